@@ -1,0 +1,49 @@
+"""Builds the native part where a compiler exists, and notes why where it doesn't (``native_build.json`` in the package)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+NATIVE = Path("src/otel_recfn/native")
+OWN_LIBRARY = {"torch_observer.cpp"}  # compiled at first use, against the user's torch
+SOURCES = sorted(str(path) for path in NATIVE.glob("*.cpp") if path.name not in OWN_LIBRARY)
+HEADERS = sorted(str(path) for path in NATIVE.glob("*.hpp"))
+
+
+class BuildNativeOrSayWhy(build_ext):
+    """A failed compile is noted and told, and the installation goes on with the Python twin."""
+
+    def run(self) -> None:
+        try:
+            super().run()
+            reason = ""
+        except Exception as error:  # every compiler driver raises its own kind
+            reason = f"{type(error).__name__}: {error}"
+        self._note(reason)
+
+    def _note(self, reason: str) -> None:
+        if reason:
+            print(f"otel-recfn: native recorder not built, the Python twin will serve. {reason}", file=sys.stderr)
+        package = Path("src/otel_recfn") if self.inplace else Path(self.build_lib) / "otel_recfn"
+        package.mkdir(parents=True, exist_ok=True)
+        (package / "native_build.json").write_text(json.dumps({"built": not reason, "reason": reason}))
+
+    def get_outputs(self) -> list[str]:
+        return [path for path in super().get_outputs() if Path(path).exists()]
+
+
+native = Extension(
+    "otel_recfn._native",
+    sources=SOURCES,
+    depends=HEADERS,
+    include_dirs=[str(NATIVE)],
+    extra_compile_args=["-std=c++17", "-O3", "-fvisibility=hidden", "-Wall", "-Wextra"],
+    language="c++",
+)
+
+setup(ext_modules=[native], cmdclass={"build_ext": BuildNativeOrSayWhy})

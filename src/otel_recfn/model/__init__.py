@@ -1,0 +1,1 @@
+"""What an event is: scopes, kinds, flags, columns, time and errors. Open to every layer, imports none of them."""

@@ -1,0 +1,51 @@
+"""Time as types: ticks while recording, Unix nanoseconds everywhere else, one conversion.
+
+The conversion is piecewise linear through anchors, one taken at every drain. It is continuous and never
+decreases, so what nested in ticks nests in nanoseconds, and it follows the wall clock: a drift or a step back is slewed away
+at up to 10 %, a step forward of more than a second is taken at once. The native recorder follows the same rules in
+``native/clock.hpp``.
+"""
+
+from __future__ import annotations
+
+from typing import NewType
+
+Ticks = NewType("Ticks", int)
+UnixNanoseconds = NewType("UnixNanoseconds", int)
+
+MAX_SLEW = 0.1
+FORWARD_STEP_NS = 1_000_000_000
+
+
+class ClockMapping:
+    """Converts ticks to Unix nanoseconds.
+
+    Args:
+        ticks: the first anchor's ticks.
+        unix_ns: the wall clock at that moment, in Unix nanoseconds.
+        ns_per_tick: the nominal rate.
+    """
+
+    def __init__(self, ticks: Ticks, unix_ns: UnixNanoseconds, ns_per_tick: float = 1.0) -> None:
+        self._nominal = ns_per_tick
+        self._ticks, self._unix_ns, self._rate = int(ticks), int(unix_ns), ns_per_tick
+
+    def anchor(self, ticks: Ticks, unix_ns: UnixNanoseconds) -> None:
+        """Note that the wall clock read ``unix_ns`` at ``ticks``; conversions from here on aim for it."""
+        elapsed = ticks - self._ticks
+        if elapsed <= 0:
+            return
+        predicted = self._convert(int(ticks))
+        error = unix_ns - predicted
+        if error > FORWARD_STEP_NS:
+            predicted, error = int(unix_ns), 0
+        slew = error / (elapsed * self._nominal)
+        self._rate = self._nominal * (1 + max(-MAX_SLEW, min(MAX_SLEW, slew)))
+        self._ticks, self._unix_ns = int(ticks), predicted
+
+    def to_unix_ns(self, ticks: Ticks) -> UnixNanoseconds:
+        """The wall clock at ``ticks``, in Unix nanoseconds."""
+        return UnixNanoseconds(self._convert(int(ticks)))
+
+    def _convert(self, ticks: int) -> int:
+        return self._unix_ns + round((ticks - self._ticks) * self._rate)

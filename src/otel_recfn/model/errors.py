@@ -1,0 +1,11 @@
+"""Errors of the public API. Each message states the fact, then the way out."""
+
+from __future__ import annotations
+
+
+class RecfnError(Exception):
+    """Base of every error that otel-recfn raises."""
+
+
+class SettingError(RecfnError, ValueError):
+    """A setting has a value that is not allowed; the message names the setting and what is."""

@@ -1,0 +1,61 @@
+"""Kinds, flags and sources of an event, and the layout of its id.
+
+Event id, 64 bits (it stays below 2**63, so that it fits an OTLP int attribute):
+
+    63 62          40 39                         0
+    +-+--------------+---------------------------+
+    |0| thread number|  n-th begin of the thread |
+    +-+--------------+---------------------------+
+
+The thread number counts the threads that recorded something, from 1, and is never reused; it is the recorder's own and
+not RecordFunction's logical thread id. Zero means "no event".
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, IntFlag
+
+ORDINAL_BITS = 40
+ORDINAL_MASK = (1 << ORDINAL_BITS) - 1
+
+
+class EventKind(IntEnum):
+    """What a row of a batch is."""
+
+    RANGE = 0
+    MARK = 1
+    MEMORY = 2
+
+
+class EventFlag(IntFlag):
+    """Bits of the ``flags`` column."""
+
+    NONE = 0
+    ASYNC = 1
+    ERROR = 2
+    STATIC_RUNTIME_OUT_VARIANT = 4
+    NCCL_META = 8
+    PARTIAL = 16
+    """The range was still open when its capture ended; ``end_ns`` is that moment."""
+
+
+class EventSource(IntEnum):
+    """Who said begin and end."""
+
+    TORCH = 0
+    RECORD_FUNCTION = 1
+    MODULE = 2
+
+
+class ContextFlag(IntFlag):
+    """Bits of a context's ``flags``."""
+
+    NONE = 0
+    SAMPLED = 1
+    SUPPRESSED = 2
+    """Instrumentation is suppressed in this context: no spans."""
+
+
+def make_event_id(thread_number: int, ordinal: int) -> int:
+    """The id of a thread's ``ordinal``-th begin."""
+    return (thread_number << ORDINAL_BITS) | ordinal

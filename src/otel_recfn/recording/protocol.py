@@ -1,0 +1,89 @@
+"""The contract of a recorder. ``tests/contract`` runs the same tests on every implementation.
+
+    source threads                         drain (one thread at a time)
+    begin/end ──► own buffer, bounded ──►  pair, name, nest, seal ──► Batch
+
+A recorder never raises into the thread that records. What doesn't fit the thread's buffer is dropped and counted: a dropped
+begin drops its end, so that what remains still nests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from otel_recfn.model.batch import Batch
+
+DEFAULT_BUFFER_BYTES = 8 << 20
+"""Per recording thread. 8 MiB hold 170,000 operators of 48 bytes each."""
+
+
+class ContextReading(NamedTuple):
+    """What the context reader saw in the calling thread."""
+
+    trace_id: int
+    span_id: int
+    flags: int
+    enclosing: int
+    """Event id of the innermost ``async with record_function`` of the current task, 0 where there is none."""
+
+
+class RecorderCounters(NamedTuple):
+    """Since the process began (since the fork, in a forked child). ``recorded`` = rows drained + still open or undrained."""
+
+    recorded: int
+    """Begins that were recorded."""
+    dropped: int
+    """Begins that were not, because the thread's buffer was full, or nested too deep (their ends went with them)."""
+    lost_ends: int
+    """Ends on another thread that found their queue full; the range ends as partial with its capture."""
+
+
+class Recorder(Protocol):
+    """Begin and end from any thread; start, stop and drain from one thread at a time."""
+
+    record_function: type[Any]
+    """The public ``record_function`` of this recorder."""
+
+    def start(self, scopes: int, buffer_bytes: int) -> None:
+        """Record ranges whose scope's bit is set in ``scopes``. Ranges that are open now stay unrecorded.
+
+        Calling it while recording changes the scopes. ``buffer_bytes`` bounds the buffer of each thread that records its
+        first range from now on.
+        """
+
+    def stop(self) -> None:
+        """Record nothing more. Ends of ranges that were recorded are still taken until the final drain."""
+
+    @property
+    def recording(self) -> bool:
+        """Whether a begin would be recorded now."""
+
+    def begin(self, name: str, scope: int, source: int, module: str = "", flags: int = 0) -> int:
+        """Open a range in this thread. Returns its event id, or 0 when it is not recorded (not recording, or no room).
+
+        A range with EventFlag.ASYNC encloses only what the context reader says it does (see ContextReading.enclosing).
+        """
+
+    def end(self, event_id: int, error: str = "") -> None:
+        """Close a range, from any thread. Zero and ids that are no longer open are ignored.
+
+        ``error`` is ``"<exception type>: <message>"`` and sets EventFlag.ERROR.
+        """
+
+    def drain(self, *, close_open: bool = False) -> Batch:
+        """Everything that closed since the last drain, sealed; ranges that are still open wait for a later drain.
+
+        ``close_open`` seals those too, as EventFlag.PARTIAL with ``end_ns`` now: the capture ends here.
+        """
+
+    def counters(self) -> RecorderCounters:
+        """What was recorded and what was lost."""
+
+    def set_context_reader(self, reader: Callable[[], ContextReading | None] | None) -> None:
+        """``reader`` is called, in the recording thread and with the GIL, before a range that begins outside every other
+        range when the thread's context may have changed: after ``context_changed()`` and after a switch of contextvars context."""
+
+    def context_changed(self) -> None:
+        """The calling thread attached or detached an OpenTelemetry context."""

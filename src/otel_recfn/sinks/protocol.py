@@ -1,0 +1,33 @@
+"""The contract between the session and a sink."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from otel_recfn.model.batch import Batch
+
+
+class Sink(Protocol):
+    """Receives every sealed batch of a capture, in order, from one thread at a time.
+
+    A sink that raises is closed, taken out of its capture and logged once; the other sinks go on.
+    """
+
+    name: str
+    """Short and stable: it stands in log messages and before the sink's counters."""
+
+    def write(self, batch: Batch) -> None:
+        """Take a batch. Called on the drain thread: must not wait for the network."""
+
+    def flush(self, timeout_s: float) -> bool:
+        """Make what was written visible where it goes; False when ``timeout_s`` seconds were not enough."""
+
+    def close(self, timeout_s: float) -> None:
+        """The last call. Finish within ``timeout_s`` seconds, count what had to be given up."""
+
+    def counters(self) -> Mapping[str, int]:
+        """Counts since the sink was made; keys are stable."""
+
+    def after_fork_in_child(self) -> Sink | None:
+        """The sink that a forked child goes on with (a fresh one, sharing no file, lock or thread), or None for no sink."""

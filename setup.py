@@ -42,7 +42,7 @@ native = Extension(
     sources=SOURCES,
     depends=HEADERS,
     include_dirs=[str(NATIVE)],
-    extra_compile_args=["-std=c++17", "-O3", "-fvisibility=hidden", "-Wall", "-Wextra"],
+    extra_compile_args=["-std=c++17", "-O3", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-missing-field-initializers"],
     language="c++",
 )
 

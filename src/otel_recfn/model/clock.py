@@ -27,25 +27,28 @@ class ClockMapping:
     """
 
     def __init__(self, ticks: Ticks, unix_ns: UnixNanoseconds, ns_per_tick: float = 1.0) -> None:
-        self._nominal = ns_per_tick
-        self._ticks, self._unix_ns, self._rate = int(ticks), int(unix_ns), ns_per_tick
+        self._nominal = self._rate = self._rate_before = ns_per_tick
+        self._ticks, self._unix_ns, self._unix_ns_before = int(ticks), int(unix_ns), int(unix_ns)
 
     def anchor(self, ticks: Ticks, unix_ns: UnixNanoseconds) -> None:
         """Note that the wall clock read ``unix_ns`` at ``ticks``; conversions from here on aim for it."""
         elapsed = ticks - self._ticks
         if elapsed <= 0:
             return
-        predicted = self._convert(int(ticks))
+        predicted = int(self.to_unix_ns(ticks))
         error = unix_ns - predicted
-        if error > FORWARD_STEP_NS:
-            predicted, error = int(unix_ns), 0
-        slew = error / (elapsed * self._nominal)
+        step = error > FORWARD_STEP_NS
+        slew = 0.0 if step else error / (elapsed * self._nominal)
+        self._rate_before, self._unix_ns_before = self._rate, predicted
         self._rate = self._nominal * (1 + max(-MAX_SLEW, min(MAX_SLEW, slew)))
-        self._ticks, self._unix_ns = int(ticks), predicted
+        self._ticks, self._unix_ns = int(ticks), int(unix_ns) if step else predicted
 
     def to_unix_ns(self, ticks: Ticks) -> UnixNanoseconds:
-        """The wall clock at ``ticks``, in Unix nanoseconds."""
-        return UnixNanoseconds(self._convert(int(ticks)))
+        """The wall clock at ``ticks``, in Unix nanoseconds.
 
-    def _convert(self, ticks: int) -> int:
-        return self._unix_ns + round((ticks - self._ticks) * self._rate)
+        Ticks before the last anchor stay on the line that led to it, so that a late record never overtakes an earlier one.
+        """
+        distance = ticks - self._ticks
+        if distance < 0:
+            return UnixNanoseconds(self._unix_ns_before + round(distance * self._rate_before))
+        return UnixNanoseconds(self._unix_ns + round(distance * self._rate))

@@ -1,0 +1,52 @@
+# `make` lists what there is to make.
+PYTHON ?= python3
+# What pip installs as PyTorch. From PyPI on Linux that is a CUDA build of several GB; for a small one see README.md.
+TORCH ?= torch==2.13.0
+PYTEST ?= -q
+
+SOURCES := pyproject.toml setup.py $(shell find src -name '*.py' -o -name '*.cpp' -o -name '*.hpp')
+RUN := .venv/bin/python
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */\1 | /' | \
+	    awk -F ' \\| ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
+
+.PHONY: demo
+demo: .venv/.for-demo ## train a small transformer with every operator observed; says what to open
+	$(RUN) examples/demo.py
+
+.PHONY: test
+test: .venv/.for-test ## the whole test suite, then the part without PyTorch on the other CPythons found here
+	$(RUN) -m pytest $(PYTEST)
+	scripts/test_without_torch.sh
+
+.PHONY: check
+check: .venv/.for-test ## linter, types and layers
+	$(RUN) -m ruff check .
+	$(RUN) -m mypy
+	$(RUN) -m pytest -q tests/unit/test_layers.py
+
+.PHONY: bench
+bench: .venv/.for-test ## what it costs, beside its peers, on this machine
+	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(RUN) $$file || exit 1; done
+
+.PHONY: build
+build: .venv/.for-test ## a wheel, in dist/
+	$(RUN) -m pip wheel -q --no-deps --no-build-isolation -w dist . && ls dist
+
+.PHONY: clean
+clean: ## remove environments, builds and the demo's output
+	rm -rf .venv .venv-3.* build dist demo-out src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+.venv/.torch: scripts/venv_with_torch.sh
+	scripts/venv_with_torch.sh .venv "$(PYTHON)" "$(TORCH)"
+	touch $@
+
+.venv/.for-demo: .venv/.torch $(SOURCES)
+	scripts/install.sh .venv torch,examples
+	touch $@
+
+.venv/.for-test: .venv/.torch $(SOURCES)
+	scripts/install.sh .venv torch,examples,dev
+	touch .venv/.for-demo $@

@@ -1,0 +1,63 @@
+"""Trains the small transformer with every operator observed, shows one step as a tree, and says what to open.
+
+    python examples/demo.py [arguments of train.py]
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from opentelemetry.sdk.trace import ReadableSpan
+
+import train
+from otel_recfn import OtelRecordFunctionInstrumentor
+from telemetry import Telemetry, describe
+
+OUTPUT = Path("demo-out")
+SERVICE = "otel-recfn-demo"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The demo."""
+    shown_step = min(12, train.arguments(argv).steps - 1)  # the first steps are slower than the rest
+
+    def wanted(span: ReadableSpan) -> bool:
+        return span.name == "step" and (span.attributes or {}).get("step") == shown_step
+
+    OUTPUT.mkdir(exist_ok=True)
+    telemetry = Telemetry(SERVICE, OUTPUT / "spans.jsonl", wanted)
+    chrome_trace = OUTPUT / "trace.json.gz"
+    counters = observed_training(argv, telemetry, chrome_trace)
+    telemetry.print_tree()
+    print_counters(counters)
+    print(f"\nEvery operator of every thread, on a time line: {describe(chrome_trace)}")
+    print("    Open https://ui.perfetto.dev, 'Open trace file', and choose it. Keys W and S zoom, A and D move.")
+    print(f"{telemetry.where()}\n    Service {SERVICE}: 'epoch' holds 'step', and 'step' the modules and operators.")
+
+
+def observed_training(argv: Sequence[str] | None, telemetry: Telemetry, chrome_trace: Path) -> dict[str, int]:
+    """Trains between instrument() and uninstrument()."""
+    instrumentor = OtelRecordFunctionInstrumentor()
+    instrumentor.instrument(tracer_provider=telemetry.provider, chrome_trace=str(chrome_trace))
+    try:
+        train.main(argv)
+        instrumentor.flush(60)
+        return dict(instrumentor.counters())
+    finally:
+        instrumentor.uninstrument()
+        telemetry.close()
+
+
+def print_counters(counters: dict[str, int]) -> None:
+    """What was recorded and where it went."""
+    print("\nCounters:")
+    for name, count in counters.items():
+        print(f"    {name:<40} {count:>12,}")
+
+
+if __name__ == "__main__":
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")  # the tree's lines, on a terminal that lacks them
+    main()

@@ -1,0 +1,93 @@
+"""Prints one span and what is below it as a tree: repeated siblings on one line, small change summed up."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from opentelemetry.sdk.trace import ReadableSpan
+
+NUMBER_AT_END = re.compile(r"_\d+$")
+Children = Mapping[int, Sequence[ReadableSpan]]
+
+
+@dataclass
+class Line:
+    """One line of the tree: a span, or some spans in a row that look alike."""
+
+    name: str
+    spans: Sequence[ReadableSpan]
+    below: list[Line] = field(default_factory=list)
+
+    @property
+    def duration_ns(self) -> int:
+        """Of all its spans."""
+        return sum(map(duration_ns, self.spans))
+
+
+def duration_ns(span: ReadableSpan) -> int:
+    """Of an ended span."""
+    return span.end_time - span.start_time
+
+
+def print_tree(root: ReadableSpan, spans: Sequence[ReadableSpan], depth: int = 7, least_share: float = 0.004) -> None:
+    """The tree below ``root``, at most ``depth`` levels; what took less than ``least_share`` of it is summed up."""
+    children = children_of(spans)
+    top = Line(root.name, [root], _lines(children.get(root.context.span_id, ()), children, depth))
+    for text, line in _texts(top, int(duration_ns(root) * least_share)):
+        times = f"{len(line.spans)} x" if len(line.spans) > 1 else ""
+        print(f"{text:<72.72s} {times:>5} {line.duration_ns / 1e6:9.3f} ms")
+
+
+def children_of(spans: Sequence[ReadableSpan]) -> Children:
+    """By parent span id, in start order."""
+    children: dict[int, list[ReadableSpan]] = defaultdict(list)
+    for span in sorted(spans, key=lambda span: span.start_time):
+        if span.parent:
+            children[span.parent.span_id].append(span)
+    return children
+
+
+def descendants(root: ReadableSpan, spans: Sequence[ReadableSpan]) -> list[ReadableSpan]:
+    """Every span of ``spans`` below ``root``."""
+    children, found, waiting = children_of(spans), [], [root]
+    while waiting:
+        below = children.get(waiting.pop().context.span_id, ())
+        found.extend(below)
+        waiting.extend(below)
+    return found
+
+
+def _lines(spans: Sequence[ReadableSpan], children: Children, depth: int) -> list[Line]:
+    """Siblings in a row with the same name but for its number make one line; below it stands what is below all of them."""
+    if not depth:
+        return []
+    lines = []
+    for name, group in groupby(spans, key=lambda span: NUMBER_AT_END.sub("", span.name)):
+        alike = list(group)
+        below = [child for span in alike for child in children.get(span.context.span_id, ())]
+        if len(alike) > 1:  # the same children in the same order, once: sort the first's to the second's
+            below = _interleaved([children.get(span.context.span_id, ()) for span in alike])
+        lines.append(Line(alike[0].name if len(alike) == 1 else name, alike, _lines(below, children, depth - 1)))
+    return lines
+
+
+def _interleaved(families: Sequence[Sequence[ReadableSpan]]) -> list[ReadableSpan]:
+    """Of siblings that look alike: their first children, then their second ones, and so on."""
+    longest = max(map(len, families))
+    return [family[place] for place in range(longest) for family in families if place < len(family)]
+
+
+def _texts(line: Line, least_ns: int, indent: str = "", branch: str = "") -> Iterator[tuple[str, Line]]:
+    """The line, indented, and those below it."""
+    yield indent + branch + line.name, line
+    inner = indent + {"": "", "├─ ": "│  ", "└─ ": "   "}[branch]
+    shown = [child for child in line.below if child.duration_ns >= least_ns]
+    small = [span for child in line.below if child.duration_ns < least_ns for span in child.spans]
+    if small:
+        shown.append(Line("… shorter ones", small))
+    for child in shown:
+        yield from _texts(child, least_ns, inner, "└─ " if child is shown[-1] else "├─ ")

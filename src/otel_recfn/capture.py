@@ -1,0 +1,100 @@
+"""A capture: what somebody asked to be recorded, and the sinks that receive it.
+
+    sealed batch ──► each sink in turn; one that raises is closed, taken out and logged once
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from otel_recfn.model.batch import Batch
+from otel_recfn.sinks.protocol import Sink
+
+log = logging.getLogger("otel_recfn")
+T = TypeVar("T")
+
+
+class Capture:
+    """Scopes, extras and sinks. Used by one thread at a time (the session sees to that).
+
+    Args:
+        scopes: a bit per RecordScope.
+        record_shapes: record shapes and dtypes of operators' inputs.
+        modules: record nn.Module calls and optimizer steps.
+        buffer_bytes: bound of each recording thread's buffer.
+        sinks: receive every sealed batch, in this order.
+    """
+
+    def __init__(
+        self, *, scopes: int, record_shapes: bool, modules: bool, buffer_bytes: int, sinks: Iterable[Sink]
+    ) -> None:
+        self.scopes = scopes
+        self.record_shapes = record_shapes
+        self.modules = modules
+        self.buffer_bytes = buffer_bytes
+        self._sinks = list(sinks)
+        self._removed: dict[str, dict[str, int]] = {}
+        self.rows = 0
+
+    def write(self, batch: Batch) -> None:
+        """Hand a batch to every sink."""
+        self.rows += len(batch)
+        for sink in list(self._sinks):
+            self._guarded(sink, lambda sink=sink: sink.write(batch), None)  # type: ignore[misc]
+
+    def flush(self, timeout_s: float) -> bool:
+        """Flush every sink within ``timeout_s`` seconds in all; False when that was not enough."""
+        deadline = time.monotonic() + timeout_s
+        return all([self._guarded(sink, _flush(sink, deadline), False) for sink in list(self._sinks)])
+
+    def close(self, timeout_s: float) -> None:
+        """Close every sink within ``timeout_s`` seconds in all."""
+        deadline = time.monotonic() + timeout_s
+        for sink in list(self._sinks):
+            self._guarded(sink, lambda sink=sink: sink.close(max(0.0, deadline - time.monotonic())), None)  # type: ignore[misc]
+
+    def counters(self) -> dict[str, int]:
+        """``rows`` and every sink's counters as ``<sink>.<counter>``, those of removed sinks too."""
+        found = {"rows": self.rows}
+        for sink in self._sinks:
+            found.update(_prefixed(sink.name, self._guarded(sink, sink.counters, {})))
+        for name, counts in self._removed.items():
+            found.update(_prefixed(name, counts))
+        return found
+
+    def after_fork_in_child(self) -> None:
+        """Go on with the sinks that are fit for a forked child; counts begin anew."""
+        inherited, self._sinks, self._removed, self.rows = self._sinks, [], {}, 0
+        for sink in inherited:
+            fresh = self._guarded(sink, sink.after_fork_in_child, None)
+            if fresh is not None:
+                self._sinks.append(fresh)
+
+    def _guarded(self, sink: Sink, call: Callable[[], T], otherwise: T) -> T:
+        try:
+            return call()
+        except Exception:
+            log.exception("the sink %r failed and was removed; the others go on", sink.name)
+            self._remove(sink)
+            return otherwise
+
+    def _remove(self, sink: Sink) -> None:
+        if sink not in self._sinks:
+            return
+        self._sinks.remove(sink)
+        try:
+            sink.close(0.0)
+            self._removed[sink.name] = dict(sink.counters())
+        except Exception:  # it failed once already, which was logged
+            self._removed[sink.name] = {}
+
+
+def _flush(sink: Sink, deadline: float) -> Callable[[], bool]:
+    return lambda: sink.flush(max(0.0, deadline - time.monotonic()))
+
+
+def _prefixed(name: str, counts: Any) -> dict[str, int]:
+    return {f"{name}.{key}": value for key, value in dict(counts).items()}

@@ -1,0 +1,57 @@
+"""``otel-recfn build`` and ``otel-recfn doctor``."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+
+from otel_recfn.model.errors import RecfnError
+from otel_recfn.version import __version__
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    return build() if options.command == "build" else doctor(as_json=options.json)
+
+
+def build() -> int:
+    """Compile the torch observer, unless it is there; print where it is."""
+    from otel_recfn.sources import observer_build
+
+    logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
+    try:
+        print(observer_build.build())
+    except RecfnError as error:
+        print(f"otel-recfn build: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def doctor(*, as_json: bool) -> int:
+    """Print what works here and what doesn't; 0 where PyTorch's operators can become spans."""
+    from otel_recfn.cli import doctor_report
+    from otel_recfn.cli.check import works
+    from otel_recfn.cli.examination import examine
+
+    checks = examine()
+    print(doctor_report.as_json(checks) if as_json else doctor_report.as_text(checks))
+    return 0 if works(checks) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="otel-recfn", description="PyTorch's operators as OpenTelemetry spans.")
+    parser.add_argument("--version", action="version", version=f"otel-recfn {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    commands.add_parser(
+        "build",
+        help="compile the torch observer ahead of time, for example into an image",
+        description="Compiles the torch observer against the installed torch into the cache (OTEL_RECFN_CACHE_DIR), and prints "
+        "its path. For an image whose programs run as another user: make the directory as root with mode 755 before.",
+    )
+    doctor = commands.add_parser("doctor", help="say what works here, and why not", description="Exit code 0 where all works.")
+    doctor.add_argument("--json", action="store_true", help="as a JSON list")
+    return parser

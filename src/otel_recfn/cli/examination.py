@@ -1,0 +1,34 @@
+"""Everything the doctor examines, in the order of the way of an event: torch, observer, recorder, context, provider, export."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from otel_recfn.cli import examine_export, examine_recording
+from otel_recfn.cli.check import Check
+
+EXAMINATIONS: tuple[tuple[str, Callable[[], Check]], ...] = (
+    ("package", examine_recording.package),
+    ("recorder", examine_recording.recorder),
+    ("compiler", examine_recording.compiler),
+    ("torch", examine_recording.torch),
+    ("cache", examine_recording.cache),
+    ("observer", examine_recording.observer),
+    ("context", examine_export.context),
+    ("SDK", examine_export.sdk),
+    ("provider", examine_export.provider),
+    ("exporters", examine_export.exporters),
+    ("endpoint", examine_export.endpoint),
+)
+
+
+def examine() -> list[Check]:
+    """A Check each; an examination that fails in a way nobody thought of is a Check, too."""
+    return [_careful(name, examination) for name, examination in EXAMINATIONS]
+
+
+def _careful(name: str, examination: Callable[[], Check]) -> Check:
+    try:
+        return examination()
+    except Exception as error:
+        return Check(name, False, f"could not be examined: {type(error).__name__}: {error}")

@@ -1,0 +1,93 @@
+"""The doctor on what records: package, recorder, compiler, torch, cache and observer."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+from otel_recfn.cli.check import Check
+from otel_recfn.model.errors import RecfnError
+from otel_recfn.recording import backend
+from otel_recfn.sources import observer_build, private_cache
+from otel_recfn.version import __version__
+
+LOAD_SECONDS = 60
+LOAD_OBSERVER = """
+import torch
+from otel_recfn.recording.backend import recorder
+from otel_recfn.sources.torch_observer import TorchObserver
+observer = TorchObserver(recorder())
+observer.ensure_loaded()
+print(observer.status().features)
+"""
+
+
+def package() -> Check:
+    """Versions, for a bug report."""
+    return Check("package", True, f"otel-recfn {__version__}, Python {platform.python_version()}, {platform.platform()}")
+
+
+def recorder() -> Check:
+    """Which of the twins records, and why."""
+    chosen = backend.choose()
+    return Check("recorder", chosen.kind == "native", f"{chosen.kind}: {chosen.reason}")
+
+
+def compiler() -> Check:
+    """Needed once per torch; not where the observer is built already."""
+    try:
+        command = observer_build.find_compiler()
+    except RecfnError as error:
+        return Check("compiler", None if _built() else False, str(error))
+    done = subprocess.run([*command, "--version"], capture_output=True, text=True, errors="replace", timeout=10)
+    version = done.stdout.splitlines()[0] if done.stdout else f"{command[0]} --version said nothing"
+    return Check("compiler", True, f"{' '.join(command)}: {version}")
+
+
+def torch() -> Check:
+    """Found by its files: importing it takes seconds."""
+    try:
+        found = observer_build.find_torch()
+    except RecfnError as error:
+        return Check("torch", False, str(error))
+    return Check("torch", True, f"{found.version} in {found.directory}")
+
+
+def cache() -> Check:
+    """Whether compiled observers may be kept and trusted here."""
+    try:
+        return Check("cache", True, f"{private_cache.open_directory()}, only you or root can write there")
+    except RecfnError as error:
+        return Check("cache", False, str(error))
+
+
+def observer() -> Check:
+    """Built and loadable; tried in a process of its own, since a broken torch may take its process down."""
+    try:
+        path = observer_build.find_built()
+        if path is None:
+            observer_build.find_compiler()
+            return Check("observer", True, "not built yet; built at first use, about 10 s, or now with `otel-recfn build`")
+    except RecfnError as error:
+        return Check("observer", False, f"cannot be built: {error}")
+    return _load_elsewhere(str(path))
+
+
+def _load_elsewhere(path: str) -> Check:
+    command = [sys.executable, "-c", LOAD_OBSERVER]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=LOAD_SECONDS)
+    except subprocess.TimeoutExpired:
+        return Check("observer", False, f"{path}: loading it took over {LOAD_SECONDS} s; does `import torch` work?")
+    if done.returncode == 0:
+        return Check("observer", True, f"{path} (this torch announces: {done.stdout.strip()})")
+    last = (done.stderr.strip().splitlines() or [f"the process ended with code {done.returncode}"])[-1]
+    return Check("observer", False, f"{path} cannot be loaded: {last}")
+
+
+def _built() -> bool:
+    try:
+        return observer_build.find_built() is not None
+    except RecfnError:
+        return False

@@ -1,0 +1,118 @@
+"""The OpenTelemetry instrumentor: keywords and environment in, a running session out."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
+
+from otel_recfn.model.errors import SettingError
+from otel_recfn.model.scope import scopes_mask
+from otel_recfn.settings import Settings
+
+if TYPE_CHECKING:
+    from otel_recfn.session import Session
+    from otel_recfn.sinks.protocol import Sink
+
+log = logging.getLogger("otel_recfn")
+
+STOP_SECONDS = 5.0
+
+
+class OtelRecordFunctionInstrumentor(BaseInstrumentor):
+    """Turns PyTorch's RecordFunction, ``record_function`` ranges and module calls into spans and a Chrome trace.
+
+    One per process (the class is a singleton, as every OpenTelemetry instrumentor).
+    """
+
+    _session: Session | None = None
+
+    def instrumentation_dependencies(self) -> Collection[str]:
+        """torch where it is installed; programs without it have ``record_function``."""
+        try:
+            importlib.metadata.version("torch")
+        except importlib.metadata.PackageNotFoundError:
+            return ()
+        return ("torch >= 2.4",)
+
+    def instrument(self, **kwargs: Any) -> None:
+        """Start recording.
+
+        Args:
+            tracer_provider: takes the spans; None for the global one, also when that is set later.
+            scopes: a set of RecordScope; None for all.
+            chrome_trace: a path, ``.json`` or ``.json.gz``; None for no file.
+            roots_per_second: traces that we start ourselves, beyond the first 100; None for all.
+            record_shapes: record shapes and dtypes of operators' inputs.
+            modules: record nn.Module calls and optimizer steps.
+            buffer_bytes: bound of each recording thread's buffer.
+            sinks: further sinks (``otel_recfn.sinks.protocol.Sink``), InMemorySink for example.
+            enabled: False registers the instrumentation and records nothing.
+
+        Every setting but ``tracer_provider`` and ``sinks`` can be given as ``OTEL_RECFN_<SETTING>``; keywords win.
+
+        Raises:
+            SettingError: a setting is unknown or has a value that isn't allowed, or the Chrome trace can't be written there.
+                Under ``opentelemetry-instrument`` that is logged instead, because it would stop other instrumentations.
+        """
+        automatic = bool(kwargs.get("skip_dep_check") or kwargs.get("raise_exception_on_conflict"))
+        try:
+            super().instrument(**kwargs)
+        except SettingError:
+            if not automatic:
+                raise
+            log.exception("otel-recfn is not instrumenting: correct the setting")
+
+    def _instrument(self, **kwargs: Any) -> None:
+        tracer_provider = kwargs.pop("tracer_provider", None)
+        sinks: Iterable[Sink] = kwargs.pop("sinks", ())
+        settings = Settings.resolve(kwargs)
+        if not settings.enabled:
+            return
+        from otel_recfn.capture import Capture
+
+        capture = Capture(
+            scopes=scopes_mask(settings.scopes),
+            record_shapes=settings.record_shapes,
+            modules=settings.modules,
+            buffer_bytes=settings.buffer_bytes,
+            sinks=[*_make_sinks(settings, tracer_provider), *sinks],
+        )
+        self._get_session().start(capture)
+
+    def _uninstrument(self, **kwargs: Any) -> None:
+        if self._session is not None:
+            self._session.stop(STOP_SECONDS)
+
+    def flush(self, timeout_s: float = 10.0) -> bool:
+        """Send what was recorded so far to where it goes; False when ``timeout_s`` seconds were not enough, or nothing records."""
+        return self._session is not None and self._session.flush(timeout_s)
+
+    def counters(self) -> dict[str, int]:
+        """``recorder.*`` (since the process began), ``rows`` and ``<sink>.*`` (since ``instrument()``). They stay readable after
+        ``uninstrument()``, as of its end."""
+        return self._session.counters() if self._session is not None else {}
+
+    def _get_session(self) -> Session:
+        if self._session is None:
+            from otel_recfn.recording.backend import recorder
+            from otel_recfn.session import Session
+
+            self._session = Session(recorder())
+        return self._session
+
+
+def _make_sinks(settings: Settings, tracer_provider: Any) -> list[Sink]:
+    """Files first: they are never thinned and never wait."""
+    from otel_recfn.sinks.background import BackgroundSink
+    from otel_recfn.sinks.chrome_trace import ChromeTraceSink
+    from otel_recfn.sinks.spans import SpansSink
+
+    sinks: list[Sink] = []
+    if settings.chrome_trace is not None:
+        sinks.append(ChromeTraceSink(settings.chrome_trace))
+    sinks.append(BackgroundSink(SpansSink(tracer_provider, roots_per_second=settings.roots_per_second)))
+    return sinks

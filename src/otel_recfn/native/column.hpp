@@ -1,0 +1,17 @@
+// A column handed to Python without a copy: an object with the buffer protocol that owns the vector.
+#pragma once
+#include "module.hpp"
+
+#include <vector>
+
+namespace recfn {
+
+int add_column_type(PyObject* module);
+PyObject* new_column(std::vector<char>&& bytes);
+
+template <typename T>
+std::vector<char> column_bytes(size_t size) {
+  return std::vector<char>(size * sizeof(T));
+}
+
+}  // namespace recfn

@@ -1,0 +1,108 @@
+// The drain: reads every thread's ring, pairs begins with ends, names, nests, and seals what closed into columns.
+//
+// Runs without the GIL, one at a time (the caller holds `mutex()`). It keeps, per thread, what the ring's records refer back
+// to: the name dictionary, the open ranges, the current context.
+#pragma once
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "clock.hpp"
+#include "name_pool.hpp"
+#include "registry.hpp"
+
+namespace recfn {
+
+struct Row {
+  uint64_t event_id, handle, parent, root, forward_thread_id;
+  int64_t start_ns, end_ns, sequence_nr, debug_handle;
+  uint32_t name, thread, end_thread, context, flags, shapes, dtypes, module, error;
+  uint8_t scope, source;
+};
+
+struct OpenedRow {
+  uint64_t event_id;
+  uint32_t name, source, thread, context;
+  int64_t start_ns;
+};
+
+struct ThreadRow {
+  uint64_t number, thread_id, native_id, ident;
+};
+
+struct Drained {
+  std::vector<Row> rows;
+  std::vector<OpenedRow> opened;
+  std::vector<ThreadRow> threads;
+  std::vector<Context> contexts;
+  int64_t node_id = -1;
+};
+
+class Drain {
+ public:
+  std::mutex& mutex() { return mutex_; }
+  NamePool& names() { return names_; }
+
+  Drained run(bool close_open);
+  void after_fork_in_child();
+
+ private:
+  struct OpenRange {
+    Row row;
+    uint64_t ordinal, key;
+  };
+  struct Thread {
+    ThreadBuffer* buffer;
+    uint32_t index = 0;      // into this batch's threads
+    uint64_t ordinal = 0;    // of the last begin read
+    uint32_t context = 0;    // into contexts_
+    uint64_t enclosing = 0;
+    Row pending{};           // what stood before the next begin or end
+    std::vector<uint32_t> dictionary;
+    std::vector<OpenRange> open;
+  };
+  struct Enclosing {
+    uint64_t root;
+    uint32_t context;
+  };
+  struct PendingRemote {
+    RemoteEnd end;
+    int drains_left;
+  };
+
+  void collect_remote_ends();
+  void read_thread(Thread& thread);
+  uint64_t read_record(Thread& thread, uint64_t at);
+  void read_begin(Thread& thread, uint64_t head, uint64_t at);
+  void read_end(Thread& thread, uint64_t head, uint64_t ticks);
+  void read_context(Thread& thread, uint64_t at);
+  void read_shapes(Thread& thread, uint64_t at, uint32_t count);
+  std::string read_text(const Thread& thread, uint64_t at, uint32_t bytes) const;
+  void place(Thread& thread, OpenRange& range, bool base);
+  void seal(Thread& thread, size_t index, int64_t end_ns, uint32_t flags, uint32_t error, uint32_t end_thread);
+  void close_remotely_ended(Thread& thread, uint64_t until_ticks);
+  void tell_closed_elsewhere();
+  void close_all_open(int64_t now_ns);
+  void retire_ended();
+  void compact_names();
+  void compact_contexts();
+  Thread& thread_of(ThreadBuffer* buffer);
+  uint32_t thread_index(uint64_t number, uint32_t otherwise) const;
+
+  std::mutex mutex_;
+  ClockMapping clock_;
+  bool clock_started_ = false;
+  NamePool names_;
+  std::vector<Thread> threads_;
+  std::vector<Context> contexts_{Context{}};
+  std::unordered_map<uint64_t, Enclosing> async_open_;
+  std::unordered_map<uint64_t, PendingRemote> remote_;
+  std::vector<RemoteEnd> untold_;
+  Drained out_;
+};
+
+Drain& drain();
+
+}  // namespace recfn

@@ -1,0 +1,76 @@
+// What a thread writes into its own ring, in 64-bit words. Written by ThreadBuffer, read by Drain, by nobody else.
+//
+// A record is a header word and what its kind adds. Name, Context, Text, DebugHandle and Shapes stand before the begin (or, for
+// an error's Text, the end) they belong to; one begin or end is published together with them.
+//
+//   Begin        63            32 31          16 15      8 7     4 3    0
+//                | fwd thread id | name slot    | flags   | scope | kind |   ticks
+//   BeginTorch   the same, and                                               ticks, handle, sequence number
+//   End          63                        24 23 16 15  8 7     4 3    0
+//                | ordinal of its begin      |  0  | flags| 0     | kind |   ticks
+//   Name         | length in bytes | slot    |                    | kind |   bytes, zero-padded to words
+//   Text         | length in bytes |                      | which | kind |   bytes, zero-padded to words
+//   Context      |                                                | kind |   trace id (high, low), span id, flags, enclosing
+//   DebugHandle  |                                                | kind |   debug handle
+//   Shapes       | words           |                              | kind |   see shapes.hpp
+//
+// flags: bits 0-4 EventFlag, bits 5-6 EventSource (begins), bit 7 kBaseBegin (begins).
+//
+// A begin carries no id: the n-th begin of a thread has ordinal n, which writer and reader both count.
+#pragma once
+#include <cstdint>
+
+namespace recfn {
+
+enum RecordKind : uint64_t {
+  kBegin = 1,
+  kBeginTorch = 2,
+  kEnd = 3,
+  kName = 4,
+  kContext = 5,
+  kText = 6,
+  kDebugHandle = 7,
+  kShapes = 8,
+};
+
+enum TextKind : uint64_t { kModuleText = 0, kErrorText = 1 };
+
+// EventFlag of model/events.py.
+enum EventFlag : uint32_t {
+  kAsync = 1,
+  kError = 2,
+  kStaticRuntimeOutVariant = 4,
+  kNcclMeta = 8,
+  kPartial = 16,
+  kEventFlags = 31,
+};
+
+constexpr uint32_t kSourceShift = 5;                 // EventSource in a begin's flags
+constexpr uint32_t kSourceMask = 3u << kSourceShift;
+constexpr uint32_t kBaseBegin = 128;                 // begun outside every range of the thread: its context counts
+
+constexpr uint32_t kOrdinalBits = 40;
+constexpr uint64_t kOrdinalMask = (uint64_t{1} << kOrdinalBits) - 1;
+
+constexpr uint32_t kNameSlots = 4096;  // of a thread's name dictionary, a power of two
+constexpr uint32_t kMaxNameBytes = 2048;
+constexpr uint32_t kMaxErrorBytes = 1024;
+constexpr uint32_t kMaxDepth = 1024;
+constexpr uint32_t kMaxShapeWords = 512;
+
+constexpr uint32_t kBeginWords = 2;
+constexpr uint32_t kBeginTorchWords = 4;
+constexpr uint32_t kEndWords = 2;
+constexpr uint32_t kContextWords = 6;
+
+constexpr uint32_t words_of(uint32_t bytes) { return (bytes + 7) / 8; }
+
+inline uint64_t header(RecordKind kind, uint64_t scope, uint64_t flags, uint64_t slot, uint64_t payload) {
+  return kind | scope << 4 | flags << 8 | slot << 16 | payload << 32;
+}
+
+inline uint64_t end_header(uint64_t flags, uint64_t ordinal) { return kEnd | flags << 8 | ordinal << 24; }
+
+inline uint64_t make_event_id(uint64_t thread_number, uint64_t ordinal) { return thread_number << kOrdinalBits | ordinal; }
+
+}  // namespace recfn

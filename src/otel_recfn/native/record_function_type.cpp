@@ -1,0 +1,238 @@
+#include "record_function_type.hpp"
+
+#include <structmember.h>
+
+#include <new>
+#include <vector>
+
+#include "registry.hpp"
+#include "text.hpp"
+
+namespace recfn {
+namespace {
+
+// What is not hot is written in Python: record_function/ and model/error_text.py, set once by the native recorder.
+struct Helpers {
+  PyObject *recorder = nullptr, *decorate = nullptr, *aenter = nullptr, *aexit = nullptr, *error_text = nullptr;
+} helpers;
+
+struct RecordFunctionObject {
+  PyObject_HEAD
+  PyObject* name;
+  PyObject* args;
+  PyObject* entered_async;        // record_function/async_range.py keeps here what __aexit__ needs
+  uint64_t event_id;              // of the innermost `with`
+  uint32_t entered;               // how often it is entered and not left
+  std::vector<uint64_t>* outer;   // ids of the enclosing `with`s over the same object
+};
+
+RecordFunctionObject* as_range(PyObject* self) { return reinterpret_cast<RecordFunctionObject*>(self); }
+
+// Objects live for one `with` each: a few are kept for the next.
+constexpr int kMaxSpare = 16;
+PyObject* spare[kMaxSpare];
+int spares = 0;
+
+PyTypeObject range_type();
+extern PyTypeObject RecordFunctionType;
+
+PyObject* make(PyObject* name, PyObject* args) {
+  if (!PyUnicode_Check(name)) {
+    return PyErr_Format(PyExc_TypeError, "record_function takes the range's name as a str, not %s; write record_function(\"name\")",
+                        Py_TYPE(name)->tp_name);
+  }
+  if (args != Py_None && !PyUnicode_Check(args)) {
+    return PyErr_Format(PyExc_TypeError, "record_function's args must be a str or None, not %s; format them first",
+                        Py_TYPE(args)->tp_name);
+  }
+  PyObject* self;
+  if (spares > 0) {
+    self = spare[--spares];
+    PyObject_Init(self, &RecordFunctionType);
+  } else {
+    self = RecordFunctionType.tp_alloc(&RecordFunctionType, 0);
+    if (self == nullptr) return nullptr;
+  }
+  RecordFunctionObject* range = as_range(self);
+  range->name = Py_NewRef(name);
+  range->args = Py_NewRef(args);
+  range->entered_async = nullptr;
+  range->event_id = 0;
+  range->entered = 0;
+  range->outer = nullptr;
+  return self;
+}
+
+PyObject* range_new(PyTypeObject*, PyObject* args, PyObject* keywords) {
+  static const char* names[] = {"name", "args", nullptr};
+  PyObject *name, *value = Py_None;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|O:record_function", const_cast<char**>(names), &name, &value)) return nullptr;
+  return make(name, value);
+}
+
+PyObject* range_vectorcall(PyObject* type, PyObject* const* args, size_t count, PyObject* keywords) {
+  if (keywords == nullptr && PyVectorcall_NARGS(count) == 1) return make(args[0], Py_None);
+  PyObject* positional = PyTuple_New(PyVectorcall_NARGS(count));
+  PyObject* named = keywords != nullptr ? PyDict_New() : nullptr;
+  if (positional == nullptr || (keywords != nullptr && named == nullptr)) return Py_XDECREF(positional), nullptr;
+  for (Py_ssize_t at = 0; at < PyVectorcall_NARGS(count); ++at) PyTuple_SET_ITEM(positional, at, Py_NewRef(args[at]));
+  for (Py_ssize_t at = 0; named != nullptr && at < PyTuple_GET_SIZE(keywords); ++at) {
+    PyDict_SetItem(named, PyTuple_GET_ITEM(keywords, at), args[PyVectorcall_NARGS(count) + at]);
+  }
+  PyObject* self = range_new(reinterpret_cast<PyTypeObject*>(type), positional, named);
+  Py_DECREF(positional);
+  Py_XDECREF(named);
+  return self;
+}
+
+void range_dealloc(PyObject* self) {
+  RecordFunctionObject* range = as_range(self);
+  Py_DECREF(range->name);
+  Py_DECREF(range->args);
+  Py_XDECREF(range->entered_async);
+  delete range->outer;
+  if (spares < kMaxSpare) {
+    spare[spares++] = self;
+  } else {
+    Py_TYPE(self)->tp_free(self);
+  }
+}
+
+uint64_t begin_named(PyObject* name) {
+  Globals& shared = globals();
+  if (!selects(shared.recording.load(std::memory_order_relaxed), kUserScope)) return 0;
+  ThreadBuffer* buffer = registry().current();
+  if (buffer == nullptr) return 0;
+  const Utf8 text(name, kMaxNameBytes);
+  Begin range;
+  range.name = text.text();
+  range.scope = kUserScope;
+  range.flags = kRecordFunctionSource << kSourceShift;
+  return begin_range<false>(shared, *buffer, range, true);
+}
+
+PyObject* range_enter(PyObject* self, PyObject*) {
+  RecordFunctionObject* range = as_range(self);
+  if (range->entered++ > 0) {
+    if (range->outer == nullptr) range->outer = new (std::nothrow) std::vector<uint64_t>;
+    if (range->outer != nullptr) range->outer->push_back(range->event_id);
+  }
+  range->event_id = begin_named(range->name);
+  return Py_NewRef(self);
+}
+
+void end_with_error(ThreadBuffer& buffer, uint64_t event_id, PyObject* exception) {
+  PyObject* message = helpers.error_text != nullptr ? PyObject_CallOneArg(helpers.error_text, exception) : nullptr;
+  if (message == nullptr || !PyUnicode_Check(message)) {
+    PyErr_Clear();
+    Py_XSETREF(message, PyUnicode_FromString(Py_TYPE(exception)->tp_name));
+  }
+  const Utf8 text(message, kMaxErrorBytes);
+  end_range(globals(), buffer, event_id, 0, kError, text.text());
+  Py_XDECREF(message);
+}
+
+PyObject* range_exit(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  RecordFunctionObject* range = as_range(self);
+  if (range->entered == 0) Py_RETURN_NONE;
+  const uint64_t event_id = range->event_id;
+  range->event_id = 0;
+  if (--range->entered > 0 && range->outer != nullptr && !range->outer->empty()) {
+    range->event_id = range->outer->back();
+    range->outer->pop_back();
+  }
+  ThreadBuffer* buffer = event_id != 0 ? registry().current() : nullptr;
+  if (buffer == nullptr) Py_RETURN_NONE;
+  if (count > 1 && args[1] != Py_None) {
+    end_with_error(*buffer, event_id, args[1]);
+  } else {
+    end_range(globals(), *buffer, event_id, 0, 0, {});
+  }
+  Py_RETURN_NONE;
+}
+
+PyObject* range_call(PyObject* self, PyObject* args, PyObject* keywords) {
+  PyObject* function;
+  static const char* names[] = {"function", nullptr};
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O:record_function", const_cast<char**>(names), &function)) return nullptr;
+  PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(self));
+  return PyObject_CallFunctionObjArgs(helpers.decorate, type, as_range(self)->name, as_range(self)->args, function, nullptr);
+}
+
+PyObject* range_aenter(PyObject* self, PyObject*) { return PyObject_CallOneArg(helpers.aenter, self); }
+
+PyObject* range_aexit(PyObject* self, PyObject* args) {
+  PyObject *type, *value, *traceback;
+  if (!PyArg_ParseTuple(args, "OOO", &type, &value, &traceback)) return nullptr;
+  return PyObject_CallFunctionObjArgs(helpers.aexit, self, type, value, traceback, nullptr);
+}
+
+PyObject* range_repr(PyObject* self) { return PyUnicode_FromFormat("record_function(%R)", as_range(self)->name); }
+
+PyObject* range_recorder(PyObject*, void*) { return Py_NewRef(helpers.recorder); }
+
+PyGetSetDef properties[] = {{"_recorder", range_recorder, nullptr, nullptr, nullptr}, {nullptr, nullptr, nullptr, nullptr, nullptr}};
+
+PyMethodDef methods[] = {
+    {"__enter__", range_enter, METH_NOARGS, "Open the range in this thread."},
+    {"__exit__", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(range_exit)), METH_FASTCALL, "Close it; an exception marks it."},
+    {"__aenter__", range_aenter, METH_NOARGS, "Open the range in this task."},
+    {"__aexit__", range_aexit, METH_VARARGS, "Close it; an exception marks it."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyMemberDef members[] = {
+    {"name", T_OBJECT_EX, offsetof(RecordFunctionObject, name), READONLY, "The range's name."},
+    {"args", T_OBJECT_EX, offsetof(RecordFunctionObject, args), READONLY, "The range's arguments, or None."},
+    {"_entered", T_OBJECT, offsetof(RecordFunctionObject, entered_async), 0, nullptr},
+    {nullptr, 0, 0, 0, nullptr}};
+
+constexpr const char* kDoc =
+    "record_function(name, args=None)\n--\n\n"
+    "A range: `with record_function(\"load batch\"):`, `async with`, or a decorator.\n\n"
+    "Args:\n    name: the range's name, at most 2,048 bytes of UTF-8 (longer ones are cut).\n"
+    "    args: as in torch.profiler.record_function; kept on the object for callbacks that need inputs.\n\n"
+    "Raises:\n    TypeError: `name` is not a str.\n\nSource: torch.profiler.record_function.";
+
+PyTypeObject range_type() {
+  PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+  type.tp_name = "otel_recfn.record_function";
+  type.tp_basicsize = sizeof(RecordFunctionObject);
+  type.tp_dealloc = range_dealloc;
+  type.tp_repr = range_repr;
+  type.tp_call = range_call;
+  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE;
+  type.tp_doc = kDoc;
+  type.tp_methods = methods;
+  type.tp_members = members;
+  type.tp_getset = properties;
+  type.tp_new = range_new;
+  type.tp_vectorcall = range_vectorcall;
+  return type;
+}
+
+PyTypeObject RecordFunctionType = range_type();
+
+PyObject* set_helpers(PyObject*, PyObject* args) {
+  PyObject *recorder, *decorate, *aenter, *aexit, *error_text;
+  if (!PyArg_ParseTuple(args, "OOOOO", &recorder, &decorate, &aenter, &aexit, &error_text)) return nullptr;
+  Py_XSETREF(helpers.recorder, Py_NewRef(recorder));
+  Py_XSETREF(helpers.decorate, Py_NewRef(decorate));
+  Py_XSETREF(helpers.aenter, Py_NewRef(aenter));
+  Py_XSETREF(helpers.aexit, Py_NewRef(aexit));
+  Py_XSETREF(helpers.error_text, Py_NewRef(error_text));
+  Py_RETURN_NONE;
+}
+
+PyMethodDef functions[] = {{"set_record_function_helpers", set_helpers, METH_VARARGS,
+                            "set_record_function_helpers(recorder, decorate, aenter, aexit, error_text)"},
+                           {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+int add_record_function_type(PyObject* module) {
+  if (PyType_Ready(&RecordFunctionType) < 0 || PyModule_AddFunctions(module, functions) < 0) return -1;
+  Py_INCREF(&RecordFunctionType);
+  return PyModule_AddObject(module, "record_function", reinterpret_cast<PyObject*>(&RecordFunctionType));
+}
+
+}  // namespace recfn

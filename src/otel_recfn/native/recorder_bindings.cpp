@@ -1,0 +1,276 @@
+// The recorder's functions in Python, all of them short: recording/native_recorder.py gives them the shape of the protocol.
+#include <pthread.h>
+
+#include <cstddef>
+#include <memory>
+
+#include "column.hpp"
+#include "core_api.hpp"
+#include "drain.hpp"
+#include "module.hpp"
+#include "record_function_type.hpp"
+#include "text.hpp"
+
+namespace recfn {
+namespace {
+
+PyObject* context_reader = nullptr;  // () -> (trace high, trace low, span id, flags, enclosing) | None
+PyObject* thread_noter = nullptr;    // (thread number) -> None, in the thread
+
+uint64_t contextvars_version() {
+  const PyThreadState* state = PyGILState_GetThisThreadState();
+  return state != nullptr ? state->context_ver : 0;
+}
+
+void note_thread(ThreadBuffer& buffer) {
+  buffer.name_noted = true;
+  PyObject* result = PyObject_CallFunction(thread_noter, "K", static_cast<unsigned long long>(buffer.number));
+  Py_XDECREF(result);
+}
+
+void call_context_reader(ThreadBuffer& buffer) {
+  if (!buffer.name_noted && thread_noter != nullptr) note_thread(buffer);
+  if (context_reader == nullptr) return;
+  PyObject* reading = PyObject_CallNoArgs(context_reader);
+  if (reading != nullptr && reading != Py_None) {
+    unsigned long long words[5];
+    if (PyArg_ParseTuple(reading, "KKKKK", &words[0], &words[1], &words[2], &words[3], &words[4])) {
+      buffer.context = Context{words[0], words[1], words[2], words[3], words[4]};
+    }
+  }
+  Py_XDECREF(reading);
+}
+
+// The one look at Python from an operator's thread; threads that Python doesn't know have no context to look at.
+void read_context(ThreadBuffer& buffer) {
+  if (PyGILState_GetThisThreadState() == nullptr) return;
+  const PyGILState_STATE state = PyGILState_Ensure();
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  call_context_reader(buffer);
+  PyErr_Restore(type, value, traceback);  // what the reader raised is dropped
+  PyGILState_Release(state);
+}
+
+PyObject* start(PyObject*, PyObject* args) {
+  unsigned int scopes;
+  unsigned long long buffer_bytes;
+  if (!PyArg_ParseTuple(args, "IK", &scopes, &buffer_bytes)) return nullptr;
+  Globals& shared = globals();
+  registry().set_buffer_bytes(buffer_bytes);
+  if (shared.recording.load() == 0) shared.generation.fetch_add(1);
+  shared.recording.store(scopes | kRecordingBit);
+  Py_RETURN_NONE;
+}
+
+PyObject* stop(PyObject*, PyObject*) {
+  globals().recording.store(0);
+  Py_RETURN_NONE;
+}
+
+PyObject* recording(PyObject*, PyObject*) { return PyBool_FromLong(globals().recording.load() != 0); }
+
+PyObject* begin(PyObject*, PyObject* args) {
+  PyObject *name, *module = nullptr;
+  unsigned int scope, source, flags = 0;
+  if (!PyArg_ParseTuple(args, "UII|UI", &name, &scope, &source, &module, &flags)) return nullptr;
+  ThreadBuffer* buffer = registry().current();
+  const uint32_t recording = globals().recording.load(std::memory_order_relaxed);
+  const bool selected = source == kModuleSource ? recording != 0 : selects(recording, scope);
+  if (buffer == nullptr || !selected) return PyLong_FromLong(0);
+  const Utf8 name_text(name, kMaxNameBytes), module_text(module, kMaxNameBytes);
+  Begin range;
+  range.name = name_text.text();
+  range.module = module_text.text();
+  range.scope = scope;
+  range.flags = (flags & kEventFlags) | source << kSourceShift;
+  return PyLong_FromUnsignedLongLong(begin_range<false>(globals(), *buffer, range, true));
+}
+
+PyObject* end(PyObject*, PyObject* args) {
+  unsigned long long event_id;
+  PyObject* error = nullptr;
+  if (!PyArg_ParseTuple(args, "K|U", &event_id, &error)) return nullptr;
+  ThreadBuffer* buffer = registry().current();
+  if (event_id != 0 && buffer != nullptr) {
+    const Utf8 error_text(error, kMaxErrorBytes);
+    const Text text = error_text.text();
+    end_range(globals(), *buffer, event_id, 0, text.size != 0 ? uint32_t{kError} : 0u, text);
+  }
+  Py_RETURN_NONE;
+}
+
+struct Columns {
+  PyObject* dict = PyDict_New();
+  ~Columns() { Py_XDECREF(dict); }
+
+  void set(const char* name, std::vector<char>&& bytes) {
+    PyObject* column = new_column(std::move(bytes));
+    if (dict != nullptr && column != nullptr) PyDict_SetItemString(dict, name, column);
+    Py_XDECREF(column);
+  }
+};
+
+template <typename T>
+std::vector<char> gather(const std::vector<Row>& rows, T Row::*field) {
+  std::vector<char> bytes(rows.size() * sizeof(T));
+  auto* values = reinterpret_cast<T*>(bytes.data());
+  for (size_t row = 0; row < rows.size(); ++row) values[row] = rows[row].*field;
+  return bytes;
+}
+
+struct NamedColumn {
+  const char* name;
+  std::vector<char> bytes;
+};
+
+std::vector<NamedColumn> to_columns(const Drained& drained) {
+  const auto& rows = drained.rows;
+  std::vector<char> node_ids(rows.size() * sizeof(int64_t));
+  std::fill_n(reinterpret_cast<int64_t*>(node_ids.data()), rows.size(), drained.node_id);
+  std::vector<NamedColumn> columns;
+  const auto add = [&](const char* name, auto field) { columns.push_back({name, gather(rows, field)}); };
+  add("event_id", &Row::event_id), add("name", &Row::name), add("scope", &Row::scope), add("source", &Row::source);
+  add("start_ns", &Row::start_ns), add("end_ns", &Row::end_ns), add("thread", &Row::thread);
+  add("end_thread", &Row::end_thread), add("sequence_nr", &Row::sequence_nr);
+  add("forward_thread_id", &Row::forward_thread_id), add("handle", &Row::handle), add("parent", &Row::parent);
+  add("root", &Row::root), add("context", &Row::context), add("debug_handle", &Row::debug_handle);
+  add("flags", &Row::flags), add("shapes", &Row::shapes), add("dtypes", &Row::dtypes), add("module", &Row::module);
+  add("error", &Row::error);
+  columns.push_back({"kind", std::vector<char>(rows.size())});  // EventKind.RANGE
+  columns.push_back({"node_id", std::move(node_ids)});
+  return columns;
+}
+
+template <typename Items, typename Make>
+PyObject* to_list(const Items& items, Make make) {
+  PyObject* list = PyList_New(0);
+  for (const auto& item : items) {
+    PyObject* made = make(item);
+    if (made != nullptr) PyList_Append(list, made);
+    Py_XDECREF(made);
+  }
+  return list;
+}
+
+PyObject* opened_tuple(const OpenedRow& row) {
+  return Py_BuildValue("(KIILII)", static_cast<unsigned long long>(row.event_id), row.name, row.source,
+                       static_cast<long long>(row.start_ns), row.thread, row.context);
+}
+
+PyObject* thread_tuple(const ThreadRow& thread) {
+  return Py_BuildValue("(KKKK)", static_cast<unsigned long long>(thread.number), static_cast<unsigned long long>(thread.thread_id),
+                       static_cast<unsigned long long>(thread.native_id), static_cast<unsigned long long>(thread.ident));
+}
+
+PyObject* context_tuple(const Context& context) {
+  return Py_BuildValue("(KKKK)", static_cast<unsigned long long>(context.trace_high),
+                       static_cast<unsigned long long>(context.trace_low), static_cast<unsigned long long>(context.span_id),
+                       static_cast<unsigned long long>(context.flags));
+}
+
+PyObject* text_object(const std::string& text) {
+  return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
+}
+
+// (columns, epoch of the names, names from `known` on, threads, contexts, opened). `known`: how many names of `epoch` the
+// caller has already.
+PyObject* run_drain(PyObject*, PyObject* args) {
+  int close_open;
+  unsigned long long epoch, known;
+  if (!PyArg_ParseTuple(args, "pKK", &close_open, &epoch, &known)) return nullptr;
+  Drained drained;
+  std::vector<NamedColumn> named;
+  std::vector<std::string> new_names;
+  Py_BEGIN_ALLOW_THREADS;
+  {
+    const std::lock_guard lock(drain().mutex());
+    drained = drain().run(close_open != 0);
+    const NamePool& names = drain().names();
+    for (size_t at = names.epoch() == epoch ? known : 0; at < names.size(); ++at) new_names.push_back(names.text(at));
+    epoch = names.epoch();
+  }
+  named = to_columns(drained);
+  Py_END_ALLOW_THREADS;
+  Columns columns;
+  for (NamedColumn& column : named) columns.set(column.name, std::move(column.bytes));
+  return Py_BuildValue("(OKNNNN)", columns.dict, epoch, to_list(new_names, text_object), to_list(drained.threads, thread_tuple),
+                       to_list(drained.contexts, context_tuple), to_list(drained.opened, opened_tuple));
+}
+
+PyObject* counters(PyObject*, PyObject*) {
+  return Py_BuildValue("(KKK)", static_cast<unsigned long long>(registry().recorded()),
+                       static_cast<unsigned long long>(registry().dropped()),
+                       static_cast<unsigned long long>(globals().remote_ends.lost()));
+}
+
+void replace(PyObject*& held, PyObject* by) {
+  PyObject* old = held;
+  held = by == Py_None ? nullptr : Py_NewRef(by);
+  Py_XDECREF(old);
+}
+
+PyObject* set_context_reader(PyObject*, PyObject* args) {
+  PyObject *reader, *noter;
+  if (!PyArg_ParseTuple(args, "OO", &reader, &noter)) return nullptr;
+  replace(context_reader, reader);
+  replace(thread_noter, noter);
+  const bool wanted = context_reader != nullptr || thread_noter != nullptr;
+  globals().context_version.store(wanted ? contextvars_version : nullptr);
+  globals().read_context.store(wanted ? read_context : nullptr);
+  Py_RETURN_NONE;
+}
+
+PyObject* context_changed(PyObject*, PyObject*) {
+  // A thread that recorded nothing has no cached context to renew.
+  if (ThreadBuffer* buffer = registry().existing()) buffer->context_stale = true;
+  Py_RETURN_NONE;
+}
+
+ThreadBuffer* current_buffer() { return registry().current(); }
+
+PyObject* core_api_address(PyObject*, PyObject*) {
+  static const CoreApi api{kCoreLayout, &globals(), current_buffer};
+  return PyLong_FromVoidPtr(const_cast<CoreApi*>(&api));
+}
+
+void before_fork() {
+  drain().mutex().lock();
+  registry().before_fork();
+}
+
+void after_fork_in_parent() {
+  registry().after_fork_in_parent();
+  drain().mutex().unlock();
+}
+
+void after_fork_in_child() {
+  drain().after_fork_in_child();
+  registry().after_fork_in_child();
+  drain().mutex().unlock();
+}
+
+PyMethodDef functions[] = {
+    {"start", start, METH_VARARGS, "start(scopes, buffer_bytes): record ranges of these scopes."},
+    {"stop", stop, METH_NOARGS, "stop(): record nothing more."},
+    {"recording", recording, METH_NOARGS, "recording() -> bool"},
+    {"begin", begin, METH_VARARGS, "begin(name, scope, source, module='', flags=0) -> event id, 0 when not recorded."},
+    {"end", end, METH_VARARGS, "end(event_id, error='')"},
+    {"drain", run_drain, METH_VARARGS, "drain(close_open, epoch, known) -> what closed since the last drain."},
+    {"counters", counters, METH_NOARGS, "counters() -> (recorded, dropped, lost ends)"},
+    {"set_context_reader", set_context_reader, METH_VARARGS, "set_context_reader(reader | None, thread_noter | None)"},
+    {"context_changed", context_changed, METH_NOARGS, "context_changed(): this thread attached or detached a context."},
+    {"core_api_address", core_api_address, METH_NOARGS, "core_api_address() -> address of the CoreApi table."},
+    {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+int add_recorder(PyObject* module) {
+  globals().use_cycle_counter = cycle_counter_is_invariant();
+  static const int at_fork = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+  if (at_fork != 0) return PyErr_NoMemory(), -1;
+  if (add_column_type(module) < 0 || add_record_function_type(module) < 0) return -1;
+  return PyModule_AddFunctions(module, functions);
+}
+
+}  // namespace recfn

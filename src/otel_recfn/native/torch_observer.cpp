@@ -1,0 +1,163 @@
+// The observer on PyTorch's RecordFunction: a library of its own, compiled at first use against the torch that is installed
+// (sources/observer_build.py), loaded once and never unloaded.
+//
+// Two permanent global callback pairs are registered once: one without inputs, and one with, for shapes, because passing
+// inputs costs every operator. At most one of them is enabled. Switching goes through RecordFunction's own disable and
+// reenable, which reach every thread's cached callbacks.
+//
+// The callbacks run in the operator's thread, mostly without the GIL. They return no ObserverContext (a heap allocation per
+// operator would cost more than the record): begins and ends find each other by RecordFunction's handle.
+#include <ATen/record_function.h>
+
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "core_api.hpp"
+#include "input_shapes.hpp"
+
+#define RECFN_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+using namespace recfn;
+
+#if defined(__linux__)
+#define RECFN_FAST_TLS __attribute__((tls_model("initial-exec")))
+#else
+#define RECFN_FAST_TLS
+#endif
+
+// The calling thread's buffer, as the recorder gave it; forgotten when the recorder says that the thread ends.
+thread_local ThreadBuffer* cached_buffer RECFN_FAST_TLS = nullptr;
+
+const CoreApi* core = nullptr;
+Globals* shared = nullptr;
+
+struct Registration {
+  std::mutex mutex;
+  bool registered = false;
+  at::CallbackHandle plain = at::INVALID_CALLBACK_HANDLE, with_inputs = at::INVALID_CALLBACK_HANDLE;
+  std::string last_error;
+};
+
+Registration& registration() {
+  static auto* instance = new Registration;
+  return *instance;
+}
+
+[[gnu::noinline]] ThreadBuffer* first_buffer() { return cached_buffer = core->thread_buffer(); }
+
+ThreadBuffer* buffer_of_thread() { return C10_LIKELY(cached_buffer != nullptr) ? cached_buffer : first_buffer(); }
+
+uint32_t begin_flags(const at::RecordFunction& fn) {
+  // The source, torch, is zero.
+  return fn.isAsync() ? uint32_t{kAsync} : 0u;
+}
+
+uint32_t end_flags(const at::RecordFunction& fn) {
+  uint32_t flags = fn.isAsync() ? uint32_t{kAsync} : 0u;
+  if (C10_UNLIKELY(fn.scope() == at::RecordScope::STATIC_RUNTIME_OP && fn.isStaticRuntimeOutVariant())) {
+    flags |= kStaticRuntimeOutVariant;
+  }
+  if (C10_UNLIKELY(fn.isNcclMeta())) flags |= kNcclMeta;
+  return flags;
+}
+
+template <bool kShapes>
+std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
+  ThreadBuffer* buffer = buffer_of_thread();
+  if (C10_UNLIKELY(buffer == nullptr)) return nullptr;
+  Begin range;
+  const char* name = fn.name();
+  const size_t size = std::strlen(name);
+  range.name = {name, static_cast<uint32_t>(size <= kMaxNameBytes ? size : cut_utf8(name, kMaxNameBytes))};
+  range.key = range.handle = fn.handle();
+  range.sequence_nr = fn.seqNr();
+  range.forward_thread_id = fn.forwardThreadId();
+  range.debug_handle = fn.debugHandle();
+  range.scope = static_cast<uint32_t>(fn.scope());
+  range.flags = begin_flags(fn);
+  const bool selected = selects(shared->recording.load(std::memory_order_relaxed), range.scope);
+  if constexpr (kShapes) {
+    ShapeWords words;
+    if (selected) words.add_inputs(fn);
+    range.shapes = words.data();
+    range.shape_words = words.size();
+    begin_range<true>(*shared, *buffer, range, selected);
+  } else {
+    begin_range<true>(*shared, *buffer, range, selected);
+  }
+  return nullptr;
+}
+
+void on_end(const at::RecordFunction& fn, at::ObserverContext*) {
+  ThreadBuffer* buffer = buffer_of_thread();
+  if (C10_LIKELY(buffer != nullptr)) end_range(*shared, *buffer, fn.handle(), fn.threadId(), end_flags(fn), {});
+}
+
+uint64_t logical_thread_id() { return at::RecordFunction::currentThreadId(); }
+int64_t default_node_id() { return at::RecordFunction::getDefaultNodeId(); }
+void forget_thread() { cached_buffer = nullptr; }
+
+void register_callbacks(Registration& registration) {
+  auto plain = at::RecordFunctionCallback(on_start<false>, on_end).needsIds(true);
+  auto with_inputs = at::RecordFunctionCallback(on_start<true>, on_end).needsIds(true).needsInputs(true);
+  registration.plain = at::addGlobalCallback(plain);
+  at::disableCallback(registration.plain);
+  registration.with_inputs = at::addGlobalCallback(with_inputs);
+  at::disableCallback(registration.with_inputs);
+  registration.registered = true;
+}
+
+// No exception leaves this library.
+template <typename Work>
+int guarded(Work work) {
+  Registration& state = registration();
+  const std::lock_guard lock(state.mutex);
+  try {
+    work(state);
+    return 0;
+  } catch (const std::exception& error) {
+    state.last_error = error.what();
+  } catch (...) {
+    state.last_error = "unknown C++ exception";
+  }
+  return 1;
+}
+
+}  // namespace
+
+// 0, or 2 when the recorder was built from other headers than this library.
+RECFN_EXPORT int recfn_observer_attach(const void* core_api) {
+  const auto* api = static_cast<const CoreApi*>(core_api);
+  if (api->layout != kCoreLayout) return 2;
+  core = api;
+  shared = api->globals;
+  shared->logical_thread_id.store(logical_thread_id);
+  shared->default_node_id.store(default_node_id);
+  shared->on_thread_exit.store(forget_thread);
+  return 0;
+}
+
+RECFN_EXPORT int recfn_observer_enable(int record_shapes) {
+  return guarded([record_shapes](Registration& state) {
+    if (!state.registered) register_callbacks(state);
+    at::disableCallback(record_shapes != 0 ? state.plain : state.with_inputs);
+    at::reenableCallback(record_shapes != 0 ? state.with_inputs : state.plain);
+  });
+}
+
+RECFN_EXPORT int recfn_observer_disable() {
+  return guarded([](Registration& state) {
+    if (!state.registered) return;
+    at::disableCallback(state.plain);
+    at::disableCallback(state.with_inputs);
+  });
+}
+
+// What this torch offers, a word each, separated by spaces.
+RECFN_EXPORT const char* recfn_observer_features() { return "ids scopes shapes nccl_meta static_runtime debug_handle node_id"; }
+
+RECFN_EXPORT const char* recfn_observer_last_error() { return registration().last_error.c_str(); }

@@ -1,0 +1,16 @@
+"""What both twins of ``record_function`` share above begin and end: decorated functions and ``async with``.
+
+A ``record_function`` type, in Python or in C, calls
+
+    __call__(func)                decorate(type(self), self.name, self.args, func) -> the decorated function
+    __aenter__()                  aenter(self)                                     -> a coroutine; it gives self
+    __aexit__(kind, error, tb)    aexit(self, kind, error, tb)                     -> a coroutine; it gives None
+
+and its objects have the attributes of ``async_range.RecordFunction``: ``name``, ``_recorder``, and ``_entered``, which is None
+at first and writable.
+"""
+
+from otel_recfn.record_function.async_range import ENCLOSING_KEY, aenter, aexit, enclosing_event_id
+from otel_recfn.record_function.decorators import decorate
+
+__all__ = ["ENCLOSING_KEY", "aenter", "aexit", "decorate", "enclosing_event_id"]

@@ -1,0 +1,169 @@
+"""``@record_function("name")`` on functions of every kind. Each call opens a range of its own.
+
+    def                 from call to return
+    async def           from the first step to the end of the coroutine, as ``async with``
+    def with yield      from the first ``next`` to exhaustion; asynchronous, because its consumer runs in between
+    async with yield    the same
+
+While a generator is suspended its range encloses nothing; while it runs it encloses what it does. A generator that is closed
+early (``break`` in the consumer's loop) ended well: GeneratorExit is not an error.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextvars import Token
+from typing import Any, TypeVar, cast
+
+from opentelemetry.context.context import Context
+
+from otel_recfn.model.error_text import error_text
+from otel_recfn.record_function.async_range import (
+    ASYNC,
+    SOURCE,
+    USER_SCOPE,
+    RecordFunction,
+    attach_enclosing,
+    detach_enclosing,
+)
+
+F = TypeVar("F", bound=Callable[..., Any])
+Step = Callable[[], Any]
+
+
+def decorate(record_function: type[Any], name: str, args: str | None, func: F) -> F:
+    """``func`` with a range around each call.
+
+    Args:
+        record_function: the twin's type; each call makes an object of it.
+        name: of the ranges.
+        args: passed on to ``record_function``.
+        func: a function of any kind.
+
+    Raises:
+        TypeError: ``func`` can't be wrapped.
+    """
+    _refuse_what_breaks(func)
+    make = functools.partial(record_function, name, args)
+    if _is(inspect.isasyncgenfunction, func):
+        return cast(F, _wrap_async_generator(make, func))
+    if _is(inspect.isgeneratorfunction, func):
+        return cast(F, _wrap_generator(make, func))
+    if _is(inspect.iscoroutinefunction, func):
+        return cast(F, _wrap_coroutine(make, func))
+    return cast(F, _wrap_function(make, func))
+
+
+def _refuse_what_breaks(func: Any) -> None:
+    if inspect.isclass(func):
+        raise TypeError(f"record_function decorates functions, and {func.__name__} is a class: decorate its methods")
+    if not callable(func):
+        kind = type(func).__name__
+        raise TypeError(f"record_function decorates functions, and this is a {kind}: put it below @{kind}, next to the def")
+
+
+def _is(predicate: Callable[[Any], bool], func: Any) -> bool:
+    """Also for objects whose ``__call__`` is such a function."""
+    return predicate(func) or predicate(getattr(func, "__call__", None))  # noqa: B004 - not whether, but which
+
+
+def _wrap_function(make: Any, func: Any) -> Any:
+
+    @functools.wraps(func)
+    def wrapper(*positional: Any, **keywords: Any) -> Any:
+        with make():
+            return func(*positional, **keywords)
+
+    return wrapper
+
+
+def _wrap_coroutine(make: Any, func: Any) -> Any:
+
+    @functools.wraps(func)
+    async def wrapper(*positional: Any, **keywords: Any) -> Any:
+        async with make():
+            return await func(*positional, **keywords)
+
+    return wrapper
+
+
+def _wrap_generator(make: Any, func: Any) -> Any:
+    @functools.wraps(func)
+    def wrapper(*positional: Any, **keywords: Any) -> Generator[Any, Any, Any]:
+        generator = func(*positional, **keywords)
+        with _ResumedRange(make()) as resumed:
+            step: Step = functools.partial(next, generator)
+            while True:
+                try:
+                    item = resumed.resume(step)
+                except StopIteration as stop:
+                    return stop.value
+                try:
+                    step = functools.partial(generator.send, (yield item))
+                except GeneratorExit:
+                    resumed.resume(generator.close)
+                    raise
+                except BaseException as thrown:
+                    step = functools.partial(generator.throw, thrown)
+
+    return wrapper
+
+
+def _wrap_async_generator(make: Any, func: Any) -> Any:
+    @functools.wraps(func)
+    async def wrapper(*positional: Any, **keywords: Any) -> AsyncGenerator[Any, Any]:
+        generator = func(*positional, **keywords)
+        with _ResumedRange(make()) as resumed:
+            step: Step = generator.__anext__
+            while True:
+                try:
+                    item = await resumed.resume_async(step)
+                except StopAsyncIteration:
+                    return
+                try:
+                    step = functools.partial(generator.asend, (yield item))
+                except GeneratorExit:
+                    await resumed.resume_async(generator.aclose)
+                    raise
+                except BaseException as thrown:
+                    step = functools.partial(generator.athrow, thrown)
+
+    return wrapper
+
+
+class _ResumedRange:
+    """A range that encloses what its ``resume`` runs, in whichever thread and task that is, and nothing else."""
+
+    def __init__(self, range_: RecordFunction) -> None:
+        self._recorder, self._name = range_._recorder, range_.name
+
+    def __enter__(self) -> _ResumedRange:
+        self._event_id = self._recorder.begin(self._name, USER_SCOPE, SOURCE, "", ASYNC)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        closed_early = isinstance(error, GeneratorExit)
+        self._recorder.end(self._event_id, error_text(error) if self._event_id and error and not closed_early else "")
+
+    def resume(self, step: Step) -> Any:
+        token = self._attach()
+        try:
+            return step()
+        finally:
+            self._detach(token)
+
+    async def resume_async(self, step: Step) -> Any:
+        token = self._attach()
+        try:
+            return await step()
+        finally:
+            self._detach(token)
+
+    def _attach(self) -> Token[Context] | None:
+        return attach_enclosing(self._recorder, self._event_id) if self._event_id else None
+
+    def _detach(self, token: Token[Context] | None) -> None:
+        if token is not None:
+            detach_enclosing(self._recorder, token)

@@ -1,0 +1,142 @@
+"""The native recorder behind the recorder protocol: ``_native``'s functions, their columns as a Batch.
+
+Raises:
+    ImportError: on import, where the native part was not built.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from otel_recfn import _native
+from otel_recfn.recording.protocol import ContextReading, RecorderCounters
+
+if TYPE_CHECKING:
+    from otel_recfn.model.batch import Batch, ThreadInfo
+
+_LOW_64 = (1 << 64) - 1
+_MAX_REMEMBERED_THREADS = 4096
+
+
+class NativeRecorder:
+    """The process's native recorder (its state lives in the extension module: make one object only)."""
+
+    record_function: type[Any] = _native.record_function
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._epoch = 0
+        self._thread_names: dict[int, str] = {}
+        self._set_helpers()
+        _native.set_context_reader(None, self._note_thread)
+
+    def start(self, scopes: int, buffer_bytes: int) -> None:
+        """See Recorder.start."""
+        _native.start(scopes, buffer_bytes)
+
+    def stop(self) -> None:
+        """See Recorder.stop."""
+        _native.stop()
+
+    @property
+    def recording(self) -> bool:
+        """See Recorder.recording."""
+        return bool(_native.recording())
+
+    def begin(self, name: str, scope: int, source: int, module: str = "", flags: int = 0) -> int:
+        """See Recorder.begin."""
+        event_id: int = _native.begin(name, scope, source, module, flags)
+        return event_id
+
+    def end(self, event_id: int, error: str = "") -> None:
+        """See Recorder.end."""
+        _native.end(event_id, error)
+
+    def drain(self, *, close_open: bool = False) -> Batch:
+        """See Recorder.drain."""
+        from otel_recfn.model.batch import Batch, Opened, SpanContextRef
+
+        raw = _native.drain(close_open, self._epoch, len(self._names))
+        columns, epoch, new_names, threads, contexts, opened = raw
+        self._take_names(epoch, new_names)
+        names = self._names
+        return Batch(
+            **_as_arrays(columns),
+            names=names,
+            threads=self._thread_infos(threads),
+            contexts=[SpanContextRef(high << 64 | low, span_id, flags) for high, low, span_id, flags in contexts],
+            opened=[Opened(row[0], names[row[1]], *row[2:]) for row in opened],
+        )
+
+    def counters(self) -> RecorderCounters:
+        """See Recorder.counters."""
+        return RecorderCounters(*_native.counters())
+
+    def set_context_reader(self, reader: Callable[[], ContextReading | None] | None) -> None:
+        """See Recorder.set_context_reader."""
+        _native.set_context_reader(None if reader is None else partial(_read_words, reader), self._note_thread)
+
+    def context_changed(self) -> None:
+        """See Recorder.context_changed."""
+        _native.context_changed()
+
+    def core_api_address(self) -> int:
+        """Where the torch observer finds the recorder's C interface (``native/core_api.hpp``)."""
+        address: int = _native.core_api_address()
+        return address
+
+    def _take_names(self, epoch: int, new_names: list[str]) -> None:
+        # Batches of an earlier epoch keep the earlier list: it is left alone, not emptied.
+        if epoch != self._epoch:
+            self._names, self._epoch = [], epoch
+        self._names.extend(new_names)
+
+    def _note_thread(self, number: int) -> None:
+        """Called in a thread at its first look at the context: its name may be gone when the drain comes."""
+        ident = threading.get_ident()
+        for thread in threading.enumerate():
+            if thread.ident == ident:
+                self._remember(number, thread.name)
+
+    def _remember(self, number: int, name: str) -> None:
+        if len(self._thread_names) >= _MAX_REMEMBERED_THREADS:
+            self._thread_names.pop(next(iter(self._thread_names)), None)
+        self._thread_names[number] = name
+
+    def _thread_infos(self, threads: list[tuple[int, int, int, int]]) -> list[ThreadInfo]:
+        from otel_recfn.model.batch import ThreadInfo
+
+        living = {thread.ident: thread.name for thread in threading.enumerate()}
+        infos = []
+        for number, thread_id, native_id, ident in threads:
+            name = living.get(ident) or self._thread_names.get(number, "")
+            if name and number not in self._thread_names:
+                self._remember(number, name)
+            infos.append(ThreadInfo(number, thread_id, native_id, ident if name else 0, name))
+        return infos
+
+    def _set_helpers(self) -> None:
+        from otel_recfn.model.error_text import error_text
+        from otel_recfn.record_function import aenter, aexit, decorate
+
+        _native.set_record_function_helpers(self, decorate, aenter, aexit, error_text)
+
+
+def _read_words(reader: Callable[[], ContextReading | None]) -> tuple[int, int, int, int, int] | None:
+    """A reading in 64-bit words, as the extension takes it."""
+    reading = reader()
+    if reading is None:
+        return None
+    trace_id, span_id, flags, enclosing = reading
+    return trace_id >> 64, trace_id & _LOW_64, span_id, flags, enclosing
+
+
+def _as_arrays(columns: dict[str, Any]) -> dict[str, Any]:
+    import numpy as np
+
+    from otel_recfn.model.batch import COLUMN_TYPES
+
+    return {name: np.frombuffer(columns[name], dtype=dtype) for name, dtype in COLUMN_TYPES.items()}

@@ -1,0 +1,126 @@
+"""Builds a Batch row by row for the Python twin. The only part of the twin that needs numpy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from otel_recfn.model.batch import COLUMN_TYPES, NO_CONTEXT, Batch, Opened, SpanContextRef, ThreadInfo
+from otel_recfn.model.events import EventKind
+from otel_recfn.recording.protocol import ContextReading
+from otel_recfn.recording.python_log import ThreadLog
+
+MAX_NAME_BYTES = 2048
+MAX_ERROR_BYTES = 1024
+
+
+@dataclass(eq=False)
+class PythonRange:
+    """A range as far as it is known: the last four are set when it ends."""
+
+    log: ThreadLog
+    event_id: int
+    parent: int
+    root: int
+    context: ContextReading | None
+    name: str
+    scope: int
+    source: int
+    module: str
+    flags: int
+    generation: int
+    """In which it may be a parent by its position on the stack; NEVER for asynchronous ranges."""
+    start_ns: int
+    end_ns: int = 0
+    end_log: ThreadLog | None = None
+    error: str = ""
+
+
+class BatchBuilder:
+    """Interns what the columns index. One per drain."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, int] = {"": 0}
+        self._threads: dict[ThreadLog, int] = {}
+        self._contexts: dict[SpanContextRef, int] = {NO_CONTEXT: 0}
+        self._rows: list[tuple[int, ...]] = []
+        self._opened: list[Opened] = []
+
+    def announce(self, opened: PythonRange) -> None:
+        """A top-level range began."""
+        self._opened.append(
+            Opened(
+                event_id=opened.event_id,
+                name=clean_text(opened.name, MAX_NAME_BYTES),
+                source=opened.source,
+                start_ns=opened.start_ns,
+                thread=self._thread(opened.log),
+                context=self._context(opened.context),
+            )
+        )
+
+    def add(self, closed: PythonRange) -> None:
+        """A range ended: its row."""
+        values = {
+            "event_id": closed.event_id,
+            "kind": int(EventKind.RANGE),
+            "name": self._text(closed.name, MAX_NAME_BYTES),
+            "scope": closed.scope,
+            "source": closed.source,
+            "start_ns": closed.start_ns,
+            "end_ns": closed.end_ns,
+            "thread": self._thread(closed.log),
+            "end_thread": self._thread(closed.end_log or closed.log),
+            "sequence_nr": -1,
+            "forward_thread_id": 0,
+            "handle": closed.event_id,
+            "parent": closed.parent,
+            "root": closed.root,
+            "context": self._context(closed.context),
+            "node_id": -1,
+            "debug_handle": -1,
+            "flags": closed.flags,
+            "shapes": 0,
+            "dtypes": 0,
+            "module": self._text(closed.module, MAX_NAME_BYTES),
+            "error": self._text(closed.error, MAX_ERROR_BYTES),
+        }
+        self._rows.append(tuple(values[column] for column in COLUMN_TYPES))
+
+    def seal(self) -> Batch:
+        """The batch. The builder is used up."""
+        columns = zip(*self._rows, strict=True) if self._rows else ((),) * len(COLUMN_TYPES)
+        arrays: dict[str, Any] = {
+            name: np.array(column, dtype=dtype) for (name, dtype), column in zip(COLUMN_TYPES.items(), columns, strict=True)
+        }
+        return Batch(
+            **arrays,
+            names=tuple(self._names),
+            threads=tuple(_info(log) for log in self._threads),
+            contexts=tuple(self._contexts),
+            opened=tuple(self._opened),
+        )
+
+    def _text(self, text: str, max_bytes: int) -> int:
+        return self._names.setdefault(clean_text(text, max_bytes), len(self._names))
+
+    def _thread(self, log: ThreadLog) -> int:
+        return self._threads.setdefault(log, len(self._threads))
+
+    def _context(self, reading: ContextReading | None) -> int:
+        if reading is None:
+            return 0
+        return self._contexts.setdefault(SpanContextRef(reading.trace_id, reading.span_id, reading.flags), len(self._contexts))
+
+
+def clean_text(text: str, max_bytes: int) -> str:
+    """Text that every encoder takes: lone surrogates escaped, cut at a character so that it fits ``max_bytes`` of UTF-8."""
+    if len(text) <= max_bytes and text.isascii():
+        return text
+    return text.encode("utf-8", "backslashreplace")[:max_bytes].decode("utf-8", "ignore")
+
+
+def _info(log: ThreadLog) -> ThreadInfo:
+    return ThreadInfo(number=log.number, thread_id=log.number, native_id=log.native_id, ident=log.ident, name=log.name)

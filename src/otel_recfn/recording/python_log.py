@@ -1,0 +1,105 @@
+"""The writing side of the Python twin: what begin and end leave in their own thread.
+
+    owner thread           ──append──►  records        ──popleft──►  drain
+    other threads, drain   ──append──►  ended_elsewhere ──popleft──►  owner thread
+
+Each queue has one consumer, and everything else in a log is touched by its owner thread alone. That is why nothing here
+locks. What is relied on is that append, popleft and len of a deque are indivisible.
+
+A record is a plain tuple, because making one is the price of a range:
+
+    (ticks, log of the acting thread, event id, what, error)
+
+where ``what`` is a tuple in the order of BeginFields for a begin, and None for an end.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from typing import NamedTuple, TypeAlias
+
+from otel_recfn.recording.protocol import ContextReading
+
+MAX_DEPTH = 1024
+"""Open ranges per thread; a begin beyond is dropped."""
+
+BYTES_PER_RANGE = 48
+NEVER = 0
+"""The generation in which an asynchronous range may be a parent by position on the stack."""
+
+
+class BeginFields(NamedTuple):
+    """What a begin record says."""
+
+    name: str
+    scope: int
+    source: int
+    module: str
+    flags: int
+    reading: ContextReading | None
+    base: bool
+    """It began outside every range that could be its parent by position; ``reading`` is of this very moment."""
+    generation: int
+
+
+Record: TypeAlias = "tuple[int, ThreadLog, int, tuple[str, int, int, str, int, ContextReading | None, bool, int] | None, str]"
+
+
+class Alive:
+    """Lives in a thread's ``threading.local`` and dies with the thread, also one that Python didn't start."""
+
+    __slots__ = ("__weakref__",)
+
+
+class ThreadLog:
+    """One thread's records, its stack of open ranges, and its counters.
+
+    Args:
+        number: the recorder's number of the thread.
+        capacity: ranges that fit between two drains.
+        alive: dies with the thread.
+    """
+
+    def __init__(self, number: int, capacity: int, alive: Alive) -> None:
+        self.number, self._alive = number, weakref.ref(alive)
+        self.ident, self.native_id, self.name = threading.get_ident(), threading.get_native_id(), ""
+        self.records: deque[Record] = deque()
+        self._slots = 2 * capacity
+        self.stack: list[tuple[int, int]] = []
+        """(event id, generation in which it may be a parent)."""
+        # Bounded, because nothing keeps a host from ending one range a million times on other threads.
+        self.ended_elsewhere: deque[int] = deque(maxlen=2 * MAX_DEPTH)
+        self.reading: ContextReading | None = None
+        self.recorded = self.dropped = self.lost_ends = 0
+
+    @property
+    def thread_is_alive(self) -> bool:
+        """Whether more records may come."""
+        return self._alive() is not None
+
+    def has_room(self) -> bool:
+        """Whether one more range fits. Every open range keeps a slot for its end, so that no end is ever lost."""
+        if self.ended_elsewhere:
+            self._forget_ended_elsewhere()
+        open_ranges = len(self.stack)
+        return open_ranges < MAX_DEPTH and len(self.records) + open_ranges + 2 <= self._slots
+
+    def close(self, event_id: int) -> bool:
+        """Take the range from the stack, wherever it is. False when it is not open here any more."""
+        if self.ended_elsewhere:
+            self._forget_ended_elsewhere()
+        return self._remove(event_id)
+
+    def _forget_ended_elsewhere(self) -> None:
+        while self.ended_elsewhere:
+            self._remove(self.ended_elsewhere.popleft())
+
+    def _remove(self, event_id: int) -> bool:
+        stack = self.stack
+        for index in range(len(stack) - 1, -1, -1):
+            if stack[index][0] == event_id:
+                del stack[index]
+                return True
+        return False

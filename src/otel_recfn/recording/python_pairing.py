@@ -1,0 +1,120 @@
+"""The draining side of the Python twin: replays begins and ends, and says which range lies in which.
+
+Only drains touch it, one at a time. What a range that begins lies in, by the top of its thread's stack of open ranges:
+
+    a synchronous range of this recording     in that range
+    a synchronous one of an earlier recording  ┐ in what the context reader said
+    an asynchronous one                        ├ (ContextReading.enclosing);
+    (empty)                                    ┘ in nothing where it said nothing
+
+A range that ends while it isn't on top, or on another thread, turns asynchronous: what is above it it didn't enclose.
+"""
+
+from __future__ import annotations
+
+from operator import itemgetter
+
+from otel_recfn.model.clock import ClockMapping, Ticks
+from otel_recfn.model.events import EventFlag
+from otel_recfn.recording.protocol import ContextReading
+from otel_recfn.recording.python_batch import BatchBuilder, PythonRange
+from otel_recfn.recording.python_log import NEVER, BeginFields, Record, ThreadLog
+
+ASYNC, ERROR, PARTIAL = int(EventFlag.ASYNC), int(EventFlag.ERROR), int(EventFlag.PARTIAL)
+
+
+class ThreadReplay:
+    """A thread as far as it is replayed."""
+
+    def __init__(self) -> None:
+        self.stack: list[PythonRange] = []
+        self._last_ns = 0
+
+    def at(self, ns: int) -> int:
+        """``ns``, but never before an earlier event of the thread: what nested in ticks nests in nanoseconds."""
+        self._last_ns = max(self._last_ns, ns)
+        return self._last_ns
+
+
+class Pairing:
+    """Ranges that are open, between drains and during one."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, PythonRange] = {}
+        self._threads: dict[ThreadLog, ThreadReplay] = {}
+
+    def replay(self, records: list[Record], clock: ClockMapping, builder: BatchBuilder) -> None:
+        """Everything that was recorded since the last drain; the records of a thread stand in the order of their making."""
+        records.sort(key=itemgetter(0))
+        for ticks, log, event_id, what, error in records:
+            ns = clock.to_unix_ns(Ticks(ticks))
+            if what is not None:
+                self._begin(self._thread(log).at(ns), log, event_id, BeginFields._make(what), builder)
+            elif event_id in self._open:
+                self._end(ns, log, self._open[event_id], error, builder)
+
+    def close_open(self, now_ns: int, builder: BatchBuilder) -> list[PythonRange]:
+        """Seal every open range as partial, the innermost of each thread first. Returns them."""
+        innermost_first = [item for thread in self._threads.values() for item in reversed(thread.stack)]
+        for item in innermost_first:
+            item.flags |= PARTIAL
+            self._close(item, item.log, self._thread(item.log).at(now_ns), "", builder)
+        return innermost_first
+
+    def has_open(self, log: ThreadLog) -> bool:
+        """Whether a range that began in this thread may still end."""
+        return bool(self._thread(log).stack)
+
+    def forget(self, log: ThreadLog) -> None:
+        """The thread is gone and everything it recorded is sealed."""
+        self._threads.pop(log, None)
+
+    def _thread(self, log: ThreadLog) -> ThreadReplay:
+        return self._threads.setdefault(log, ThreadReplay())
+
+    def _begin(self, start_ns: int, log: ThreadLog, event_id: int, what: BeginFields, builder: BatchBuilder) -> None:
+        parent, root, context = self._enclosure(log, event_id, what)
+        item = PythonRange(
+            log=log,
+            event_id=event_id,
+            parent=parent,
+            root=root,
+            context=context,
+            name=what.name,
+            scope=what.scope,
+            source=what.source,
+            module=what.module,
+            flags=what.flags,
+            generation=NEVER if what.flags & ASYNC else what.generation,
+            start_ns=start_ns,
+        )
+        self._open[event_id] = item
+        self._thread(log).stack.append(item)
+        if not parent:
+            builder.announce(item)
+
+    def _enclosure(self, log: ThreadLog, event_id: int, what: BeginFields) -> tuple[int, int, ContextReading | None]:
+        """Parent, root and context of a range that begins now."""
+        stack = self._thread(log).stack
+        # The thread's own word for "base" counts too: it may know of an end elsewhere that this drain didn't take yet.
+        if stack and not what.base and stack[-1].generation == what.generation:
+            return stack[-1].event_id, stack[-1].root, stack[-1].context
+        enclosing = what.reading.enclosing if what.reading is not None else 0
+        known = self._open.get(enclosing)
+        if known is not None:
+            return enclosing, known.root, known.context
+        return enclosing, enclosing or event_id, what.reading
+
+    def _end(self, ns: int, ender: ThreadLog, item: PythonRange, error: str, builder: BatchBuilder) -> None:
+        here = ender is item.log
+        if not here or self._thread(item.log).stack[-1] is not item:
+            item.flags |= ASYNC
+        if error:
+            item.flags |= ERROR
+        self._close(item, ender, self._thread(item.log).at(ns) if here else max(ns, item.start_ns), error, builder)
+
+    def _close(self, item: PythonRange, ender: ThreadLog, end_ns: int, error: str, builder: BatchBuilder) -> None:
+        item.end_ns, item.end_log, item.error = end_ns, ender, error
+        self._thread(item.log).stack.remove(item)
+        del self._open[item.event_id]
+        builder.add(item)

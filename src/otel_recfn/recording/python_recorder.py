@@ -1,0 +1,251 @@
+"""The Python twin: the readable statement of the recorder's contract, and what really runs where no compiler was there.
+
+begin and end append to the calling thread's own log (``python_log``). drain takes what is there, replays it in the order of
+its ticks (``python_pairing``) and seals rows (``python_batch``). Only the drain needs numpy, so only it imports it.
+
+Unlike the native twin this one doesn't cache what the context reader says: noticing a switch of contextvars context would
+cost as much as reading, so it reads at every begin outside other ranges.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter_ns, time_ns
+from typing import TYPE_CHECKING
+
+from otel_recfn.model.clock import ClockMapping, Ticks, UnixNanoseconds
+from otel_recfn.model.events import ORDINAL_BITS, EventFlag, EventSource, make_event_id
+from otel_recfn.recording.protocol import ContextReading, RecorderCounters
+from otel_recfn.recording.python_log import BYTES_PER_RANGE, NEVER, Alive, Record, ThreadLog
+from otel_recfn.recording.python_record_function import make_record_function
+
+if TYPE_CHECKING:
+    from otel_recfn.model.batch import Batch
+    from otel_recfn.recording.python_pairing import Pairing
+
+MAX_REMOTE_ENDS = 1 << 16
+MAX_NAME_CHARS = 2048
+MAX_ERROR_CHARS = 1024
+"""Cut before they wait in a buffer; the exact limits, in bytes, are ``python_batch``'s."""
+
+# Plain ints: arithmetic on an IntFlag costs a microsecond.
+ASYNC = int(EventFlag.ASYNC)
+MODULE = int(EventSource.MODULE)
+NOTHING = RecorderCounters(recorded=0, dropped=0, lost_ends=0)
+
+
+class PythonRecorder:
+    """Implements ``protocol.Recorder``."""
+
+    def __init__(self) -> None:
+        self._recording = False
+        self._scopes = self._generation = self._numbers = 0
+        self._capacity = 1
+        self._reader: Callable[[], ContextReading | None] | None = None
+        self._clock = ClockMapping(*_read_clocks())
+        self._start_empty()
+        self.record_function = make_record_function(self)
+        _call_in_forked_child(self)
+
+    # --- switching
+
+    def start(self, scopes: int, buffer_bytes: int) -> None:
+        """See Recorder.start."""
+        if not self._recording:
+            self._generation += 1  # ranges of an earlier recording are nobody's parents
+            self._clock.anchor(*_read_clocks())
+        self._capacity = max(1, buffer_bytes // BYTES_PER_RANGE)
+        self._scopes, self._recording = scopes, True
+
+    def stop(self) -> None:
+        """See Recorder.stop."""
+        self._recording = False
+
+    @property
+    def recording(self) -> bool:
+        """See Recorder.recording."""
+        return self._recording
+
+    def set_context_reader(self, reader: Callable[[], ContextReading | None] | None) -> None:
+        """See Recorder.set_context_reader."""
+        self._reader = reader
+
+    def context_changed(self) -> None:
+        """Nothing to do: nothing is cached."""
+
+    # --- recording
+
+    def begin(self, name: str, scope: int, source: int, module: str = "", flags: int = 0) -> int:
+        """See Recorder.begin."""
+        if not self._recording or not (source == MODULE or self._scopes >> scope & 1):
+            return 0
+        log = self._own_log()
+        if not log.has_room():
+            log.dropped += 1
+            return 0
+        generation = self._generation
+        base = not log.stack or log.stack[-1][1] != generation
+        if base:
+            log.reading = self._read_context()
+        # One statement without a call: a finalizer or signal handler that begins a range cannot come in between.
+        log.recorded = ordinal = log.recorded + 1
+        event_id = make_event_id(log.number, ordinal)
+        what = (name[:MAX_NAME_CHARS], scope, source, module[:MAX_NAME_CHARS], flags, log.reading, base, generation)
+        log.stack.append((event_id, NEVER if flags & ASYNC else generation))
+        log.records.append((perf_counter_ns(), log, event_id, what, ""))
+        return event_id
+
+    def end(self, event_id: int, error: str = "") -> None:
+        """See Recorder.end."""
+        if not event_id:
+            return
+        ticks = perf_counter_ns()
+        log = self._own_log()
+        if event_id >> ORDINAL_BITS != log.number:
+            self._end_elsewhere((ticks, log, event_id, None, error[:MAX_ERROR_CHARS]))
+        elif log.close(event_id):
+            log.records.append((ticks, log, event_id, None, error[:MAX_ERROR_CHARS]))
+
+    def _end_elsewhere(self, record: Record) -> None:
+        _, log, event_id, _, _ = record
+        owner = self._logs.get(event_id >> ORDINAL_BITS)
+        if owner is None:
+            return  # begun before a fork, or in a thread that is gone with all its ranges
+        if len(self._remote_ends) >= MAX_REMOTE_ENDS:
+            log.lost_ends += 1
+            return
+        self._remote_ends.append(record)
+        owner.ended_elsewhere.append(event_id)
+
+    def _read_context(self) -> ContextReading | None:
+        try:
+            return self._reader() if self._reader is not None else None
+        except Exception:  # observing must not break the host; without a reading the range is simply a root
+            return None
+
+    # --- threads
+
+    def _own_log(self) -> ThreadLog:
+        try:
+            log: ThreadLog = self._local.log
+        except AttributeError:
+            log = self._register_thread()
+        return log
+
+    def _register_thread(self) -> ThreadLog:
+        alive = Alive()
+        with self._lock:
+            self._numbers += 1
+            log = ThreadLog(self._numbers, self._capacity, alive)
+            self._logs[log.number] = log
+        self._local.alive, self._local.log = alive, log
+        log.name = _thread_names().get(log.ident, "")
+        return log
+
+    def _start_empty(self) -> None:
+        """At birth, and in a forked child, where thread numbers go on so that its ids are not its parent's."""
+        self._lock = threading.RLock()
+        self._local = threading.local()
+        self._logs: dict[int, ThreadLog] = {}
+        self._remote_ends: deque[Record] = deque()
+        self._of_dead_threads = NOTHING
+        self._pairing: Pairing | None = None
+
+    def after_fork_in_child(self) -> None:
+        """Forget everything that the parent process recorded; the child records its own."""
+        self._start_empty()
+        self._clock = ClockMapping(*_read_clocks())
+
+    # --- draining
+
+    def drain(self, *, close_open: bool = False) -> Batch:
+        """See Recorder.drain."""
+        from otel_recfn.recording.python_batch import BatchBuilder
+        from otel_recfn.recording.python_pairing import Pairing
+
+        self._clock.anchor(*_read_clocks())
+        pairing = self._pairing = self._pairing or Pairing()
+        builder = BatchBuilder()
+        logs, dead = self._look_at_threads()
+        pairing.replay(self._take_records(logs), self._clock, builder)
+        if close_open:
+            now = self._clock.to_unix_ns(Ticks(perf_counter_ns()))
+            for item in pairing.close_open(now, builder):
+                item.log.ended_elsewhere.append(item.event_id)
+        self._bury([log for log in dead if not pairing.has_open(log)], pairing)
+        return builder.seal()
+
+    def _look_at_threads(self) -> tuple[list[ThreadLog], list[ThreadLog]]:
+        """All logs, and those whose threads are dead; names as they are now."""
+        names = _thread_names()
+        with self._lock:
+            logs = list(self._logs.values())
+        dead = [log for log in logs if not log.thread_is_alive]
+        for log in logs:
+            if log not in dead:  # alive after its ident was looked up, so the ident was its own
+                log.name = names.get(log.ident, log.name)
+        return logs, dead
+
+    def _take_records(self, logs: list[ThreadLog]) -> list[Record]:
+        # Ends on other threads first: their begins are then certainly in a log already. They stand last, so that in a tie
+        # of ticks an end comes after its begin.
+        remote_ends = _take(self._remote_ends)
+        records = [record for log in logs for record in _take(log.records)]
+        return records + remote_ends
+
+    def _bury(self, logs: list[ThreadLog], pairing: Pairing) -> None:
+        with self._lock:
+            for log in logs:
+                del self._logs[log.number]
+                pairing.forget(log)
+                self._of_dead_threads = _add(self._of_dead_threads, log)
+
+    def counters(self) -> RecorderCounters:
+        """See Recorder.counters."""
+        with self._lock:
+            total = self._of_dead_threads
+            for log in self._logs.values():
+                total = _add(total, log)
+        return total
+
+
+def _add(total: RecorderCounters, log: ThreadLog) -> RecorderCounters:
+    return RecorderCounters(total.recorded + log.recorded, total.dropped + log.dropped, total.lost_ends + log.lost_ends)
+
+
+def _take(queue: deque[Record]) -> list[Record]:
+    """What is in the queue now, not what comes meanwhile: a drain ends although its threads go on."""
+    return [queue.popleft() for _ in range(len(queue))]
+
+
+def _thread_names() -> dict[int | None, str]:
+    # Not threading.current_thread(): it would leave a dummy thread behind for threads that Python didn't start.
+    return {thread.ident: thread.name for thread in threading.enumerate()}
+
+
+def _read_clocks() -> tuple[Ticks, UnixNanoseconds]:
+    """Both clocks at one moment, as closely as the best of three tries."""
+    _, ticks, unix_ns = min(_read_clocks_once() for _ in range(3))
+    return Ticks(ticks), UnixNanoseconds(unix_ns)
+
+
+def _read_clocks_once() -> tuple[int, int, int]:
+    before, unix_ns, after = perf_counter_ns(), time_ns(), perf_counter_ns()
+    return after - before, (before + after) // 2, unix_ns
+
+
+def _call_in_forked_child(recorder: PythonRecorder) -> None:
+    if not hasattr(os, "register_at_fork"):
+        return
+    reference = weakref.ref(recorder)  # a hook can't be taken back, so it must not keep the recorder alive
+
+    def start_empty() -> None:
+        alive = reference()
+        if alive is not None:
+            alive.after_fork_in_child()
+
+    os.register_at_fork(after_in_child=start_empty)

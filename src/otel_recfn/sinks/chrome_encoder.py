@@ -1,0 +1,123 @@
+"""Chrome trace events from sealed batches: the native encoder where it was built, else this Python twin, with the same bytes.
+
+The bytes are ASCII JSON, each event preceded by a comma and a newline. A range is a complete event (``"X"``); one that may
+end on another thread, or out of turn, is a pair of nestable async events (``"b"`` and ``"e"``), so that the slices of a thread
+never overlap; a mark is an instant (``"i"``). Times are microseconds since ``base_ns`` with exactly three decimals.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otel_recfn.model.batch import Batch, Event, ThreadInfo
+from otel_recfn.model.events import EventFlag, EventKind, EventSource
+from otel_recfn.model.scope import RecordScope
+
+
+def trace_tid(thread: ThreadInfo) -> int:
+    """The ``tid`` of a thread in a trace: the operating system's id, or the recorder's number where there is none."""
+    return thread.native_id or thread.number
+
+
+def encode_events_in_python(batch: Batch, rows: NDArray[np.int64], pid: int, base_ns: int) -> bytes:
+    """``rows`` of the batch as events, in that order."""
+    events = list(batch.events())
+    chunks = (chunk for row in rows.tolist() for chunk in _event(events[row], pid, base_ns))
+    return "".join(f",\n{{{chunk}}}" for chunk in chunks).encode("ascii")
+
+
+def encode_flows_in_python(
+    from_tid: NDArray[np.uint64],
+    from_ns: NDArray[np.int64],
+    to_tid: NDArray[np.uint64],
+    to_ns: NDArray[np.int64],
+    first_id: int,
+    pid: int,
+    base_ns: int,
+) -> bytes:
+    """One arrow per row, from the start of a forward slice to the start of its backward slice, numbered from ``first_id``."""
+    chunks = []
+    columns = (from_tid.tolist(), from_ns.tolist(), to_tid.tolist(), to_ns.tolist())
+    for number, (start_tid, start_ns, end_tid, end_ns) in enumerate(zip(*columns, strict=True), first_id):
+        for phase, tid, time_ns, binding in (("s", start_tid, start_ns, ""), ("f", end_tid, end_ns, ',"bp":"e"')):
+            where = f'"pid":{pid},"tid":{tid},"ts":{_microseconds(time_ns - base_ns)}'
+            chunks.append(f',\n{{"ph":"{phase}","id":{number},{where},"cat":"fwdbwd","name":"fwdbwd"{binding}}}')
+    return "".join(chunks).encode("ascii")
+
+
+def _event(event: Event, pid: int, base_ns: int) -> Iterator[str]:
+    """The one event or the two of a row, without their braces."""
+    args = ",".join(f'"{key}":{value}' for key, value in _args(event))
+    begin = _common(event, event.thread, pid, event.start_ns - base_ns)
+    if event.kind != EventKind.RANGE:
+        yield f'"ph":"i","s":"t",{begin},"args":{{{args}}}'
+    elif _is_async(event):
+        end = _common(event, event.end_thread, pid, max(event.start_ns, event.end_ns) - base_ns)
+        yield f'"ph":"b","id":"{event.event_id:#x}",{begin},"args":{{{args}}}'
+        yield f'"ph":"e","id":"{event.event_id:#x}",{end}'
+    else:
+        yield f'"ph":"X",{begin},"dur":{_microseconds(max(0, event.duration_ns))},"args":{{{args}}}'
+
+
+def _common(event: Event, thread: ThreadInfo, pid: int, time_ns: int) -> str:
+    where = f'"pid":{pid},"tid":{trace_tid(thread)},"ts":{_microseconds(time_ns)}'
+    return f'"cat":"{_category(event)}","name":{json.dumps(event.name)},{where}'
+
+
+def _category(event: Event) -> str:
+    """As torch.profiler's, which its readers look for: a module's call is Python, an optimizer's step an annotation."""
+    if event.kind != EventKind.RANGE:
+        return "cpu_instant_event"
+    if event.source == EventSource.MODULE and event.name.startswith("nn.Module: "):
+        return "python_function"
+    return "user_annotation" if event.scope == RecordScope.USER_SCOPE else "cpu_op"
+
+
+def _is_async(event: Event) -> bool:
+    return bool(event.flags & EventFlag.ASYNC) or event.thread != event.end_thread
+
+
+def _args(event: Event) -> Iterator[tuple[str, object]]:
+    yield "External id", event.event_id
+    yield "Event id", event.event_id
+    yield "Scope", f'"{event.scope.name}"'
+    yield "Thread id", event.thread_id
+    optional = (
+        ("Record function id", event.handle, 0),
+        ("Sequence number", event.sequence_nr, -1),
+        ("Fwd thread id", event.forward_thread_id, 0),
+        ("Node id", event.node_id, -1),
+        ("Debug handle", event.debug_handle, -1),
+        ("Input Dims", _ascii(event.shapes), ""),
+        ("Input type", _ascii(event.dtypes), ""),
+        ("Module", json.dumps(event.module), '""'),
+        ("Error", json.dumps(event.error), '""'),
+    )
+    yield from ((key, value) for key, value, absent in optional if value != absent)
+    if event.kind == EventKind.RANGE and _is_async(event):
+        yield "Async", "true"
+        yield "End thread id", event.end_thread_id
+    if event.flags & EventFlag.PARTIAL:
+        yield "Partial", "true"
+
+
+def _ascii(json_text: str) -> str:
+    """The same JSON in ASCII: what isn't can only stand inside its strings, where it may be escaped."""
+    return json_text if json_text.isascii() else re.sub(r"[^\x00-\x7f]", lambda found: json.dumps(found[0])[1:-1], json_text)
+
+
+def _microseconds(nanoseconds: int) -> str:
+    whole, rest = divmod(abs(nanoseconds), 1000)
+    return f"{'-' if nanoseconds < 0 else ''}{whole}.{rest:03}"
+
+
+try:
+    from otel_recfn._native import encode_chrome_events as encode_events
+    from otel_recfn._native import encode_chrome_flows as encode_flows
+except ImportError:  # no compiler where this was installed
+    encode_events, encode_flows = encode_events_in_python, encode_flows_in_python

@@ -1,0 +1,250 @@
+"""Chrome trace files: what chrome://tracing, Perfetto and HolisticTraceAnalysis read, written while the program runs.
+
+The file has the form of torch.profiler's: an object with ``schemaVersion``, ``distributedInfo`` and ``traceEvents``. After
+every batch it is whole, valid JSON (``whole_file.py``). Times are microseconds with three decimals since ``baseTimeNanoseconds``, the
+start of a three-month window, as in torch.profiler's files: readers take a number for a double, which holds nanoseconds of
+three months, but of the Unix epoch only quarters of a microsecond, and files of the same window share their time axis.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otel_recfn.model.batch import Batch, ThreadInfo
+from otel_recfn.model.errors import SettingError
+from otel_recfn.model.events import EventFlag
+from otel_recfn.sinks.chrome_encoder import encode_events, encode_flows, trace_tid
+from otel_recfn.sinks.whole_file import FileInUseError, WholeFile
+from otel_recfn.transforms import ForwardBackwardLinks, Links
+
+log = logging.getLogger("otel_recfn")
+
+SUFFIXES = (".json.gz", ".json")
+FOOTER = b"\n]}\n"
+ROWS_AT_ONCE = 4096
+"""Rows encoded in one go: a megabyte, which stays in the cache."""
+WINDOW_NS = 7_889_238 * 1_000_000_000
+"""A quarter of the mean Gregorian year, torch.profiler's unit of ``baseTimeNanoseconds``."""
+
+
+class _Stream(Protocol):
+    """From text to the file's bytes."""
+
+    def put(self, data: bytes) -> bytes:
+        """What follows in the file."""
+
+    def tail(self) -> bytes:
+        """What ends the file here, its text ending with FOOTER."""
+
+
+class _Plain:
+    def put(self, data: bytes) -> bytes:
+        return data
+
+    def tail(self) -> bytes:
+        return FOOTER
+
+
+class _Gzip:
+    """One gzip member; a copy of the compressor's state gives the end for now."""
+
+    def __init__(self) -> None:
+        self._compressor = zlib.compressobj(level=1, wbits=31)
+
+    def put(self, data: bytes) -> bytes:
+        return self._compressor.compress(data)
+
+    def tail(self) -> bytes:
+        ending = self._compressor.copy()
+        return ending.compress(FOOTER) + ending.flush(zlib.Z_FINISH)
+
+
+class ChromeTraceSink:
+    """Writes every batch to a Chrome trace file.
+
+    A process that finds the file in use by another one (a child started with the same environment) and a forked child write
+    their own: ``trace.pid<pid>.json`` beside ``trace.json``.
+
+    Args:
+        path: ends in ``.json`` or ``.json.gz``; an existing file is replaced.
+        create_now: make the file at once, an empty trace; else with the first event.
+
+    Raises:
+        SettingError: the suffix is another one, or the file cannot be made.
+    """
+
+    name = "chrome_trace"
+
+    def __init__(self, path: str | os.PathLike[str], *, create_now: bool = True) -> None:
+        self._asked_path = Path(path)
+        _checked_suffix(self._asked_path)
+        self.path = self._asked_path
+        """Where the trace is written."""
+        self._file: WholeFile | None = None
+        self._closed = False
+        self._links = ForwardBackwardLinks()
+        self._thread_names: dict[int, str] = {}
+        self._counts = {"events_written": 0, "flows_written": 0, "bytes_written": 0, "failed": 0}
+        if create_now:
+            self._file = self._open()
+
+    def write(self, batch: Batch) -> None:
+        """Append the batch's events and show them. After an OSError the file is what it was before."""
+        if not len(batch) or self._closed:
+            return
+        try:
+            self._write(batch)
+        except OSError:
+            self._counts["failed"] += len(batch)
+            raise
+
+    def flush(self, timeout_s: float) -> bool:
+        """Nothing to wait for: what was written is in the file."""
+        return True
+
+    def close(self, timeout_s: float) -> None:
+        """Close the file; it is whole already."""
+        if self._file is not None and not self._closed:
+            self._file.close()
+        self._closed = True
+
+    def counters(self) -> Mapping[str, int]:
+        """Events and forward-backward arrows in the file, bytes appended to it, and events of batches that failed."""
+        return dict(self._counts)
+
+    def after_fork_in_child(self) -> ChromeTraceSink:
+        """A sink with a file of its own beside this one, made with its first event."""
+        if self._file is not None and not self._closed:
+            self._file.close_in_child()
+        self._closed = True
+        child = ChromeTraceSink(self._asked_path, create_now=False)
+        child.path = _path_of_process(self._asked_path)
+        return child
+
+    def _open(self) -> WholeFile:
+        self._pid = os.getpid()
+        self._base_ns = time.time_ns() // WINDOW_NS * WINDOW_NS
+        self._stream: _Stream = _Gzip() if self.path.suffix == ".gz" else _Plain()
+        head = self._stream.put(_header(self._base_ns) + _process_events(self._pid))
+        try:
+            return WholeFile(self.path, head, self._stream.tail())
+        except FileInUseError:
+            return self._open_beside(head)
+        except OSError as error:
+            raise SettingError(_cannot_write(self._asked_path, error)) from error
+
+    def _open_beside(self, head: bytes) -> WholeFile:
+        self.path = _path_of_process(self._asked_path)
+        log.warning("%s is being written by another process; this one writes %s", self._asked_path, self.path)
+        return WholeFile(self.path, head, self._stream.tail())
+
+    def _write(self, batch: Batch) -> None:
+        if self._file is None:
+            self._file = self._open()
+        size = self._append(self._file, self._thread_events(batch))
+        rows = np.argsort(batch.event_id).astype(np.int64)  # order of begin in each thread: a parent before its children
+        for first in range(0, len(rows), ROWS_AT_ONCE):
+            events = encode_events(batch, rows[first : first + ROWS_AT_ONCE], self._pid, self._base_ns)
+            size += self._append(self._file, events)
+        arrows = _arrows(batch, self._links.match(batch))
+        first_id = self._counts["flows_written"] + 1
+        size += self._append(self._file, encode_flows(*arrows, first_id, self._pid, self._base_ns))
+        self._file.show(self._stream.tail())
+        for key, value in (("events_written", len(batch)), ("flows_written", len(arrows[0])), ("bytes_written", size)):
+            self._counts[key] += value
+
+    def _append(self, file: WholeFile, text: bytes) -> int:
+        data = self._stream.put(text)
+        file.append(data)
+        return len(data)
+
+    def _thread_events(self, batch: Batch) -> bytes:
+        """The names of the threads that are new in the batch, or have another name than before."""
+        events = []
+        for index in np.unique(np.append(batch.thread, batch.end_thread)).tolist():
+            thread = batch.threads[index]
+            tid = trace_tid(thread)
+            name = thread.name or f"thread {tid}"
+            if self._thread_names.get(tid) != name:
+                self._thread_names[tid] = name
+                events.append(_metadata("thread_name", self._pid, tid, {"name": name}))
+                events.append(_metadata("thread_sort_index", self._pid, tid, {"sort_index": thread.number}))
+        return "".join(f",\n{event}" for event in events).encode("ascii")
+
+
+Arrows = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]]
+
+
+def _arrows(batch: Batch, links: Links) -> Arrows:
+    """Thread and start of the forward slice, thread and start of the backward slice."""
+    rows = links.row
+    is_slice = ((batch.flags[rows] & EventFlag.ASYNC) == 0) & (batch.thread[rows] == batch.end_thread[rows])
+    rows = rows[is_slice]
+    from_tid = _tids(links.threads)[links.thread[is_slice]]
+    return from_tid, links.start_ns[is_slice], _tids(batch.threads)[batch.thread[rows]], batch.start_ns[rows]
+
+
+def _tids(threads: Sequence[ThreadInfo]) -> NDArray[np.uint64]:
+    return np.array([trace_tid(thread) for thread in threads], dtype=np.uint64)
+
+
+def _header(base_ns: int) -> bytes:
+    distributed = {"backend": "", "rank": _environment_number("RANK", 0), "world_size": _environment_number("WORLD_SIZE", 1)}
+    fields: dict[str, Any] = {
+        "schemaVersion": 1,
+        "deviceProperties": [],
+        "distributedInfo": distributed,
+        "displayTimeUnit": "ns",
+        "baseTimeNanoseconds": base_ns,
+    }
+    return f'{json.dumps(fields)[:-1]}, "traceEvents": [\n'.encode("ascii")
+
+
+def _process_events(pid: int) -> bytes:
+    program = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
+    rank = _environment_number("RANK", 0)
+    events = (
+        _metadata("process_name", pid, 0, {"name": program}),
+        _metadata("process_labels", pid, 0, {"labels": f"rank {rank}"}),
+        _metadata("process_sort_index", pid, 0, {"sort_index": rank}),
+    )
+    return ",\n".join(events).encode("ascii")
+
+
+def _metadata(name: str, pid: int, tid: int, args: dict[str, Any]) -> str:
+    return json.dumps({"ph": "M", "name": name, "pid": pid, "tid": tid, "args": args})
+
+
+def _environment_number(variable: str, default: int) -> int:
+    value = os.environ.get(variable, "")
+    return int(value) if value.isascii() and value.isdigit() else default
+
+
+def _checked_suffix(path: Path) -> str:
+    for suffix in SUFFIXES:
+        if path.name.endswith(suffix) and path.name != suffix:
+            return suffix
+    raise SettingError(f"chrome_trace={str(path)!r} ends in neither .json nor .json.gz; name it {path.stem or 'trace'}.json.gz")
+
+
+def _path_of_process(path: Path) -> Path:
+    suffix = _checked_suffix(path)
+    return path.with_name(f"{path.name.removesuffix(suffix)}.pid{os.getpid()}{suffix}")
+
+
+def _cannot_write(path: Path, error: OSError) -> str:
+    folder = Path(os.path.realpath(path)).parent
+    if not folder.is_dir():
+        return f"chrome_trace={str(path)!r}: there is no directory {str(folder)!r}; create it or choose another path"
+    return f"chrome_trace={str(path)!r} cannot be written ({error.strerror}); choose a path that this user can write"

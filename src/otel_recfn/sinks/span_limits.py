@@ -1,0 +1,53 @@
+"""The provider's span limits, applied where they can bind.
+
+Our spans have at most ``MOST_ATTRIBUTES`` attributes, one event and one link, far below the default limits; the SDK's bounded
+containers cost more than the whole span, so they are used only where a limit is lower than that, or cuts texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from opentelemetry.attributes import BoundedAttributes
+from opentelemetry.sdk.trace import Event, SpanLimits
+from opentelemetry.sdk.util import BoundedList
+from opentelemetry.trace import Link
+from opentelemetry.util.types import AnyValue
+
+MOST_ATTRIBUTES = 32
+
+Attributes = Mapping[str, AnyValue]
+
+
+class AppliedLimits:
+    """What a provider's ``SpanLimits`` do to our spans."""
+
+    def __init__(self, limits: SpanLimits) -> None:
+        self._limits = limits
+        self.attributes_unbound = _unbound(limits.max_span_attributes, limits.max_span_attribute_length)
+        """Whether the attributes of a span can stay as they are."""
+        self._event_attributes_unbound = _unbound(limits.max_event_attributes, limits.max_attribute_length)
+
+    def span_attributes(self, attributes: Attributes) -> Attributes:
+        """The attributes of a span, cut to the limits and counted."""
+        if self.attributes_unbound:
+            return attributes
+        limits = self._limits
+        return BoundedAttributes(limits.max_span_attributes, attributes, max_value_len=limits.max_span_attribute_length)
+
+    def events(self, name: str, attributes: Attributes, timestamp_ns: int) -> Sequence[Event]:
+        """One event, or what the limits leave of it."""
+        limits = self._limits
+        if not self._event_attributes_unbound:
+            attributes = BoundedAttributes(limits.max_event_attributes, attributes, max_value_len=limits.max_attribute_length)
+        events = (Event(name, attributes, timestamp_ns),)
+        return BoundedList.from_seq(limits.max_events, events) if limits.max_events == 0 else events
+
+    def links(self, link: Link) -> Sequence[Link]:
+        """One link, or what the limits leave of it."""
+        limits = self._limits
+        return BoundedList.from_seq(limits.max_links, (link,)) if limits.max_links == 0 else (link,)
+
+
+def _unbound(max_count: int | None, max_length: int | None) -> bool:
+    return max_length is None and (max_count is None or max_count >= MOST_ATTRIBUTES)

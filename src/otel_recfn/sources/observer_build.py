@@ -1,0 +1,260 @@
+"""Compiles the torch observer against the installed torch, once, into the private cache.
+
+    find torch ──► key ──► in the cache? ──► yes: check, done
+    (its files only)             │
+                                 └► no: one process at a time compiles into a temporary directory, then renames
+
+torch is never imported for it, so that an image can be prepared without the time and memory of an import.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import logging
+import mmap
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from otel_recfn.model.errors import RecfnError
+from otel_recfn.sources import private_cache
+from otel_recfn.version import __version__
+
+log = logging.getLogger("otel_recfn")
+
+NATIVE = Path(__file__).resolve().parent.parent / "native"
+SOURCE = "torch_observer.cpp"
+MACOS = sys.platform == "darwin"
+FLAGS = ("-O3", "-fPIC", "-fvisibility=hidden", "-DNDEBUG") + (
+    ("-dynamiclib", "-undefined", "dynamic_lookup") if MACOS else ("-shared", "-ftls-model=initial-exec")
+)
+STANDARDS = ("-std=c++17", "-std=c++20")
+"""In the order in which they are tried: the headers of a later torch may ask for the second."""
+COMPILERS = ("c++", "g++", "clang++")
+COMPILE_SECONDS = 300
+KEPT_OBSERVERS = 5
+PREFIX, SUFFIX = "torch_observer-", ".so"
+BUILD_AHEAD = "or build it ahead with `otel-recfn build` on a machine with the same torch"
+
+
+class ObserverUnavailable(RecfnError):
+    """PyTorch's operators can't be observed here; the message says why, and the way out."""
+
+
+@dataclass(frozen=True)
+class TorchInstallation:
+    """What the files of the installed torch say."""
+
+    directory: Path
+    version: str
+    git_version: str
+    cxx11_abi: int
+
+    @property
+    def include(self) -> Path:
+        """Its headers."""
+        return self.directory / "include"
+
+    @property
+    def lib(self) -> Path:
+        """Its shared libraries."""
+        return self.directory / "lib"
+
+
+def find_torch() -> TorchInstallation:
+    """The torch that ``import torch`` gives, without importing it.
+
+    Raises:
+        ObserverUnavailable: there is none, or it came without headers.
+    """
+    directory = _torch_directory()
+    if not (directory / "include" / "ATen" / "record_function.h").is_file():
+        raise ObserverUnavailable(f"torch in {directory} has no C++ headers; install torch from a wheel of pytorch.org or PyPI")
+    text = (directory / "version.py").read_text(encoding="utf-8")
+    return TorchInstallation(directory, _assigned(text, "__version__"), _assigned(text, "git_version"), _cxx11_abi(directory))
+
+
+def find_compiler() -> list[str]:
+    """The C++ compiler as the start of a command: ``$CXX``, else the first of c++, g++, clang++.
+
+    Raises:
+        ObserverUnavailable: there is none.
+    """
+    chosen = shlex.split(os.environ.get("CXX", ""))
+    if chosen:
+        if shutil.which(chosen[0]) is None:
+            raise ObserverUnavailable(f"CXX={os.environ['CXX']} names no program that can be run; correct or unset CXX")
+        return chosen
+    for name in COMPILERS:
+        path = shutil.which(name)
+        if path is not None:
+            return [path]
+    raise ObserverUnavailable(
+        "no C++ compiler found (tried $CXX, c++, g++, clang++); "
+        f"{'xcode-select --install' if MACOS else 'apt-get install g++'}, {BUILD_AHEAD}"
+    )
+
+
+def find_built() -> Path | None:
+    """The observer for the installed torch if the cache has it already; checked, ready to load.
+
+    Raises:
+        ObserverUnavailable: there is no torch.
+        CacheUnsafe: the cache can't be trusted.
+    """
+    return _in_cache(private_cache.open_directory(), find_torch())
+
+
+def build(*, again: bool = False) -> Path:
+    """The observer for the installed torch; compiled if the cache doesn't have it yet (``again``: even if it does).
+
+    Raises:
+        ObserverUnavailable: it can't be compiled here.
+        CacheUnsafe: the cache can't be trusted.
+    """
+    torch = find_torch()
+    cache = private_cache.open_directory()
+    built = None if again else _in_cache(cache, torch)
+    if built is not None:
+        return built
+    compiler = find_compiler()
+    try:
+        with _one_process_at_a_time(cache):
+            built = None if again else _in_cache(cache, torch)
+            return built or _compile_into(cache, torch, compiler)
+    except OSError as error:
+        raise ObserverUnavailable(
+            f"the observer cannot be built in {cache}: {error}; set {private_cache.ENVIRONMENT_VARIABLE} to a directory "
+            f"that you can write to, {BUILD_AHEAD}"
+        ) from error
+
+
+def cache_key(torch: TorchInstallation) -> str:
+    """Everything that the compiled file depends on, in 24 hexadecimal digits."""
+    digest = hashlib.sha256()
+    for source in (NATIVE / SOURCE, *sorted(NATIVE.glob("*.hpp"))):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    python = f"{sys.implementation.cache_tag} {sysconfig.get_config_var('SOABI')} {platform.python_version()}"
+    machine = f"{sys.platform} {platform.machine()}"
+    facts = (torch.version, torch.git_version, str(torch.cxx11_abi), __version__, python, machine, *FLAGS, *STANDARDS)
+    digest.update("\0".join(facts).encode())
+    return digest.hexdigest()[:24]
+
+
+def _torch_directory() -> Path:
+    try:
+        spec = importlib.util.find_spec("torch")
+    except ValueError:  # something in sys.modules poses as torch
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        raise ObserverUnavailable('torch is not installed here; pip install "otel-recfn[torch]"')
+    return Path(next(iter(spec.submodule_search_locations))).resolve()
+
+
+def _assigned(text: str, name: str) -> str:
+    match = re.search(rf"^{name}\s*(?::[^=]+)?=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE)
+    return match.group(1) if match else "unknown"
+
+
+def _cxx11_abi(directory: Path) -> int:
+    """Which of libstdc++'s two string types torch was built with: how its own symbols spell std::string tells."""
+    try:
+        with open(directory / "lib" / "libc10.so", "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
+            return 0 if image.find(b"14SourceLocationESs") >= 0 else 1
+    except (OSError, ValueError):  # macOS has one string type and another file name
+        return 1
+
+
+def _in_cache(cache: Path, torch: TorchInstallation) -> Path | None:
+    path = _target(cache, torch)
+    if not os.path.lexists(path):
+        return None
+    private_cache.check_file(path)
+    with contextlib.suppress(OSError):  # another user's; only the order of pruning depends on it
+        os.utime(path)
+    return path
+
+
+def _target(cache: Path, torch: TorchInstallation) -> Path:
+    return cache / f"{PREFIX}{cache_key(torch)}{SUFFIX}"
+
+
+@contextlib.contextmanager
+def _one_process_at_a_time(cache: Path) -> Iterator[None]:
+    """Several processes of one training run start at once: one compiles, the others wait and find the result."""
+    descriptor = os.open(cache / "lock", os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks: the rename is atomic, compiling twice is harmless
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # at once, even if a forked child still holds the descriptor
+        os.close(descriptor)
+
+
+def _compile_into(cache: Path, torch: TorchInstallation, compiler: list[str]) -> Path:
+    log.info("building the torch observer for torch %s, once, about 10 s", torch.version)
+    target = _target(cache, torch)
+    with tempfile.TemporaryDirectory(prefix="building-", dir=cache) as directory:
+        output = Path(directory) / target.name
+        _compile(compiler, torch, output)
+        output.chmod(0o755)  # the compiler follows the umask, which may let the group write
+        os.replace(output, target)
+    _prune(cache)
+    private_cache.check_file(target)
+    return target
+
+
+def _compile(compiler: list[str], torch: TorchInstallation, output: Path) -> None:
+    for standard in STANDARDS:
+        command = [*compiler, standard, *_arguments(torch, output)]
+        complaint = _run(command)
+        if complaint is None:
+            return
+        if not re.search(r"C\+\+ ?20", complaint, re.IGNORECASE):
+            break
+    raise ObserverUnavailable(
+        f"compiling the observer for torch {torch.version} failed; the command and the end of what it said are below. "
+        f"Try another compiler with CXX=..., {BUILD_AHEAD}.\n{shlex.join(command)}\n{(complaint or '')[-2000:].strip()}"
+    )
+
+
+def _arguments(torch: TorchInstallation, output: Path) -> list[str]:
+    arguments = [*FLAGS, f"-I{NATIVE}", "-isystem", str(torch.include), str(NATIVE / SOURCE), "-o", str(output)]
+    if not MACOS:
+        arguments.append(f"-D_GLIBCXX_USE_CXX11_ABI={torch.cxx11_abi}")
+    return [*arguments, f"-L{torch.lib}", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{torch.lib}"]
+
+
+def _run(command: list[str]) -> str | None:
+    """What the compiler complained about; None where it succeeded."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, timeout=COMPILE_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return f"no result after {COMPILE_SECONDS} s"
+    except OSError as error:
+        return str(error)
+    return None if done.returncode == 0 else (done.stderr or done.stdout or f"exit code {done.returncode}, no message")
+
+
+def _prune(cache: Path) -> None:
+    """Keep the observers that were used last; one that another process has loaded stays loaded there."""
+    with contextlib.suppress(OSError):
+        built = sorted(cache.glob(f"{PREFIX}*{SUFFIX}"), key=lambda path: path.lstat().st_mtime_ns, reverse=True)
+        for path in built[KEPT_OBSERVERS:]:
+            path.unlink(missing_ok=True)

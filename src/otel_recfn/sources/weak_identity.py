@@ -1,0 +1,43 @@
+"""A mapping keyed by which object it is, not by what it equals, that keeps no key alive.
+
+Modules may define ``__eq__`` without ``__hash__``, so that a WeakKeyDictionary can't hold them; and an id alone is given again
+to a later object.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+V = TypeVar("V")
+
+
+class WeakIdentityMap(Generic[V]):
+    """``get`` and ``set`` from any thread. ``on_death(value)`` is called when a key has gone: it must not take a lock, since a
+    garbage collection may call it anywhere."""
+
+    def __init__(self, on_death: Callable[[V], None] | None = None) -> None:
+        self._entries: dict[int, tuple[weakref.ref[Any], V]] = {}
+        self._on_death = on_death
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: object) -> V | None:
+        """The value of this very object, or None."""
+        entry = self._entries.get(id(key))
+        return entry[1] if entry is not None and entry[0]() is key else None
+
+    def set(self, key: object, value: V) -> None:
+        """Keep ``value`` for as long as ``key`` lives. The value must not refer to the key."""
+        identity = id(key)
+
+        def forget(reference: weakref.ref[Any]) -> None:
+            entry = self._entries.get(identity)
+            if entry is not None and entry[0] is reference:
+                del self._entries[identity]
+                if self._on_death is not None:
+                    self._on_death(value)
+
+        self._entries[identity] = (weakref.ref(key, forget), value)

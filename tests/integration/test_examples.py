@@ -1,0 +1,138 @@
+"""The examples do what they say: run as a user runs them, in a process of their own, with few steps."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FEW_STEPS = ("--steps", "4", "--epoch-steps", "2", "--layers", "1")
+
+
+def run(command: list[str], where: Path, **environment: str) -> str:
+    """What a command prints; it must succeed."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    kept = {name: os.environ[name] for name in ("OTEL_RECFN_CACHE_DIR",) if name in os.environ}
+    done = subprocess.run(
+        command, cwd=where, env=inherited | kept | environment, capture_output=True, text=True, timeout=280, encoding="utf-8"
+    )
+    assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-8000:]}"
+    return done.stdout
+
+
+def example(name: str, *arguments: str) -> list[str]:
+    return [sys.executable, str(EXAMPLES / name), *arguments]
+
+
+def losses(output: str) -> list[float]:
+    return [float(loss) for loss in re.findall(r"loss (\d+\.\d+)", output)]
+
+
+def spans_in(file: Path) -> list[dict[str, Any]]:
+    requests = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    resources = [resource for request in requests for resource in request["resourceSpans"]]
+    return [span for resource in resources for scope in resource["scopeSpans"] for span in scope["spans"]]
+
+
+def ancestors(span: dict[str, Any], by_id: dict[str, dict[str, Any]]) -> list[str]:
+    """The names above a span; a parent that is missing is a KeyError."""
+    names = []
+    while "parentSpanId" in span:
+        span = by_id[span["parentSpanId"]]
+        names.append(span["name"])
+    return names
+
+
+@pytest.fixture
+def nothing_listens() -> None:
+    """The examples write files only where no collector is."""
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        from telemetry import OTLP_PORT, something_listens
+    finally:
+        sys.path.pop(0)
+    if something_listens(OTLP_PORT):
+        pytest.skip("a collector listens on this machine: the examples export to it")
+
+
+def test_train_runs_plain_and_learns(tmp_path: Path) -> None:
+    found = losses(run(example("train.py", *FEW_STEPS, "--steps", "16"), tmp_path))
+    assert len(found) == 8
+    assert found[-1] < found[0]
+
+
+def test_same_seed_same_losses(tmp_path: Path) -> None:
+    first, second = (losses(run(example("train.py", *FEW_STEPS, "--workers", "0"), tmp_path)) for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.usefixtures("nothing_listens")
+def test_the_demo_shows_a_step_and_writes_both_files(tmp_path: Path) -> None:
+    output = run(example("demo.py", *FEW_STEPS), tmp_path)
+    assert "One 'step' span" in output
+    assert re.search(r"└─ .*aten::|├─ .*aten::", output)
+    assert "ui.perfetto.dev" in output
+    check_spans(spans_in(tmp_path / "demo-out" / "spans.jsonl"))
+    with gzip.open(tmp_path / "demo-out" / "trace.json.gz", "rt", encoding="utf-8") as file:
+        trace = json.load(file)
+    names = Counter(event["name"] for event in trace["traceEvents"] if event.get("ph") == "X")
+    assert names["aten::addmm"] >= 4
+    assert any(name.startswith("nn.Module: LanguageModel") for name in names)
+
+
+def check_spans(spans: list[dict[str, Any]]) -> None:
+    """Every operator of the loop stands below its step, every step in its epoch, and no parent is missing."""
+    by_id = {span["spanId"]: span for span in spans}
+    assert len(by_id) == len(spans)
+    assert Counter(span["name"] for span in spans if span["name"] in ("epoch", "step")) == {"epoch": 2, "step": 4}
+    multiplications = [ancestors(span, by_id) for span in spans if span["name"] == "aten::addmm"]
+    trained = [names for names in multiplications if names[-1] == "epoch"]
+    assert all(names[-2:] == ["step", "epoch"] for names in trained)
+    assert any(name.startswith("nn.Module: LanguageModel") for name in trained[0])
+    assert len(trained) >= 4
+    assert any(names[-1] == "write" for names in multiplications)
+    assert any("Optimizer.step#AdamW.step" in span["name"] for span in spans)
+
+
+@pytest.mark.usefixtures("nothing_listens")
+def test_operators_stand_below_the_request_that_caused_them(tmp_path: Path) -> None:
+    pytest.importorskip("uvicorn")
+    pytest.importorskip("opentelemetry.instrumentation.fastapi")
+    output = run(example("serve.py", "--once", "--train-steps", "2"), tmp_path)
+    assert 'answer: {"text":"the owl' in output
+    assert "One 'GET /write' span" in output
+    spans = spans_in(tmp_path / "demo-out" / "serve-spans.jsonl")
+    by_id = {span["spanId"]: span for span in spans}
+    above = [ancestors(span, by_id) for span in spans if span["name"] == "aten::addmm"]
+    assert above
+    assert all(names[-1] == "GET /write" for names in above)
+
+
+def test_opentelemetry_instrument_observes_the_training(tmp_path: Path) -> None:
+    if importlib.util.find_spec("opentelemetry.distro") is None:
+        pytest.skip("opentelemetry-distro is not installed: pip install '.[examples]'")
+    wrapper = [str(Path(sysconfig.get_path("scripts")) / "opentelemetry-instrument")]
+    output = run(
+        [*wrapper, *example("train.py", *FEW_STEPS, "--steps", "2", "--workers", "0")],
+        tmp_path,
+        OTEL_TRACES_EXPORTER="console",
+        OTEL_METRICS_EXPORTER="none",
+        OTEL_LOGS_EXPORTER="none",
+    )
+    names = Counter(re.findall(r'^    "name": "(.*)",$', output, flags=re.MULTILINE))
+    assert names["step"] == 2
+    assert names["aten::addmm"] >= 2
+    assert len(losses(output)) == 1

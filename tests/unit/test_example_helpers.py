@@ -1,0 +1,112 @@
+"""The examples' OTLP JSON equals what the OpenTelemetry exporter sends; their tree holds what it should."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from google.protobuf.json_format import ParseDict
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+IDS = {"traceId", "spanId", "parentSpanId"}
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Imports a module of the examples."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+
+    def load(name: str) -> ModuleType:
+        return __import__(name)
+
+    return load
+
+
+@pytest.fixture
+def spans() -> Sequence[ReadableSpan]:
+    """Spans with everything a span can have: step > (add, 2 x linear > mm)."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(resource=Resource({"service.name": "test"}))
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracer = provider.get_tracer("scope", "1.0")
+    elsewhere = trace.SpanContext(7 << 64, 9, is_remote=True, trace_flags=trace.TraceFlags(trace.TraceFlags.SAMPLED))
+    parent = trace.set_span_in_context(trace.NonRecordingSpan(elsewhere))
+    attributes = {"text": "a", "number": 2**40, "share": 0.5, "yes": True, "list": [1, 2]}
+    links = [trace.Link(elsewhere, {"why": "x"})]
+    with tracer.start_as_current_span("step", parent, attributes=attributes, links=links) as step:
+        step.add_event("something", {"with": "attributes"})
+        tracer.start_span("aten::add").end()
+        for number in range(2):
+            with tracer.start_as_current_span(f"nn.Module: Linear_{number}", kind=trace.SpanKind.SERVER):
+                tracer.start_span("aten::mm").end()
+        step.set_status(trace.StatusCode.ERROR, "it broke")
+    return exporter.get_finished_spans()
+
+
+def as_protobuf(line: str) -> ExportTraceServiceRequest:
+    """What a receiver of OTLP JSON makes of it: ids are hexadecimal there, and base64 in protobuf's own JSON."""
+
+    def to_base64(hexadecimal: str) -> str:
+        return base64.b64encode(bytes.fromhex(hexadecimal)).decode()
+
+    def convert(node: Any) -> Any:
+        if isinstance(node, list):
+            return [convert(item) for item in node]
+        if not isinstance(node, dict):
+            return node
+        return {key: to_base64(value) if key in IDS else convert(value) for key, value in node.items()}
+
+    return ParseDict(convert(json.loads(line)), ExportTraceServiceRequest())
+
+
+def test_a_line_equals_the_exporters_request(example: Any, spans: Sequence[ReadableSpan], tmp_path: Path) -> None:
+    exporter = example("otlp_json").OtlpJsonLines(tmp_path / "spans.jsonl")
+    exporter.export(spans)
+    line = (tmp_path / "spans.jsonl").read_text(encoding="utf-8")  # before shutdown: it is flushed
+    exporter.shutdown()
+    read, sent = as_protobuf(line), encode_spans(spans)
+    for span in read.resource_spans[0].scope_spans[0].spans:
+        for flagged in (span, *span.links):
+            flagged.flags &= 0x300  # the exporter leaves out the bits of the trace flags
+    assert read == sent
+
+
+def test_the_tree_folds_siblings_that_look_alike(
+    example: Any, spans: Sequence[ReadableSpan], capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = next(span for span in spans if span.name == "step")
+    example("tree").print_tree(root, spans, least_share=0)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[:-2] for line in lines] == [
+        ["step"],
+        ["├─", "aten::add"],
+        ["└─", "nn.Module:", "Linear", "2", "x"],
+        ["└─", "aten::mm", "2", "x"],
+    ]
+
+
+def test_the_tree_sums_up_what_is_short(
+    example: Any, spans: Sequence[ReadableSpan], capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = next(span for span in spans if span.name == "step")
+    example("tree").print_tree(root, spans, least_share=1)
+    assert capsys.readouterr().out.splitlines()[1].split()[:5] == ["└─", "…", "shorter", "ones", "3"]
+
+
+def test_descendants_are_those_below_the_root_only(example: Any, spans: Sequence[ReadableSpan]) -> None:
+    linear = next(span for span in spans if span.name.endswith("Linear_1"))
+    below = example("tree").descendants(linear, spans)
+    assert [span.name for span in below] == ["aten::mm"]
+    assert below[0].parent.span_id == linear.context.span_id

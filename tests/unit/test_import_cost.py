@@ -1,0 +1,31 @@
+"""What `import otel_recfn` loads. How long it takes is for benchmarks/bench_import.py."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("torch", "numpy", "grpc")
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The modules that a fresh interpreter has loaded after the statement."""
+    program = f"import json, sys\n{statement}\nprint(json.dumps(sorted(sys.modules)))"
+    output = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60).stdout
+    return set(json.loads(output.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("statement", ["import otel_recfn", "from otel_recfn import RecordScope"])
+def test_importing_the_package_loads_nothing_heavy(statement: str) -> None:
+    assert not loaded_by(statement) & set(HEAVY)
+
+
+def test_the_instrumentor_loads_no_torch() -> None:
+    assert "torch" not in loaded_by("from otel_recfn import OtelRecordFunctionInstrumentor, record_function")
+
+
+def test_every_public_name_resolves() -> None:
+    loaded_by("import otel_recfn\nfor name in otel_recfn.__all__: getattr(otel_recfn, name)")

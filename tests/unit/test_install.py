@@ -1,0 +1,50 @@
+"""The package installs where no compiler is, and notes why its native part is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def build_wheel(where: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Builds a wheel of a copied tree, with the setuptools at hand, as pip would."""
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, where)
+    ignored = shutil.ignore_patterns("*.so", "__pycache__", "native_build.json", "*.egg-info")
+    shutil.copytree(ROOT / "src", where / "src", ignore=ignored)
+    command = [sys.executable, "setup.py", "bdist_wheel", "--dist-dir", "out"]
+    return subprocess.run(command, cwd=where, env=os.environ | environment, capture_output=True, text=True, timeout=240)
+
+
+@pytest.fixture
+def without_compiler(tmp_path: Path) -> dict[str, str]:
+    """An environment in which no compiler is found, by name or by variable."""
+    empty = tmp_path / "no-programs"
+    empty.mkdir()
+    return {"CC": "/bin/false", "CXX": "/bin/false", "LDSHARED": "/bin/false", "PATH": str(empty)}
+
+
+def test_it_installs_without_a_compiler_and_says_why(tmp_path: Path, without_compiler: dict[str, str]) -> None:
+    pytest.importorskip("setuptools", minversion="77")
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    done = build_wheel(tree, **without_compiler)
+    assert done.returncode == 0, done.stderr
+    with zipfile.ZipFile(next((tree / "out").glob("*.whl"))) as wheel:
+        names = wheel.namelist()
+        note = json.loads(wheel.read("otel_recfn/native_build.json"))
+    assert note["built"] is False
+    assert note["reason"]
+    assert note["reason"] in done.stderr
+    assert "native recorder not built, the Python twin will serve" in done.stderr
+    assert not [name for name in names if "_native." in name and name.endswith((".so", ".pyd"))]
+    assert "otel_recfn/native/torch_observer.cpp" in names or not list((ROOT / "src").rglob("torch_observer.cpp"))

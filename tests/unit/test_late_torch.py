@@ -1,0 +1,111 @@
+"""torch imported after, before and while somebody asks for it; never imported by us. A torch of two lines serves."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from otel_recfn.sources import late_torch
+
+SOURCE = Path(late_torch.__file__).parents[2]
+PRELUDE = """
+import logging, sys, threading, time
+logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stdout)
+from otel_recfn.sources.late_torch import when_torch_is_imported
+assert "torch" not in sys.modules
+ran = []
+def note(): ran.append(getattr(sys.modules["torch"], "complete", False))
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("import time; time.sleep(0.2); complete = True\n")
+    return tmp_path
+
+
+def run(site: Path, program: str) -> str:
+    environment = os.environ | {"PYTHONPATH": f"{site}{os.pathsep}{SOURCE}"}
+    command = [sys.executable, "-c", PRELUDE + program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_at_the_end_of_its_import(site: Path) -> None:
+    run(
+        site,
+        "when_torch_is_imported(note); assert not ran; import torch; assert ran == [True]; import torch; assert len(ran) == 1",
+    )
+
+
+def test_at_once_when_it_is_there(site: Path) -> None:
+    run(site, "import torch; when_torch_is_imported(note); assert ran == [True]")
+
+
+def test_again_after_being_called_off(site: Path) -> None:
+    run(
+        site,
+        """
+for _ in range(100):
+    when_torch_is_imported(note)()
+when_torch_is_imported(note)
+import torch
+assert ran == [True]
+from wrapt import importer
+assert not importer._post_import_hooks
+""",
+    )
+
+
+def test_nothing_happens_when_it_was_called_off(site: Path) -> None:
+    run(site, "cancel = when_torch_is_imported(note); cancel(); cancel(); import torch; assert ran == []")
+
+
+def test_a_callback_that_raises_does_not_break_the_import(site: Path) -> None:
+    output = run(
+        site,
+        "when_torch_is_imported(lambda: 1 / 0); when_torch_is_imported(note); import torch; assert ran == [True]",
+    )
+    assert output.count("ERROR otel-recfn could not attach to torch") == 1
+
+
+def test_an_import_that_fails_first(site: Path) -> None:
+    (site / "torch" / "__init__.py").write_text(
+        "import sys\nif not hasattr(sys, 'again'): sys.again = 1; raise ImportError\ncomplete = True\n"
+    )
+    run(
+        site,
+        """
+when_torch_is_imported(note)
+try: import torch
+except ImportError: pass
+assert ran == []
+import torch
+assert ran == [True]
+""",
+    )
+
+
+def test_while_another_thread_imports_it(site: Path) -> None:
+    run(
+        site,
+        """
+importing = threading.Thread(target=__import__, args=("torch",)); importing.start()
+while "torch" not in sys.modules: time.sleep(0.001)
+when_torch_is_imported(note)
+importing.join()
+deadline = time.monotonic() + 10
+while not ran and time.monotonic() < deadline: time.sleep(0.01)
+assert ran == [True]
+""",
+    )
+
+
+def test_a_program_without_torch_is_left_alone(site: Path) -> None:
+    run(site, "when_torch_is_imported(note); import json, email; assert 'torch' not in sys.modules and ran == []")

@@ -1,0 +1,143 @@
+"""The layer picture of ARCHITECTURE.md holds: read from the file, compared with every import in the package."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "otel_recfn"
+PICTURE = ROOT / "ARCHITECTURE.md"
+OPEN_TO_ALL = {"model", "version", "_native"}
+BESIDE_THE_PICTURE = {"settings": OPEN_TO_ALL, "model": {"model", "version"}, "version": set()}
+SEES_SETTINGS = {"instrumentor", "cli", "session"}
+
+
+def layers(picture: str) -> dict[str, set[str]]:
+    """What each layer of the picture may import: everything to its right.
+
+    A line that begins with an arrow goes on from the layer whose arrow stands above it.
+    """
+    edges: dict[str, set[str]] = {}
+    above = ""
+    for line in picture.splitlines():
+        arrows = [match.start() for match in re.finditer("->", line)]
+        groups = [set(re.findall(r"\w+", part)) for part in line.split("->")]
+        if not groups[0]:
+            groups[0] = set(re.findall(r"\w+", above[: arrows[0]].split("->")[-1]))
+        for left, right in pairwise(groups):
+            for layer in left:
+                edges.setdefault(layer, set()).update(right)
+        above = line
+    return {layer: _reachable(layer, edges) | OPEN_TO_ALL for layer in edges}
+
+
+def _reachable(layer: str, edges: dict[str, set[str]]) -> set[str]:
+    below = edges.get(layer, set())
+    return below.union(*(_reachable(each, edges) for each in below)) if below else set()
+
+
+def picture_in(architecture: str) -> str:
+    """The indented block below the heading 'Layers' that holds arrows."""
+    section = architecture.split("## Layers")[1].split("\n## ")[0]
+    return "\n".join(line for line in section.splitlines() if line.startswith("    ") and "->" in line)
+
+
+def imports(source: str, module: str) -> Iterator[tuple[int, str]]:
+    """Line and absolute name of everything a module of the package imports, wherever in its text."""
+    package = module.split(".")  # of an __init__.py that is the package itself; of others their parent is asked for below
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level]) + "." if node.level else ""
+            origin = (base + (node.module or "")).rstrip(".")
+            yield from ((node.lineno, f"{origin}.{alias.name}") for alias in node.names)
+
+
+def layer_of(name: str) -> str | None:
+    """The layer that an absolute name belongs to; None outside the package."""
+    parts = name.split(".")
+    return parts[1] if parts[0] == "otel_recfn" and len(parts) > 1 else None
+
+
+def violations(source: str, module: str, allowed: dict[str, set[str]]) -> list[str]:
+    """What a module imports and may not."""
+    own = layer_of(module) or ""
+    return [
+        f"{module}:{line} imports {name}"
+        for line, name in imports(source, module)
+        if (other := layer_of(name)) is not None and other != own and other not in allowed[own]
+    ]
+
+
+@pytest.fixture(scope="module")
+def allowed() -> dict[str, set[str]]:
+    found = layers(picture_in(PICTURE.read_text(encoding="utf-8")))
+    for layer in SEES_SETTINGS:
+        found[layer].add("settings")
+    return found | BESIDE_THE_PICTURE | {"__init__": {*found, *BESIDE_THE_PICTURE}}
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        yield ".".join(("otel_recfn", *path.relative_to(PACKAGE).with_suffix("").parts)), path
+
+
+def test_every_module_has_a_layer(allowed: dict[str, set[str]]) -> None:
+    missing = [name for name, _ in modules() if layer_of(name) not in allowed]
+    assert not missing, f"put these into the picture of ARCHITECTURE.md: {missing}"
+
+
+@pytest.mark.parametrize(("name", "path"), [pytest.param(*each, id=each[0]) for each in modules()])
+def test_imports_go_to_the_right_only(name: str, path: Path, allowed: dict[str, set[str]]) -> None:
+    assert violations(path.read_text(encoding="utf-8"), name, allowed) == []
+
+
+@pytest.mark.parametrize(("name", "path"), [pytest.param(*each, id=each[0]) for each in modules()])
+def test_no_module_imports_torch_when_it_is_loaded(name: str, path: Path) -> None:
+    top = ast.parse(path.read_text(encoding="utf-8")).body
+    loaded = [node for node in top if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = [found for node in loaded for _, found in imports(ast.unparse(node), name)]
+    assert not [found for found in names if found.split(".")[0] == "torch"]
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("otel_recfn.recording.backend", "from otel_recfn.sinks.spans import SpanSink"),
+        ("otel_recfn.recording.backend", "from otel_recfn import session"),
+        ("otel_recfn.recording.backend", "from ..sinks import spans"),
+        ("otel_recfn.recording.backend", "def late():\n    import otel_recfn.instrumentor"),
+        ("otel_recfn.sinks.spans", "if TYPE_CHECKING:\n    from otel_recfn.sources import torch_observer"),
+        ("otel_recfn.model.batch", "from otel_recfn.recording.protocol import Recorder"),
+        ("otel_recfn.settings", "import otel_recfn.session"),
+    ],
+)
+def test_a_planted_violation_is_found(module: str, source: str, allowed: dict[str, set[str]]) -> None:
+    assert len(violations(source, module, allowed)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("otel_recfn.cli", "from otel_recfn.session import Session"),
+        ("otel_recfn.session", "from otel_recfn.recording.backend import choose"),
+        ("otel_recfn.sinks.spans", "from .protocol import Sink\nfrom ..model.batch import Batch\nimport otel_recfn.transforms"),
+        ("otel_recfn.recording.native_recorder", "from otel_recfn import _native"),
+    ],
+)
+def test_what_the_picture_allows_is_let_through(module: str, source: str, allowed: dict[str, set[str]]) -> None:
+    assert violations(source, module, allowed) == []
+
+
+def test_the_picture_is_read_with_its_second_line() -> None:
+    read = layers("    a, b -> c -> d -> model\n              -> e, f -> model")
+    assert read["a"] >= {"c", "d", "e", "f", "model"}
+    assert "d" not in read["e"]
+    assert "e" not in read["d"]

@@ -1,0 +1,187 @@
+"""Building the torch observer, with compilers that are shell scripts and a torch that is three files."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from otel_recfn.sources import observer_build
+from otel_recfn.sources.observer_build import ObserverUnavailable
+from otel_recfn.sources.private_cache import CacheUnsafe
+
+COPYING = """#!/bin/sh
+echo run >> "{log}"
+sleep {seconds}
+while [ $# -gt 0 ]; do [ "$1" = -o ] && out="$2"; shift; done
+echo library > "$out"
+"""
+FAILING = """#!/bin/sh
+echo "$@" >> "{log}"
+echo "fatal error: something is missing" >&2
+exit 1
+"""
+NEEDS_CPP20 = """#!/bin/sh
+echo run >> "{log}"
+case "$*" in *c++17*) echo "error: You need C++20 to compile PyTorch" >&2; exit 1;; esac
+while [ $# -gt 0 ]; do [ "$1" = -o ] && out="$2"; shift; done
+echo library > "$out"
+"""
+
+
+@pytest.fixture
+def torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A torch to be found, with the older of the two string types."""
+    directory = tmp_path / "site" / "torch"
+    (directory / "include" / "ATen").mkdir(parents=True)
+    (directory / "include" / "ATen" / "record_function.h").write_text("")
+    (directory / "lib").mkdir()
+    (directory / "lib" / "libc10.so").write_bytes(b"\0_ZN3c105ErrorC1ENS_14SourceLocationESs\0")
+    (directory / "__init__.py").write_text("raise AssertionError('torch must not be imported')")
+    _set_version(directory, "9.9.0")
+    monkeypatch.syspath_prepend(str(directory.parent))
+    for name in [name for name in sys.modules if name == "torch"]:
+        monkeypatch.delitem(sys.modules, name)
+    return directory
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("OTEL_RECFN_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """What the compiler was asked, a line per run."""
+    path = tmp_path / "log"
+    path.write_text("")
+    return path
+
+
+def _set_version(torch: Path, version: str) -> None:
+    text = f"from typing import Optional\n__version__ = '{version}'\ncuda: Optional[str] = None\ngit_version = 'abc'\n"
+    (torch / "version.py").write_text(text)
+
+
+def _use_compiler(monkeypatch: pytest.MonkeyPatch, log: Path, text: str, seconds: float = 0) -> None:
+    script = log.parent / "compiler"
+    script.write_text(text.format(log=log, seconds=seconds))
+    script.chmod(0o700)
+    monkeypatch.setenv("CXX", str(script))
+
+
+def _runs(log: Path) -> int:
+    return len(log.read_text().splitlines())
+
+
+def test_torch_is_found_by_its_files(torch: Path) -> None:
+    found = observer_build.find_torch()
+    assert (found.directory, found.version, found.git_version, found.cxx11_abi) == (torch.resolve(), "9.9.0", "abc", 0)
+    (torch / "lib" / "libc10.so").write_bytes(b"\0_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx1112basic_string\0")
+    assert observer_build.find_torch().cxx11_abi == 1
+
+
+def test_a_torch_without_headers_says_so(torch: Path) -> None:
+    (torch / "include" / "ATen" / "record_function.h").unlink()
+    with pytest.raises(ObserverUnavailable, match="no C\\+\\+ headers; install"):
+        observer_build.find_torch()
+
+
+def test_built_once_then_found(torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _use_compiler(monkeypatch, log, COPYING)
+    assert observer_build.find_built() is None
+    first = observer_build.build()
+    assert observer_build.build() == first == observer_build.find_built()
+    assert first.parent == cache.resolve()
+    assert _runs(log) == 1
+    assert observer_build.build(again=True) == first
+    assert _runs(log) == 2
+    assert {path.name for path in cache.iterdir()} == {first.name, "lock"}
+
+
+def test_the_library_is_not_writable_by_the_group_whatever_the_umask(
+    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _use_compiler(monkeypatch, log, COPYING)
+    before = os.umask(0)
+    try:
+        built = observer_build.build()
+    finally:
+        os.umask(before)
+    assert built.stat().st_mode & 0o022 == 0
+
+
+def test_another_torch_gets_another_file_and_the_newest_five_stay(
+    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _use_compiler(monkeypatch, log, COPYING)
+    built = []
+    for minor in range(7):
+        _set_version(torch, f"9.{minor}")
+        built.append(observer_build.build())
+        os.utime(built[-1], (minor, minor))
+    assert len(set(built)) == 7
+    assert sorted(cache.glob("*.so")) == sorted(built[2:])
+
+
+def test_what_the_compiler_said_is_in_the_error(torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _use_compiler(monkeypatch, log, FAILING)
+    with pytest.raises(ObserverUnavailable, match=r"torch 9\.9\.0 failed(.|\n)*otel-recfn build(.|\n)*something is missing"):
+        observer_build.build()
+    assert _runs(log) == 1
+    assert "-D_GLIBCXX_USE_CXX11_ABI=0" in log.read_text() or observer_build.MACOS
+    assert [path.name for path in cache.iterdir()] == ["lock"]
+
+
+def test_headers_that_want_a_later_standard_get_it(
+    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _use_compiler(monkeypatch, log, NEEDS_CPP20)
+    assert observer_build.build().exists()
+    assert _runs(log) == 2
+
+
+def test_no_compiler(torch: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ObserverUnavailable, match=r"no C\+\+ compiler found.*install.*otel-recfn build"):
+        observer_build.build()
+    monkeypatch.setenv("CXX", "no-such-compiler -O1")
+    with pytest.raises(ObserverUnavailable, match="CXX=no-such-compiler -O1 names no program"):
+        observer_build.build()
+
+
+def test_cxx_may_be_a_command_with_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "env c++ -g")
+    assert observer_build.find_compiler() == ["env", "c++", "-g"]
+
+
+def test_a_library_that_others_could_have_written_is_refused(
+    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _use_compiler(monkeypatch, log, COPYING)
+    built = observer_build.build()
+    built.chmod(0o775)
+    with pytest.raises(CacheUnsafe, match="writable by others"):
+        observer_build.build()
+    built.unlink()
+    built.symlink_to("/etc/hostname")
+    with pytest.raises(CacheUnsafe, match="not a regular file"):
+        observer_build.build()
+
+
+def test_two_processes_compile_once(torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _use_compiler(monkeypatch, log, COPYING, seconds=1)
+    source = Path(observer_build.__file__).parents[2]
+    monkeypatch.setenv("PYTHONPATH", f"{torch.parent}{os.pathsep}{source}")
+    command = [sys.executable, "-c", "from otel_recfn.sources import observer_build; print(observer_build.build())"]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    outputs = [process.communicate(timeout=60)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    assert len(set(outputs)) == 1
+    assert _runs(log) == 1

@@ -1,0 +1,234 @@
+"""What is current in OpenTelemetry, and who is told when it changes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from opentelemetry import context, trace
+from opentelemetry.instrumentation.utils import is_instrumentation_enabled, suppress_instrumentation
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState
+
+from otel_recfn.model import trace_states
+from otel_recfn.model.events import ContextFlag
+from otel_recfn.recording.protocol import ContextReading
+from otel_recfn.sources.otel_context import ContextWatcher
+
+RUNTIME: Any = context._RUNTIME_CONTEXT
+
+
+class CountingRecorder:
+    """Counts, per thread, how often it was told of a change."""
+
+    def __init__(self) -> None:
+        self.told: list[int] = []
+        self.reader: Callable[[], ContextReading | None] | None = None
+
+    def context_changed(self) -> None:
+        self.told.append(threading.get_ident())
+
+    def set_context_reader(self, reader: Callable[[], ContextReading | None] | None) -> None:
+        self.reader = reader
+
+
+@pytest.fixture
+def recorder() -> CountingRecorder:
+    return CountingRecorder()
+
+
+@pytest.fixture
+def watcher(recorder: CountingRecorder) -> Iterator[ContextWatcher]:
+    watcher = ContextWatcher(recorder)  # type: ignore[arg-type]
+    watcher.install()
+    yield watcher
+    watcher.remove()
+    assert "attach" not in vars(RUNTIME)
+    assert "detach" not in vars(RUNTIME)
+
+
+def use(trace_id: int, span_id: int, flags: int = 1, state: TraceState | None = None) -> Any:
+    span_context = SpanContext(trace_id, span_id, is_remote=False, trace_flags=TraceFlags(flags), trace_state=state)
+    return trace.use_span(NonRecordingSpan(span_context))
+
+
+def test_nothing_is_current(watcher: ContextWatcher) -> None:
+    assert watcher.read() is None
+
+
+def test_the_current_span_is_read(watcher: ContextWatcher, recorder: CountingRecorder) -> None:
+    assert recorder.reader == watcher.read
+    with TracerProvider().get_tracer("t").start_as_current_span("s") as span:
+        own = span.get_span_context()
+        assert watcher.read() == ContextReading(own.trace_id, own.span_id, int(ContextFlag.SAMPLED), 0)
+        with use(7, 8, flags=0):
+            assert watcher.read() == ContextReading(7, 8, 0, 0)
+    assert watcher.read() is None
+
+
+def test_suppression_as_the_instrumentation_package_means_it(watcher: ContextWatcher) -> None:
+    with suppress_instrumentation():
+        assert not is_instrumentation_enabled()
+        assert watcher.read() == ContextReading(0, 0, int(ContextFlag.SUPPRESSED), 0)
+        with use(7, 8):
+            assert watcher.read() == ContextReading(7, 8, int(ContextFlag.SUPPRESSED | ContextFlag.SAMPLED), 0)
+
+
+@pytest.mark.parametrize("key", [context._SUPPRESS_INSTRUMENTATION_KEY, "suppress_instrumentation"])
+def test_either_key_suppresses(watcher: ContextWatcher, key: str) -> None:
+    token = context.attach(context.set_value(key, True))
+    try:
+        assert not is_instrumentation_enabled()
+        reading = watcher.read()
+        assert reading is not None
+        assert reading.flags == ContextFlag.SUPPRESSED
+    finally:
+        context.detach(token)
+
+
+def test_a_trace_state_is_noted(watcher: ContextWatcher) -> None:
+    state = TraceState([("vendor", "value")])
+    with use(0xABC, 0xDEF, state=state):
+        watcher.read()
+    assert trace_states.find(0xABC, 0xDEF) == state
+
+
+def test_a_span_that_raises_is_no_span(watcher: ContextWatcher, caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(NonRecordingSpan):
+        def get_span_context(self) -> SpanContext:
+            raise RuntimeError("broken")
+
+    with trace.use_span(Broken(SpanContext(1, 2, False))):
+        assert watcher.read() is None
+        assert watcher.read() is None
+    assert caplog.text.count("cannot be read") == 1
+
+
+def test_told_after_each_attach_and_detach_in_the_thread_that_did_it(
+    watcher: ContextWatcher, recorder: CountingRecorder
+) -> None:
+    def in_a_span() -> None:
+        with use(1, 2):
+            pass
+
+    in_a_span()
+    assert recorder.told == [threading.get_ident()] * 2
+    thread = threading.Thread(target=in_a_span)
+    thread.start()
+    thread.join()
+    assert recorder.told[2:] == [thread.ident] * 2
+
+
+def test_attach_imported_before_is_watched_too(recorder: CountingRecorder) -> None:
+    from opentelemetry.context import attach, detach
+
+    watcher = ContextWatcher(recorder)  # type: ignore[arg-type]
+    watcher.install()
+    detach(attach(context.get_current()))
+    watcher.remove()
+    assert len(recorder.told) == 2
+
+
+def test_results_and_errors_are_the_originals(watcher: ContextWatcher, recorder: CountingRecorder) -> None:
+    token = RUNTIME.attach(context.get_current())
+    RUNTIME.detach(token)
+    with pytest.raises(RuntimeError):
+        RUNTIME.detach(token)  # used already
+    assert len(recorder.told) == 3
+
+
+def test_a_recorder_that_raises_disturbs_nobody(watcher: ContextWatcher, recorder: CountingRecorder) -> None:
+    def fail() -> None:
+        raise RuntimeError("no")
+
+    recorder.context_changed = fail  # type: ignore[method-assign]
+    with use(1, 2):
+        assert trace.get_current_span().get_span_context().span_id == 2
+
+
+def test_install_and_remove_again_and_again(recorder: CountingRecorder) -> None:
+    watcher = ContextWatcher(recorder)  # type: ignore[arg-type]
+    assert watcher.status() == "not watching"
+    for _ in range(3):
+        watcher.install()
+        watcher.install()
+        recorder.told.clear()
+        with use(1, 2):
+            pass
+        assert len(recorder.told) == 2
+        assert watcher.status() == "watching attach and detach of ContextVarsRuntimeContext"
+        watcher.remove()
+        watcher.remove()
+        assert recorder.reader is None
+        assert not set(vars(RUNTIME)) & {"attach", "detach"}
+
+
+def test_somebody_who_wrapped_after_us_stays(recorder: CountingRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    watcher = ContextWatcher(recorder)  # type: ignore[arg-type]
+    watcher.install()
+    ours, passed = RUNTIME.attach, []
+
+    def theirs(argument: Any) -> Any:
+        passed.append(argument)
+        return ours(argument)
+
+    monkeypatch.setattr(RUNTIME, "attach", theirs)
+    watcher.remove()
+    assert RUNTIME.attach is theirs
+    with use(1, 2):
+        pass
+    assert len(passed) == 1
+    assert recorder.told == []
+    watcher.install()  # our wrapper is still in the chain: it wakes up, and no second one is added
+    assert RUNTIME.attach is theirs
+    recorder.told.clear()
+    with use(1, 2):
+        pass
+    assert len(recorder.told) == 2
+    monkeypatch.delattr(RUNTIME, "attach")  # they leave and take us with them
+    watcher.remove()
+    watcher.install()
+    recorder.told.clear()
+    with use(1, 2):
+        pass
+    assert len(recorder.told) == 2
+    watcher.remove()
+    monkeypatch.undo()
+    vars(RUNTIME).pop("attach", None)
+
+
+class _Slotted:
+    """A runtime context that takes no attributes."""
+
+    __slots__ = ()
+
+    def attach(self, value: object) -> object:
+        return RUNTIME.attach(value)
+
+    def detach(self, token: object) -> None:
+        RUNTIME.detach(token)
+
+    def get_current(self) -> object:
+        return RUNTIME.get_current()
+
+
+def test_where_the_object_cannot_be_changed_the_functions_are_wrapped(
+    recorder: CountingRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(context, "_RUNTIME_CONTEXT", _Slotted())
+    before = context.attach, context.detach
+    watcher = ContextWatcher(recorder)  # type: ignore[arg-type]
+    watcher.install()
+    assert "could not be changed" in watcher.status()
+    context.detach(context.attach(context=context.get_current()))
+    assert len(recorder.told) == 2
+    watcher.remove()
+    assert (context.attach, context.detach) == before
+
+
+def test_this_sdk_still_has_the_object_that_is_watched() -> None:
+    """When this fails, the SDK has changed: ContextWatcher falls back to the public functions."""
+    assert type(context._RUNTIME_CONTEXT).__name__ == "ContextVarsRuntimeContext"
+    assert vars(context._RUNTIME_CONTEXT) is not None

@@ -1,6 +1,6 @@
 """What a span costs: built from a row and handed to a processor, against a live SDK span with the same attributes.
 
-    python benchmarks/bench_spans.py
+python benchmarks/bench_spans.py
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from batches import MAIN_THREAD, context, make_batch
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 
+from batches import MAIN_THREAD, context, make_batch
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import make_event_id
 from otel_recfn.model.scope import RecordScope

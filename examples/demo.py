@@ -17,6 +17,7 @@ from telemetry import Telemetry, describe
 
 OUTPUT = Path("demo-out")
 SERVICE = "otel-recfn-demo"
+LOSSES = ("dropped", "failed", "lost_ends", "abandoned")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -51,10 +52,11 @@ def observed_training(argv: Sequence[str] | None, telemetry: Telemetry, chrome_t
 
 
 def print_counters(counters: dict[str, int]) -> None:
-    """What was recorded and where it went."""
-    print("\nCounters:")
+    """What was recorded and where it went; of what is zero only that nothing was lost."""
+    print("\nCounters (zeros left out, but for losses):")
     for name, count in counters.items():
-        print(f"    {name:<40} {count:>12,}")
+        if count or name.endswith(LOSSES):
+            print(f"    {name:<40} {count:>12,}")
 
 
 if __name__ == "__main__":

@@ -31,8 +31,9 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=200, help="steps in all (default %(default)s)")
     parser.add_argument("--epoch-steps", type=int, default=10, help="steps of an epoch (default %(default)s)")
-    parser.add_argument("--batch-size", type=int, default=32, help="windows of text in a step (default %(default)s)")
+    parser.add_argument("--batch-size", type=int, default=16, help="windows of text in a step (default %(default)s)")
     parser.add_argument("--workers", type=int, default=2, help="processes that load data (default %(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="more gain little with a model so small (default %(default)s)")
     parser.add_argument("--layers", type=int, default=3, help="layers of the transformer (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="same seed, same losses (default %(default)s)")
     return parser.parse_args(argv)
@@ -40,6 +41,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def train(options: argparse.Namespace) -> LanguageModel:
     """Trains from nothing and prints the loss as it falls. The text never repeats: an epoch is so many steps."""
+    torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
     model = LanguageModel(len(LETTERS), layers=options.layers)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, fused=True)

@@ -6,11 +6,13 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, zip_longest
 
 from opentelemetry.sdk.trace import ReadableSpan
 
 NUMBER_AT_END = re.compile(r"_\d+$")
+WIDTH = 76
+MANY = 12
 Children = Mapping[int, Sequence[ReadableSpan]]
 
 
@@ -33,13 +35,13 @@ def duration_ns(span: ReadableSpan) -> int:
     return span.end_time - span.start_time
 
 
-def print_tree(root: ReadableSpan, spans: Sequence[ReadableSpan], depth: int = 7, least_share: float = 0.004) -> None:
+def print_tree(root: ReadableSpan, spans: Sequence[ReadableSpan], depth: int = 7, least_share: float = 0.01) -> None:
     """The tree below ``root``, at most ``depth`` levels; what took less than ``least_share`` of it is summed up."""
     children = children_of(spans)
     top = Line(root.name, [root], _lines(children.get(root.context.span_id, ()), children, depth))
     for text, line in _texts(top, int(duration_ns(root) * least_share)):
         times = f"{len(line.spans)} x" if len(line.spans) > 1 else ""
-        print(f"{text:<72.72s} {times:>5} {line.duration_ns / 1e6:9.3f} ms")
+        print(f"{text if len(text) <= WIDTH else text[: WIDTH - 1] + '…':<{WIDTH}} {times:>6} {line.duration_ns / 1e6:9.3f} ms")
 
 
 def children_of(spans: Sequence[ReadableSpan]) -> Children:
@@ -62,23 +64,31 @@ def descendants(root: ReadableSpan, spans: Sequence[ReadableSpan]) -> list[Reada
 
 
 def _lines(spans: Sequence[ReadableSpan], children: Children, depth: int) -> list[Line]:
-    """Siblings in a row with the same name but for its number make one line; below it stands what is below all of them."""
+    """Siblings that look alike make one line; below it stands what is below all of them."""
     if not depth:
         return []
-    lines = []
-    for name, group in groupby(spans, key=lambda span: NUMBER_AT_END.sub("", span.name)):
+    return [Line(name, alike, _lines(_interleaved(alike, children), children, depth - 1)) for name, alike in _alike(spans)]
+
+
+def _alike(spans: Sequence[ReadableSpan]) -> Iterator[tuple[str, list[ReadableSpan]]]:
+    """Siblings in a row with the same name but for its number; of many siblings also those that are apart."""
+    in_order = spans
+    if len(spans) > MANY:
+        places = {name: place for place, name in reversed(list(enumerate(map(_plain_name, spans))))}
+        in_order = sorted(spans, key=lambda span: places[_plain_name(span)])
+    for name, group in groupby(in_order, key=_plain_name):
         alike = list(group)
-        below = [child for span in alike for child in children.get(span.context.span_id, ())]
-        if len(alike) > 1:  # the same children in the same order, once: sort the first's to the second's
-            below = _interleaved([children.get(span.context.span_id, ()) for span in alike])
-        lines.append(Line(alike[0].name if len(alike) == 1 else name, alike, _lines(below, children, depth - 1)))
-    return lines
+        yield name if len(alike) > 1 else alike[0].name, alike
 
 
-def _interleaved(families: Sequence[Sequence[ReadableSpan]]) -> list[ReadableSpan]:
-    """Of siblings that look alike: their first children, then their second ones, and so on."""
-    longest = max(map(len, families))
-    return [family[place] for place in range(longest) for family in families if place < len(family)]
+def _plain_name(span: ReadableSpan) -> str:
+    return NUMBER_AT_END.sub("", span.name)
+
+
+def _interleaved(alike: Sequence[ReadableSpan], children: Children) -> list[ReadableSpan]:
+    """The children of spans that look alike: their first ones, then their second ones, and so on."""
+    families = [children.get(span.context.span_id, ()) for span in alike]
+    return [child for same_place in zip_longest(*families) for child in same_place if child]
 
 
 def _texts(line: Line, least_ns: int, indent: str = "", branch: str = "") -> Iterator[tuple[str, Line]]:
@@ -86,8 +96,8 @@ def _texts(line: Line, least_ns: int, indent: str = "", branch: str = "") -> Ite
     yield indent + branch + line.name, line
     inner = indent + {"": "", "├─ ": "│  ", "└─ ": "   "}[branch]
     shown = [child for child in line.below if child.duration_ns >= least_ns]
-    small = [span for child in line.below if child.duration_ns < least_ns for span in child.spans]
-    if small:
-        shown.append(Line("… shorter ones", small))
+    small = Line("… shorter ones", [span for child in line.below if child.duration_ns < least_ns for span in child.spans])
+    if small.spans and small.duration_ns >= least_ns:
+        shown.append(small)
     for child in shown:
         yield from _texts(child, least_ns, inner, "└─ " if child is shown[-1] else "├─ ")

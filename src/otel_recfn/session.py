@@ -2,7 +2,7 @@
 
     start:  recorder on ► context watcher ► torch observer and module hooks (now, or when torch is imported) ► drain thread
     drain:  every 100 ms (20 ms while much is recorded): recorder.drain() ► capture.write(batch)
-    stop:   sources off ► recorder off ► last drain, open ranges sealed as partial ► sinks closed
+    stop:   observer off ► recorder off ► last drain, open ranges sealed as partial ► sinks closed ► hooks off
 
 ``_draining`` is held over every drain and its delivery, and around fork, so that a child never inherits a half-written sink.
 """
@@ -17,6 +17,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 
 from opentelemetry import trace
 from opentelemetry.instrumentation.utils import suppress_instrumentation
@@ -67,9 +68,10 @@ class Session:
             self._capture = self._counted = capture
             self._watcher.install()
             self._recorder.start(capture.scopes, capture.buffer_bytes)
-            self._call_off_torch = when_torch_is_imported(self._attach_torch)
             self._start_thread()
             self._exit_before_the_provider()
+        # Outside the lock: compiling the observer may take seconds, and nobody who forks meanwhile should wait for it.
+        self._call_off_torch = when_torch_is_imported(partial(self._attach_torch, capture))
 
     def stop(self, timeout_s: float) -> None:
         """End the capture: what was recorded goes to its sinks, within ``timeout_s`` seconds."""
@@ -78,11 +80,11 @@ class Session:
             if capture is None:
                 return
             self._call_off_torch()
-            self._modules.remove()
             self._observer.disable()
             self._recorder.stop()
             self._stop_thread(timeout_s)
             self._finish(capture, timeout_s)
+            self._modules.remove()
             self._watcher.remove()
             atexit.unregister(self._at_exit)
 
@@ -116,17 +118,19 @@ class Session:
         counts = {f"recorder.{name}": value for name, value in zip(names, self._recorder.counters(), strict=True)}
         return counts | (self._counted.counters() if self._counted is not None else {})
 
-    def _attach_torch(self) -> None:
-        capture = self._capture
-        if capture is None:
-            return
-        self._observer.enable(capture.record_shapes)
-        if capture.modules:
-            self._modules.install()
+    def _attach_torch(self, capture: Capture) -> None:
+        observable = self._observer.prepare()
+        with self._switching:
+            if self._capture is not capture:
+                return
+            if observable:
+                self._observer.enable(capture.record_shapes)
+            if capture.modules:
+                self._modules.install()
 
     def _torch_announces_optimizer(self) -> bool:
-        selected = self._capture is not None and bool(self._capture.scopes & 1 << RecordScope.USER_SCOPE)
-        return selected and self._observer.status().enabled
+        capture = self._capture
+        return self._observer.enabled and capture is not None and bool(capture.scopes & 1 << RecordScope.USER_SCOPE)
 
     def _start_thread(self) -> None:
         self._wake = threading.Event()

@@ -9,6 +9,7 @@ that makes no node and the next one that does): the one that started last made t
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from itertools import pairwise
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -22,7 +23,14 @@ MAX_FORWARD_RANGES = 1_000_000
 """How many forward ranges wait for a backward: 48 bytes each, many steps of a large model."""
 
 NEVER = np.iinfo(np.int64).min
-LINK_COLUMNS: tuple[Any, ...] = (np.uint64, np.uint64, np.int64, np.int64, np.uint32, np.uint32)
+LINK_COLUMNS: dict[str, Any] = {
+    "event_id": np.uint64,
+    "root": np.uint64,
+    "start_ns": np.int64,
+    "end_ns": np.int64,
+    "thread": np.uint32,
+    "context": np.uint32,
+}
 Value = TypeVar("Value", bound=Hashable)
 
 
@@ -171,17 +179,19 @@ class ForwardBackwardLinks:
     def _find(self, batch: Batch, rows: NDArray[np.int64]) -> Links:
         wanted = _keys(self._numbers_of(batch.forward_thread_id[rows]), batch.sequence_nr[rows])
         best_start = np.full(len(rows), NEVER)
-        columns = [np.empty(len(rows), dtype=column) for column in LINK_COLUMNS]
-        for run in self._runs if len(rows) else ():
+        columns = [np.empty(len(rows), dtype=column) for column in LINK_COLUMNS.values()]
+        for run in self._runs:
             place = np.searchsorted(run.key, wanted)
             place[place == len(run.key)] = 0
             better = np.flatnonzero((run.key[place] == wanted) & (run.start_ns[place] >= best_start))
             place = place[better]
             best_start[better] = run.start_ns[place]
-            for column, source in zip(columns, run[1:], strict=True):
-                column[better] = source[place]
+            for column, field in zip(columns, LINK_COLUMNS, strict=True):
+                column[better] = getattr(run, field)[place]
         found = best_start != NEVER
-        return Links(rows[found], *(column[found] for column in columns), self._threads.values, self._contexts.values)
+        event_id, root, start_ns, end_ns, thread, context = (column[found] for column in columns)
+        tables = (self._threads.values, self._contexts.values)
+        return Links(rows[found], event_id, root, start_ns, end_ns, thread, context, *tables)
 
     def _numbers_of(self, thread_ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """The recorder's numbers of these logical threads; 0, which no thread has, for an unknown one."""
@@ -191,11 +201,14 @@ class ForwardBackwardLinks:
 
 
 def _keys(numbers: NDArray[np.uint64], sequence_nr: NDArray[np.int64]) -> NDArray[np.uint64]:
-    return np.bitwise_or(numbers << np.uint64(ORDINAL_BITS), sequence_nr.astype(np.uint64), dtype=np.uint64)
+    keys: NDArray[np.uint64] = (numbers << np.uint64(ORDINAL_BITS)) | sequence_nr.astype(np.uint64)
+    return keys
 
 
 def _merged(runs: Sequence[_Run]) -> _Run:
-    return _last_started(_Run(*(np.concatenate(columns) for columns in zip(*runs, strict=True))))
+    everything = _Run(*(np.concatenate([run[column] for run in runs]) for column in range(len(_Run._fields))))
+    in_order = all(older.key[-1] < newer.key[0] for older, newer in pairwise(runs))  # one thread: numbers only count up
+    return everything if in_order else _last_started(everything)
 
 
 def _taken(run: _Run, which: NDArray[Any]) -> _Run:

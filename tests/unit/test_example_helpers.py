@@ -97,12 +97,19 @@ def test_the_tree_folds_siblings_that_look_alike(
     ]
 
 
-def test_the_tree_sums_up_what_is_short(
-    example: Any, spans: Sequence[ReadableSpan], capsys: pytest.CaptureFixture[str]
-) -> None:
-    root = next(span for span in spans if span.name == "step")
-    example("tree").print_tree(root, spans, least_share=1)
-    assert capsys.readouterr().out.splitlines()[1].split()[:5] == ["└─", "…", "shorter", "ones", "3"]
+def test_the_tree_sums_up_what_is_short(example: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    context = trace.SpanContext(1, 1, is_remote=False)
+    root = ReadableSpan("step", context, start_time=0, end_time=1000)
+    lengths = {"a": 90, "b": 300, "c": 80, "d": 3}
+    below = [
+        ReadableSpan(name, trace.SpanContext(1, 2 + place, is_remote=False), context, start_time=place, end_time=place + length)
+        for place, (name, length) in enumerate(lengths.items())
+    ]
+    example("tree").print_tree(root, below, least_share=0.1)
+    lines = [line.split()[:-2] for line in capsys.readouterr().out.splitlines()]
+    assert lines == [["step"], ["├─", "b"], ["└─", "…", "shorter", "ones", "3", "x"]]
+    example("tree").print_tree(root, below[-1:], least_share=0.1)
+    assert len(capsys.readouterr().out.splitlines()) == 1
 
 
 def test_descendants_are_those_below_the_root_only(example: Any, spans: Sequence[ReadableSpan]) -> None:

@@ -88,7 +88,7 @@ void Drain::collect_remote_ends() {
   }
   RemoteEnd end;
   while (globals().remote_ends.pop(end)) {
-    if (remote_.size() < kMaxPendingRemote) remote_[end.key] = {end, kRemoteEndPatience};
+    if (remote_.size() < kMaxPendingRemote) remote_.try_emplace(end.key, PendingRemote{end, kRemoteEndPatience});  // the first counts
     if (untold_.size() < kMaxPendingRemote) untold_.push_back(end);
   }
 }
@@ -211,6 +211,7 @@ void Drain::place(Thread& thread, OpenRange& range, bool base) {
 }
 
 void Drain::read_end(Thread& thread, uint64_t head, uint64_t ticks) {
+  if (!remote_.empty()) close_remotely_ended(thread, ticks);
   const uint64_t ordinal = head >> 24;
   const uint32_t error = std::exchange(thread.pending.error, 0);
   for (size_t index = thread.open.size(); index-- > 0;) {

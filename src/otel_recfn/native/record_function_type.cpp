@@ -2,6 +2,8 @@
 
 #include <structmember.h>
 
+#include <algorithm>
+#include <iterator>
 #include <new>
 #include <vector>
 
@@ -16,14 +18,19 @@ struct Helpers {
   PyObject *recorder = nullptr, *decorate = nullptr, *aenter = nullptr, *aexit = nullptr, *error_text = nullptr;
 } helpers;
 
+struct Entry {
+  uint64_t event_id;
+  uint64_t thread;
+};
+
 struct RecordFunctionObject {
   PyObject_HEAD
   PyObject* name;
   PyObject* args;
   PyObject* entered_async;        // record_function/async_range.py keeps here what __aexit__ needs
-  uint64_t event_id;              // of the innermost `with`
   uint32_t entered;               // how often it is entered and not left
-  std::vector<uint64_t>* outer;   // ids of the enclosing `with`s over the same object
+  Entry newest;                   // of these
+  std::vector<Entry>* earlier;    // the others: the object is entered again while open, or shared by threads
 };
 
 RecordFunctionObject* as_range(PyObject* self) { return reinterpret_cast<RecordFunctionObject*>(self); }
@@ -57,9 +64,9 @@ PyObject* make(PyObject* name, PyObject* args) {
   range->name = Py_NewRef(name);
   range->args = Py_NewRef(args);
   range->entered_async = nullptr;
-  range->event_id = 0;
   range->entered = 0;
-  range->outer = nullptr;
+  range->newest = {};
+  range->earlier = nullptr;
   return self;
 }
 
@@ -90,7 +97,7 @@ void range_dealloc(PyObject* self) {
   Py_DECREF(range->name);
   Py_DECREF(range->args);
   Py_XDECREF(range->entered_async);
-  delete range->outer;
+  delete range->earlier;
   if (spares < kMaxSpare) {
     spare[spares++] = self;
   } else {
@@ -111,14 +118,34 @@ uint64_t begin_named(PyObject* name) {
   return begin_range<false>(shared, *buffer, range, true);
 }
 
+uint64_t this_thread() { return PyThread_get_thread_ident(); }
+
 PyObject* range_enter(PyObject* self, PyObject*) {
   RecordFunctionObject* range = as_range(self);
   if (range->entered++ > 0) {
-    if (range->outer == nullptr) range->outer = new (std::nothrow) std::vector<uint64_t>;
-    if (range->outer != nullptr) range->outer->push_back(range->event_id);
+    if (range->earlier == nullptr) range->earlier = new (std::nothrow) std::vector<Entry>;
+    if (range->earlier == nullptr) return PyErr_NoMemory();
+    range->earlier->push_back(range->newest);
   }
-  range->event_id = begin_named(range->name);
+  range->newest = {begin_named(range->name), this_thread()};
   return Py_NewRef(self);
+}
+
+// The newest entry of this thread; where it has none, the newest of all: a range may be left on another thread.
+uint64_t take_entry(RecordFunctionObject& range) {
+  Entry taken = range.newest;
+  if (--range.entered == 0) return taken.event_id;
+  std::vector<Entry>& earlier = *range.earlier;
+  const uint64_t thread = this_thread();
+  const auto mine = std::find_if(earlier.rbegin(), earlier.rend(), [thread](const Entry& entry) { return entry.thread == thread; });
+  if (taken.thread != thread && mine != earlier.rend()) {
+    taken = *mine;
+    earlier.erase(std::next(mine).base());
+  } else {
+    range.newest = earlier.back();
+    earlier.pop_back();
+  }
+  return taken.event_id;
 }
 
 void end_with_error(ThreadBuffer& buffer, uint64_t event_id, PyObject* exception) {
@@ -135,12 +162,7 @@ void end_with_error(ThreadBuffer& buffer, uint64_t event_id, PyObject* exception
 PyObject* range_exit(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   RecordFunctionObject* range = as_range(self);
   if (range->entered == 0) Py_RETURN_NONE;
-  const uint64_t event_id = range->event_id;
-  range->event_id = 0;
-  if (--range->entered > 0 && range->outer != nullptr && !range->outer->empty()) {
-    range->event_id = range->outer->back();
-    range->outer->pop_back();
-  }
+  const uint64_t event_id = take_entry(*range);
   ThreadBuffer* buffer = event_id != 0 ? registry().current() : nullptr;
   if (buffer == nullptr) Py_RETURN_NONE;
   if (count > 1 && args[1] != Py_None) {

@@ -1,6 +1,7 @@
 // The recorder's functions in Python, all of them short: recording/native_recorder.py gives them the shape of the protocol.
 #include <pthread.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 
@@ -81,7 +82,7 @@ PyObject* begin(PyObject*, PyObject* args) {
   const Utf8 name_text(name, kMaxNameBytes), module_text(module, kMaxNameBytes);
   Begin range;
   range.name = name_text.text();
-  range.module = module_text.text();
+  range.extras.module = module_text.text();
   range.scope = scope;
   range.flags = (flags & kEventFlags) | source << kSourceShift;
   return PyLong_FromUnsignedLongLong(begin_range<false>(globals(), *buffer, range, true));
@@ -100,45 +101,75 @@ PyObject* end(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-struct Columns {
-  PyObject* dict = PyDict_New();
-  ~Columns() { Py_XDECREF(dict); }
-
-  void set(const char* name, std::vector<char>&& bytes) {
-    PyObject* column = new_column(std::move(bytes));
-    if (dict != nullptr && column != nullptr) PyDict_SetItemString(dict, name, column);
-    Py_XDECREF(column);
-  }
-};
-
-template <typename T>
-std::vector<char> gather(const std::vector<Row>& rows, T Row::*field) {
-  std::vector<char> bytes(rows.size() * sizeof(T));
-  auto* values = reinterpret_cast<T*>(bytes.data());
-  for (size_t row = 0; row < rows.size(); ++row) values[row] = rows[row].*field;
-  return bytes;
-}
-
 struct NamedColumn {
   const char* name;
   std::vector<char> bytes;
 };
 
+PyObject* column_dict(std::vector<NamedColumn>& columns) {
+  PyObject* dict = PyDict_New();
+  for (NamedColumn& named : columns) {
+    PyObject* column = new_column(std::move(named.bytes));
+    if (dict != nullptr && column != nullptr) PyDict_SetItemString(dict, named.name, column);
+    Py_XDECREF(column);
+  }
+  return dict;
+}
+
+// Rows to columns, a block of rows at a time: a block stays in the cache while every column takes its part of it.
+template <typename R>
+class ColumnWriter {
+ public:
+  explicit ColumnWriter(const std::vector<R>& rows) : rows_(rows) {}
+
+  // `each_field` calls add() for every field.
+  template <typename EachField>
+  std::vector<NamedColumn> write(EachField each_field) {
+    for (first_ = 0; first_ < rows_.size() || first_ == 0; first_ += kBlock) {
+      next_ = 0;
+      each_field(*this);
+    }
+    return std::move(columns_);
+  }
+
+  template <typename T>
+  void add(const char* name, T R::*field) {
+    if (next_ == columns_.size()) columns_.push_back({name, std::vector<char>(rows_.size() * sizeof(T))});
+    auto* values = reinterpret_cast<T*>(columns_[next_++].bytes.data());
+    const size_t end = std::min(rows_.size(), first_ + kBlock);
+    for (size_t row = first_; row < end; ++row) values[row] = rows_[row].*field;
+  }
+
+ private:
+  static constexpr size_t kBlock = 256;
+
+  const std::vector<R>& rows_;
+  std::vector<NamedColumn> columns_;
+  size_t first_ = 0, next_ = 0;
+};
+
+void each_row_field(ColumnWriter<Row>& to) {
+  to.add("event_id", &Row::event_id), to.add("name", &Row::name), to.add("scope", &Row::scope);
+  to.add("source", &Row::source), to.add("start_ns", &Row::start_ns), to.add("end_ns", &Row::end_ns);
+  to.add("thread", &Row::thread), to.add("end_thread", &Row::end_thread), to.add("sequence_nr", &Row::sequence_nr);
+  to.add("forward_thread_id", &Row::forward_thread_id), to.add("handle", &Row::handle), to.add("parent", &Row::parent);
+  to.add("root", &Row::root), to.add("context", &Row::context), to.add("debug_handle", &Row::debug_handle);
+  to.add("flags", &Row::flags), to.add("shapes", &Row::shapes), to.add("dtypes", &Row::dtypes);
+  to.add("module", &Row::module), to.add("error", &Row::error);
+}
+
+void each_opened_field(ColumnWriter<OpenedRow>& to) {
+  to.add("event_id", &OpenedRow::event_id), to.add("name", &OpenedRow::name), to.add("source", &OpenedRow::source);
+  to.add("start_ns", &OpenedRow::start_ns), to.add("thread", &OpenedRow::thread), to.add("context", &OpenedRow::context);
+}
+
 std::vector<NamedColumn> to_columns(const Drained& drained) {
-  const auto& rows = drained.rows;
-  std::vector<char> node_ids(rows.size() * sizeof(int64_t));
-  std::fill_n(reinterpret_cast<int64_t*>(node_ids.data()), rows.size(), drained.node_id);
-  std::vector<NamedColumn> columns;
-  const auto add = [&](const char* name, auto field) { columns.push_back({name, gather(rows, field)}); };
-  add("event_id", &Row::event_id), add("name", &Row::name), add("scope", &Row::scope), add("source", &Row::source);
-  add("start_ns", &Row::start_ns), add("end_ns", &Row::end_ns), add("thread", &Row::thread);
-  add("end_thread", &Row::end_thread), add("sequence_nr", &Row::sequence_nr);
-  add("forward_thread_id", &Row::forward_thread_id), add("handle", &Row::handle), add("parent", &Row::parent);
-  add("root", &Row::root), add("context", &Row::context), add("debug_handle", &Row::debug_handle);
-  add("flags", &Row::flags), add("shapes", &Row::shapes), add("dtypes", &Row::dtypes), add("module", &Row::module);
-  add("error", &Row::error);
-  columns.push_back({"kind", std::vector<char>(rows.size())});  // EventKind.RANGE
+  const size_t size = drained.rows.size();
+  std::vector<NamedColumn> columns = ColumnWriter(drained.rows).write(each_row_field);
+  std::vector<char> node_ids(size * sizeof(int64_t));
+  std::fill_n(reinterpret_cast<int64_t*>(node_ids.data()), size, drained.node_id);
   columns.push_back({"node_id", std::move(node_ids)});
+  columns.push_back({"kind", std::vector<char>(size)});  // EventKind.RANGE
   return columns;
 }
 
@@ -151,11 +182,6 @@ PyObject* to_list(const Items& items, Make make) {
     Py_XDECREF(made);
   }
   return list;
-}
-
-PyObject* opened_tuple(const OpenedRow& row) {
-  return Py_BuildValue("(KIILII)", static_cast<unsigned long long>(row.event_id), row.name, row.source,
-                       static_cast<long long>(row.start_ns), row.thread, row.context);
 }
 
 PyObject* thread_tuple(const ThreadRow& thread) {
@@ -173,14 +199,14 @@ PyObject* text_object(const std::string& text) {
   return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
 }
 
-// (columns, epoch of the names, names from `known` on, threads, contexts, opened). `known`: how many names of `epoch` the
+// (columns, columns of the announced ranges, epoch of the names, names from `known` on, threads, contexts). `known`: how many names of `epoch` the
 // caller has already.
 PyObject* run_drain(PyObject*, PyObject* args) {
   int close_open;
   unsigned long long epoch, known;
   if (!PyArg_ParseTuple(args, "pKK", &close_open, &epoch, &known)) return nullptr;
   Drained drained;
-  std::vector<NamedColumn> named;
+  std::vector<NamedColumn> rows, opened;
   std::vector<std::string> new_names;
   Py_BEGIN_ALLOW_THREADS;
   {
@@ -190,12 +216,11 @@ PyObject* run_drain(PyObject*, PyObject* args) {
     for (size_t at = names.epoch() == epoch ? known : 0; at < names.size(); ++at) new_names.push_back(names.text(at));
     epoch = names.epoch();
   }
-  named = to_columns(drained);
+  rows = to_columns(drained);
+  opened = ColumnWriter(drained.opened).write(each_opened_field);
   Py_END_ALLOW_THREADS;
-  Columns columns;
-  for (NamedColumn& column : named) columns.set(column.name, std::move(column.bytes));
-  return Py_BuildValue("(OKNNNN)", columns.dict, epoch, to_list(new_names, text_object), to_list(drained.threads, thread_tuple),
-                       to_list(drained.contexts, context_tuple), to_list(drained.opened, opened_tuple));
+  return Py_BuildValue("(NNKNNN)", column_dict(rows), column_dict(opened), epoch, to_list(new_names, text_object),
+                       to_list(drained.threads, thread_tuple), to_list(drained.contexts, context_tuple));
 }
 
 PyObject* counters(PyObject*, PyObject*) {

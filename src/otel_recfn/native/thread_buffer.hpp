@@ -45,18 +45,22 @@ struct Text {
   uint32_t size = 0;
 };
 
-struct Begin {
-  Text name;
-  uint64_t key = 0;  // found again by its end: RecordFunction's handle; 0 = the event id
-  uint64_t handle = 0;
-  int64_t sequence_nr = -1;
-  uint64_t forward_thread_id = 0;
-  int64_t debug_handle = -1;
-  uint32_t scope = 0;
-  uint32_t flags = 0;  // EventFlag | source << kSourceShift
+// What few ranges have; written before the begin.
+struct Extras {
   Text module;
+  int64_t debug_handle = -1;
   const uint64_t* shapes = nullptr;
   uint32_t shape_words = 0;
+};
+
+struct Begin {
+  Text name;
+  uint64_t handle = 0;  // RecordFunction's, by which its end finds it; other sources use the event id
+  int64_t sequence_nr = -1;
+  uint64_t forward_thread_id = 0;
+  uint32_t scope = 0;
+  uint32_t flags = 0;  // EventFlag | source << kSourceShift
+  Extras extras;
 };
 
 struct OpenEntry {
@@ -131,7 +135,16 @@ struct ThreadBuffer {
     return capacity - (head - tail_seen) >= count;
   }
 
-  void publish() { published.store(head, std::memory_order_release); }
+  // Writes `count` words and publishes them with all that was put before. The members are read once: what is stored into the
+  // ring could alias them, as far as the compiler knows.
+  template <uint32_t count>
+  void put_and_publish(const uint64_t (&record)[count]) {
+    uint64_t* const ring = words;
+    const uint64_t mask = capacity - 1, at = head;
+    for (uint32_t index = 0; index < count; ++index) ring[(at + index) & mask] = record[index];
+    head = at + count;
+    published.store(at + count, std::memory_order_release);
+  }
 };
 
 inline uint64_t mix(uint64_t a, uint64_t b) {
@@ -246,27 +259,28 @@ inline void put_context(ThreadBuffer& buffer) {
 }
 
 // What may stand before a begin: context, module text, debug handle, shapes.
-inline uint32_t extra_words(const ThreadBuffer& buffer, const Begin& begin) {
+inline uint32_t extra_words(const ThreadBuffer& buffer, const Extras& extras) {
   uint32_t words = buffer.context_unsent ? kContextWords : 0;
-  if (begin.module.size != 0) words += 1 + words_of(begin.module.size);
-  if (begin.debug_handle != -1) words += 2;
-  if (begin.shape_words != 0) words += 1 + begin.shape_words;
+  if (extras.module.size != 0) words += 1 + words_of(extras.module.size);
+  if (extras.debug_handle != -1) words += 2;
+  if (extras.shape_words != 0) words += 1 + extras.shape_words;
   return words;
 }
 
-[[gnu::noinline]] inline void put_extras(ThreadBuffer& buffer, const Begin& begin) {
+// By value: the hot path's own copy stays in registers.
+[[gnu::noinline]] inline void put_extras(ThreadBuffer& buffer, Extras extras) {
   if (buffer.context_unsent) put_context(buffer);
-  if (begin.module.size != 0) {
-    buffer.put(header(kText, kModuleText, 0, 0, begin.module.size));
-    buffer.put_text(begin.module);
+  if (extras.module.size != 0) {
+    buffer.put(header(kText, kModuleText, 0, 0, extras.module.size));
+    buffer.put_text(extras.module);
   }
-  if (begin.debug_handle != -1) {
+  if (extras.debug_handle != -1) {
     buffer.put(kDebugHandle);
-    buffer.put(static_cast<uint64_t>(begin.debug_handle));
+    buffer.put(static_cast<uint64_t>(extras.debug_handle));
   }
-  if (begin.shape_words != 0) {
-    buffer.put(header(kShapes, 0, 0, 0, begin.shape_words));
-    for (uint32_t at = 0; at < begin.shape_words; ++at) buffer.put(begin.shapes[at]);
+  if (extras.shape_words != 0) {
+    buffer.put(header(kShapes, 0, 0, 0, extras.shape_words));
+    for (uint32_t at = 0; at < extras.shape_words; ++at) buffer.put(extras.shapes[at]);
   }
 }
 
@@ -291,7 +305,7 @@ inline bool selects(uint32_t recording, uint32_t scope) { return (recording >> s
 // Opens a range. Returns its event id, or 0 when it is not recorded. A begin of torch leaves an entry on the stack in that case
 // too, because its end is called whatever became of the begin.
 template <bool kTorch>
-inline uint64_t begin_range(Globals& globals, ThreadBuffer& buffer, const Begin& begin, bool selected) {
+[[gnu::always_inline]] inline uint64_t begin_range(Globals& globals, ThreadBuffer& buffer, Begin begin, bool selected) {
   constexpr uint32_t kWords = kTorch ? kBeginTorchWords : kBeginWords;
   const uint32_t generation = globals.generation.load(std::memory_order_relaxed);
   if (__builtin_expect(buffer.generation != generation, 0)) enter_generation(buffer, generation);
@@ -315,36 +329,36 @@ inline uint64_t begin_range(Globals& globals, ThreadBuffer& buffer, const Begin&
     bool named;
     const uint64_t hash = hash_name(begin.name, buffer.name_seed);
     const uint32_t slot = find_name_slot(buffer, begin.name, hash, named);
-    const uint32_t extras = extra_words(buffer, begin);
+    const uint32_t extras = extra_words(buffer, begin.extras);
     const uint32_t name_words = named ? 0 : 1 + words_of(begin.name.size);
     if (__builtin_expect(buffer.has_room(uint64_t{kWords} + extras + name_words + kEndWords * (buffer.open_recorded + 1u)), 1)) {
-      if (__builtin_expect(extras != 0, 0)) put_extras(buffer, begin);
+      if (__builtin_expect(extras != 0, 0)) put_extras(buffer, begin.extras);
       if (__builtin_expect(!named, 0)) put_name(buffer, begin.name, hash, slot);
       const uint64_t forward = begin.forward_thread_id <= UINT32_MAX ? begin.forward_thread_id : 0;
-      buffer.put(header(kTorch ? kBeginTorch : kBegin, begin.scope, begin.flags | base, slot, forward));
-      buffer.put(read_ticks(globals.use_cycle_counter));
-      if (kTorch) {
-        buffer.put(begin.handle);
-        buffer.put(static_cast<uint64_t>(begin.sequence_nr));
-      }
+      const uint64_t head = header(kTorch ? kBeginTorch : kBegin, begin.scope, begin.flags | base, slot, forward);
+      const uint64_t ticks = read_ticks(globals.use_cycle_counter);
       ordinal = buffer.ordinal.load(std::memory_order_relaxed) + 1;
       buffer.ordinal.store(ordinal, std::memory_order_relaxed);
       ++buffer.open_recorded;
-      buffer.publish();
+      if constexpr (kTorch) {
+        buffer.put_and_publish({head, ticks, begin.handle, static_cast<uint64_t>(begin.sequence_nr)});
+      } else {
+        buffer.put_and_publish({head, ticks});
+      }
     } else {
       buffer.dropped.store(buffer.dropped.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     }
   }
   if (!kTorch && ordinal == 0) return 0;
   const uint64_t event_id = make_event_id(buffer.number, ordinal);
-  entry.key = kTorch ? begin.key : event_id;
+  entry.key = kTorch ? begin.handle : event_id;
   entry.ordinal = ordinal;
   entry.async = (begin.flags & kAsync) != 0;
   ++buffer.depth;
   return ordinal != 0 ? event_id : 0;
 }
 
-inline void put_end(Globals& globals, ThreadBuffer& buffer, uint64_t ordinal, uint32_t flags, Text error) {
+[[gnu::always_inline]] inline void put_end(Globals& globals, ThreadBuffer& buffer, uint64_t ordinal, uint32_t flags, Text error) {
   const uint64_t ticks = read_ticks(globals.use_cycle_counter);
   const uint64_t reserved = uint64_t{kEndWords} * buffer.open_recorded;  // this end's room included
   if (__builtin_expect(error.size != 0, 0) && buffer.has_room(reserved + 1 + words_of(error.size))) {
@@ -352,9 +366,7 @@ inline void put_end(Globals& globals, ThreadBuffer& buffer, uint64_t ordinal, ui
     buffer.put_text(error);
   }
   --buffer.open_recorded;
-  buffer.put(end_header(flags, ordinal));
-  buffer.put(ticks);
-  buffer.publish();
+  buffer.put_and_publish({end_header(flags, ordinal), ticks});
 }
 
 // The range is not the innermost: it ended out of order, or began on another thread.
@@ -377,7 +389,7 @@ inline void put_end(Globals& globals, ThreadBuffer& buffer, uint64_t ordinal, ui
 
 // Closes the range that was begun with `key`, from any thread. `begin_thread_id`: RecordFunction's id of the thread that
 // began it, 0 where the key is an event id (which names the thread itself).
-inline void end_range(Globals& globals, ThreadBuffer& buffer, uint64_t key, uint64_t begin_thread_id, uint32_t flags,
+[[gnu::always_inline]] inline void end_range(Globals& globals, ThreadBuffer& buffer, uint64_t key, uint64_t begin_thread_id, uint32_t flags,
                       Text error) {
   if (__builtin_expect(buffer.depth == 0 || buffer.stack[buffer.depth - 1].key != key, 0)) {
     end_out_of_order(globals, buffer, key, begin_thread_id, flags, error);

@@ -51,11 +51,6 @@ Registration& registration() {
 
 ThreadBuffer* buffer_of_thread() { return C10_LIKELY(cached_buffer != nullptr) ? cached_buffer : first_buffer(); }
 
-uint32_t begin_flags(const at::RecordFunction& fn) {
-  // The source, torch, is zero.
-  return fn.isAsync() ? uint32_t{kAsync} : 0u;
-}
-
 uint32_t end_flags(const at::RecordFunction& fn) {
   uint32_t flags = fn.isAsync() ? uint32_t{kAsync} : 0u;
   if (C10_UNLIKELY(fn.scope() == at::RecordScope::STATIC_RUNTIME_OP && fn.isStaticRuntimeOutVariant())) {
@@ -65,6 +60,7 @@ uint32_t end_flags(const at::RecordFunction& fn) {
   return flags;
 }
 
+// Whether a range is asynchronous is asked at its end alone: by then it is known, and asking costs a call.
 template <bool kShapes>
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   ThreadBuffer* buffer = buffer_of_thread();
@@ -73,18 +69,17 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   const char* name = fn.name();
   const size_t size = std::strlen(name);
   range.name = {name, static_cast<uint32_t>(size <= kMaxNameBytes ? size : cut_utf8(name, kMaxNameBytes))};
-  range.key = range.handle = fn.handle();
+  range.handle = fn.handle();
   range.sequence_nr = fn.seqNr();
   range.forward_thread_id = fn.forwardThreadId();
-  range.debug_handle = fn.debugHandle();
+  range.extras.debug_handle = fn.debugHandle();
   range.scope = static_cast<uint32_t>(fn.scope());
-  range.flags = begin_flags(fn);
   const bool selected = selects(shared->recording.load(std::memory_order_relaxed), range.scope);
   if constexpr (kShapes) {
     ShapeWords words;
     if (selected) words.add_inputs(fn);
-    range.shapes = words.data();
-    range.shape_words = words.size();
+    range.extras.shapes = words.data();
+    range.extras.shape_words = words.size();
     begin_range<true>(*shared, *buffer, range, selected);
   } else {
     begin_range<true>(*shared, *buffer, range, selected);

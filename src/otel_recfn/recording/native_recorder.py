@@ -57,18 +57,17 @@ class NativeRecorder:
 
     def drain(self, *, close_open: bool = False) -> Batch:
         """See Recorder.drain."""
-        from otel_recfn.model.batch import Batch, Opened, SpanContextRef
+        from otel_recfn.model.batch import Batch, SpanContextRef
+        from otel_recfn.recording.native_columns import OpenedColumns, columns
 
-        raw = _native.drain(close_open, self._epoch, len(self._names))
-        columns, epoch, new_names, threads, contexts, opened = raw
+        rows, opened, epoch, new_names, threads, contexts = _native.drain(close_open, self._epoch, len(self._names))
         self._take_names(epoch, new_names)
-        names = self._names
         return Batch(
-            **_as_arrays(columns),
-            names=names,
+            **columns(rows),
+            names=self._names,
             threads=self._thread_infos(threads),
             contexts=[SpanContextRef(high << 64 | low, span_id, flags) for high, low, span_id, flags in contexts],
-            opened=[Opened(row[0], names[row[1]], *row[2:]) for row in opened],
+            opened=OpenedColumns(opened, self._names),
         )
 
     def counters(self) -> RecorderCounters:
@@ -132,11 +131,3 @@ def _read_words(reader: Callable[[], ContextReading | None]) -> tuple[int, int, 
         return None
     trace_id, span_id, flags, enclosing = reading
     return trace_id >> 64, trace_id & _LOW_64, span_id, flags, enclosing
-
-
-def _as_arrays(columns: dict[str, Any]) -> dict[str, Any]:
-    import numpy as np
-
-    from otel_recfn.model.batch import COLUMN_TYPES
-
-    return {name: np.frombuffer(columns[name], dtype=dtype) for name, dtype in COLUMN_TYPES.items()}

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.model.batch import Batch, Event, ThreadInfo
+from otel_recfn.model.batch import COLUMN_TYPES, Batch, Event, ThreadInfo
 from otel_recfn.model.events import EventFlag, EventKind, EventSource
 from otel_recfn.model.scope import RecordScope
+
+Tids = NDArray[np.uint64]
+Times = NDArray[np.int64]
 
 
 def trace_tid(thread: ThreadInfo) -> int:
@@ -26,19 +30,13 @@ def trace_tid(thread: ThreadInfo) -> int:
 
 def encode_events_in_python(batch: Batch, rows: NDArray[np.int64], pid: int, base_ns: int) -> bytes:
     """``rows`` of the batch as events, in that order."""
-    events = list(batch.events())
-    chunks = (chunk for row in rows.tolist() for chunk in _event(events[row], pid, base_ns))
+    chosen = replace(batch, **{column: getattr(batch, column)[rows] for column in COLUMN_TYPES})
+    chunks = (chunk for event in chosen.events() for chunk in _event(event, pid, base_ns))
     return "".join(f",\n{{{chunk}}}" for chunk in chunks).encode("ascii")
 
 
 def encode_flows_in_python(
-    from_tid: NDArray[np.uint64],
-    from_ns: NDArray[np.int64],
-    to_tid: NDArray[np.uint64],
-    to_ns: NDArray[np.int64],
-    first_id: int,
-    pid: int,
-    base_ns: int,
+    from_tid: Tids, from_ns: Times, to_tid: Tids, to_ns: Times, first_id: int, pid: int, base_ns: int
 ) -> bytes:
     """One arrow per row, from the start of a forward slice to the start of its backward slice, numbered from ``first_id``."""
     chunks = []
@@ -117,7 +115,14 @@ def _microseconds(nanoseconds: int) -> str:
 
 
 try:
-    from otel_recfn._native import encode_chrome_events as encode_events
-    from otel_recfn._native import encode_chrome_flows as encode_flows
+    from otel_recfn import _native as native
 except ImportError:  # no compiler where this was installed
-    encode_events, encode_flows = encode_events_in_python, encode_flows_in_python
+    native = None
+
+encode_events: Callable[[Batch, NDArray[np.int64], int, int], bytes]
+encode_events = getattr(native, "encode_chrome_events", encode_events_in_python)
+"""Rows of a batch, a process id and ``base_ns`` to bytes."""
+
+encode_flows: Callable[[Tids, Times, Tids, Times, int, int, int], bytes]
+encode_flows = getattr(native, "encode_chrome_flows", encode_flows_in_python)
+"""Threads and times from and to, the first arrow's id, a process id and ``base_ns`` to bytes."""

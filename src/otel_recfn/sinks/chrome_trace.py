@@ -1,9 +1,10 @@
 """Chrome trace files: what chrome://tracing, Perfetto and HolisticTraceAnalysis read, written while the program runs.
 
 The file has the form of torch.profiler's: an object with ``schemaVersion``, ``distributedInfo`` and ``traceEvents``. After
-every batch it is whole, valid JSON (``whole_file.py``). Times are microseconds with three decimals since ``baseTimeNanoseconds``, the
-start of a three-month window, as in torch.profiler's files: readers take a number for a double, which holds nanoseconds of
-three months, but of the Unix epoch only quarters of a microsecond, and files of the same window share their time axis.
+every batch it is whole, valid JSON (``whole_file.py``). Times are microseconds with three decimals since
+``baseTimeNanoseconds``, the start of a three-month window, as in torch.profiler's files: readers take a number for a double,
+which holds the nanoseconds of three months, but of the Unix epoch only quarters of a microsecond; and files of the same window
+share their time axis.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class ChromeTraceSink:
         self._closed = True
 
     def counters(self) -> Mapping[str, int]:
-        """Events and forward-backward arrows in the file, bytes appended to it, and events of batches that failed."""
+        """Events and forward-backward arrows in the file, its size, and events of batches that failed."""
         return dict(self._counts)
 
     def after_fork_in_child(self) -> ChromeTraceSink:
@@ -146,28 +147,23 @@ class ChromeTraceSink:
 
     def _open_beside(self, head: bytes) -> WholeFile:
         self.path = _path_of_process(self._asked_path)
-        log.warning("%s is being written by another process; this one writes %s", self._asked_path, self.path)
+        log.warning("%s is being written already; process %d writes %s", self._asked_path, self._pid, self.path)
         return WholeFile(self.path, head, self._stream.tail())
 
     def _write(self, batch: Batch) -> None:
         if self._file is None:
             self._file = self._open()
-        size = self._append(self._file, self._thread_events(batch))
+        self._file.append(self._stream.put(self._thread_events(batch)))
         rows = np.argsort(batch.event_id).astype(np.int64)  # order of begin in each thread: a parent before its children
         for first in range(0, len(rows), ROWS_AT_ONCE):
             events = encode_events(batch, rows[first : first + ROWS_AT_ONCE], self._pid, self._base_ns)
-            size += self._append(self._file, events)
+            self._file.append(self._stream.put(events))
         arrows = _arrows(batch, self._links.match(batch))
         first_id = self._counts["flows_written"] + 1
-        size += self._append(self._file, encode_flows(*arrows, first_id, self._pid, self._base_ns))
-        self._file.show(self._stream.tail())
-        for key, value in (("events_written", len(batch)), ("flows_written", len(arrows[0])), ("bytes_written", size)):
-            self._counts[key] += value
-
-    def _append(self, file: WholeFile, text: bytes) -> int:
-        data = self._stream.put(text)
-        file.append(data)
-        return len(data)
+        self._file.append(self._stream.put(encode_flows(*arrows, first_id, self._pid, self._base_ns)))
+        self._counts["bytes_written"] = self._file.show(self._stream.tail())
+        self._counts["events_written"] += len(batch)
+        self._counts["flows_written"] += len(arrows[0])
 
     def _thread_events(self, batch: Batch) -> bytes:
         """The names of the threads that are new in the batch, or have another name than before."""

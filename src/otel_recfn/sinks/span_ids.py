@@ -51,7 +51,7 @@ def span_ids(event_ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
     mixed: NDArray[np.uint64] = event_ids ^ np.uint64(_key)
     for factor in _FACTORS:
         mixed = (mixed ^ mixed >> np.uint64(_HALF)) * np.uint64(factor)
-    mixed = mixed ^ mixed >> np.uint64(_HALF)
+    mixed ^= mixed >> np.uint64(_HALF)
     return mixed
 
 

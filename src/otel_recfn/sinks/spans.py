@@ -149,6 +149,7 @@ class SpansSink:
         self, batch: Batch, fates: NDArray[np.uint8], links: Mapping[int, ForwardRange], rows: NDArray[np.int64]
     ) -> None:
         counted = np.bincount(fates[rows], minlength=_ROOTLESS + 1).tolist()
+        self._make_room(counted[_IN_SPAN] + counted[_ROOTLESS])
         self._counts["rows"] += len(rows)
         self._counts["other_kinds"] += counted[_OTHER_KIND]
         self._counts["suppressed"] += counted[_SUPPRESSED]
@@ -188,16 +189,19 @@ class SpansSink:
             return
         for first in range(0, len(finished), self._chunk_size):
             spans = [mapper.root_span(trace) for trace in finished[first : first + self._chunk_size]]
+            self._make_room(len(spans))
             self._counts["roots"] += len(spans)
             self._hand(spans)
 
+    def _make_room(self, spans: int) -> None:
+        """Before any of them is counted: an exporter that hangs is waited for here."""
+        if self._unflushed + spans > self._chunk_size:
+            self._force_flush(CHUNK_TIMEOUT_S)
+
     def _hand(self, spans: list[ReadableSpan]) -> None:
-        """At most a chunk, after making room for it."""
         target = self._target
         if target is None:
             return
-        if self._unflushed + len(spans) > self._chunk_size:
-            self._force_flush(CHUNK_TIMEOUT_S)
         self._unflushed += len(spans)
         self._counts["spans"] += len(spans)
         if not self._watch.watching:

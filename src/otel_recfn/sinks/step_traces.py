@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -127,6 +128,7 @@ class StepTraces:
             rootless_contexts: indices of the contexts without a span.
             target: asked for each new trace.
         """
+        self._forget_oldest_roots()
         begins = [
             _TopLevel(one.event_id, one.name, one.source, one.start_ns, batch.threads[one.thread])
             for one in batch.opened
@@ -178,7 +180,7 @@ class StepTraces:
             trace.module_calls += 1
         thread.last_root, thread.after_step = begin.event_id, _is_step(begin)
         trace.trains = trace.trains or thread.after_step
-        self._remember(begin.event_id, trace)
+        self._roots[begin.event_id] = trace
 
     def _start_trace(self, thread: _Thread, begin: _TopLevel, target: SpanTarget) -> StepTrace:
         """What the sampler sees as name is what is known now: the root span's own name is decided at its end."""
@@ -245,10 +247,11 @@ class StepTraces:
                 self._end_trace(self._threads.pop(next(iter(self._threads))))
         return thread
 
-    def _remember(self, root: int, trace: StepTrace) -> None:
-        self._roots[root] = trace
-        if len(self._roots) > MAX_REMEMBERED_ROOTS:
-            del self._roots[next(iter(self._roots))]
+    def _forget_oldest_roots(self) -> None:
+        """Before a batch, so that all roots of a batch are known while its rows are mapped."""
+        surplus = len(self._roots) - MAX_REMEMBERED_ROOTS
+        for root in list(islice(self._roots, max(0, surplus))):
+            del self._roots[root]
 
     def _end_trace(self, thread: _Thread) -> None:
         trace, thread.current = thread.current, None

@@ -3,7 +3,8 @@
 Closing brackets and checksums stand at the end of a file, so appending means overwriting them. A kill in the middle of that one
 write cuts it: tried, Linux stops between two pages of a ``pwrite``. So there are two copies. The one under the file's name is
 never written to; the hidden one (``.<name>.next``) takes the new content and the new end, then they swap names by ``rename``,
-which is atomic, and the one that is now hidden catches up at the next turn. The price is that all is written twice.
+which is atomic, and the one that is now hidden catches up at the next turn. The price is that all is written twice, unless
+the file system shares extents.
 
     append  ──► hidden copy        show ──► tail to the hidden copy, swap names
 """
@@ -19,7 +20,7 @@ COPY_BYTES = 1 << 20
 
 
 class FileInUseError(OSError):
-    """Another process writes the file."""
+    """Someone else writes the file: another process, or another WholeFile of this one."""
 
 
 class _Copy:
@@ -44,7 +45,7 @@ class _Copy:
 
     def catch_up(self, other: _Copy) -> None:
         while self.length < other.length:
-            self.append(os.pread(other.fd, min(COPY_BYTES, other.length - self.length), self.length))
+            self.length += _copy(other.fd, self.fd, self.length, other.length - self.length)
 
 
 class WholeFile:
@@ -56,7 +57,7 @@ class WholeFile:
         tail: its end.
 
     Raises:
-        FileInUseError: another process has the file open through this class.
+        FileInUseError: someone else has the file open through this class.
         OSError: the file cannot be made.
     """
 
@@ -73,17 +74,19 @@ class WholeFile:
         """Add to the content, unseen."""
         self._caught_up().append(data)
 
-    def show(self, tail: bytes) -> None:
-        """Let the file be what was appended so far, followed by ``tail``."""
+    def show(self, tail: bytes) -> int:
+        """Let the file be what was appended so far, followed by ``tail``; gives its size."""
         hidden = self._caught_up()
         hidden.finish(tail)
         self._swap_names()
         self._shown, self._hidden = hidden, self._shown
+        return hidden.length + len(tail)
 
     def close(self) -> None:
         """Leave what is shown, and nothing else."""
         if self._hidden is not None:
             self._hidden_path.unlink(missing_ok=True)
+            self._spare_path.unlink(missing_ok=True)
         self.close_in_child()
 
     def close_in_child(self) -> None:
@@ -115,9 +118,24 @@ def _lock(fd: int, path: Path) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise FileInUseError(error.errno, "another process is writing it", str(path)) from None
+        raise FileInUseError(error.errno, "it is being written already", str(path)) from None
     except OSError:
         return  # a file system without locks
+
+
+def _copy(source: int, target: int, offset: int, count: int) -> int:
+    """Copy some of ``count`` bytes from an offset to the same one; gives how many."""
+    try:
+        copied = os.copy_file_range(source, target, count, offset, offset)  # no second copy on disk where extents are shared
+    except (AttributeError, OSError):
+        copied = 0
+    if not copied:
+        data = os.pread(source, min(COPY_BYTES, count), offset)
+        if not data:
+            raise OSError("the file is shorter than what was written to it; leave it alone while it is written")
+        _write_at(target, data, offset)
+        copied = len(data)
+    return copied
 
 
 def _write_at(fd: int, data: bytes, offset: int) -> None:

@@ -14,11 +14,13 @@ from types import ModuleType
 
 import wrapt
 
+from otel_recfn.sources.fork_safe_lock import ForkSafeLock
+
 log = logging.getLogger("otel_recfn")
 
 POLL_SECONDS = 0.02
 
-_lock = threading.Lock()
+_lock = ForkSafeLock()
 _waiting: list[_Waiting] = []
 _hook_registered = False
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import heapq
-import threading
 import weakref
 from collections import deque
 from itertools import count
 from typing import Any
 
+from otel_recfn.sources.fork_safe_lock import ForkSafeLock
 from otel_recfn.sources.weak_identity import WeakIdentityMap
 
 
@@ -24,7 +24,7 @@ class InstanceNames:
         self._names: WeakIdentityMap[tuple[str, int, str]] = WeakIdentityMap(on_death=self._note_gone)
         self._next: dict[str, count[int]] = {}
         self._free: dict[str, list[int]] = {}
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
 
     def name(self, module: object) -> str:
         """The name of this instance, the same as long as it lives."""

@@ -41,7 +41,7 @@ FLAGS = ("-O3", "-fPIC", "-fvisibility=hidden", "-DNDEBUG") + (
     ("-dynamiclib", "-undefined", "dynamic_lookup") if MACOS else ("-shared", "-ftls-model=initial-exec")
 )
 STANDARDS = ("-std=c++17", "-std=c++20")
-"""In the order in which they are tried: the headers of a later torch may ask for the second."""
+"""In the order in which they are tried: the headers up to torch 2.13 take the first, later ones need the second."""
 COMPILERS = ("c++", "g++", "clang++")
 COMPILE_SECONDS = 300
 KEPT_OBSERVERS = 5
@@ -219,16 +219,16 @@ def _compile_into(cache: Path, torch: TorchInstallation, compiler: list[str]) ->
 
 
 def _compile(compiler: list[str], torch: TorchInstallation, output: Path) -> None:
+    complaints = []
     for standard in STANDARDS:
         command = [*compiler, standard, *_arguments(torch, output)]
         complaint = _run(command)
         if complaint is None:
             return
-        if not re.search(r"C\+\+ ?20", complaint, re.IGNORECASE):
-            break
+        complaints.append(f"$ {shlex.join(command)}\n{complaint[-1500:].strip()}")
     raise ObserverUnavailable(
-        f"compiling the observer for torch {torch.version} failed; the command and the end of what it said are below. "
-        f"Try another compiler with CXX=..., {BUILD_AHEAD}.\n{shlex.join(command)}\n{(complaint or '')[-2000:].strip()}"
+        f"compiling the observer for torch {torch.version} failed; the commands and the end of what they said are below. "
+        f"Try another compiler with CXX=..., {BUILD_AHEAD}.\n" + "\n".join(complaints)
     )
 
 

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import functools
 import logging
-import threading
 from collections.abc import Callable
 from typing import Any
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
+from opentelemetry.context.context import Context
 
 from otel_recfn.model import trace_states
 from otel_recfn.model.events import ContextFlag
 from otel_recfn.record_function.async_range import enclosing_event_id
 from otel_recfn.recording.protocol import ContextReading, Recorder
+from otel_recfn.sources.fork_safe_lock import ForkSafeLock
 
 log = logging.getLogger("otel_recfn")
 
@@ -30,12 +31,20 @@ SUPPRESSION_KEYS = tuple(
 """The two that ``opentelemetry.instrumentation.utils.is_instrumentation_enabled`` asks for."""
 
 
+def suppressed_context() -> Context:
+    """The current context with instrumentation suppressed: for threads of ours, whose exports must not be traced."""
+    context = otel_context.get_current()
+    for key in SUPPRESSION_KEYS:
+        context = otel_context.set_value(key, True, context)
+    return context
+
+
 class ContextWatcher:
     """Reads the current context, and tells the recorder when a thread's has changed."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._patches: list[_Patch] = []
         self._read_failed = False
 

@@ -22,7 +22,6 @@ import re
 import sys
 import threading
 import warnings
-import weakref
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -31,7 +30,9 @@ from otel_recfn.model.error_text import error_text
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.recording.protocol import Recorder
+from otel_recfn.sources.fork_safe_lock import ForkSafeLock
 from otel_recfn.sources.module_names import InstanceNames, ModulePaths
+from otel_recfn.sources.weak_identity import WeakIdentityMap
 
 log = logging.getLogger("otel_recfn")
 
@@ -74,14 +75,14 @@ class ModuleRanges:
         self._names, self._paths = InstanceNames(), ModulePaths()
         self._handles: list[Any] = []
         self._thread = threading.local()
-        self._stacks: weakref.WeakSet[_ThreadStack] = weakref.WeakSet()
-        self._lock = threading.Lock()
+        self._stacks: WeakIdentityMap[None] = WeakIdentityMap()
+        self._lock = ForkSafeLock()
 
     def install(self) -> None:
         """Set the hooks. torch must have been imported; a second call does nothing."""
         with self._lock:
             if not self._handles:
-                self._handles = [_NoCompileWarning(), *_set_hooks(self)]
+                self._handles = [*_set_hooks(self), _NoCompileWarning()]
 
     def remove(self) -> None:
         """Take the hooks away. The ranges of calls that are still running, in any thread, end now: no hook will end them."""
@@ -89,7 +90,7 @@ class ModuleRanges:
             handles, self._handles = self._handles, []
             for handle in handles:
                 handle.remove()
-            for stack in list(self._stacks):
+            for stack in self._stacks.living():
                 calls, stack.calls = stack.calls, []
                 for call in reversed(calls):
                     self._recorder.end(call.event_id)
@@ -135,8 +136,7 @@ class ModuleRanges:
         stack: _ThreadStack | None = getattr(self._thread, "stack", None)
         if stack is None:
             stack = self._thread.stack = _ThreadStack()
-            with self._lock:
-                self._stacks.add(stack)
+            self._stacks.set(stack, None)
         return stack.calls
 
     def _live_calls(self, frame: FrameType) -> list[_Call]:
@@ -184,8 +184,9 @@ def _is_below(frame: FrameType, top: FrameType) -> bool:
 
 def _set_hooks(ranges: ModuleRanges) -> list[Any]:
     """The hooks are plain functions whose first line is all that torch.compile and torch.export see of them."""
-    torch: Any = sys.modules["torch"]  # imported by the program, not by us
-    modules, optimizers = torch.nn.modules.module, torch.optim.optimizer
+    # These came with `import torch`, which the program has done.
+    modules: Any = sys.modules["torch.nn.modules.module"]
+    optimizers: Any = sys.modules["torch.optim.optimizer"]
     module_pre, step_pre = _pre_hook(ranges, ranges.enter_module), _pre_hook(ranges, ranges.enter_step)
     post = _post_hook(ranges)
     return [

@@ -8,13 +8,13 @@ from __future__ import annotations
 import ctypes
 import logging
 import sys
-import threading
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from otel_recfn.model.errors import RecfnError
 from otel_recfn.recording.protocol import Recorder
 from otel_recfn.sources import observer_build
+from otel_recfn.sources.fork_safe_lock import ForkSafeLock
 from otel_recfn.sources.observer_build import ObserverUnavailable
 
 log = logging.getLogger("otel_recfn")
@@ -46,7 +46,7 @@ class _Loaded(NamedTuple):
     path: Path
 
 
-_loading = threading.Lock()
+_loading = ForkSafeLock()
 _loaded: _Loaded | None = None
 _warned: set[str] = set()
 
@@ -59,10 +59,26 @@ class TorchObserver:
         self._enabled = False
         self._reason = ""
 
-    def enable(self, record_shapes: bool) -> bool:
-        """Observe from now on, also to change ``record_shapes``. Where that can't be, warns once and returns False."""
+    @property
+    def enabled(self) -> bool:
+        """Whether operators are announced to the recorder now."""
+        return self._enabled
+
+    def prepare(self) -> bool:
+        """What takes long: build and load the library. Where that can't be, warns once and returns False."""
         try:
             self.ensure_loaded()
+        except (RecfnError, OSError) as error:
+            self._reason = str(error)
+            _warn_once(f"PyTorch operators are not observed, everything else is: {error}")
+            return False
+        return True
+
+    def enable(self, record_shapes: bool) -> bool:
+        """Observe from now on, also to change ``record_shapes``. Where that can't be, warns once and returns False."""
+        if not self.prepare():
+            return False
+        try:
             _call(_library(), "recfn_observer_enable", int(record_shapes))
         except (RecfnError, OSError) as error:
             self._reason = str(error)

@@ -24,6 +24,10 @@ class WeakIdentityMap(Generic[V]):
     def __len__(self) -> int:
         return len(self._entries)
 
+    def living(self) -> list[Any]:
+        """The keys that live now."""
+        return [key for reference, _ in list(self._entries.values()) if (key := reference()) is not None]
+
     def get(self, key: object) -> V | None:
         """The value of this very object, or None."""
         entry = self._entries.get(id(key))

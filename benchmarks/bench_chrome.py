@@ -1,0 +1,158 @@
+"""Chrome events per second: this package's sink and Kineto's export of the same training run, all in one process.
+
+    python benchmarks/bench_chrome.py [operators]
+
+Kineto profiles a small model and exports; its events become batches, as the drain hands them over, and are written by our
+sink. Every side takes its turn in each round; the medians are printed, of wall clock and of processor time, which a busy
+machine disturbs less. "Encoded only" is the native encoder without links, arrows and file. Compressing costs zlib's time.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+import numpy as np
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from batches import MAIN_THREAD, WORKER_THREAD, make_batch
+from otel_recfn.model.batch import Batch
+from otel_recfn.model.events import make_event_id
+from otel_recfn.model.scope import RecordScope
+from otel_recfn.sinks import chrome_encoder, chrome_trace
+
+ROUNDS = 5
+ROWS_PER_BATCH = 20_000
+
+
+def profiled_training(operators: int) -> Any:
+    """A finished profile with about this many events."""
+    layers = [layer for _ in range(4) for layer in (torch.nn.Linear(8, 8), torch.nn.ReLU())]
+    model, data = torch.nn.Sequential(*layers), torch.randn(4, 8)
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True, acc_events=True) as finished:
+        for _ in range(max(1, operators // 190)):
+            with record_function("step"):
+                model(data).sum().backward()
+    return finished
+
+
+def batches_of(trace: Path) -> list[Batch]:
+    """Kineto's file as sealed batches: rows in order of their ends, thread ids as in RecordFunction."""
+    content = json.loads(trace.read_text())
+    slices = [event for event in content["traceEvents"] if event["ph"] == "X" and event["cat"] in ("cpu_op", "user_annotation")]
+    main_tid = slices[0]["tid"]
+    base_ns = content["baseTimeNanoseconds"]
+    rows = sorted((_row(event, main_tid, base_ns) for event in slices), key=lambda row: row["end_ns"])
+    return [make_batch(rows[first : first + ROWS_PER_BATCH]) for first in range(0, len(rows), ROWS_PER_BATCH)]
+
+
+def _row(event: dict[str, Any], main_tid: int, base_ns: int) -> dict[str, Any]:
+    args, thread = event["args"], MAIN_THREAD if event["tid"] == main_tid else WORKER_THREAD
+    start_ns = base_ns + round(event["ts"] * 1000)
+    engine = event["name"].startswith("autograd::engine")
+    backward = args.get("Fwd thread id", 0) and not engine
+    operator = RecordScope.BACKWARD_FUNCTION if backward else RecordScope.FUNCTION
+    return {
+        "event_id": make_event_id(thread.number, args["Ev Idx"] + 1),
+        "name": event["name"],
+        "scope": RecordScope.USER_SCOPE if event["cat"] == "user_annotation" else operator,
+        "start_ns": start_ns,
+        "end_ns": start_ns + round(event["dur"] * 1000),
+        "thread": thread,
+        "sequence_nr": args.get("Sequence number", -1),
+        "forward_thread_id": args.get("Fwd thread id", 0),
+        "handle": args["External id"],
+        "shapes": json.dumps(args.get("Input Dims", []), separators=(",", ":")),
+        "dtypes": json.dumps(args.get("Input type", []), separators=(",", ":")),
+    }
+
+
+def write(batches: list[Batch], path: Path) -> None:
+    """All batches through a sink."""
+    sink = chrome_trace.ChromeTraceSink(path)
+    for batch in batches:
+        sink.write(batch)
+    sink.close(1.0)
+
+
+def write_with_twin(batches: list[Batch], path: Path) -> None:
+    """The same with the Python encoder."""
+    encoders = chrome_trace.encode_events, chrome_trace.encode_flows
+    chrome_trace.encode_events = chrome_encoder.encode_events_in_python
+    chrome_trace.encode_flows = chrome_encoder.encode_flows_in_python
+    try:
+        write(batches, path)
+    finally:
+        chrome_trace.encode_events, chrome_trace.encode_flows = encoders
+
+
+def encode_only(batches: list[Batch]) -> None:
+    """The native encoder, nothing written."""
+    for batch in batches:
+        rows = np.argsort(batch.event_id).astype(np.int64)
+        for first in range(0, len(rows), chrome_trace.ROWS_AT_ONCE):
+            chrome_encoder.encode_events(batch, rows[first : first + chrome_trace.ROWS_AT_ONCE], 1, 0)
+
+
+class Cost(NamedTuple):
+    """Seconds that a call took."""
+
+    wall: float
+    cpu: float
+
+
+def cost(work: Callable[[], object]) -> Cost:
+    """Of one call."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    work()
+    return Cost(time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def one_round(operators: int, batches: list[Batch], place: Path) -> dict[str, Cost]:
+    """Every side once. Kineto saves a profile only once, so it gets new ones, whose making does not count."""
+    profiles = [profiled_training(operators) for _ in range(2)]
+    return {
+        "Kineto .json": cost(lambda: profiles[0].export_chrome_trace(str(place / "kineto.json"))),
+        "Kineto .json.gz": cost(lambda: profiles[1].export_chrome_trace(str(place / "kineto.json.gz"))),
+        "ours, encoded only": cost(lambda: encode_only(batches)),
+        "ours .json": cost(lambda: write(batches, place / "ours.json")),
+        "ours .json.gz": cost(lambda: write(batches, place / "ours.json.gz")),
+        "ours .json, Python twin": cost(lambda: write_with_twin(batches, place / "twin.json")),
+    }
+
+
+def report(taken: dict[str, list[Cost]], events: int) -> None:
+    """One line per side, with how many times faster than Kineto it is."""
+    medians = {name: Cost(*map(statistics.median, zip(*costs, strict=True))) for name, costs in taken.items()}
+    kineto = medians["Kineto .json"].wall
+    print(f"{events:,} events (slices), median of {ROUNDS} rounds")
+    print(f"{'':<28}{'ns/event':>10}{'cpu ns':>10}{'events/s':>14}{'x Kineto':>10}")
+    for name, (wall, cpu) in medians.items():
+        per_event = (wall / events * 1e9, cpu / events * 1e9)
+        print(f"{name:<28}{per_event[0]:>10,.0f}{per_event[1]:>10,.0f}{events / wall:>14,.0f}{kineto / wall:>10.2f}")
+
+
+def main() -> None:
+    """Measures every side in turns and prints the medians."""
+    operators = int(sys.argv[1]) if len(sys.argv) > 1 else 50_000
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        profiled_training(operators).export_chrome_trace(str(place / "kineto.json"))
+        batches = batches_of(place / "kineto.json")
+        rounds = [one_round(operators, batches, place) for _ in range(ROUNDS)]
+        report({name: [taken[name] for taken in rounds] for name in rounds[0]}, sum(map(len, batches)))
+        for name in ("kineto.json", "kineto.json.gz", "ours.json", "ours.json.gz"):
+            print(f"{name:<28}{(place / name).stat().st_size / 1e6:>10,.1f} MB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""Every test here runs on both recorders, and sees them through the protocol only.
+
+The native one is skipped, with its reason, where it isn't built; ``OTEL_RECFN_REQUIRE_NATIVE=1`` makes that a failure.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+from recording_helpers import Capture, Worker, reset, workers_of
+
+from otel_recfn.recording.protocol import Recorder
+
+
+@cache
+def native_recorder() -> Recorder:
+    """The one native recorder of this process: its state is the process's."""
+    from otel_recfn.recording import backend
+
+    chosen = backend.choose()
+    if chosen.kind == "native":
+        return chosen.recorder
+    from otel_recfn.recording.native_recorder import NativeRecorder
+
+    return NativeRecorder()
+
+
+def make_recorder(kind: str) -> Recorder:
+    if kind == "python":
+        from otel_recfn.recording.python_recorder import PythonRecorder
+
+        return PythonRecorder()
+    try:
+        return native_recorder()
+    except ImportError as error:
+        if os.environ.get("OTEL_RECFN_REQUIRE_NATIVE") == "1":
+            pytest.fail(f"OTEL_RECFN_REQUIRE_NATIVE=1, but the native recorder can't be imported: {error}")
+        pytest.skip(f"the native recorder can't be imported: {error}")
+
+
+@pytest.fixture(params=["python", "native"])
+def recorder(request: pytest.FixtureRequest) -> Iterator[Recorder]:
+    """A recorder that records nothing and holds nothing. Its counters and thread numbers may have a past."""
+    made = make_recorder(request.param)
+    reset(made)
+    yield made
+    reset(made)
+
+
+@pytest.fixture
+def capture(recorder: Recorder) -> Capture:
+    """The recorder, recording everything."""
+    return Capture(recorder)
+
+
+@pytest.fixture
+def workers(recorder: Recorder) -> Iterator[list[Worker]]:
+    """Threads that do one thing at a time, when told."""
+    with workers_of(3) as made:
+        yield made

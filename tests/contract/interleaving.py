@@ -1,0 +1,182 @@
+"""A model of the contract, small enough to be believed, and what drives a recorder and the model with the same steps.
+
+Steps run one after the other, each in its own thread, so the model knows exactly what must come out. Two things it leaves open,
+because a thread learns of what happened to its ranges elsewhere only at its next begin after the next drain: until then such a
+*ghost* may still lie on its stack, which can turn the range below it async, and an async ghost can hide what is below it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from recording_helpers import ASYNC, PARTIAL, Capture, Worker, check_laws
+
+from otel_recfn.model.batch import Event
+from otel_recfn.model.scope import ALL_SCOPES_MASK
+from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
+
+
+@dataclass(eq=False)
+class Range:
+    event_id: int
+    owner: int
+    parents: set[int]
+    """What may come out as the parent."""
+    roots: dict[int, int]
+    """The root, by parent."""
+    is_async: bool
+    ended: bool = False
+    partial: bool = False
+    must_be_async: bool = False
+    may_be_async: bool = False
+    ended_by: int = -1
+
+
+@dataclass
+class Thread:
+    stack: list[Range] = field(default_factory=list)
+    """Open ranges of this recording, and ghosts."""
+
+    def open_ranges(self) -> list[Range]:
+        return [item for item in self.stack if not item.ended]
+
+
+class Model:
+    """Takes the same steps as the recorder; a begin also takes the id that the recorder gave."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = [Thread() for _ in range(threads)]
+        self.ranges: dict[int, Range] = {}
+        self.dropped = 0
+
+    def open_ranges(self) -> list[Range]:
+        return [item for item in self.ranges.values() if not item.ended]
+
+    def begin(self, owner: int, event_id: int, is_async: bool) -> None:
+        if event_id == 0:
+            self.dropped += 1
+            return
+        thread = self.threads[owner]
+        roots = dict(self._enclosures(thread, event_id))
+        item = Range(event_id, owner, set(roots), roots, is_async, must_be_async=is_async)
+        thread.stack.append(item)
+        assert event_id not in self.ranges, "an id was given twice"
+        self.ranges[event_id] = item
+
+    def _enclosures(self, thread: Thread, event_id: int) -> list[tuple[int, int]]:
+        """(parent, root), one for each place that the ghosts leave open."""
+        real, seen = thread.open_ranges(), thread.stack
+        answers = [self._enclosure(real[-1] if real else None, event_id)]
+        hidden = next((item for item in reversed(seen) if not item.ended or item.is_async), None)
+        if hidden is not None and hidden.ended:
+            answers.append([(0, event_id)])
+        return [answer for each in answers for answer in each]
+
+    @staticmethod
+    def _enclosure(top: Range | None, event_id: int) -> list[tuple[int, int]]:
+        if top is None or top.is_async:
+            return [(0, event_id)]
+        return [(top.event_id, root) for root in set(top.roots.values())]
+
+    def end(self, ender: int, item: Range) -> None:
+        if item.ended:
+            return
+        thread = self.threads[item.owner]
+        item.ended, item.ended_by = True, ender
+        if ender != item.owner:
+            item.must_be_async = True  # and it stays on the stack, a ghost
+            return
+        above = thread.stack[thread.stack.index(item) + 1 :]
+        item.must_be_async |= any(not other.ended for other in above)
+        item.may_be_async = bool(above)
+        thread.stack.remove(item)
+
+    def close_open(self) -> None:
+        for item in self.open_ranges():
+            item.ended = item.partial = True
+            item.ended_by = item.owner
+
+
+class Driver:
+    """Runs steps on a capture with real threads."""
+
+    def __init__(self, capture: Capture, workers: list[Worker]) -> None:
+        self.capture, self.workers, self.model = capture, workers, Model(len(workers))
+
+    def begin(self, worker: int, is_async: bool = False) -> None:
+        event_id = self.workers[worker].call(self.capture.begin, f"worker {worker}", int(ASYNC) if is_async else 0)
+        self.model.begin(worker, event_id, is_async)
+
+    def end_innermost(self, worker: int) -> None:
+        open_ranges = self.model.threads[worker].open_ranges()
+        if open_ranges:
+            self._end(worker, open_ranges[-1])
+
+    def end_any(self, worker: int, which: int) -> None:
+        """Out of order, or on another thread, or once more."""
+        known = list(self.model.ranges.values())
+        if known:
+            self._end(worker, known[which % len(known)])
+
+    def end_open(self, worker: int, which: int) -> None:
+        known = self.model.open_ranges()
+        if known:
+            self._end(worker, known[which % len(known)])
+
+    def burst(self, worker: int, count: int) -> None:
+        def run() -> list[int]:
+            ids = []
+            for _ in range(count):
+                ids.append(self.capture.begin("burst"))
+                self.capture.end(ids[-1])
+            return ids
+
+        for event_id in self.workers[worker].call(run):
+            self.model.begin(worker, event_id, False)
+            if event_id:
+                self.model.end(worker, self.model.ranges[event_id])
+
+    def drain(self) -> None:
+        self.capture.drain()
+
+    def seal(self) -> None:
+        self.capture.drain(close_open=True)
+        self.model.close_open()
+
+    def restart(self) -> None:
+        """A capture ends and the next begins."""
+        self.capture.recorder.stop()
+        self.seal()
+        self.capture.recorder.start(ALL_SCOPES_MASK, DEFAULT_BUFFER_BYTES)
+
+    def _end(self, worker: int, item: Range) -> None:
+        self.workers[worker].call(self.capture.end, item.event_id)
+        self.model.end(worker, item)
+
+    def check(self) -> None:
+        """The final drain, and everything that came out against the model."""
+        self.capture.finish()
+        self.model.close_open()
+        rows = self.capture.rows()
+        check_laws(rows, self.capture.opened())
+        by_id = {row.event_id: row for row in rows}
+        assert set(by_id) == set(self.model.ranges), "not every recorded range came out"
+        for event_id, item in self.model.ranges.items():
+            _check_row(by_id[event_id], item, by_id)
+        counters = self.capture.counters()
+        assert (counters.recorded, counters.dropped) == (len(rows), self.model.dropped)
+        assert {item.event_id for item in self.capture.opened()} == {row.event_id for row in rows if row.parent == 0}
+
+
+def _check_row(row: Event, item: Range, by_id: dict[int, Event]) -> None:
+    assert row.parent in item.parents
+    assert row.root == (by_id[row.parent].root if row.parent else row.event_id)
+    assert bool(row.flags & PARTIAL) == item.partial
+    if item.must_be_async:
+        assert row.flags & ASYNC
+    elif not item.may_be_async:
+        assert not row.flags & ASYNC
+    if item.ended_by == item.owner:
+        assert row.end_thread == row.thread
+    else:
+        assert row.end_thread.number != row.thread.number

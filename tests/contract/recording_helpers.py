@@ -1,0 +1,174 @@
+"""What the contract tests are written in: a capture, threads that take orders, and the laws that every drain obeys."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from otel_recfn.model.batch import Batch, Event, Opened
+from otel_recfn.model.events import EventFlag, EventSource
+from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
+from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, ContextReading, Recorder, RecorderCounters
+
+T = TypeVar("T")
+
+USER, SOURCE = int(RecordScope.USER_SCOPE), int(EventSource.RECORD_FUNCTION)
+ASYNC, ERROR, PARTIAL = EventFlag.ASYNC, EventFlag.ERROR, EventFlag.PARTIAL
+
+
+def reset(recorder: Recorder) -> None:
+    """As new, but for counters and thread numbers."""
+    recorder.stop()
+    recorder.set_context_reader(None)
+    recorder.drain(close_open=True)
+
+
+def difference(now: RecorderCounters, before: RecorderCounters) -> RecorderCounters:
+    return RecorderCounters(*(a - b for a, b in zip(now, before, strict=True)))
+
+
+class Capture:
+    """A recording from here on, and what came out of it."""
+
+    def __init__(self, recorder: Recorder, buffer_bytes: int = DEFAULT_BUFFER_BYTES) -> None:
+        self.recorder = recorder
+        self._before = recorder.counters()
+        self.batches: list[Batch] = []
+        recorder.start(ALL_SCOPES_MASK, buffer_bytes)
+
+    def begin(self, name: str = "range", flags: int = 0, module: str = "") -> int:
+        return self.recorder.begin(name, USER, SOURCE, module, flags)
+
+    def end(self, event_id: int, error: str = "") -> None:
+        self.recorder.end(event_id, error)
+
+    def drain(self, *, close_open: bool = False) -> list[Event]:
+        """The rows of one drain."""
+        self.batches.append(self.recorder.drain(close_open=close_open))
+        return list(self.batches[-1].events())
+
+    def finish(self) -> list[Event]:
+        """The rows of the final drain."""
+        self.recorder.stop()
+        return self.drain(close_open=True)
+
+    def rows(self) -> list[Event]:
+        """Everything that was drained, in order."""
+        return [event for batch in self.batches for event in batch.events()]
+
+    def opened(self) -> list[Opened]:
+        return [opened for batch in self.batches for opened in batch.opened]
+
+    def counters(self) -> RecorderCounters:
+        """Since this capture began."""
+        return difference(self.recorder.counters(), self._before)
+
+
+class Worker:
+    """A thread that runs what it is given, one call at a time: the caller decides the interleaving."""
+
+    _numbers = itertools.count(1)
+
+    def __init__(self) -> None:
+        self._orders: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+        self.thread = threading.Thread(target=self._obey, name=f"worker-{next(self._numbers)}", daemon=True)
+        self.thread.start()
+
+    def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        self._orders.put(lambda: function(*args, **kwargs))
+        result, error = self._answers.get(timeout=60)
+        if error is not None:
+            raise error
+        return result
+
+    def stop(self) -> None:
+        self._orders.put(None)
+        self.thread.join(60)
+
+    def _obey(self) -> None:
+        while (order := self._orders.get()) is not None:
+            try:
+                self._answers.put((order(), None))
+            except BaseException as error:  # raised again in the caller
+                self._answers.put((None, error))
+
+
+@contextmanager
+def workers_of(count: int) -> Iterator[list[Worker]]:
+    workers = [Worker() for _ in range(count)]
+    try:
+        yield workers
+    finally:
+        for worker in workers:
+            worker.stop()
+
+
+class Reader:
+    """A context reader that says what a test wants."""
+
+    def __init__(self, reading: ContextReading | None = None) -> None:
+        self.reading = reading
+        self.threads: list[int] = []
+
+    def __call__(self) -> ContextReading | None:
+        self.threads.append(threading.get_ident())
+        return self.reading
+
+
+def by_name(rows: Iterable[Event]) -> dict[str, Event]:
+    found: dict[str, Event] = {}
+    for row in rows:
+        assert row.name not in found, f"{row.name} came out twice"
+        found[row.name] = row
+    return found
+
+
+def check_laws(rows: list[Event], opened: list[Opened] | None = None) -> None:
+    """What holds for all rows of a capture, whatever happened."""
+    position = {row.event_id: index for index, row in enumerate(rows)}
+    assert len(position) == len(rows), "a range came out twice"
+    by_id = {row.event_id: row for row in rows}
+    for row in rows:
+        assert row.start_ns <= row.end_ns
+        assert row.handle == row.event_id
+        parent = by_id.get(row.parent)
+        if parent is not None and not (row.flags | parent.flags) & ASYNC:
+            assert parent.start_ns <= row.start_ns
+            assert row.end_ns <= parent.end_ns
+            assert position[row.event_id] < position[parent.event_id], "a parent came out before its child"
+            assert row.thread.number == parent.thread.number
+            assert row.root == parent.root
+            assert row.context == parent.context
+        if row.parent == 0:
+            assert row.root == row.event_id
+    _check_slices(rows)
+    if opened is not None:
+        _check_opened(rows, opened)
+
+
+def _check_slices(rows: list[Event]) -> None:
+    """Synchronous ranges of one thread lie in each other or apart: a timeline can draw them as slices."""
+    ends: dict[int, list[Event]] = {}
+    for row in sorted(rows, key=lambda row: (row.start_ns, -row.end_ns)):
+        if row.flags & ASYNC:
+            continue
+        around = ends.setdefault(row.thread.number, [])
+        while around and around[-1].end_ns <= row.start_ns:
+            around.pop()
+        assert not around or row.end_ns <= around[-1].end_ns, f"{row.name} and {around[-1].name} overlap"
+        around.append(row)
+
+
+def _check_opened(rows: list[Event], opened: list[Opened]) -> None:
+    announced = {item.event_id: item for item in opened}
+    assert len(announced) == len(opened), "a range was announced twice"
+    tops = {row.event_id: row for row in rows if row.parent == 0}
+    assert set(announced) >= set(tops)
+    for event_id, row in tops.items():
+        assert (announced[event_id].name, announced[event_id].start_ns) == (row.name, row.start_ns)
+        assert announced[event_id].source == row.source

@@ -1,0 +1,111 @@
+"""What only the Python twin says about itself."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import weakref
+
+from recording_helpers import ASYNC, PARTIAL, Capture, workers_of
+
+from otel_recfn.recording import python_recorder
+from otel_recfn.recording.python_batch import clean_text
+from otel_recfn.recording.python_log import BYTES_PER_RANGE
+from otel_recfn.recording.python_recorder import PythonRecorder
+
+
+def test_recording_imports_no_numpy() -> None:
+    script = (
+        "import sys; from otel_recfn.recording.python_recorder import PythonRecorder\n"
+        "recorder = PythonRecorder(); recorder.start(1023, 1 << 20)\n"
+        "with recorder.record_function('range'): pass\n"
+        "assert 'numpy' not in sys.modules and 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_the_capacity_is_what_was_asked_for() -> None:
+    capture = Capture(PythonRecorder(), buffer_bytes=10 * BYTES_PER_RANGE)
+    for _ in range(15):
+        capture.end(capture.begin())
+    assert (capture.counters().recorded, capture.counters().dropped) == (10, 5)
+    capture.drain()
+    nested = [capture.begin() for _ in range(15)]
+    assert [bool(event_id) for event_id in nested] == [True] * 10 + [False] * 5
+
+
+def test_ends_that_find_their_queue_full_are_counted(monkeypatch) -> None:
+    monkeypatch.setattr(python_recorder, "MAX_REMOTE_ENDS", 2)
+    capture = Capture(PythonRecorder())
+    ids = [capture.begin() for _ in range(5)]
+    with workers_of(1) as [worker]:
+        worker.call(lambda: [capture.end(event_id) for event_id in reversed(ids)])
+    rows = capture.finish()
+    assert capture.counters().lost_ends == 3
+    assert [row.flags for row in rows] == [ASYNC, ASYNC, PARTIAL, PARTIAL, PARTIAL]
+
+
+def test_threads_may_share_one_object_at_once() -> None:
+    capture = Capture(PythonRecorder())
+    shared, gate = capture.recorder.record_function("shared"), threading.Barrier(2, timeout=60)
+
+    def work() -> None:
+        with shared:
+            gate.wait()
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(row.flags & ASYNC for row in capture.finish())
+
+
+def test_a_recorder_is_freed() -> None:
+    recorder = PythonRecorder()
+    recorder.start(1023, 1 << 20)
+    with recorder.record_function("range"):
+        pass
+    recorder.drain()
+    alive = weakref.ref(recorder)
+    del recorder
+    gc.collect()
+    assert alive() is None
+
+
+def test_state_of_threads_that_ended_is_freed() -> None:
+    recorder = PythonRecorder()
+    capture = Capture(recorder)
+    for _ in range(10):
+        thread = threading.Thread(target=lambda: capture.end(capture.begin()))
+        thread.start()
+        thread.join(60)
+    capture.drain()
+    assert not recorder._logs
+    assert recorder._pairing is not None
+    assert not recorder._pairing._threads
+
+
+def test_a_finalizer_that_records_in_the_middle_of_a_begin() -> None:
+    """Collected garbage may end and begin ranges anywhere, also inside our own begin."""
+    capture = Capture(PythonRecorder())
+
+    def inner_begins() -> None:
+        if len(ids) < 50:
+            ids.append(capture.begin("nested"))
+            capture.end(ids[-1])
+
+    ids: list[int] = []
+    capture.recorder.set_context_reader(inner_begins)
+    ids.append(capture.begin("outer"))
+    capture.end(ids[-1])
+    rows = capture.finish()
+    assert len({row.event_id for row in rows}) == len(rows) == capture.counters().recorded
+
+
+def test_text_is_cut_at_a_character() -> None:
+    assert clean_text("aä", 2) == "a"
+    assert clean_text("aä", 3) == "aä"
+    assert clean_text("\udcff", 3) == "\\ud"

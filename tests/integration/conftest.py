@@ -1,0 +1,109 @@
+"""An instrumentation that always ends, and what programs in processes of their own need."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import otel_recfn
+from otel_recfn import OtelRecordFunctionInstrumentor
+from otel_recfn.model.batch import Event
+from otel_recfn.recording import backend
+from otel_recfn.sinks.in_memory import InMemorySink
+
+SOURCE = Path(otel_recfn.__file__).parents[1]
+HELPERS = Path(__file__).parents[1]
+PROGRAM_SECONDS = 120.0
+
+
+class Instrumented:
+    """An instrumentation with an InMemorySink of its own.
+
+    Args:
+        keywords: of ``instrument()``; further ``sinks`` come after ours.
+    """
+
+    def __init__(self, **keywords: Any) -> None:
+        self.sink = InMemorySink(max_events=10_000_000)
+        self.instrumentor = OtelRecordFunctionInstrumentor()
+        self.instrumentor.instrument(sinks=[self.sink, *keywords.pop("sinks", ())], **keywords)
+
+    def events(self) -> list[Event]:
+        """What was recorded and closed so far."""
+        assert self.instrumentor.flush()
+        return self.sink.events()
+
+    def forget(self) -> None:
+        """What was recorded so far is not looked at."""
+        assert self.instrumentor.flush()
+        self.sink.clear()
+
+    def finish(self) -> list[Event]:
+        """Uninstrument; everything that was recorded."""
+        self.instrumentor.uninstrument()
+        return self.sink.events()
+
+    def counters(self) -> dict[str, int]:
+        return self.instrumentor.counters()
+
+
+@pytest.fixture
+def needs_observer() -> None:
+    """Skips where operators can't be observed; ``OTEL_RECFN_REQUIRE_NATIVE=1`` makes that a failure."""
+    pytest.importorskip("torch")
+    chosen = backend.choose()
+    if chosen.kind != "native":
+        report = pytest.fail if os.environ.get("OTEL_RECFN_REQUIRE_NATIVE") == "1" else pytest.skip
+        report(f"the observer needs the native recorder: {chosen.reason}")
+
+
+@pytest.fixture
+def instrument() -> Iterator[Callable[..., Instrumented]]:
+    """Makes an Instrumented; what is left of it at the end of the test is uninstrumented."""
+    yield Instrumented
+    OtelRecordFunctionInstrumentor().uninstrument()
+
+
+@pytest.fixture
+def run_program(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs Python source in a process of its own, in a directory of its own, and checks its exit code.
+
+    Its environment has none of the OTEL_* variables of this one, but those given as keywords.
+    """
+
+    def run(program: str, *arguments: str, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
+        script = tmp_path / "program.py"
+        script.write_text(program)
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("OTEL_") or name == "OTEL_RECFN_CACHE_DIR"
+        }
+        done = subprocess.run(
+            [sys.executable, str(script), *arguments],
+            env={**kept, "PYTHONPATH": f"{SOURCE}{os.pathsep}{HELPERS}", **environment},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=PROGRAM_SECONDS,
+        )
+        assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    return run
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Programs with torch are not run where there is none."""
+    if importlib.util.find_spec("torch") is not None:
+        return
+    for item in items:
+        if Path(__file__).parent in item.path.parents and item.get_closest_marker("torch"):
+            item.add_marker(pytest.mark.skip(reason="torch is not installed"))

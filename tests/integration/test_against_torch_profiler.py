@@ -1,0 +1,321 @@
+"""Event by event the same as torch.profiler, observing the same run.
+
+Two differences are torch.profiler's own and are undone here. It gives the range around an autograd node
+(``autograd::engine::evaluate_function: ...``) the node's sequence number and forward thread, where RecordFunction says it has
+none. And it names dtypes as C++ does.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pytest
+
+from otel_recfn import record_function
+from otel_recfn.model.batch import Event
+from otel_recfn.model.events import EventSource
+from otel_recfn.model.scope import RecordScope
+
+torch = pytest.importorskip("torch")
+
+from torch.profiler import ProfilerActivity, profile  # noqa: E402
+from torch_programs import Training, run_together, scripted_programs  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+
+AROUND_A_NODE = "autograd::engine::evaluate_function: "
+DTYPES = {"float": "float32", "double": "float64", "long int": "int64", "int": "int32", "bool": "bool"}
+PATIENCE_S = 20.0
+
+
+class Seen(NamedTuple):
+    """What both say about a range."""
+
+    name: str
+    scope: int
+    sequence_nr: int
+    forward_thread_id: int
+    ended_elsewhere: bool
+    parent: int
+    """Position of the enclosing range among the thread's ranges, -1 at top level."""
+    shapes: list[Any]
+    dtypes: list[Any]
+
+
+Threads = dict[int, list[Seen]]
+"""By logical thread id, in the order of the begins."""
+
+
+class Run:
+    """An observed run: our events, and the profile."""
+
+    def __init__(self, ours: list[Event], profile: Any) -> None:
+        self.events = ours
+        self.ours = _ours(ours)
+        self.theirs = _theirs(profile.profiler.kineto_results)
+
+    def compare(self) -> None:
+        """Thread by thread, event by event."""
+        assert set(self.ours) == set(self.theirs)
+        for thread, ours in self.ours.items():
+            for number, (mine, kineto) in enumerate(zip(ours, self.theirs[thread], strict=False)):
+                assert mine == kineto, f"event {number} of thread {thread}"
+            assert len(ours) == len(self.theirs[thread])
+        assert self.names() == Counter(one.name for ranges in self.theirs.values() for one in ranges)
+
+    def names(self) -> Counter[str]:
+        return Counter(one.name for ranges in self.ours.values() for one in ranges)
+
+    def scopes(self) -> set[RecordScope]:
+        return {RecordScope(one.scope) for ranges in self.ours.values() for one in ranges}
+
+
+def _ours(events: list[Event]) -> Threads:
+    """Without the ranges that PyTorch knows nothing of; what is inside them belongs to the range around them."""
+    by_id = {event.event_id: event for event in events}
+
+    def known_parent(event: Event) -> int:
+        parent = by_id.get(event.parent)
+        while parent is not None and parent.source != EventSource.TORCH:
+            parent = by_id.get(parent.parent)
+        return parent.event_id if parent is not None else 0
+
+    threads: Threads = {}
+    positions = {0: -1}
+    for event in sorted(events, key=lambda event: event.event_id):
+        if event.source != EventSource.TORCH:
+            continue
+        ranges = threads.setdefault(event.thread_id, [])
+        positions[event.event_id] = len(ranges)
+        place = (event.thread_id != event.end_thread_id, positions[known_parent(event)])
+        shapes, dtypes = json.loads(event.shapes or "[]"), json.loads(event.dtypes or "[]")
+        ranges.append(Seen(event.name, event.scope, event.sequence_nr, event.forward_thread_id, *place, shapes, dtypes))
+    return threads
+
+
+def _theirs(results: Any) -> Threads:
+    ranges = sorted(results.events(), key=lambda event: event.correlation_id())  # ids count the begins of each thread
+    parents = dict(_parents(results.experimental_event_tree()))
+    threads: Threads = {}
+    positions = {0: -1}
+    for event in ranges:
+        thread = threads.setdefault(event.start_thread_id(), [])
+        positions[event.correlation_id()] = len(thread)
+        around = event.name().startswith(AROUND_A_NODE)
+        ids = (-1, 0) if around else (event.sequence_nr(), event.fwd_thread_id())
+        place = (event.start_thread_id() != event.end_thread_id(), positions[parents[event.correlation_id()]])
+        shapes, dtypes = event.structured_input_shapes(), _dtypes(event.dtypes())
+        thread.append(Seen(event.name(), event.scope(), *ids, *place, shapes, dtypes))
+    return threads
+
+
+def _parents(nodes: Iterable[Any], parent: int = 0) -> Iterator[tuple[int, int]]:
+    for node in nodes:
+        yield node.correlation_id, parent
+        yield from _parents(node.children, node.correlation_id)
+
+
+def _dtypes(named: list[str]) -> list[str]:
+    return [DTYPES.get(name, name) for name in named]
+
+
+def without_inputs(run: Run) -> Run:
+    """For profiles that did not record them."""
+    for threads in (run.ours, run.theirs):
+        for thread, ranges in threads.items():
+            threads[thread] = [one._replace(shapes=[], dtypes=[]) for one in ranges]
+    return run
+
+
+def with_comparable_dtypes(run: Run) -> Run:
+    """torch.profiler says TensorList without what is in it, and tells lists of numbers from none; we do the opposite."""
+
+    def comparable(dtype: Any) -> Any:
+        return "TensorList" if isinstance(dtype, list) else "" if dtype == "ScalarList" else dtype
+
+    for threads in (run.ours, run.theirs):
+        for thread, ranges in threads.items():
+            threads[thread] = [one._replace(dtypes=[comparable(dtype) for dtype in one.dtypes]) for one in ranges]
+    return run
+
+
+@contextmanager
+def torch_profiler(*, all_threads: bool = False, shapes: bool = False) -> Iterator[Any]:
+    from torch._C._profiler import _ExperimentalConfig
+
+    config = _ExperimentalConfig(profile_all_threads=True) if all_threads else None
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=shapes, experimental_config=config) as profiler:
+        yield profiler
+
+
+@pytest.fixture
+def observe(instrument: Callable[..., Any]) -> Callable[..., Run]:
+    """Runs a program under both observers, ours switched on first."""
+
+    def observe(
+        program: Callable[[Any], object], *, all_threads: bool = False, shapes: bool = False, **keywords: Any
+    ) -> Run:
+        ours = instrument(record_shapes=shapes, **keywords)
+        with torch_profiler(all_threads=all_threads, shapes=shapes) as profiler:
+            ours.forget()
+            program(ours)
+            events = ours.events()
+        run = Run(events, profiler)
+        return with_comparable_dtypes(run) if shapes else without_inputs(run)
+
+    return observe
+
+
+@pytest.fixture(scope="module")
+def training() -> Training:
+    training = Training()
+    training.step()  # the first step makes the optimizer's state and the gradients
+    return training
+
+
+class TestTraining:
+    @pytest.fixture(params=[True, False], ids=["shapes", "no shapes"])
+    def run(self, request: pytest.FixtureRequest, observe: Callable[..., Run], training: Training) -> Run:
+        def two_steps(_ours: Any) -> None:
+            training.step()
+            training.step()
+
+        return observe(two_steps, shapes=request.param)
+
+    def test_the_same_events(self, run: Run) -> None:
+        run.compare()
+        assert sum(run.names().values()) > 500
+        assert run.names()["aten::scaled_dot_product_attention"] == run.names()["Optimizer.step#AdamW.step"] == 2
+        assert run.scopes() == {RecordScope.FUNCTION, RecordScope.BACKWARD_FUNCTION, RecordScope.USER_SCOPE}
+
+    def test_durations(self, run: Run) -> None:
+        by_id = {event.event_id: event for event in run.events}
+        assert all(event.duration_ns >= 0 for event in run.events)
+        nested = [(event, by_id[event.parent]) for event in run.events if event.parent]
+        assert nested
+        for event, around in nested:
+            assert around.start_ns <= event.start_ns <= event.end_ns <= around.end_ns
+
+    def test_backward_ranges_say_which_forward(self, run: Run) -> None:
+        backward = [event for event in run.events if event.scope == RecordScope.BACKWARD_FUNCTION]
+        forward = {event.sequence_nr for event in run.events if event.scope == RecordScope.FUNCTION}
+        nodes = [event for event in backward if event.name != "torch::autograd::AccumulateGrad"]
+        assert nodes
+        assert all(event.forward_thread_id == event.thread_id and event.sequence_nr in forward for event in nodes)
+
+
+def test_ours_switched_on_inside_a_profile(instrument: Callable[..., Any], training: Training) -> None:
+    with torch_profiler() as profiler:
+        ours = instrument()
+        training.step()
+        events = ours.finish()
+    without_inputs(Run(events, profiler)).compare()
+
+
+def test_without_module_ranges(observe: Callable[..., Run], training: Training) -> None:
+    run = observe(lambda _ours: training.step(), modules=False)
+    run.compare()
+    assert {event.source for event in run.events} == {EventSource.TORCH}
+
+
+@pytest.mark.parametrize("shapes", [True, False])
+def test_torchscript(observe: Callable[..., Run], shapes: bool) -> None:
+    network, fork_and_wait = scripted_programs()
+    x = torch.ones(2, 3)
+    for _ in range(4):  # PyTorch optimizes a script's graph in its first calls
+        network(x), fork_and_wait(x)
+
+    def program(ours: Any) -> None:
+        for call in range(1, 4):
+            fork_and_wait(x)
+            # PyTorch lets the caller go on before it ends this range, maybe on another thread.
+            wait_until(lambda call=call: [event.name for event in ours.events()].count("fork_and_wait") == call)
+            network(x)
+
+    run = observe(program, shapes=shapes)
+    run.compare()
+    assert RecordScope.TORCHSCRIPT_FUNCTION in run.scopes()
+    assert run.names()["<forked function>"] == 6
+    assert run.names()["forward"] >= 3
+
+
+@pytest.mark.parametrize("shapes", [True, False])
+def test_two_threads_at_once(observe: Callable[..., Run], shapes: bool) -> None:
+    trainings = Training(), Training()
+    run = observe(lambda _ours: run_together(*(one.step for one in trainings)), all_threads=True, shapes=shapes)
+    run.compare()
+    assert len(run.ours) == 2
+
+
+def test_backward_on_another_thread(observe: Callable[..., Run]) -> None:
+    weight = torch.ones(3, requires_grad=True)
+
+    def program(_ours: Any) -> None:
+        loss = (weight * 2).sum()
+        run_together(loss.backward)
+
+    run = observe(program, all_threads=True)
+    run.compare()
+    (forward,) = (event for event in run.events if event.name == "aten::mul" and event.sequence_nr >= 0)
+    (backward,) = (event for event in run.events if event.name == "MulBackward0")
+    assert (backward.sequence_nr, backward.forward_thread_id) == (forward.sequence_nr, forward.thread_id)
+    assert backward.thread_id != forward.thread_id
+
+
+def test_ranges_of_the_user(observe: Callable[..., Run]) -> None:
+    """Theirs and ours in each other: they see theirs, we see both."""
+    x = torch.ones(3)
+
+    def program(_ours: Any) -> None:
+        with (
+            torch.profiler.record_function("theirs"),
+            record_function("ours"),
+            torch.profiler.record_function("theirs inside ours"),
+        ):
+            torch.relu(x)
+        with record_function("ours"):
+            torch.relu(x)
+
+    run = observe(program)
+    run.compare()
+    by_id = {event.event_id: event for event in run.events}
+
+    def path(event: Event) -> list[str]:
+        return [*(path(by_id[event.parent]) if event.parent else []), event.name]
+
+    relus = [path(event) for event in run.events if event.name == "aten::relu"]
+    assert relus == [["theirs", "ours", "theirs inside ours", "aten::relu"], ["ours", "aten::relu"]]
+    assert {event.scope for event in run.events if event.name in ("theirs", "ours")} == {RecordScope.USER_SCOPE}
+
+
+@pytest.mark.parametrize("scope", [RecordScope.FUNCTION, RecordScope.BACKWARD_FUNCTION, RecordScope.USER_SCOPE])
+def test_one_scope(observe: Callable[..., Run], training: Training, scope: RecordScope) -> None:
+    run = observe(lambda _ours: training.step(), scopes={scope}, modules=False)
+    kineto = [one for ranges in run.theirs.values() for one in ranges if one.scope == scope]
+    assert [one[:4] for ranges in run.ours.values() for one in ranges] == [one[:4] for one in kineto]
+    assert kineto
+
+
+def test_the_profile_is_what_it_is_without_us(instrument: Callable[..., Any], training: Training) -> None:
+    def profiled() -> list[tuple[Any, ...]]:
+        with torch_profiler(shapes=True) as profiler:
+            training.step()
+        return [(one.name, one.scope, one.thread, one.input_shapes, one.cpu_parent and one.cpu_parent.name)
+                for one in profiler.events()]  # fmt: skip
+
+    before = profiled()
+    ours = instrument(modules=True)
+    during = profiled()
+    ours.finish()
+    assert before == during == profiled()
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline

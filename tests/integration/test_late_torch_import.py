@@ -1,0 +1,158 @@
+"""The observer in processes of their own: torch imported late, early or never; no compiler; cancelled."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import otel_recfn
+from otel_recfn.recording import backend
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
+    pytest.mark.skipif(
+        backend.choose().kind != "native", reason=f"the observer needs the native recorder: {backend.choose().reason}"
+    ),
+]
+SOURCE = Path(otel_recfn.__file__).parents[1]
+PRELUDE = """
+import logging, sys
+logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stdout, level=logging.INFO)
+from otel_recfn.model.scope import ALL_SCOPES_MASK
+from otel_recfn.recording.backend import recorder
+from otel_recfn.sources.late_torch import when_torch_is_imported
+from otel_recfn.sources.torch_modules import ModuleRanges
+from otel_recfn.sources.torch_observer import TorchObserver
+recorder = recorder()
+observer = TorchObserver(recorder)
+modules = ModuleRanges(recorder, lambda: observer.enabled)
+recorder.start(ALL_SCOPES_MASK, 1 << 20)
+def attach():
+    observer.enable(False)
+    modules.install()
+def names(): return [event.name for event in sorted(recorder.drain().events(), key=lambda event: event.event_id)]
+assert "torch" not in sys.modules
+"""
+USE = """
+names()
+torch.nn.ReLU()(torch.ones(2))
+seen = names()
+assert "nn.Module: ReLU_0" in seen and "aten::relu" in seen, seen
+"""
+Run = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("cache")
+    directory.chmod(0o700)
+    return directory
+
+
+@pytest.fixture
+def run(cache: Path) -> Run:
+    def run(program: str, **environment: str) -> str:
+        variables = os.environ | {"PYTHONPATH": str(SOURCE), "OTEL_RECFN_CACHE_DIR": str(cache)} | environment
+        command = [sys.executable, "-c", PRELUDE + program]
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=200)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_torch_imported_after(run: Run) -> None:
+    run(f"when_torch_is_imported(attach); import torch{USE}")
+
+
+def test_torch_imported_before(run: Run) -> None:
+    run(f"import torch; when_torch_is_imported(attach){USE}")
+
+
+def test_torch_that_is_never_imported(run: Run) -> None:
+    run("when_torch_is_imported(attach); import json; assert 'torch' not in sys.modules")
+
+
+def test_called_off_before_the_import(run: Run) -> None:
+    run("when_torch_is_imported(attach)(); import torch; torch.nn.ReLU()(torch.ones(2)); assert names() == []")
+
+
+def test_built_and_told_once(run: Run, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    program = f"when_torch_is_imported(attach); import torch{USE}"
+    first, second = (run(program, OTEL_RECFN_CACHE_DIR=str(tmp_path)) for _ in range(2))
+    assert first.count("INFO building the torch observer for torch") == 1
+    assert "building" not in second
+
+
+def test_a_damaged_library_is_built_again(run: Run, cache: Path) -> None:
+    run("import torch; observer.ensure_loaded()")
+    (built,) = cache.glob("*.so")
+    built.write_bytes(b"not a library")
+    output = run(f"import torch; attach(){USE}")
+    assert "cannot be loaded" in output
+    assert "building it again" in output
+
+
+def test_without_a_compiler_the_rest_works(run: Run, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    output = run(
+        """
+import torch
+attach(); observer.disable(); attach()
+torch.nn.ReLU()(torch.ones(2))
+assert names() == ["nn.Module: ReLU_0"]
+status = observer.status()
+assert not status.loaded and not status.enabled and "no C++ compiler" in status.reason
+""",
+        OTEL_RECFN_CACHE_DIR=str(tmp_path),
+        PATH="",
+        CXX="",
+    )
+    assert output.count("WARNING PyTorch operators are not observed, everything else is: no C++ compiler found") == 1
+
+
+def test_on_and_off_and_what_it_says(run: Run) -> None:
+    run(f"""
+import torch
+assert not observer.status().loaded
+for _ in range(3):
+    assert observer.enable(False) and observer.enabled
+    torch.ones(2) + 1
+    assert "aten::add" in names()
+    observer.disable(); observer.disable()
+    torch.ones(2) + 1
+    assert names() == []
+status = observer.status()
+assert status.loaded and not status.enabled and status.path.endswith(".so") and status.features and not status.reason
+attach(){USE}
+""")
+
+
+def test_an_optimizer_step_is_there_once(run: Run) -> None:
+    run("""
+import torch
+parameter = torch.nn.Parameter(torch.ones(2)); parameter.grad = torch.ones(2)
+optimizer = torch.optim.SGD([parameter], lr=0.1)
+for announced in (True, False):
+    attach()
+    if not announced: observer.disable()
+    names()
+    optimizer.step()
+    assert names().count("Optimizer.step#SGD.step") == 1
+""")
+
+
+def test_the_python_twin_has_no_observer_and_says_so(run: Run) -> None:
+    output = run(
+        "import torch; attach(); torch.nn.ReLU()(torch.ones(2)); assert names() == ['nn.Module: ReLU_0']",
+        OTEL_RECFN_RECORDER="python",
+    )
+    assert output.count("the native recorder is not in use") == 1

@@ -1,0 +1,233 @@
+"""Our spans through a real provider and real OTLP exporters, received by the official services; and when nobody receives."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from otlp_server import OtlpServer
+
+from batches import BASE_NS, MAIN_THREAD, context, make_batch
+from otel_recfn.model.batch import Batch, SpanContextRef
+from otel_recfn.model.events import EventFlag, make_event_id
+from otel_recfn.model.scope import RecordScope
+from otel_recfn.sinks.background import BackgroundSink
+from otel_recfn.sinks.span_ids import span_id
+from otel_recfn.sinks.spans import SpansSink
+from otel_recfn.version import __version__
+
+PROTOCOLS = ("grpc", "http")
+LONG_S = 30.0
+EXPORT_TIMEOUT_S = 3.0
+
+
+@contextlib.contextmanager
+def exporting(server: OtlpServer) -> Iterator[TracerProvider]:
+    """A provider that exports to the server, shut down at the end."""
+    provider = TracerProvider(resource=Resource({"service.name": "train", "replicas": 3}), shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(new_exporter(server)))
+    yield provider
+    provider.shutdown()
+
+
+def new_exporter(server: OtlpServer) -> SpanExporter:
+    if server.protocol == "grpc":
+        return GrpcExporter(endpoint=server.endpoint, insecure=True, timeout=EXPORT_TIMEOUT_S)
+    return HttpExporter(endpoint=server.endpoint, timeout=EXPORT_TIMEOUT_S)
+
+
+def plain(value: AnyValue) -> tuple[str, Any]:
+    """The kind of an OTLP value and the value."""
+    kind = value.WhichOneof("value")
+    if kind == "array_value":
+        return kind, [plain(one) for one in value.array_value.values]
+    return kind, getattr(value, kind)
+
+
+def attributes_of(one: Any) -> dict[str, tuple[str, Any]]:
+    return {pair.key: plain(pair.value) for pair in one.attributes}
+
+
+def training_batch(request: SpanContextRef) -> Batch:
+    """A forward with a child, its backward, and a range that failed, below a span of the program."""
+    forward, child, backward, failed = (make_event_id(1, ordinal) for ordinal in (1, 2, 3, 4))
+    rows: list[dict[str, Any]] = [
+        {"event_id": child, "parent": forward, "name": "aten::t", "sequence_nr": 6},
+        {
+            "event_id": forward, "name": "aten::linear", "sequence_nr": 7, "handle": 70, "node_id": 2, "debug_handle": 8,
+            "shapes": "[[2,3],[]]", "dtypes": '["float","double"]', "module": "layers.0", "flags": EventFlag.ASYNC,
+        },
+        {
+            "event_id": backward, "name": "AddmmBackward0", "sequence_nr": 7,
+            "scope": RecordScope.BACKWARD_FUNCTION, "forward_thread_id": MAIN_THREAD.thread_id,
+        },
+        {"event_id": failed, "name": "load batch", "flags": EventFlag.ERROR, "error": "OSError: disk: full"},
+    ]  # fmt: skip
+    return make_batch([{**row, "context": request} for row in rows])
+
+
+@pytest.fixture(params=PROTOCOLS)
+def received(request: pytest.FixtureRequest) -> Iterator[tuple[OtlpServer, dict[str, Span]]]:
+    """The spans of ``training_batch`` as a server received them, by name."""
+    with OtlpServer(request.param) as server, exporting(server) as provider:
+        with provider.get_tracer("program").start_as_current_span("request") as above:
+            ids = above.get_span_context()
+        sink = BackgroundSink(SpansSink(provider))
+        sink.write(training_batch(context(ids.trace_id, ids.span_id)))
+        sink.close(LONG_S)
+        assert sink.counters()["spans_exported"] == 4
+        yield server, {span.name: span for span in server.spans}
+
+
+class TestReceived:
+    def test_tree(self, received: tuple[OtlpServer, dict[str, Span]]) -> None:
+        _, spans = received
+        above, forward = spans["request"], spans["aten::linear"]
+        assert len(spans) == 5
+        assert {span.trace_id for span in spans.values()} == {above.trace_id}
+        assert forward.parent_span_id == spans["AddmmBackward0"].parent_span_id == above.span_id
+        assert spans["aten::t"].parent_span_id == forward.span_id
+        assert forward.span_id == span_id(make_event_id(1, 1)).to_bytes(8, "big")
+
+    def test_attributes_with_their_types(self, received: tuple[OtlpServer, dict[str, Span]]) -> None:
+        strings = [("string_value", text) for text in ("[2, 3]", "[]", "float", "double")]
+        assert attributes_of(received[1]["aten::linear"]) == {
+            "recfn.scope": ("string_value", "FUNCTION"),
+            "recfn.sequence_nr": ("int_value", 7),
+            "recfn.thread_id": ("int_value", 1),
+            "recfn.event_id": ("int_value", make_event_id(1, 1)),
+            "recfn.handle": ("int_value", 70),
+            "recfn.node_id": ("int_value", 2),
+            "recfn.debug_handle": ("int_value", 8),
+            "recfn.async": ("bool_value", True),
+            "recfn.module": ("string_value", "layers.0"),
+            "recfn.input_shapes": ("array_value", strings[:2]),
+            "recfn.input_dtypes": ("array_value", strings[2:]),
+            "thread.id": ("int_value", MAIN_THREAD.ident),
+            "thread.name": ("string_value", "MainThread"),
+        }
+
+    def test_times_kind_and_status(self, received: tuple[OtlpServer, dict[str, Span]]) -> None:
+        span = received[1]["aten::linear"]
+        assert (span.start_time_unix_nano, span.end_time_unix_nano) == (BASE_NS + 1000, BASE_NS + 1500)
+        assert span.kind == Span.SPAN_KIND_INTERNAL
+        assert (span.status.code, span.status.message) == (Status.STATUS_CODE_UNSET, "")
+        assert span.dropped_attributes_count == span.dropped_events_count == span.dropped_links_count == 0
+
+    def test_error(self, received: tuple[OtlpServer, dict[str, Span]]) -> None:
+        span = received[1]["load batch"]
+        assert (span.status.code, span.status.message) == (Status.STATUS_CODE_ERROR, "OSError: disk: full")
+        (event,) = span.events
+        assert (event.name, event.time_unix_nano) == ("exception", span.end_time_unix_nano)
+        assert attributes_of(event) == {
+            "exception.type": ("string_value", "OSError"),
+            "exception.message": ("string_value", "disk: full"),
+        }
+
+    def test_link(self, received: tuple[OtlpServer, dict[str, Span]]) -> None:
+        _, spans = received
+        backward, forward = spans["AddmmBackward0"], spans["aten::linear"]
+        assert attributes_of(backward)["recfn.forward_thread_id"] == ("int_value", 1)
+        assert [(link.trace_id, link.span_id) for link in backward.links] == [(forward.trace_id, forward.span_id)]
+        assert not forward.links
+
+    def test_resource_and_scope(self, received: tuple[OtlpServer, dict[str, Span]]) -> None:
+        server, _ = received
+        for one in server.resource_spans:
+            assert attributes_of(one.resource) == {"service.name": ("string_value", "train"), "replicas": ("int_value", 3)}
+        scopes = {scope.scope.name: scope for one in server.resource_spans for scope in one.scope_spans}
+        assert set(scopes) == {"program", "otel_recfn"}
+        assert scopes["otel_recfn"].scope.version == __version__
+        assert scopes["otel_recfn"].schema_url.startswith("https://opentelemetry.io/schemas/1.")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+class TestManySpans:
+    def test_all_arrive_once_in_one_trace_of_ours(self, protocol: str) -> None:
+        count = 5000
+        rows = [{"event_id": make_event_id(1, ordinal), "parent": make_event_id(1, count)} for ordinal in range(1, count)]
+        rows.append({"event_id": make_event_id(1, count)})
+        with OtlpServer(protocol) as server, exporting(server) as provider:
+            sink = BackgroundSink(SpansSink(provider))
+            sink.write(make_batch(rows))
+            sink.close(LONG_S)
+            provider.force_flush()
+            counters = sink.counters()
+            spans = server.spans
+        assert (counters["spans_exported"], counters["roots"]) == (count + 1, 1)
+        assert len({span.span_id for span in spans}) == len(spans) == count + 1
+        assert len({span.trace_id for span in spans}) == 1
+        (root,) = (span for span in spans if not span.parent_span_id)
+        assert root.name == "operators"
+        assert attributes_of(root)["recfn.root"] == ("bool_value", True)
+
+
+def in_request(count: int, first: int) -> Batch:
+    return make_batch([{"context": context(1, 2), "event_id": first + number} for number in range(count)])
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("mode", ["error", "hang", "refuse"])
+class TestNobodyReceives:
+    def test_writing_and_closing_do_not_wait(self, protocol: str, mode: str) -> None:
+        with OtlpServer(protocol, mode) as server, exporting(server) as provider:
+            sink = BackgroundSink(SpansSink(provider), max_rows=3000)
+            sink.write(in_request(1000, first=1))
+            assert mode == "refuse" or server.asked.wait(LONG_S)
+            started = time.monotonic()
+            for batch in [in_request(1000, first=1 + number * 1000) for number in range(1, 6)]:
+                sink.write(batch)
+            written = time.monotonic()
+            sink.close(0.2)
+            closed = time.monotonic()
+            counters = sink.counters()
+        assert written - started < 1
+        assert closed - written < 2
+        assert_balanced(counters)
+        assert counters["spans_exported"] == 0
+        assert counters["rows_received"] == 6000
+        if mode == "hang":
+            assert counters["queue_dropped"] + counters["abandoned"] > 0
+
+    def test_what_was_lost_is_counted_in_the_end(self, protocol: str, mode: str) -> None:
+        with OtlpServer(protocol, mode) as server, exporting(server) as provider:
+            sink = BackgroundSink(SpansSink(provider))
+            sink.write(in_request(20, first=1))
+            sink.close(LONG_S)
+            counters = sink.counters()
+        assert (counters["spans_failed"], counters["spans_pending"], counters["abandoned"]) == (20, 0, 0)
+        assert_balanced(counters)
+
+
+def assert_balanced(counters: Any) -> None:
+    left = counters["queue_dropped"] + counters["queued"] + counters["abandoned"]
+    assert counters["rows_received"] == counters["rows"] + left
+    fates = ("unsampled", "suppressed", "no_provider", "other_kinds")
+    assert counters["rows"] + counters["roots"] == counters["spans"] + sum(counters[fate] for fate in fates)
+    ends = ("spans_exported", "spans_failed", "spans_pending", "spans_handed")
+    assert counters["spans"] == sum(counters[end] for end in ends)
+
+
+def test_the_spans_of_the_program_are_not_crowded_out() -> None:
+    with OtlpServer("grpc") as server, exporting(server) as provider:
+        sink = BackgroundSink(SpansSink(provider))
+        tracer = provider.get_tracer("program")
+        for number in range(10):
+            sink.write(in_request(1000, first=1 + number * 1000))
+            for _ in range(100):
+                tracer.start_span("own", context=trace.set_span_in_context(trace.INVALID_SPAN)).end()
+        sink.close(LONG_S)
+        provider.force_flush()
+        names = [span.name for span in server.spans]
+    assert (names.count("own"), names.count("op")) == (1000, 10_000)

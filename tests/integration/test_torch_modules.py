@@ -1,0 +1,442 @@
+"""Ranges of modules and optimizers, on the Python twin, from programs as people write them."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import logging
+import pickle
+import sys
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from otel_recfn.model.batch import Event
+from otel_recfn.model.events import EventFlag, EventSource
+from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
+from otel_recfn.recording.python_recorder import PythonRecorder
+from otel_recfn.sources import torch_modules
+from otel_recfn.sources.torch_modules import ModuleRanges
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.torch
+nn = torch.nn
+X = torch.ones(2, 3)
+
+
+class Net(nn.Module):  # type: ignore[misc, name-defined]
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 3)
+        self.rest = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+
+    def forward(self, x: Any) -> Any:
+        return self.rest(self.first(x))
+
+
+class Raises(nn.Module):  # type: ignore[misc, name-defined]
+    """Calls a layer, then raises."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error, self.layer = error, nn.Linear(3, 3)
+
+    def forward(self, x: Any) -> Any:
+        self.layer(x)
+        raise self.error
+
+
+class Catches(nn.Module):  # type: ignore[misc, name-defined]
+    """Calls a module that raises, then another."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.inner, self.after = Raises(error), nn.ReLU()
+
+    def forward(self, x: Any) -> Any:
+        try:
+            self.inner(x)
+        except BaseException:
+            pass
+        return self.after(x)
+
+
+class Recording:
+    """A recorder that records, with hooks on it."""
+
+    def __init__(self) -> None:
+        self.recorder = PythonRecorder()
+        self.torch_announces_optimizer = False
+        self.ranges = ModuleRanges(self.recorder, lambda: self.torch_announces_optimizer)
+        self.recorder.start(ALL_SCOPES_MASK, 1 << 20)
+        self.ranges.install()
+
+    def events(self, *, close_open: bool = False) -> list[Event]:
+        """What closed since the last call, in the order of the begins."""
+        return sorted(self.recorder.drain(close_open=close_open).events(), key=lambda event: event.event_id)
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Name, indented by its depth, and module path."""
+        depth: dict[int, int] = {0: -1}
+        lines = []
+        for event in self.events():
+            depth[event.event_id] = depth[event.parent] + 1
+            lines.append(("  " * depth[event.event_id] + event.name.removeprefix("nn.Module: "), event.module))
+        return lines
+
+
+@pytest.fixture
+def recording() -> Iterator[Recording]:
+    recording = Recording()
+    yield recording
+    recording.ranges.remove()
+    recording.recorder.stop()
+
+
+def hooks() -> tuple[int, ...]:
+    modules, optimizers = sys.modules["torch.nn.modules.module"], sys.modules["torch.optim.optimizer"]
+    return (
+        len(modules._global_forward_pre_hooks),
+        len(modules._global_forward_hooks),
+        len(modules._global_forward_hooks_always_called),
+        len(optimizers._global_optimizer_pre_hooks),
+        len(optimizers._global_optimizer_post_hooks),
+    )
+
+
+def test_names_paths_and_nesting(recording: Recording) -> None:
+    net = Net()
+    expected = [
+        ("Net_0", ""),
+        ("  Linear_0", "first"),
+        ("  Sequential_0", "rest"),
+        ("    Linear_1", "rest.0"),
+        ("    ReLU_0", "rest.1"),
+    ]
+    for _ in range(2):
+        net(X)
+        assert recording.lines() == expected
+    net.rest(X)
+    assert recording.lines() == [("Sequential_0", ""), ("  Linear_1", "0"), ("  ReLU_0", "1")]
+
+
+def test_what_an_event_says(recording: Recording) -> None:
+    nn.ReLU()(X)
+    (event,) = recording.events()
+    assert (event.name, event.scope, event.source) == ("nn.Module: ReLU_0", RecordScope.USER_SCOPE, EventSource.MODULE)
+    assert (event.flags, event.error) == (EventFlag.NONE, "")
+
+
+def test_a_module_that_raises(recording: Recording) -> None:
+    with pytest.raises(ValueError, match="no"):
+        Raises(ValueError("no"))(X)
+    outer, layer = recording.events()
+    assert (outer.error, outer.flags) == ("ValueError: no", EventFlag.ERROR)
+    assert layer.error == ""
+
+
+def test_called_while_an_exception_is_handled(recording: Recording) -> None:
+    try:
+        raise KeyError("before")
+    except KeyError:
+        nn.ReLU()(X)
+    assert [event.error for event in recording.events()] == [""]
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), SystemExit(3), GeneratorExit()])
+def test_a_module_that_raises_and_another_after_it(recording: Recording, error: BaseException) -> None:
+    Catches(error)(X)
+    outer, inner, layer, after = recording.events()
+    assert [event.parent for event in (inner, layer, after)] == [outer.event_id, inner.event_id, outer.event_id]
+    assert [bool(event.error) for event in (outer, inner, layer, after)] == [False, True, False, False]
+    assert inner.end_ns <= after.start_ns
+
+
+def test_what_an_interrupt_left_open_ends_at_the_next_call(recording: Recording) -> None:
+    """Ctrl-C in a notebook, then the next cell."""
+    interrupted = nn.Sequential(nn.Sequential(Raises(KeyboardInterrupt())))
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(X)
+    assert [event.name for event in recording.events()] == ["nn.Module: Linear_0"]
+    nn.ReLU()(X)
+    *left, after = recording.events()
+    assert [event.error for event in left] == [torch_modules.LEFT_UNSEEN] * 3
+    assert (after.name, after.parent) == ("nn.Module: ReLU_0", 0)
+
+
+def test_a_recursive_module_that_is_interrupted_inside_itself(recording: Recording) -> None:
+    class Recursive(nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any, depth: int) -> Any:
+            if depth == 0:
+                raise KeyboardInterrupt
+            try:
+                return self(x, depth - 1)
+            except KeyboardInterrupt:
+                if depth == 1:
+                    raise
+                return x
+
+    Recursive()(X, 2)
+    outer, *inner = recording.events()
+    assert outer.error == ""
+    assert [event.error for event in inner] == [torch_modules.LEFT_UNSEEN] * 2
+
+
+def test_frames_are_let_go(recording: Recording) -> None:
+    class Big:
+        pass
+
+    alive: list[Any] = []
+
+    class Holds(nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, _big: Big, fails: bool) -> None:
+            if fails:
+                raise ValueError
+
+    for fails in (False, True):
+        big = Big()
+        alive.append(weakref.ref(big))
+        try:
+            Holds()(big, fails)
+        except ValueError:
+            pass
+        del big
+        gc.collect()
+    assert [reference() for reference in alive] == [None, None]
+
+
+def test_hooks_of_the_user_that_raise(recording: Recording) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("hook")
+
+    for register in ("register_forward_pre_hook", "register_forward_hook"):
+        module = nn.ReLU()
+        getattr(module, register)(fail)
+        with pytest.raises(ValueError, match="hook"):
+            nn.Sequential(module)(X)
+    nn.ReLU()(X)
+    roots = [event for event in recording.events() if event.parent == 0]
+    assert [event.name for event in roots] == ["nn.Module: Sequential_0", "nn.Module: Sequential_0", "nn.Module: ReLU_1"]
+
+
+def test_made_in_forward_one_name_for_all_steps(recording: Recording) -> None:
+    class Fresh(nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            return nn.Softmax(dim=-1)(x)
+
+    net = Fresh()
+    for _ in range(100):
+        net(X)
+    assert {event.name for event in recording.events()} == {"nn.Module: Fresh_0", "nn.Module: Softmax_0"}
+    assert len(recording.ranges._names._names) == 1
+
+
+def test_living_instances_never_share_a_name(recording: Recording) -> None:
+    modules = [nn.ReLU() for _ in range(50)]
+    for module in modules:
+        module(X)
+    del modules[::2]
+    gc.collect()
+    modules += [nn.ReLU() for _ in range(50)]
+    for module in modules:
+        module(X)
+    names = [event.name for event in recording.events()]
+    assert len(set(names[-75:])) == 75
+    assert len(set(names)) == 75
+
+
+def test_modules_that_are_equal_and_unhashable(recording: Recording) -> None:
+    class Equal(nn.ReLU):  # type: ignore[misc, name-defined]
+        __hash__ = None  # type: ignore[assignment]
+
+        def __eq__(self, _other: object) -> bool:
+            return True
+
+    first, second = Equal(), Equal()
+    first(X)
+    second(X)
+    nn.Sequential(first)(X)
+    assert {event.name for event in recording.events()} >= {"nn.Module: Equal_0", "nn.Module: Equal_1"}
+
+
+def test_a_submodule_that_is_added_later_has_its_path(recording: Recording) -> None:
+    net = nn.Sequential(nn.ReLU())
+    net(X)
+    net.append(nn.Tanh())
+    net(X)
+    assert recording.lines()[-1] == ("  Tanh_0", "1")
+
+
+def test_copies_and_pickles_know_nothing_of_us(recording: Recording) -> None:
+    net = Net()
+    net(X)
+    before = recording.lines()
+    assert set(vars(net)) == set(vars(Net()))
+    copied, loaded = copy.deepcopy(net), pickle.loads(pickle.dumps(nn.Linear(3, 3)))
+    copied(X)
+    loaded(X)
+    lines = recording.lines()
+    assert [line[1] for line in lines[:-1]] == [line[1] for line in before]
+    assert lines[0][0] == "Net_1"
+
+
+def train(optimizer: Any, net: Any) -> None:
+    optimizer.zero_grad()
+    net(X).sum().backward()
+    optimizer.step()
+
+
+def test_an_optimizer(recording: Recording) -> None:
+    net = nn.Linear(3, 1)
+    train(torch.optim.SGD(net.parameters(), lr=0.1), net)
+    assert recording.lines() == [("Linear_0", ""), ("Optimizer.step#SGD.step", "")]
+    recording.torch_announces_optimizer = True
+    train(torch.optim.SGD(net.parameters(), lr=0.1), net)
+    assert recording.lines() == [("Linear_0", "")]
+
+
+def test_an_optimizer_whose_step_calls_the_model(recording: Recording) -> None:
+    net = nn.Linear(3, 1)
+    optimizer = torch.optim.LBFGS(net.parameters(), max_iter=1)
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = net(X).sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    assert recording.lines() == [("Optimizer.step#LBFGS.step", ""), ("  Linear_0", "")]
+
+
+def test_an_optimizer_that_raises(recording: Recording) -> None:
+    class Broken(torch.optim.SGD):  # type: ignore[misc, name-defined]
+        def step(self, closure: Callable[[], float] | None = None) -> None:
+            raise ValueError("step")
+
+    class Trains(nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            with pytest.raises(ValueError, match="step"):
+                Broken([nn.Parameter(torch.ones(1))], lr=0.1).step()
+            return x
+
+    Trains()(X)
+    outer, step = recording.events()
+    assert (step.name, step.error, outer.error) == ("Optimizer.step#Broken.step", torch_modules.LEFT_UNSEEN, "")
+
+
+def test_install_and_remove(recording: Recording) -> None:
+    ours = hooks()
+    recording.ranges.install()
+    assert hooks() == ours
+    filters = len(warnings.filters)
+    recording.ranges.remove()
+    recording.ranges.remove()
+    assert hooks() == tuple(count - 1 for count in ours)
+    assert len(warnings.filters) == filters - 1
+    nn.ReLU()(X)
+    assert recording.events() == []
+    recording.ranges.install()
+    nn.ReLU()(X)
+    assert [event.name for event in recording.events()] == ["nn.Module: ReLU_0"]
+
+
+def test_removed_in_the_middle_of_a_call(recording: Recording) -> None:
+    class Removes(nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            recording.ranges.remove()
+            recording.ranges.install()
+            return x
+
+    nn.Sequential(Removes(), nn.ReLU())(X)
+    assert recording.lines() == [("Sequential_0", ""), ("  Removes_0", "0"), ("ReLU_0", "")]
+
+
+def test_installed_in_the_middle_of_a_call() -> None:
+    recording = Recording()
+    recording.ranges.remove()
+
+    class Installs(nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            recording.ranges.install()
+            return x
+
+    nn.Sequential(Installs(), nn.ReLU())(X)
+    recording.ranges.remove()
+    assert recording.lines() == [("ReLU_0", "")]
+
+
+def test_nothing_while_the_recorder_does_not_record(recording: Recording) -> None:
+    recording.recorder.stop()
+    Net()(X)
+    assert recording.events() == []
+    assert len(recording.ranges._names._names) == 0
+
+
+def test_threads_do_not_mix(recording: Recording) -> None:
+    def work() -> None:
+        net = Net()
+        for _ in range(20):
+            net(X)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    events = recording.events()
+    by_id = {event.event_id: event for event in events}
+    assert len(events) == 4 * 20 * 5
+    assert all(event.parent == 0 or by_id[event.parent].thread == event.thread for event in events)
+    gc.collect()
+    assert recording.ranges._stacks.living() == []
+
+
+def test_a_hook_that_fails_takes_itself_away(recording: Recording, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(*_: object) -> int:
+        raise RuntimeError("recorder")
+
+    recording.recorder.begin = broken  # type: ignore[method-assign]
+    with caplog.at_level(logging.ERROR, logger="otel_recfn"):
+        assert torch.equal(nn.Sequential(nn.ReLU(), nn.ReLU())(X), X)
+    assert caplog.text.count("a module hook of otel-recfn failed") == 1
+    assert recording.ranges._handles == []
+
+
+def test_compiled_modules_have_no_break_and_no_warning(recording: Recording) -> None:
+    def step(net: Any, x: Any) -> Any:
+        return net(x) + 1
+
+    net = Net()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        recording.ranges.remove()
+        recording.ranges.install()  # our filter goes before the one above
+        compiled = torch.compile(net, backend="eager", fullgraph=True)
+        for _ in range(3):
+            assert torch.equal(compiled(X), net(X))
+        whole = torch.compile(step, backend="eager", fullgraph=True)
+        recording.events()
+        whole(net, X)
+    assert recording.events() == []
+    assert torch._dynamo.utils.counters["graph_break"] == {}
+    torch._dynamo.reset()
+
+
+def test_export_and_tracing_see_nothing(recording: Recording) -> None:
+    net = Net()
+    exported = torch.export.export(net, (X,), strict=False)
+    assert recording.events() == []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchScript is deprecated in later versions
+        traced = torch.jit.trace(net, (X,), check_trace=False)
+        assert recording.events() == []
+        scripted = torch.jit.script(nn.Sequential(nn.Linear(3, 3), nn.ReLU()))
+    assert "recfn" not in str(exported.graph) + str(traced.graph)
+    scripted(X)
+    assert [event.name for event in recording.events()] == ["nn.Module: RecursiveScriptModule_0"]

@@ -1,0 +1,265 @@
+"""The background sink never makes its caller wait, stays bounded, and counts what it lost. Inner sinks here block on events."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+import pytest
+from opentelemetry.instrumentation.utils import is_instrumentation_enabled
+
+from batches import make_batch
+from otel_recfn.model.batch import Batch
+from otel_recfn.sinks import background
+from otel_recfn.sinks.background import BackgroundSink
+from otel_recfn.sinks.in_memory import InMemorySink
+from otel_recfn.sinks.protocol import Sink
+
+LONG_S = 20.0
+"""More than any test needs; waiting this long is a failure."""
+
+
+class Gated:
+    """An inner sink whose ``write`` waits for the gate, and that writes down what it is asked."""
+
+    name = "gated"
+
+    def __init__(self, *, is_open: bool = True) -> None:
+        self.gate, self.entered = threading.Event(), threading.Event()
+        if is_open:
+            self.gate.set()
+        self.calls: list[str] = []
+        self.rows = 0
+        self.idled = threading.Event()
+        self.closed = threading.Event()
+        self.pace: Callable[[], None] = lambda: None
+
+    def write(self, batch: Batch) -> None:
+        self.rows += len(batch)
+        self.entered.set()
+        assert self.gate.wait(LONG_S)
+        self.calls.append(f"write {len(batch)}")
+
+    def flush(self, timeout_s: float) -> bool:
+        self.calls.append("flush")
+        return timeout_s > 0
+
+    def close(self, timeout_s: float) -> None:
+        self.calls.append("close")
+        self.closed.set()
+
+    def counters(self) -> Mapping[str, int]:
+        return {"rows": self.rows}
+
+    def after_fork_in_child(self) -> Sink | None:
+        return Gated()
+
+    def set_pace(self, pace: Callable[[], None]) -> None:
+        self.pace = pace
+
+    def note_gap(self) -> None:
+        self.calls.append("gap")
+
+    def idle(self) -> None:
+        self.calls.append("idle")
+        self.idled.set()
+
+
+@pytest.fixture
+def hung() -> Iterator[Gated]:
+    """A sink that hangs in its first write until the test is over."""
+    inner = Gated(is_open=False)
+    yield inner
+    inner.gate.set()
+
+
+def rows(count: int) -> Batch:
+    return make_batch([{}] * count)
+
+
+def assert_balanced(counters: Mapping[str, int]) -> None:
+    lost = counters["queue_dropped"] + counters["queued"] + counters["abandoned"]
+    assert counters["rows_received"] == counters["rows"] + lost
+
+
+class TestPassingOn:
+    def test_batches_arrive_in_order_on_a_thread_of_its_own(self) -> None:
+        inner = Gated()
+        sink = BackgroundSink(inner)
+        for count in (1, 2, 3):
+            sink.write(rows(count))
+        assert sink.flush(LONG_S)
+        sink.close(LONG_S)
+        assert inner.calls == ["write 1", "write 2", "write 3", "flush", "close"]
+        assert sink.counters() == {"rows": 6, "rows_received": 6, "queue_dropped": 0, "queued": 0, "abandoned": 0}
+
+    def test_name_is_the_inner_one(self) -> None:
+        sink = BackgroundSink(InMemorySink())
+        assert sink.name == "in_memory"
+        sink.close(LONG_S)
+
+    def test_instrumentation_is_suppressed_there(self) -> None:
+        enabled: list[bool] = []
+        inner = Gated()
+        inner.write = lambda batch: enabled.append(is_instrumentation_enabled())  # type: ignore[method-assign]
+        sink = BackgroundSink(inner)
+        sink.write(rows(1))
+        sink.close(LONG_S)
+        assert enabled == [False]
+        assert is_instrumentation_enabled()
+
+    def test_idle_is_told_once_after_a_pause(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(background, "IDLE_S", 0.01)
+        inner = Gated()
+        sink = BackgroundSink(inner)
+        sink.write(rows(1))
+        assert inner.idled.wait(LONG_S)
+        sink.close(LONG_S)
+        assert inner.calls == ["write 1", "idle", "close"]
+
+
+class TestBounds:
+    def test_write_returns_while_the_inner_sink_hangs(self, hung: Gated) -> None:
+        sink = BackgroundSink(hung, max_rows=10)
+        sink.write(rows(4))
+        assert hung.entered.wait(LONG_S)
+        for _ in range(3):
+            sink.write(rows(4))
+        counters = sink.counters()
+        assert (counters["rows"], counters["queued"], counters["queue_dropped"]) == (4, 4, 8)
+        assert_balanced(counters)
+
+    def test_gap_is_told_before_the_next_batch(self, hung: Gated) -> None:
+        sink = BackgroundSink(hung, max_rows=5)
+        for count in (4, 3, 1):
+            sink.write(rows(count))
+        hung.gate.set()
+        sink.close(LONG_S)
+        assert hung.calls == ["write 4", "gap", "write 1", "close"]
+
+    def test_large_batch_is_taken_when_nothing_waits(self) -> None:
+        inner = Gated()
+        sink = BackgroundSink(inner, max_rows=2)
+        sink.write(rows(50))
+        sink.close(LONG_S)
+        assert sink.counters()["rows"] == 50
+
+    def test_announced_begins_take_room(self, hung: Gated) -> None:
+        sink = BackgroundSink(hung, max_rows=5)
+        sink.write(rows(1))
+        assert hung.entered.wait(LONG_S)
+        sink.write(make_batch([], opened=[{"event_id": 1}] * 3))
+        sink.write(rows(2))
+        assert sink.counters()["queue_dropped"] == 2
+
+
+class TestTime:
+    def test_flush_gives_up(self, hung: Gated) -> None:
+        sink = BackgroundSink(hung)
+        sink.write(rows(1))
+        assert not sink.flush(0.01)
+
+    def test_flush_of_nothing(self) -> None:
+        inner = Gated()
+        sink = BackgroundSink(inner, start=False)
+        assert sink.flush(0)
+        sink.close(LONG_S)
+        assert inner.calls == ["close"]
+
+    def test_close_gives_up_and_counts_what_is_left(self, hung: Gated) -> None:
+        sink = BackgroundSink(hung)
+        sink.write(rows(4))
+        assert hung.entered.wait(LONG_S)
+        sink.write(rows(3))
+        sink.close(0.01)
+        counters = sink.counters()
+        assert (counters["rows"], counters["abandoned"], counters["queued"]) == (4, 3, 0)
+        assert_balanced(counters)
+        hung.gate.set()
+        assert hung.closed.wait(LONG_S)
+        assert hung.calls == ["write 4", "close"], "what was given up isn't written after all"
+        assert sink.counters() == counters
+
+    def test_write_after_close_is_dropped(self) -> None:
+        sink = BackgroundSink(Gated())
+        sink.close(LONG_S)
+        sink.write(rows(2))
+        assert sink.counters()["queue_dropped"] == 2
+
+    def test_close_twice(self) -> None:
+        inner = Gated()
+        sink = BackgroundSink(inner)
+        sink.close(LONG_S)
+        sink.close(LONG_S)
+        assert inner.calls == ["close"]
+        assert not sink.flush(0) or sink.counters()["rows_received"] == 0
+
+
+class TestShareOfTime:
+    def test_sleeps_three_times_what_it_worked(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        clock = iter([0.1, 0.1, 0.3, 0.3])
+        sink = BackgroundSink(Gated(), start=False)
+        slept: list[float] = []
+        monkeypatch.setattr(sink._hurry, "wait", slept.append)
+        monkeypatch.setattr(time, "thread_time", lambda: next(clock))
+        sink._pace()
+        sink._pace()
+        assert slept == pytest.approx([0.3, 0.6])
+
+    def test_hurries_for_who_waits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        inner = Gated()
+        sink = BackgroundSink(inner, max_share=1e-9)
+        sink.write(rows(1))
+        started = time.monotonic()
+        assert sink.flush(LONG_S)
+        sink.write(rows(1))
+        sink.close(LONG_S)
+        assert time.monotonic() - started < LONG_S / 2
+        assert inner.calls.count("write 1") == 2
+
+    def test_is_given_to_the_inner_sink(self) -> None:
+        inner = Gated()
+        sink = BackgroundSink(inner)
+        assert inner.pace == sink._pace
+        sink.close(LONG_S)
+
+
+class TestErrors:
+    def test_inner_error_reaches_the_next_write(self) -> None:
+        inner = Gated()
+        inner.write = _raise_broken  # type: ignore[method-assign]
+        sink = BackgroundSink(inner)
+        sink.write(rows(2))
+        assert not sink.flush(LONG_S)
+        assert inner.closed.wait(LONG_S)
+        with pytest.raises(OSError, match="broken"):
+            sink.write(rows(1))
+        sink.close(LONG_S)
+        assert inner.calls == ["close"]
+        assert sink.counters()["abandoned"] == 2
+        assert_balanced(sink.counters())
+
+
+class TestFork:
+    def test_child_gets_a_fresh_one_whose_thread_starts_late(self) -> None:
+        sink = BackgroundSink(Gated(), max_rows=7)
+        child = sink.after_fork_in_child()
+        assert isinstance(child, BackgroundSink)
+        assert not child._thread.is_alive()
+        child.write(rows(1))
+        assert child._thread.is_alive()
+        child.close(LONG_S)
+        sink.close(LONG_S)
+        assert child.counters()["rows"] == 1
+
+    def test_inner_sink_that_ends_with_the_fork(self) -> None:
+        inner = Gated()
+        inner.after_fork_in_child = lambda: None  # type: ignore[method-assign]
+        sink = BackgroundSink(inner)
+        assert sink.after_fork_in_child() is None
+        sink.close(LONG_S)
+
+
+def _raise_broken(batch: Batch) -> None:
+    raise OSError("broken")

@@ -1,0 +1,228 @@
+"""The two encoders of Chrome events: the same bytes, valid JSON, no nanosecond lost."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
+from otel_recfn.model.batch import Batch
+from otel_recfn.model.events import EventFlag, EventKind, EventSource
+from otel_recfn.model.scope import RecordScope
+from otel_recfn.sinks import chrome_encoder
+from otel_recfn.sinks.chrome_encoder import encode_events_in_python, encode_flows_in_python
+
+has_native = chrome_encoder.encode_events is not encode_events_in_python
+ENCODERS = [encode_events_in_python] + ([chrome_encoder.encode_events] if has_native else [])
+PID = 4242
+
+any_text = st.text(st.characters(exclude_categories=()), max_size=20)  # lone surrogates and control characters too
+unsigned = st.integers(0, (1 << 63) - 1)
+signed = st.integers(-(1 << 63), (1 << 63) - 1)
+times = st.integers(0, 1 << 62)
+json_lists = st.lists(st.lists(st.integers(0, 1 << 31)), max_size=3).map(lambda value: json.dumps(value, separators=(",", ":")))
+type_lists = st.lists(any_text, max_size=3).map(lambda value: json.dumps(value, ensure_ascii=False))
+rows = st.fixed_dictionaries(
+    {},
+    optional={
+        "event_id": unsigned,
+        "kind": st.sampled_from(EventKind),
+        "name": any_text,
+        "scope": st.sampled_from(RecordScope),
+        "source": st.sampled_from(EventSource),
+        "start_ns": times,
+        "end_ns": times,
+        "thread": st.sampled_from([MAIN_THREAD, WORKER_THREAD]),
+        "end_thread": st.sampled_from([MAIN_THREAD, WORKER_THREAD._replace(native_id=0)]),
+        "sequence_nr": signed,
+        "forward_thread_id": unsigned,
+        "handle": unsigned,
+        "node_id": signed,
+        "debug_handle": signed,
+        "flags": st.integers(0, 31).map(EventFlag),
+        "shapes": st.one_of(st.just(""), json_lists),
+        "dtypes": st.one_of(st.just(""), type_lists),
+        "module": any_text,
+        "error": any_text,
+    },
+)
+
+
+def row_numbers(batch: Batch) -> Any:
+    return np.arange(len(batch), dtype=np.int64)
+
+
+def parsed(encoded: bytes) -> list[dict[str, Any]]:
+    assert encoded.isascii()
+    events: list[dict[str, Any]] = json.loads("[0" + encoded.decode() + "]", parse_float=Decimal)[1:]
+    return events
+
+
+@pytest.fixture(params=ENCODERS, ids=["python", "native"][: len(ENCODERS)])
+def encode(request: pytest.FixtureRequest) -> Any:
+    """Rows as dicts to events, by each twin."""
+
+    def encode_rows(*given_rows: dict[str, Any], base_ns: int = 0) -> list[dict[str, Any]]:
+        batch = make_batch(given_rows)
+        return parsed(request.param(batch, row_numbers(batch), PID, base_ns))
+
+    return encode_rows
+
+
+@pytest.mark.skipif(not has_native, reason="the native part is not built: python setup.py build_ext --inplace")
+@given(st.lists(rows, max_size=6), times)
+def test_the_twins_write_the_same_bytes(given_rows: list[dict[str, Any]], base_ns: int) -> None:
+    batch = make_batch(given_rows)
+    order = row_numbers(batch)[::-1]
+    native = chrome_encoder.encode_events(batch, order, PID, base_ns)
+    assert native == encode_events_in_python(batch, order, PID, base_ns)
+    parsed(native)
+
+
+@pytest.mark.skipif(not has_native, reason="the native part is not built: python setup.py build_ext --inplace")
+@given(st.lists(st.tuples(unsigned, times, unsigned, times), max_size=5), st.integers(0, 1 << 53), times)
+def test_the_twins_write_the_same_arrows(ends: list[tuple[int, int, int, int]], first_id: int, base_ns: int) -> None:
+    types = (np.uint64, np.int64, np.uint64, np.int64)
+    columns = [np.array([end[column] for end in ends], dtype=kind) for column, kind in enumerate(types)]
+    native = chrome_encoder.encode_flows(*columns, first_id, PID, base_ns)
+    assert native == encode_flows_in_python(*columns, first_id, PID, base_ns)
+    assert len(parsed(native)) == 2 * len(ends)
+
+
+@given(name=any_text, start_ns=times, duration_ns=st.integers(0, 1 << 40), base_ns=times)
+def test_names_and_nanoseconds_come_back(name: str, start_ns: int, duration_ns: int, base_ns: int) -> None:
+    batch = make_batch([{"name": name, "start_ns": start_ns, "end_ns": start_ns + duration_ns}])
+    for encoder in ENCODERS:
+        [event] = parsed(encoder(batch, row_numbers(batch), PID, base_ns))
+        # json joins two escaped surrogates that stand side by side
+        assert event["name"] == json.loads(json.dumps(name))
+        assert event["ts"] * 1000 + base_ns == start_ns
+        assert event["dur"] * 1000 == duration_ns
+
+
+def test_a_complete_event_has_the_keys_of_torch_profiler(encode: Any) -> None:
+    [event] = encode(
+        {
+            "event_id": 77,
+            "name": "aten::mm",
+            "sequence_nr": 3,
+            "handle": 9,
+            "forward_thread_id": 1,
+            "shapes": "[[2,3],[]]",
+            "dtypes": '["float",""]',
+            "module": "layers.0",
+        },
+        base_ns=BASE_NS - 1_500,
+    )
+    args = event.pop("args")
+    assert event == {
+        "ph": "X",
+        "cat": "cpu_op",
+        "name": "aten::mm",
+        "pid": PID,
+        "tid": MAIN_THREAD.native_id,
+        "ts": Decimal("1.500"),
+        "dur": Decimal("0.500"),
+    }
+    assert args == {
+        "External id": 77,
+        "Event id": 77,
+        "Scope": "FUNCTION",
+        "Thread id": 1,
+        "Record function id": 9,
+        "Sequence number": 3,
+        "Fwd thread id": 1,
+        "Input Dims": [[2, 3], []],
+        "Input type": ["float", ""],
+        "Module": "layers.0",
+    }
+
+
+def test_what_was_not_recorded_is_absent(encode: Any) -> None:
+    [event] = encode({})
+    assert set(event["args"]) == {"External id", "Event id", "Scope", "Thread id"}
+
+
+@pytest.mark.parametrize(
+    ("row", "category"),
+    [
+        ({}, "cpu_op"),
+        ({"scope": RecordScope.BACKWARD_FUNCTION}, "cpu_op"),
+        ({"scope": RecordScope.TORCHSCRIPT_FUNCTION}, "cpu_op"),
+        ({"scope": RecordScope.USER_SCOPE}, "user_annotation"),
+        ({"name": "nn.Module: Linear_0", "source": EventSource.MODULE, "scope": RecordScope.USER_SCOPE}, "python_function"),
+        ({"name": "Optimizer.step#SGD.step", "source": EventSource.MODULE, "scope": RecordScope.USER_SCOPE}, "user_annotation"),
+        ({"kind": EventKind.MARK}, "cpu_instant_event"),
+    ],
+)
+def test_categories_are_those_of_torch_profiler(encode: Any, row: dict[str, Any], category: str) -> None:
+    assert encode(row)[0]["cat"] == category
+
+
+@pytest.mark.parametrize("row", [{"flags": EventFlag.ASYNC}, {"end_thread": WORKER_THREAD}])
+def test_an_async_range_is_no_slice(encode: Any, row: dict[str, Any]) -> None:
+    begin, end = encode({"event_id": 0x1F, **row}, base_ns=BASE_NS)
+    assert (begin["ph"], begin["id"], begin["ts"]) == ("b", "0x1f", 0)
+    assert (end["ph"], end["id"], end["ts"]) == ("e", "0x1f", Decimal("0.500"))
+    assert begin["args"]["Async"] is True
+    assert end["tid"] == row.get("end_thread", MAIN_THREAD).native_id
+    assert begin["args"]["End thread id"] == row.get("end_thread", MAIN_THREAD).thread_id
+
+
+def test_a_mark_is_an_instant(encode: Any) -> None:
+    [event] = encode({"kind": EventKind.MARK})
+    assert (event["ph"], event["s"], "dur" in event) == ("i", "t", False)
+
+
+def test_a_range_that_ends_before_it_begins_lasts_no_time(encode: Any) -> None:
+    assert encode({"start_ns": 10, "end_ns": 5})[0]["dur"] == 0
+
+
+def test_errors_and_partial_ranges_say_so(encode: Any) -> None:
+    [event] = encode({"flags": EventFlag.PARTIAL | EventFlag.ERROR, "error": 'ValueError: "a"\n'})
+    assert event["args"]["Partial"] is True
+    assert event["args"]["Error"] == 'ValueError: "a"\n'
+
+
+def test_a_thread_without_a_system_id_has_the_number_of_the_recorder(encode: Any) -> None:
+    assert encode({"thread": MAIN_THREAD._replace(native_id=0, number=5)})[0]["tid"] == 5
+
+
+@pytest.mark.skipif(not has_native, reason="the native part is not built: python setup.py build_ext --inplace")
+class TestNativeRefuses:
+    """What would read outside a column is an error, not a crash."""
+
+    def test_rows_that_are_not_there(self) -> None:
+        for row in (-1, 1):
+            with pytest.raises(IndexError, match="of a batch of 1 rows"):
+                chrome_encoder.encode_events(make_batch([{}]), np.array([row]), PID, 0)
+
+    def test_columns_of_another_type(self) -> None:
+        with pytest.raises(TypeError, match="items of 4 bytes"):
+            chrome_encoder.encode_events(make_batch([{}]), np.array([0], dtype=np.int32), PID, 0)
+
+    def test_names_and_threads_that_are_not_there(self) -> None:
+        batch = make_batch([{}])
+        batch.name[0] = 99
+        with pytest.raises(IndexError):
+            chrome_encoder.encode_events(batch, np.array([0]), PID, 0)
+        batch = make_batch([{}])
+        batch.thread[0] = 99
+        with pytest.raises(IndexError, match="thread index 99 of 1"):
+            chrome_encoder.encode_events(batch, np.array([0]), PID, 0)
+
+    def test_arrows_of_unequal_columns(self) -> None:
+        one, two = np.zeros(1, dtype=np.uint64), np.zeros(2, dtype=np.uint64)
+        with pytest.raises(ValueError, match="different lengths"):
+            chrome_encoder.encode_flows(one, one.astype(np.int64), two, one.astype(np.int64), 1, PID, 0)
+
+    def test_columns_need_not_be_contiguous(self) -> None:
+        batch = make_batch([{"name": "a"}, {"name": "b"}])
+        order = np.array([0, 9, 1, 9])[::2]
+        assert [event["name"] for event in parsed(chrome_encoder.encode_events(batch, order, PID, 0))] == ["a", "b"]

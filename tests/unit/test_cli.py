@@ -1,0 +1,175 @@
+"""``otel-recfn``, with one fact of the surroundings changed at a time."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from opentelemetry import trace
+
+from otel_recfn import cli
+from otel_recfn.cli import examination, examine_export, examine_recording
+from otel_recfn.cli.check import Check, works
+from otel_recfn.cli.doctor_report import as_json, as_text
+from otel_recfn.recording import backend
+from otel_recfn.recording.python_recorder import PythonRecorder
+from otel_recfn.sources import observer_build
+from otel_recfn.version import __version__
+
+
+@pytest.fixture(autouse=True)
+def plain_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("OTEL_RECFN_CACHE_DIR", str(tmp_path / "cache"))
+    for part in ("ENDPOINT", "PROTOCOL", "TRACES_ENDPOINT", "TRACES_PROTOCOL"):
+        monkeypatch.delenv(f"OTEL_EXPORTER_OTLP_{part}", raising=False)
+    for name in ("OTEL_SDK_DISABLED", "OTEL_TRACES_EXPORTER", "CXX"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find() -> None:
+        raise observer_build.ObserverUnavailable("torch is not installed here; install it")
+
+    monkeypatch.setattr(observer_build, "find_torch", find)
+
+
+def test_the_whole_doctor_in_a_process_of_its_own() -> None:
+    command = [sys.executable, "-m", "otel_recfn.cli", "doctor", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    checks = {check["name"]: check for check in json.loads(done.stdout)}
+    assert list(checks) == [name for name, _ in examination.EXAMINATIONS]
+    assert done.returncode == (1 if any(check["ok"] is False for check in checks.values()) else 0)
+    assert __version__ in checks["package"]["text"]
+    assert "could not be examined" not in done.stdout
+
+
+def test_report() -> None:
+    checks = [Check("first", True, "fine"), Check("second", None, "so so"), Check("third", False, "bad;\ndo this")]
+    lines = as_text(checks).splitlines()
+    assert lines[:4] == ["ok  first       fine", "--  second      so so", "no  third       bad;", "                do this"]
+    assert lines[-1] == "Not everything works here: third."
+    assert not works(checks)
+    assert works(checks[:2])
+    assert as_text(checks[:2]).endswith("PyTorch's operators can become spans here.")
+    assert json.loads(as_json(checks))[2] == {"name": "third", "ok": False, "text": "bad;\ndo this"}
+
+
+def test_exit_codes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(examination, "EXAMINATIONS", (("good", lambda: Check("good", True, "yes")),))
+    assert cli.main(["doctor"]) == 0
+    monkeypatch.setattr(examination, "EXAMINATIONS", (("broken", lambda: 1 / 0),))
+    assert cli.main(["doctor"]) == 1
+    assert "no  broken      could not be examined: ZeroDivisionError" in capsys.readouterr().out
+
+
+def test_the_python_twin_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "_chosen", backend.Backend(PythonRecorder(), "python", "no compiler was there"))
+    assert examine_recording.recorder() == Check("recorder", False, "python: no compiler was there")
+
+
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    check = examine_recording.compiler()
+    assert check.ok is False
+    assert "install" in check.text
+    monkeypatch.setattr(observer_build, "find_built", lambda: Path("/built.so"))
+    assert examine_recording.compiler().ok is None
+
+
+def test_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_torch(monkeypatch)
+    assert examine_recording.torch() == Check("torch", False, "torch is not installed here; install it")
+    assert examine_recording.observer().ok is False
+
+
+def test_an_unsafe_cache(tmp_path: Path) -> None:
+    assert examine_recording.cache().ok
+    (tmp_path / "cache").chmod(0o777)
+    check = examine_recording.cache()
+    assert check.ok is False
+    assert "OTEL_RECFN_CACHE_DIR" in check.text
+
+
+def test_an_observer_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observer_build, "find_built", lambda: tmp_path / "observer.so")
+    monkeypatch.setattr(examine_recording, "LOAD_OBSERVER", "import sys; sys.exit('OSError: undefined symbol')")
+    check = examine_recording.observer()
+    assert (check.ok, check.text) == (False, f"{tmp_path}/observer.so cannot be loaded: OSError: undefined symbol")
+    monkeypatch.setattr(examine_recording, "LOAD_OBSERVER", "print('ids scopes')")
+    assert examine_recording.observer().ok
+
+
+def test_sdk_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert examine_export.sdk().ok
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "TRUE")
+    assert examine_export.sdk().ok is False
+
+
+def test_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    from opentelemetry.sdk.trace import TracerProvider
+
+    expected = {trace.ProxyTracerProvider(): None, TracerProvider(): True, trace.NoOpTracerProvider(): False}
+    for provider, ok in expected.items():
+        monkeypatch.setattr(trace, "get_tracer_provider", lambda provider=provider: provider)
+        assert examine_export.provider().ok is ok
+
+
+@pytest.mark.parametrize(
+    ("asked", "ok"), [("", None), ("otlp", True), ("otlp, console", True), ("none", False), ("otlp,zipkin9", False)]
+)
+def test_exporters(monkeypatch: pytest.MonkeyPatch, asked: str, ok: bool | None) -> None:
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", asked)
+    check = examine_export.exporters()
+    assert check.ok is ok
+    assert "otlp_proto_http" in check.text
+
+
+def test_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"http://127.0.0.1:{port}/v1/traces")
+        assert examine_export.endpoint().ok
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"127.0.0.1:{port}")
+        assert examine_export.endpoint().ok
+    check = examine_export.endpoint()
+    assert check.ok is False
+    assert "collector" in check.text
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1:no-port")
+    assert examine_export.endpoint().ok is False
+
+
+def test_the_default_endpoint_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def refuse(address: tuple[str, int], timeout: float) -> None:
+        asked.append(address)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    assert examine_export.endpoint().ok is None
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+    assert examine_export.endpoint().ok is None
+    assert asked == [("localhost", 4317), ("localhost", 4318)]
+
+
+def test_build_prints_the_path_or_why_not(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(observer_build, "build", lambda: Path("/cache/observer.so"))
+    assert cli.main(["build"]) == 0
+    assert capsys.readouterr().out == "/cache/observer.so\n"
+    monkeypatch.undo()
+    without_torch(monkeypatch)
+    assert cli.main(["build"]) == 1
+    assert "torch is not installed here; install it" in capsys.readouterr().err
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main(["--version"])
+    assert left.value.code == 0
+    assert capsys.readouterr().out == f"otel-recfn {__version__}\n"

@@ -1,0 +1,195 @@
+"""What we read of the SDK without its promise. A failure here says which part moved, before users lose spans."""
+
+from __future__ import annotations
+
+import logging
+import random
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ConcurrentMultiSpanProcessor, SpanLimits, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Decision, SamplingResult, StaticSampler
+
+from otel_recfn.sinks import provider as ours
+from otel_recfn.sinks.provider import ProviderResolver, SpanTarget
+
+
+def new_provider(*processors: SpanProcessor, **options: object) -> TracerProvider:
+    provider = TracerProvider(shutdown_on_exit=False, **options)
+    for processor in processors:
+        provider.add_span_processor(processor)
+    return provider
+
+
+def target_of(provider: TracerProvider) -> SpanTarget:
+    target = ProviderResolver(provider).resolve()
+    assert target is not None
+    return target
+
+
+class TestWhatTheSdkHas:
+    """Each private name, as the module's essay lists them."""
+
+    def test_tracer_parts(self) -> None:
+        provider = new_provider()
+        tracer = provider.get_tracer("x")
+        assert tracer.span_processor is provider._active_span_processor
+        assert tracer.sampler is provider.sampler
+        assert tracer.resource is provider.resource
+        assert tracer.id_generator is provider.id_generator
+
+    def test_tracer_limits(self) -> None:
+        limits = SpanLimits(max_events=3)
+        assert new_provider(span_limits=limits).get_tracer("x")._span_limits is limits
+
+    def test_multi_processor_lists_its_processors(self) -> None:
+        processor = SpanProcessor()
+        assert new_provider(processor)._active_span_processor._span_processors == (processor,)
+
+    def test_processors_name_their_exporter(self) -> None:
+        exporter = InMemorySpanExporter()
+        batching = BatchSpanProcessor(exporter)
+        assert batching.span_exporter is exporter
+        assert SimpleSpanProcessor(exporter).span_exporter is exporter
+        batching.shutdown()
+
+    def test_batch_processor_sizes(self) -> None:
+        processor = BatchSpanProcessor(InMemorySpanExporter(), max_queue_size=100, max_export_batch_size=7)
+        assert ours._queue_sizes(processor) == (100, 7)
+        processor.shutdown()
+
+
+class TestFallbacks:
+    def test_sizes_come_from_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "64")
+        monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "many")
+        assert ours._queue_sizes(SpanProcessor()) == (64, ours.DEFAULT_EXPORT_BATCH_SIZE)
+
+    def test_tracer_without_private_parts(self) -> None:
+        class Bare:
+            def __init__(self, tracer: object) -> None:
+                for part in ours._TRACER_PARTS:
+                    setattr(self, part, getattr(tracer, part))
+
+        provider = new_provider()
+        target = SpanTarget(provider, Bare(provider.get_tracer("x")))
+        assert target.enabled
+        assert target.limits.max_span_attributes == SpanLimits().max_span_attributes
+
+    def test_exporters_behind_nested_processors_are_found_once(self) -> None:
+        exporter = InMemorySpanExporter()
+        nested = ConcurrentMultiSpanProcessor()
+        nested.add_span_processor(SimpleSpanProcessor(exporter))
+        target = target_of(new_provider(nested, SimpleSpanProcessor(exporter), SpanProcessor()))
+        assert target.exporters() == [exporter]
+
+
+class TestResolving:
+    def test_nothing_before_a_provider_is_set(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        resolver = ProviderResolver()
+        monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
+        assert resolver.resolve() is None
+        later = new_provider()
+        monkeypatch.setattr(trace, "get_tracer_provider", lambda: later)
+        target = resolver.resolve()
+        assert target is not None
+        assert resolver.resolve() is target
+
+    def test_disabled_sdk(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+        assert ProviderResolver(new_provider()).resolve() is None
+
+    def test_no_op_provider(self) -> None:
+        assert ProviderResolver(trace.NoOpTracerProvider()).resolve() is None
+
+    def test_foreign_provider_is_said_once(self, caplog: pytest.LogCaptureFixture) -> None:
+        class ForeignProvider(trace.TracerProvider):
+            def get_tracer(self, *args: object, **kwargs: object) -> object:
+                return object()
+
+        resolver = ProviderResolver(ForeignProvider())
+        with caplog.at_level(logging.WARNING):
+            assert resolver.resolve() is None
+            resolver._provider = None
+            assert resolver.resolve() is None
+        assert len(caplog.records) == 1
+        assert "tracer_provider=" in caplog.text
+
+    def test_scope_turned_off_by_the_provider(self) -> None:
+        provider = new_provider()
+        resolver = ProviderResolver(provider)
+        assert resolver.resolve() is not None
+        provider.get_tracer(ours.SCOPE_NAME, ours.__version__, schema_url=ours.SCHEMA_URL)._tracer_config.is_enabled = False
+        assert resolver.resolve() is None
+
+
+class TestChunks:
+    @pytest.mark.parametrize(
+        ("queue", "batch", "chunk"), [(2048, 512, 256), (2048, 200, 199), (400, 400, 100), (3, 2, 1), (1, 1, 1)]
+    )
+    def test_size_leaves_room_and_keeps_the_export_in_our_thread(self, queue: int, batch: int, chunk: int) -> None:
+        processor = BatchSpanProcessor(InMemorySpanExporter(), max_queue_size=queue, max_export_batch_size=batch)
+        provider = new_provider(processor, SimpleSpanProcessor(InMemorySpanExporter()))
+        assert target_of(provider).chunk_size() == chunk
+        provider.shutdown()
+
+    def test_size_without_a_queue(self) -> None:
+        assert target_of(new_provider()).chunk_size() == ours.MAX_CHUNK
+
+    def test_force_flush_that_raises(self, caplog: pytest.LogCaptureFixture) -> None:
+        class Broken(SpanProcessor):
+            def force_flush(self, timeout_millis: int = 0) -> bool:
+                raise OSError("gone")
+
+        assert not target_of(new_provider(Broken())).force_flush(1)
+        assert "force_flush" in caplog.text
+
+
+class TestRoots:
+    def test_ids_leave_the_seeded_random_alone(self) -> None:
+        target = target_of(new_provider())
+        random.seed(1)
+        expected = random.random()
+        random.seed(1)
+        first = target.start_root("operators", {})
+        assert random.random() == expected
+        random.seed(1)
+        second = target.start_root("operators", {})
+        assert first is not None
+        assert second is not None
+        assert first.context.is_valid
+        assert first.context.trace_id != second.context.trace_id
+
+    def test_ids_of_another_generator(self) -> None:
+        class Fixed(IdGenerator):
+            def generate_span_id(self) -> int:
+                return 7
+
+            def generate_trace_id(self) -> int:
+                return 9
+
+        start = target_of(new_provider(id_generator=Fixed())).start_root("operators", {})
+        assert start is not None
+        assert (start.context.trace_id, start.context.span_id) == (9, 7)
+
+    @pytest.mark.parametrize("sampler", [ALWAYS_OFF, StaticSampler(Decision.RECORD_ONLY)])
+    def test_sampler_says_no(self, sampler: StaticSampler) -> None:
+        assert target_of(new_provider(sampler=sampler)).start_root("operators", {}) is None
+
+    def test_sampler_sees_no_parent_and_decides_attributes_and_state(self) -> None:
+        class Asked(StaticSampler):
+            def should_sample(self, parent_context, trace_id, name, kind=None, attributes=None, links=None):
+                assert not trace.get_current_span(parent_context).get_span_context().is_valid
+                assert (name, kind, dict(attributes)) == ("operators", trace.SpanKind.INTERNAL, {"recfn.root": True})
+                return SamplingResult(self._decision, {"ratio": 0.5}, trace.TraceState([("k", "v")]))
+
+        provider = new_provider(sampler=Asked(Decision.RECORD_AND_SAMPLE))
+        current = trace.NonRecordingSpan(trace.SpanContext(1, 2, False))
+        with trace.use_span(current):
+            start = target_of(provider).start_root("operators", {"recfn.root": True})
+        assert start is not None
+        assert start.context.trace_state.get("k") == "v"
+        assert dict(start.attributes) == {"ratio": 0.5}

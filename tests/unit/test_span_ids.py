@@ -1,0 +1,73 @@
+"""Span ids: different for different events, never 0, the same one by one and by the column, unrelated after a fork."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otel_recfn.model.events import make_event_id
+from otel_recfn.sinks import span_ids
+
+EVENT_IDS = st.integers(min_value=1, max_value=(1 << 63) - 1)
+MASK = (1 << 64) - 1
+
+
+def unmixed(span_id: int) -> int:
+    """The event id that has this span id: undoes the two rounds."""
+    mixed = span_id ^ span_id >> 32
+    for factor in reversed(span_ids._FACTORS):
+        mixed = mixed * pow(factor, -1, 1 << 64) & MASK
+        mixed ^= mixed >> 32
+    return mixed ^ span_ids._key
+
+
+@given(EVENT_IDS)
+def test_mixing_can_be_undone(event_id: int) -> None:
+    assert unmixed(span_ids.span_id(event_id)) == event_id
+
+
+@given(st.lists(EVENT_IDS, max_size=50))
+def test_column_agrees_with_single(event_ids: list[int]) -> None:
+    column = span_ids.span_ids(np.array(event_ids, dtype=np.uint64))
+    assert column.tolist() == [span_ids.span_id(event_id) for event_id in event_ids]
+
+
+@given(EVENT_IDS)
+def test_is_a_valid_span_id(event_id: int) -> None:
+    assert 0 < span_ids.span_id(event_id) <= MASK
+
+
+def test_only_the_key_would_be_zero() -> None:
+    assert span_ids.span_id(span_ids._key) == 0
+    assert span_ids._key > 1 << 63
+
+
+def test_neighbours_share_few_bits() -> None:
+    first = span_ids.span_id(make_event_id(1, 1))
+    second = span_ids.span_id(make_event_id(1, 2))
+    assert 10 < (first ^ second).bit_count() < 54
+
+
+def test_rekeying_changes_every_id() -> None:
+    before = span_ids.span_id(1)
+    span_ids.rekey()
+    assert span_ids.span_id(1) != before
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_forked_child_has_another_key() -> None:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, span_ids.span_id(7).to_bytes(8, "big"))
+        os._exit(0)
+    os.close(writer)
+    in_child = int.from_bytes(os.read(reader, 8), "big")
+    os.close(reader)
+    os.waitpid(child, 0)
+    assert in_child
+    assert in_child != span_ids.span_id(7)

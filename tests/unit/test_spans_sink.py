@@ -1,0 +1,525 @@
+"""Rows to spans: every field, whose child each is, which give none, and counters that balance."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.trace import SpanKind, StatusCode, TraceState
+
+from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch
+from otel_recfn.model import trace_states
+from otel_recfn.model.batch import NO_CONTEXT, SpanContextRef, ThreadInfo
+from otel_recfn.model.events import ContextFlag, EventFlag, EventKind, make_event_id
+from otel_recfn.model.scope import RecordScope
+from otel_recfn.sinks.span_ids import span_id
+from otel_recfn.sinks.spans import SpansSink
+from otel_recfn.version import __version__
+
+REQUEST = context(trace_id=0xABC, span_id=0xDEF)
+
+
+class Harness:
+    """A sink, its provider, and what was exported."""
+
+    def __init__(self, *, roots_per_second: float | None = None, **options: Any) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.provider = TracerProvider(shutdown_on_exit=False, **options)
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.sink = SpansSink(self.provider, roots_per_second)
+
+    def write(self, *rows: dict[str, Any], opened: Sequence[dict[str, Any]] = ()) -> list[ReadableSpan]:
+        """The spans of these rows, in row order."""
+        self.exporter.clear()
+        self.sink.write(make_batch(rows, opened))
+        return list(self.exporter.get_finished_spans())
+
+    def one(self, **row: Any) -> ReadableSpan:
+        """The span of one row below a span of the program."""
+        (span,) = self.write({"context": REQUEST, **row})
+        return span
+
+    def close(self) -> list[ReadableSpan]:
+        """The spans that come at the end."""
+        self.exporter.clear()
+        self.sink.close(1)
+        return list(self.exporter.get_finished_spans())
+
+
+def assert_balanced(counters: dict[str, int]) -> None:
+    fates = ("unsampled", "suppressed", "no_provider", "other_kinds")
+    ends = ("spans_exported", "spans_failed", "spans_pending", "spans_handed")
+    assert counters["rows"] + counters["roots"] == counters["spans"] + sum(counters[fate] for fate in fates)
+    assert counters["spans"] == sum(counters[end] for end in ends)
+    assert min(counters.values()) >= 0
+
+
+class TestFields:
+    def test_what_every_span_has(self) -> None:
+        resource = Resource({"service.name": "training"})
+        span = Harness(resource=resource).one(
+            name="aten::add", scope=RecordScope.USER_SCOPE, start_ns=BASE_NS, end_ns=BASE_NS + 7, handle=9, sequence_nr=4
+        )
+        assert (span.name, span.kind) == ("aten::add", SpanKind.INTERNAL)
+        assert (span.start_time, span.end_time) == (BASE_NS, BASE_NS + 7)
+        assert span.status.status_code is StatusCode.UNSET
+        assert (span.events, span.links) == ((), ())
+        assert span.resource is resource
+        assert dict(span.attributes) == {
+            "recfn.scope": "USER_SCOPE",
+            "recfn.sequence_nr": 4,
+            "recfn.thread_id": MAIN_THREAD.thread_id,
+            "recfn.event_id": make_event_id(1, 1),
+            "recfn.handle": 9,
+            "thread.id": MAIN_THREAD.ident,
+            "thread.name": "MainThread",
+        }
+
+    def test_scope_of_the_instrumentation(self) -> None:
+        scope = Harness().one().instrumentation_scope
+        assert (scope.name, scope.version) == ("otel_recfn", __version__)
+        assert scope.schema_url.startswith("https://opentelemetry.io/schemas/1.")
+
+    @pytest.mark.parametrize(
+        ("column", "value", "attribute", "expected"),
+        [
+            ("sequence_nr", 0, "recfn.sequence_nr", 0),
+            ("forward_thread_id", 3, "recfn.forward_thread_id", 3),
+            ("node_id", 0, "recfn.node_id", 0),
+            ("debug_handle", 5, "recfn.debug_handle", 5),
+            ("flags", EventFlag.ASYNC, "recfn.async", True),
+            ("flags", EventFlag.PARTIAL, "recfn.partial", True),
+            ("module", "encoder.layers.0", "recfn.module", "encoder.layers.0"),
+            ("shapes", "[[2,3],[],[[4],[5]]]", "recfn.input_shapes", ("[2, 3]", "[]", "[[4], [5]]")),
+            ("dtypes", '["float","Scalar",""]', "recfn.input_dtypes", ("float", "Scalar", "")),
+            ("shapes", "[]", "recfn.input_shapes", ()),
+            ("shapes", "not JSON", "recfn.input_shapes", ("not JSON",)),
+            ("shapes", "7", "recfn.input_shapes", ("7",)),
+        ],
+    )
+    def test_only_where_it_was_recorded(self, column: str, value: object, attribute: str, expected: object) -> None:
+        harness = Harness()
+        assert attribute not in harness.one().attributes
+        attributes = harness.one(**{column: value}).attributes
+        assert attributes[attribute] == expected
+        assert type(attributes[attribute]) is type(expected)
+
+    def test_thread_that_python_does_not_know(self) -> None:
+        attributes = Harness().one(thread=WORKER_THREAD).attributes
+        assert attributes["recfn.thread_id"] == WORKER_THREAD.thread_id
+        assert "thread.id" not in attributes
+        assert "thread.name" not in attributes
+
+    @pytest.mark.parametrize(
+        ("error", "kind", "message"),
+        [("ValueError: a: b", "ValueError", "a: b"), ("lib.Broken", "lib.Broken", "")],
+    )
+    def test_exception(self, error: str, kind: str, message: str) -> None:
+        span = Harness().one(flags=EventFlag.ERROR, error=error, start_ns=BASE_NS, end_ns=BASE_NS + 9)
+        assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, error)
+        (event,) = span.events
+        assert (event.name, event.timestamp) == ("exception", BASE_NS + 9)
+        assert dict(event.attributes) == {"exception.type": kind, "exception.message": message}
+
+
+class TestTree:
+    def test_top_level_is_below_the_current_span(self) -> None:
+        span = Harness().one()
+        assert (span.context.trace_id, span.parent.span_id) == (REQUEST.trace_id, REQUEST.span_id)
+        assert span.context.span_id == span_id(make_event_id(1, 1))
+        assert span.context.trace_flags.sampled
+        assert not span.context.is_remote
+        assert not span.parent.is_remote
+
+    def test_child_is_below_its_parent_which_comes_later(self) -> None:
+        parent = make_event_id(1, 9)
+        harness = Harness()
+        child, sibling = harness.write(*[{"parent": parent, "root": parent, "context": REQUEST, "event_id": n} for n in (1, 2)])
+        (above,) = harness.write({"event_id": parent, "context": REQUEST})
+        assert child.parent == sibling.parent == above.context
+
+    def test_trace_state_is_repeated(self) -> None:
+        ref = context(trace_id=0x51, span_id=0x52)
+        trace_states.note(ref.trace_id, ref.span_id, TraceState([("vendor", "x")]))
+        parent = make_event_id(1, 2)
+        child, above = Harness().write({"context": ref, "parent": parent}, {"context": ref, "event_id": parent})
+        assert child.context.trace_state.get("vendor") == above.context.trace_state.get("vendor") == "x"
+        assert above.parent.trace_state.get("vendor") == "x"
+
+    def test_without_a_span_below_a_root_of_ours(self) -> None:
+        harness = Harness()
+        parent = make_event_id(1, 2)
+        opened = [{"event_id": parent, "start_ns": BASE_NS}]
+        child, above = harness.write({"parent": parent}, {"event_id": parent}, opened=opened)
+        (root,) = harness.close()
+        assert (child.parent, above.parent, root.parent) == (above.context, root.context, None)
+        assert root.name == "operators"
+        assert (root.start_time, root.end_time) == (BASE_NS, above.end_time)
+        assert dict(root.attributes) == {"recfn.root": True, "thread.id": MAIN_THREAD.ident, "thread.name": "MainThread"}
+        assert {span.context.trace_id for span in (child, above, root)} == {root.context.trace_id}
+
+    def test_flush_ends_only_roots_of_threads_that_rest(self) -> None:
+        harness = Harness()
+        harness.write({}, opened=[{"event_id": make_event_id(1, 1)}])
+        still_open = {"event_id": make_event_id(2, 1), "thread": WORKER_THREAD}
+        harness.sink.write(make_batch([], [still_open]))
+        harness.sink.flush(1)
+        assert harness.sink.counters()["roots"] == 1
+
+
+class TestLinks:
+    FORWARD: ClassVar[dict[str, Any]] = {"event_id": make_event_id(1, 1), "sequence_nr": 5, "name": "forward"}
+    BACKWARD: ClassVar[dict[str, Any]] = {
+        "event_id": make_event_id(1, 2), "sequence_nr": 5, "scope": RecordScope.BACKWARD_FUNCTION,
+        "forward_thread_id": MAIN_THREAD.thread_id, "name": "backward",
+    }  # fmt: skip
+
+    def test_backward_links_to_forward(self) -> None:
+        harness = Harness()
+        forward, backward = harness.write({**self.FORWARD, "context": REQUEST}, {**self.BACKWARD, "context": REQUEST})
+        assert [link.context for link in backward.links] == [forward.context]
+        assert backward.attributes["recfn.forward_thread_id"] == MAIN_THREAD.thread_id
+
+    def test_forward_of_an_earlier_batch_in_another_trace(self) -> None:
+        harness = Harness()
+        (forward,) = harness.write(self.FORWARD, opened=[{"event_id": self.FORWARD["event_id"]}])
+        (backward,) = harness.write({**self.BACKWARD, "context": REQUEST})
+        assert [link.context for link in backward.links] == [forward.context]
+
+    def test_no_link_to_a_forward_without_span(self) -> None:
+        harness = Harness()
+        unsampled = REQUEST._replace(flags=0)
+        (backward,) = harness.write({**self.FORWARD, "context": unsampled}, {**self.BACKWARD, "context": REQUEST})
+        assert backward.links == ()
+
+
+class TestNoSpans:
+    @pytest.mark.parametrize(
+        ("row", "counter"),
+        [
+            ({"context": REQUEST._replace(flags=0)}, "unsampled"),
+            ({"context": REQUEST._replace(flags=ContextFlag.SAMPLED | ContextFlag.SUPPRESSED)}, "suppressed"),
+            ({"context": NO_CONTEXT._replace(flags=ContextFlag.SUPPRESSED)}, "suppressed"),
+            ({"context": REQUEST, "kind": EventKind.MARK}, "other_kinds"),
+        ],
+    )
+    def test_is_counted(self, row: dict[str, Any], counter: str) -> None:
+        harness = Harness()
+        assert harness.write(row) == []
+        assert harness.close() == []
+        assert harness.sink.counters()[counter] == 1
+        assert_balanced(harness.sink.counters())
+
+    def test_sampler_refuses_the_root(self) -> None:
+        harness = Harness(sampler=ALWAYS_OFF)
+        assert harness.write({}, {}) == []
+        counters = harness.sink.counters()
+        assert (counters["unsampled"], counters["roots_unsampled"], counters["roots_limited"]) == (2, 1, 0)
+
+    def test_limit_refuses_the_root(self) -> None:
+        harness = Harness(roots_per_second=0)
+        rest_ns = 2_000_000_000
+        for number in range(102):
+            start_ns = BASE_NS + number * rest_ns
+            harness.write(
+                {"event_id": number + 1, "start_ns": start_ns}, opened=[{"event_id": number + 1, "start_ns": start_ns}]
+            )
+        harness.close()
+        counters = harness.sink.counters()
+        assert (counters["roots"], counters["roots_limited"], counters["unsampled"]) == (100, 2, 2)
+        assert_balanced(counters)
+
+    def test_no_provider_yet(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
+        sink = SpansSink()
+        sink.write(make_batch([{}]))
+        assert sink.flush(1)
+        later = Harness()
+        monkeypatch.setattr(trace, "get_tracer_provider", lambda: later.provider)
+        sink.write(make_batch([{"context": REQUEST}]))
+        sink.close(1)
+        counters = sink.counters()
+        assert (counters["no_provider"], counters["spans_exported"]) == (1, 1)
+        assert_balanced(counters)
+
+    def test_sdk_disabled(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+        harness = Harness()
+        assert harness.write({"context": REQUEST}) == []
+        assert harness.sink.counters()["no_provider"] == 1
+
+
+class TestLimits:
+    def test_attribute_count(self) -> None:
+        span = Harness(span_limits=SpanLimits(max_span_attributes=2)).one()
+        assert len(span.attributes) == 2
+        assert span.dropped_attributes == 4
+
+    def test_attribute_length(self) -> None:
+        limits = SpanLimits(max_span_attribute_length=4, max_attribute_length=3)
+        span = Harness(span_limits=limits).one(flags=EventFlag.ERROR, error="ValueError: too long", shapes="[[20,30]]")
+        assert span.attributes["recfn.scope"] == "FUNC"
+        assert span.attributes["recfn.input_shapes"] == ("[20,",)
+        assert span.events[0].attributes["exception.message"] == "too"
+
+    def test_no_events_and_no_links(self) -> None:
+        harness = Harness(span_limits=SpanLimits(max_events=0, max_links=0))
+        _, backward = harness.write(
+            {**TestLinks.FORWARD, "context": REQUEST},
+            {**TestLinks.BACKWARD, "context": REQUEST, "flags": EventFlag.ERROR, "error": "E: m"},
+        )
+        assert (backward.events, backward.links) == ((), ())
+        assert (backward.dropped_events, backward.dropped_links) == (1, 1)
+
+
+class TestSeam:
+    """Values that would cost the SDK's encoder a whole batch."""
+
+    @pytest.mark.parametrize(
+        "row",
+        [
+            {"start_ns": -5, "end_ns": -1},
+            {"start_ns": 10, "end_ns": 3},
+            {"name": "lone \ud800"},
+            {"module": "\udfff", "shapes": '["\\ud800"]', "flags": EventFlag.ERROR, "error": "E\ud800: m"},
+            {"handle": (1 << 64) - 1, "forward_thread_id": 1 << 63},
+            {"thread": ThreadInfo(1, 1 << 63, 0, (1 << 64) - 1, "\ud801")},
+        ],
+    )
+    def test_encodes(self, row: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+        span = Harness().one(**row)
+        assert 0 <= span.start_time <= span.end_time
+        with caplog.at_level(logging.WARNING):
+            encoded = encode_spans([span]).SerializeToString()
+        assert encoded
+        assert caplog.records == []
+
+
+class Recording(SpanExporter):
+    """Takes spans, or says or does otherwise."""
+
+    def __init__(self, result: SpanExportResult | Exception = SpanExportResult.SUCCESS) -> None:
+        self.result = result
+        self.batches: list[int] = []
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.batches.append(len(spans))
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+
+def new_provider(*exporters: SpanExporter, **options: Any) -> TracerProvider:
+    provider = TracerProvider(shutdown_on_exit=False)
+    for exporter in exporters:
+        provider.add_span_processor(BatchSpanProcessor(exporter, **options))
+    return provider
+
+
+def in_request(count: int, first: int = 1) -> list[dict[str, Any]]:
+    return [{"context": REQUEST, "event_id": first + number} for number in range(count)]
+
+
+class TestExporting:
+    def test_nothing_is_dropped_by_a_short_queue(self) -> None:
+        exporter = Recording()
+        provider = new_provider(exporter, max_queue_size=40, max_export_batch_size=40)
+        sink = SpansSink(provider)
+        sink.write(make_batch(in_request(205)))
+        sink.close(5)
+        assert exporter.batches == [10] * 20 + [5]
+        assert sink.counters()["spans_exported"] == 205
+        provider.shutdown()
+
+    @pytest.mark.parametrize("result", [SpanExportResult.FAILURE, OSError("refused")])
+    def test_failure_is_counted(self, result: SpanExportResult | Exception) -> None:
+        provider = new_provider(Recording(result))
+        sink = SpansSink(provider)
+        sink.write(make_batch(in_request(3)))
+        assert sink.counters()["spans_pending"] == 3
+        sink.flush(5)
+        assert sink.counters()["spans_failed"] == 3
+        assert_balanced(sink.counters())
+        sink.close(1)
+        provider.shutdown()
+
+    def test_exported_is_what_every_exporter_took(self) -> None:
+        provider = new_provider(Recording(), Recording(SpanExportResult.FAILURE))
+        sink = SpansSink(provider)
+        sink.write(make_batch(in_request(3)))
+        sink.close(1)
+        assert (sink.counters()["spans_exported"], sink.counters()["spans_failed"]) == (0, 3)
+        provider.shutdown()
+
+    def test_spans_of_the_program_are_not_counted(self) -> None:
+        exporter = Recording()
+        provider = new_provider(exporter)
+        sink = SpansSink(provider)
+        sink.write(make_batch(in_request(2)))
+        provider.get_tracer("program").start_span("own").end()
+        sink.flush(1)
+        assert exporter.batches == [3]
+        assert sink.counters()["spans_exported"] == 2
+        sink.close(1)
+        provider.shutdown()
+
+    def test_provider_that_was_shut_down(self) -> None:
+        provider = new_provider(Recording())
+        provider.shutdown()
+        sink = SpansSink(provider)
+        sink.write(make_batch(in_request(2)))
+        assert not sink.flush(1)
+        assert sink.counters()["spans_failed"] == 2
+        assert_balanced(sink.counters())
+
+    def test_processor_that_raises(self, caplog: pytest.LogCaptureFixture) -> None:
+        class Broken(SpanProcessor):
+            def on_end(self, span: ReadableSpan) -> None:
+                raise KeyError("processor")
+
+        harness = Harness()
+        harness.provider.add_span_processor(Broken())
+        assert len(harness.write(*in_request(3))) == 3
+        assert [record.getMessage() for record in caplog.records] == [
+            "otel-recfn: a span processor raised in on_end; its spans count as failed"
+        ]
+
+    def test_unwatchable_exporter(self) -> None:
+        class Slotted:
+            __slots__ = ()
+
+            def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+                return SpanExportResult.SUCCESS
+
+            def shutdown(self) -> None:
+                pass
+
+        provider = TracerProvider(shutdown_on_exit=False)
+        provider.add_span_processor(SimpleSpanProcessor(Slotted()))
+        sink = SpansSink(provider)
+        sink.write(make_batch(in_request(2)))
+        sink.close(1)
+        assert sink.counters()["spans_handed"] == 2
+        assert_balanced(sink.counters())
+
+    def test_exporter_is_left_as_it_was(self) -> None:
+        exporter = Recording()
+        provider = new_provider(exporter)
+        sink = SpansSink(provider)
+        sink.write(make_batch(in_request(1)))
+        assert "export" in vars(exporter)
+        sink.close(1)
+        assert "export" not in vars(exporter)
+        provider.shutdown()
+
+    def test_exporter_shadowed_after_us_stays_so(self) -> None:
+        exporter = Recording()
+        provider = new_provider(exporter)
+        sink = SpansSink(provider)
+        sink.write(make_batch(in_request(1)))
+        ours = exporter.export
+        exporter.export = theirs = lambda spans: ours(spans)  # type: ignore[method-assign]
+        sink.close(1)
+        assert exporter.export is theirs
+        assert sink.counters()["spans_exported"] == 1
+        provider.shutdown()
+
+    def test_exporter_added_later(self) -> None:
+        harness = Harness()
+        harness.write(*in_request(2))
+        late = Recording()
+        harness.provider.add_span_processor(SimpleSpanProcessor(late))
+        harness.write(*in_request(3, first=10))
+        harness.sink.flush(1)
+        assert late.batches == [1, 1, 1]
+        assert harness.sink.counters()["spans_exported"] == 5
+        assert_balanced(harness.sink.counters())
+
+    def test_forked_child_gets_a_fresh_sink_and_clean_exporters(self) -> None:
+        exporter = Recording()
+        provider = new_provider(exporter)
+        sink = SpansSink(provider)
+        sink.write(make_batch(in_request(1)))
+        fresh = sink.after_fork_in_child()
+        assert isinstance(fresh, SpansSink)
+        assert set(fresh.counters().values()) == {0}
+        assert "export" not in vars(exporter)
+        provider.shutdown()
+
+
+class TestBackgroundHooks:
+    def test_pace_comes_before_every_chunk_and_may_end_the_work(self) -> None:
+        class Enough(BaseException):
+            pass
+
+        calls = []
+
+        def pace() -> None:
+            calls.append(sink.counters()["rows"])
+            if len(calls) == 3:
+                raise Enough
+
+        sink = SpansSink(Harness().provider)
+        sink.set_pace(pace)
+        with pytest.raises(Enough):
+            sink.write(make_batch(in_request(2000)))
+        assert calls == [0, 256, 512]
+        assert_balanced(sink.counters())
+
+    def test_gap_ends_open_roots(self) -> None:
+        harness = Harness()
+        harness.write(opened=[{"event_id": 1}])
+        harness.sink.note_gap()
+        (root, span) = sorted(harness.write({"event_id": 1, "end_ns": BASE_NS}), key=lambda one: one.parent is not None)
+        assert span.parent == root.context
+
+
+def rows_of_trees() -> st.SearchStrategy[list[dict[str, Any]]]:
+    """Rows in closing order: trees of ranges, each in some context."""
+    refs = st.sampled_from([NO_CONTEXT, REQUEST, REQUEST._replace(flags=0), SpanContextRef(0, 0, ContextFlag.SUPPRESSED)])
+    tree = st.tuples(refs, st.lists(st.integers(0, 5), max_size=6), st.sampled_from([MAIN_THREAD, WORKER_THREAD]))
+    return st.lists(tree, max_size=6).map(_rows)
+
+
+def _rows(trees: list[tuple[SpanContextRef, list[int], ThreadInfo]]) -> list[dict[str, Any]]:
+    """Node n of a tree is below node ``above[n] % n``; later nodes close first."""
+    rows: list[dict[str, Any]] = []
+    for number, (ref, above, thread) in enumerate(trees):
+        ids = [make_event_id(thread.number, 1 + number * 100 + node) for node in range(len(above) + 1)]
+        parents = [0, *(ids[one % (node + 1)] for node, one in enumerate(above))]
+        nodes = [{"event_id": ids[node], "parent": parents[node], "root": ids[0]} for node in range(len(ids))]
+        rows += [{**node, "context": ref, "thread": thread} for node in reversed(nodes)]
+    return rows
+
+
+@settings(deadline=None)
+@given(rows=rows_of_trees(), cut=st.integers(0, 40))
+def test_every_sampled_row_is_one_span_in_one_tree(rows: list[dict[str, Any]], cut: int) -> None:
+    harness = Harness()
+    spans = [*harness.write(*rows[:cut]), *harness.write(*rows[cut:])]
+    spans += harness.close()
+    events = {span.attributes["recfn.event_id"]: span for span in spans if "recfn.root" not in span.attributes}
+    expected = [row for row in rows if row["context"] in (NO_CONTEXT, REQUEST)]
+    assert len(spans) - len(events) == harness.sink.counters()["roots"]
+    assert sorted(events) == sorted(row["event_id"] for row in expected)
+    ids = {span.context.span_id: span.context.trace_id for span in spans} | {REQUEST.span_id: REQUEST.trace_id}
+    assert len(ids) == len(spans) + 1
+    for row in expected:
+        span = events[row["event_id"]]
+        assert ids[span.parent.span_id] == span.context.trace_id == span.parent.trace_id
+        if row["parent"]:
+            assert span.parent.span_id == span_id(row["parent"])
+        elif row["context"] == REQUEST:
+            assert span.parent.span_id == REQUEST.span_id
+    assert_balanced(harness.sink.counters())

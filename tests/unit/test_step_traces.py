@@ -1,0 +1,299 @@
+"""Rule 4: threads without spans of their own get one trace per training step or outermost module call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
+
+from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
+from otel_recfn.model.batch import Batch, ThreadInfo
+from otel_recfn.model.events import EventSource, make_event_id
+from otel_recfn.sinks import step_traces
+from otel_recfn.sinks.provider import ProviderResolver
+from otel_recfn.sinks.root_limiter import FIRST_ROOTS, NS_PER_SECOND, RootLimiter
+from otel_recfn.sinks.step_traces import StepTrace, StepTraces
+
+STEP = "Optimizer.step#SGD.step"
+MS = 1_000_000
+
+
+def module(name: str = "nn.Module: Net_0") -> dict[str, Any]:
+    return {"name": name, "source": EventSource.MODULE}
+
+
+def optimizer() -> dict[str, Any]:
+    return {"name": STEP, "source": EventSource.MODULE}
+
+
+def op(name: str = "aten::add") -> dict[str, Any]:
+    return {"name": name, "source": EventSource.TORCH}
+
+
+class Program:
+    """Writes down top-level ranges, one after the other, as a drain would announce and close them."""
+
+    def __init__(self, roots_per_second: float | None = None, sampler: Sampler = ALWAYS_ON) -> None:
+        provider = TracerProvider(shutdown_on_exit=False, sampler=sampler)
+        target = ProviderResolver(provider).resolve()
+        assert target is not None
+        self.target = target
+        self.traces = StepTraces(roots_per_second)
+        self.now_ns = BASE_NS
+        self.ordinal = 0
+        self.by_name: list[tuple[str, int]] = []
+
+    def run(self, *ranges: dict[str, Any], thread: ThreadInfo = MAIN_THREAD, one_batch: bool = True) -> list[StepTrace | None]:
+        """Run ranges one after the other; the trace of each."""
+        events = [self._event(one, thread) for one in ranges]
+        groups = [events] if one_batch else [[event] for event in events]
+        for group in groups:
+            self.take(make_batch([row for _, rows in group for row in rows], [opened for opened, _ in group]))
+        return [self.traces.find(opened["event_id"]) for opened, _ in events]
+
+    def take(self, batch: Batch) -> None:
+        self.traces.advance(batch, np.ones(len(batch), dtype=np.bool_), frozenset({0}), self.target)
+
+    def names(self) -> list[str]:
+        return [trace.name for trace in self.traces.take_finished()]
+
+    def _event(self, one: dict[str, Any], thread: ThreadInfo) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        one = dict(one)
+        self.now_ns += one.pop("after_ns", MS)
+        start_ns, event_id = self.now_ns, self._next_id(thread)
+        rows = []
+        for child in one.pop("children", ()):
+            self.now_ns += MS
+            rows.append(self._row(child, thread, self._next_id(thread), parent=event_id))
+        self.now_ns += MS
+        rows.append({**self._row(one, thread, event_id), "start_ns": start_ns, "end_ns": self.now_ns})
+        if one.pop("stays_open", False):
+            rows.pop()
+        return {"event_id": event_id, "start_ns": start_ns, "thread": thread, **one}, rows
+
+    def _row(self, one: dict[str, Any], thread: ThreadInfo, event_id: int, parent: int = 0) -> dict[str, Any]:
+        columns = {"name": one["name"], "source": one["source"], "event_id": event_id, "thread": thread}
+        return {**columns, "parent": parent, "root": parent or event_id, "start_ns": self.now_ns, "end_ns": self.now_ns}
+
+    def _next_id(self, thread: ThreadInfo) -> int:
+        self.ordinal += 1
+        return make_event_id(thread.number, self.ordinal)
+
+
+def grouping(traces: Iterable[StepTrace | None]) -> str:
+    """A letter per range, the same for those in one trace."""
+    seen: list[StepTrace | None] = []
+    letters = []
+    for trace in traces:
+        if not any(trace is one for one in seen):
+            seen.append(trace)
+        letters.append("abcdefgh"[next(index for index, one in enumerate(seen) if one is trace)])
+    return "".join(letters)
+
+
+@pytest.mark.parametrize("one_batch", [True, False])
+class TestBoundaries:
+    """In one batch or in one per range: the same traces."""
+
+    def test_training_steps(self, one_batch: bool) -> None:
+        program = Program()
+        program.run(optimizer(), one_batch=one_batch)
+        step = [module(), module("nn.Module: Loss_0"), op("backward"), optimizer()]
+        traces = program.run(*step, *step, op("zero_grad"), one_batch=one_batch)
+        assert grouping(traces) == "aaaabbbbc"
+        program.traces.close_all()
+        assert program.names() == ["training step", "training step", "training step", "operators"]
+
+    def test_several_optimizers_are_one_step(self, one_batch: bool) -> None:
+        program = Program()
+        program.run(optimizer(), one_batch=one_batch)
+        traces = program.run(module(), optimizer(), optimizer(), module(), one_batch=one_batch)
+        assert grouping(traces) == "aaab"
+
+    def test_optimizer_inside_a_range(self, one_batch: bool) -> None:
+        program = Program()
+        step = {**op("train_step"), "children": [module(), optimizer()]}
+        traces = program.run(step, step, op(), one_batch=one_batch)
+        assert grouping(traces) == "abc"
+        program.traces.close_all()
+        assert program.names() == ["training step", "training step", "operators"]
+
+    def test_inference_is_a_trace_per_module_call(self, one_batch: bool) -> None:
+        program = Program()
+        traces = program.run(op(), module("nn.Module: Net_0"), op(), module("nn.Module: Net_0"), op(), one_batch=one_batch)
+        assert grouping(traces) == "aaabb"
+        program.traces.close_all()
+        assert program.names() == ["module call: Net_0", "module call: Net_0"]
+
+    def test_training_thread_takes_64_module_calls(self, one_batch: bool) -> None:
+        program = Program()
+        program.run(optimizer(), one_batch=one_batch)
+        traces = program.run(*[module()] * 65, one_batch=one_batch)
+        assert grouping(traces) == "a" * 64 + "b"
+
+    def test_full_trace_ends_at_the_next_begin(self, one_batch: bool) -> None:
+        program = Program()
+        large = {**op("large"), "children": [op()] * (step_traces.MAX_SPANS - 2)}
+        traces = program.run(large, op(), op(), one_batch=one_batch)
+        assert grouping(traces) == "aab"
+
+    def test_idle_thread_starts_anew(self, one_batch: bool) -> None:
+        program = Program()
+        traces = program.run(
+            op(), {**op(), "after_ns": NS_PER_SECOND}, {**op(), "after_ns": NS_PER_SECOND + 1}, one_batch=one_batch
+        )
+        assert grouping(traces) == "aab"
+
+    def test_threads_have_traces_of_their_own(self, one_batch: bool) -> None:
+        program = Program()
+        main = program.run(op(), op(), one_batch=one_batch)
+        worker = program.run(op(), op(), thread=WORKER_THREAD, one_batch=one_batch)
+        assert grouping([*main, *worker]) == "aabb"
+        assert worker[0] is not None
+        assert worker[0].thread == WORKER_THREAD
+
+
+def test_first_step_is_whole_when_its_optimizer_is_in_the_batch() -> None:
+    program = Program()
+    assert grouping(program.run(module(), module("nn.Module: Loss_0"), optimizer(), module())) == "aaab"
+
+
+class TestRootSpan:
+    def test_spans_the_top_level_ranges(self) -> None:
+        program = Program()
+        program.run(op(), op())
+        program.traces.close_all()
+        (trace,) = program.traces.take_finished()
+        assert (trace.start_ns, trace.end_ns) == (BASE_NS + MS, program.now_ns)
+        assert trace.context is not None
+        assert trace.context.is_valid
+
+    def test_comes_once(self) -> None:
+        program = Program()
+        program.run(module(), module())
+        assert program.names() == ["module call: Net_0"]
+        program.traces.close_all()
+        program.traces.close_all()
+        assert program.names() == ["module call: Net_0"]
+
+    def test_waits_for_a_range_that_is_open_across_a_boundary(self) -> None:
+        program = Program()
+        (spanning,) = program.run({**module(), "stays_open": True})
+        (following,) = program.run(module())
+        assert grouping([spanning, following]) == "ab"
+        assert program.names() == []
+        end_ns = program.now_ns + MS
+        program.take(make_batch([{"event_id": make_event_id(1, 1), "start_ns": BASE_NS + MS, "end_ns": end_ns}]))
+        (trace,) = program.traces.take_finished()
+        assert trace is spanning
+        assert trace.end_ns == end_ns
+
+    def test_of_a_trace_whose_ranges_never_close_is_given_up_in_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(step_traces, "MAX_WAITING", 2)
+        program = Program()
+        program.run(*[{**module(), "stays_open": True}] * 4)
+        assert len(program.names()) == 1
+
+    def test_idle_trace_ends_when_asked(self) -> None:
+        program = Program()
+        program.run(op())
+        program.traces.close_idle(program.now_ns + NS_PER_SECOND)
+        assert program.names() == []
+        program.traces.close_idle(program.now_ns + NS_PER_SECOND + 1)
+        assert program.names() == ["operators"]
+
+    def test_thread_that_never_returns_is_swept_up_by_the_others(self) -> None:
+        program = Program()
+        program.run(op(), thread=WORKER_THREAD)
+        program.run({**op(), "after_ns": 3 * NS_PER_SECOND})
+        assert program.names() == ["operators"]
+
+    def test_trace_with_an_open_range_is_not_idle(self) -> None:
+        program = Program()
+        program.run({**op(), "stays_open": True})
+        program.traces.close_idle(program.now_ns + 60 * NS_PER_SECOND)
+        assert program.names() == []
+
+
+class TestLosses:
+    def test_unannounced_range_is_taken_in(self) -> None:
+        program = Program()
+        (first,) = program.run(op())
+        program.take(make_batch([{"event_id": make_event_id(1, 50), "start_ns": program.now_ns, "end_ns": program.now_ns}]))
+        assert program.traces.find(make_event_id(1, 50)) is first
+
+    def test_late_child_finds_its_trace_after_the_root_is_out(self) -> None:
+        program = Program()
+        (first,) = program.run(module())
+        program.run(module())
+        assert program.names() == ["module call: Net_0"]
+        assert program.traces.find(make_event_id(1, 1)) is first
+
+    def test_oldest_roots_are_forgotten(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(step_traces, "MAX_REMEMBERED_ROOTS", 3)
+        program = Program()
+        assert all(program.run(*[op()] * 5)), "those of the batch at hand stay"
+        program.run(op())
+        remembered = [program.traces.find(make_event_id(1, ordinal)) is not None for ordinal in range(1, 7)]
+        assert remembered == [False] * 2 + [True] * 4
+
+    def test_oldest_threads_are_forgotten_with_their_traces_ended(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(step_traces, "MAX_THREADS", 3)
+        program = Program()
+        for number in range(1, 6):
+            program.run(op(), thread=MAIN_THREAD._replace(number=number))
+        assert program.names() == ["operators"] * 2
+        assert len(program.traces._threads) == 3
+
+
+class TestRefusedTraces:
+    def test_sampler_refuses(self) -> None:
+        program = Program(sampler=ALWAYS_OFF)
+        (trace,) = program.run(op())
+        assert trace is not None
+        assert trace.context is None
+        program.traces.close_all()
+        assert program.names() == []
+        assert (program.traces.unsampled, program.traces.limited) == (1, 0)
+
+    def test_limit_refuses(self) -> None:
+        program = Program(roots_per_second=0)
+        traces = program.run(*[module()] * (FIRST_ROOTS + 2))
+        assert [trace is not None and trace.context is not None for trace in traces] == [True] * FIRST_ROOTS + [False] * 2
+        assert program.traces.limited == 2
+
+    def test_what_the_sampler_refuses_takes_no_token(self) -> None:
+        program = Program(roots_per_second=0, sampler=ALWAYS_OFF)
+        program.run(*[module()] * (FIRST_ROOTS + 2))
+        assert program.traces.limited == 0
+
+
+class TestLimiter:
+    def test_first_hundred_then_the_rate(self) -> None:
+        limiter = RootLimiter(1.0)
+        assert [limiter.admit(BASE_NS) for _ in range(FIRST_ROOTS + 1)] == [True] * FIRST_ROOTS + [False]
+        assert not limiter.admit(BASE_NS + NS_PER_SECOND // 2)
+        assert limiter.admit(BASE_NS + NS_PER_SECOND)
+        assert not limiter.admit(BASE_NS + NS_PER_SECOND)
+
+    def test_rest_gives_no_second_burst(self) -> None:
+        limiter = RootLimiter(2.0)
+        for _ in range(FIRST_ROOTS):
+            limiter.admit(BASE_NS)
+        later = BASE_NS + 1000 * NS_PER_SECOND
+        assert [limiter.admit(later) for _ in range(3)] == [True, True, False]
+
+    def test_time_that_goes_back_gives_nothing(self) -> None:
+        limiter = RootLimiter(1.0)
+        for _ in range(FIRST_ROOTS):
+            limiter.admit(BASE_NS)
+        assert not limiter.admit(BASE_NS - 10 * NS_PER_SECOND)
+        assert not limiter.admit(BASE_NS + NS_PER_SECOND // 2)
+
+    def test_no_limit(self) -> None:
+        limiter = RootLimiter(None)
+        assert all(limiter.admit(0) for _ in range(1000))

@@ -1,0 +1,123 @@
+"""Forward-backward links, from hand-made batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch
+from otel_recfn.model.events import EventKind, make_event_id
+from otel_recfn.model.scope import RecordScope
+from otel_recfn.transforms import ForwardBackwardLinks
+
+BACKWARD = RecordScope.BACKWARD_FUNCTION
+
+
+def forward(sequence_nr: int, **columns: Any) -> dict[str, Any]:
+    return {"name": "aten::mul", "sequence_nr": sequence_nr, **columns}
+
+
+def backward(sequence_nr: int, forward_thread_id: int = 1, **columns: Any) -> dict[str, Any]:
+    link = {"sequence_nr": sequence_nr, "forward_thread_id": forward_thread_id, "scope": BACKWARD}
+    return {"name": "MulBackward0", "thread": WORKER_THREAD, **link, **columns}
+
+
+def linked_ids(links: ForwardBackwardLinks, *rows: dict[str, Any]) -> list[tuple[int, int]]:
+    return [(row, found.event_id) for row, found in links.link(make_batch(rows))]
+
+
+def test_a_backward_range_finds_its_forward_range_with_all_that_is_known_of_it() -> None:
+    current = context(trace_id=7, span_id=8)
+    batch = make_batch([forward(3, event_id=11, root=10, context=current), backward(3)])
+    [(row, found)] = ForwardBackwardLinks().link(batch)
+    assert row == 1
+    assert found == (11, 10, BASE_NS, BASE_NS + 500, MAIN_THREAD, current)
+
+
+def test_the_forward_may_be_in_an_earlier_batch_or_later_in_the_same() -> None:
+    links = ForwardBackwardLinks()
+    assert linked_ids(links, forward(1, event_id=11)) == []
+    assert linked_ids(links, backward(1), backward(2), forward(2, event_id=12)) == [(0, 11), (1, 12)]
+
+
+def test_of_ranges_with_one_number_the_one_that_started_last_is_the_forward() -> None:
+    inner, outer = forward(5, event_id=12, start_ns=BASE_NS + 10), forward(5, event_id=11, start_ns=BASE_NS)
+    assert linked_ids(ForwardBackwardLinks(), inner, outer, backward(5)) == [(2, 12)]
+
+
+def test_also_when_the_enclosing_one_ends_in_a_later_batch() -> None:
+    links = ForwardBackwardLinks()
+    links.link(make_batch([forward(5, event_id=12, start_ns=BASE_NS + 10)] + [forward(n) for n in range(10, 40)]))
+    assert linked_ids(links, forward(5, event_id=11, start_ns=BASE_NS), backward(5)) == [(1, 12)]
+
+
+def test_the_same_number_of_another_thread_is_another_node() -> None:
+    rows = [forward(5, event_id=11), forward(5, thread=WORKER_THREAD, event_id=21), backward(5, 1), backward(5, 2)]
+    assert linked_ids(ForwardBackwardLinks(), *rows) == [(2, 11), (3, 21)]
+
+
+def test_the_thread_is_found_by_its_logical_id() -> None:
+    renumbered = MAIN_THREAD._replace(number=9, thread_id=4)
+    assert linked_ids(ForwardBackwardLinks(), forward(5, thread=renumbered, event_id=11), backward(5, 4)) == [(1, 11)]
+
+
+def test_each_of_two_backward_passes_is_linked() -> None:
+    assert linked_ids(ForwardBackwardLinks(), forward(5, event_id=11), backward(5), backward(5)) == [(1, 11), (2, 11)]
+
+
+def test_what_is_no_forward_or_no_backward_is_left_alone() -> None:
+    rows = [
+        forward(-1),
+        forward(5, kind=EventKind.MARK),
+        forward(6, forward_thread_id=1),  # an operator that runs within a backward node
+        backward(-1),
+        backward(5),
+        backward(6),
+        backward(7, forward_thread_id=0),
+        backward(8, forward_thread_id=99),
+        {"scope": RecordScope.FUNCTION, "sequence_nr": 5, "forward_thread_id": 1},
+    ]
+    assert linked_ids(ForwardBackwardLinks(), *rows) == []
+
+
+def test_an_empty_batch_has_no_links() -> None:
+    assert ForwardBackwardLinks().link(make_batch([])) == []
+
+
+def test_memory_is_bounded_and_what_started_first_is_forgotten_first() -> None:
+    links = ForwardBackwardLinks(max_forward_ranges=100)
+    current = [context(trace_id=1, span_id=step + 1) for step in range(30)]
+    for step in range(30):
+        rows = [forward(10 * step + n, start_ns=BASE_NS + 10 * step + n, context=current[step]) for n in range(10)]
+        links.link(make_batch(rows))
+    assert len(links) + links.forgotten == 300
+    assert 75 <= len(links) <= 100
+    [(_, found)] = links.link(make_batch([backward(0), backward(299)]))
+    assert found.start_ns == BASE_NS + 299
+    assert found.context == current[29]
+
+
+@given(st.data())
+def test_links_are_those_of_a_plain_search(data: st.DataObject) -> None:
+    """Random numbers, threads and starts in random batches, against the definition."""
+    threads = [MAIN_THREAD, WORKER_THREAD]
+    thread, number = st.sampled_from(threads), st.integers(0, 6)
+    start = st.integers(0, 1 << 40)
+    forwards = st.builds(lambda n, t, s: forward(n, thread=t, start_ns=s), number, thread, start)
+    backwards = st.builds(lambda n, t: backward(n, t.thread_id), number, thread)
+    batches = data.draw(st.lists(st.lists(st.one_of(forwards, backwards), max_size=12), max_size=8))
+    links, seen, ordinal = ForwardBackwardLinks(), [], 0
+    for rows in batches:
+        for row in rows:
+            ordinal += 1
+            row["event_id"] = make_event_id(row["thread"].number, ordinal)
+        seen += [row for row in rows if "scope" not in row]
+        expected = {row: max(_starts(seen, wanted)) for row, wanted in enumerate(rows) if _starts(seen, wanted)}
+        assert {row: found.start_ns for row, found in links.link(make_batch(rows))} == expected
+
+
+def _starts(seen: list[dict[str, Any]], wanted: dict[str, Any]) -> list[int]:
+    number, thread_id = wanted["sequence_nr"], wanted.get("forward_thread_id", 0)
+    return [row["start_ns"] for row in seen if row["sequence_nr"] == number and row["thread"].thread_id == thread_id]

@@ -1,0 +1,66 @@
+"""Keys by identity, held weakly; locks that a forked child finds free."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+
+import pytest
+
+from otel_recfn.sources.fork_safe_lock import ForkSafeLock
+from otel_recfn.sources.weak_identity import WeakIdentityMap
+
+
+class Equal:
+    """Equal to everything, and unhashable."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, _other: object) -> bool:
+        return True
+
+
+def test_equal_objects_have_values_of_their_own() -> None:
+    values: WeakIdentityMap[int] = WeakIdentityMap()
+    first, second = Equal(), Equal()
+    values.set(first, 1)
+    assert (values.get(first), values.get(second)) == (1, None)
+    values.set(second, 2)
+    values.set(first, 3)
+    assert (values.get(first), values.get(second), len(values), len(values.living())) == (3, 2, 2, 2)
+
+
+def test_a_key_that_died_is_told_once_and_forgotten() -> None:
+    died: list[int] = []
+    values: WeakIdentityMap[int] = WeakIdentityMap(on_death=died.append)
+    for number in range(100):
+        key = Equal()
+        assert values.get(key) is None  # an id that was used before is not mistaken for the earlier object
+        values.set(key, number)
+        del key
+        gc.collect()
+    assert died == list(range(100))
+    assert len(values) == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_lock_that_a_thread_holds_at_the_fork_is_free_in_the_child() -> None:
+    lock, held, release = ForkSafeLock(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            release.wait(10)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(10)
+    child = os.fork()
+    if child == 0:
+        with lock:
+            os._exit(7)
+    release.set()
+    holder.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from functools import partial
+from typing import TypeVar
 
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.protocol import Sink
@@ -43,24 +44,27 @@ class Capture:
         """Hand a batch to every sink."""
         self.rows += len(batch)
         for sink in list(self._sinks):
-            self._guarded(sink, lambda sink=sink: sink.write(batch), None)  # type: ignore[misc]
+            self._guarded(sink, partial(sink.write, batch), None)
 
     def flush(self, timeout_s: float) -> bool:
         """Flush every sink within ``timeout_s`` seconds in all; False when that was not enough."""
         deadline = time.monotonic() + timeout_s
-        return all([self._guarded(sink, _flush(sink, deadline), False) for sink in list(self._sinks)])
+        flushed = [
+            self._guarded(sink, partial(sink.flush, max(0.0, deadline - time.monotonic())), False) for sink in list(self._sinks)
+        ]
+        return all(flushed)
 
     def close(self, timeout_s: float) -> None:
         """Close every sink within ``timeout_s`` seconds in all."""
         deadline = time.monotonic() + timeout_s
         for sink in list(self._sinks):
-            self._guarded(sink, lambda sink=sink: sink.close(max(0.0, deadline - time.monotonic())), None)  # type: ignore[misc]
+            self._guarded(sink, partial(sink.close, max(0.0, deadline - time.monotonic())), None)
 
     def counters(self) -> dict[str, int]:
         """``rows`` and every sink's counters as ``<sink>.<counter>``, those of removed sinks too."""
         found = {"rows": self.rows}
         for sink in self._sinks:
-            found.update(_prefixed(sink.name, self._guarded(sink, sink.counters, {})))
+            found.update(_prefixed(sink.name, self._guarded(sink, partial(_counts, sink), {})))
         for name, counts in self._removed.items():
             found.update(_prefixed(name, counts))
         return found
@@ -92,9 +96,9 @@ class Capture:
             self._removed[sink.name] = {}
 
 
-def _flush(sink: Sink, deadline: float) -> Callable[[], bool]:
-    return lambda: sink.flush(max(0.0, deadline - time.monotonic()))
+def _counts(sink: Sink) -> dict[str, int]:
+    return dict(sink.counters())
 
 
-def _prefixed(name: str, counts: Any) -> dict[str, int]:
-    return {f"{name}.{key}": value for key, value in dict(counts).items()}
+def _prefixed(name: str, counts: dict[str, int]) -> dict[str, int]:
+    return {f"{name}.{key}": value for key, value in counts.items()}

@@ -22,7 +22,7 @@ log = logging.getLogger("otel_recfn")
 STOP_SECONDS = 5.0
 
 
-class OtelRecordFunctionInstrumentor(BaseInstrumentor):
+class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     """Turns PyTorch's RecordFunction, ``record_function`` ranges and module calls into spans and a Chrome trace.
 
     One per process (the class is a singleton, as every OpenTelemetry instrumentor).
@@ -88,12 +88,14 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):
             self._session.stop(STOP_SECONDS)
 
     def flush(self, timeout_s: float = 10.0) -> bool:
-        """Send what was recorded so far to where it goes; False when ``timeout_s`` seconds were not enough, or nothing records."""
+        """Send what was recorded to where it goes; False when ``timeout_s`` seconds aren't enough, or nothing records."""
         return self._session is not None and self._session.flush(timeout_s)
 
     def counters(self) -> dict[str, int]:
-        """``recorder.*`` (since the process began), ``rows`` and ``<sink>.*`` (since ``instrument()``). They stay readable after
-        ``uninstrument()``, as of its end."""
+        """``recorder.*`` (since the process began), ``rows`` and ``<sink>.*`` (since ``instrument()``).
+
+        They stay readable after ``uninstrument()``, as of its end.
+        """
         return self._session.counters() if self._session is not None else {}
 
     def _get_session(self) -> Session:

@@ -195,7 +195,7 @@ class Session:
         _finish_in_multiprocessing_child(self)
 
 
-def _release(lock: threading.RLock) -> None:  # type: ignore[valid-type]
+def _release(lock: threading.RLock) -> None:
     try:
         lock.release()
     except RuntimeError:  # the wait before the fork ran out: it isn't ours

@@ -302,59 +302,71 @@ inline bool is_base(const ThreadBuffer& buffer) {
 
 inline bool selects(uint32_t recording, uint32_t scope) { return (recording >> scope & 1) != 0; }
 
+inline void count_dropped(ThreadBuffer& buffer) {
+  buffer.dropped.store(buffer.dropped.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
+// What another thread changed since this thread's last begin: a capture began, or a range of ours was ended elsewhere.
+inline void catch_up(Globals& globals, ThreadBuffer& buffer) {
+  const uint32_t generation = globals.generation.load(std::memory_order_relaxed);
+  if (__builtin_expect(buffer.generation != generation, 0)) enter_generation(buffer, generation);
+  const ClosedElsewhere& closed = buffer.closed_elsewhere;
+  const bool told = closed.head.load(std::memory_order_relaxed) != closed.tail.load(std::memory_order_relaxed);
+  if (__builtin_expect(told, 0)) forget_closed_elsewhere(buffer);
+}
+
+// Writes the begin and what stands before it. Returns its ordinal, or 0 when there is no room.
+template <bool kTorch>
+[[gnu::always_inline]] inline uint64_t put_begin(Globals& globals, ThreadBuffer& buffer, Begin begin, uint32_t base) {
+  bool named;
+  const uint64_t hash = hash_name(begin.name, buffer.name_seed);
+  const uint32_t slot = find_name_slot(buffer, begin.name, hash, named);
+  const uint32_t extras = extra_words(buffer, begin.extras);
+  const uint32_t name_words = named ? 0 : 1 + words_of(begin.name.size);
+  const uint64_t ends = uint64_t{kEndWords} * (buffer.open_recorded + 1u);
+  if (__builtin_expect(!buffer.has_room((kTorch ? kBeginTorchWords : kBeginWords) + extras + name_words + ends), 0)) return 0;
+  if (__builtin_expect(extras != 0, 0)) put_extras(buffer, begin.extras);
+  if (__builtin_expect(!named, 0)) put_name(buffer, begin.name, hash, slot);
+  const uint64_t forward = begin.forward_thread_id <= UINT32_MAX ? begin.forward_thread_id : 0;
+  const uint64_t head = header(kTorch ? kBeginTorch : kBegin, begin.scope, begin.flags | base, slot, forward);
+  const uint64_t ticks = read_ticks(globals.use_cycle_counter);
+  const uint64_t ordinal = buffer.ordinal.load(std::memory_order_relaxed) + 1;
+  buffer.ordinal.store(ordinal, std::memory_order_relaxed);
+  ++buffer.open_recorded;
+  if constexpr (kTorch) {
+    buffer.put_and_publish({head, ticks, begin.handle, static_cast<uint64_t>(begin.sequence_nr)});
+  } else {
+    buffer.put_and_publish({head, ticks});
+  }
+  return ordinal;
+}
+
 // Opens a range. Returns its event id, or 0 when it is not recorded. A begin of torch leaves an entry on the stack in that case
 // too, because its end is called whatever became of the begin.
 template <bool kTorch>
 [[gnu::always_inline]] inline uint64_t begin_range(Globals& globals, ThreadBuffer& buffer, Begin begin, bool selected) {
-  constexpr uint32_t kWords = kTorch ? kBeginTorchWords : kBeginWords;
-  const uint32_t generation = globals.generation.load(std::memory_order_relaxed);
-  if (__builtin_expect(buffer.generation != generation, 0)) enter_generation(buffer, generation);
-  ClosedElsewhere& closed = buffer.closed_elsewhere;
-  if (__builtin_expect(closed.head.load(std::memory_order_relaxed) != closed.tail.load(std::memory_order_relaxed), 0))
-    forget_closed_elsewhere(buffer);
+  catch_up(globals, buffer);
   if (__builtin_expect(buffer.depth == kMaxDepth, 0)) {
-    if (selected) buffer.dropped.store(buffer.dropped.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    if (selected) count_dropped(buffer);
     buffer.untracked += kTorch;
     return 0;
   }
-  OpenEntry& entry = buffer.stack[buffer.depth];
-  uint32_t base = 0;
   uint64_t ordinal = 0;
   if (__builtin_expect(selected, 1)) {
-    if (is_base(buffer)) {
-      base = kBaseBegin;
+    const bool base = is_base(buffer);
+    if (base) {
       refresh_context(globals, buffer);
       if (__builtin_expect(!buffer.has_logical_id, 0)) adopt_logical_id(globals, buffer);
     }
-    bool named;
-    const uint64_t hash = hash_name(begin.name, buffer.name_seed);
-    const uint32_t slot = find_name_slot(buffer, begin.name, hash, named);
-    const uint32_t extras = extra_words(buffer, begin.extras);
-    const uint32_t name_words = named ? 0 : 1 + words_of(begin.name.size);
-    if (__builtin_expect(buffer.has_room(uint64_t{kWords} + extras + name_words + kEndWords * (buffer.open_recorded + 1u)), 1)) {
-      if (__builtin_expect(extras != 0, 0)) put_extras(buffer, begin.extras);
-      if (__builtin_expect(!named, 0)) put_name(buffer, begin.name, hash, slot);
-      const uint64_t forward = begin.forward_thread_id <= UINT32_MAX ? begin.forward_thread_id : 0;
-      const uint64_t head = header(kTorch ? kBeginTorch : kBegin, begin.scope, begin.flags | base, slot, forward);
-      const uint64_t ticks = read_ticks(globals.use_cycle_counter);
-      ordinal = buffer.ordinal.load(std::memory_order_relaxed) + 1;
-      buffer.ordinal.store(ordinal, std::memory_order_relaxed);
-      ++buffer.open_recorded;
-      if constexpr (kTorch) {
-        buffer.put_and_publish({head, ticks, begin.handle, static_cast<uint64_t>(begin.sequence_nr)});
-      } else {
-        buffer.put_and_publish({head, ticks});
-      }
-    } else {
-      buffer.dropped.store(buffer.dropped.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-    }
+    ordinal = put_begin<kTorch>(globals, buffer, begin, base ? kBaseBegin : 0);
+    if (__builtin_expect(ordinal == 0, 0)) count_dropped(buffer);
   }
   if (!kTorch && ordinal == 0) return 0;
   const uint64_t event_id = make_event_id(buffer.number, ordinal);
+  OpenEntry& entry = buffer.stack[buffer.depth++];
   entry.key = kTorch ? begin.handle : event_id;
   entry.ordinal = ordinal;
   entry.async = (begin.flags & kAsync) != 0;
-  ++buffer.depth;
   return ordinal != 0 ? event_id : 0;
 }
 

@@ -1,4 +1,4 @@
-"""What the native drain hands over, as numpy sees it: columns without a copy, and announced ranges that stay columns until read."""
+"""What the native drain gives, as numpy sees it: columns without a copy, announced ranges as columns until they're read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def columns(raw: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
 
 
 class OpenedColumns(Sequence[Opened]):
-    """``Batch.opened``. A program without module calls announces every operator: as tuples that would cost more than the drain."""
+    """``Batch.opened``. A program without module calls announces every operator: tuples would cost more than the drain."""
 
     def __init__(self, raw: Mapping[str, Any], names: Sequence[str]) -> None:
         self._columns = {name: np.frombuffer(raw[name], dtype=dtype) for name, dtype in OPENED_TYPES.items()}

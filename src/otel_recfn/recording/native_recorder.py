@@ -44,12 +44,11 @@ class NativeRecorder:
     @property
     def recording(self) -> bool:
         """See Recorder.recording."""
-        return bool(_native.recording())
+        return _native.recording()
 
     def begin(self, name: str, scope: int, source: int, module: str = "", flags: int = 0) -> int:
         """See Recorder.begin."""
-        event_id: int = _native.begin(name, scope, source, module, flags)
-        return event_id
+        return _native.begin(name, scope, source, module, flags)
 
     def end(self, event_id: int, error: str = "") -> None:
         """See Recorder.end."""
@@ -84,8 +83,7 @@ class NativeRecorder:
 
     def core_api_address(self) -> int:
         """Where the torch observer finds the recorder's C interface (``native/core_api.hpp``)."""
-        address: int = _native.core_api_address()
-        return address
+        return _native.core_api_address()
 
     def _take_names(self, epoch: int, new_names: list[str]) -> None:
         # Batches of an earlier epoch keep the earlier list: it is left alone, not emptied.

@@ -82,8 +82,8 @@ class Recorder(Protocol):
         """What was recorded and what was lost."""
 
     def set_context_reader(self, reader: Callable[[], ContextReading | None] | None) -> None:
-        """``reader`` is called, in the recording thread and with the GIL, before a range that begins outside every other
-        range when the thread's context may have changed: after ``context_changed()`` and after a switch of contextvars context."""
+        """``reader`` is called, in the recording thread and with the GIL, before a range that begins outside every other range
+        when the thread's context may have changed: after ``context_changed()``, and when the contextvars context switched."""
 
     def context_changed(self) -> None:
         """The calling thread attached or detached an OpenTelemetry context."""

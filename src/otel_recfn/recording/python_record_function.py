@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from threading import get_ident
 from types import TracebackType
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from otel_recfn.model.error_text import error_text
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.scope import RecordScope
+from otel_recfn.record_function import aenter, aexit, decorate
 
 if TYPE_CHECKING:
     from otel_recfn.recording.protocol import Recorder
@@ -82,22 +82,17 @@ class RecordFunctionBase:
         return 0  # left more often than entered: that ends nothing
 
     def __call__(self, func: F) -> F:
-        decorated: F = _shared().decorate(type(self), self.name, self.args, func)
+        decorated: F = decorate(type(self), self.name, self.args, func)
         return decorated
 
     async def __aenter__(self) -> RecordFunctionBase:
-        await _shared().aenter(self)
+        await aenter(self)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await _shared().aexit(self, kind, error, traceback)
+        await aexit(self, kind, error, traceback)
 
     def __repr__(self) -> str:
         return f"record_function({self.name!r})" if self.args is None else f"record_function({self.name!r}, {self.args!r})"
-
-
-def _shared() -> Any:
-    """What both twins share. By name and when needed, as the native twin does it, because it stands above the recorder."""
-    return importlib.import_module("otel_recfn.record_function")

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,6 +115,7 @@ def _microseconds(nanoseconds: int) -> str:
     return f"{'-' if nanoseconds < 0 else ''}{whole}.{rest:03}"
 
 
+native: Any
 try:
     from otel_recfn import _native as native
 except ImportError:  # no compiler where this was installed

@@ -1,0 +1,46 @@
+"""Types of the extension module (``native/``)."""
+
+from collections.abc import Callable
+from typing import Any
+
+class Column:
+    """Owns the bytes of one column."""
+
+class record_function:
+    """See ``native/record_function_type.cpp``."""
+
+    name: str
+    args: str | None
+    def __init__(self, name: str, args: str | None = None) -> None: ...
+
+def start(scopes: int, buffer_bytes: int, /) -> None: ...
+def stop() -> None: ...
+def recording() -> bool: ...
+def begin(name: str, scope: int, source: int, module: str = "", flags: int = 0, /) -> int: ...
+def end(event_id: int, error: str = "", /) -> None: ...
+def drain(
+    close_open: bool, epoch: int, known: int, /
+) -> tuple[
+    dict[str, Column],
+    dict[str, Column],
+    int,
+    list[str],
+    list[tuple[int, int, int, int]],
+    list[tuple[int, int, int, int]],
+]: ...
+def counters() -> tuple[int, int, int]: ...
+def set_context_reader(
+    reader: Callable[[], tuple[int, int, int, int, int] | None] | None, thread_noter: Callable[[int], None] | None, /
+) -> None: ...
+def context_changed() -> None: ...
+def core_api_address() -> int: ...
+def set_record_function_helpers(
+    recorder: object,
+    decorate: Callable[..., Any],
+    aenter: Callable[..., Any],
+    aexit: Callable[..., Any],
+    error_text: Callable[[BaseException], str],
+    /,
+) -> None: ...
+def encode_chrome_events(*arguments: Any) -> bytes: ...
+def encode_chrome_flows(*arguments: Any) -> bytes: ...

@@ -63,20 +63,13 @@ class Model:
         assert event_id not in self.ranges, "an id was given twice"
         self.ranges[event_id] = item
 
-    def _enclosures(self, thread: Thread, event_id: int) -> list[tuple[int, int]]:
-        """(parent, root), one for each place that the ghosts leave open."""
-        real, seen = thread.open_ranges(), thread.stack
-        answers = [self._enclosure(real[-1] if real else None, event_id)]
-        hidden = next((item for item in reversed(seen) if not item.ended or item.is_async), None)
-        if hidden is not None and hidden.ended:
-            answers.append([(0, event_id)])
-        return [answer for each in answers for answer in each]
-
     @staticmethod
-    def _enclosure(top: Range | None, event_id: int) -> list[tuple[int, int]]:
-        if top is None or top.is_async:
-            return [(0, event_id)]
-        return [(top.event_id, root) for root in set(top.roots.values())]
+    def _enclosures(thread: Thread, event_id: int) -> list[tuple[int, int]]:
+        """(parent, root), one for each root that the parent may have: the innermost open range that is not asynchronous."""
+        for item in reversed(thread.open_ranges()):
+            if not item.is_async:
+                return [(item.event_id, root) for root in set(item.roots.values())]
+        return [(0, event_id)]
 
     def end(self, ender: int, item: Range) -> None:
         if item.ended:

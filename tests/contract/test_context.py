@@ -148,7 +148,7 @@ def test_many_contexts(capture: Capture) -> None:
 # --- asynchronous ranges
 
 
-def test_an_async_range_encloses_nothing_by_its_place_on_the_stack(capture: Capture) -> None:
+def test_an_async_range_encloses_nothing_by_its_place_on_the_stack_and_what_is_below_it_goes_on_enclosing(capture: Capture) -> None:
     outer = capture.begin("outer")
     task = capture.begin("task", FLAG)
     inner = capture.begin("inner")
@@ -159,8 +159,8 @@ def test_an_async_range_encloses_nothing_by_its_place_on_the_stack(capture: Capt
     capture.end(outer)
     rows = by_name(capture.finish())
     assert rows["task"].parent == outer
-    assert (rows["inner"].parent, rows["inner"].root) == (0, inner)
-    assert (rows["leaf"].parent, rows["leaf"].root) == (inner, inner)
+    assert (rows["inner"].parent, rows["inner"].root) == (outer, outer)
+    assert (rows["leaf"].parent, rows["leaf"].root) == (inner, outer)
     assert rows["after"].parent == outer
     check_laws(capture.rows(), capture.opened())
 

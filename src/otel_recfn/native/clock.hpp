@@ -29,18 +29,19 @@ inline Anchor take_anchor(bool use_cycle_counter) {
 class ClockMapping {
  public:
   void start(Anchor anchor, double ns_per_tick) {
-    anchor_ = anchor, before_ns_ = anchor.unix_ns;
+    anchor_ = rated_ = anchor, before_ns_ = anchor.unix_ns;
     nominal_ = rate_ = before_rate_ = ns_per_tick;
   }
 
   void anchor(Anchor now) {
     if (now.ticks <= anchor_.ticks) return;
-    const auto elapsed = static_cast<double>(now.ticks - anchor_.ticks);
     const int64_t predicted = to_unix_ns(now.ticks);
     const int64_t error = now.unix_ns - predicted;
-    before_ns_ = predicted, before_rate_ = rate_;
     const bool step = error > kForwardStepNs;
-    const double slew = step ? 0 : static_cast<double>(error) / (elapsed * nominal_);
+    before_ns_ = predicted, before_rate_ = rate_;
+    measure_rate(now);
+    const double elapsed_ns = static_cast<double>(now.ticks - anchor_.ticks) * nominal_;
+    const double slew = step ? 0 : static_cast<double>(error) / std::max(elapsed_ns, kHorizonNs);
     rate_ = nominal_ * (1 + std::clamp(slew, -kMaxSlew, kMaxSlew));
     anchor_ = {now.ticks, step ? now.unix_ns : predicted};
   }
@@ -53,9 +54,20 @@ class ClockMapping {
   }
 
  private:
+  // The nominal rate over a second or more, unless the wall clock was set meanwhile.
+  void measure_rate(Anchor now) {
+    const double elapsed = static_cast<double>(now.ticks - rated_.ticks);
+    if (elapsed * nominal_ < kHorizonNs) return;
+    const double measured = static_cast<double>(now.unix_ns - rated_.unix_ns) / elapsed;
+    if (std::abs(measured / nominal_ - 1) < kPlausible) nominal_ = measured;
+    rated_ = now;
+  }
+
   static constexpr double kMaxSlew = 0.1;
+  static constexpr double kHorizonNs = 1e9;
+  static constexpr double kPlausible = 1e-3;
   static constexpr int64_t kForwardStepNs = 1'000'000'000;
-  Anchor anchor_{};
+  Anchor anchor_{}, rated_{};
   int64_t before_ns_ = 0;
   double nominal_ = 1, rate_ = 1, before_rate_ = 1;
 };

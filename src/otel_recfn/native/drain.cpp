@@ -193,12 +193,15 @@ void Drain::read_begin(Thread& thread, uint64_t head, uint64_t at) {
   thread.open.push_back(range);
 }
 
-// Parent, root and context of a range that begins now.
+// Parent, root and context of a range that begins now. Its parent is the innermost open range of its thread; an asynchronous
+// one counts only where the context says that it encloses what its thread does now.
 void Drain::place(Thread& thread, OpenRange& range, bool base) {
   Row& row = range.row;
-  const bool enclosed = !base && !thread.open.empty() && (thread.open.back().row.flags & kAsync) == 0;
-  if (enclosed) {
-    const Row& parent = thread.open.back().row;
+  const bool by_context = (base || thread.open.empty() || (thread.open.back().row.flags & kAsync) != 0) && thread.enclosing != 0;
+  const auto enclosing = std::find_if(thread.open.rbegin(), thread.open.rend(),
+                                      [](const OpenRange& open) { return (open.row.flags & kAsync) == 0; });
+  if (!by_context && enclosing != thread.open.rend()) {
+    const Row& parent = enclosing->row;
     row.parent = parent.event_id, row.root = parent.root, row.context = parent.context;
   } else {
     row.parent = thread.enclosing, row.root = row.parent != 0 ? row.parent : row.event_id, row.context = thread.context;

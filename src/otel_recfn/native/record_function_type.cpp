@@ -7,6 +7,7 @@
 #include <new>
 #include <vector>
 
+#include "bound_method.hpp"
 #include "registry.hpp"
 #include "text.hpp"
 
@@ -25,6 +26,7 @@ struct Entry {
 
 struct RecordFunctionObject {
   PyObject_HEAD
+  BoundMethod enter, exit;
   PyObject* name;
   PyObject* args;
   PyObject* entered_async;        // record_function/async_range.py keeps here what __aexit__ needs
@@ -42,6 +44,8 @@ int spares = 0;
 
 PyTypeObject range_type();
 extern PyTypeObject RecordFunctionType;
+PyObject* call_enter(PyObject* bound, PyObject* const* args, size_t count, PyObject* keywords);
+PyObject* call_exit(PyObject* bound, PyObject* const* args, size_t count, PyObject* keywords);
 
 PyObject* make(PyObject* name, PyObject* args) {
   if (!PyUnicode_Check(name)) {
@@ -61,6 +65,8 @@ PyObject* make(PyObject* name, PyObject* args) {
     if (self == nullptr) return nullptr;
   }
   RecordFunctionObject* range = as_range(self);
+  init_bound_method(range->enter, call_enter, self);
+  init_bound_method(range->exit, call_exit, self);
   range->name = Py_NewRef(name);
   range->args = Py_NewRef(args);
   range->entered_async = nullptr;
@@ -173,6 +179,21 @@ PyObject* range_exit(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   Py_RETURN_NONE;
 }
 
+bool takes(const char* method, Py_ssize_t wanted, size_t count, PyObject* keywords) {
+  if (PyVectorcall_NARGS(count) == wanted && keywords == nullptr) return true;
+  PyErr_Format(PyExc_TypeError, "record_function.%s() takes %zd arguments (%zd given) and no keywords", method, wanted,
+               PyVectorcall_NARGS(count));
+  return false;
+}
+
+PyObject* call_enter(PyObject* bound, PyObject* const*, size_t count, PyObject* keywords) {
+  return takes("__enter__", 0, count, keywords) ? range_enter(owner_of(bound), nullptr) : nullptr;
+}
+
+PyObject* call_exit(PyObject* bound, PyObject* const* args, size_t count, PyObject* keywords) {
+  return takes("__exit__", 3, count, keywords) ? range_exit(owner_of(bound), args, 3) : nullptr;
+}
+
 PyObject* range_call(PyObject* self, PyObject* args, PyObject* keywords) {
   PyObject* function;
   static const char* names[] = {"function", nullptr};
@@ -253,6 +274,11 @@ PyMethodDef functions[] = {{"set_record_function_helpers", set_helpers, METH_VAR
 
 int add_record_function_type(PyObject* module) {
   if (PyType_Ready(&RecordFunctionType) < 0 || PyModule_AddFunctions(module, functions) < 0) return -1;
+  if (ready_bound_methods() < 0 ||
+      embed_bound_method(RecordFunctionType, "__enter__", offsetof(RecordFunctionObject, enter)) < 0 ||
+      embed_bound_method(RecordFunctionType, "__exit__", offsetof(RecordFunctionObject, exit)) < 0) {
+    return -1;
+  }
   Py_INCREF(&RecordFunctionType);
   return PyModule_AddObject(module, "record_function", reinterpret_cast<PyObject*>(&RecordFunctionType));
 }

@@ -75,10 +75,10 @@ PyObject* begin(PyObject*, PyObject* args) {
   PyObject *name, *module = nullptr;
   unsigned int scope, source, flags = 0;
   if (!PyArg_ParseTuple(args, "UII|UI", &name, &scope, &source, &module, &flags)) return nullptr;
-  ThreadBuffer* buffer = registry().current();
   const uint32_t recording = globals().recording.load(std::memory_order_relaxed);
   const bool selected = source == kModuleSource ? recording != 0 : selects(recording, scope);
-  if (buffer == nullptr || !selected) return PyLong_FromLong(0);
+  ThreadBuffer* buffer = selected ? registry().current() : nullptr;
+  if (buffer == nullptr) return PyLong_FromLong(0);
   const Utf8 name_text(name, kMaxNameBytes), module_text(module, kMaxNameBytes);
   Begin range;
   range.name = name_text.text();
@@ -92,8 +92,8 @@ PyObject* end(PyObject*, PyObject* args) {
   unsigned long long event_id;
   PyObject* error = nullptr;
   if (!PyArg_ParseTuple(args, "K|U", &event_id, &error)) return nullptr;
-  ThreadBuffer* buffer = registry().current();
-  if (event_id != 0 && buffer != nullptr) {
+  ThreadBuffer* buffer = event_id != 0 ? registry().current() : nullptr;
+  if (buffer != nullptr) {
     const Utf8 error_text(error, kMaxErrorBytes);
     const Text text = error_text.text();
     end_range(globals(), *buffer, event_id, 0, text.size != 0 ? uint32_t{kError} : 0u, text);

@@ -33,7 +33,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 Step = Callable[[], Any]
 
 
-def decorate(record_function: type[Any], name: str, args: str | None, func: F) -> F:
+def decorate(record_function: Callable[..., Any], name: str, args: str | None, func: F) -> F:
     """``func`` with a range around each call.
 
     Args:

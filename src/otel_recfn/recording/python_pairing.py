@@ -100,6 +100,10 @@ class Pairing:
         if stack and not what.base and stack[-1].generation == what.generation:
             return stack[-1].event_id, stack[-1].root, stack[-1].context
         enclosing = what.reading.enclosing if what.reading is not None else 0
+        if not enclosing:
+            for item in reversed(stack):
+                if item.generation == what.generation:
+                    return item.event_id, item.root, item.context
         known = self._open.get(enclosing)
         if known is not None:
             return enclosing, known.root, known.context

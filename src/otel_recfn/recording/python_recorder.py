@@ -32,6 +32,9 @@ MAX_NAME_CHARS = 2048
 MAX_ERROR_CHARS = 1024
 """Cut before they wait in a buffer; the exact limits, in bytes, are ``python_batch``'s."""
 
+MIN_ANCHOR_DISTANCE_NS = 50_000_000
+"""Between anchors that are closer, the microsecond of uncertainty in reading two clocks would pass for a wrong rate."""
+
 # Plain ints: arithmetic on an IntFlag costs a microsecond.
 ASYNC = int(EventFlag.ASYNC)
 MODULE = int(EventSource.MODULE)
@@ -46,7 +49,6 @@ class PythonRecorder:
         self._scopes = self._generation = self._numbers = 0
         self._capacity = 1
         self._reader: Callable[[], ContextReading | None] | None = None
-        self._clock = ClockMapping(*_read_clocks())
         self._start_empty()
         self.record_function = make_record_function(self)
         _call_in_forked_child(self)
@@ -57,7 +59,7 @@ class PythonRecorder:
         """See Recorder.start."""
         if not self._recording:
             self._generation += 1  # ranges of an earlier recording are nobody's parents
-            self._clock.anchor(*_read_clocks())
+            self._anchor()
         self._capacity = max(1, buffer_bytes // BYTES_PER_RANGE)
         self._scopes, self._recording = scopes, True
 
@@ -154,11 +156,12 @@ class PythonRecorder:
         self._remote_ends: deque[Record] = deque()
         self._of_dead_threads = NOTHING
         self._pairing: Pairing | None = None
+        self._anchored, unix_ns = _read_clocks()
+        self._clock = ClockMapping(self._anchored, unix_ns)
 
     def after_fork_in_child(self) -> None:
         """Forget everything that the parent process recorded; the child records its own."""
         self._start_empty()
-        self._clock = ClockMapping(*_read_clocks())
 
     # --- draining
 
@@ -167,7 +170,7 @@ class PythonRecorder:
         from otel_recfn.recording.python_batch import BatchBuilder
         from otel_recfn.recording.python_pairing import Pairing
 
-        self._clock.anchor(*_read_clocks())
+        self._anchor()
         pairing = self._pairing = self._pairing or Pairing()
         builder = BatchBuilder()
         logs, dead = self._look_at_threads()
@@ -178,6 +181,12 @@ class PythonRecorder:
                 item.log.ended_elsewhere.append(item.event_id)
         self._bury([log for log in dead if not pairing.has_open(log)], pairing)
         return builder.seal()
+
+    def _anchor(self) -> None:
+        ticks, unix_ns = _read_clocks()
+        if ticks - self._anchored >= MIN_ANCHOR_DISTANCE_NS:
+            self._clock.anchor(ticks, unix_ns)
+            self._anchored = ticks
 
     def _look_at_threads(self) -> tuple[list[ThreadLog], list[ThreadLog]]:
         """All logs, and those whose threads are dead; names as they are now."""

@@ -1,0 +1,249 @@
+"""Spans, Chrome file and memory tell the same of the same run."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+
+from otel_recfn import record_function
+from otel_recfn.model.batch import Event
+from otel_recfn.model.events import EventFlag, EventSource
+from otel_recfn.model.scope import RecordScope
+from otel_recfn.sinks.span_ids import span_id
+
+torch = pytest.importorskip("torch")
+
+from torch_programs import Training, run_together, scripted_programs  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+
+PRELUDE = """
+import json, sys
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from otel_recfn import OtelRecordFunctionInstrumentor
+from otel_recfn.sinks.in_memory import InMemorySink
+
+exporter, sink, instrumentor = InMemorySpanExporter(), InMemorySink(), OtelRecordFunctionInstrumentor()
+
+def set_provider():
+    provider = TracerProvider()
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+
+def report():
+    instrumentor.uninstrument()
+    ours = {s.attributes["recfn.event_id"]: s.name for s in exporter.get_finished_spans() if "recfn.event_id" in s.attributes}
+    print(json.dumps([ours == {event.event_id: event.name for event in sink.events()}, len(ours), len(sink.events())]))
+    print(json.dumps(instrumentor.counters()))
+"""
+
+
+class Exported:
+    """A provider with an exporter in memory."""
+
+    def __init__(self, **keywords: Any) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.provider = TracerProvider(shutdown_on_exit=False, **keywords)
+        self.provider.add_span_processor(BatchSpanProcessor(self.exporter))
+        self.tracer = self.provider.get_tracer("program")
+
+    def spans(self) -> dict[int, ReadableSpan]:
+        """Ours, by event id."""
+        self.provider.force_flush()
+        found = [span for span in self.exporter.get_finished_spans() if "recfn.event_id" in (span.attributes or {})]
+        by_event = {span.attributes["recfn.event_id"]: span for span in found}
+        assert len(found) == len(by_event)
+        return by_event
+
+
+@pytest.fixture
+def exported() -> Iterator[Exported]:
+    exported = Exported()
+    yield exported
+    exported.provider.shutdown()
+
+
+def chrome_names(path: Path) -> Counter[tuple[int, str]]:
+    """Event id and name of every event of a Chrome file (an asynchronous one has a begin and an end)."""
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    return Counter((event["args"]["Event id"], event["name"]) for event in events if event["ph"] in ("X", "b"))
+
+
+def memory_names(events: list[Event]) -> Counter[tuple[int, str]]:
+    return Counter((event.event_id, event.name) for event in events)
+
+
+def span_names(spans: dict[int, ReadableSpan]) -> Counter[tuple[int, str]]:
+    return Counter((event_id, span.name) for event_id, span in spans.items())
+
+
+def train_and_script() -> None:
+    """Every kind of range: two trainings at once, ours with an error, TorchScript that goes on on other threads."""
+    network, fork_and_wait = scripted_programs()
+    with record_function("ours"):
+        for _ in range(3):
+            network(torch.ones(2, 3)), fork_and_wait(torch.ones(2, 3))
+        Training().step()
+    with pytest.raises(ValueError, match="no"), record_function("fails"):
+        raise ValueError("no")
+
+
+def test_one_run_in_three_places(instrument: Callable[..., Any], exported: Exported, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json.gz"
+    ours = instrument(tracer_provider=exported.provider, chrome_trace=path, roots_per_second=None)
+    with exported.tracer.start_as_current_span("the user's"):
+        train_and_script()
+    events = ours.finish()
+    names = memory_names(events)
+    assert names == chrome_names(path)
+    assert {event.source for event in events} == set(EventSource)
+    assert sum(names.values()) > 400
+    counters = ours.counters()
+    assert counters["rows"] == counters["spans.rows"] == counters["chrome_trace.events_written"] == len(events)
+    assert counters["spans.spans"] == counters["spans.spans_exported"]
+    assert counters["recorder.dropped"] == counters["recorder.lost_ends"] == 0
+    assert names == span_names(exported.spans())
+
+
+def test_in_a_span_of_the_user(instrument: Callable[..., Any], exported: Exported) -> None:
+    """Parents in spans are those in memory, and the outermost ones are the user's span."""
+    ours = instrument(tracer_provider=exported.provider)
+    works: list[tuple[Training, str]] = [(Training(), f"request {number}") for number in range(2)]
+    ours.forget()
+
+    def serve(training: Training, name: str) -> None:
+        with exported.tracer.start_as_current_span(name):
+            training.step()
+
+    run_together(*(lambda work=work: serve(*work) for work in works))
+    events, spans = ours.finish(), exported.spans()
+    requests = {span.context.span_id: span for span in exported.exporter.get_finished_spans() if span.name.startswith("request")}
+    assert len(requests) == 2
+    inside = [event for event in events if event.context.span_id]
+    assert len(inside) > 400
+    for event in inside:
+        span, request = spans[event.event_id], requests[event.context.span_id]
+        assert span.context.span_id == span_id(event.event_id)
+        assert span.parent.span_id == (span_id(event.parent) if event.parent else request.context.span_id)
+        assert span.context.trace_id == span.parent.trace_id == request.context.trace_id == event.context.trace_id
+        assert (span.start_time, span.end_time) == (event.start_ns, event.end_ns)
+        assert span.attributes["recfn.scope"] == event.scope.name
+        assert span.attributes["recfn.thread_id"] == event.thread_id
+        assert span.attributes.get("recfn.sequence_nr", -1) == event.sequence_nr
+        assert span.attributes["recfn.handle"] == event.handle
+    tops = Counter(event.context.span_id for event in inside if event.name == "nn.Module: LanguageModel_0" or event.parent == 0)
+    assert set(tops) == set(requests)
+
+
+def test_backward_links_to_forward(instrument: Callable[..., Any], exported: Exported) -> None:
+    ours = instrument(tracer_provider=exported.provider)
+    with exported.tracer.start_as_current_span("the user's"):
+        Training().step()
+    events, spans = ours.finish(), exported.spans()
+    by_span = {span.context.span_id: event_id for event_id, span in spans.items()}
+    by_id = {event.event_id: event for event in events}
+    linked = 0
+    for event in events:
+        for link in spans[event.event_id].links:
+            linked += 1
+            forward = by_id[by_span[link.context.span_id]]
+            assert event.scope == RecordScope.BACKWARD_FUNCTION
+            assert (forward.sequence_nr, forward.thread_id) == (event.sequence_nr, event.forward_thread_id)
+            assert forward.start_ns <= event.start_ns
+    nodes = [event for event in events if event.scope == RecordScope.BACKWARD_FUNCTION and event.sequence_nr >= 0]
+    assert linked == len(nodes) > 10
+
+
+def test_errors_are_errors_everywhere(instrument: Callable[..., Any], exported: Exported) -> None:
+    ours = instrument(tracer_provider=exported.provider)
+    with exported.tracer.start_as_current_span("the user's"), pytest.raises(RuntimeError):
+        torch.nn.Sequential(torch.nn.Linear(3, 4))(torch.ones(2, 5))
+    failed = {event.event_id: event.name for event in ours.finish() if event.flags & EventFlag.ERROR}
+    spans = exported.spans()
+    assert list(failed.values()) == ["nn.Module: Sequential_0", "nn.Module: Linear_0"]
+    assert {event_id: span.name for event_id, span in spans.items() if not span.status.is_unset} == failed
+    assert all(spans[event_id].events[0].attributes["exception.type"] == "RuntimeError" for event_id in failed)
+
+
+def test_a_parent_that_is_not_sampled(instrument: Callable[..., Any], tmp_path: Path) -> None:
+    exported, path = Exported(sampler=ALWAYS_OFF), tmp_path / "trace.json.gz"
+    ours = instrument(tracer_provider=exported.provider, chrome_trace=path)
+    ours.forget()
+    with exported.tracer.start_as_current_span("not sampled"):
+        torch.relu(torch.ones(3))
+    torch.relu(torch.ones(3))
+    events = ours.finish()
+    assert [event.name for event in events].count("aten::relu") == 2
+    assert exported.spans() == {}
+    assert memory_names(events) == chrome_names(path)
+    assert ours.counters()["spans.unsampled"] == ours.counters()["rows"]
+    exported.provider.shutdown()
+
+
+def test_a_provider_that_is_set_late(run_program: Callable[..., Any]) -> None:
+    program = """
+instrumentor.instrument(sinks=[sink])
+import torch
+torch.relu(torch.ones(3))
+assert instrumentor.flush()
+sink.clear()
+set_provider()
+with trace.get_tracer("program").start_as_current_span("the user's") as above:
+    torch.relu(torch.ones(3))
+report()
+traces = {span.context.trace_id for span in exporter.get_finished_spans()}
+assert traces == {above.get_span_context().trace_id}, traces
+"""
+    agree, spans, rows = json.loads(run_program(PRELUDE + program).stdout.splitlines()[0])
+    assert agree
+    assert spans == rows > 0
+
+
+def test_a_disabled_sdk(run_program: Callable[..., Any], tmp_path: Path) -> None:
+    program = """
+set_provider()
+instrumentor.instrument(sinks=[sink], chrome_trace="trace.json.gz")
+import torch
+with trace.get_tracer("program").start_as_current_span("the user's") as above:
+    torch.relu(torch.ones(3))
+report()
+assert exporter.get_finished_spans() == ()
+"""
+    done = run_program(PRELUDE + program, OTEL_SDK_DISABLED="true")
+    _, spans, rows = json.loads(done.stdout.splitlines()[0])
+    counters = json.loads(done.stdout.splitlines()[1])
+    assert spans == 0
+    assert rows == counters["rows"] == counters["spans.no_provider"] == sum(chrome_names(tmp_path / "trace.json.gz").values()) > 0
+
+
+def test_settings_from_the_environment(run_program: Callable[..., Any], tmp_path: Path) -> None:
+    program = """
+set_provider()
+instrumentor.instrument(sinks=[sink])
+import torch
+torch.nn.Linear(3, 3)(torch.ones(2, 3)).sum().backward()
+report()
+assert {event.scope.name for event in sink.events()} == {"BACKWARD_FUNCTION"}
+assert all(event.shapes for event in sink.events())
+"""
+    run_program(
+        PRELUDE + program,
+        OTEL_RECFN_SCOPES="backward_function",
+        OTEL_RECFN_RECORD_SHAPES="true",
+        OTEL_RECFN_MODULES="false",
+        OTEL_RECFN_CHROME_TRACE="trace.json.gz",
+    )
+    assert chrome_names(tmp_path / "trace.json.gz")

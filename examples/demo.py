@@ -28,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         return span.name == "step" and (span.attributes or {}).get("step") == shown_step
 
     OUTPUT.mkdir(exist_ok=True)
+    for old in OUTPUT.glob("trace*.json.gz"):
+        old.unlink()
     telemetry = Telemetry(SERVICE, OUTPUT / "spans.jsonl", wanted)
     chrome_trace = OUTPUT / "trace.json.gz"
     counters = observed_training(argv, telemetry, chrome_trace)
@@ -35,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print_counters(counters)
     print(f"\nEvery operator of every thread, on a time line: {describe(chrome_trace)}")
     print("    Open https://ui.perfetto.dev, 'Open trace file', and choose it. Keys W and S zoom, A and D move.")
+    print("    Beside it, trace.pid*.json.gz: the same of each process that loaded data.")
     print(f"{telemetry.where()}\n    Service {SERVICE}: 'epoch' holds 'step', and 'step' the modules and operators.")
 
 

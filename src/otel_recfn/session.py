@@ -37,6 +37,8 @@ BUSY_DRAIN_SECONDS = 0.02
 BUSY_ROWS = 10_000
 EXIT_SECONDS = 5.0
 FORK_WAIT_SECONDS = 5.0
+LOSSES = ("recorder.dropped", "recorder.lost_ends", ".queue_dropped", ".abandoned", ".spans_failed", "chrome_trace.failed")
+"""Endings of the counters that say what was lost; ``recorder.*`` count since the process began."""
 
 
 class Session:
@@ -87,6 +89,7 @@ class Session:
             self._modules.remove()
             self._watcher.remove()
             atexit.unregister(self._at_exit)
+            self._tell_losses()
 
     def _finish(self, capture: Capture, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
@@ -117,6 +120,11 @@ class Session:
         names = RecorderCounters._fields
         counts = {f"recorder.{name}": value for name, value in zip(names, self._recorder.counters(), strict=True)}
         return counts | (self._counted.counters() if self._counted is not None else {})
+
+    def _tell_losses(self) -> None:
+        lost = {name: count for name, count in self.counters().items() if name.endswith(LOSSES) and count}
+        if lost:
+            log.warning("not everything that ran was kept: %s", ", ".join(f"{name}={count}" for name, count in lost.items()))
 
     def _attach_torch(self, capture: Capture) -> None:
         observable = self._observer.prepare()

@@ -130,7 +130,8 @@ def test_in_a_span_of_the_user(instrument: Callable[..., Any], exported: Exporte
 
     run_together(*(lambda work=work: serve(*work) for work in works))
     events, spans = ours.finish(), exported.spans()
-    requests = {span.context.span_id: span for span in exported.exporter.get_finished_spans() if span.name.startswith("request")}
+    everything = exported.exporter.get_finished_spans()
+    requests = {span.context.span_id: span for span in everything if span.name.startswith("request")}
     assert len(requests) == 2
     inside = [event for event in events if event.context.span_id]
     assert len(inside) > 400
@@ -144,8 +145,7 @@ def test_in_a_span_of_the_user(instrument: Callable[..., Any], exported: Exporte
         assert span.attributes["recfn.thread_id"] == event.thread_id
         assert span.attributes.get("recfn.sequence_nr", -1) == event.sequence_nr
         assert span.attributes["recfn.handle"] == event.handle
-    tops = Counter(event.context.span_id for event in inside if event.name == "nn.Module: LanguageModel_0" or event.parent == 0)
-    assert set(tops) == set(requests)
+    assert {event.context.span_id for event in inside if event.parent == 0} == set(requests)
 
 
 def test_backward_links_to_forward(instrument: Callable[..., Any], exported: Exported) -> None:
@@ -226,7 +226,8 @@ assert exporter.get_finished_spans() == ()
     _, spans, rows = json.loads(done.stdout.splitlines()[0])
     counters = json.loads(done.stdout.splitlines()[1])
     assert spans == 0
-    assert rows == counters["rows"] == counters["spans.no_provider"] == sum(chrome_names(tmp_path / "trace.json.gz").values()) > 0
+    in_file = sum(chrome_names(tmp_path / "trace.json.gz").values())
+    assert rows == counters["rows"] == counters["spans.no_provider"] == in_file > 0
 
 
 def test_settings_from_the_environment(run_program: Callable[..., Any], tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ test: .venv/.for-test ## the whole test suite, then the part without PyTorch on 
 .PHONY: check
 check: .venv/.for-test ## linter, types and layers
 	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 	$(RUN) -m pytest -q tests/unit/test_layers.py
 

@@ -28,10 +28,17 @@ class BuildNativeOrSayWhy(build_ext):
 
     def _note(self, reason: str) -> None:
         if reason:
+            self._remove_earlier_builds()
             print(f"otel-recfn: native recorder not built, the Python twin will serve. {reason}", file=sys.stderr)
         package = Path("src/otel_recfn") if self.inplace else Path(self.build_lib) / "otel_recfn"
         package.mkdir(parents=True, exist_ok=True)
         (package / "native_build.json").write_text(json.dumps({"built": not reason, "reason": reason}))
+
+    def _remove_earlier_builds(self) -> None:
+        """What an earlier compile left would be packaged although this one failed."""
+        for extension in self.extensions:
+            Path(self.get_ext_fullpath(extension.name)).unlink(missing_ok=True)
+            (Path(self.build_lib) / self.get_ext_filename(extension.name)).unlink(missing_ok=True)
 
     def get_outputs(self) -> list[str]:
         return [path for path in super().get_outputs() if Path(path).exists()]

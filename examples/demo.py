@@ -1,6 +1,6 @@
 """Trains the small transformer with every operator observed, shows one step as a tree, and says what to open.
 
-    python examples/demo.py [arguments of train.py]
+python examples/demo.py [arguments of train.py]
 """
 
 from __future__ import annotations

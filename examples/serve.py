@@ -1,8 +1,8 @@
 """An HTTP server whose handler runs the small transformer: the operators appear below the request that caused them.
 
-    python examples/serve.py --port 8000
-    curl 'localhost:8000/write?prompt=the%20owl&letters=20'
-    python examples/serve.py --once             asks itself once, prints the request's spans as a tree, and ends
+python examples/serve.py --port 8000
+curl 'localhost:8000/write?prompt=the%20owl&letters=20'
+python examples/serve.py --once             asks itself once, prints the request's spans as a tree, and ends
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A capture: what somebody asked to be recorded, and the sinks that receive it.
 
-    sealed batch ──► each sink in turn; one that raises is closed, taken out and logged once
+sealed batch ──► each sink in turn; one that raises is closed, taken out and logged once
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ class Capture:
         sinks: receive every sealed batch, in this order.
     """
 
-    def __init__(
-        self, *, scopes: int, record_shapes: bool, modules: bool, buffer_bytes: int, sinks: Iterable[Sink]
-    ) -> None:
+    def __init__(self, *, scopes: int, record_shapes: bool, modules: bool, buffer_bytes: int, sinks: Iterable[Sink]) -> None:
         self.scopes = scopes
         self.record_shapes = record_shapes
         self.modules = modules

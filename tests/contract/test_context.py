@@ -148,7 +148,9 @@ def test_many_contexts(capture: Capture) -> None:
 # --- asynchronous ranges
 
 
-def test_an_async_range_encloses_nothing_by_its_place_on_the_stack_and_what_is_below_it_goes_on_enclosing(capture: Capture) -> None:
+def test_an_async_range_encloses_nothing_by_its_place_on_the_stack_and_what_is_below_it_goes_on_enclosing(
+    capture: Capture,
+) -> None:
     outer = capture.begin("outer")
     task = capture.begin("task", FLAG)
     inner = capture.begin("inner")

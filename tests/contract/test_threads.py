@@ -96,7 +96,7 @@ def test_ranges_travel_between_threads_while_another_drains(recorder: Recorder) 
 def test_starts_and_stops_while_threads_record(recorder: Recorder) -> None:
     done = threading.Event()
     before = recorder.counters()
-    captures = [Capture(recorder, buffer_bytes=1 << 14)]  # small, because the threads never pause
+    captures = [Capture(recorder, buffer_bytes=1 << 12)]  # small, because the threads never pause
 
     def work() -> None:
         while not done.is_set():
@@ -105,13 +105,13 @@ def test_starts_and_stops_while_threads_record(recorder: Recorder) -> None:
             recorder.end(inner)
             recorder.end(outer)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
+    threads = [threading.Thread(target=work) for _ in range(3)]
     for thread in threads:
         thread.start()
-    for _ in range(50):
+    for _ in range(20):
         captures[-1].drain()
         captures[-1].finish()
-        captures.append(Capture(recorder, buffer_bytes=1 << 14))
+        captures.append(Capture(recorder, buffer_bytes=1 << 12))
     done.set()
     for thread in threads:
         thread.join(120)

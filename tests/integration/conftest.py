@@ -82,9 +82,7 @@ def run_program(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str
         script = tmp_path / "program.py"
         script.write_text(program)
         kept = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith("OTEL_") or name == "OTEL_RECFN_CACHE_DIR"
+            name: value for name, value in os.environ.items() if not name.startswith("OTEL_") or name == "OTEL_RECFN_CACHE_DIR"
         }
         done = subprocess.run(
             [sys.executable, str(script), *arguments],

@@ -74,7 +74,7 @@ def as_protobuf(line: str) -> ExportTraceServiceRequest:
 def test_a_line_equals_the_exporters_request(example: Any, spans: Sequence[ReadableSpan], tmp_path: Path) -> None:
     exporter = example("otlp_json").OtlpJsonLines(tmp_path / "spans.jsonl")
     exporter.export(spans)
-    line = (tmp_path / "spans.jsonl").read_text(encoding="utf-8")  # before shutdown: it is flushed
+    line = (tmp_path / "spans.jsonl").read_text(encoding="utf-8")  # before shutdown: it is there
     exporter.shutdown()
     read, sent = as_protobuf(line), encode_spans(spans)
     for span in read.resource_spans[0].scope_spans[0].spans:

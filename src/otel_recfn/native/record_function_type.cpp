@@ -115,7 +115,7 @@ uint64_t begin_named(PyObject* name) {
   Globals& shared = globals();
   if (!selects(shared.recording.load(std::memory_order_relaxed), kUserScope)) return 0;
   ThreadBuffer* buffer = registry().current();
-  if (buffer == nullptr) return 0;
+  if (buffer == nullptr) return shared.dropped_without_buffer.fetch_add(1, std::memory_order_relaxed), 0;
   const Utf8 text(name, kMaxNameBytes);
   Begin range;
   range.name = text.text();

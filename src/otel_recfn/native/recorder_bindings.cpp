@@ -78,7 +78,10 @@ PyObject* begin(PyObject*, PyObject* args) {
   const uint32_t recording = globals().recording.load(std::memory_order_relaxed);
   const bool selected = source == kModuleSource ? recording != 0 : selects(recording, scope);
   ThreadBuffer* buffer = selected ? registry().current() : nullptr;
-  if (buffer == nullptr) return PyLong_FromLong(0);
+  if (buffer == nullptr) {
+    globals().dropped_without_buffer.fetch_add(selected, std::memory_order_relaxed);
+    return PyLong_FromLong(0);
+  }
   const Utf8 name_text(name, kMaxNameBytes), module_text(module, kMaxNameBytes);
   Begin range;
   range.name = name_text.text();

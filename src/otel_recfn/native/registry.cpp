@@ -19,7 +19,7 @@ namespace {
 #endif
 
 thread_local ThreadBuffer* tls_buffer RECFN_FAST_TLS = nullptr;
-thread_local bool tls_dead RECFN_FAST_TLS = false;
+thread_local bool tls_without RECFN_FAST_TLS = false;  // this thread has no buffer and won't get one
 
 constexpr uint64_t kMinBufferBytes = 4096;
 constexpr uint64_t kMaxTotalBytes = uint64_t{4} << 30;  // of address space; pages are taken only when written
@@ -51,7 +51,7 @@ void identify(ThreadBuffer& buffer, uint64_t number) {
 // pthread keys are destroyed after C++ thread_locals, so that ranges in those destructors are still recorded.
 void on_thread_end(void* buffer) {
   if (const auto farewell = globals().on_thread_exit.load()) farewell();
-  tls_dead = true;
+  tls_without = true;
   tls_buffer = nullptr;
   static_cast<ThreadBuffer*>(buffer)->ended.store(true, std::memory_order_release);
 }
@@ -79,7 +79,7 @@ Registry& registry() {
 
 ThreadBuffer* Registry::current() {
   if (__builtin_expect(tls_buffer != nullptr, 1)) return tls_buffer;
-  return tls_dead ? nullptr : create();
+  return tls_without ? nullptr : create();
 }
 
 ThreadBuffer* Registry::existing() const { return tls_buffer; }
@@ -88,15 +88,12 @@ ThreadBuffer* Registry::create() {
   std::lock_guard lock(mutex_);
   uint64_t total = 0;
   for (const ThreadBuffer* buffer : buffers_) total += mapping_bytes(*buffer);
-  if (total + buffer_bytes_ > kMaxTotalBytes) {
-    ++refused_threads_dropped_;
-    return nullptr;
+  void* memory = MAP_FAILED;
+  if (total + buffer_bytes_ <= kMaxTotalBytes) {
+    memory = mmap(nullptr, sizeof(ThreadBuffer) + buffer_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   }
-  void* memory = mmap(nullptr, sizeof(ThreadBuffer) + buffer_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) {
-    ++refused_threads_dropped_;
-    return nullptr;
-  }
+  tls_without = memory == MAP_FAILED;
+  if (tls_without) return nullptr;
   auto* buffer = new (memory) ThreadBuffer;
   buffer->words = reinterpret_cast<uint64_t*>(static_cast<char*>(memory) + sizeof(ThreadBuffer));
   buffer->capacity = buffer_bytes_ / 8;
@@ -136,7 +133,7 @@ uint64_t Registry::recorded() {
 
 uint64_t Registry::dropped() {
   std::lock_guard lock(mutex_);
-  uint64_t sum = retired_dropped_ + refused_threads_dropped_;
+  uint64_t sum = retired_dropped_ + globals().dropped_without_buffer.load(std::memory_order_relaxed);
   for (const ThreadBuffer* buffer : buffers_) sum += buffer->dropped.load(std::memory_order_relaxed);
   return sum;
 }
@@ -146,7 +143,8 @@ void Registry::after_fork_in_child() {
     if (buffer != tls_buffer) munmap(buffer, mapping_bytes(*buffer));
   }
   buffers_.clear();
-  retired_recorded_ = retired_dropped_ = refused_threads_dropped_ = 0;
+  retired_recorded_ = retired_dropped_ = 0;
+  globals().dropped_without_buffer.store(0);
   globals().remote_ends.reset();
   if (ThreadBuffer* mine = tls_buffer) {
     mine->head = mine->tail_seen = 0;

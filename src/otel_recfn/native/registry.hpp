@@ -10,7 +10,8 @@ namespace recfn {
 
 class Registry {
  public:
-  // The calling thread's buffer, made on first use. Null in a thread whose destructors have run and when memory is short.
+  // The calling thread's buffer, made on first use. Null in a thread whose destructors have run, and for good in one that began
+  // when memory was short.
   ThreadBuffer* current();
 
   // The same, without making one.
@@ -39,7 +40,6 @@ class Registry {
   uint64_t next_number_ = 1;
   uint64_t buffer_bytes_ = 8u << 20;
   uint64_t retired_recorded_ = 0, retired_dropped_ = 0;
-  uint64_t refused_threads_dropped_ = 0;
 };
 
 Globals& globals();

@@ -29,6 +29,7 @@ struct Globals {
   std::atomic<uint32_t> recording{0};   // bit per selected scope and kRecordingBit, or 0
   std::atomic<uint32_t> generation{1};  // one per start after a stop
   bool use_cycle_counter = false;
+  std::atomic<uint64_t> dropped_without_buffer{0};  // begins in threads that got no buffer, for want of memory
   // Bindings: the contextvars version of the calling thread (no GIL needed), and what is current in it (takes the GIL).
   std::atomic<uint64_t (*)()> context_version{nullptr};
   std::atomic<void (*)(ThreadBuffer&)> read_context{nullptr};

@@ -64,7 +64,12 @@ uint32_t end_flags(const at::RecordFunction& fn) {
 template <bool kShapes>
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   ThreadBuffer* buffer = buffer_of_thread();
-  if (C10_UNLIKELY(buffer == nullptr)) return nullptr;
+  const auto scope = static_cast<uint32_t>(fn.scope());
+  const bool selected = selects(shared->recording.load(std::memory_order_relaxed), scope);
+  if (C10_UNLIKELY(buffer == nullptr)) {
+    shared->dropped_without_buffer.fetch_add(selected, std::memory_order_relaxed);
+    return nullptr;
+  }
   Begin range;
   const char* name = fn.name();
   const size_t size = std::strlen(name);
@@ -73,8 +78,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   range.sequence_nr = fn.seqNr();
   range.forward_thread_id = fn.forwardThreadId();
   range.extras.debug_handle = fn.debugHandle();
-  range.scope = static_cast<uint32_t>(fn.scope());
-  const bool selected = selects(shared->recording.load(std::memory_order_relaxed), range.scope);
+  range.scope = scope;
   if constexpr (kShapes) {
     ShapeWords words;
     if (selected) words.add_inputs(fn);

@@ -1,0 +1,119 @@
+"""What a dead OTLP endpoint does to a training loop: its step time, how long the end takes, and what was lost.
+
+    python benchmarks/bench_endpoints.py [http|grpc] [rounds]
+
+Every side trains for a while in each round, so that a busy machine meets all of them; the median of all steps of a side is
+compared with that of an instrumentation whose exporter takes everything at once. ``end`` is the longest ``uninstrument()``.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "integration")]
+
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from otlp_server import OtlpServer
+from torch_programs import Training
+
+from otel_recfn import OtelRecordFunctionInstrumentor
+
+ROUNDS = 3
+SECONDS = 2.0
+NOT_OURS, NO_EXPORT = "not instrumented", "exporter that does nothing"
+ENDPOINTS = {"endpoint that answers": "ok", "connection refused": "refuse", "hangs": "hang", "answers with errors": "error"}
+LOST = ("spans.spans_failed", "spans.spans_pending", "spans.queue_dropped", "spans.abandoned")
+
+
+class NoExport(SpanExporter):
+    """Takes spans and does nothing with them."""
+
+    def export(self, spans: Any) -> SpanExportResult:
+        return SpanExportResult.SUCCESS
+
+
+class Side:
+    """Steps of one kind of run, the longest end, and counts."""
+
+    def __init__(self) -> None:
+        self.steps_ms: list[float] = []
+        self.end_s = 0.0
+        self.counts: Counter[str] = Counter()
+
+
+def main() -> None:
+    """Every side once in each round."""
+    protocol = sys.argv[1] if len(sys.argv) > 1 else "http"
+    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else ROUNDS
+    logging.disable(logging.ERROR)  # the exporters say at each attempt that they failed
+    training = Training()
+    training.step()
+    sides = {name: Side() for name in (NOT_OURS, NO_EXPORT, *ENDPOINTS)}
+    for _ in range(rounds):
+        train(training, sides[NOT_OURS])
+        observe(training, sides[NO_EXPORT], NoExport())
+        for name, mode in ENDPOINTS.items():
+            with exporter_to(protocol, mode) as exporter:
+                observe(training, sides[name], exporter)
+    report(sides, protocol)
+
+
+@contextmanager
+def exporter_to(protocol: str, mode: str) -> Iterator[SpanExporter]:
+    with OtlpServer(protocol, mode) as server:
+        if protocol == "grpc":
+            from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as Grpc
+
+            yield Grpc(endpoint=server.endpoint, insecure=True)
+        else:
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as Http
+
+            yield Http(endpoint=server.endpoint)
+
+
+def observe(training: Training, side: Side, exporter: SpanExporter) -> None:
+    """Train with operators as spans below a span of the program."""
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    instrumentor = OtelRecordFunctionInstrumentor()
+    instrumentor.instrument(tracer_provider=provider)
+    with provider.get_tracer("bench").start_as_current_span("training"):
+        train(training, side)
+    began = time.perf_counter()
+    instrumentor.uninstrument()
+    side.end_s = max(side.end_s, time.perf_counter() - began)
+    side.counts.update(instrumentor.counters())
+    exporter.shutdown()
+
+
+def train(training: Training, side: Side) -> None:
+    end = time.perf_counter() + SECONDS
+    while (began := time.perf_counter()) < end:
+        training.step()
+        side.steps_ms.append((time.perf_counter() - began) * 1e3)
+
+
+def report(sides: dict[str, Side], protocol: str) -> None:
+    """A line per side; ``lost`` is everything that was recorded and not exported."""
+    base = statistics.median(sides[NO_EXPORT].steps_ms)
+    print(f"OTLP over {protocol}")
+    print(f"{'':<28}{'step ms':>9}{'ratio':>8}{'steps':>7}{'end s':>7}{'recorded':>10}{'exported':>10}{'lost':>10}")
+    for name, side in sides.items():
+        step = statistics.median(side.steps_ms)
+        counts = (side.counts["rows"], side.counts["spans.spans_exported"], sum(side.counts[lost] for lost in LOST))
+        numbers = "".join(f"{count:>10,}" for count in counts)
+        print(f"{name:<28}{step:>9.2f}{step / base:>8.3f}{len(side.steps_ms):>7}{side.end_s:>7.2f}{numbers}")
+
+
+if __name__ == "__main__":
+    main()

@@ -346,7 +346,7 @@ def ranges():
     started.wait()
     while True:
         with record_function("ours"):
-            sum(range(10))
+            sum(range(20_000))
 
 def operators():
     started.wait()
@@ -358,8 +358,8 @@ for number in range({EXITS}):
     child = os.fork()
     if child == 0:
         OtelRecordFunctionInstrumentor().instrument(chrome_trace=f"trace{{number}}.json.gz")
-        started = threading.Barrier(5)
-        for _ in range(4):
+        started = threading.Barrier(3)
+        for _ in range(2):
             threading.Thread(target={work}, daemon=True).start()
         started.wait()
         for _ in range(20):

@@ -43,10 +43,10 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
 class Training:
     """A model and what a step needs."""
 
-    def __init__(self) -> None:
+    def __init__(self, batch: int = 2) -> None:
         self.model = LanguageModel()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
-        self.data = torch.randint(VOCABULARY, (2, LENGTH))
+        self.data = torch.randint(VOCABULARY, (batch, LENGTH))
 
     def step(self) -> None:
         self.optimizer.zero_grad()

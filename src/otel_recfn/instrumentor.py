@@ -43,7 +43,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
         Args:
             tracer_provider: takes the spans; None for the global one, also when that is set later.
-            scopes: a set of RecordScope; None for all.
+            scopes: a set of RecordScope; None for all. Module calls follow ``modules`` alone.
             chrome_trace: a path, ``.json`` or ``.json.gz``; None for no file.
             roots_per_second: traces that we start ourselves, beyond the first 100; None for all.
             record_shapes: record shapes and dtypes of operators' inputs.

@@ -21,7 +21,7 @@ class Settings:
     """What ``instrument()`` was asked for.
 
     Attributes:
-        scopes: the scopes to record; None for all.
+        scopes: the scopes to record; None for all. Module calls follow ``modules`` alone.
         chrome_trace: a path that ends in ``.json`` or ``.json.gz``; None for no file.
         roots_per_second: traces that we start ourselves, beyond the first 100; None for all.
         record_shapes: record shapes and dtypes of operators' inputs.

@@ -12,7 +12,7 @@ from opentelemetry import context as otel_context
 from recording_helpers import ASYNC, ERROR, Capture, by_name, check_laws
 
 from otel_recfn.model.batch import Event
-from otel_recfn.record_function import enclosing_event_id
+from otel_recfn.ranges import enclosing_event_id
 from otel_recfn.recording.protocol import ContextReading, Recorder
 
 

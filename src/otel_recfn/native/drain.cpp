@@ -219,7 +219,8 @@ void Drain::read_end(Thread& thread, uint64_t head, uint64_t ticks) {
   const uint32_t error = std::exchange(thread.pending.error, 0);
   for (size_t index = thread.open.size(); index-- > 0;) {
     if (thread.open[index].ordinal != ordinal) continue;
-    seal(thread, index, clock_.to_unix_ns(ticks), flags_of(head) & kEventFlags, error, thread.index);
+    const uint32_t out_of_order = index + 1 != thread.open.size() ? uint32_t{kAsync} : 0u;
+    seal(thread, index, clock_.to_unix_ns(ticks), (flags_of(head) & kEventFlags) | out_of_order, error, thread.index);
     return;
   }
 }

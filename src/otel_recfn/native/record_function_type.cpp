@@ -14,7 +14,7 @@
 namespace recfn {
 namespace {
 
-// What is not hot is written in Python: record_function/ and model/error_text.py, set once by the native recorder.
+// What is not hot is written in Python: ranges/ and model/error_text.py, set once by the native recorder.
 struct Helpers {
   PyObject *recorder = nullptr, *decorate = nullptr, *aenter = nullptr, *aexit = nullptr, *error_text = nullptr;
 } helpers;
@@ -29,7 +29,7 @@ struct RecordFunctionObject {
   BoundMethod enter, exit;
   PyObject* name;
   PyObject* args;
-  PyObject* entered_async;        // record_function/async_range.py keeps here what __aexit__ needs
+  PyObject* entered_async;        // ranges/async_range.py keeps here what __aexit__ needs
   uint32_t entered;               // how often it is entered and not left
   Entry newest;                   // of these
   std::vector<Entry>* earlier;    // the others: the object is entered again while open, or shared by threads

@@ -389,7 +389,7 @@ template <bool kTorch>
     if (buffer.stack[index].key != key) continue;
     const uint64_t ordinal = index >= buffer.floor ? buffer.stack[index].ordinal : 0;
     remove_entry(buffer, index);
-    if (ordinal != 0) put_end(globals, buffer, ordinal, flags | kAsync, error);
+    if (ordinal != 0) put_end(globals, buffer, ordinal, flags, error);  // the drain knows what above it was open still
     return;
   }
   if (buffer.untracked > 0) {

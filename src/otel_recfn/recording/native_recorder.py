@@ -117,7 +117,7 @@ class NativeRecorder:
 
     def _set_helpers(self) -> None:
         from otel_recfn.model.error_text import error_text
-        from otel_recfn.record_function import aenter, aexit, decorate
+        from otel_recfn.ranges import aenter, aexit, decorate
 
         _native.set_record_function_helpers(self, decorate, aenter, aexit, error_text)
 

@@ -47,8 +47,9 @@ class Recorder(Protocol):
     """The public ``record_function`` of this recorder."""
 
     def start(self, scopes: int, buffer_bytes: int) -> None:
-        """Record ranges whose scope's bit is set in ``scopes``. Ranges that are open now stay unrecorded.
+        """Record ranges whose scope's bit is set in ``scopes``, and those of EventSource.MODULE whatever their scope.
 
+        Ranges that are open now stay unrecorded.
         Calling it while recording changes the scopes. ``buffer_bytes`` bounds the buffer of each thread that records its
         first range from now on.
         """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from otel_recfn.model.error_text import error_text
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.record_function import aenter, aexit, decorate
+from otel_recfn.ranges import aenter, aexit, decorate
 
 if TYPE_CHECKING:
     from otel_recfn.recording.protocol import Recorder

@@ -18,7 +18,7 @@ from opentelemetry.context.context import Context
 
 from otel_recfn.model import trace_states
 from otel_recfn.model.events import ContextFlag
-from otel_recfn.record_function.async_range import enclosing_event_id
+from otel_recfn.ranges.async_range import enclosing_event_id
 from otel_recfn.recording.protocol import ContextReading, Recorder
 from otel_recfn.sources.fork_safe_lock import ForkSafeLock
 

@@ -20,7 +20,7 @@ from typing import Any, TypeVar, cast
 from opentelemetry.context.context import Context
 
 from otel_recfn.model.error_text import error_text
-from otel_recfn.record_function.async_range import (
+from otel_recfn.ranges.async_range import (
     ASYNC,
     SOURCE,
     USER_SCOPE,

@@ -10,7 +10,7 @@ and its objects have the attributes of ``async_range.RecordFunction``: ``name``,
 at first and writable.
 """
 
-from otel_recfn.record_function.async_range import ENCLOSING_KEY, aenter, aexit, enclosing_event_id
-from otel_recfn.record_function.decorators import decorate
+from otel_recfn.ranges.async_range import ENCLOSING_KEY, aenter, aexit, enclosing_event_id
+from otel_recfn.ranges.decorators import decorate
 
 __all__ = ["ENCLOSING_KEY", "aenter", "aexit", "decorate", "enclosing_event_id"]

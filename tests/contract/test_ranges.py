@@ -144,6 +144,18 @@ def test_out_of_order_in_the_middle_of_the_stack(capture: Capture) -> None:
     assert rows["outer"].flags == rows["inner"].flags == 0
 
 
+def test_a_child_that_another_thread_ended_does_not_make_its_parent_asynchronous(
+    capture: Capture, workers: list[Worker]
+) -> None:
+    outer, child = workers[0].call(capture.begin, "outer"), workers[0].call(capture.begin, "child")
+    workers[1].call(capture.end, child)
+    workers[0].call(capture.end, outer)
+    rows = by_name(capture.finish())
+    assert rows["child"].flags == ASYNC
+    assert rows["outer"].flags == 0
+    assert rows["child"].parent == outer
+
+
 def test_a_range_may_end_on_another_thread(capture: Capture, workers: list[Worker]) -> None:
     outer = workers[0].call(capture.begin, "outer")
     workers[1].call(capture.end, outer, "ValueError: far away")

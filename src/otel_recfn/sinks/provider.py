@@ -30,8 +30,8 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import Decision, Sampler
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
-from opentelemetry.util.types import AnyValue
 
+from otel_recfn.sinks.span_limits import AttributeValue
 from otel_recfn.version import __version__
 
 SCOPE_NAME = "otel_recfn"
@@ -55,7 +55,7 @@ class RootStart(NamedTuple):
     """A trace that the sampler lets us start."""
 
     context: SpanContext
-    attributes: Mapping[str, AnyValue]
+    attributes: Mapping[str, AttributeValue]
     """What the sampler wants on the root span."""
 
 
@@ -74,7 +74,7 @@ class SpanTarget:
         is_enabled = getattr(self._tracer, "_is_enabled", None)
         return bool(is_enabled()) if callable(is_enabled) else True
 
-    def start_root(self, name: str, attributes: Mapping[str, AnyValue]) -> RootStart | None:
+    def start_root(self, name: str, attributes: Mapping[str, AttributeValue]) -> RootStart | None:
         """Ask the provider's sampler for a new trace; None where it says no.
 
         A trace that it wants recorded but not sampled is a no too, as such spans of the program get no operators below them.

@@ -7,16 +7,17 @@ containers cost more than the whole span, so they are used only where a limit is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.sdk.trace import Event, SpanLimits
 from opentelemetry.sdk.util import BoundedList
 from opentelemetry.trace import Link
-from opentelemetry.util.types import AnyValue
 
 MOST_ATTRIBUTES = 32
 
-Attributes = Mapping[str, AnyValue]
+AttributeValue: TypeAlias = str | bool | int | float | Sequence[str] | Sequence[bool] | Sequence[int] | Sequence[float]
+Attributes: TypeAlias = Mapping[str, AttributeValue]
 
 
 class AppliedLimits:

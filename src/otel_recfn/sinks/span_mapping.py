@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import Link, SpanContext, SpanKind
 from opentelemetry.trace.status import Status, StatusCode
-from opentelemetry.util.types import AnyValue
 
 from otel_recfn.model.batch import Batch, ThreadInfo
 from otel_recfn.model.events import EventFlag
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.provider import SAMPLED, SpanTarget
 from otel_recfn.sinks.span_ids import span_ids
-from otel_recfn.sinks.span_limits import AppliedLimits
+from otel_recfn.sinks.span_limits import AppliedLimits, AttributeValue
 from otel_recfn.sinks.step_traces import StepTrace
 
 MAX_KEPT_CONTEXTS = 1 << 15
@@ -42,7 +41,7 @@ class SpanMapper:
         self._limits = AppliedLimits(target.limits)
         self._contexts: dict[int, SpanContext] = {}
         self._lists: dict[str, tuple[str, ...]] = {}
-        self._bases: dict[tuple[int, ThreadInfo], dict[str, AnyValue]] = {}
+        self._bases: dict[tuple[int, ThreadInfo], dict[str, AttributeValue]] = {}
 
     def spans(
         self, batch: Batch, rows: NDArray[np.int64], above: Sequence[SpanContext], links: Mapping[int, SpanContext]
@@ -123,7 +122,7 @@ class SpanMapper:
             made = self._contexts[event_id] = SpanContext(top.trace_id, span_id, False, SAMPLED, top.trace_state)
         return made
 
-    def _attributes(self, batch: Batch, rows: NDArray[np.int64]) -> Iterator[dict[str, AnyValue]]:
+    def _attributes(self, batch: Batch, rows: NDArray[np.int64]) -> Iterator[dict[str, AttributeValue]]:
         """The attributes that most rows have."""
         for scope, thread, event_id, handle, sequence_nr, forward_thread_id in zip(
             batch.scope[rows].tolist(),
@@ -143,15 +142,18 @@ class SpanMapper:
                 attributes["recfn.forward_thread_id"] = forward_thread_id
             yield attributes
 
-    def _base(self, scope: int, thread: ThreadInfo) -> dict[str, AnyValue]:
+    def _base(self, scope: int, thread: ThreadInfo) -> dict[str, AttributeValue]:
         """What all ranges of a scope in a thread share."""
         base = self._bases.get((scope, thread))
         if base is None:
-            own: dict[str, AnyValue] = {"recfn.scope": RecordScope(scope).name, "recfn.thread_id": _signed(thread.thread_id)}
+            own: dict[str, AttributeValue] = {
+                "recfn.scope": RecordScope(scope).name,
+                "recfn.thread_id": _signed(thread.thread_id),
+            }
             base = self._bases[scope, thread] = {**own, **_thread_attributes(thread)}
         return base
 
-    def _add_seldom(self, attributes: dict[str, AnyValue], batch: Batch, row: int) -> None:
+    def _add_seldom(self, attributes: dict[str, AttributeValue], batch: Batch, row: int) -> None:
         flags = int(batch.flags[row])
         if flags & EventFlag.ASYNC:
             attributes["recfn.async"] = True
@@ -197,9 +199,9 @@ def _plain(batch: Batch, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     return plain
 
 
-def _thread_attributes(thread: ThreadInfo) -> dict[str, AnyValue]:
+def _thread_attributes(thread: ThreadInfo) -> dict[str, AttributeValue]:
     """The semantic conventions', for threads that Python knows."""
-    attributes: dict[str, AnyValue] = {}
+    attributes: dict[str, AttributeValue] = {}
     if thread.ident:
         attributes["thread.id"] = _signed(thread.ident)
     if thread.name:
@@ -207,7 +209,7 @@ def _thread_attributes(thread: ThreadInfo) -> dict[str, AnyValue]:
     return attributes
 
 
-def _exception(error: str) -> dict[str, AnyValue]:
+def _exception(error: str) -> dict[str, AttributeValue]:
     kind, _, message = error.partition(": ")
     return {"exception.type": kind, "exception.message": message}
 

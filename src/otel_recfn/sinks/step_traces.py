@@ -27,12 +27,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from opentelemetry.trace import SpanContext
-from opentelemetry.util.types import AnyValue
 
 from otel_recfn.model.batch import Batch, ThreadInfo
 from otel_recfn.model.events import EventSource
 from otel_recfn.sinks.provider import SpanTarget
 from otel_recfn.sinks.root_limiter import NS_PER_SECOND, RootLimiter
+from otel_recfn.sinks.span_limits import AttributeValue
 
 OPTIMIZER_STEP = "Optimizer.step#"
 MODULE_PREFIX = "nn.Module: "
@@ -50,7 +50,7 @@ class StepTrace:
 
     context: SpanContext | None
     """Of the root span; None where the sampler or the limit refused the trace."""
-    attributes: Mapping[str, AnyValue]
+    attributes: Mapping[str, AttributeValue]
     thread: ThreadInfo
     start_ns: int
     end_ns: int

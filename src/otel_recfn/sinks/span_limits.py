@@ -7,7 +7,7 @@ containers cost more than the whole span, so they are used only where a limit is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
 from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.sdk.trace import Event, SpanLimits
@@ -34,13 +34,13 @@ class AppliedLimits:
         if self.attributes_unbound:
             return attributes
         limits = self._limits
-        return BoundedAttributes(limits.max_span_attributes, attributes, max_value_len=limits.max_span_attribute_length)
+        return _bounded(attributes, limits.max_span_attributes, limits.max_span_attribute_length)
 
     def events(self, name: str, attributes: Attributes, timestamp_ns: int) -> Sequence[Event]:
         """One event, or what the limits leave of it."""
         limits = self._limits
         if not self._event_attributes_unbound:
-            attributes = BoundedAttributes(limits.max_event_attributes, attributes, max_value_len=limits.max_attribute_length)
+            attributes = _bounded(attributes, limits.max_event_attributes, limits.max_attribute_length)
         events = (Event(name, attributes, timestamp_ns),)
         return BoundedList.from_seq(limits.max_events, events) if limits.max_events == 0 else events
 
@@ -48,6 +48,11 @@ class AppliedLimits:
         """One link, or what the limits leave of it."""
         limits = self._limits
         return BoundedList.from_seq(limits.max_links, (link,)) if limits.max_links == 0 else (link,)
+
+
+def _bounded(attributes: Attributes, max_count: int | None, max_length: int | None) -> Attributes:
+    bounded: Any = BoundedAttributes(max_count, attributes, max_value_len=max_length)
+    return cast(Attributes, bounded)
 
 
 def _unbound(max_count: int | None, max_length: int | None) -> bool:

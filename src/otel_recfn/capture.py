@@ -78,7 +78,7 @@ class Capture:
     def _guarded(self, sink: Sink, call: Callable[[], T], otherwise: T) -> T:
         try:
             return call()
-        except Exception:
+        except (Exception, SystemExit):  # a sink can't end the program, or the thread that drains
             log.exception("the sink %r failed and was removed; the others go on", sink.name)
             self._remove(sink)
             return otherwise
@@ -90,7 +90,7 @@ class Capture:
         try:
             sink.close(0.0)
             self._removed[sink.name] = dict(sink.counters())
-        except Exception:  # it failed once already, which was logged
+        except (Exception, SystemExit):  # it failed once already, which was logged
             self._removed[sink.name] = {}
 
 

@@ -43,7 +43,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
         Args:
             tracer_provider: takes the spans; None for the global one, also when that is set later.
-            scopes: a set of RecordScope; None for all. Module calls follow ``modules`` alone.
+            scopes: a set of RecordScope; None, and the empty set as in PyTorch, for all. Module calls follow ``modules`` alone.
             chrome_trace: a path, ``.json`` or ``.json.gz``; None for no file.
             roots_per_second: traces that we start ourselves, beyond the first 100; None for all.
             record_shapes: record shapes and dtypes of operators' inputs.
@@ -67,21 +67,22 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             log.exception("otel-recfn is not instrumenting: correct the setting")
 
     def _instrument(self, **kwargs: Any) -> None:
-        tracer_provider = kwargs.pop("tracer_provider", None)
-        sinks: Iterable[Sink] = kwargs.pop("sinks", ())
+        tracer_provider = _checked_provider(kwargs.pop("tracer_provider", None))
+        further = _checked_sinks(kwargs.pop("sinks", ()))
         settings = Settings.resolve(kwargs)
         if not settings.enabled:
             return
         from otel_recfn.capture import Capture
 
+        session = self._get_session()  # what can be refused is, before anything is opened
         capture = Capture(
             scopes=scopes_mask(settings.scopes),
             record_shapes=settings.record_shapes,
             modules=settings.modules,
             buffer_bytes=settings.buffer_bytes,
-            sinks=[*_make_sinks(settings, tracer_provider), *sinks],
+            sinks=[*_make_sinks(settings, tracer_provider), *further],
         )
-        self._get_session().start(capture)
+        session.start(capture)
 
     def _uninstrument(self, **kwargs: Any) -> None:
         if self._session is not None:
@@ -105,6 +106,22 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
             self._session = Session(recorder())
         return self._session
+
+
+def _checked_provider(provider: Any) -> Any:
+    if provider is not None and not callable(getattr(provider, "get_tracer", None)):
+        raise SettingError(f"tracer_provider={provider!r} is not allowed; allowed: None or an OpenTelemetry TracerProvider")
+    return provider
+
+
+def _checked_sinks(sinks: Any) -> list[Sink]:
+    wanted = ("write", "flush", "close", "counters", "after_fork_in_child")
+    given = list(sinks) if isinstance(sinks, Iterable) else [sinks]
+    for sink in given:
+        missing = [name for name in wanted if not callable(getattr(sink, name, None))]
+        if missing or not isinstance(getattr(sink, "name", None), str):
+            raise SettingError(f"sinks={sinks!r} is not allowed; allowed: a list of sinks, as otel_recfn.sinks.protocol says")
+    return given
 
 
 def _make_sinks(settings: Settings, tracer_provider: Any) -> list[Sink]:

@@ -21,7 +21,7 @@ class Settings:
     """What ``instrument()`` was asked for.
 
     Attributes:
-        scopes: the scopes to record; None for all. Module calls follow ``modules`` alone.
+        scopes: the scopes to record; None, and the empty set as in PyTorch, for all. Module calls follow ``modules`` alone.
         chrome_trace: a path that ends in ``.json`` or ``.json.gz``; None for no file.
         roots_per_second: traces that we start ourselves, beyond the first 100; None for all.
         record_shapes: record shapes and dtypes of operators' inputs.
@@ -73,7 +73,7 @@ def _check_scopes(name: str, value: Any) -> frozenset[RecordScope] | None:
     names = ", ".join(scope.name for scope in RecordScope)
     if value is None:
         return None
-    if isinstance(value, str) or not isinstance(value, Iterable):
+    if isinstance(value, str) or not isinstance(value, Iterable) or any(isinstance(item, bool) for item in value):
         raise _refuse(name, value, f"None or a set of RecordScope: {names}")
     try:
         return frozenset(RecordScope(scope) for scope in value) or None
@@ -88,7 +88,7 @@ def _check_chrome_trace(name: str, value: Any) -> str | None:
         path = os.fspath(value)
     except TypeError:
         path = value
-    if not isinstance(path, str) or not path.endswith((".json", ".json.gz")):
+    if not isinstance(path, str) or "\0" in path or not path.endswith((".json", ".json.gz")):
         raise _refuse(name, value, "None or a path that ends in .json or .json.gz")
     return path
 
@@ -120,7 +120,7 @@ def _parse_scopes(variable: str, text: str) -> Any:
         return None
     by_name = {scope.name: scope for scope in RecordScope}
     try:
-        return {by_name[part.strip().upper()] for part in text.split(",") if part.strip()}
+        return {by_name[part.strip().upper()] for part in text.split(",")}
     except KeyError:
         raise _refuse(variable, text, f"all, or names separated by commas: {', '.join(by_name)}") from None
 

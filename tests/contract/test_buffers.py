@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from recording_helpers import PARTIAL, SOURCE, USER, Capture, Worker, check_laws, workers_of
+from recording_helpers import ASYNC, PARTIAL, SOURCE, USER, Capture, Worker, check_laws, workers_of
 
 from otel_recfn.recording.protocol import Recorder
 
@@ -95,3 +95,12 @@ def test_nesting_deeper_than_the_limit_is_dropped(recorder: Recorder) -> None:
     assert capture.counters().recorded == MAX_DEPTH + 1
     assert capture.counters().dropped == 10
     assert [bool(row.flags & PARTIAL) for row in capture.rows()] == [False] * MAX_DEPTH + [True]
+
+
+def test_waiting_tasks_leave_room_for_the_ranges_of_the_one_that_runs(capture: Capture) -> None:
+    tasks = [capture.begin("task", flags=ASYNC) for _ in range(MAX_DEPTH)]
+    nested = [capture.begin("nested") for _ in range(100)]
+    assert 0 in tasks
+    assert all(nested)
+    for event_id in reversed(tasks + nested):
+        capture.end(event_id)

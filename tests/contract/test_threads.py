@@ -274,3 +274,12 @@ def test_forks_while_threads_record_and_drain(capture: Capture) -> None:
         for thread in threads:
             thread.join(60)
     reset(capture.recorder)
+
+
+def test_threads_one_after_another_lose_nothing(capture: Capture) -> None:
+    def work() -> None:
+        capture.end(capture.begin())
+
+    for _ in range(700):  # more than the address space for buffers holds at once
+        run_threads([work])
+    assert capture.counters() == RecorderCounters(recorded=700, dropped=0, lost_ends=0)

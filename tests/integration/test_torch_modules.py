@@ -6,6 +6,7 @@ import copy
 import gc
 import logging
 import pickle
+import signal
 import sys
 import threading
 import warnings
@@ -440,3 +441,30 @@ def test_export_and_tracing_see_nothing(recording: Recording) -> None:
     assert "recfn" not in str(exported.graph) + str(traced.graph)
     scripted(X)
     assert [event.name for event in recording.events()] == ["nn.Module: RecursiveScriptModule_0"]
+
+
+def test_a_checkpoint_that_stops_its_recomputation_early_is_no_error(recording: Recording) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    block = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
+    checkpoint(block, torch.ones(1, 2, requires_grad=True), use_reentrant=False).sum().backward()
+    assert [event.error for event in recording.events() if event.error] == []
+
+
+def test_what_a_signal_handler_raises_in_a_hook_goes_to_the_program(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def handle(_number: int, _frame: object) -> None:
+        raise TimeoutError("time is up")
+
+    before = signal.signal(signal.SIGALRM, handle)
+    begin = recording.recorder.begin
+    try:
+        monkeypatch.setattr(recording.recorder, "begin", lambda *_args, **_keywords: signal.raise_signal(signal.SIGALRM))
+        with pytest.raises(TimeoutError, match="time is up"):
+            nn.ReLU()(X)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    monkeypatch.setattr(recording.recorder, "begin", begin)
+    nn.ReLU()(X)
+    assert [event.name.split("_")[0] for event in recording.events()] == ["nn.Module: ReLU"]

@@ -9,6 +9,7 @@ from otel_recfn.cli.check import Check
 
 EXAMINATIONS: tuple[tuple[str, Callable[[], Check]], ...] = (
     ("package", examine_recording.package),
+    ("settings", examine_recording.settings),
     ("recorder", examine_recording.recorder),
     ("compiler", examine_recording.compiler),
     ("torch", examine_recording.torch),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
+from dataclasses import fields
 
 from otel_recfn.cli.check import Check
 from otel_recfn.model.errors import RecfnError
 from otel_recfn.recording import backend
+from otel_recfn.settings import Settings
 from otel_recfn.sources import observer_build, private_cache
 from otel_recfn.version import __version__
 
@@ -32,6 +34,16 @@ def recorder() -> Check:
     """Which of the twins records, and why."""
     chosen = backend.choose()
     return Check("recorder", chosen.kind == "native", f"{chosen.kind}: {chosen.reason}")
+
+
+def settings() -> Check:
+    """What the environment asks for; a value that isn't allowed keeps everything else from starting."""
+    try:
+        found = Settings.resolve({})
+    except RecfnError as error:
+        return Check("settings", False, str(error))
+    values = {item.name: getattr(found, item.name) for item in fields(found) if getattr(found, item.name) != item.default}
+    return Check("settings", True, ", ".join(f"{name}={value!r}" for name, value in values.items()) or "the defaults")
 
 
 def compiler() -> Check:

@@ -56,6 +56,7 @@ constexpr uint32_t kNameSlots = 4096;  // of a thread's name dictionary, a power
 constexpr uint32_t kMaxNameBytes = 2048;
 constexpr uint32_t kMaxErrorBytes = 1024;
 constexpr uint32_t kMaxDepth = 1024;
+constexpr uint32_t kMaxDepthForAsync = 768;  // tasks that wait leave room for the ranges of the one that runs
 constexpr uint32_t kMaxShapeWords = 512;
 
 constexpr uint32_t kBeginWords = 2;

@@ -113,7 +113,7 @@ void range_dealloc(PyObject* self) {
 
 uint64_t begin_named(PyObject* name) {
   Globals& shared = globals();
-  if (!selects(shared.recording.load(std::memory_order_relaxed), kUserScope)) return 0;
+  if (!selects(shared.recording.load(std::memory_order_acquire), kUserScope)) return 0;
   ThreadBuffer* buffer = registry().current();
   if (buffer == nullptr) return shared.dropped_without_buffer.fetch_add(1, std::memory_order_relaxed), 0;
   const Utf8 text(name, kMaxNameBytes);
@@ -154,15 +154,22 @@ uint64_t take_entry(RecordFunctionObject& range) {
   return taken.event_id;
 }
 
-void end_with_error(ThreadBuffer& buffer, uint64_t event_id, PyObject* exception) {
+// False, with the error set, when the program was interrupted meanwhile (KeyboardInterrupt); the range ends all the same.
+bool end_with_error(ThreadBuffer& buffer, uint64_t event_id, PyObject* exception) {
   PyObject* message = helpers.error_text != nullptr ? PyObject_CallOneArg(helpers.error_text, exception) : nullptr;
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
   if (message == nullptr || !PyUnicode_Check(message)) {
-    PyErr_Clear();
     Py_XSETREF(message, PyUnicode_FromString(Py_TYPE(exception)->tp_name));
   }
-  const Utf8 text(message, kMaxErrorBytes);
-  end_range(globals(), buffer, event_id, 0, kError, text.text());
+  {
+    const Utf8 text(message, kMaxErrorBytes);
+    end_range(globals(), buffer, event_id, 0, kError, text.text());
+  }
   Py_XDECREF(message);
+  PyErr_Restore(type, value, traceback);
+  if (type != nullptr && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
+  return PyErr_Occurred() == nullptr;
 }
 
 PyObject* range_exit(PyObject* self, PyObject* const* args, Py_ssize_t count) {
@@ -172,7 +179,7 @@ PyObject* range_exit(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   ThreadBuffer* buffer = event_id != 0 ? registry().current() : nullptr;
   if (buffer == nullptr) Py_RETURN_NONE;
   if (count > 1 && args[1] != Py_None) {
-    end_with_error(*buffer, event_id, args[1]);
+    if (!end_with_error(*buffer, event_id, args[1])) return nullptr;
   } else {
     end_range(globals(), *buffer, event_id, 0, 0, {});
   }

@@ -2,8 +2,10 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <memory>
+#include <new>
 
 #include "column.hpp"
 #include "core_api.hpp"
@@ -23,16 +25,21 @@ uint64_t contextvars_version() {
   return state != nullptr ? state->context_ver : 0;
 }
 
+// A call may let another thread replace what is called: it is held meanwhile.
 void note_thread(ThreadBuffer& buffer) {
   buffer.name_noted = true;
-  PyObject* result = PyObject_CallFunction(thread_noter, "K", static_cast<unsigned long long>(buffer.number));
+  PyObject* noter = Py_NewRef(thread_noter);
+  PyObject* result = PyObject_CallFunction(noter, "K", static_cast<unsigned long long>(buffer.number));
   Py_XDECREF(result);
+  Py_DECREF(noter);
 }
 
 void call_context_reader(ThreadBuffer& buffer) {
   if (!buffer.name_noted && thread_noter != nullptr) note_thread(buffer);
-  if (context_reader == nullptr) return;
-  PyObject* reading = PyObject_CallNoArgs(context_reader);
+  if (context_reader == nullptr || PyErr_Occurred() != nullptr) return;
+  PyObject* reader = Py_NewRef(context_reader);
+  PyObject* reading = PyObject_CallNoArgs(reader);
+  Py_DECREF(reader);
   if (reading != nullptr && reading != Py_None) {
     unsigned long long words[5];
     if (PyArg_ParseTuple(reading, "KKKKK", &words[0], &words[1], &words[2], &words[3], &words[4])) {
@@ -42,6 +49,25 @@ void call_context_reader(ThreadBuffer& buffer) {
   Py_XDECREF(reading);
 }
 
+int raise_again(void* error) {
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(static_cast<PyObject*>(error))), static_cast<PyObject*>(error));
+  Py_DECREF(static_cast<PyObject*>(error));
+  return -1;
+}
+
+// An Exception is the reader's own failure. What else comes out of it was raised in the program while it ran, by a signal
+// handler for instance (KeyboardInterrupt): an operator can't pass that on, so the main thread's next Python instruction does.
+void hand_on_error() {
+  if (PyErr_Occurred() != nullptr && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  if (type == nullptr) return;
+  PyErr_NormalizeException(&type, &value, &traceback);
+  if (traceback != nullptr) PyException_SetTraceback(value, traceback);
+  Py_XDECREF(type), Py_XDECREF(traceback);
+  if (Py_AddPendingCall(raise_again, value) < 0) Py_DECREF(value);
+}
+
 // The one look at Python from an operator's thread; threads that Python doesn't know have no context to look at.
 void read_context(ThreadBuffer& buffer) {
   if (PyGILState_GetThisThreadState() == nullptr) return;
@@ -49,15 +75,20 @@ void read_context(ThreadBuffer& buffer) {
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
   call_context_reader(buffer);
-  PyErr_Restore(type, value, traceback);  // what the reader raised is dropped
+  hand_on_error();
+  PyErr_Restore(type, value, traceback);
   PyGILState_Release(state);
 }
+
+// Memory ran out in the middle of a drain: what was read and what wasn't is no longer known, so nothing is recorded any more.
+std::atomic<bool> broken{false};
 
 PyObject* start(PyObject*, PyObject* args) {
   unsigned int scopes;
   unsigned long long buffer_bytes;
   if (!PyArg_ParseTuple(args, "IK", &scopes, &buffer_bytes)) return nullptr;
   Globals& shared = globals();
+  if (broken.load()) return PyErr_NoMemory();
   registry().set_buffer_bytes(buffer_bytes);
   if (shared.recording.load() == 0) shared.generation.fetch_add(1);
   shared.recording.store(scopes | kRecordingBit);
@@ -75,7 +106,7 @@ PyObject* begin(PyObject*, PyObject* args) {
   PyObject *name, *module = nullptr;
   unsigned int scope, source, flags = 0;
   if (!PyArg_ParseTuple(args, "UII|UI", &name, &scope, &source, &module, &flags)) return nullptr;
-  const uint32_t recording = globals().recording.load(std::memory_order_relaxed);
+  const uint32_t recording = globals().recording.load(std::memory_order_acquire);
   const bool selected = source == kModuleSource ? recording != 0 : selects(recording, scope);
   ThreadBuffer* buffer = selected ? registry().current() : nullptr;
   if (buffer == nullptr) {
@@ -208,20 +239,27 @@ PyObject* run_drain(PyObject*, PyObject* args) {
   int close_open;
   unsigned long long epoch, known;
   if (!PyArg_ParseTuple(args, "pKK", &close_open, &epoch, &known)) return nullptr;
+  if (broken.load()) return PyErr_NoMemory();
   Drained drained;
   std::vector<NamedColumn> rows, opened;
   std::vector<std::string> new_names;
+  bool out_of_memory = false;
   Py_BEGIN_ALLOW_THREADS;
-  {
+  try {
     const std::lock_guard lock(drain().mutex());
     drained = drain().run(close_open != 0);
     const NamePool& names = drain().names();
     for (size_t at = names.epoch() == epoch ? known : 0; at < names.size(); ++at) new_names.push_back(names.text(at));
     epoch = names.epoch();
+    rows = to_columns(drained);
+    opened = ColumnWriter(drained.opened).write(each_opened_field);
+  } catch (const std::bad_alloc&) {
+    out_of_memory = true;
+    broken.store(true);
+    globals().recording.store(0);
   }
-  rows = to_columns(drained);
-  opened = ColumnWriter(drained.opened).write(each_opened_field);
   Py_END_ALLOW_THREADS;
+  if (out_of_memory) return PyErr_NoMemory();
   return Py_BuildValue("(NNKNNN)", column_dict(rows), column_dict(opened), epoch, to_list(new_names, text_object),
                        to_list(drained.threads, thread_tuple), to_list(drained.contexts, context_tuple));
 }

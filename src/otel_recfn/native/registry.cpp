@@ -41,6 +41,12 @@ uint64_t name_seed() {
 
 uint64_t mapping_bytes(const ThreadBuffer& buffer) { return sizeof(ThreadBuffer) + buffer.capacity * 8; }
 
+// What counts against the limit: an ended thread's buffer grows no more, so only the pages it has written.
+uint64_t held_bytes(const ThreadBuffer& buffer) {
+  if (!buffer.ended.load(std::memory_order_acquire)) return mapping_bytes(buffer);
+  return sizeof(ThreadBuffer) + std::min(buffer.capacity, buffer.published.load(std::memory_order_relaxed)) * 8;
+}
+
 void identify(ThreadBuffer& buffer, uint64_t number) {
   buffer.number = number;
   buffer.thread_id.store(number);
@@ -87,7 +93,7 @@ ThreadBuffer* Registry::existing() const { return tls_buffer; }
 ThreadBuffer* Registry::create() {
   std::lock_guard lock(mutex_);
   uint64_t total = 0;
-  for (const ThreadBuffer* buffer : buffers_) total += mapping_bytes(*buffer);
+  for (const ThreadBuffer* buffer : buffers_) total += held_bytes(*buffer);
   void* memory = MAP_FAILED;
   if (total + buffer_bytes_ <= kMaxTotalBytes) {
     memory = mmap(nullptr, sizeof(ThreadBuffer) + buffer_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

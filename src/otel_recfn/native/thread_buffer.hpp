@@ -307,10 +307,32 @@ inline void count_dropped(ThreadBuffer& buffer) {
   buffer.dropped.store(buffer.dropped.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
+[[gnu::always_inline]] inline void put_end(Globals& globals, ThreadBuffer& buffer, uint64_t ordinal, uint32_t flags, Text error) {
+  const uint64_t ticks = read_ticks(globals.use_cycle_counter);
+  const uint64_t reserved = uint64_t{kEndWords} * buffer.open_recorded;  // this end's room included
+  if (__builtin_expect(error.size != 0, 0) && buffer.has_room(reserved + 1 + words_of(error.size))) {
+    buffer.put(header(kText, kErrorText, 0, 0, error.size));
+    buffer.put_text(error);
+  }
+  --buffer.open_recorded;
+  buffer.put_and_publish({end_header(flags, ordinal), ticks});
+}
+
+// A begin that was under way while its capture was drained for the last time came into the next one's records: what is open is
+// closed there (the drain ignores ends of what it has closed itself), or it would enclose all that follows.
+[[gnu::noinline]] inline void close_earlier_generation(Globals& globals, ThreadBuffer& buffer) {
+  for (uint32_t index = buffer.depth; index-- > buffer.floor;) {
+    if (buffer.stack[index].ordinal != 0) put_end(globals, buffer, buffer.stack[index].ordinal, kPartial, {});
+  }
+}
+
 // What another thread changed since this thread's last begin: a capture began, or a range of ours was ended elsewhere.
 inline void catch_up(Globals& globals, ThreadBuffer& buffer) {
   const uint32_t generation = globals.generation.load(std::memory_order_relaxed);
-  if (__builtin_expect(buffer.generation != generation, 0)) enter_generation(buffer, generation);
+  if (__builtin_expect(buffer.generation != generation, 0)) {
+    close_earlier_generation(globals, buffer);
+    enter_generation(buffer, generation);
+  }
   const ClosedElsewhere& closed = buffer.closed_elsewhere;
   const bool told = closed.head.load(std::memory_order_relaxed) != closed.tail.load(std::memory_order_relaxed);
   if (__builtin_expect(told, 0)) forget_closed_elsewhere(buffer);
@@ -347,7 +369,7 @@ template <bool kTorch>
 template <bool kTorch>
 [[gnu::always_inline]] inline uint64_t begin_range(Globals& globals, ThreadBuffer& buffer, Begin begin, bool selected) {
   catch_up(globals, buffer);
-  if (__builtin_expect(buffer.depth == kMaxDepth, 0)) {
+  if (__builtin_expect(buffer.depth >= ((begin.flags & kAsync) != 0 ? kMaxDepthForAsync : kMaxDepth), 0)) {
     if (selected) count_dropped(buffer);
     buffer.untracked += kTorch;
     return 0;
@@ -369,17 +391,6 @@ template <bool kTorch>
   entry.ordinal = ordinal;
   entry.async = (begin.flags & kAsync) != 0;
   return ordinal != 0 ? event_id : 0;
-}
-
-[[gnu::always_inline]] inline void put_end(Globals& globals, ThreadBuffer& buffer, uint64_t ordinal, uint32_t flags, Text error) {
-  const uint64_t ticks = read_ticks(globals.use_cycle_counter);
-  const uint64_t reserved = uint64_t{kEndWords} * buffer.open_recorded;  // this end's room included
-  if (__builtin_expect(error.size != 0, 0) && buffer.has_room(reserved + 1 + words_of(error.size))) {
-    buffer.put(header(kText, kErrorText, 0, 0, error.size));
-    buffer.put_text(error);
-  }
-  --buffer.open_recorded;
-  buffer.put_and_publish({end_header(flags, ordinal), ticks});
 }
 
 // The range is not the innermost: it ended out of order, or began on another thread.

@@ -65,7 +65,7 @@ template <bool kShapes>
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   ThreadBuffer* buffer = buffer_of_thread();
   const auto scope = static_cast<uint32_t>(fn.scope());
-  const bool selected = selects(shared->recording.load(std::memory_order_relaxed), scope);
+  const bool selected = selects(shared->recording.load(std::memory_order_acquire), scope);
   if (C10_UNLIKELY(buffer == nullptr)) {
     shared->dropped_without_buffer.fetch_add(selected, std::memory_order_relaxed);
     return nullptr;

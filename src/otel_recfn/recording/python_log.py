@@ -25,6 +25,9 @@ from otel_recfn.recording.protocol import ContextReading
 MAX_DEPTH = 1024
 """Open ranges per thread; a begin beyond is dropped."""
 
+MAX_DEPTH_FOR_ASYNC = 768
+"""The same for asynchronous ranges: tasks that wait leave room for the ranges of the one that runs."""
+
 BYTES_PER_RANGE = 48
 NEVER = 0
 """The generation in which an asynchronous range may be a parent by position on the stack."""
@@ -79,12 +82,15 @@ class ThreadLog:
         """Whether more records may come."""
         return self._alive() is not None
 
-    def has_room(self) -> bool:
+    def has_room(self, is_async: bool) -> bool:
         """Whether one more range fits. Every open range keeps a slot for its end, so that no end is ever lost."""
         if self.ended_elsewhere:
             self._forget_ended_elsewhere()
         open_ranges = len(self.stack)
-        return open_ranges < MAX_DEPTH and len(self.records) + open_ranges + 2 <= self._slots
+        return (
+            open_ranges < (MAX_DEPTH_FOR_ASYNC if is_async else MAX_DEPTH)
+            and len(self.records) + open_ranges + 2 <= self._slots
+        )
 
     def close(self, event_id: int) -> bool:
         """Take the range from the stack, wherever it is. False when it is not open here any more."""

@@ -86,7 +86,7 @@ class PythonRecorder:
         if not self._recording or not (source == MODULE or self._scopes >> scope & 1):
             return 0
         log = self._own_log()
-        if not log.has_room():
+        if not log.has_room(bool(flags & ASYNC)):
             log.dropped += 1
             return 0
         generation = self._generation

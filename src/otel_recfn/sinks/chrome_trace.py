@@ -15,7 +15,7 @@ import os
 import sys
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,6 +35,7 @@ SUFFIXES = (".json.gz", ".json")
 FOOTER = b"\n]}\n"
 ROWS_AT_ONCE = 4096
 """Rows encoded in one go: a megabyte, which stays in the cache."""
+MAX_NAMES_BESIDE = 1000
 WINDOW_NS = 7_889_238 * 1_000_000_000
 """A quarter of the mean Gregorian year, torch.profiler's unit of ``baseTimeNanoseconds``."""
 
@@ -138,17 +139,20 @@ class ChromeTraceSink:
         self._base_ns = time.time_ns() // WINDOW_NS * WINDOW_NS
         self._stream: _Stream = _Gzip() if self.path.suffix == ".gz" else _Plain()
         head = self._stream.put(_header(self._base_ns) + _process_events(self._pid))
-        try:
-            return WholeFile(self.path, head, self._stream.tail())
-        except FileInUseError:
-            return self._open_beside(head)
-        except OSError as error:
-            raise SettingError(_cannot_write(self._asked_path, error)) from error
-
-    def _open_beside(self, head: bytes) -> WholeFile:
-        self.path = _path_of_process(self._asked_path)
-        log.warning("%s is being written already; process %d writes %s", self._asked_path, self._pid, self.path)
-        return WholeFile(self.path, head, self._stream.tail())
+        for path in (self.path, *_paths_beside(self._asked_path)):
+            try:
+                file = WholeFile(path, head, self._stream.tail())
+            except FileInUseError:  # by another process; in containers, even by one of the same pid
+                continue
+            except OSError as error:
+                raise SettingError(_cannot_write(self._asked_path, error)) from error
+            if path != self.path:
+                log.warning("%s is being written already; process %d writes %s", self.path, self._pid, path)
+            self.path = path
+            return file
+        raise SettingError(
+            f"chrome_trace={str(self._asked_path)!r} and the names beside it are being written; choose another path"
+        )
 
     def _write(self, batch: Batch) -> None:
         if self._file is None:
@@ -237,6 +241,14 @@ def _checked_suffix(path: Path) -> str:
 def _path_of_process(path: Path) -> Path:
     suffix = _checked_suffix(path)
     return path.with_name(f"{path.name.removesuffix(suffix)}.pid{os.getpid()}{suffix}")
+
+
+def _paths_beside(path: Path) -> Iterator[Path]:
+    own = _path_of_process(path)
+    suffix = _checked_suffix(path)
+    yield own
+    for number in range(2, MAX_NAMES_BESIDE):
+        yield own.with_name(f"{own.name.removesuffix(suffix)}-{number}{suffix}")
 
 
 def _cannot_write(path: Path, error: OSError) -> str:

@@ -28,6 +28,7 @@ from typing import Any
 
 from otel_recfn.model.error_text import error_text
 from otel_recfn.model.events import EventSource
+from otel_recfn.model.interrupts import raised_by_signal_handler
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.recording.protocol import Recorder
 from otel_recfn.sources.fork_safe_lock import ForkSafeLock
@@ -35,6 +36,9 @@ from otel_recfn.sources.module_names import InstanceNames, ModulePaths
 from otel_recfn.sources.weak_identity import WeakIdentityMap
 
 log = logging.getLogger("otel_recfn")
+
+STOPS_RECOMPUTATION = "_StopRecomputationError"
+"""By which torch.utils.checkpoint leaves a forward early that it recomputes: nothing has failed."""
 
 LEFT_UNSEEN = "BaseException: left by an exception that PyTorch does not report to hooks, such as KeyboardInterrupt"
 SCOPE, SOURCE = int(RecordScope.USER_SCOPE), int(EventSource.MODULE)
@@ -123,12 +127,14 @@ class ModuleRanges:
                 self._end_left_calls(calls, position + 1)
                 calls.pop()
                 raised = sys.exc_info()[1]
-                failed = raised is not None and raised is not call.handled
+                failed = raised is not None and raised is not call.handled and type(raised).__name__ != STOPS_RECOMPUTATION
                 self._recorder.end(call.event_id, error_text(raised) if failed and raised is not None else "")
                 return
 
-    def give_up(self) -> None:
-        """A hook failed: the host goes on, without us."""
+    def give_up_unless_interrupted(self, error: Exception) -> None:
+        """A hook failed: the host goes on, without us. What a signal handler raised into it is the program's own."""
+        if raised_by_signal_handler(error):
+            raise error
         log.exception("a module hook of otel-recfn failed; modules and optimizers are not recorded any more")
         self.remove()
 
@@ -208,8 +214,8 @@ def _pre_hook(ranges: ModuleRanges, enter: Callable[[object, FrameType], None]) 
         if recorder.recording and not is_tracing():
             try:
                 enter(subject, sys._getframe(1))
-            except Exception:
-                ranges.give_up()
+            except Exception as error:
+                ranges.give_up_unless_interrupted(error)
 
     return otel_recfn_pre_hook
 
@@ -222,7 +228,7 @@ def _post_hook(ranges: ModuleRanges) -> Callable[..., None]:
             return
         try:
             ranges.leave(sys._getframe(1))
-        except Exception:
-            ranges.give_up()
+        except Exception as error:
+            ranges.give_up_unless_interrupted(error)
 
     return otel_recfn_post_hook

@@ -1,0 +1,105 @@
+"""Bad input to ``instrument()`` is refused before anything is opened, and the next, correct call works."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, RecordScope, record_function
+from otel_recfn.model.errors import SettingError
+from otel_recfn.settings import Settings
+
+
+@pytest.fixture
+def instrumentor() -> Iterator[OtelRecordFunctionInstrumentor]:
+    instrumentor = OtelRecordFunctionInstrumentor()
+    yield instrumentor
+    if instrumentor.is_instrumented_by_opentelemetry:
+        instrumentor.uninstrument()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("sinks", 5),
+        ("sinks", None),
+        ("sinks", [object()]),
+        ("tracer_provider", object()),
+        ("scopes", "FUNCTION"),
+        ("scopes", {99}),
+        ("scopes", [True]),
+        ("chrome_trace", "trace.txt"),
+        ("chrome_trace", "a\0.json"),
+        ("roots_per_second", -1),
+        ("record_shapes", "yes"),
+        ("buffer_bytes", 1),
+        ("no_such_setting", 1),
+    ],
+)
+def test_a_refused_call_leaves_nothing_behind(
+    instrumentor: OtelRecordFunctionInstrumentor, tmp_path: Path, name: str, value: Any
+) -> None:
+    path = tmp_path / "trace.json"
+    with pytest.raises(SettingError, match=name):
+        instrumentor.instrument(**{"chrome_trace": str(path), name: value})
+    assert list(tmp_path.iterdir()) == []
+    sink = InMemorySink()
+    instrumentor.instrument(chrome_trace=str(path), sinks=[sink], modules=False)
+    with record_function("after"):
+        pass
+    instrumentor.uninstrument()
+    assert [event.name for event in sink.events()] == ["after"]
+    assert [each.name for each in tmp_path.iterdir()] == ["trace.json"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("SCOPES", ","),
+        ("SCOPES", "NO_SUCH"),
+        ("RECORD_SHAPES", "perhaps"),
+        ("ROOTS_PER_SECOND", "nan"),
+        ("BUFFER_BYTES", "1e6"),
+        ("CHROME_TRACE", "trace"),
+    ],
+)
+def test_the_environment_is_checked_too(variable: str, text: str) -> None:
+    with pytest.raises(SettingError, match=f"OTEL_RECFN_{variable}.*allowed"):
+        Settings.resolve({}, {f"OTEL_RECFN_{variable}": text})
+
+
+def test_a_keyword_wins_over_the_environment() -> None:
+    environment = {"OTEL_RECFN_SCOPES": "function, user_scope", "OTEL_RECFN_MODULES": "off"}
+    assert Settings.resolve({}, environment).scopes == {RecordScope.FUNCTION, RecordScope.USER_SCOPE}
+    assert Settings.resolve({"modules": True}, environment).modules
+
+
+def test_a_wrong_environment_does_not_stop_other_instrumentations(
+    instrumentor: OtelRecordFunctionInstrumentor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_RECFN_SCOPES", "NO_SUCH")
+    instrumentor.instrument(skip_dep_check=True)  # as opentelemetry-instrument does
+    assert "OTEL_RECFN_SCOPES" in caplog.text
+    assert not instrumentor.is_instrumented_by_opentelemetry
+
+
+def test_a_sink_that_exits_is_taken_out_and_the_others_go_on(
+    instrumentor: OtelRecordFunctionInstrumentor, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Exits(InMemorySink):
+        name = "exits"
+
+        def write(self, batch: Any) -> None:
+            raise SystemExit(3)
+
+    sink = InMemorySink()
+    instrumentor.instrument(sinks=[Exits(), sink], modules=False)
+    for name in ("first", "second"):
+        with record_function(name):
+            pass
+        instrumentor.flush(10)
+    assert [event.name for event in sink.events()] == ["first", "second"]
+    assert caplog.text.count("'exits' failed and was removed") == 1

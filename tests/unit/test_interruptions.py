@@ -1,0 +1,86 @@
+"""What a signal handler raises reaches the program, whatever of ours it interrupts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from types import FrameType
+
+import pytest
+
+from otel_recfn.model.interrupts import raised_by_signal_handler
+
+INTERRUPTED_READER = """
+import os
+import signal
+from otel_recfn.recording.backend import recorder
+recorder = recorder()
+recorder.start(1023, 1 << 16)
+
+def read():
+    recorder.context_changed()
+    signal.raise_signal(signal.SIGINT)
+
+recorder.set_context_reader(read)
+seen = 0
+for _ in range(100):
+    try:
+        with recorder.record_function("range"):
+            pass
+        for _ in range(10):
+            pass
+    except KeyboardInterrupt:
+        seen += 1
+print(seen)
+"""
+
+
+class TimeIsUp(Exception):
+    pass
+
+
+def handle(_number: int, _frame: FrameType | None) -> None:
+    raise TimeIsUp
+
+
+class Handler:
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        handle(number, frame)
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        raise TimeIsUp
+
+
+@pytest.mark.parametrize("handler", [handle, Handler().handle, Handler(), partial(handle)])
+def test_a_handlers_exception_is_told_from_others(handler: signal.Handlers) -> None:
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        with pytest.raises(TimeIsUp) as raised:
+            signal.raise_signal(signal.SIGALRM)
+        assert raised_by_signal_handler(raised.value)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_an_exception_of_our_own_is_not_a_handlers() -> None:
+    with pytest.raises(ZeroDivisionError) as raised:
+        _ = 1 / 0
+    assert not raised_by_signal_handler(raised.value)
+
+
+@pytest.mark.parametrize("recorder", ["native", "python"])
+def test_a_keyboard_interrupt_during_the_look_at_the_context_is_not_lost(recorder: str) -> None:
+    if recorder == "native":
+        pytest.importorskip("otel_recfn._native")
+    program = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_READER],
+        env={**os.environ, "OTEL_RECFN_RECORDER": recorder},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert program.stdout == "100\n"

@@ -5,8 +5,9 @@
     def with yield      from the first ``next`` to exhaustion; asynchronous, because its consumer runs in between
     async with yield    the same
 
-While a generator is suspended its range encloses nothing; while it runs it encloses what it does. A generator that is closed
-early (``break`` in the consumer's loop) ended well: GeneratorExit is not an error.
+While a generator is suspended its range encloses nothing; while it runs it encloses what it does, unless its consumer has
+opened a range of its own since: then that does, as the innermost of the thread. A generator that is closed early
+(``break`` in the consumer's loop) ended well: GeneratorExit is not an error.
 """
 
 from __future__ import annotations

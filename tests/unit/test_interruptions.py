@@ -17,6 +17,7 @@ INTERRUPTED_READER = """
 import os
 import signal
 from otel_recfn.recording.backend import recorder
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
 recorder = recorder()
 recorder.start(1023, 1 << 16)
 

@@ -14,7 +14,6 @@ import logging
 import os
 import sys
 import time
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,6 +25,7 @@ from otel_recfn.model.batch import Batch, ThreadInfo
 from otel_recfn.model.errors import SettingError
 from otel_recfn.model.events import EventFlag
 from otel_recfn.sinks.chrome_encoder import encode_events, encode_flows, trace_tid
+from otel_recfn.sinks.gzip_stream import GzipStream
 from otel_recfn.sinks.whole_file import FileInUseError, WholeFile
 from otel_recfn.transforms import ForwardBackwardLinks, Links
 
@@ -46,6 +46,9 @@ class _Stream(Protocol):
     def put(self, data: bytes) -> bytes:
         """What follows in the file."""
 
+    def settle(self) -> bytes:
+        """What follows in the file so that all that was put is in it."""
+
     def tail(self) -> bytes:
         """What ends the file here, its text ending with FOOTER."""
 
@@ -54,22 +57,11 @@ class _Plain:
     def put(self, data: bytes) -> bytes:
         return data
 
+    def settle(self) -> bytes:
+        return b""
+
     def tail(self) -> bytes:
         return FOOTER
-
-
-class _Gzip:
-    """One gzip member; a copy of the compressor's state gives the end for now."""
-
-    def __init__(self) -> None:
-        self._compressor = zlib.compressobj(level=1, wbits=31)
-
-    def put(self, data: bytes) -> bytes:
-        return self._compressor.compress(data)
-
-    def tail(self) -> bytes:
-        ending = self._compressor.copy()
-        return ending.compress(FOOTER) + ending.flush(zlib.Z_FINISH)
 
 
 class ChromeTraceSink:
@@ -137,8 +129,8 @@ class ChromeTraceSink:
     def _open(self) -> WholeFile:
         self._pid = os.getpid()
         self._base_ns = time.time_ns() // WINDOW_NS * WINDOW_NS
-        self._stream: _Stream = _Gzip() if self.path.suffix == ".gz" else _Plain()
-        head = self._stream.put(_header(self._base_ns) + _process_events(self._pid))
+        self._stream: _Stream = GzipStream(FOOTER) if self.path.suffix == ".gz" else _Plain()
+        head = self._stream.put(_header(self._base_ns) + _process_events(self._pid)) + self._stream.settle()
         for path in (self.path, *_paths_beside(self._asked_path)):
             try:
                 file = WholeFile(path, head, self._stream.tail())
@@ -165,6 +157,7 @@ class ChromeTraceSink:
         arrows = _arrows(batch, self._links.match(batch))
         first_id = self._counts["flows_written"] + 1
         self._file.append(self._stream.put(encode_flows(*arrows, first_id, self._pid, self._base_ns)))
+        self._file.append(self._stream.settle())
         self._counts["bytes_written"] = self._file.show(self._stream.tail())
         self._counts["events_written"] += len(batch)
         self._counts["flows_written"] += len(arrows[0])

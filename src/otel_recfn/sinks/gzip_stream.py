@@ -1,0 +1,55 @@
+"""Gzip that can be ended at any moment and then goes on.
+
+    header │ deflate blocks, up to a byte's end │ last block, stored: the footer │ CRC-32, length
+           └──── put ... put, settle ──────────► └──── tail: what follows takes its place ──────
+
+Intel's igzip compresses where it is installed (four times as fast as zlib at its fastest, and smaller), else zlib.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any
+
+deflate: Any
+try:
+    from isal import isal_zlib as deflate
+except ImportError:  # no wheel for this platform
+    deflate = zlib
+
+HEADER = b"\x1f\x8b\x08\x00" + bytes(4) + b"\x04\xff"
+"""Gzip, deflate, no flags, no time, compressed fast, on an unknown system."""
+
+
+class GzipStream:
+    """One gzip member.
+
+    Args:
+        footer: the text's end, at most 65,535 bytes.
+    """
+
+    def __init__(self, footer: bytes) -> None:
+        self._footer = footer
+        self._compressor = deflate.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS)
+        self._crc = self._length = 0
+
+    def put(self, data: bytes) -> bytes:
+        """What follows in the file."""
+        start = b"" if self._length else HEADER
+        self._crc = deflate.crc32(data, self._crc)
+        self._length += len(data)
+        compressed: bytes = self._compressor.compress(data)
+        return start + compressed
+
+    def settle(self) -> bytes:
+        """What follows in the file so that all that was put is in it."""
+        settled: bytes = self._compressor.flush(zlib.Z_SYNC_FLUSH)
+        return settled
+
+    def tail(self) -> bytes:
+        """What ends the file after ``settle``."""
+        size = len(self._footer)
+        stored = b"\x01" + struct.pack("<HH", size, size ^ 0xFFFF) + self._footer
+        crc = zlib.crc32(self._footer, self._crc)
+        return stored + struct.pack("<II", crc, (self._length + size) & 0xFFFFFFFF)

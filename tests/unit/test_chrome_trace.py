@@ -369,3 +369,12 @@ def _steps_for_hta(count: int) -> list[dict[str, Any]]:
         outer = {"name": f"ProfilerStep#{step}", "scope": RecordScope.USER_SCOPE}
         rows.append({**outer, "event_id": make_event_id(1, 1000 + step), "start_ns": start_ns, "end_ns": start_ns + 900_000})
     return rows
+
+
+def test_writers_of_one_path_in_containers_of_one_pid_each_have_a_file(path: Path) -> None:
+    sinks = [ChromeTraceSink(path) for _ in range(4)]
+    for number, sink in enumerate(sinks):
+        sink.write(make_batch([{"name": f"op {number}"}]))
+        sink.close(1.0)
+    assert len({sink.path for sink in sinks}) == 4
+    assert [[event["name"] for event in events(sink.path, "X")] for sink in sinks] == [[f"op {n}"] for n in range(4)]

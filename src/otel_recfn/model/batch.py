@@ -186,9 +186,4 @@ class Batch:
         return Event(**row)
 
 
-def columns_from_rows(rows: Sequence[dict[str, Any]]) -> dict[str, NDArray[Any]]:
-    """Columns of a Batch from a dict per row, each holding a value for every key of COLUMN_TYPES."""
-    return {name: np.array([row[name] for row in rows], dtype=dtype) for name, dtype in COLUMN_TYPES.items()}
-
-
 assert list(COLUMN_TYPES) == [item.name for item in fields(Batch)][: len(COLUMN_TYPES)]

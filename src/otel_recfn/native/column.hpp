@@ -9,9 +9,4 @@ namespace recfn {
 int add_column_type(PyObject* module);
 PyObject* new_column(std::vector<char>&& bytes);
 
-template <typename T>
-std::vector<char> column_bytes(size_t size) {
-  return std::vector<char>(size * sizeof(T));
-}
-
 }  // namespace recfn

@@ -32,9 +32,6 @@ MAX_NAME_CHARS = 2048
 MAX_ERROR_CHARS = 1024
 """Cut before they wait in a buffer; the exact limits, in bytes, are ``python_batch``'s."""
 
-MIN_ANCHOR_DISTANCE_NS = 50_000_000
-"""Between anchors that are closer, the microsecond of uncertainty in reading two clocks would pass for a wrong rate."""
-
 # Plain ints: arithmetic on an IntFlag costs a microsecond.
 ASYNC = int(EventFlag.ASYNC)
 MODULE = int(EventSource.MODULE)
@@ -156,8 +153,7 @@ class PythonRecorder:
         self._remote_ends: deque[Record] = deque()
         self._of_dead_threads = NOTHING
         self._pairing: Pairing | None = None
-        self._anchored, unix_ns = _read_clocks()
-        self._clock = ClockMapping(self._anchored, unix_ns)
+        self._clock = ClockMapping(*_read_clocks())
 
     def after_fork_in_child(self) -> None:
         """Forget everything that the parent process recorded; the child records its own."""
@@ -183,10 +179,7 @@ class PythonRecorder:
         return builder.seal()
 
     def _anchor(self) -> None:
-        ticks, unix_ns = _read_clocks()
-        if ticks - self._anchored >= MIN_ANCHOR_DISTANCE_NS:
-            self._clock.anchor(ticks, unix_ns)
-            self._anchored = ticks
+        self._clock.anchor(*_read_clocks())
 
     def _look_at_threads(self) -> tuple[list[ThreadLog], list[ThreadLog]]:
         """All logs, and those whose threads are dead; names as they are now."""

@@ -14,7 +14,6 @@ from typing import Any
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry.context.context import Context
 
 from otel_recfn.model import trace_states
 from otel_recfn.model.events import ContextFlag
@@ -29,14 +28,6 @@ SUPPRESSION_KEYS = tuple(
     key for key in (getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", None), "suppress_instrumentation") if key
 )
 """The two that ``opentelemetry.instrumentation.utils.is_instrumentation_enabled`` asks for."""
-
-
-def suppressed_context() -> Context:
-    """The current context with instrumentation suppressed: for threads of ours, whose exports must not be traced."""
-    context = otel_context.get_current()
-    for key in SUPPRESSION_KEYS:
-        context = otel_context.set_value(key, True, context)
-    return context
 
 
 class ContextWatcher:

@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from otel_recfn.model.batch import COLUMN_TYPES, NO_CONTEXT, Batch, Opened, SpanContextRef, ThreadInfo
+from otel_recfn.model.batch import COLUMN_TYPES, NO_CONTEXT, TEXT_COLUMNS, Batch, Opened, SpanContextRef, ThreadInfo
 from otel_recfn.model.events import EventFlag, EventKind, EventSource, make_event_id
 from otel_recfn.model.scope import RecordScope
 
 MAIN_THREAD = ThreadInfo(number=1, thread_id=1, native_id=1001, ident=140_001, name="MainThread")
 WORKER_THREAD = ThreadInfo(number=2, thread_id=2, native_id=1002, ident=0, name="")
 BASE_NS = 1_699_999_999_123_456_789
-TEXT_COLUMNS = ("name", "shapes", "dtypes", "module", "error")
 
 DEFAULTS: dict[str, Any] = {
     "kind": EventKind.RANGE,
@@ -34,6 +33,11 @@ DEFAULTS: dict[str, Any] = {
     "dtypes": "",
     "module": "",
     "error": "",
+    "profiler": 0,
+    "flops": 0,
+    "stack": "",
+    "nbytes": 0,
+    "device": "",
 }
 
 

@@ -40,10 +40,16 @@ COLUMN_TYPES: dict[str, type[np.generic]] = {
     "dtypes": np.uint32,
     "module": np.uint32,
     "error": np.uint32,
+    "profiler": np.uint32,
+    "flops": np.int64,
+    "stack": np.uint32,
+    "nbytes": np.int64,
+    "device": np.uint32,
 }
-"""Every column and its type. Units: ``*_ns`` are Unix nanoseconds. ``name``, ``shapes``, ``dtypes``, ``module`` and ``error``
-index ``Batch.names`` (0 is the empty string: not recorded); ``thread`` and ``end_thread`` index ``Batch.threads``;
-``context`` indexes ``Batch.contexts``."""
+"""Every column and its type. Units: ``*_ns`` are Unix nanoseconds. The columns of TEXT_COLUMNS index ``Batch.names`` (0 is the
+empty string: not recorded); ``thread`` and ``end_thread`` index ``Batch.threads``; ``context`` indexes ``Batch.contexts``."""
+
+TEXT_COLUMNS = ("name", "shapes", "dtypes", "module", "error", "stack", "device")
 
 
 class ThreadInfo(NamedTuple):
@@ -112,6 +118,11 @@ class Event:
     dtypes: str
     module: str
     error: str
+    profiler: int
+    flops: int
+    stack: str
+    nbytes: int
+    device: str
 
     @property
     def thread_id(self) -> int:
@@ -136,7 +147,13 @@ class Batch:
     ``shapes`` is JSON text, a list with one shape per input (``[[2,3],[]]``, a scalar is ``[]``, a tensor list is a list of
     shapes); ``dtypes`` is JSON text, a list of strings. ``error`` is ``"<exception type>: <message>"``.
     ``root`` is the event id of the outermost enclosing range (the row's own at top level). ``context`` is, on every row, the
-    span context that was current when the row's outermost range began.
+    span context that was current when the row's outermost range began. ``profiler`` is the profiler run that the thread worked
+    for when the row began, 0 where there was none. ``flops`` counts floating point operations, 0 where nobody asked for them or
+    PyTorch doesn't count them. ``stack`` is one ``file(line): function`` a line, innermost first. A row of EventKind.MEMORY has
+    ``nbytes`` that were allocated (negative: freed) on ``device`` (``cpu``, ``cuda:0``); it and a mark end when they start.
+
+    The first ``closed`` rows are what happened. What follows, where a drain was asked for it, are copies of ranges that are
+    open still: partial, ended for now, and there again when they really end.
     """
 
     event_id: NDArray[np.uint64]
@@ -161,10 +178,21 @@ class Batch:
     dtypes: NDArray[np.uint32]
     module: NDArray[np.uint32]
     error: NDArray[np.uint32]
+    profiler: NDArray[np.uint32]
+    flops: NDArray[np.int64]
+    stack: NDArray[np.uint32]
+    nbytes: NDArray[np.int64]
+    device: NDArray[np.uint32]
     names: Sequence[str]
     threads: Sequence[ThreadInfo]
     contexts: Sequence[SpanContextRef] = (NO_CONTEXT,)
     opened: Sequence[Opened] = field(default=())
+    closed: int = -1
+    """How many rows are not copies of open ranges; -1, the default, says all and becomes that number."""
+
+    def __post_init__(self) -> None:
+        if self.closed < 0:
+            object.__setattr__(self, "closed", len(self))
 
     def __len__(self) -> int:
         return len(self.event_id)
@@ -176,7 +204,7 @@ class Batch:
             yield self._event({name: column[row] for name, column in lists.items()})
 
     def _event(self, row: dict[str, Any]) -> Event:
-        for text in ("name", "shapes", "dtypes", "module", "error"):
+        for text in TEXT_COLUMNS:
             row[text] = self.names[row[text]]
         for thread in ("thread", "end_thread"):
             row[thread] = self.threads[row[thread]]

@@ -39,6 +39,20 @@ class EventFlag(IntFlag):
     """The range was still open when its capture ended; ``end_ns`` is that moment."""
 
 
+class Extra(IntFlag):
+    """What is recorded only when somebody asks for it: it costs every operator."""
+
+    NONE = 0
+    SHAPES = 1
+    """Shapes and dtypes of inputs."""
+    FLOPS = 2
+    """Floating point operations of the operators that PyTorch counts."""
+    STACK = 4
+    """The Python call stack, or TorchScript's."""
+    MEMORY = 8
+    """Memory that PyTorch allocates and frees."""
+
+
 class EventSource(IntEnum):
     """Who said begin and end."""
 

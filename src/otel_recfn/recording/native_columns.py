@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from otel_recfn.model.batch import COLUMN_TYPES, Opened
 
@@ -20,9 +19,13 @@ OPENED_TYPES = {
 }
 
 
-def columns(raw: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+def columns(raw: Mapping[str, Any]) -> dict[str, Any]:
     """An array per column of a Batch, over the memory that the drain filled."""
-    return {name: np.frombuffer(raw[name], dtype=dtype) for name, dtype in COLUMN_TYPES.items()}
+    count = memoryview(raw["kind"]).nbytes
+    return {
+        name: np.frombuffer(raw[name], dtype=dtype) if name in raw else np.zeros(count, dtype)
+        for name, dtype in COLUMN_TYPES.items()
+    }
 
 
 class OpenedColumns(Sequence[Opened]):

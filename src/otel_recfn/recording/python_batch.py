@@ -86,6 +86,11 @@ class BatchBuilder:
             "dtypes": 0,
             "module": self._text(closed.module, MAX_NAME_BYTES),
             "error": self._text(closed.error, MAX_ERROR_BYTES),
+            "profiler": 0,
+            "flops": 0,
+            "stack": 0,
+            "nbytes": 0,
+            "device": 0,
         }
         self._rows.append(tuple(values[column] for column in COLUMN_TYPES))
 

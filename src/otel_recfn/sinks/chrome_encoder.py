@@ -31,7 +31,7 @@ def trace_tid(thread: ThreadInfo) -> int:
 
 def encode_events_in_python(batch: Batch, rows: NDArray[np.int64], pid: int, base_ns: int) -> bytes:
     """``rows`` of the batch as events, in that order."""
-    chosen = replace(batch, **{column: getattr(batch, column)[rows] for column in COLUMN_TYPES})
+    chosen = replace(batch, **{column: getattr(batch, column)[rows] for column in COLUMN_TYPES}, closed=-1)
     chunks = (chunk for event in chosen.events() for chunk in _event(event, pid, base_ns))
     return "".join(f",\n{{{chunk}}}" for chunk in chunks).encode("ascii")
 

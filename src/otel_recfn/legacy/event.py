@@ -1,0 +1,153 @@
+"""One event of the legacy profiler: a begin, an end, a mark or a memory report.
+
+Source: ``LegacyEvent`` in torch/csrc/autograd/profiler_legacy.h; the same fields under the same names.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from otel_recfn.legacy import event_values
+from otel_recfn.legacy.cuda import CudaEvent, cuda_stubs
+from otel_recfn.legacy.errors import ProfilerError
+from otel_recfn.legacy.event_kind import KIND_WORDS, EventKind
+
+log = logging.getLogger("otel_recfn")
+
+CPU_MEMORY = ("cpu", "mkldnn", "ideep")
+CUDA_MEMORY = ("cuda", "hip")
+
+
+@dataclass(slots=True)
+class LegacyEvent:
+    """An event. A push says everything about its range; its pop has the same handle and node, and says when and where it ended.
+
+    Attributes:
+        kind: what happened.
+        name: of the range or the mark; empty for pops and memory.
+        thread_id: RecordFunction's logical id of the thread it happened in.
+        handle: of the range; 0 for marks and memory.
+        shapes: one per input; empty for inputs that are no tensors, and for lists of tensors.
+        node_id: of a process in a group, -1 where there is none.
+        is_async: the range may end on another thread.
+        is_remote: it came from another process, as values.
+        cpu_ns: Unix nanoseconds.
+        cpu_memory_usage: bytes that were allocated, negative when freed.
+        cuda_memory_usage: the same on the GPU.
+        device: the GPU, -1 where none was recorded.
+        cuda_us: microseconds on the GPU's clock; for remote events, -1 elsewhere.
+        cuda_event: what ``device`` recorded.
+        sequence_nr: of autograd, -1 where there is none.
+        fwd_thread_id: of the forward range, 0 where there is none.
+        scope: RecordScope.
+        flops: floating point operations, 0 where they weren't counted.
+        stack: ``file(line): function``, innermost first.
+        event_id: the same in spans and Chrome traces; 0 for remote events.
+    """
+
+    kind: EventKind
+    name: str
+    thread_id: int
+    handle: int = 0
+    shapes: tuple[tuple[int, ...], ...] = ()
+    node_id: int = -1
+    is_async: bool = False
+    is_remote: bool = False
+    cpu_ns: int = 0
+    cpu_memory_usage: int = 0
+    cuda_memory_usage: int = 0
+    device: int = -1
+    cuda_us: int = -1
+    cuda_event: CudaEvent | None = None
+    sequence_nr: int = -1
+    fwd_thread_id: int = 0
+    scope: int = 0
+    flops: int = 0
+    stack: tuple[str, ...] = ()
+    event_id: int = 0
+
+    @property
+    def kind_str(self) -> str:
+        """``mark``, ``push``, ``pop`` or ``memory_alloc``."""
+        return KIND_WORDS[self.kind]
+
+    @property
+    def cpu_us(self) -> float:
+        """Unix microseconds."""
+        return self.cpu_ns / 1000
+
+    @property
+    def has_cuda(self) -> bool:
+        """Whether it has a time on a GPU."""
+        return self.cuda_event is not None or (self.is_remote and self.device != -1)
+
+    def record(self, record_cuda: bool = False) -> None:
+        """It happens now; with ``record_cuda`` also on the current GPU."""
+        if record_cuda:
+            self.device, self.cuda_event, self.cpu_ns = cuda_stubs().record()
+        else:
+            self.cpu_ns = time.time_ns()
+
+    def update_memory_stats(self, nbytes: int, device: str) -> None:
+        """``nbytes`` were allocated (negative: freed) on ``device``, say ``cpu`` or ``cuda:0``."""
+        kind = device.partition(":")[0]
+        if kind in CUDA_MEMORY:
+            self.cuda_memory_usage = nbytes
+        elif kind in CPU_MEMORY:
+            self.cpu_memory_usage = nbytes
+        else:
+            log.warning("Unsupported memory profiling device: %s", device)
+
+    def cpu_elapsed_us(self, later: LegacyEvent) -> float:
+        """Microseconds from this event to a later one; negative if that was earlier."""
+        return (later.cpu_ns - self.cpu_ns) / 1000
+
+    def cuda_elapsed_us(self, later: LegacyEvent) -> float:
+        """Microseconds on the GPU from this event to a later one; waits until the GPU is that far.
+
+        Raises:
+            ProfilerError: one of them has no time on a GPU, they were recorded on different ones, or one alone is remote.
+        """
+        if not (self.has_cuda and later.has_cuda):
+            raise ProfilerError("Events were not recorded for CUDA; enable the profiler with ProfilerState.CUDA")
+        if self.device != later.device:
+            raise ProfilerError(
+                f"Events are not on the same device: {later.device} vs {self.device}; compare a push with its own pop"
+            )
+        if self.is_remote and later.is_remote:
+            return float(later.cuda_us - self.cuda_us)
+        if self.cuda_event is None or later.cuda_event is None:
+            raise ProfilerError("only one of the events is remote; compare events of one process")
+        return cuda_stubs().elapsed_us(self.cuda_event, later.cuda_event)
+
+    def to_value_list(self) -> list[Any]:
+        """Twelve values in which the event travels to another process (``LegacyEvent::toIValue``).
+
+        Of times on the GPU only ``cuda_us`` goes along; set it before.
+        """
+        return [
+            int(self.kind),
+            self.name,
+            self.thread_id,
+            float(self.handle),
+            self.node_id,
+            self.cpu_memory_usage,
+            self.cpu_ns,
+            self.has_cuda,
+            self.cuda_memory_usage,
+            self.device,
+            self.cuda_us,
+            [list(shape) for shape in self.shapes],
+        ]
+
+    @classmethod
+    def from_value_list(cls, values: Any) -> LegacyEvent:
+        """The remote event that ``to_value_list`` gave elsewhere (``LegacyEvent::fromIValue``).
+
+        Raises:
+            ProfilerError: that isn't a list, is too short, or a value has the wrong type or can't be.
+        """
+        return cls(**event_values.decode(values), is_remote=True)

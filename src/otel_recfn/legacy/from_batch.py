@@ -1,0 +1,197 @@
+"""Rows of the event store as the legacy profiler's events: a push and a pop per range, in lists per thread.
+
+Per thread, begins follow the ordinals of their event ids and ends the order of their rows. Which of a begin and an end came
+first their times say, and where those are equal, their rows: what began inside a range ended before it, and stands above it.
+
+    x's end comes before y's begin when x began before y, and x.end_ns < y.start_ns, or they are equal and x's row is above y's
+
+A range that ended on another thread has its pop on its own thread's list, with the other thread's id, where its time is. One
+that is open still has no pop.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import NamedTuple
+
+from otel_recfn.legacy.cuda import CudaRecord
+from otel_recfn.legacy.cuda_times import CudaTimes
+from otel_recfn.legacy.event import LegacyEvent
+from otel_recfn.legacy.event_kind import EventKind
+from otel_recfn.legacy.event_list import RangeEventList
+from otel_recfn.model import events
+from otel_recfn.model.batch import Batch
+from otel_recfn.model.events import ORDINAL_BITS, EventFlag
+from otel_recfn.model.scope import RecordScope
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+class _Row(NamedTuple):
+    """A row with the columns that matter here."""
+
+    position: int
+    event_id: int
+    kind: int
+    name: int
+    scope: int
+    start_ns: int
+    end_ns: int
+    thread: int
+    end_thread: int
+    sequence_nr: int
+    forward_thread_id: int
+    handle: int
+    node_id: int
+    flags: int
+    shapes: int
+    flops: int
+    stack: int
+    nbytes: int
+    device: int
+
+    @property
+    def ends(self) -> bool:
+        """Whether it has an end of its own."""
+        return self.kind == events.EventKind.RANGE and not self.flags & EventFlag.PARTIAL
+
+
+class _Moment(NamedTuple):
+    ns: int
+    row: _Row
+    is_end: bool
+
+
+def event_lists(batch: Batch, cuda_times: CudaTimes) -> list[RangeEventList]:
+    """One list per thread that has rows, in the order in which the threads first recorded."""
+    threads: dict[int, list[_Row]] = {}
+    for row in _rows(batch):
+        threads.setdefault(row.event_id >> ORDINAL_BITS, []).append(row)
+    maker = _EventMaker(batch, cuda_times)
+    return [maker.event_list(_moments(threads[number])) for number in sorted(threads)]
+
+
+def _rows(batch: Batch) -> Iterator[_Row]:
+    columns = (getattr(batch, name).tolist() for name in _Row._fields[1:])
+    return map(_Row._make, zip(range(len(batch)), *columns, strict=True))
+
+
+def _moments(rows: list[_Row]) -> list[_Moment]:
+    moments = list(_own_moments(rows))
+    elsewhere = [_Moment(row.end_ns, row, True) for row in rows if row.ends and row.thread != row.end_thread]
+    if elsewhere:
+        moments = sorted(moments + elsewhere, key=attrgetter("ns"))  # stable: after its own push, and ours stay as they are
+    return moments
+
+
+def _own_moments(rows: list[_Row]) -> Iterator[_Moment]:
+    """Begins and ends that happened in the rows' own thread."""
+    ends = iter([row for row in rows if row.ends and row.thread == row.end_thread])
+    end = next(ends, None)
+    for begin in sorted(rows, key=attrgetter("event_id")):
+        while end is not None and _ended_before(end, begin):
+            yield _Moment(end.end_ns, end, True)
+            end = next(ends, None)
+        yield _Moment(begin.start_ns, begin, False)
+    while end is not None:
+        yield _Moment(end.end_ns, end, True)
+        end = next(ends, None)
+
+
+def _ended_before(end: _Row, begin: _Row) -> bool:
+    return end.event_id < begin.event_id and (end.end_ns, end.position) < (begin.start_ns, begin.position)
+
+
+class _EventMaker:
+    """Makes the events of a batch's rows."""
+
+    def __init__(self, batch: Batch, cuda_times: CudaTimes) -> None:
+        self._names = batch.names
+        self._thread_ids = [thread.thread_id for thread in batch.threads]
+        self._cuda_times = cuda_times
+        self._shapes: dict[int, Shapes] = {0: ()}
+        self._stacks: dict[int, tuple[str, ...]] = {0: ()}
+
+    def event_list(self, moments: list[_Moment]) -> RangeEventList:
+        """Their events, in the same order."""
+        found = RangeEventList()
+        for moment in moments:
+            found.record(self._pop(moment.row) if moment.is_end else self._begin(moment.row))
+        return found
+
+    def _begin(self, row: _Row) -> LegacyEvent:
+        if row.kind == events.EventKind.MARK:
+            return self._mark(row)
+        return self._memory(row) if row.kind == events.EventKind.MEMORY else self._push(row)
+
+    def _push(self, row: _Row) -> LegacyEvent:
+        event = LegacyEvent(
+            EventKind.PUSH_RANGE,
+            self._names[row.name],
+            self._thread_ids[row.thread],
+            row.handle,
+            self._shapes_of(row.shapes),
+            row.node_id,
+            bool(row.flags & EventFlag.ASYNC),
+            cpu_ns=row.start_ns,
+            sequence_nr=row.sequence_nr,
+            fwd_thread_id=row.forward_thread_id,
+            scope=row.scope,
+            flops=row.flops,
+            stack=() if row.scope == RecordScope.BACKWARD_FUNCTION else self._stack_of(row.stack),
+            event_id=row.event_id,
+        )
+        return _timed(event, self._cuda_times.take(EventKind.PUSH_RANGE, row.handle))
+
+    def _pop(self, row: _Row) -> LegacyEvent:
+        event = LegacyEvent(
+            EventKind.POP_RANGE,
+            "",
+            self._thread_ids[row.end_thread],
+            row.handle,
+            node_id=row.node_id,
+            cpu_ns=row.end_ns,
+            event_id=row.event_id,
+        )
+        return _timed(event, self._cuda_times.take(EventKind.POP_RANGE, row.handle))
+
+    def _mark(self, row: _Row) -> LegacyEvent:
+        event = LegacyEvent(
+            EventKind.MARK,
+            self._names[row.name],
+            self._thread_ids[row.thread],
+            node_id=row.node_id,
+            cpu_ns=row.start_ns,
+            event_id=row.event_id,
+        )
+        return _timed(event, self._cuda_times.take(EventKind.MARK, row.event_id))
+
+    def _memory(self, row: _Row) -> LegacyEvent:
+        event = LegacyEvent(
+            EventKind.MEMORY_ALLOC, "", self._thread_ids[row.thread], cpu_ns=row.start_ns, event_id=row.event_id
+        )
+        event.update_memory_stats(row.nbytes, self._names[row.device])
+        return event
+
+    def _shapes_of(self, text: int) -> Shapes:
+        if text not in self._shapes:
+            self._shapes[text] = tuple(_flat_shape(shape) for shape in json.loads(self._names[text]))
+        return self._shapes[text]
+
+    def _stack_of(self, text: int) -> tuple[str, ...]:
+        if text not in self._stacks:
+            self._stacks[text] = tuple(self._names[text].split("\n"))
+        return self._stacks[text]
+
+
+def _flat_shape(shape: object) -> tuple[int, ...]:
+    """A tensor's shape; nothing for a list of tensors, as in the reference."""
+    return tuple(shape) if isinstance(shape, list) and all(isinstance(size, int) for size in shape) else ()
+
+
+def _timed(event: LegacyEvent, record: CudaRecord | None) -> LegacyEvent:
+    if record is not None:
+        event.device, event.cuda_event = record.device, record.event
+    return event

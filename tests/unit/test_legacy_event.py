@@ -1,0 +1,181 @@
+"""Legacy events: their fields, their way to other processes as values, and the time between two."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fake_cuda import FakeCuda
+from otel_recfn.legacy.cuda import register_cuda_methods
+from otel_recfn.legacy.errors import ProfilerError
+from otel_recfn.legacy.event import LegacyEvent
+from otel_recfn.legacy.event_kind import EventKind
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+NOT_NEGATIVE = st.integers(0, 2**63 - 1)
+
+remote_events = st.builds(
+    LegacyEvent,
+    kind=st.sampled_from(EventKind),
+    name=st.text(st.characters()),
+    thread_id=NOT_NEGATIVE,
+    handle=st.integers(0, 2**53),
+    shapes=st.lists(st.lists(INT64, max_size=4).map(tuple), max_size=4).map(tuple),
+    node_id=INT64,
+    is_remote=st.just(True),
+    cpu_ns=st.integers(1, 2**63 - 1),
+    cpu_memory_usage=INT64,
+    cuda_memory_usage=INT64,
+    device=st.integers(0, 127),
+    cuda_us=NOT_NEGATIVE,
+) | st.builds(LegacyEvent, st.sampled_from(EventKind), st.text(), NOT_NEGATIVE, is_remote=st.just(True), cpu_ns=st.just(1))
+
+VALUES: list[Any] = [1, "aten::add", 3, 7.0, -1, 0, 1_000, True, 0, 0, 12, [[2, 3], []]]
+"""kind, name, thread, handle, node, CPU bytes, CPU ns, CUDA recorded, CUDA bytes, device, CUDA us, shapes"""
+
+
+@pytest.fixture
+def cuda() -> Iterator[FakeCuda]:
+    fake = FakeCuda()
+    replaced = register_cuda_methods(fake)
+    yield fake
+    register_cuda_methods(replaced)
+
+
+def test_kinds_have_the_values_and_words_of_the_reference() -> None:
+    words = [(int(kind), LegacyEvent(kind, "", 1).kind_str) for kind in EventKind]
+    assert words == [(0, "mark"), (1, "push"), (2, "pop"), (3, "memory_alloc")]
+
+
+def test_defaults_of_the_reference() -> None:
+    event = LegacyEvent(EventKind.PUSH_RANGE, "op", 1)
+    assert (event.handle, event.node_id, event.sequence_nr, event.fwd_thread_id, event.scope) == (0, -1, -1, 0, 0)
+    assert (event.device, event.cuda_us, event.has_cuda, event.is_async, event.is_remote) == (-1, -1, False, False, False)
+
+
+class TestValueList:
+    def test_twelve_values_in_the_order_of_the_reference(self) -> None:
+        event = LegacyEvent(
+            EventKind.PUSH_RANGE,
+            "aten::add",
+            3,
+            handle=7,
+            shapes=((2, 3), ()),
+            cpu_ns=1_000,
+            is_remote=True,
+            device=0,
+            cuda_us=12,
+        )
+        assert event.to_value_list() == VALUES
+        assert isinstance(event.to_value_list()[3], float)
+
+    @given(event=remote_events)
+    def test_there_and_back(self, event: LegacyEvent) -> None:
+        assert LegacyEvent.from_value_list(event.to_value_list()) == event
+
+    def test_what_is_local_comes_back_remote_and_without_what_does_not_travel(self) -> None:
+        local = LegacyEvent(EventKind.PUSH_RANGE, "op", 1, cpu_ns=5, sequence_nr=3, scope=7, stack=("a(1): b",), event_id=9)
+        expected = LegacyEvent(EventKind.PUSH_RANGE, "op", 1, cpu_ns=5, is_remote=True)
+        assert LegacyEvent.from_value_list(local.to_value_list()) == expected
+
+    def test_more_than_twelve_values_are_read_as_far_as_known(self) -> None:
+        assert LegacyEvent.from_value_list([*VALUES, "later"]) == LegacyEvent.from_value_list(VALUES)
+
+    @pytest.mark.parametrize("values", [None, (), "text", {"kind": 1}])
+    def test_values_that_are_no_list(self, values: Any) -> None:
+        with pytest.raises(ProfilerError, match=r"Expected an event as a list.*pass what to_value_list gave"):
+            LegacyEvent.from_value_list(values)
+
+    def test_too_few_values(self) -> None:
+        with pytest.raises(ProfilerError, match="Expected at least 12 elements to reconstruct LegacyEvent, got 11"):
+            LegacyEvent.from_value_list(VALUES[:11])
+
+    @pytest.mark.parametrize(
+        ("index", "value", "message"),
+        [
+            (0, 4, "unknown event kind 4"),
+            (0, "push", "KIND"),
+            (1, b"op", "NAME"),
+            (2, True, "THREAD_ID"),
+            (3, 7, "HANDLE .element 3. to be float"),
+            (3, float("nan"), "HANDLE .* whole number"),
+            (3, -1.0, "HANDLE"),
+            (6, 0, "CPU_NS above 0"),
+            (7, 1, "CUDA_RECORDED"),
+            (9, -1, "at least 0"),
+            (10, -1, "set cuda_us before"),
+            (11, None, "shapes to be a list"),
+            (11, [2, 3], "each profiler shape element"),
+            (11, [["2"]], "sizes to be int"),
+        ],
+    )
+    def test_a_value_that_cannot_be(self, index: int, value: Any, message: str) -> None:
+        with pytest.raises(ProfilerError, match=message):
+            LegacyEvent.from_value_list([*VALUES[:index], value, *VALUES[index + 1 :]])
+
+    def test_no_device_is_fine_where_cuda_was_not_recorded(self) -> None:
+        event = LegacyEvent.from_value_list([*VALUES[:7], False, 0, -1, -1, []])
+        assert not event.has_cuda
+
+
+class TestElapsed:
+    def test_on_the_cpu_in_microseconds_either_way(self) -> None:
+        push, pop = (LegacyEvent(EventKind.MARK, "", 1, cpu_ns=ns) for ns in (1_000, 3_500))
+        assert (push.cpu_elapsed_us(pop), pop.cpu_elapsed_us(push), pop.cpu_us) == (2.5, -2.5, 3.5)
+
+    def test_on_the_gpu_by_its_events(self, cuda: FakeCuda) -> None:
+        push, pop = recorded(EventKind.PUSH_RANGE), recorded(EventKind.POP_RANGE)
+        assert push.cuda_elapsed_us(pop) == 1000.0
+        assert all(event.synchronized for event in cuda.events)
+
+    def test_on_the_gpu_of_remote_events(self) -> None:
+        push = LegacyEvent.from_value_list(VALUES)
+        assert push.cuda_elapsed_us(replace(push, cuda_us=20)) == 8.0
+
+    def test_without_cuda(self, cuda: FakeCuda) -> None:
+        with pytest.raises(ProfilerError, match="Events were not recorded for CUDA"):
+            recorded(EventKind.PUSH_RANGE).cuda_elapsed_us(LegacyEvent(EventKind.POP_RANGE, "", 1))
+
+    def test_on_different_devices(self, cuda: FakeCuda) -> None:
+        push = recorded(EventKind.PUSH_RANGE)
+        cuda.device = 1
+        with pytest.raises(ProfilerError, match="Events are not on the same device: 1 vs 0"):
+            push.cuda_elapsed_us(recorded(EventKind.POP_RANGE))
+
+    def test_of_a_remote_and_a_local_event(self, cuda: FakeCuda) -> None:
+        with pytest.raises(ProfilerError, match="only one of the events is remote"):
+            LegacyEvent.from_value_list(VALUES).cuda_elapsed_us(recorded(EventKind.POP_RANGE))
+
+
+def test_record_says_now() -> None:
+    before = time.time_ns()
+    event = LegacyEvent(EventKind.MARK, "", 1)
+    event.record()
+    assert before <= event.cpu_ns <= time.time_ns()
+    assert not event.has_cuda
+
+
+def test_memory_goes_to_the_side_of_its_device() -> None:
+    sides = []
+    for device in ("cpu", "mkldnn", "cuda:1", "hip:0"):
+        event = LegacyEvent(EventKind.MEMORY_ALLOC, "", 1)
+        event.update_memory_stats(-64, device)
+        sides.append((event.cpu_memory_usage, event.cuda_memory_usage))
+    assert sides == [(-64, 0), (-64, 0), (0, -64), (0, -64)]
+
+
+def test_memory_of_another_device_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    LegacyEvent(EventKind.MEMORY_ALLOC, "", 1).update_memory_stats(64, "xla:0")
+    assert "Unsupported memory profiling device: xla:0" in caplog.text
+
+
+def recorded(kind: EventKind) -> LegacyEvent:
+    event = LegacyEvent(kind, "op", 1)
+    event.record(record_cuda=True)
+    return event

@@ -1,0 +1,214 @@
+"""Rows become pushes and pops that nest as the ranges did, whatever their times say."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
+from fake_cuda import FakeCuda
+from otel_recfn.legacy.cuda import register_cuda_methods
+from otel_recfn.legacy.cuda_times import CudaTimes
+from otel_recfn.legacy.event import LegacyEvent
+from otel_recfn.legacy.event_kind import EventKind as LegacyKind
+from otel_recfn.legacy.from_batch import event_lists
+from otel_recfn.model.events import EventFlag, EventKind, make_event_id
+from otel_recfn.model.scope import RecordScope
+
+
+def lists_of(*rows: dict[str, Any], times: CudaTimes | None = None) -> list[list[LegacyEvent]]:
+    return [each.consolidate() for each in event_lists(make_batch(rows), times or CudaTimes(0))]
+
+
+def words(events: list[LegacyEvent]) -> list[tuple[str, int]]:
+    """What happened, and the ordinal of the range that it happened to."""
+    return [(event.kind_str, event.event_id & 0xFF) for event in events]
+
+
+def row(ordinal: int, start: int, end: int, **columns: Any) -> dict[str, Any]:
+    event_id = make_event_id(columns.get("thread", MAIN_THREAD).number, ordinal)
+    return {"event_id": event_id, "handle": ordinal, "start_ns": BASE_NS + start, "end_ns": BASE_NS + end, **columns}
+
+
+class TestFields:
+    def test_a_push_carries_what_the_row_says(self) -> None:
+        columns = {
+            "name": "aten::mm",
+            "scope": RecordScope.USER_SCOPE,
+            "sequence_nr": 4,
+            "forward_thread_id": 2,
+            "handle": 77,
+            "node_id": 3,
+            "flags": EventFlag.ASYNC,
+            "shapes": "[[2,3],[],[[1,2],[3]]]",
+            "flops": 96,
+            "stack": "a.py(1): inner\nb.py(2): outer",
+        }
+        ((push, _),) = lists_of(row(1, 10, 20, **columns))
+        assert push == LegacyEvent(
+            LegacyKind.PUSH_RANGE,
+            "aten::mm",
+            MAIN_THREAD.thread_id,
+            77,
+            shapes=((2, 3), (), ()),
+            node_id=3,
+            is_async=True,
+            cpu_ns=BASE_NS + 10,
+            sequence_nr=4,
+            fwd_thread_id=2,
+            scope=RecordScope.USER_SCOPE,
+            flops=96,
+            stack=("a.py(1): inner", "b.py(2): outer"),
+            event_id=make_event_id(1, 1),
+        )
+
+    def test_a_pop_says_when_and_where_alone(self) -> None:
+        ((_, pop),) = lists_of(row(1, 10, 20, handle=77, sequence_nr=4, scope=RecordScope.USER_SCOPE, flops=96))
+        expected = LegacyEvent(LegacyKind.POP_RANGE, "", 1, 77, cpu_ns=BASE_NS + 20, event_id=make_event_id(1, 1))
+        assert pop == expected
+
+    def test_backward_ranges_have_no_stack(self) -> None:
+        ((push, _),) = lists_of(row(1, 10, 20, stack="a.py(1): inner", scope=RecordScope.BACKWARD_FUNCTION))
+        assert push.stack == ()
+
+    def test_a_mark_has_no_handle(self) -> None:
+        ((mark,),) = lists_of(row(1, 10, 10, kind=EventKind.MARK, name="__start_profile", node_id=2))
+        assert (mark.kind_str, mark.name, mark.handle, mark.node_id, mark.cpu_ns) == (
+            "mark",
+            "__start_profile",
+            0,
+            2,
+            BASE_NS + 10,
+        )
+
+    def test_memory_has_no_name_and_no_handle(self) -> None:
+        ((freed,),) = lists_of(row(1, 10, 10, kind=EventKind.MEMORY, name="[memory]", nbytes=-8, device="cuda:0"))
+        assert (freed.kind_str, freed.name, freed.handle) == ("memory_alloc", "", 0)
+        assert (freed.cpu_memory_usage, freed.cuda_memory_usage) == (0, -8)
+
+    def test_an_open_range_is_a_push_without_a_pop(self) -> None:
+        (events,) = lists_of(row(2, 12, 15), row(1, 10, 20, flags=EventFlag.PARTIAL))
+        assert words(events) == [("push", 1), ("push", 2), ("pop", 2)]
+
+    def test_nothing_recorded(self) -> None:
+        assert lists_of() == []
+
+
+class TestThreads:
+    def test_a_list_per_thread(self) -> None:
+        rows = row(1, 10, 20, thread=WORKER_THREAD), row(1, 5, 30)
+        assert [[event.thread_id for event in events] for events in lists_of(*rows)] == [[1, 1], [2, 2]]
+
+    def test_a_pop_on_another_thread_stays_on_the_ranges_own_list(self) -> None:
+        away = row(1, 10, 25, end_thread=WORKER_THREAD, flags=EventFlag.ASYNC)
+        lists = lists_of(row(2, 12, 20), row(3, 22, 30), away, row(1, 11, 40, thread=WORKER_THREAD))
+        assert words(lists[0]) == [("push", 1), ("push", 2), ("pop", 2), ("push", 3), ("pop", 1), ("pop", 3)]
+        (pop,) = (event for event in lists[0] if event.kind_str == "pop" and event.handle == 1)
+        assert pop.thread_id == WORKER_THREAD.thread_id
+        assert words(lists[1]) == [("push", 1), ("pop", 1)]
+
+    def test_a_pop_elsewhere_at_the_time_of_its_push_comes_after_it(self) -> None:
+        ((first, second),) = lists_of(row(1, 10, 10, end_thread=WORKER_THREAD))
+        assert (first.kind_str, second.kind_str) == ("push", "pop")
+
+
+class TestTies:
+    """Clocks tick coarsely: what follows each other may have one time."""
+
+    def test_a_child_that_fills_its_parent(self) -> None:
+        (events,) = lists_of(row(2, 10, 20), row(1, 10, 20))
+        assert words(events) == [("push", 1), ("push", 2), ("pop", 2), ("pop", 1)]
+
+    def test_a_sibling_that_begins_where_the_other_ends(self) -> None:
+        (events,) = lists_of(row(1, 10, 20), row(2, 20, 30))
+        assert words(events) == [("push", 1), ("pop", 1), ("push", 2), ("pop", 2)]
+
+    def test_a_child_of_no_length_at_the_end_of_its_parent(self) -> None:
+        (events,) = lists_of(row(2, 20, 20), row(1, 10, 20))
+        assert words(events) == [("push", 1), ("push", 2), ("pop", 2), ("pop", 1)]
+
+    def test_siblings_of_no_length(self) -> None:
+        (events,) = lists_of(row(1, 10, 10), row(2, 10, 10), row(3, 10, 10))
+        assert words(events) == [(word, ordinal) for ordinal in (1, 2, 3) for word in ("push", "pop")]
+
+    def test_memory_between_two_ranges_of_the_same_time(self) -> None:
+        (events,) = lists_of(row(1, 10, 10), row(2, 10, 10, kind=EventKind.MEMORY, device="cpu"), row(3, 10, 10))
+        assert words(events) == [("push", 1), ("pop", 1), ("memory_alloc", 2), ("push", 3), ("pop", 3)]
+
+    def test_memory_in_a_range_of_no_length(self) -> None:
+        (events,) = lists_of(row(2, 10, 10, kind=EventKind.MEMORY, device="cpu"), row(1, 10, 10))
+        assert words(events) == [("push", 1), ("memory_alloc", 2), ("pop", 1)]
+
+
+class TestCuda:
+    def test_events_get_their_times(self) -> None:
+        replaced = register_cuda_methods(FakeCuda())
+        try:
+            times = CudaTimes(100)
+            for kind, key in ((LegacyKind.PUSH_RANGE, 7), (LegacyKind.POP_RANGE, 7), (LegacyKind.MARK, make_event_id(1, 2))):
+                times.record(kind, key)
+            rows = row(1, 10, 20, handle=7), row(2, 30, 30, kind=EventKind.MARK), row(3, 40, 50, handle=8)
+            (events,) = lists_of(*rows, times=times)
+            assert [event.has_cuda for event in events] == [True, True, True, False, False]
+            assert events[0].cuda_elapsed_us(events[1]) == 1000.0
+        finally:
+            register_cuda_methods(replaced)
+
+    def test_no_more_than_may_be_kept(self) -> None:
+        replaced = register_cuda_methods(FakeCuda())
+        try:
+            times = CudaTimes(1)
+            times.record(LegacyKind.PUSH_RANGE, 1)
+            times.record(LegacyKind.POP_RANGE, 1)
+        finally:
+            register_cuda_methods(replaced)
+        assert times.take(LegacyKind.PUSH_RANGE, 1) is not None
+        assert times.take(LegacyKind.POP_RANGE, 1) is None
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> tuple[list[tuple[str, int]], list[dict[str, Any]]]:
+    """What a thread did, on a clock that often stands still, and the rows that a drain makes of it."""
+    happened: list[tuple[str, int]] = []
+    rows: list[dict[str, Any]] = []
+    open_ranges: list[tuple[int, int]] = []
+    now = ordinal = 0
+    for action in draw(st.lists(st.sampled_from(["push", "pop", "memory_alloc", "mark", "tick"]), max_size=40)):
+        if action == "tick":
+            now += 1
+        elif action == "push":
+            ordinal += 1
+            open_ranges.append((ordinal, now))
+            happened.append(("push", ordinal))
+        elif action == "pop" and open_ranges:
+            began, start = open_ranges.pop()
+            happened.append(("pop", began))
+            rows.append(row(began, start, now))
+        elif action in ("memory_alloc", "mark"):
+            ordinal += 1
+            happened.append((action, ordinal))
+            rows.append(row(ordinal, now, now, kind=EventKind.MARK if action == "mark" else EventKind.MEMORY, device="cpu"))
+    rows += [row(began, start, now, flags=EventFlag.PARTIAL) for began, start in reversed(open_ranges)]
+    return happened, rows
+
+
+@given(program=programs())
+def test_events_come_in_the_order_in_which_they_happened(program: tuple[list[tuple[str, int]], list[dict[str, Any]]]) -> None:
+    happened, rows = program
+    assert [words(events) for events in lists_of(*rows)] == ([happened] if happened else [])
+
+
+@given(program=programs(), away=st.sets(st.integers(1, 20)))
+def test_every_pop_follows_its_push_also_when_others_ended_it(
+    program: tuple[list[tuple[str, int]], list[dict[str, Any]]], away: set[int]
+) -> None:
+    rows = [{**each, "end_thread": WORKER_THREAD} if each["handle"] in away else each for each in program[1]]
+    for events in lists_of(*rows):
+        times = [event.cpu_ns for event in events]
+        assert times == sorted(times)
+        ranges = sorted((event for event in events if event.handle), key=lambda event: event.handle)
+        for _, of_range in groupby(ranges, key=lambda event: event.handle):
+            assert [event.kind_str for event in of_range] in (["push"], ["push", "pop"])

@@ -121,7 +121,7 @@ class RecordFunctionCallback:
     def should_run(self) -> ShouldRun | None: ...
     @overload
     def should_run(self, predicate: ShouldRun) -> RecordFunctionCallback: ...
-    def should_run(self, predicate: ShouldRun | None = None) -> ShouldRun | None | RecordFunctionCallback:
+    def should_run(self, predicate: ShouldRun | None = None) -> ShouldRun | RecordFunctionCallback | None:
         """Asked with the scope at every range of a selected scope whether to observe it, instead of sampling."""
         if predicate is None:
             return self._should_run

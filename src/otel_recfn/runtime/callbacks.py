@@ -43,7 +43,10 @@ Entries: TypeAlias = tuple[CallbackEntry, ...]
 
 
 class Mirror(Protocol):
-    """Repeats the callbacks elsewhere: on PyTorch's RecordFunction. Told of changes one at a time, in their order; never raises."""
+    """Repeats the callbacks elsewhere: on PyTorch's RecordFunction.
+
+    It is told of global changes one at a time, in their order, and of a thread's in that thread; it never raises.
+    """
 
     def added(self, entry: CallbackEntry) -> None:
         """A global callback is there."""
@@ -92,7 +95,7 @@ def add_thread_local_callback(callback: RecordFunctionCallback) -> int:
 
 
 def remove_callback(handle: int) -> None:
-    """Remove a callback of this thread, or a global one; its open ranges still get their ends. Other handles: nothing happens."""
+    """Remove a callback of this thread, or a global one. Open ranges still get its end. Other handles: nothing happens."""
     state = thread_locals.current()
     if _has(state.callbacks, handle):
         install(state, _without(state.callbacks, handle), state.enabled)
@@ -191,7 +194,7 @@ def install(state: ThreadState, entries: Entries, enabled: bool) -> None:
     state.callbacks, state.enabled, state.version = entries, enabled, STALE
     with _lock:
         (_threads_with_callbacks.add if _any_enabled(entries) else _threads_with_callbacks.discard)(state)
-        _watch_ranges()
+        watch_ranges()
         if _mirror is not None:
             _mirror.thread_changed(thread_entries(state), enabled)
 
@@ -205,11 +208,23 @@ def seed(state: ThreadState, value: int) -> None:
             _mirror.seeded(value)
 
 
+# --- ranges of record_function
+
+
+def watch_ranges() -> None:
+    """``record_function`` goes through RecordFunction while a callback may want its ranges, and only then."""
+    from otel_recfn.runtime.record_function import observe_range
+
+    with _lock:
+        wanted = _any_enabled(_global_entries) or len(_threads_with_callbacks) > 0
+        process_recorder.recorder.set_range_observer(observe_range if wanted else None)
+
+
 # --- failures
 
 
 def failed(handle: int, error: BaseException) -> None:
-    """A callback raised: it is removed, in every thread, and that is logged. Once: later failures of the same change nothing."""
+    """A callback raised: it is removed, in every thread, and that is logged. A second failure of it changes nothing."""
     with _lock:
         if handle in _failed:
             return
@@ -247,7 +262,7 @@ def set_mirror(mirror: Mirror | None) -> None:
 
 
 def _change_global(change: Callable[[Entries], Entries]) -> None:
-    """Under the lock. A finalizer or signal handler of this very thread may come in between, and do the same: then once more."""
+    """Under the lock. A finalizer or signal handler of this very thread may do the same in between: then once more."""
     global _global_entries, _version
     while True:
         before = _global_entries
@@ -256,15 +271,7 @@ def _change_global(change: Callable[[Entries], Entries]) -> None:
             _global_entries = after
             _version += 1
             break
-    _watch_ranges()
-
-
-def _watch_ranges() -> None:
-    """``record_function`` goes through RecordFunction while a callback may want its ranges, and only then."""
-    from otel_recfn.runtime.record_function import observe_range
-
-    wanted = _any_enabled(_global_entries) or len(_threads_with_callbacks) > 0
-    process_recorder.recorder.set_range_observer(observe_range if wanted else None)
+    watch_ranges()
 
 
 def _sorted(entries: Entries) -> Entries:

@@ -1,8 +1,8 @@
 """What belongs to a thread: its own callbacks, whether RecordFunction is enabled, its sampling and its debug info.
 
-A thread, and not a contextvars context, owns these, because that is what they say in PyTorch, where operators of C++ threads read
-them too: observers are put on a thread for a piece of code that runs there, and ``ThreadLocalState`` hands them on. What belongs
-to a task, the current span and the enclosing ``async with record_function``, lives in contextvars, which asyncio keeps per task.
+A thread, and not a contextvars context, owns these, because that is what they say in PyTorch, whose C++ threads read them too:
+observers are put on a thread for a piece of code that runs there, and ``ThreadLocalState`` hands them on. What belongs to a
+task, the current span and the enclosing ``async with record_function``, lives in contextvars, which asyncio keeps per task.
 """
 
 from __future__ import annotations
@@ -37,6 +37,19 @@ class ThreadState:
         self.samplers: dict[RecordScope, ScopeSampler] = {}
         """By scope; valid while ``version`` is that of the global callbacks."""
         self.version = STALE
+
+
+class RunningCallback:
+    """``with RunningCallback():`` says that this thread runs a callback now."""
+
+    __slots__ = ("_outer", "_state")
+
+    def __enter__(self) -> None:
+        self._state = current()
+        self._outer, self._state.in_callback = self._state.in_callback, True
+
+    def __exit__(self, *_error: object) -> None:
+        self._state.in_callback = self._outer
 
 
 _local = threading.local()

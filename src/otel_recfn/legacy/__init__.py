@@ -1,1 +1,43 @@
-"""The legacy profiler: runs of its own per thread, their events as pushes and pops."""
+"""The legacy profiler: runs of its own per thread, their events as pushes and pops.
+
+Source: torch/csrc/autograd/profiler_legacy.h and .cpp; the names are theirs.
+"""
+
+from otel_recfn.legacy.chrome_writer import write_profiler_events_to_stream
+from otel_recfn.legacy.config import ActiveProfilerType, ProfilerConfig, ProfilerDisableOptions, ProfilerState
+from otel_recfn.legacy.cuda import CudaRecord, CudaStubs, register_cuda_methods
+from otel_recfn.legacy.errors import ProfilerError
+from otel_recfn.legacy.event import LegacyEvent
+from otel_recfn.legacy.event_kind import EventKind
+from otel_recfn.legacy.event_list import RangeEventList
+from otel_recfn.legacy.profiler import (
+    add_event_list,
+    disable_profiler_legacy,
+    enable_profiler_legacy,
+    mark,
+    profiler_enabled,
+)
+from otel_recfn.legacy.record_profile import RecordProfile
+from otel_recfn.legacy.run import ThreadEventLists
+
+__all__ = [
+    "ActiveProfilerType",
+    "CudaRecord",
+    "CudaStubs",
+    "EventKind",
+    "LegacyEvent",
+    "ProfilerConfig",
+    "ProfilerDisableOptions",
+    "ProfilerError",
+    "ProfilerState",
+    "RangeEventList",
+    "RecordProfile",
+    "ThreadEventLists",
+    "add_event_list",
+    "disable_profiler_legacy",
+    "enable_profiler_legacy",
+    "mark",
+    "profiler_enabled",
+    "register_cuda_methods",
+    "write_profiler_events_to_stream",
+]

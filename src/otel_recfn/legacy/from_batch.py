@@ -26,6 +26,10 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import ORDINAL_BITS, EventFlag
 from otel_recfn.model.scope import RecordScope
 
+# Plain ints: arithmetic on an IntFlag costs a microsecond.
+RANGE, MARK, MEMORY = int(events.EventKind.RANGE), int(events.EventKind.MARK), int(events.EventKind.MEMORY)
+ASYNC, PARTIAL, BACKWARD = int(EventFlag.ASYNC), int(EventFlag.PARTIAL), int(RecordScope.BACKWARD_FUNCTION)
+
 Shapes = tuple[tuple[int, ...], ...]
 
 
@@ -55,13 +59,7 @@ class _Row(NamedTuple):
     @property
     def ends(self) -> bool:
         """Whether it has an end of its own."""
-        return self.kind == events.EventKind.RANGE and not self.flags & EventFlag.PARTIAL
-
-
-class _Moment(NamedTuple):
-    ns: int
-    row: _Row
-    is_end: bool
+        return self.kind == RANGE and not self.flags & PARTIAL
 
 
 def event_lists(batch: Batch, cuda_times: CudaTimes) -> list[RangeEventList]:
@@ -70,7 +68,7 @@ def event_lists(batch: Batch, cuda_times: CudaTimes) -> list[RangeEventList]:
     for row in _rows(batch):
         threads.setdefault(row.event_id >> ORDINAL_BITS, []).append(row)
     maker = _EventMaker(batch, cuda_times)
-    return [maker.event_list(_moments(threads[number])) for number in sorted(threads)]
+    return [_event_list(threads[number], maker) for number in sorted(threads)]
 
 
 def _rows(batch: Batch) -> Iterator[_Row]:
@@ -78,26 +76,22 @@ def _rows(batch: Batch) -> Iterator[_Row]:
     return map(_Row._make, zip(range(len(batch)), *columns, strict=True))
 
 
-def _moments(rows: list[_Row]) -> list[_Moment]:
-    moments = list(_own_moments(rows))
-    elsewhere = [_Moment(row.end_ns, row, True) for row in rows if row.ends and row.thread != row.end_thread]
-    if elsewhere:
-        moments = sorted(moments + elsewhere, key=attrgetter("ns"))  # stable: after its own push, and ours stay as they are
-    return moments
-
-
-def _own_moments(rows: list[_Row]) -> Iterator[_Moment]:
-    """Begins and ends that happened in the rows' own thread."""
+def _event_list(rows: list[_Row], maker: _EventMaker) -> RangeEventList:
+    """The events of a thread, from its rows."""
+    found = RangeEventList()
     ends = iter([row for row in rows if row.ends and row.thread == row.end_thread])
     end = next(ends, None)
     for begin in sorted(rows, key=attrgetter("event_id")):
         while end is not None and _ended_before(end, begin):
-            yield _Moment(end.end_ns, end, True)
+            found.record(maker.pop(end))
             end = next(ends, None)
-        yield _Moment(begin.start_ns, begin, False)
+        found.record(maker.begin(begin))
+        if begin.ends and begin.thread != begin.end_thread:
+            found.record_from_elsewhere(maker.pop(begin))
     while end is not None:
-        yield _Moment(end.end_ns, end, True)
+        found.record(maker.pop(end))
         end = next(ends, None)
+    return found
 
 
 def _ended_before(end: _Row, begin: _Row) -> bool:
@@ -114,17 +108,11 @@ class _EventMaker:
         self._shapes: dict[int, Shapes] = {0: ()}
         self._stacks: dict[int, tuple[str, ...]] = {0: ()}
 
-    def event_list(self, moments: list[_Moment]) -> RangeEventList:
-        """Their events, in the same order."""
-        found = RangeEventList()
-        for moment in moments:
-            found.record(self._pop(moment.row) if moment.is_end else self._begin(moment.row))
-        return found
-
-    def _begin(self, row: _Row) -> LegacyEvent:
-        if row.kind == events.EventKind.MARK:
+    def begin(self, row: _Row) -> LegacyEvent:
+        """What a row is when it begins."""
+        if row.kind == MARK:
             return self._mark(row)
-        return self._memory(row) if row.kind == events.EventKind.MEMORY else self._push(row)
+        return self._memory(row) if row.kind == MEMORY else self._push(row)
 
     def _push(self, row: _Row) -> LegacyEvent:
         event = LegacyEvent(
@@ -134,18 +122,19 @@ class _EventMaker:
             row.handle,
             self._shapes_of(row.shapes),
             row.node_id,
-            bool(row.flags & EventFlag.ASYNC),
+            bool(row.flags & ASYNC),
             cpu_ns=row.start_ns,
             sequence_nr=row.sequence_nr,
             fwd_thread_id=row.forward_thread_id,
             scope=row.scope,
             flops=row.flops,
-            stack=() if row.scope == RecordScope.BACKWARD_FUNCTION else self._stack_of(row.stack),
+            stack=() if row.scope == BACKWARD else self._stack_of(row.stack),
             event_id=row.event_id,
         )
         return _timed(event, self._cuda_times.take(EventKind.PUSH_RANGE, row.handle))
 
-    def _pop(self, row: _Row) -> LegacyEvent:
+    def pop(self, row: _Row) -> LegacyEvent:
+        """The end of a range."""
         event = LegacyEvent(
             EventKind.POP_RANGE,
             "",

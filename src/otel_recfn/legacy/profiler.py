@@ -1,0 +1,145 @@
+"""Enables and disables the legacy profiler in the calling thread.
+
+Source: torch/csrc/autograd/profiler_legacy.cpp. A run belongs to a thread and to the work that the thread launches meanwhile:
+it is debug info (slot PROFILER_STATE), which goes where thread-local state goes, and is shadowed by what is pushed above it.
+
+    enable     push the run as debug info ► the recorder marks this thread's rows as the run's ► __start_profile
+    disable    __stop_profile ► pop ► the rows as events, in lists per thread
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from otel_recfn.legacy.chrome_writer import STOP_PROFILE
+from otel_recfn.legacy.config import ProfilerConfig, ProfilerDisableOptions, ProfilerState
+from otel_recfn.legacy.cuda import cuda_stubs
+from otel_recfn.legacy.cuda_callbacks import add_cuda_callback
+from otel_recfn.legacy.errors import ProfilerError
+from otel_recfn.legacy.event import LegacyEvent
+from otel_recfn.legacy.run import ProfilerRun, ThreadEventLists
+from otel_recfn.recording.backend import recorder
+from otel_recfn.runtime.callbacks import INVALID_CALLBACK_HANDLE, remove_callback
+from otel_recfn.runtime.debug_info import (
+    DebugInfoKind,
+    debug_info_get,
+    debug_info_peek,
+    debug_info_pop,
+    debug_info_push,
+    on_profiler_state,
+)
+from otel_recfn.session import process_session
+
+DEFAULT_OPTIONS = ProfilerDisableOptions()
+
+
+def enable_profiler_legacy(config: ProfilerConfig) -> None:
+    """Start a run in the calling thread.
+
+    Raises:
+        ProfilerError: one runs in this thread, Kineto was asked for, or NVTX without CUDA.
+    """
+    if config.state == ProfilerState.NVTX and not cuda_stubs().enabled():
+        raise ProfilerError("Can't use NVTX profiler - PyTorch has no CUDA here; pass ProfilerState.CPU instead")
+    if config.state == ProfilerState.KINETO:
+        raise ProfilerError("the legacy profiler can't use Kineto; pass another state, or use torch.profiler instead")
+    if debug_info_get(DebugInfoKind.PROFILER_STATE) is not None:
+        raise ProfilerError("Profiler is already enabled on this thread; disable it first")
+    run = ProfilerRun(config)
+    run.start()
+    debug_info_push(DebugInfoKind.PROFILER_STATE, run)
+    run.callback_handle = add_cuda_callback(run)
+    run.mark_start()
+
+
+def disable_profiler_legacy(options: ProfilerDisableOptions | None = None) -> ThreadEventLists:
+    """End the calling thread's run, or with ``options`` only read it, or only leave it to others.
+
+    Returns:
+        The events of every thread that took part; none where they weren't asked for, and for NVTX.
+
+    Raises:
+        ProfilerError: none runs in this thread.
+    """
+    options = options or DEFAULT_OPTIONS
+    run = _innermost_run(options)
+    consolidates = options.consolidate and run.config.records_events
+    if consolidates:
+        run.mark(STOP_PROFILE, include_cuda=False)
+    if options.cleanup_tls_state:
+        _leave(run, stop=consolidates)
+    else:
+        run.callback_handle = INVALID_CALLBACK_HANDLE  # as the reference: it stays in this thread, also after a later cleanup
+    return run.consolidate() if consolidates else []
+
+
+def profiler_enabled() -> bool:
+    """Whether a profiler runs in the calling thread."""
+    run = _current_run()
+    return run is not None and not run.config.disabled
+
+
+def mark(name: str, include_cuda: bool = True) -> None:
+    """Something happens now. Nothing where no profiler runs in the calling thread."""
+    run = _current_run()
+    if run is not None:
+        run.mark(name, include_cuda)
+
+
+def add_event_list(events: Iterable[LegacyEvent]) -> None:
+    """Add events of another process to the run of the calling thread.
+
+    Raises:
+        ProfilerError: none runs in this thread.
+    """
+    run = _current_run()
+    if run is None:
+        raise ProfilerError("Profiler must be enabled; call enable_profiler_legacy in this thread first")
+    run.add_remote_events(events)
+
+
+def _current_run() -> ProfilerRun | None:
+    info = debug_info_get(DebugInfoKind.PROFILER_STATE)
+    return info if isinstance(info, ProfilerRun) else None
+
+
+def _innermost_run(options: ProfilerDisableOptions) -> ProfilerRun:
+    run = _current_run()
+    if run is None:
+        raise ProfilerError("Can't disable profiler when it's not running; call enable_profiler_legacy in this thread first")
+    debug_info_peek(DebugInfoKind.PROFILER_STATE)  # refuses where other debug info was pushed since and isn't popped yet
+    if run.config.disabled:
+        if options.cleanup_tls_state:
+            debug_info_pop(DebugInfoKind.PROFILER_STATE)
+        raise ProfilerError("Can't disable profiler when it's not running; its state was ProfilerState.DISABLED")
+    return run
+
+
+def _leave(run: ProfilerRun, *, stop: bool) -> None:
+    """Take the run out of the calling thread. Where nobody read it yet, it goes on in the threads that got it from this one."""
+    debug_info_pop(DebugInfoKind.PROFILER_STATE)
+    remove_callback(run.callback_handle)
+    if stop:
+        run.stop()
+
+
+def _belong_to(info: object) -> None:
+    """From here on the calling thread's rows are those of the run ``info``."""
+    number = info.number if isinstance(info, ProfilerRun) and info.config.records_events else 0
+    recorder().set_profiler(number)
+    process_session().observer.set_profiler(number)
+
+
+on_profiler_state(_belong_to)
+
+
+def _belong_again() -> None:
+    """A forked child's recorder starts empty: it has to be told."""
+    info = debug_info_get(DebugInfoKind.PROFILER_STATE)
+    if info is not None:
+        _belong_to(info)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_belong_again)

@@ -1,0 +1,130 @@
+"""One run of the legacy profiler: what the PROFILER_STATE slot of a thread's debug info holds.
+
+Source: ``ProfilerLegacyThreadLocalState``. Threads that got the slot from another take part in that one's run; the recorder
+marks their rows with the run's number, and the run is a capture that sees those alone.
+"""
+
+from __future__ import annotations
+
+import _thread
+import logging
+import os
+import time
+import weakref
+from collections.abc import Iterable
+from itertools import count
+from typing import TypeAlias
+
+from otel_recfn.capture import Capture
+from otel_recfn.legacy.chrome_writer import START_PROFILE
+from otel_recfn.legacy.config import ActiveProfilerType, ProfilerConfig, ProfilerState
+from otel_recfn.legacy.cuda import cuda_stubs
+from otel_recfn.legacy.cuda_times import CudaTimes
+from otel_recfn.legacy.event import LegacyEvent
+from otel_recfn.legacy.event_kind import EventKind
+from otel_recfn.legacy.from_batch import event_lists
+from otel_recfn.model.scope import ALL_SCOPES_MASK
+from otel_recfn.recording.backend import recorder
+from otel_recfn.runtime.callbacks import INVALID_CALLBACK_HANDLE
+from otel_recfn.session import process_session
+from otel_recfn.sinks.event_store import EventStoreSink
+from otel_recfn.store.event_store import EventStore
+from otel_recfn.store.merging import merged
+from otel_recfn.transforms.selection import Selected
+
+log = logging.getLogger("otel_recfn")
+
+MAX_EVENTS = 4_000_000
+"""Rows kept until they are consolidated; beyond it the oldest are dropped, and that is logged."""
+STOP_SECONDS = 10.0
+_numbers = count(1)
+
+ThreadEventLists: TypeAlias = list[list[LegacyEvent]]
+"""The events of each thread, in their order."""
+
+
+class ProfilerRun:
+    """A run, from ``start`` to ``stop``; one that nobody refers to any more ends by itself.
+
+    Attributes:
+        config: what it records.
+        number: what marks its rows; the process's first has 1.
+        cuda_times: when its ranges came to pass on the GPU.
+        callback_handle: of the thread-local callback that it needs, INVALID_CALLBACK_HANDLE where it needs none.
+        over: it was stopped.
+    """
+
+    def __init__(self, config: ProfilerConfig) -> None:
+        self.config = config
+        self.number = next(_numbers)
+        self.cuda_times = CudaTimes(MAX_EVENTS)
+        self._store = EventStore(MAX_EVENTS)
+        selected = Selected(ALL_SCOPES_MASK, config.extras, modules=False, profiler=self.number)
+        self._capture = Capture(selected, [EventStoreSink(self._store)])
+        self._give_up = weakref.finalize(self, _stop_soon, self._capture)
+        self._give_up.atexit = False
+        self.callback_handle = INVALID_CALLBACK_HANDLE
+        self.over = False
+        self._pid = os.getpid()
+        self._start_mark: LegacyEvent | None = None
+        self._remote_events: ThreadEventLists = []
+
+    @property
+    def profiler_type(self) -> ActiveProfilerType:
+        """Which profiler this is."""
+        return ActiveProfilerType.LEGACY
+
+    def start(self) -> None:
+        """Record what happens in threads that take part."""
+        if self.config.records_events:
+            process_session().start(self._capture)
+
+    def stop(self) -> None:
+        """Record nothing more; ranges that are open stay without an end."""
+        self.over = True
+        process_session().stop(self._capture, STOP_SECONDS)
+        self._give_up.detach()
+
+    def mark(self, name: str, include_cuda: bool = True) -> None:
+        """It happens now, in the calling thread; in a CUDA run also on the GPU."""
+        if self.config.state == ProfilerState.NVTX:
+            cuda_stubs().mark(name)
+        elif self.config.records_events:
+            event_id = recorder().mark(name)
+            if include_cuda and self.config.state == ProfilerState.CUDA and cuda_stubs().enabled():
+                self.cuda_times.record(EventKind.MARK, event_id)
+
+    def mark_start(self) -> None:
+        """The mark that times are relative to, kept beside the store: it survives when the oldest events are dropped."""
+        self._start_mark = LegacyEvent(EventKind.MARK, START_PROFILE, recorder().current_thread_id(), cpu_ns=time.time_ns())
+        self.mark(START_PROFILE, include_cuda=False)
+
+    def add_remote_events(self, events: Iterable[LegacyEvent]) -> None:
+        """Events of another process, a list of their own when the run is consolidated."""
+        self._remote_events.append(list(events))
+
+    def consolidate(self) -> ThreadEventLists:
+        """The events of every thread since the last time, then those that were added. They are the caller's now.
+
+        A range that is open stays until it has ended, or the run has.
+        """
+        process_session().flush(self._capture, STOP_SECONDS)
+        lists = event_lists(merged(self._store.take()), self.cuda_times)
+        remote, self._remote_events = self._remote_events, []
+        return [*self._lost_start(), *(each.consolidate() for each in lists), *remote]
+
+    def _lost_start(self) -> ThreadEventLists:
+        """The start mark where the store lost it: older events were dropped, or this is a forked child, which begins empty."""
+        mark, self._start_mark = self._start_mark, None
+        dropped = self._store.counters()["dropped"]
+        if dropped:
+            log.warning("the profiler kept its newest %d events; %d older ones were dropped", MAX_EVENTS, dropped)
+        return [[mark]] if mark is not None and (dropped or os.getpid() != self._pid) else []
+
+
+def _stop_soon(capture: Capture) -> None:
+    """Whoever drops the last reference may hold any lock, so another thread ends the capture; no Thread, which takes some."""
+    try:
+        _thread.start_new_thread(process_session().stop, (capture, STOP_SECONDS))
+    except RuntimeError:  # the interpreter is about to end, and every capture with it
+        pass

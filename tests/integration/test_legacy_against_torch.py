@@ -1,0 +1,230 @@
+"""Our legacy profiler and PyTorch's at once: the same events in the same order, thread by thread."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from otel_recfn.legacy import (
+    LegacyEvent,
+    ProfilerConfig,
+    ProfilerState,
+    disable_profiler_legacy,
+    enable_profiler_legacy,
+)
+from otel_recfn.model.scope import RecordScope
+
+torch = pytest.importorskip("torch")
+
+from torch.profiler import ProfilerActivity, profile  # noqa: E402
+from torch_programs import Training, run_together, scripted_programs  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+
+pytest.importorskip("torch.autograd.profiler_legacy", reason="this torch has no legacy profiler any more")
+
+
+class Seen(NamedTuple):
+    """What both say about an event; a pop knows little."""
+
+    kind: str
+    name: str
+    thread_id: int
+    handle: int
+    node_id: int
+    shapes: list[list[int]]
+    sequence_nr: int
+    fwd_thread_id: int
+    scope: int
+    is_async: bool
+    flops: int
+    cpu_memory_usage: int
+
+
+Threads = dict[int, list[Seen]]
+
+
+class Both:
+    """A program under both profilers, ours inside."""
+
+    def __init__(self, program: Callable[[], object], **settings: bool) -> None:
+        config = ProfilerConfig(ProfilerState.CPU, **settings)
+        with theirs_enabled(config) as self.their_lists:
+            enable_profiler_legacy(config)
+            program()
+            self.our_lists = disable_profiler_legacy()
+        self.ours, self.theirs = by_thread(map_lists(ours, self.our_lists)), by_thread(map_lists(theirs, self.their_lists))
+
+    def compare(self) -> None:
+        """Thread by thread, event by event."""
+        assert set(self.ours) == set(self.theirs)
+        for thread, events in self.ours.items():
+            for number, (mine, other) in enumerate(zip(events, self.theirs[thread], strict=False)):
+                assert mine == other, f"event {number} of thread {thread}"
+            assert len(events) == len(self.theirs[thread])
+
+    def pushes(self) -> list[Seen]:
+        return [event for events in self.ours.values() for event in events if event.kind == "push"]
+
+
+class theirs_enabled:
+    """Their profiler, as ``torch.autograd.profiler_legacy.profile`` runs it."""
+
+    def __init__(self, config: ProfilerConfig) -> None:
+        from torch._C._profiler import _ExperimentalConfig
+        from torch.autograd import ProfilerConfig as TheirConfig
+        from torch.autograd import ProfilerState as TheirState
+
+        asked = (config.report_input_shapes, config.profile_memory, config.with_stack, config.with_flops, False)
+        self._config = TheirConfig(TheirState.CPU, *asked, _ExperimentalConfig())
+        self._lists: list[list[Any]] = []
+
+    def __enter__(self) -> list[list[Any]]:
+        torch.autograd._enable_profiler_legacy(self._config)
+        return self._lists
+
+    def __exit__(self, *_error: object) -> None:
+        self._lists += torch.autograd._disable_profiler_legacy()
+
+
+def map_lists(seen: Callable[[Any], Seen], lists: list[list[Any]]) -> Iterator[list[Seen]]:
+    for events in lists:
+        yield [seen(event) for event in events]
+
+
+def by_thread(lists: Iterator[list[Seen]]) -> Threads:
+    """Without marks: each has its own."""
+    found = ([event for event in events if event.kind != "mark"] for events in lists)
+    return {events[0].thread_id: events for events in found if events}
+
+
+def ours(event: LegacyEvent) -> Seen:
+    shapes = [list(shape) for shape in event.shapes]
+    forward = event.fwd_thread_id if event.sequence_nr >= 0 else 0
+    place = (event.kind_str, event.name, event.thread_id, event.handle, event.node_id, shapes)
+    return Seen(*place, event.sequence_nr, forward, event.scope, event.is_async, event.flops, event.cpu_memory_usage)
+
+
+def theirs(event: Any) -> Seen:
+    sequence_nr = event.sequence_nr()
+    forward = event.fwd_thread_id() if sequence_nr >= 0 else 0
+    place = (event.kind(), event.name(), event.thread_id(), event.handle(), event.node_id(), event.shapes())
+    return Seen(*place, sequence_nr, forward, event.scope(), event.is_async(), event.flops(), event.cpu_memory_usage())
+
+
+@pytest.fixture(scope="module")
+def training() -> Training:
+    training = Training()
+    training.step()  # the first step makes the optimizer's state and the gradients
+    return training
+
+
+SETTINGS: dict[str, dict[str, bool]] = {
+    "plain": {},
+    "shapes": {"report_input_shapes": True},
+    "memory": {"profile_memory": True},
+    "everything": {"report_input_shapes": True, "profile_memory": True, "with_flops": True, "with_stack": True},
+}
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_training_steps(training: Training, settings: dict[str, bool]) -> None:
+    both = Both(lambda: (training.step(), training.step()), **settings)
+    both.compare()
+    assert len(both.pushes()) > 500
+    assert {event.scope for event in both.pushes()} == {
+        RecordScope.FUNCTION,
+        RecordScope.BACKWARD_FUNCTION,
+        RecordScope.USER_SCOPE,
+    }
+
+
+def test_memory_is_reported_and_freed(training: Training) -> None:
+    both = Both(training.step, profile_memory=True)
+    sizes = [event.cpu_memory_usage for events in both.ours.values() for event in events if event.kind == "memory_alloc"]
+    assert min(sizes) < 0 < max(sizes)
+
+
+def test_stacks_are_theirs(training: Training) -> None:
+    both = Both(training.step, with_stack=True)
+    here = {event.event_id: list(event.stack) for events in both.our_lists for event in events if event.kind_str == "push"}
+    there = [list(event.stack()) for events in both.their_lists for event in events if event.kind() == "push"]
+    assert list(here.values()) == there
+    assert any("test_legacy_against_torch.py" in line for stack in there for line in stack)
+
+
+def test_flops_are_torch_profilers(training: Training) -> None:
+    """For a convolution, matrix products, additions and multiplications."""
+    image, kernel, square = torch.ones(2, 3, 8, 8), torch.ones(4, 3, 3, 3), torch.ones(3, 5, 5)
+
+    def program() -> None:
+        torch.nn.functional.conv2d(image, kernel, stride=2, padding=1)
+        torch.baddbmm(square, square, square)
+        square @ square * 2 + 1
+        training.step()
+
+    enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU, with_flops=True))
+    with profile(activities=[ProfilerActivity.CPU], with_flops=True, record_shapes=True) as kineto:
+        program()
+    mine = [(event.name, event.flops) for events in disable_profiler_legacy() for event in events if event.flops]
+    events = sorted(kineto.events(), key=lambda event: event.id)
+    assert sorted(mine) == sorted((event.name, event.flops) for event in events if event.flops)
+    counted = {name for name, _ in mine}
+    assert counted >= {"aten::conv2d", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mul", "aten::add", "aten::mm"}
+
+
+def test_backward_on_another_thread_is_not_in_the_run_unless_launched() -> None:
+    weight = torch.ones(3, requires_grad=True)
+
+    def program() -> None:
+        loss = (weight * 2).sum()
+        run_together(loss.backward)
+
+    both = Both(program)
+    both.compare()
+    assert "MulBackward0" not in {event.name for event in both.pushes()}
+
+
+def test_torchscript_forks_belong_to_the_run() -> None:
+    _, fork_and_wait = scripted_programs()
+    x = torch.ones(2, 3)
+    for _ in range(4):  # PyTorch optimizes a script's graph in its first calls
+        fork_and_wait(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        both = Both(lambda: fork_and_wait(x))
+    forked = [event.name for event in both.pushes()].count("<forked function>")
+    assert forked == [event.name for events in both.theirs.values() for event in events].count("<forked function>") == 2
+
+
+def test_their_parser_reads_our_events(training: Training) -> None:
+    """``torch.autograd.profiler_legacy.profile`` makes the same names, ids and nesting of our events as of its own."""
+    from torch.autograd.profiler_legacy import _parse_legacy_records
+    from torch.autograd.profiler_util import EventList
+
+    def parsed(lists: list[list[Any]]) -> list[tuple[Any, ...]]:
+        events = EventList(_parse_legacy_records(lists), use_device=None)
+        events._build_tree()
+        return [(event.name, event.thread, event.id, event.cpu_parent and event.cpu_parent.id) for event in events]
+
+    both = Both(training.step, report_input_shapes=True)
+    assert parsed([[TheirEvent(event) for event in events] for events in both.our_lists]) == parsed(both.their_lists)
+
+
+class TheirEvent:
+    """One of our events with the accessors of PyTorch's binding, which are methods."""
+
+    def __init__(self, event: LegacyEvent) -> None:
+        self._event = event
+
+    def kind(self) -> str:
+        return self._event.kind_str
+
+    def cpu_elapsed_us(self, later: TheirEvent) -> float:
+        return self._event.cpu_elapsed_us(later._event)
+
+    def __getattr__(self, name: str) -> Callable[[], Any]:
+        return lambda: getattr(self._event, name)

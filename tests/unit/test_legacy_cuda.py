@@ -1,0 +1,174 @@
+"""CUDA timing and NVTX, with a fake device and, where there is a GPU, with that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from fake_cuda import FakeCuda
+from otel_recfn import record_function
+from otel_recfn.legacy import (
+    LegacyEvent,
+    ProfilerConfig,
+    ProfilerDisableOptions,
+    ProfilerError,
+    ProfilerState,
+    disable_profiler_legacy,
+    enable_profiler_legacy,
+    mark,
+    register_cuda_methods,
+)
+from otel_recfn.legacy.cuda_callbacks import NOT_TIMED, nvtx_text
+from otel_recfn.model.scope import RecordScope
+from otel_recfn.runtime.callbacks import has_thread_local_callbacks
+from otel_recfn.runtime.record_function import RecordFunction
+
+CUDA = ProfilerConfig(ProfilerState.CUDA)
+NVTX = ProfilerConfig(ProfilerState.NVTX)
+
+
+class Tensor:
+    """As much of one as counts here."""
+
+    def __init__(self, *shape: int) -> None:
+        self.shape = shape
+
+
+@pytest.fixture
+def cuda() -> Iterator[FakeCuda]:
+    fake = FakeCuda()
+    replaced = register_cuda_methods(fake)
+    yield fake
+    register_cuda_methods(replaced)
+
+
+@pytest.fixture
+def no_cuda() -> Iterator[FakeCuda]:
+    fake = FakeCuda(enabled=False)
+    replaced = register_cuda_methods(fake)
+    yield fake
+    register_cuda_methods(replaced)
+
+
+def operator(name: str, *inputs: object, sequence_nr: int = -1) -> None:
+    range_ = RecordFunction(RecordScope.FUNCTION)
+    range_.before(name, list(inputs), sequence_nr=sequence_nr)
+    range_.end()
+
+
+def named(events: list[LegacyEvent], name: str) -> tuple[LegacyEvent, LegacyEvent]:
+    """Push and pop of a range."""
+    (push,) = (event for event in events if event.name == name)
+    (pop,) = (event for event in events if event.handle == push.handle and event is not push)
+    return push, pop
+
+
+class TestTiming:
+    def test_ranges_are_timed_on_the_gpu(self, cuda: FakeCuda) -> None:
+        enable_profiler_legacy(CUDA)
+        with record_function("outer"):
+            operator("aten::mm")
+        (events,) = disable_profiler_legacy()
+        outer, inner = named(events, "outer"), named(events, "aten::mm")
+        assert [push.cuda_elapsed_us(pop) for push, pop in (outer, inner)] == [3000.0, 1000.0]
+        assert len(cuda.events) == 4
+
+    def test_operators_that_launch_nothing_are_not(self, cuda: FakeCuda) -> None:
+        enable_profiler_legacy(CUDA)
+        for name in sorted(NOT_TIMED):
+            operator(name)
+        (events,) = disable_profiler_legacy()
+        assert len(NOT_TIMED) == 15
+        assert not any(event.has_cuda for event in events)
+        assert cuda.events == []
+
+    def test_start_and_stop_are_marks_of_the_cpu_alone(self, cuda: FakeCuda) -> None:
+        enable_profiler_legacy(CUDA)
+        mark("both")
+        mark("cpu", include_cuda=False)
+        (events,) = disable_profiler_legacy()
+        timed = [(event.name, event.has_cuda) for event in events]
+        assert timed == [("__start_profile", False), ("both", True), ("cpu", False), ("__stop_profile", False)]
+
+    def test_a_run_that_is_over_times_nothing(self, cuda: FakeCuda) -> None:
+        enable_profiler_legacy(CUDA)
+        disable_profiler_legacy()
+        operator("aten::mm")
+        assert cuda.events == []
+        assert not has_thread_local_callbacks()
+
+    def test_a_callback_that_was_left_in_its_thread_has_nothing_to_do(self, cuda: FakeCuda) -> None:
+        enable_profiler_legacy(CUDA)
+        disable_profiler_legacy(ProfilerDisableOptions(cleanup_tls_state=False))
+        operator("aten::mm")
+        assert len(cuda.events) == 2
+        (events,) = disable_profiler_legacy()
+        assert named(events, "aten::mm")[0].has_cuda
+        operator("aten::mm")
+        assert len(cuda.events) == 2
+
+    def test_without_a_gpu_the_cpu_is_timed(self, no_cuda: FakeCuda, caplog: pytest.LogCaptureFixture) -> None:
+        enable_profiler_legacy(CUDA)
+        operator("aten::mm")
+        mark("both")
+        (events,) = disable_profiler_legacy()
+        assert not any(event.has_cuda for event in events)
+        assert "CUDA is not available; ranges are timed on the CPU alone" in caplog.text
+
+
+class TestNvtx:
+    def test_ranges_and_marks_are_announced_and_not_recorded(self, cuda: FakeCuda) -> None:
+        enable_profiler_legacy(NVTX)
+        with record_function("step"):
+            mark("half way")
+            operator("aten::mm", sequence_nr=3)
+        assert disable_profiler_legacy() == []
+        assert cuda.told == [
+            "mark __start_profile",
+            "push step",
+            "mark half way",
+            "push aten::mm, seq = 3",
+            "pop",
+            "pop",
+        ]
+
+    def test_with_shapes(self, cuda: FakeCuda) -> None:
+        enable_profiler_legacy(ProfilerConfig(ProfilerState.NVTX, report_input_shapes=True))
+        operator("aten::add", Tensor(2, 3), 1)
+        disable_profiler_legacy()
+        assert "push aten::add, sizes = [[2, 3], []]" in cuda.told
+
+    def test_without_cuda(self, no_cuda: FakeCuda) -> None:
+        with pytest.raises(ProfilerError, match="Can't use NVTX profiler - PyTorch has no CUDA here"):
+            enable_profiler_legacy(NVTX)
+
+
+@pytest.mark.parametrize(
+    ("sequence_nr", "shapes", "text"),
+    [
+        (-1, [], "op"),
+        (0, [], "op, seq = 0"),
+        (7, [[2, 3], []], "op, seq = 7, sizes = [[2, 3], []]"),
+        (-1, [[]], "op, sizes = [[]]"),
+    ],
+)
+def test_nvtx_text_is_the_references(sequence_nr: int, shapes: list[list[int]], text: str) -> None:
+    assert nvtx_text("op", sequence_nr, shapes) == text
+
+
+@pytest.mark.gpu
+def test_on_a_gpu() -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU here")
+    x = torch.ones(2048, 2048, device="cuda")
+    torch.cuda.synchronize()
+    enable_profiler_legacy(CUDA)
+    with record_function("products"):
+        for _ in range(20):
+            x = x @ x
+    (events,) = disable_profiler_legacy()
+    push, pop = named(events, "products")
+    assert push.device == torch.cuda.current_device()
+    assert push.cuda_elapsed_us(pop) > 0

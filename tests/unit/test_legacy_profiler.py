@@ -1,0 +1,333 @@
+"""Runs of the legacy profiler: what belongs to one, in which threads, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from otel_recfn.transforms.selection import Selected
+
+from otel_recfn import record_function
+from otel_recfn.capture import Capture
+from otel_recfn.legacy import (
+    LegacyEvent,
+    ProfilerConfig,
+    ProfilerDisableOptions,
+    ProfilerError,
+    ProfilerState,
+    ThreadEventLists,
+    add_event_list,
+    disable_profiler_legacy,
+    enable_profiler_legacy,
+    mark,
+    profiler_enabled,
+    run,
+)
+from otel_recfn.legacy.event_kind import EventKind
+from otel_recfn.model.events import EventSource
+from otel_recfn.model.scope import RecordScope
+from otel_recfn.recording.backend import recorder
+from otel_recfn.runtime.debug_info import DebugInfoError, DebugInfoGuard, DebugInfoKind, debug_info_get, debug_info_pop
+from otel_recfn.runtime.record_function import RecordFunction
+from otel_recfn.runtime.state import ThreadLocalState, ThreadLocalStateGuard
+from otel_recfn.session import process_session
+from otel_recfn.sinks.in_memory import InMemorySink
+
+CPU = ProfilerConfig(ProfilerState.CPU)
+KEEP = ProfilerDisableOptions(cleanup_tls_state=False, consolidate=True)
+LEAVE = ProfilerDisableOptions(cleanup_tls_state=True, consolidate=False)
+PATIENCE_S = 20.0
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    yield
+    while debug_info_get(DebugInfoKind.PROFILER_STATE) is not None:
+        debug_info_pop(DebugInfoKind.PROFILER_STATE)
+
+
+def words(lists: ThreadEventLists) -> list[list[str]]:
+    """Per thread, what happened, with the names of ranges also at their pops."""
+    names = {event.handle: event.name for events in lists for event in events if event.kind == EventKind.PUSH_RANGE}
+    return [[f"{event.kind_str} {names.get(event.handle, event.name)}" for event in events] for events in lists]
+
+
+def ranges(lists: ThreadEventLists) -> set[str]:
+    """Names of what began."""
+    return {event.name for events in lists for event in events if event.kind == EventKind.PUSH_RANGE}
+
+
+def in_a_thread(work: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result(PATIENCE_S)
+
+
+def record(name: str) -> None:
+    with record_function(name):
+        pass
+
+
+class TestEvents:
+    def test_ranges_between_the_start_and_the_stop_mark(self) -> None:
+        enable_profiler_legacy(CPU)
+        with record_function("outer"):
+            record("inner")
+        lists = disable_profiler_legacy()
+        expected = ["mark __start_profile", "push outer", "push inner", "pop inner", "pop outer", "mark __stop_profile"]
+        assert words(lists) == [expected]
+
+    def test_what_a_record_function_says(self) -> None:
+        enable_profiler_legacy(CPU)
+        range_ = RecordFunction(RecordScope.BACKWARD_FUNCTION)
+        range_.before("MulBackward0", sequence_nr=7)
+        range_.set_forward_thread_id(3)
+        range_.end()
+        (events,) = disable_profiler_legacy()
+        push, pop = events[1:3]
+        assert (push.name, push.sequence_nr, push.scope) == ("MulBackward0", 7, RecordScope.BACKWARD_FUNCTION)
+        assert push.thread_id == pop.thread_id == events[0].thread_id
+        assert push.handle == pop.handle != 0
+        assert push.cpu_elapsed_us(pop) >= 0
+
+    def test_the_same_ids_as_every_other_capture(self) -> None:
+        sink = InMemorySink()
+        capture = Capture(Selected(), [sink])
+        process_session().start(capture)
+        enable_profiler_legacy(CPU)
+        record("seen by both")
+        (events,) = disable_profiler_legacy()
+        process_session().stop(capture, PATIENCE_S)
+        (seen,) = (event for event in sink.events() if event.name == "seen by both")
+        (push,) = (event for event in events if event.name == "seen by both")
+        assert (push.event_id, push.cpu_ns) == (seen.event_id, seen.start_ns)
+
+    def test_marks(self) -> None:
+        enable_profiler_legacy(CPU)
+        with record_function("step"):
+            mark("half way")
+        expected = ["mark __start_profile", "push step", "mark half way", "pop step", "mark __stop_profile"]
+        assert words(disable_profiler_legacy()) == [expected]
+
+    def test_modules_are_no_record_functions(self) -> None:
+        enable_profiler_legacy(CPU)
+        recorder().end(recorder().begin("nn.Module: Linear", RecordScope.USER_SCOPE, EventSource.MODULE))
+        assert ranges(disable_profiler_legacy()) == set()
+
+    def test_a_range_from_before_has_no_events(self) -> None:
+        with record_function("before"):
+            enable_profiler_legacy(CPU)
+        assert words(disable_profiler_legacy()) == [["mark __start_profile", "mark __stop_profile"]]
+
+    def test_a_range_that_is_open_has_no_pop(self) -> None:
+        enable_profiler_legacy(CPU)
+        with record_function("open"):
+            lists = disable_profiler_legacy()
+        assert sorted(words(lists)[0]) == ["mark __start_profile", "mark __stop_profile", "push open"]
+
+    def test_the_pop_of_another_thread_is_on_the_ranges_own_list(self) -> None:
+        enable_profiler_legacy(CPU)
+        range_ = RecordFunction(RecordScope.USER_SCOPE)
+        range_.before("async")
+        in_a_thread(range_.end)
+        (events,) = disable_profiler_legacy()
+        (push,) = (event for event in events if event.kind == EventKind.PUSH_RANGE)
+        (pop,) = (event for event in events if event.kind == EventKind.POP_RANGE)
+        assert push.handle == pop.handle
+        assert push.thread_id != pop.thread_id
+
+    def test_dropped_events_are_told_and_the_start_stays(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(run, "MAX_EVENTS", 3)
+        enable_profiler_legacy(CPU)
+        for number in range(5):
+            record(f"range {number}")
+        lists = disable_profiler_legacy()
+        assert lists[0][0].name == "__start_profile"
+        assert ranges(lists) == {"range 3", "range 4"}
+        assert "the profiler kept its newest 3 events; 4 older ones were dropped" in caplog.text
+
+
+class TestRefusals:
+    def test_enabling_twice_in_a_thread(self) -> None:
+        enable_profiler_legacy(CPU)
+        with pytest.raises(ProfilerError, match="Profiler is already enabled on this thread; disable it first"):
+            enable_profiler_legacy(CPU)
+
+    def test_kineto(self) -> None:
+        with pytest.raises(ProfilerError, match=r"can't use Kineto.*torch\.profiler"):
+            enable_profiler_legacy(ProfilerConfig(ProfilerState.KINETO))
+        assert not profiler_enabled()
+
+    def test_disabling_what_does_not_run(self) -> None:
+        with pytest.raises(ProfilerError, match="Can't disable profiler when it's not running"):
+            disable_profiler_legacy()
+
+    def test_adding_events_to_what_does_not_run(self) -> None:
+        with pytest.raises(ProfilerError, match="Profiler must be enabled"):
+            add_event_list([])
+
+    def test_a_disabled_run_does_not_run(self) -> None:
+        enable_profiler_legacy(ProfilerConfig(ProfilerState.DISABLED))
+        assert not profiler_enabled()
+        record("not recorded")
+        with pytest.raises(ProfilerError, match="Can't disable profiler when it's not running"):
+            disable_profiler_legacy()
+        enable_profiler_legacy(CPU)  # it was taken away nevertheless
+        assert "not recorded" not in ranges(disable_profiler_legacy())
+
+    def test_disabling_below_other_debug_info(self) -> None:
+        enable_profiler_legacy(CPU)
+        with DebugInfoGuard(DebugInfoKind.TEST_INFO, "above"), pytest.raises(DebugInfoError):
+            disable_profiler_legacy()
+        assert profiler_enabled()
+
+    def test_a_mark_where_nothing_runs_is_ignored(self) -> None:
+        mark("nobody listens")
+        enable_profiler_legacy(CPU)
+        assert words(disable_profiler_legacy()) == [["mark __start_profile", "mark __stop_profile"]]
+
+
+class TestThreads:
+    def test_other_threads_are_not_profiled(self) -> None:
+        enable_profiler_legacy(CPU)
+        in_a_thread(lambda: record("elsewhere"))
+        assert ranges(disable_profiler_legacy()) == set()
+
+    def test_work_launched_from_the_thread_is(self) -> None:
+        enable_profiler_legacy(CPU)
+        state = ThreadLocalState()
+
+        def work() -> bool:
+            with ThreadLocalStateGuard(state):
+                record("launched")
+                enabled = profiler_enabled()
+            record("afterwards")
+            return enabled
+
+        assert in_a_thread(work)
+        here, there = disable_profiler_legacy()
+        assert ranges([here]) == set()
+        assert words([there]) == [["push launched", "pop launched"]]
+
+    def test_two_threads_have_runs_of_their_own(self) -> None:
+        def profiled(name: str) -> set[str]:
+            enable_profiler_legacy(CPU)
+            both.wait()
+            record(name)
+            both.wait()
+            return ranges(disable_profiler_legacy())
+
+        both = threading.Barrier(2)
+        with ThreadPoolExecutor(2) as pool:
+            found = [pool.submit(profiled, name).result for name in ("first", "second")]
+            assert [result(PATIENCE_S) for result in found] == [{"first"}, {"second"}]
+
+    def test_a_nested_run_shadows_the_outer_one(self) -> None:
+        without = ThreadLocalState()
+        enable_profiler_legacy(CPU)
+        record("outer before")
+        with ThreadLocalStateGuard(without):
+            enable_profiler_legacy(CPU)
+            record("inner")
+            inner = disable_profiler_legacy()
+        record("outer after")
+        outer = disable_profiler_legacy()
+        assert ranges(inner) == {"inner"}
+        assert ranges(outer) == {"outer before", "outer after"}
+
+    def test_foreign_debug_info_shadows_a_run(self) -> None:
+        enable_profiler_legacy(CPU)
+        with DebugInfoGuard(DebugInfoKind.PROFILER_STATE, "somebody else's"):
+            record("shadowed")
+            assert not profiler_enabled()
+            with pytest.raises(ProfilerError, match="already enabled"):
+                enable_profiler_legacy(CPU)
+        record("seen")
+        assert ranges(disable_profiler_legacy()) == {"seen"}
+
+
+class TestDisableOptions:
+    def test_without_cleanup_the_run_goes_on(self) -> None:
+        enable_profiler_legacy(CPU)
+        record("first")
+        assert words(disable_profiler_legacy(KEEP)) == [
+            ["mark __start_profile", "push first", "pop first", "mark __stop_profile"]
+        ]
+        assert profiler_enabled()
+        record("second")
+        assert words(disable_profiler_legacy()) == [["push second", "pop second", "mark __stop_profile"]]
+        assert not profiler_enabled()
+
+    def test_a_range_across_a_consolidation_is_told_when_it_ended(self) -> None:
+        enable_profiler_legacy(CPU)
+        with record_function("across"):
+            assert ranges(disable_profiler_legacy(KEEP)) == set()
+        assert ranges(disable_profiler_legacy()) == {"across"}
+
+    def test_events_left_to_another_thread_of_the_run(self) -> None:
+        enable_profiler_legacy(CPU)
+        state = ThreadLocalState()
+        record("before")
+        assert disable_profiler_legacy(LEAVE) == []
+        assert not profiler_enabled()
+        record("not in the run any more")
+
+        def finish() -> ThreadEventLists:
+            with ThreadLocalStateGuard(state):
+                record("in the other thread")
+                return disable_profiler_legacy(KEEP)
+
+        assert ranges(in_a_thread(finish)) == {"before", "in the other thread"}
+
+    def test_a_run_that_nobody_refers_to_ends(self) -> None:
+        in_a_thread(lambda: enable_profiler_legacy(CPU))
+        wait_until(lambda: not recorder().recording)
+        assert not recorder().recording
+
+
+class TestRemoteEvents:
+    def test_are_lists_of_their_own(self) -> None:
+        remote = LegacyEvent.from_value_list([1, "rpc", 2, 9.0, 1, 0, 1_000, False, 0, -1, -1, []])
+        enable_profiler_legacy(CPU)
+        add_event_list([remote])
+        add_event_list([])
+        local, *others = disable_profiler_legacy()
+        assert words([local]) == [["mark __start_profile", "mark __stop_profile"]]
+        assert others == [[remote], []]
+
+    def test_are_given_once(self) -> None:
+        enable_profiler_legacy(CPU)
+        add_event_list([LegacyEvent(EventKind.MARK, "remote", 1, is_remote=True)])
+        assert len(disable_profiler_legacy(KEEP)) == 2
+        assert len(disable_profiler_legacy()) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_begins_empty_and_the_parent_goes_on() -> None:
+    enable_profiler_legacy(CPU)
+    record("parent before")
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            record("child")
+            os.write(writing, repr(words(disable_profiler_legacy())).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    record("parent after")
+    expected = [["mark __start_profile"], ["push child", "pop child", "mark __stop_profile"]]
+    assert os.read(reading, 10_000).decode() == repr(expected)
+    assert ranges(disable_profiler_legacy()) == {"parent before", "parent after"}
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.01)

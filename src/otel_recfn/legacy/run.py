@@ -9,6 +9,7 @@ from __future__ import annotations
 import _thread
 import logging
 import os
+import sys
 import time
 import weakref
 from collections.abc import Iterable
@@ -61,10 +62,9 @@ class ProfilerRun:
         self._store = EventStore(MAX_EVENTS)
         selected = Selected(ALL_SCOPES_MASK, config.extras, modules=False, profiler=self.number)
         self._capture = Capture(selected, [EventStoreSink(self._store)])
-        self._give_up = weakref.finalize(self, _stop_soon, self._capture)
-        self._give_up.atexit = False
         self.callback_handle = INVALID_CALLBACK_HANDLE
         self.over = False
+        self._give_up: weakref.finalize[..., ProfilerRun] | None = None
         self._pid = os.getpid()
         self._start_mark: LegacyEvent | None = None
         self._remote_events: ThreadEventLists = []
@@ -78,12 +78,15 @@ class ProfilerRun:
         """Record what happens in threads that take part."""
         if self.config.records_events:
             process_session().start(self._capture)
+            self._give_up = weakref.finalize(self, _stop_soon, self._capture)
+            self._give_up.atexit = False
 
     def stop(self) -> None:
         """Record nothing more; ranges that are open stay without an end."""
         self.over = True
         process_session().stop(self._capture, STOP_SECONDS)
-        self._give_up.detach()
+        if self._give_up is not None:
+            self._give_up.detach()
 
     def mark(self, name: str, include_cuda: bool = True) -> None:
         """It happens now, in the calling thread; in a CUDA run also on the GPU."""
@@ -124,6 +127,8 @@ class ProfilerRun:
 
 def _stop_soon(capture: Capture) -> None:
     """Whoever drops the last reference may hold any lock, so another thread ends the capture; no Thread, which takes some."""
+    if sys.is_finalizing():
+        return
     try:
         _thread.start_new_thread(process_session().stop, (capture, STOP_SECONDS))
     except RuntimeError:  # the interpreter is about to end, and every capture with it

@@ -51,6 +51,17 @@ def recorder(request: pytest.FixtureRequest) -> Iterator[Recorder]:
 
 
 @pytest.fixture
+def runtime(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
+    """The recorder as the process's, under a runtime without callbacks."""
+    from otel_recfn.runtime import callbacks, guards, process_recorder
+
+    monkeypatch.setattr(process_recorder, "recorder", recorder)
+    yield recorder
+    callbacks.clear_callbacks()
+    guards.enable_record_function()
+
+
+@pytest.fixture
 def capture(recorder: Recorder) -> Capture:
     """The recorder, recording everything."""
     return Capture(recorder)

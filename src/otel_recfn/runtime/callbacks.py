@@ -176,9 +176,9 @@ def global_entries() -> Entries:
 
 
 def thread_entries(state: ThreadState) -> Entries:
-    """A thread's own callbacks, without those that failed since, maybe in another thread."""
-    if any(entry.handle in _failed for entry in state.callbacks):
-        state.callbacks = tuple(entry for entry in state.callbacks if entry.handle not in _failed)
+    """The callbacks of ``state``, which is the calling thread's, without those that failed since, maybe in another thread."""
+    if _failed and any(entry.handle in _failed for entry in state.callbacks):
+        install(state, tuple(entry for entry in state.callbacks if entry.handle not in _failed), state.enabled)
     return state.callbacks
 
 
@@ -196,7 +196,7 @@ def install(state: ThreadState, entries: Entries, enabled: bool) -> None:
         (_threads_with_callbacks.add if _any_enabled(entries) else _threads_with_callbacks.discard)(state)
         watch_ranges()
         if _mirror is not None:
-            _mirror.thread_changed(thread_entries(state), enabled)
+            _mirror.thread_changed(entries, enabled)
 
 
 def seed(state: ThreadState, value: int) -> None:
@@ -232,6 +232,7 @@ def failed(handle: int, error: BaseException) -> None:
         _change_global(lambda entries: _without(entries, handle))
         if _mirror is not None:
             _mirror.removed(handle)
+        thread_entries(thread_locals.current())
     _logger.warning("RecordFunction callback %d raised and was removed; the program goes on without it", handle, exc_info=error)
 
 

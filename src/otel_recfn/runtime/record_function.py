@@ -5,7 +5,7 @@
     end()                   end callbacks in the same order, then recorder.end; once
 
 The recorder's row encloses the callbacks, so that its event id can be the range's handle while they run. Handles that the
-runtime gives itself, where nothing is recorded, count from 2**39: PyTorch's own are small numbers, event ids are 2**40 and more.
+runtime gives itself, where nothing is recorded, count from 2**39: PyTorch's are small numbers, event ids are 2**40 and more.
 """
 
 from __future__ import annotations

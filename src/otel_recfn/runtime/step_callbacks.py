@@ -9,7 +9,7 @@ from otel_recfn.runtime.thread_locals import ThreadState
 
 
 def get_step_callbacks(scope: RecordScope) -> StepCallbacks:
-    """The callbacks that run on the range that begins now: global ones first, then this thread's. Each call counts as a range."""
+    """The callbacks of the range that begins now: global ones first, then this thread's. Each call counts as a range."""
     state = thread_locals.current()
     thread_id = process_recorder.recorder.current_thread_id()
     if state.in_callback:

@@ -1,0 +1,45 @@
+"""What the runtime's tests are written in: observers that note what they are told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from otel_recfn.model.scope import RecordScope
+from otel_recfn.runtime.callback import RecordFunctionCallback
+from otel_recfn.runtime.record_function import RecordFunction
+
+FUNCTION, USER = RecordScope.FUNCTION, RecordScope.USER_SCOPE
+
+
+class Notes(list[Any]):
+    """``("start", name)`` and ``("end", name)`` of the ranges that its callbacks saw."""
+
+    def callback(self, label: str = "") -> RecordFunctionCallback:
+        """A callback that notes its ranges, with the label where there is one."""
+        more = (label,) if label else ()
+        return RecordFunctionCallback(
+            lambda fn: self.append(("start", fn.name(), *more)), lambda fn, context: self.append(("end", fn.name(), *more))
+        )
+
+
+def run_range(name: str, scope: RecordScope = FUNCTION, *inputs: Any) -> None:
+    """One range, from begin to end."""
+    range_ = RecordFunction(scope)
+    range_.before(name, inputs)
+    range_.end()
+
+
+def pairs(*names: str) -> list[Any]:
+    """The notes of ranges one after the other."""
+    return [note for name in names for note in (("start", name), ("end", name))]
+
+
+def in_thread(work: Callable[[], Any]) -> Any:
+    """What ``work`` returns in a thread of its own."""
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(work()))
+    thread.start()
+    thread.join(60)
+    return results[0]

@@ -1,0 +1,132 @@
+"""Sampling: pairs stay pairs, rates are right, draws are few and repeatable."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import pytest
+from runtime_helpers import FUNCTION, USER, Notes, run_range
+
+from otel_recfn.model.scope import RecordScope
+from otel_recfn.runtime.callback import RecordFunctionCallback
+from otel_recfn.runtime.callbacks import add_global_callback, add_thread_local_callback, has_callbacks
+from otel_recfn.runtime.sampling import tries_until_run
+from otel_recfn.runtime.state import set_record_function_seed_for_testing
+from otel_recfn.runtime.step_callbacks import get_step_callbacks
+
+pytestmark = pytest.mark.usefixtures("runtime")
+
+CALLS = 1_000_000
+
+
+def count_runs(calls: int, scope: RecordScope = FUNCTION) -> int:
+    return sum(1 for _ in range(calls) if get_step_callbacks(scope).callbacks)
+
+
+def sampled(probability: float) -> RecordFunctionCallback:
+    return RecordFunctionCallback(lambda fn: None).sampling_prob(probability)
+
+
+@pytest.mark.parametrize("probability", [1e-4, 1e-3, 0.01, 0.1, 0.5, 1.0])
+def test_the_rate_over_a_million_calls_is_within_five_standard_deviations(probability: float) -> None:
+    set_record_function_seed_for_testing(20_240_229)
+    add_global_callback(sampled(probability))
+    deviation = math.sqrt(CALLS * probability * (1 - probability))
+    assert abs(count_runs(CALLS) - CALLS * probability) <= 5 * deviation
+
+
+def test_two_sampled_callbacks_are_sampled_apart() -> None:
+    set_record_function_seed_for_testing(3)
+    often, seldom = add_global_callback(sampled(0.5)), add_global_callback(sampled(0.05))
+    runs = {often: 0, seldom: 0}
+    both = 0
+    for _ in range(20_000):
+        handles = [pair.handle for pair in get_step_callbacks(FUNCTION).callbacks]
+        both += len(handles) == 2
+        for handle in handles:
+            runs[handle] += 1
+    assert abs(runs[often] - 10_000) < 400
+    assert abs(runs[seldom] - 1_000) < 160
+    assert abs(both - 500) < 120
+
+
+def test_probability_zero_never_runs() -> None:
+    add_global_callback(sampled(0.0))
+    assert count_runs(1_000) == 0
+    assert has_callbacks()  # as in the reference: it is there, only not run
+
+
+def test_a_start_that_is_not_sampled_has_no_end() -> None:
+    set_record_function_seed_for_testing(1)
+    notes = Notes()
+    add_global_callback(notes.callback().sampling_prob(0.3))
+    for number in range(200):
+        run_range(str(number))
+    starts = [name for what, name in notes if what == "start"]
+    assert 30 < len(starts) < 90
+    assert notes == [note for name in starts for note in (("start", name), ("end", name))]
+
+
+def test_the_same_seed_gives_the_same_samples() -> None:
+    add_global_callback(sampled(0.1))
+
+    def draw() -> list[bool]:
+        set_record_function_seed_for_testing(42)
+        return [bool(get_step_callbacks(FUNCTION).callbacks) for _ in range(500)]
+
+    first = draw()
+    assert draw() == first
+    assert 20 < sum(first) < 90
+
+
+def test_scopes_are_sampled_apart() -> None:
+    set_record_function_seed_for_testing(5)
+    add_global_callback(sampled(0.5).scopes({USER}))
+    assert count_runs(100, FUNCTION) == 0
+    assert 20 < count_runs(100, USER) < 80
+
+
+def test_an_improbable_callback_draws_once_for_many_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    draws: list[float] = []
+
+    def counted(generator: Any, probability: float) -> int:
+        draws.append(probability)
+        return tries_until_run(generator, probability)
+
+    monkeypatch.setattr("otel_recfn.runtime.sampling.tries_until_run", counted)
+    set_record_function_seed_for_testing(9)
+    add_thread_local_callback(sampled(1e-3))
+    runs = count_runs(20_000)
+    assert len(draws) == runs + 1
+
+
+@pytest.mark.parametrize("probability", [0.999999, 0.5, 1e-9, 1e-300])
+def test_tries_are_at_least_one_for_every_probability(probability: float) -> None:
+    generator = random.Random(1)
+    assert all(tries_until_run(generator, probability) >= 1 for _ in range(1_000))
+
+
+def test_should_run_overrides_sampling_and_is_asked_after_the_scope() -> None:
+    asked: list[RecordScope] = []
+
+    def should_run(scope: RecordScope) -> bool:
+        asked.append(scope)
+        return len(asked) % 2 == 1
+
+    notes = Notes()
+    add_global_callback(notes.callback().sampling_prob(0.0).scopes({USER}).should_run(should_run))
+    run_range("op", FUNCTION)
+    for name in ("first", "second", "third"):
+        run_range(name, USER)
+    assert asked == [USER, USER, USER]
+    assert [name for what, name in notes if what == "start"] == ["first", "third"]
+
+
+def test_should_run_that_raises_removes_its_callback() -> None:
+    notes = Notes()
+    add_global_callback(notes.callback().should_run(lambda scope: 1 / 0))  # type: ignore[arg-type,return-value]
+    run_range("op")
+    assert notes == []
+    assert not has_callbacks()

@@ -17,6 +17,9 @@ class CudaTimes:
         self._most = most
         self._records: dict[tuple[EventKind, int], CudaRecord] = {}
 
+    def __len__(self) -> int:
+        return len(self._records)
+
     def record(self, kind: EventKind, key: int) -> None:
         """It happens now on the current stream: the push or pop of the range with handle ``key``, or the mark with that id."""
         if len(self._records) < self._most:

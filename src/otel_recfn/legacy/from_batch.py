@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import NamedTuple
 
-from otel_recfn.legacy.cuda import CudaRecord
 from otel_recfn.legacy.cuda_times import CudaTimes
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.event_kind import EventKind
@@ -79,14 +78,14 @@ def _rows(batch: Batch) -> Iterator[_Row]:
 def _event_list(rows: list[_Row], maker: _EventMaker) -> RangeEventList:
     """The events of a thread, from its rows."""
     found = RangeEventList()
-    ends = iter([row for row in rows if row.ends and row.thread == row.end_thread])
+    ends = iter([row for row in rows if row.thread == row.end_thread and row.ends])
     end = next(ends, None)
     for begin in sorted(rows, key=attrgetter("event_id")):
         while end is not None and _ended_before(end, begin):
             found.record(maker.pop(end))
             end = next(ends, None)
         found.record(maker.begin(begin))
-        if begin.ends and begin.thread != begin.end_thread:
+        if begin.thread != begin.end_thread and begin.ends:
             found.record_from_elsewhere(maker.pop(begin))
     while end is not None:
         found.record(maker.pop(end))
@@ -105,6 +104,7 @@ class _EventMaker:
         self._names = batch.names
         self._thread_ids = [thread.thread_id for thread in batch.threads]
         self._cuda_times = cuda_times
+        self._has_cuda_times = len(cuda_times) > 0
         self._shapes: dict[int, Shapes] = {0: ()}
         self._stacks: dict[int, tuple[str, ...]] = {0: ()}
 
@@ -131,7 +131,7 @@ class _EventMaker:
             stack=() if row.scope == BACKWARD else self._stack_of(row.stack),
             event_id=row.event_id,
         )
-        return _timed(event, self._cuda_times.take(EventKind.PUSH_RANGE, row.handle))
+        return self._timed(event, row.handle)
 
     def pop(self, row: _Row) -> LegacyEvent:
         """The end of a range."""
@@ -144,7 +144,7 @@ class _EventMaker:
             cpu_ns=row.end_ns,
             event_id=row.event_id,
         )
-        return _timed(event, self._cuda_times.take(EventKind.POP_RANGE, row.handle))
+        return self._timed(event, row.handle)
 
     def _mark(self, row: _Row) -> LegacyEvent:
         event = LegacyEvent(
@@ -155,13 +155,19 @@ class _EventMaker:
             cpu_ns=row.start_ns,
             event_id=row.event_id,
         )
-        return _timed(event, self._cuda_times.take(EventKind.MARK, row.event_id))
+        return self._timed(event, row.event_id)
 
     def _memory(self, row: _Row) -> LegacyEvent:
         event = LegacyEvent(
             EventKind.MEMORY_ALLOC, "", self._thread_ids[row.thread], cpu_ns=row.start_ns, event_id=row.event_id
         )
         event.update_memory_stats(row.nbytes, self._names[row.device])
+        return event
+
+    def _timed(self, event: LegacyEvent, key: int) -> LegacyEvent:
+        record = self._cuda_times.take(event.kind, key) if self._has_cuda_times else None
+        if record is not None:
+            event.device, event.cuda_event = record.device, record.event
         return event
 
     def _shapes_of(self, text: int) -> Shapes:
@@ -178,9 +184,3 @@ class _EventMaker:
 def _flat_shape(shape: object) -> tuple[int, ...]:
     """A tensor's shape; nothing for a list of tensors, as in the reference."""
     return tuple(shape) if isinstance(shape, list) and all(isinstance(size, int) for size in shape) else ()
-
-
-def _timed(event: LegacyEvent, record: CudaRecord | None) -> LegacyEvent:
-    if record is not None:
-        event.device, event.cuda_event = record.device, record.event
-    return event

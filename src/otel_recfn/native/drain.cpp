@@ -39,7 +39,7 @@ Drain& drain() {
   return *instance;
 }
 
-Drained Drain::run(bool close_open) {
+Drained Drain::run(bool close_open, bool open_ranges) {
   Globals& shared = globals();
   const Anchor now = take_anchor(shared.use_cycle_counter);
   if (!clock_started_) clock_.start(now, nominal_ns_per_tick(shared.use_cycle_counter)), clock_started_ = true;
@@ -57,6 +57,8 @@ Drained Drain::run(bool close_open) {
   for (Thread& thread : threads_) read_thread(thread);
   tell_closed_elsewhere();
   if (close_open) close_all_open(clock_.to_unix_ns(read_ticks(shared.use_cycle_counter)));
+  out_.closed = out_.rows.size();
+  if (open_ranges) copy_open(clock_.to_unix_ns(read_ticks(shared.use_cycle_counter)));
   if (const auto node_id = shared.default_node_id.load()) out_.node_id = node_id();
   out_.contexts = contexts_;
   compact_contexts();
@@ -116,20 +118,24 @@ uint64_t Drain::read_record(Thread& thread, uint64_t at) {
     case kBegin:
       read_begin(thread, head, at);
       return at + kBeginWords;
-    case kBeginTorch:
+    case kLongBegin:
       read_begin(thread, head, at);
-      return at + kBeginTorchWords;
+      return at + kLongBeginWords;
+    case kMark:
+      read_point(thread, head, at);
+      return at + kMarkWords;
+    case kMemory:
+      read_point(thread, head, at);
+      return at + kMemoryWords;
     case kEnd:
       read_end(thread, head, word(at + 1));
       return at + kEndWords;
     case kName:
       thread.dictionary[slot_of(head)] = names_.intern(read_text(thread, at + 1, payload));
       return at + 1 + words_of(payload);
-    case kText: {
-      const uint32_t text = names_.intern(read_text(thread, at + 1, payload));
-      ((head >> 4 & 15) == kErrorText ? thread.pending.error : thread.pending.module) = text;
+    case kText:
+      read_text_record(thread, head, at);
       return at + 1 + words_of(payload);
-    }
     case kContext:
       read_context(thread, at + 1);
       return at + kContextWords;
@@ -139,6 +145,15 @@ uint64_t Drain::read_record(Thread& thread, uint64_t at) {
     case kShapes:
       read_shapes(thread, at + 1, payload);
       return at + 1 + payload;
+    case kFlops:
+      thread.pending.flops = static_cast<int64_t>(word(at + 1));
+      return at + 2;
+    case kStack:
+      thread.pending.stack = thread.dictionary[slot_of(head)];
+      return at + 1;
+    case kProfiler:
+      thread.profiler = payload;
+      return at + 1;
     default:  // unreachable while record.hpp and thread_buffer.hpp agree
       return thread.buffer->published.load(std::memory_order_acquire);
   }
@@ -170,9 +185,14 @@ void Drain::read_shapes(Thread& thread, uint64_t at, uint32_t count) {
   std::tie(thread.pending.shapes, thread.pending.dtypes) = names_.intern_shapes(words);
 }
 
-void Drain::read_begin(Thread& thread, uint64_t head, uint64_t at) {
-  const auto word = [&](uint64_t index) { return thread.buffer->words[index & (thread.buffer->capacity - 1)]; };
-  const uint64_t ticks = word(at + 1);
+void Drain::read_text_record(Thread& thread, uint64_t head, uint64_t at) {
+  Row& pending = thread.pending;
+  uint32_t* const kinds[] = {&pending.module, &pending.error, &pending.shapes, &pending.dtypes};
+  *kinds[head >> 4 & 3] = names_.intern(read_text(thread, at + 1, payload_of(head)));
+}
+
+// What every begin and point has in common; counts it.
+Drain::OpenRange Drain::next_range(Thread& thread, uint64_t head, uint64_t ticks) {
   if (!remote_.empty()) close_remotely_ended(thread, ticks);
   OpenRange range{thread.pending, ++thread.ordinal, 0};
   thread.pending = no_row();
@@ -184,13 +204,44 @@ void Drain::read_begin(Thread& thread, uint64_t head, uint64_t at) {
   row.flags = flags_of(head) & kEventFlags;
   row.source = static_cast<uint8_t>((flags_of(head) & kSourceMask) >> kSourceShift);
   row.start_ns = clock_.to_unix_ns(ticks);
+  row.handle = range.key = row.event_id;
+  row.profiler = thread.profiler;
+  return range;
+}
+
+void Drain::read_begin(Thread& thread, uint64_t head, uint64_t at) {
+  const auto word = [&](uint64_t index) { return thread.buffer->words[index & (thread.buffer->capacity - 1)]; };
+  OpenRange range = next_range(thread, head, word(at + 1));
+  Row& row = range.row;
   row.forward_thread_id = payload_of(head);
-  const bool torch = kind_of(head) == kBeginTorch;
-  row.handle = torch ? word(at + 2) : row.event_id;
-  row.sequence_nr = torch ? static_cast<int64_t>(word(at + 3)) : -1;
-  range.key = row.handle;
+  if (kind_of(head) == kLongBegin) {
+    if (const uint64_t handle = word(at + 2)) row.handle = handle;
+    row.sequence_nr = static_cast<int64_t>(word(at + 3));
+    if (row.source == kTorchSource) range.key = row.handle;
+  }
   place(thread, range, (flags_of(head) & kBaseBegin) != 0);
   thread.open.push_back(range);
+}
+
+void Drain::read_point(Thread& thread, uint64_t head, uint64_t at) {
+  const auto word = [&](uint64_t index) { return thread.buffer->words[index & (thread.buffer->capacity - 1)]; };
+  OpenRange point = next_range(thread, head, word(at + 1));
+  Row& row = point.row;
+  row.kind = kind_of(head) == kMark ? kMarkEvent : kMemoryEvent;
+  row.source = kRecordFunctionSource;
+  if (row.kind == kMemoryEvent) {
+    row.device = std::exchange(row.name, names_.intern("[memory]"));
+    row.nbytes = static_cast<int64_t>(word(at + 2));
+  }
+  place(thread, point, (flags_of(head) & kBaseBegin) != 0);
+  row.end_ns = row.start_ns;
+  row.thread = row.end_thread = thread.index;
+  emit(row);
+}
+
+void Drain::emit(const Row& row) {
+  out_.has_uncommon |= (row.profiler | row.stack | row.device) != 0 || row.flops != 0;
+  out_.rows.push_back(row);
 }
 
 // Parent, root and context of a range that begins now. Its parent is the innermost open range of its thread; an asynchronous
@@ -210,7 +261,7 @@ void Drain::place(Thread& thread, OpenRange& range, bool base) {
     }
   }
   if ((row.flags & kAsync) != 0) async_open_[row.event_id] = {row.root, row.context};
-  if (row.parent == 0) out_.opened.push_back({row.event_id, row.name, row.source, thread.index, row.context, row.start_ns});
+  if (row.parent == 0 && row.kind == kRangeEvent) out_.opened.push_back({row.event_id, row.name, row.source, thread.index, row.context, row.start_ns});
 }
 
 void Drain::read_end(Thread& thread, uint64_t head, uint64_t ticks) {
@@ -233,7 +284,7 @@ void Drain::seal(Thread& thread, size_t index, int64_t end_ns, uint32_t flags, u
   row.end_ns = std::max(end_ns, row.start_ns);
   row.thread = thread.index;
   row.end_thread = end_thread;
-  out_.rows.push_back(row);
+  emit(row);
   thread.open.erase(thread.open.begin() + static_cast<std::ptrdiff_t>(index));
 }
 
@@ -271,6 +322,19 @@ void Drain::close_all_open(int64_t now_ns) {
   remote_.clear();
 }
 
+// As if they ended now, innermost first; they stay open.
+void Drain::copy_open(int64_t now_ns) {
+  for (const Thread& thread : threads_) {
+    std::for_each(thread.open.rbegin(), thread.open.rend(), [&](const OpenRange& open) {
+      Row row = open.row;
+      row.flags |= kPartial;
+      row.end_ns = std::max(now_ns, row.start_ns);
+      row.thread = row.end_thread = thread.index;
+      emit(row);
+    });
+  }
+}
+
 // A thread that ended is forgotten when everything it wrote was read and none of its ranges waits for another thread's end.
 void Drain::retire_ended() {
   const auto finished = [](Thread& thread) {
@@ -288,8 +352,12 @@ void Drain::compact_names() {
   const auto each_reference = [this](const std::function<void(uint32_t&)>& visit) {
     for (Thread& thread : threads_) {
       std::for_each(thread.dictionary.begin(), thread.dictionary.end(), visit);
-      for (OpenRange& range : thread.open) visit(range.row.name), visit(range.row.shapes), visit(range.row.dtypes), visit(range.row.module);
-      visit(thread.pending.shapes), visit(thread.pending.dtypes), visit(thread.pending.module), visit(thread.pending.error);
+      for (OpenRange& range : thread.open) {
+        Row& row = range.row;
+        visit(row.name), visit(row.shapes), visit(row.dtypes), visit(row.module), visit(row.stack);
+      }
+      Row& pending = thread.pending;
+      visit(pending.shapes), visit(pending.dtypes), visit(pending.module), visit(pending.error), visit(pending.stack);
     }
   };
   each_reference([&kept](uint32_t& index) { kept.push_back(index); });

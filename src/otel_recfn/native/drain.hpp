@@ -17,9 +17,9 @@ namespace recfn {
 
 struct Row {
   uint64_t event_id, handle, parent, root, forward_thread_id;
-  int64_t start_ns, end_ns, sequence_nr, debug_handle;
-  uint32_t name, thread, end_thread, context, flags, shapes, dtypes, module, error;
-  uint8_t scope, source;
+  int64_t start_ns, end_ns, sequence_nr, debug_handle, flops, nbytes;
+  uint32_t name, thread, end_thread, context, flags, shapes, dtypes, module, error, profiler, stack, device;
+  uint8_t kind, scope, source;
 };
 
 struct OpenedRow {
@@ -38,6 +38,8 @@ struct Drained {
   std::vector<ThreadRow> threads;
   std::vector<Context> contexts;
   int64_t node_id = -1;
+  size_t closed = 0;          // rows before the copies of open ranges
+  bool has_uncommon = false;  // profiler, flops, stack, nbytes or device of some row isn't zero
 };
 
 class Drain {
@@ -45,7 +47,8 @@ class Drain {
   std::mutex& mutex() { return mutex_; }
   NamePool& names() { return names_; }
 
-  Drained run(bool close_open);
+  // `open_ranges`: copies of the ranges that are still open come after the rows.
+  Drained run(bool close_open, bool open_ranges);
   void after_fork_in_child();
 
  private:
@@ -59,6 +62,7 @@ class Drain {
     uint64_t ordinal = 0;    // of the last begin read
     uint32_t context = 0;    // into contexts_
     uint64_t enclosing = 0;
+    uint32_t profiler = 0;
     Row pending{};           // what stood before the next begin or end
     std::vector<uint32_t> dictionary;
     std::vector<OpenRange> open;
@@ -76,6 +80,9 @@ class Drain {
   void read_thread(Thread& thread);
   uint64_t read_record(Thread& thread, uint64_t at);
   void read_begin(Thread& thread, uint64_t head, uint64_t at);
+  void read_point(Thread& thread, uint64_t head, uint64_t at);
+  void read_text_record(Thread& thread, uint64_t head, uint64_t at);
+  OpenRange next_range(Thread& thread, uint64_t head, uint64_t ticks);
   void read_end(Thread& thread, uint64_t head, uint64_t ticks);
   void read_context(Thread& thread, uint64_t at);
   void read_shapes(Thread& thread, uint64_t at, uint32_t count);
@@ -85,6 +92,8 @@ class Drain {
   void close_remotely_ended(Thread& thread, uint64_t until_ticks);
   void tell_closed_elsewhere();
   void close_all_open(int64_t now_ns);
+  void copy_open(int64_t now_ns);
+  void emit(const Row& row);
   void retire_ended();
   void compact_names();
   void compact_contexts();

@@ -1,11 +1,13 @@
 // What a thread writes into its own ring, in 64-bit words. Written by ThreadBuffer, read by Drain, by nobody else.
 //
-// A record is a header word and what its kind adds. Name, Context, Text, DebugHandle and Shapes stand before the begin (or, for
-// an error's Text, the end) they belong to; one begin or end is published together with them.
+// A record is a header word and what its kind adds. Name, Context, Text, DebugHandle, Shapes, Flops and Stack stand before the
+// begin (or, for an error's Text, the end) they belong to, and are published together with it; Profiler holds from there on.
 //
 //   Begin        63            32 31          16 15      8 7     4 3    0
 //                | fwd thread id | name slot    | flags   | scope | kind |   ticks
-//   BeginTorch   the same, and                                               ticks, handle, sequence number
+//   LongBegin    the same, and                                               ticks, handle, sequence number
+//   Mark         the same as Begin                                           ticks
+//   Memory       the same; the slot names the device                         ticks, bytes (negative: freed)
 //   End          63                        24 23 16 15  8 7     4 3    0
 //                | ordinal of its begin      |  0  | flags| 0     | kind |   ticks
 //   Name         | length in bytes | slot    |                    | kind |   bytes, zero-padded to words
@@ -13,10 +15,13 @@
 //   Context      |                                                | kind |   trace id (high, low), span id, flags, enclosing
 //   DebugHandle  |                                                | kind |   debug handle
 //   Shapes       | words           |                              | kind |   see shapes.hpp
+//   Flops        |                                                | kind |   floating point operations
+//   Stack        |                 | name slot |                  | kind |
+//   Profiler     | profiler run    |                              | kind |
 //
 // flags: bits 0-4 EventFlag, bits 5-6 EventSource (begins), bit 7 kBaseBegin (begins).
 //
-// A begin carries no id: the n-th begin of a thread has ordinal n, which writer and reader both count.
+// A begin carries no id: the n-th begin, mark or memory record of a thread has ordinal n, which writer and reader both count.
 #pragma once
 #include <cstdint>
 
@@ -24,16 +29,33 @@ namespace recfn {
 
 enum RecordKind : uint64_t {
   kBegin = 1,
-  kBeginTorch = 2,
+  kLongBegin = 2,
   kEnd = 3,
   kName = 4,
   kContext = 5,
   kText = 6,
   kDebugHandle = 7,
   kShapes = 8,
+  kFlops = 9,
+  kStack = 10,
+  kProfiler = 11,
+  kMark = 12,
+  kMemory = 13,
 };
 
-enum TextKind : uint64_t { kModuleText = 0, kErrorText = 1 };
+enum TextKind : uint64_t { kModuleText = 0, kErrorText = 1, kShapesText = 2, kDtypesText = 3 };
+
+// Of RecordScope, what is asked for by name.
+constexpr uint32_t kBackwardScope = 1, kUserScope = 7;
+
+// EventSource of model/events.py.
+constexpr uint32_t kTorchSource = 0, kRecordFunctionSource = 1, kModuleSource = 2;
+
+// EventKind of model/events.py.
+enum EventKind : uint8_t { kRangeEvent = 0, kMarkEvent = 1, kMemoryEvent = 2 };
+
+// Extra of model/events.py.
+enum Extra : uint32_t { kShapesExtra = 1, kFlopsExtra = 2, kStackExtra = 4, kMemoryExtra = 8 };
 
 // EventFlag of model/events.py.
 enum EventFlag : uint32_t {
@@ -55,12 +77,16 @@ constexpr uint64_t kOrdinalMask = (uint64_t{1} << kOrdinalBits) - 1;
 constexpr uint32_t kNameSlots = 4096;  // of a thread's name dictionary, a power of two
 constexpr uint32_t kMaxNameBytes = 2048;
 constexpr uint32_t kMaxErrorBytes = 1024;
+constexpr uint32_t kMaxStackBytes = 4096;
+constexpr uint32_t kMaxShapesBytes = 16'384;  // a longer text is left out: cut it would not be JSON
 constexpr uint32_t kMaxDepth = 1024;
 constexpr uint32_t kMaxDepthForAsync = 768;  // tasks that wait leave room for the ranges of the one that runs
 constexpr uint32_t kMaxShapeWords = 512;
 
 constexpr uint32_t kBeginWords = 2;
-constexpr uint32_t kBeginTorchWords = 4;
+constexpr uint32_t kLongBeginWords = 4;
+constexpr uint32_t kMarkWords = 2;
+constexpr uint32_t kMemoryWords = 3;
 constexpr uint32_t kEndWords = 2;
 constexpr uint32_t kContextWords = 6;
 

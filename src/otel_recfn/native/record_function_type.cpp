@@ -1,4 +1,5 @@
 #include "record_function_type.hpp"
+#include "python_stack.hpp"
 
 #include <structmember.h>
 
@@ -118,7 +119,7 @@ void range_dealloc(PyObject* self) {
   }
 }
 
-uint64_t begin_named(PyObject* name) {
+uint64_t begin_named(PyObject* name, const RareExtras* rare) {
   Globals& shared = globals();
   ThreadBuffer* buffer = registry().current();
   if (buffer == nullptr) return shared.dropped_without_buffer.fetch_add(1, std::memory_order_relaxed), 0;
@@ -127,7 +128,20 @@ uint64_t begin_named(PyObject* name) {
   range.name = text.text();
   range.scope = kUserScope;
   range.flags = kRecordFunctionSource << kSourceShift;
+  range.extras.rare = rare;
   return begin_range<false>(shared, *buffer, range, true);
+}
+
+[[gnu::noinline]] uint64_t begin_with_stack(PyObject* name) {
+  char stack[kMaxStackBytes];
+  RareExtras rare;
+  rare.stack = {stack, python_stack(stack, sizeof stack)};
+  return begin_named(name, &rare);
+}
+
+uint64_t begin_recorded(PyObject* name, uint32_t recording) {
+  if (__builtin_expect((recording & kStackBit) != 0, 0)) return begin_with_stack(name);
+  return begin_named(name, nullptr);
 }
 
 uint64_t this_thread() { return PyThread_get_thread_ident(); }
@@ -157,7 +171,7 @@ bool push_entry(RecordFunctionObject& range, Entry entry) {
 PyObject* range_enter(PyObject* self, PyObject*) {
   const uint32_t recording = globals().recording.load(std::memory_order_acquire);
   if (__builtin_expect((recording & kObservedBit) != 0, 0)) return enter_observed(self);
-  const uint64_t event_id = selects(recording, kUserScope) ? begin_named(as_range(self)->name) : 0;
+  const uint64_t event_id = selects(recording, kUserScope) ? begin_recorded(as_range(self)->name, recording) : 0;
   if (!push_entry(*as_range(self), {event_id, this_thread(), nullptr})) return nullptr;
   return Py_NewRef(self);
 }

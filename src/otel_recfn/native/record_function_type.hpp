@@ -4,10 +4,6 @@
 
 namespace recfn {
 
-// EventSource of model/events.py.
-constexpr unsigned kTorchSource = 0, kRecordFunctionSource = 1, kModuleSource = 2;
-constexpr unsigned kUserScope = 7;  // RecordScope.USER_SCOPE
-
 int add_record_function_type(PyObject* module);
 
 }  // namespace recfn

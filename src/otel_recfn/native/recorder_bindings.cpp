@@ -11,6 +11,7 @@
 #include "core_api.hpp"
 #include "drain.hpp"
 #include "module.hpp"
+#include "python_stack.hpp"
 #include "record_function_type.hpp"
 #include "text.hpp"
 
@@ -84,15 +85,16 @@ void read_context(ThreadBuffer& buffer) {
 std::atomic<bool> broken{false};
 
 PyObject* start(PyObject*, PyObject* args) {
-  unsigned int scopes;
+  unsigned int scopes, extras;
   unsigned long long buffer_bytes;
-  if (!PyArg_ParseTuple(args, "IK", &scopes, &buffer_bytes)) return nullptr;
+  if (!PyArg_ParseTuple(args, "IKI", &scopes, &buffer_bytes, &extras)) return nullptr;
   Globals& shared = globals();
   if (broken.load()) return PyErr_NoMemory();
   registry().set_buffer_bytes(buffer_bytes);
   const uint32_t before = shared.recording.load();
   if ((before & kRecordingBit) == 0) shared.generation.fetch_add(1);
-  shared.recording.store(scopes | kRecordingBit | (before & kObservedBit));
+  shared.extras.store(extras);
+  shared.recording.store(scopes | kRecordingBit | ((extras & kStackExtra) != 0 ? kStackBit : 0) | (before & kObservedBit));
   Py_RETURN_NONE;
 }
 
@@ -103,38 +105,113 @@ PyObject* stop(PyObject*, PyObject*) {
 
 PyObject* recording(PyObject*, PyObject*) { return PyBool_FromLong((globals().recording.load() & kRecordingBit) != 0); }
 
+// The calling thread's buffer, or null, counted as a drop.
+ThreadBuffer* buffer_or_drop() {
+  ThreadBuffer* buffer = registry().current();
+  if (buffer == nullptr) globals().dropped_without_buffer.fetch_add(1, std::memory_order_relaxed);
+  return buffer;
+}
+
+PyObject* as_event_id(uint64_t event_id) { return PyLong_FromUnsignedLongLong(event_id); }
+
 PyObject* begin(PyObject*, PyObject* args) {
-  PyObject *name, *module = nullptr;
-  unsigned int scope, source, flags = 0;
-  if (!PyArg_ParseTuple(args, "UII|UI", &name, &scope, &source, &module, &flags)) return nullptr;
+  PyObject *name, *module, *shapes, *dtypes;
+  unsigned int scope, source, flags;
+  long long sequence_nr, debug_handle;
+  unsigned long long forward_thread_id, handle;
+  if (!PyArg_ParseTuple(args, "UIIUILKKLUU", &name, &scope, &source, &module, &flags, &sequence_nr, &forward_thread_id, &handle,
+                        &debug_handle, &shapes, &dtypes)) {
+    return nullptr;
+  }
   const uint32_t recording = globals().recording.load(std::memory_order_acquire);
   const bool selected = source == kModuleSource ? (recording & kRecordingBit) != 0 : selects(recording, scope);
-  ThreadBuffer* buffer = selected ? registry().current() : nullptr;
-  if (buffer == nullptr) {
-    globals().dropped_without_buffer.fetch_add(selected, std::memory_order_relaxed);
-    return PyLong_FromLong(0);
-  }
+  ThreadBuffer* buffer = selected ? buffer_or_drop() : nullptr;
+  if (buffer == nullptr) return as_event_id(0);
   const Utf8 name_text(name, kMaxNameBytes), module_text(module, kMaxNameBytes);
+  const Utf8 shapes_text(shapes, UINT32_MAX), dtypes_text(dtypes, UINT32_MAX);
+  const bool fits = shapes_text.text().size <= kMaxShapesBytes && dtypes_text.text().size <= kMaxShapesBytes;
+  char stack[kMaxStackBytes];
+  RareExtras rare;
+  rare.module = module_text.text();
+  if (fits) rare.shapes_text = shapes_text.text(), rare.dtypes_text = dtypes_text.text();
+  if ((recording & kStackBit) != 0 && scope != kBackwardScope) rare.stack = {stack, python_stack(stack, sizeof stack)};
   Begin range;
   range.name = name_text.text();
-  range.extras.module = module_text.text();
   range.scope = scope;
   range.flags = (flags & kEventFlags) | source << kSourceShift;
-  return PyLong_FromUnsignedLongLong(begin_range<false>(globals(), *buffer, range, true));
+  range.handle = handle, range.sequence_nr = sequence_nr, range.forward_thread_id = forward_thread_id;
+  range.has_numbers = handle != 0 || sequence_nr != -1;
+  range.extras.debug_handle = debug_handle;
+  if (rare_words(rare) != 0) range.extras.rare = &rare;
+  return as_event_id(begin_range<false>(globals(), *buffer, range, true));
 }
 
 PyObject* end(PyObject*, PyObject* args) {
   unsigned long long event_id;
   PyObject* error = nullptr;
-  if (!PyArg_ParseTuple(args, "K|U", &event_id, &error)) return nullptr;
+  unsigned int flags = 0;
+  if (!PyArg_ParseTuple(args, "K|UI", &event_id, &error, &flags)) return nullptr;
   ThreadBuffer* buffer = event_id != 0 ? registry().current() : nullptr;
   if (buffer != nullptr) {
     const Utf8 error_text(error, kMaxErrorBytes);
     const Text text = error_text.text();
-    end_range(globals(), *buffer, event_id, 0, text.size != 0 ? uint32_t{kError} : 0u, text);
+    end_range(globals(), *buffer, event_id, 0, (flags & kEventFlags) | (text.size != 0 ? uint32_t{kError} : 0u), text);
   }
   Py_RETURN_NONE;
 }
+
+PyObject* mark(PyObject*, PyObject* name) {
+  if (!PyUnicode_Check(name)) return PyErr_Format(PyExc_TypeError, "mark takes a name, a str, not %s", Py_TYPE(name)->tp_name);
+  const bool recording = (globals().recording.load(std::memory_order_acquire) & kRecordingBit) != 0;
+  ThreadBuffer* buffer = recording ? buffer_or_drop() : nullptr;
+  if (buffer == nullptr) return as_event_id(0);
+  const Utf8 text(name, kMaxNameBytes);
+  return as_event_id(put_point(globals(), *buffer, kMark, text.text(), 0));
+}
+
+PyObject* memory(PyObject*, PyObject* args) {
+  long long nbytes;
+  PyObject* device;
+  if (!PyArg_ParseTuple(args, "LU", &nbytes, &device)) return nullptr;
+  const bool recording = (globals().recording.load(std::memory_order_acquire) & kRecordingBit) != 0;
+  const bool wanted = recording && (globals().extras.load() & kMemoryExtra) != 0;
+  ThreadBuffer* buffer = wanted ? buffer_or_drop() : nullptr;
+  if (buffer == nullptr) return as_event_id(0);
+  const Utf8 text(device, kMaxNameBytes);
+  return as_event_id(put_point(globals(), *buffer, kMemory, text.text(), nbytes));
+}
+
+PyObject* set_profiler_of_thread(PyObject*, PyObject* args) {
+  unsigned int profiler;
+  if (!PyArg_ParseTuple(args, "I", &profiler)) return nullptr;
+  ThreadBuffer* buffer = profiler != 0 ? registry().current() : registry().existing();
+  if (buffer != nullptr) set_profiler(*buffer, profiler);
+  Py_RETURN_NONE;
+}
+
+PyObject* profiler_of_thread(PyObject*, PyObject*) {
+  const auto read = globals().read_profiler.load();
+  const uint32_t carried = read != nullptr ? read() : 0;
+  const ThreadBuffer* buffer = registry().existing();
+  return PyLong_FromUnsignedLong(carried != 0 || buffer == nullptr ? carried : buffer->profiler);
+}
+
+PyObject* set_thread_enabled(PyObject*, PyObject* args) {
+  int enabled;
+  if (!PyArg_ParseTuple(args, "p", &enabled)) return nullptr;
+  ThreadBuffer* buffer = enabled != 0 ? registry().existing() : registry().current();
+  const bool before = buffer == nullptr || !buffer->muted;
+  if (buffer != nullptr) mute(*buffer, enabled == 0);
+  return PyBool_FromLong(before);
+}
+
+PyObject* current_thread_id(PyObject*, PyObject*) {
+  if (const auto logical_id = globals().logical_thread_id.load()) return as_event_id(logical_id());
+  const ThreadBuffer* buffer = registry().current();
+  return as_event_id(buffer != nullptr ? buffer->number : 0);
+}
+
+PyObject* extras(PyObject*, PyObject*) { return PyLong_FromUnsignedLong(globals().extras.load()); }
 
 struct NamedColumn {
   const char* name;
@@ -190,7 +267,12 @@ void each_row_field(ColumnWriter<Row>& to) {
   to.add("forward_thread_id", &Row::forward_thread_id), to.add("handle", &Row::handle), to.add("parent", &Row::parent);
   to.add("root", &Row::root), to.add("context", &Row::context), to.add("debug_handle", &Row::debug_handle);
   to.add("flags", &Row::flags), to.add("shapes", &Row::shapes), to.add("dtypes", &Row::dtypes);
-  to.add("module", &Row::module), to.add("error", &Row::error);
+  to.add("module", &Row::module), to.add("error", &Row::error), to.add("kind", &Row::kind);
+}
+
+void each_uncommon_field(ColumnWriter<Row>& to) {
+  to.add("profiler", &Row::profiler), to.add("flops", &Row::flops), to.add("stack", &Row::stack);
+  to.add("nbytes", &Row::nbytes), to.add("device", &Row::device);
 }
 
 void each_opened_field(ColumnWriter<OpenedRow>& to) {
@@ -201,10 +283,12 @@ void each_opened_field(ColumnWriter<OpenedRow>& to) {
 std::vector<NamedColumn> to_columns(const Drained& drained) {
   const size_t size = drained.rows.size();
   std::vector<NamedColumn> columns = ColumnWriter(drained.rows).write(each_row_field);
+  if (drained.has_uncommon) {
+    for (NamedColumn& column : ColumnWriter(drained.rows).write(each_uncommon_field)) columns.push_back(std::move(column));
+  }
   std::vector<char> node_ids(size * sizeof(int64_t));
   std::fill_n(reinterpret_cast<int64_t*>(node_ids.data()), size, drained.node_id);
   columns.push_back({"node_id", std::move(node_ids)});
-  columns.push_back({"kind", std::vector<char>(size)});  // EventKind.RANGE
   return columns;
 }
 
@@ -234,12 +318,12 @@ PyObject* text_object(const std::string& text) {
   return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
 }
 
-// (columns, columns of the announced ranges, epoch of the names, names from `known` on, threads, contexts). `known`: how many names of `epoch` the
-// caller has already.
+// (columns, without those that are zero in every row, columns of the announced ranges, epoch of the names, names from `known` on,
+// threads, contexts, how many rows closed). `known`: how many names of `epoch` the caller has already.
 PyObject* run_drain(PyObject*, PyObject* args) {
-  int close_open;
+  int close_open, open_ranges;
   unsigned long long epoch, known;
-  if (!PyArg_ParseTuple(args, "pKK", &close_open, &epoch, &known)) return nullptr;
+  if (!PyArg_ParseTuple(args, "ppKK", &close_open, &open_ranges, &epoch, &known)) return nullptr;
   if (broken.load()) return PyErr_NoMemory();
   Drained drained;
   std::vector<NamedColumn> rows, opened;
@@ -248,7 +332,7 @@ PyObject* run_drain(PyObject*, PyObject* args) {
   Py_BEGIN_ALLOW_THREADS;
   try {
     const std::lock_guard lock(drain().mutex());
-    drained = drain().run(close_open != 0);
+    drained = drain().run(close_open != 0, open_ranges != 0);
     const NamePool& names = drain().names();
     for (size_t at = names.epoch() == epoch ? known : 0; at < names.size(); ++at) new_names.push_back(names.text(at));
     epoch = names.epoch();
@@ -261,8 +345,9 @@ PyObject* run_drain(PyObject*, PyObject* args) {
   }
   Py_END_ALLOW_THREADS;
   if (out_of_memory) return PyErr_NoMemory();
-  return Py_BuildValue("(NNKNNN)", column_dict(rows), column_dict(opened), epoch, to_list(new_names, text_object),
-                       to_list(drained.threads, thread_tuple), to_list(drained.contexts, context_tuple));
+  return Py_BuildValue("(NNKNNNn)", column_dict(rows), column_dict(opened), epoch, to_list(new_names, text_object),
+                       to_list(drained.threads, thread_tuple), to_list(drained.contexts, context_tuple),
+                       static_cast<Py_ssize_t>(drained.closed));
 }
 
 PyObject* counters(PyObject*, PyObject*) {
@@ -318,12 +403,21 @@ void after_fork_in_child() {
 }
 
 PyMethodDef functions[] = {
-    {"start", start, METH_VARARGS, "start(scopes, buffer_bytes): record ranges of these scopes."},
+    {"start", start, METH_VARARGS, "start(scopes, buffer_bytes, extras): record ranges of these scopes."},
     {"stop", stop, METH_NOARGS, "stop(): record nothing more."},
     {"recording", recording, METH_NOARGS, "recording() -> bool"},
-    {"begin", begin, METH_VARARGS, "begin(name, scope, source, module='', flags=0) -> event id, 0 when not recorded."},
-    {"end", end, METH_VARARGS, "end(event_id, error='')"},
-    {"drain", run_drain, METH_VARARGS, "drain(close_open, epoch, known) -> what closed since the last drain."},
+    {"begin", begin, METH_VARARGS,
+     "begin(name, scope, source, module, flags, sequence_nr, forward_thread_id, handle, debug_handle, shapes, dtypes) -> event id, "
+     "0 when not recorded."},
+    {"end", end, METH_VARARGS, "end(event_id, error='', flags=0)"},
+    {"mark", mark, METH_O, "mark(name) -> event id, 0 when not recorded."},
+    {"memory", memory, METH_VARARGS, "memory(nbytes, device) -> event id, 0 when not recorded."},
+    {"set_profiler", set_profiler_of_thread, METH_VARARGS, "set_profiler(run): this thread works for that run."},
+    {"profiler", profiler_of_thread, METH_NOARGS, "profiler() -> the run that this thread works for, or 0"},
+    {"set_thread_enabled", set_thread_enabled, METH_VARARGS, "set_thread_enabled(enabled) -> what it was"},
+    {"current_thread_id", current_thread_id, METH_NOARGS, "current_thread_id() -> RecordFunction's id of this thread"},
+    {"extras", extras, METH_NOARGS, "extras() -> Extra bits of the last start"},
+    {"drain", run_drain, METH_VARARGS, "drain(close_open, open_ranges, epoch, known) -> what closed since the last drain."},
     {"counters", counters, METH_NOARGS, "counters() -> (recorded, dropped, lost ends)"},
     {"set_context_reader", set_context_reader, METH_VARARGS, "set_context_reader(reader | None, thread_noter | None)"},
     {"context_changed", context_changed, METH_NOARGS, "context_changed(): this thread attached or detached a context."},
@@ -336,7 +430,8 @@ int add_recorder(PyObject* module) {
   globals().use_cycle_counter = cycle_counter_is_invariant();
   static const int at_fork = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
   if (at_fork != 0) return PyErr_NoMemory(), -1;
-  if (add_column_type(module) < 0 || add_record_function_type(module) < 0) return -1;
+  globals().read_stack.store(python_stack_with_gil);
+  if (add_column_type(module) < 0 || add_record_function_type(module) < 0 || add_python_stack(module) < 0) return -1;
   return PyModule_AddFunctions(module, functions);
 }
 

@@ -160,7 +160,8 @@ void Registry::after_fork_in_child() {
     std::fill(std::begin(mine->names), std::end(mine->names), NameSlot{});
     mine->has_logical_id = mine->name_noted = false;
     enter_generation(*mine, mine->generation);
-    mine->context_unsent = !(mine->context == Context{});
+    mine->profiler_sent = mine->profiler;
+    mine->unsent = (mine->context == Context{} ? 0 : kContextUnsent) | (mine->profiler == 0 ? 0 : kProfilerUnsent);
     identify(*mine, next_number_++);
     buffers_.push_back(mine);
   }

@@ -38,22 +38,34 @@ struct Globals {
   std::atomic<uint64_t (*)()> logical_thread_id{nullptr};
   std::atomic<int64_t (*)()> default_node_id{nullptr};
   std::atomic<void (*)()> on_thread_exit{nullptr};
+  // Torch observer, while a profiler run is active: the run that PyTorch's thread-local state says the calling thread works for.
+  std::atomic<uint32_t (*)()> read_profiler{nullptr};
+  std::atomic<uint32_t> extras{0};  // Extra
+  // Bindings: the calling thread's Python stack as text of at most `size` bytes; takes the GIL.
+  std::atomic<uint32_t (*)(char* text, uint32_t size)> read_stack{nullptr};
   RemoteEnds remote_ends;
 };
 constexpr uint32_t kRecordingBit = 1u << 31;
 constexpr uint32_t kObservedBit = 1u << 30;  // record_function asks its range observer, recording or not
+constexpr uint32_t kStackBit = 1u << 29;     // ranges carry their stack
 
 struct Text {
   const char* data = nullptr;
   uint32_t size = 0;
 };
 
-// What few ranges have; written before the begin.
-struct Extras {
-  Text module;
-  int64_t debug_handle = -1;
+// What few ranges have, or only when somebody asked for it; written before the begin.
+struct RareExtras {
+  Text module, stack;
+  Text shapes_text, dtypes_text;
   const uint64_t* shapes = nullptr;
   uint32_t shape_words = 0;
+  int64_t flops = 0;
+};
+
+struct Extras {
+  int64_t debug_handle = -1;
+  const RareExtras* rare = nullptr;
 };
 
 struct Begin {
@@ -62,7 +74,8 @@ struct Begin {
   int64_t sequence_nr = -1;
   uint64_t forward_thread_id = 0;
   uint32_t scope = 0;
-  uint32_t flags = 0;  // EventFlag | source << kSourceShift
+  uint32_t flags = 0;      // EventFlag | source << kSourceShift
+  bool has_numbers = false;  // handle and sequence_nr are worth writing (torch's always are)
   Extras extras;
 };
 
@@ -92,6 +105,9 @@ struct ClosedElsewhere {
   }
 };
 
+enum Unsent : uint8_t { kContextUnsent = 1, kProfilerUnsent = 2 };
+constexpr uint32_t kNoGeneration = 0;
+
 struct ThreadBuffer {
   // The producer's own.
   uint64_t* words = nullptr;
@@ -104,8 +120,12 @@ struct ThreadBuffer {
   uint32_t untracked = 0;      // dropped begins of torch that found the stack full
   uint32_t generation = 0;
   bool context_stale = true;
-  bool context_unsent = false;
   bool has_logical_id = false;
+  bool muted = false;  // `generation` is kNoGeneration meanwhile, `muted_generation` what it was
+  uint8_t unsent = 0;  // Unsent
+  uint32_t muted_generation = 0;
+  uint32_t profiler = 0;       // the run that this thread was told to work for
+  uint32_t profiler_sent = 0;  // the run that the ring's last Profiler record names
   bool name_noted = false;
   uint64_t context_version = 0;
   uint64_t name_seed = 0;
@@ -241,7 +261,17 @@ inline void refresh_context(Globals& globals, ThreadBuffer& buffer) {
   const Context before = buffer.context;
   buffer.context = Context{};
   if (const auto read = globals.read_context.load(std::memory_order_relaxed)) read(buffer);
-  buffer.context_unsent |= !(buffer.context == before);
+  if (!(buffer.context == before)) buffer.unsent |= kContextUnsent;
+}
+
+// What the thread itself was told wins nothing over what PyTorch carried there: where both are known they are the same.
+inline void send_profiler(Globals& globals, ThreadBuffer& buffer) {
+  const auto read = globals.read_profiler.load(std::memory_order_relaxed);
+  const uint32_t carried = read != nullptr ? read() : 0;
+  const uint32_t profiler = carried != 0 ? carried : buffer.profiler;
+  if (profiler == buffer.profiler_sent) return;
+  buffer.profiler_sent = profiler;
+  buffer.unsent |= kProfilerUnsent;
 }
 
 inline void adopt_logical_id(Globals& globals, ThreadBuffer& buffer) {
@@ -258,39 +288,74 @@ inline void put_context(ThreadBuffer& buffer) {
   buffer.put(buffer.context.span_id);
   buffer.put(buffer.context.flags);
   buffer.put(buffer.context.enclosing);
-  buffer.context_unsent = false;
 }
 
-// What may stand before a begin: context, module text, debug handle, shapes.
-inline uint32_t extra_words(const ThreadBuffer& buffer, const Extras& extras) {
-  uint32_t words = buffer.context_unsent ? kContextWords : 0;
-  if (extras.module.size != 0) words += 1 + words_of(extras.module.size);
+inline uint32_t text_words(Text text) { return text.size != 0 ? 1 + words_of(text.size) : 0; }
+
+inline uint32_t rare_words(const RareExtras& rare) {
+  return text_words(rare.module) + text_words(rare.shapes_text) + text_words(rare.dtypes_text) +
+         (rare.stack.size != 0 ? text_words(rare.stack) + 1 : 0) + (rare.shape_words != 0 ? 1 + rare.shape_words : 0) +
+         (rare.flops != 0 ? 2 : 0);
+}
+
+// What may stand before a begin, at most.
+[[gnu::always_inline]] inline uint32_t extra_words(const ThreadBuffer& buffer, const Extras& extras) {
+  uint32_t words = (buffer.unsent & kContextUnsent) != 0 ? kContextWords : 0;
+  if ((buffer.unsent & kProfilerUnsent) != 0) words += 1;
   if (extras.debug_handle != -1) words += 2;
-  if (extras.shape_words != 0) words += 1 + extras.shape_words;
+  if (__builtin_expect(extras.rare != nullptr, 0)) words += rare_words(*extras.rare);
   return words;
-}
-
-// By value: the hot path's own copy stays in registers.
-[[gnu::noinline]] inline void put_extras(ThreadBuffer& buffer, Extras extras) {
-  if (buffer.context_unsent) put_context(buffer);
-  if (extras.module.size != 0) {
-    buffer.put(header(kText, kModuleText, 0, 0, extras.module.size));
-    buffer.put_text(extras.module);
-  }
-  if (extras.debug_handle != -1) {
-    buffer.put(kDebugHandle);
-    buffer.put(static_cast<uint64_t>(extras.debug_handle));
-  }
-  if (extras.shape_words != 0) {
-    buffer.put(header(kShapes, 0, 0, 0, extras.shape_words));
-    for (uint32_t at = 0; at < extras.shape_words; ++at) buffer.put(extras.shapes[at]);
-  }
 }
 
 [[gnu::noinline]] inline void put_name(ThreadBuffer& buffer, Text name, uint64_t hash, uint32_t slot) {
   buffer.names[slot] = {hash, name.size + 1u};
   buffer.put(header(kName, 0, 0, slot, name.size));
   buffer.put_text(name);
+}
+
+// Where the text stands in the dictionary, after it was written there if need be.
+inline uint32_t put_named(ThreadBuffer& buffer, Text text) {
+  bool named;
+  const uint64_t hash = hash_name(text, buffer.name_seed);
+  const uint32_t slot = find_name_slot(buffer, text, hash, named);
+  if (!named) put_name(buffer, text, hash, slot);
+  return slot;
+}
+
+inline void put_text_record(ThreadBuffer& buffer, TextKind kind, Text text) {
+  if (text.size == 0) return;
+  buffer.put(header(kText, kind, 0, 0, text.size));
+  buffer.put_text(text);
+}
+
+inline void put_rare(ThreadBuffer& buffer, const RareExtras& rare) {
+  put_text_record(buffer, kModuleText, rare.module);
+  put_text_record(buffer, kShapesText, rare.shapes_text);
+  put_text_record(buffer, kDtypesText, rare.dtypes_text);
+  if (rare.stack.size != 0) {
+    const uint32_t slot = put_named(buffer, rare.stack);
+    buffer.put(header(kStack, 0, 0, slot, 0));
+  }
+  if (rare.shape_words != 0) {
+    buffer.put(header(kShapes, 0, 0, 0, rare.shape_words));
+    for (uint32_t at = 0; at < rare.shape_words; ++at) buffer.put(rare.shapes[at]);
+  }
+  if (rare.flops != 0) {
+    buffer.put(kFlops);
+    buffer.put(static_cast<uint64_t>(rare.flops));
+  }
+}
+
+// By value: the hot path's own copy stays in registers.
+[[gnu::noinline]] inline void put_extras(ThreadBuffer& buffer, Extras extras) {
+  if ((buffer.unsent & kContextUnsent) != 0) put_context(buffer);
+  if ((buffer.unsent & kProfilerUnsent) != 0) buffer.put(header(kProfiler, 0, 0, 0, buffer.profiler_sent));
+  buffer.unsent = 0;
+  if (extras.rare != nullptr) put_rare(buffer, *extras.rare);
+  if (extras.debug_handle != -1) {
+    buffer.put(kDebugHandle);
+    buffer.put(static_cast<uint64_t>(extras.debug_handle));
+  }
 }
 
 // Whether no recorded range of this thread encloses the next begin, as far as the thread alone can tell: then the parent is a
@@ -328,16 +393,26 @@ inline void count_dropped(ThreadBuffer& buffer) {
   }
 }
 
-// What another thread changed since this thread's last begin: a capture began, or a range of ours was ended elsewhere.
-inline void catch_up(Globals& globals, ThreadBuffer& buffer) {
-  const uint32_t generation = globals.generation.load(std::memory_order_relaxed);
-  if (__builtin_expect(buffer.generation != generation, 0)) {
-    close_earlier_generation(globals, buffer);
-    enter_generation(buffer, generation);
-  }
+// What changed since this thread's last begin: a capture began, or a range of ours was ended elsewhere. False when the thread is
+// muted: nothing of it is recorded. (A muted thread's generation is never the current one, so that others don't pay for asking.)
+inline bool catch_up(Globals& globals, ThreadBuffer& buffer) {
   const ClosedElsewhere& closed = buffer.closed_elsewhere;
   const bool told = closed.head.load(std::memory_order_relaxed) != closed.tail.load(std::memory_order_relaxed);
   if (__builtin_expect(told, 0)) forget_closed_elsewhere(buffer);
+  const uint32_t generation = globals.generation.load(std::memory_order_relaxed);
+  if (__builtin_expect(buffer.generation != generation, 0)) {
+    if (buffer.muted) return false;
+    close_earlier_generation(globals, buffer);
+    enter_generation(buffer, generation);
+  }
+  return true;
+}
+
+inline void mute(ThreadBuffer& buffer, bool muted) {
+  if (muted == buffer.muted) return;
+  buffer.muted = muted;
+  if (muted) buffer.muted_generation = buffer.generation;
+  buffer.generation = muted ? kNoGeneration : buffer.muted_generation;
 }
 
 // Writes the begin and what stands before it. Returns its ordinal, or 0 when there is no room.
@@ -345,20 +420,24 @@ template <bool kTorch>
 [[gnu::always_inline]] inline uint64_t put_begin(Globals& globals, ThreadBuffer& buffer, Begin begin, uint32_t base) {
   bool named;
   const uint64_t hash = hash_name(begin.name, buffer.name_seed);
-  const uint32_t slot = find_name_slot(buffer, begin.name, hash, named);
+  uint32_t slot = find_name_slot(buffer, begin.name, hash, named);
   const uint32_t extras = extra_words(buffer, begin.extras);
-  const uint32_t name_words = named ? 0 : 1 + words_of(begin.name.size);
+  const uint32_t name_words = named && extras == 0 ? 0 : 1 + words_of(begin.name.size);
   const uint64_t ends = uint64_t{kEndWords} * (buffer.open_recorded + 1u);
-  if (__builtin_expect(!buffer.has_room((kTorch ? kBeginTorchWords : kBeginWords) + extras + name_words + ends), 0)) return 0;
-  if (__builtin_expect(extras != 0, 0)) put_extras(buffer, begin.extras);
+  const bool numbers = kTorch || begin.has_numbers;
+  if (__builtin_expect(!buffer.has_room((numbers ? kLongBeginWords : kBeginWords) + extras + name_words + ends), 0)) return 0;
+  if (__builtin_expect(extras != 0, 0)) {
+    put_extras(buffer, begin.extras);
+    slot = find_name_slot(buffer, begin.name, hash, named);  // a stack may have taken the name's slot
+  }
   if (__builtin_expect(!named, 0)) put_name(buffer, begin.name, hash, slot);
   const uint64_t forward = begin.forward_thread_id <= UINT32_MAX ? begin.forward_thread_id : 0;
-  const uint64_t head = header(kTorch ? kBeginTorch : kBegin, begin.scope, begin.flags | base, slot, forward);
+  const uint64_t head = header(numbers ? kLongBegin : kBegin, begin.scope, begin.flags | base, slot, forward);
   const uint64_t ticks = read_ticks(globals.use_cycle_counter);
   const uint64_t ordinal = buffer.ordinal.load(std::memory_order_relaxed) + 1;
   buffer.ordinal.store(ordinal, std::memory_order_relaxed);
   ++buffer.open_recorded;
-  if constexpr (kTorch) {
+  if (numbers) {
     buffer.put_and_publish({head, ticks, begin.handle, static_cast<uint64_t>(begin.sequence_nr)});
   } else {
     buffer.put_and_publish({head, ticks});
@@ -366,11 +445,18 @@ template <bool kTorch>
   return ordinal;
 }
 
+// Before a begin outside every range: what the thread works for may have changed.
+inline void look_around(Globals& globals, ThreadBuffer& buffer) {
+  refresh_context(globals, buffer);
+  send_profiler(globals, buffer);
+  if (__builtin_expect(!buffer.has_logical_id, 0)) adopt_logical_id(globals, buffer);
+}
+
 // Opens a range. Returns its event id, or 0 when it is not recorded. A begin of torch leaves an entry on the stack in that case
 // too, because its end is called whatever became of the begin.
 template <bool kTorch>
 [[gnu::always_inline]] inline uint64_t begin_range(Globals& globals, ThreadBuffer& buffer, Begin begin, bool selected) {
-  catch_up(globals, buffer);
+  selected &= catch_up(globals, buffer);
   if (__builtin_expect(buffer.depth >= ((begin.flags & kAsync) != 0 ? kMaxDepthForAsync : kMaxDepth), 0)) {
     if (selected) count_dropped(buffer);
     buffer.untracked += kTorch;
@@ -379,10 +465,7 @@ template <bool kTorch>
   uint64_t ordinal = 0;
   if (__builtin_expect(selected, 1)) {
     const bool base = is_base(buffer);
-    if (base) {
-      refresh_context(globals, buffer);
-      if (__builtin_expect(!buffer.has_logical_id, 0)) adopt_logical_id(globals, buffer);
-    }
+    if (base) look_around(globals, buffer);
     ordinal = put_begin<kTorch>(globals, buffer, begin, base ? kBaseBegin : 0);
     if (__builtin_expect(ordinal == 0, 0)) count_dropped(buffer);
   }
@@ -411,6 +494,34 @@ template <bool kTorch>
   }
   globals.remote_ends.push({key, begin_thread_id, read_ticks(globals.use_cycle_counter), buffer.number, flags | kAsync},
                            error.data, error.size);
+}
+
+// Writes a mark (`name`) or a memory record (`name` is the device) of this moment. Returns its event id, or 0 without room.
+inline uint64_t put_point(Globals& globals, ThreadBuffer& buffer, RecordKind kind, Text name, int64_t nbytes) {
+  if (!catch_up(globals, buffer)) return 0;
+  const bool base = is_base(buffer);
+  if (base) look_around(globals, buffer);
+  const uint64_t ends = uint64_t{kEndWords} * buffer.open_recorded;
+  if (!buffer.has_room(kMemoryWords + extra_words(buffer, {}) + 1 + words_of(name.size) + ends)) return count_dropped(buffer), 0;
+  put_extras(buffer, {});
+  const uint64_t head = header(kind, 0, base ? kBaseBegin : 0, put_named(buffer, name), 0);
+  const uint64_t ticks = read_ticks(globals.use_cycle_counter);
+  const uint64_t ordinal = buffer.ordinal.load(std::memory_order_relaxed) + 1;
+  buffer.ordinal.store(ordinal, std::memory_order_relaxed);
+  if (kind == kMemory) {
+    buffer.put_and_publish({head, ticks, static_cast<uint64_t>(nbytes)});
+  } else {
+    buffer.put_and_publish({head, ticks});
+  }
+  return make_event_id(buffer.number, ordinal);
+}
+
+// From here on the thread works for that profiler run.
+inline void set_profiler(ThreadBuffer& buffer, uint32_t profiler) {
+  buffer.profiler = profiler;
+  if (profiler == buffer.profiler_sent) return;
+  buffer.profiler_sent = profiler;
+  buffer.unsent |= kProfilerUnsent;
 }
 
 // Closes the range that was begun with `key`, from any thread. `begin_thread_id`: RecordFunction's id of the thread that

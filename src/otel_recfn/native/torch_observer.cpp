@@ -82,8 +82,10 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   if constexpr (kShapes) {
     ShapeWords words;
     if (selected) words.add_inputs(fn);
-    range.extras.shapes = words.data();
-    range.extras.shape_words = words.size();
+    RareExtras rare;
+    rare.shapes = words.data();
+    rare.shape_words = words.size();
+    range.extras.rare = &rare;
     begin_range<true>(*shared, *buffer, range, selected);
   } else {
     begin_range<true>(*shared, *buffer, range, selected);

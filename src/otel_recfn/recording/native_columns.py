@@ -20,7 +20,7 @@ OPENED_TYPES = {
 
 
 def columns(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """An array per column of a Batch, over the memory that the drain filled."""
+    """An array per column of a Batch, over the memory that the drain filled; it leaves out columns that are zero throughout."""
     count = memoryview(raw["kind"]).nbytes
     return {
         name: np.frombuffer(raw[name], dtype=dtype) if name in raw else np.zeros(count, dtype)

@@ -6,17 +6,21 @@ Raises:
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from otel_recfn import _native
+from otel_recfn.model.events import Extra
 from otel_recfn.recording.protocol import ContextReading, RangeObserver, RecorderCounters
 
 if TYPE_CHECKING:
     from otel_recfn.model.batch import Batch, ThreadInfo
 
+PACKAGE = Path(__file__).parents[1]
 _LOW_64 = (1 << 64) - 1
 _MAX_REMEMBERED_THREADS = 4096
 
@@ -32,11 +36,12 @@ class NativeRecorder:
         self._thread_names: dict[int, str] = {}
         self.range_observer: RangeObserver | None = None
         self._set_helpers()
+        _native.set_own_directory(str(PACKAGE) + os.sep)
         _native.set_context_reader(None, self._note_thread)
 
-    def start(self, scopes: int, buffer_bytes: int) -> None:
+    def start(self, scopes: int, buffer_bytes: int, extras: Extra = Extra.NONE) -> None:
         """See Recorder.start."""
-        _native.start(scopes, buffer_bytes)
+        _native.start(scopes, buffer_bytes, extras)
 
     def stop(self) -> None:
         """See Recorder.stop."""
@@ -47,20 +52,67 @@ class NativeRecorder:
         """See Recorder.recording."""
         return _native.recording()
 
-    def begin(self, name: str, scope: int, source: int, module: str = "", flags: int = 0) -> int:
+    @property
+    def extras(self) -> Extra:
+        """See Recorder.extras."""
+        return Extra(_native.extras())
+
+    def begin(
+        self,
+        name: str,
+        scope: int,
+        source: int,
+        module: str = "",
+        flags: int = 0,
+        *,
+        sequence_nr: int = -1,
+        forward_thread_id: int = 0,
+        handle: int = 0,
+        debug_handle: int = -1,
+        shapes: str = "",
+        dtypes: str = "",
+    ) -> int:
         """See Recorder.begin."""
-        return _native.begin(name, scope, source, module, flags)
+        return _native.begin(
+            name, scope, source, module, flags, sequence_nr, forward_thread_id, handle, debug_handle, shapes, dtypes
+        )
 
-    def end(self, event_id: int, error: str = "") -> None:
+    def end(self, event_id: int, error: str = "", flags: int = 0) -> None:
         """See Recorder.end."""
-        _native.end(event_id, error)
+        _native.end(event_id, error, flags)
 
-    def drain(self, *, close_open: bool = False) -> Batch:
+    def mark(self, name: str) -> int:
+        """See Recorder.mark."""
+        return _native.mark(name)
+
+    def memory(self, nbytes: int, device: str) -> int:
+        """See Recorder.memory."""
+        return _native.memory(nbytes, device)
+
+    def set_profiler(self, profiler: int) -> None:
+        """See Recorder.set_profiler."""
+        _native.set_profiler(profiler)
+
+    def profiler(self) -> int:
+        """See Recorder.profiler."""
+        return _native.profiler()
+
+    def set_thread_enabled(self, enabled: bool) -> bool:
+        """See Recorder.set_thread_enabled."""
+        return _native.set_thread_enabled(enabled)
+
+    def current_thread_id(self) -> int:
+        """See Recorder.current_thread_id."""
+        return _native.current_thread_id()
+
+    def drain(self, *, close_open: bool = False, open_ranges: bool = False) -> Batch:
         """See Recorder.drain."""
         from otel_recfn.model.batch import Batch, SpanContextRef
         from otel_recfn.recording.native_columns import OpenedColumns, columns
 
-        rows, opened, epoch, new_names, threads, contexts = _native.drain(close_open, self._epoch, len(self._names))
+        rows, opened, epoch, new_names, threads, contexts, closed = _native.drain(
+            close_open, open_ranges, self._epoch, len(self._names)
+        )
         self._take_names(epoch, new_names)
         return Batch(
             **columns(rows),
@@ -68,6 +120,7 @@ class NativeRecorder:
             threads=self._thread_infos(threads),
             contexts=[SpanContextRef(high << 64 | low, span_id, flags) for high, low, span_id, flags in contexts],
             opened=OpenedColumns(opened, self._names),
+            closed=closed,
         )
 
     def counters(self) -> RecorderCounters:

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
+from otel_recfn.model.events import Extra
+
 if TYPE_CHECKING:
     from otel_recfn.model.batch import Batch
 
@@ -48,9 +50,9 @@ class RecorderCounters(NamedTuple):
     """Since the process began (since the fork, in a forked child). ``recorded`` = rows drained + still open or undrained."""
 
     recorded: int
-    """Begins that were recorded."""
+    """Begins, marks and memory reports that were recorded."""
     dropped: int
-    """Begins that were not, because the thread's buffer was full, or nested too deep (their ends went with them)."""
+    """Those that were not, because the thread's buffer was full, or nested too deep (their ends went with them)."""
     lost_ends: int
     """Ends on another thread that found their queue full; the range ends as partial with its capture."""
 
@@ -61,13 +63,18 @@ class Recorder(Protocol):
     record_function: type[Any]
     """The public ``record_function`` of this recorder."""
 
-    def start(self, scopes: int, buffer_bytes: int) -> None:
+    def start(self, scopes: int, buffer_bytes: int, extras: Extra = Extra.NONE) -> None:
         """Record ranges whose scope's bit is set in ``scopes``, and those of EventSource.MODULE whatever their scope.
 
         Ranges that are open now stay unrecorded.
-        Calling it while recording changes the scopes. ``buffer_bytes`` bounds the buffer of each thread that records its
-        first range from now on.
+        Calling it while recording changes the scopes and extras. ``buffer_bytes`` bounds the buffer of each thread that records
+        its first range from now on. With Extra.STACK ranges that Python begins carry the stack that led to them, unless they
+        are of RecordScope.BACKWARD_FUNCTION; the other extras are for whoever calls ``begin`` and ``memory``.
         """
+
+    @property
+    def extras(self) -> Extra:
+        """As of the last ``start``."""
 
     def stop(self) -> None:
         """Record nothing more. Ends of ranges that were recorded are still taken until the final drain."""
@@ -76,22 +83,63 @@ class Recorder(Protocol):
     def recording(self) -> bool:
         """Whether a begin would be recorded now."""
 
-    def begin(self, name: str, scope: int, source: int, module: str = "", flags: int = 0) -> int:
+    def begin(
+        self,
+        name: str,
+        scope: int,
+        source: int,
+        module: str = "",
+        flags: int = 0,
+        *,
+        sequence_nr: int = -1,
+        forward_thread_id: int = 0,
+        handle: int = 0,
+        debug_handle: int = -1,
+        shapes: str = "",
+        dtypes: str = "",
+    ) -> int:
         """Open a range in this thread. Returns its event id, or 0 when it is not recorded (not recording, or no room).
 
         A range with EventFlag.ASYNC encloses only what the context reader says it does (see ContextReading.enclosing).
+        The keywords are columns of its row, as ``model/batch.py`` describes them; ``handle`` 0 becomes the event id, and shapes
+        of over 16 KiB are left out.
         """
 
-    def end(self, event_id: int, error: str = "") -> None:
+    def end(self, event_id: int, error: str = "", flags: int = 0) -> None:
         """Close a range, from any thread. Zero and ids that are no longer open are ignored.
 
-        ``error`` is ``"<exception type>: <message>"`` and sets EventFlag.ERROR.
+        ``error`` is ``"<exception type>: <message>"`` and sets EventFlag.ERROR; ``flags`` are EventFlag bits known only now.
         """
 
-    def drain(self, *, close_open: bool = False) -> Batch:
+    def mark(self, name: str) -> int:
+        """Note a moment: a row of EventKind.MARK in this thread. Returns its event id, or 0 when it is not recorded."""
+
+    def memory(self, nbytes: int, device: str) -> int:
+        """Note bytes that were allocated (negative: freed) on ``device``: a row of EventKind.MEMORY, named ``[memory]``.
+
+        Returns its event id, or 0 when it is not recorded: also where Extra.MEMORY was not asked for.
+        """
+
+    def set_profiler(self, profiler: int) -> None:
+        """From here on this thread's rows belong to that profiler run (32 bits); 0 for none."""
+
+    def profiler(self) -> int:
+        """The profiler run that this thread's next row belongs to."""
+
+    def set_thread_enabled(self, enabled: bool) -> bool:
+        """Whether what begins in this thread is recorded, from any source; returns what it was. Ends are always taken."""
+
+    def current_thread_id(self) -> int:
+        """RecordFunction's logical id of this thread: PyTorch's where PyTorch is observed, else the recorder's number of it.
+
+        Never reused. A thread that asks gets a buffer, as one that records does; 0 where there is no memory for it.
+        """
+
+    def drain(self, *, close_open: bool = False, open_ranges: bool = False) -> Batch:
         """Everything that closed since the last drain, sealed; ranges that are still open wait for a later drain.
 
-        ``close_open`` seals those too, as EventFlag.PARTIAL with ``end_ns`` now: the capture ends here.
+        ``close_open`` seals those too, as EventFlag.PARTIAL with ``end_ns`` now: the capture ends here. ``open_ranges`` adds
+        copies of them, partial too, beyond ``Batch.closed``, the innermost of a thread first; they stay open.
         """
 
     def counters(self) -> RecorderCounters:

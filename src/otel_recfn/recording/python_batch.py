@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from otel_recfn.model.batch import COLUMN_TYPES, NO_CONTEXT, Batch, Opened, SpanContextRef, ThreadInfo
-from otel_recfn.model.events import EventKind
 from otel_recfn.recording.protocol import ContextReading
-from otel_recfn.recording.python_log import ThreadLog
+from otel_recfn.recording.python_log import NO_DETAILS, Details, ThreadLog
 
 MAX_NAME_BYTES = 2048
 MAX_ERROR_BYTES = 1024
+MAX_STACK_BYTES = 4096
+MAX_SHAPES_BYTES = 16_384
 
 
 @dataclass(eq=False)
@@ -33,6 +34,8 @@ class PythonRange:
     generation: int
     """In which it may be a parent by its position on the stack; NEVER for asynchronous ranges."""
     start_ns: int
+    profiler: int = 0
+    details: Details = NO_DETAILS
     end_ns: int = 0
     end_log: ThreadLog | None = None
     error: str = ""
@@ -63,9 +66,10 @@ class BatchBuilder:
 
     def add(self, closed: PythonRange) -> None:
         """A range ended: its row."""
+        details = closed.details
         values = {
             "event_id": closed.event_id,
-            "kind": int(EventKind.RANGE),
+            "kind": details.kind,
             "name": self._text(closed.name, MAX_NAME_BYTES),
             "scope": closed.scope,
             "source": closed.source,
@@ -73,29 +77,29 @@ class BatchBuilder:
             "end_ns": closed.end_ns,
             "thread": self._thread(closed.log),
             "end_thread": self._thread(closed.end_log or closed.log),
-            "sequence_nr": -1,
-            "forward_thread_id": 0,
-            "handle": closed.event_id,
+            "sequence_nr": details.sequence_nr,
+            "forward_thread_id": details.forward_thread_id,
+            "handle": details.handle or closed.event_id,
             "parent": closed.parent,
             "root": closed.root,
             "context": self._context(closed.context),
             "node_id": -1,
-            "debug_handle": -1,
+            "debug_handle": details.debug_handle,
             "flags": closed.flags,
-            "shapes": 0,
-            "dtypes": 0,
+            "shapes": self._text(details.shapes, MAX_SHAPES_BYTES),
+            "dtypes": self._text(details.dtypes, MAX_SHAPES_BYTES),
             "module": self._text(closed.module, MAX_NAME_BYTES),
             "error": self._text(closed.error, MAX_ERROR_BYTES),
-            "profiler": 0,
+            "profiler": closed.profiler,
             "flops": 0,
-            "stack": 0,
-            "nbytes": 0,
-            "device": 0,
+            "stack": self._text(details.stack, MAX_STACK_BYTES),
+            "nbytes": details.nbytes,
+            "device": self._text(details.device, MAX_NAME_BYTES),
         }
         self._rows.append(tuple(values[column] for column in COLUMN_TYPES))
 
-    def seal(self) -> Batch:
-        """The batch. The builder is used up."""
+    def seal(self, closed: int) -> Batch:
+        """The batch, of which that many rows closed. The builder is used up."""
         columns = zip(*self._rows, strict=True) if self._rows else ((),) * len(COLUMN_TYPES)
         arrays: dict[str, Any] = {
             name: np.array(column, dtype=dtype) for (name, dtype), column in zip(COLUMN_TYPES.items(), columns, strict=True)
@@ -106,7 +110,11 @@ class BatchBuilder:
             threads=tuple(_info(log) for log in self._threads),
             contexts=tuple(self._contexts),
             opened=tuple(self._opened),
+            closed=closed,
         )
+
+    def __len__(self) -> int:
+        return len(self._rows)
 
     def _text(self, text: str, max_bytes: int) -> int:
         return self._names.setdefault(clean_text(text, max_bytes), len(self._names))

@@ -10,7 +10,8 @@ A record is a plain tuple, because making one is the price of a range:
 
     (ticks, log of the acting thread, event id, what, error)
 
-where ``what`` is a tuple in the order of BeginFields for a begin, and None for an end.
+where ``what`` is a tuple in the order of BeginFields for a begin (also of a mark or a memory report, which end at once), and
+the EventFlag bits of an end.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import weakref
 from collections import deque
 from typing import NamedTuple, TypeAlias
 
+from otel_recfn.model.events import EventKind
 from otel_recfn.recording.protocol import ContextReading
 
 MAX_DEPTH = 1024
@@ -45,9 +47,28 @@ class BeginFields(NamedTuple):
     base: bool
     """It began outside every range that could be its parent by position; ``reading`` is of this very moment."""
     generation: int
+    profiler: int
+    details: Details | None
 
 
-Record: TypeAlias = "tuple[int, ThreadLog, int, tuple[str, int, int, str, int, ContextReading | None, bool, int] | None, str]"
+class Details(NamedTuple):
+    """What few begins have: columns of ``model/batch.py``."""
+
+    kind: int = int(EventKind.RANGE)
+    sequence_nr: int = -1
+    forward_thread_id: int = 0
+    handle: int = 0
+    debug_handle: int = -1
+    shapes: str = ""
+    dtypes: str = ""
+    stack: str = ""
+    nbytes: int = 0
+    device: str = ""
+
+
+NO_DETAILS = Details()
+Begin: TypeAlias = "tuple[str, int, int, str, int, ContextReading | None, bool, int, int, Details | None]"
+Record: TypeAlias = "tuple[int, ThreadLog, int, Begin | int, str]"
 
 
 class Alive:
@@ -75,6 +96,8 @@ class ThreadLog:
         # Bounded, because nothing keeps a host from ending one range a million times on other threads.
         self.ended_elsewhere: deque[int] = deque(maxlen=2 * MAX_DEPTH)
         self.reading: ContextReading | None = None
+        self.enabled = True
+        self.profiler = 0
         self.recorded = self.dropped = self.lost_ends = 0
 
     @property

@@ -12,13 +12,14 @@ A range that ends while it isn't on top, or on another thread, turns asynchronou
 
 from __future__ import annotations
 
+from dataclasses import replace
 from operator import itemgetter
 
 from otel_recfn.model.clock import ClockMapping, Ticks
-from otel_recfn.model.events import EventFlag
+from otel_recfn.model.events import EventFlag, EventKind
 from otel_recfn.recording.protocol import ContextReading
 from otel_recfn.recording.python_batch import BatchBuilder, PythonRange
-from otel_recfn.recording.python_log import NEVER, BeginFields, Record, ThreadLog
+from otel_recfn.recording.python_log import NEVER, NO_DETAILS, BeginFields, Record, ThreadLog
 
 ASYNC, ERROR, PARTIAL = int(EventFlag.ASYNC), int(EventFlag.ERROR), int(EventFlag.PARTIAL)
 
@@ -48,10 +49,10 @@ class Pairing:
         records.sort(key=itemgetter(0))
         for ticks, log, event_id, what, error in records:
             ns = clock.to_unix_ns(Ticks(ticks))
-            if what is not None:
+            if not isinstance(what, int):
                 self._begin(self._thread(log).at(ns), log, event_id, BeginFields._make(what), builder)
             elif event_id in self._open:
-                self._end(ns, log, self._open[event_id], error, builder)
+                self._end(ns, log, self._open[event_id], what, error, builder)
 
     def close_open(self, now_ns: int, builder: BatchBuilder) -> list[PythonRange]:
         """Seal every open range as partial, the innermost of each thread first. Returns them."""
@@ -60,6 +61,13 @@ class Pairing:
             item.flags |= PARTIAL
             self._close(item, item.log, self._thread(item.log).at(now_ns), "", builder)
         return innermost_first
+
+    def copy_open(self, now_ns: int, builder: BatchBuilder) -> None:
+        """Add every open range as if it ended now, the innermost of each thread first; they stay open."""
+        for thread in self._threads.values():
+            for item in reversed(thread.stack):
+                end_ns = max(now_ns, item.start_ns)
+                builder.add(replace(item, flags=item.flags | PARTIAL, end_ns=end_ns, end_log=item.log))
 
     def has_open(self, log: ThreadLog) -> bool:
         """Whether a range that began in this thread may still end."""
@@ -87,7 +95,12 @@ class Pairing:
             flags=what.flags,
             generation=NEVER if what.flags & ASYNC else what.generation,
             start_ns=start_ns,
+            profiler=what.profiler,
+            details=what.details or NO_DETAILS,
         )
+        if item.details.kind != EventKind.RANGE:
+            builder.add(replace(item, end_ns=start_ns, end_log=log))
+            return
         self._open[event_id] = item
         self._thread(log).stack.append(item)
         if not parent:
@@ -109,8 +122,9 @@ class Pairing:
             return enclosing, known.root, known.context
         return enclosing, enclosing or event_id, what.reading
 
-    def _end(self, ns: int, ender: ThreadLog, item: PythonRange, error: str, builder: BatchBuilder) -> None:
+    def _end(self, ns: int, ender: ThreadLog, item: PythonRange, flags: int, error: str, builder: BatchBuilder) -> None:
         here = ender is item.log
+        item.flags |= flags
         if not here or self._thread(item.log).stack[-1] is not item:
             item.flags |= ASYNC
         if error:

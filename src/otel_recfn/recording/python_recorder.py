@@ -18,10 +18,12 @@ from time import perf_counter_ns, time_ns
 from typing import TYPE_CHECKING
 
 from otel_recfn.model.clock import ClockMapping, Ticks, UnixNanoseconds
-from otel_recfn.model.events import ORDINAL_BITS, EventFlag, EventSource, make_event_id
+from otel_recfn.model.events import ORDINAL_BITS, EventFlag, EventKind, EventSource, Extra
+from otel_recfn.model.scope import RecordScope
 from otel_recfn.recording.protocol import ContextReading, RangeObserver, RecorderCounters
-from otel_recfn.recording.python_log import BYTES_PER_RANGE, NEVER, Alive, Record, ThreadLog
+from otel_recfn.recording.python_log import BYTES_PER_RANGE, NEVER, Alive, Details, Record, ThreadLog
 from otel_recfn.recording.python_record_function import make_record_function
+from otel_recfn.recording.python_stack import python_stack
 
 if TYPE_CHECKING:
     from otel_recfn.model.batch import Batch
@@ -30,11 +32,14 @@ if TYPE_CHECKING:
 MAX_REMOTE_ENDS = 1 << 16
 MAX_NAME_CHARS = 2048
 MAX_ERROR_CHARS = 1024
+MAX_SHAPES_CHARS = 16_384
 """Cut before they wait in a buffer; the exact limits, in bytes, are ``python_batch``'s."""
 
 # Plain ints: arithmetic on an IntFlag costs a microsecond.
 ASYNC = int(EventFlag.ASYNC)
-MODULE = int(EventSource.MODULE)
+MODULE, RECORD_FUNCTION = int(EventSource.MODULE), int(EventSource.RECORD_FUNCTION)
+BACKWARD, RANGE = int(RecordScope.BACKWARD_FUNCTION), int(EventKind.RANGE)
+MARK = Details(kind=int(EventKind.MARK))
 NOTHING = RecorderCounters(recorded=0, dropped=0, lost_ends=0)
 
 
@@ -45,6 +50,7 @@ class PythonRecorder:
         self._recording = False
         self._scopes = self._generation = self._numbers = 0
         self._capacity = 1
+        self._extras, self._with_stack = Extra.NONE, False
         self._reader: Callable[[], ContextReading | None] | None = None
         self.range_observer: RangeObserver | None = None
         self._start_empty()
@@ -53,12 +59,13 @@ class PythonRecorder:
 
     # --- switching
 
-    def start(self, scopes: int, buffer_bytes: int) -> None:
+    def start(self, scopes: int, buffer_bytes: int, extras: Extra = Extra.NONE) -> None:
         """See Recorder.start."""
         if not self._recording:
             self._generation += 1  # ranges of an earlier recording are nobody's parents
             self._anchor()
         self._capacity = max(1, buffer_bytes // BYTES_PER_RANGE)
+        self._extras, self._with_stack = extras, bool(extras & Extra.STACK)
         self._scopes, self._recording = scopes, True
 
     def stop(self) -> None:
@@ -69,6 +76,11 @@ class PythonRecorder:
     def recording(self) -> bool:
         """See Recorder.recording."""
         return self._recording
+
+    @property
+    def extras(self) -> Extra:
+        """See Recorder.extras."""
+        return self._extras
 
     def set_context_reader(self, reader: Callable[[], ContextReading | None] | None) -> None:
         """See Recorder.set_context_reader."""
@@ -83,11 +95,49 @@ class PythonRecorder:
 
     # --- recording
 
-    def begin(self, name: str, scope: int, source: int, module: str = "", flags: int = 0) -> int:
+    def begin(
+        self,
+        name: str,
+        scope: int,
+        source: int,
+        module: str = "",
+        flags: int = 0,
+        *,
+        sequence_nr: int = -1,
+        forward_thread_id: int = 0,
+        handle: int = 0,
+        debug_handle: int = -1,
+        shapes: str = "",
+        dtypes: str = "",
+    ) -> int:
         """See Recorder.begin."""
         if not self._recording or not (source == MODULE or self._scopes >> scope & 1):
             return 0
+        stack = python_stack() if self._with_stack and scope != BACKWARD else ""
+        details = None
+        if stack or handle or shapes or sequence_nr != -1 or forward_thread_id or debug_handle != -1:
+            fits = max(len(shapes), len(dtypes)) <= MAX_SHAPES_CHARS
+            texts = (shapes, dtypes) if fits else ("", "")
+            details = Details(RANGE, sequence_nr, forward_thread_id, handle, debug_handle, *texts, stack)
+        return self._record(name, scope, source, module, flags, details)
+
+    def mark(self, name: str) -> int:
+        """See Recorder.mark."""
+        if not isinstance(name, str):
+            raise TypeError(f"mark takes a name, a str, not {type(name).__name__}")
+        return self._record(name, 0, RECORD_FUNCTION, "", 0, MARK) if self._recording else 0
+
+    def memory(self, nbytes: int, device: str) -> int:
+        """See Recorder.memory."""
+        if not self._recording or not self._extras & Extra.MEMORY:
+            return 0
+        report = Details(kind=int(EventKind.MEMORY), nbytes=nbytes, device=device)
+        return self._record("[memory]", 0, RECORD_FUNCTION, "", 0, report)
+
+    def _record(self, name: str, scope: int, source: int, module: str, flags: int, details: Details | None) -> int:
         log = self._own_log()
+        if not log.enabled:
+            return 0
         if not log.has_room(bool(flags & ASYNC)):
             log.dropped += 1
             return 0
@@ -95,24 +145,26 @@ class PythonRecorder:
         base = not log.stack or log.stack[-1][1] != generation
         if base:
             log.reading = self._read_context()
+        texts = (name[:MAX_NAME_CHARS], scope, source, module[:MAX_NAME_CHARS])
+        what = (*texts, flags, log.reading, base, generation, log.profiler, details)
         # One statement without a call: a finalizer or signal handler that begins a range cannot come in between.
         log.recorded = ordinal = log.recorded + 1
-        event_id = make_event_id(log.number, ordinal)
-        what = (name[:MAX_NAME_CHARS], scope, source, module[:MAX_NAME_CHARS], flags, log.reading, base, generation)
-        log.stack.append((event_id, NEVER if flags & ASYNC else generation))
+        event_id = log.number << ORDINAL_BITS | ordinal
+        if details is None or details.kind == RANGE:
+            log.stack.append((event_id, NEVER if flags & ASYNC else generation))
         log.records.append((perf_counter_ns(), log, event_id, what, ""))
         return event_id
 
-    def end(self, event_id: int, error: str = "") -> None:
+    def end(self, event_id: int, error: str = "", flags: int = 0) -> None:
         """See Recorder.end."""
         if not event_id:
             return
         ticks = perf_counter_ns()
         log = self._own_log()
         if event_id >> ORDINAL_BITS != log.number:
-            self._end_elsewhere((ticks, log, event_id, None, error[:MAX_ERROR_CHARS]))
+            self._end_elsewhere((ticks, log, event_id, flags, error[:MAX_ERROR_CHARS]))
         elif log.close(event_id):
-            log.records.append((ticks, log, event_id, None, error[:MAX_ERROR_CHARS]))
+            log.records.append((ticks, log, event_id, flags, error[:MAX_ERROR_CHARS]))
 
     def _end_elsewhere(self, record: Record) -> None:
         _, log, event_id, _, _ = record
@@ -132,6 +184,24 @@ class PythonRecorder:
             return None
 
     # --- threads
+
+    def set_profiler(self, profiler: int) -> None:
+        """See Recorder.set_profiler."""
+        self._own_log().profiler = profiler
+
+    def profiler(self) -> int:
+        """See Recorder.profiler."""
+        return self._own_log().profiler
+
+    def set_thread_enabled(self, enabled: bool) -> bool:
+        """See Recorder.set_thread_enabled."""
+        log = self._own_log()
+        before, log.enabled = log.enabled, enabled
+        return before
+
+    def current_thread_id(self) -> int:
+        """See Recorder.current_thread_id."""
+        return self._own_log().number
 
     def _own_log(self) -> ThreadLog:
         try:
@@ -161,12 +231,16 @@ class PythonRecorder:
         self._clock = ClockMapping(*_read_clocks())
 
     def after_fork_in_child(self) -> None:
-        """Forget everything that the parent process recorded; the child records its own."""
+        """Forget everything that the parent process recorded; the child records its own, its one thread as it was set."""
+        inherited: ThreadLog | None = getattr(self._local, "log", None)
         self._start_empty()
+        if inherited is not None:
+            log = self._own_log()
+            log.profiler, log.enabled = inherited.profiler, inherited.enabled
 
     # --- draining
 
-    def drain(self, *, close_open: bool = False) -> Batch:
+    def drain(self, *, close_open: bool = False, open_ranges: bool = False) -> Batch:
         """See Recorder.drain."""
         from otel_recfn.recording.python_batch import BatchBuilder
         from otel_recfn.recording.python_pairing import Pairing
@@ -176,12 +250,15 @@ class PythonRecorder:
         builder = BatchBuilder()
         logs, dead = self._look_at_threads()
         pairing.replay(self._take_records(logs), self._clock, builder)
+        now = self._clock.to_unix_ns(Ticks(perf_counter_ns()))
         if close_open:
-            now = self._clock.to_unix_ns(Ticks(perf_counter_ns()))
             for item in pairing.close_open(now, builder):
                 item.log.ended_elsewhere.append(item.event_id)
+        closed = len(builder)
+        if open_ranges:
+            pairing.copy_open(now, builder)
         self._bury([log for log in dead if not pairing.has_open(log)], pairing)
-        return builder.seal()
+        return builder.seal(closed)
 
     def _anchor(self) -> None:
         self._clock.anchor(*_read_clocks())

@@ -73,7 +73,7 @@ def test_builder_calls_chain_and_read_back() -> None:
 
 def test_a_new_callback_needs_nothing_and_takes_every_scope() -> None:
     callback = RecordFunctionCallback(print)
-    assert not (callback.needs_inputs() or callback.needs_outputs() or callback.needs_ids())
+    assert (callback.needs_inputs(), callback.needs_outputs(), callback.needs_ids()) == (False, False, False)
     assert callback.sampling_prob() == 1.0
     assert all(callback.check_scope(scope) for scope in RecordScope)
     assert callback.end() is None

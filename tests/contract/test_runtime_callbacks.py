@@ -384,6 +384,21 @@ def step_entries() -> list[Any]:
     return list(get_step_callbacks(FUNCTION).callbacks)
 
 
+def test_after_an_interrupt_the_thread_is_observed_as_before(notes: Notes) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    add_global_callback(notes.callback())
+    for broken in (RecordFunctionCallback(interrupt), RecordFunctionCallback(None, interrupt)):
+        handle = add_global_callback(broken)
+        with pytest.raises(KeyboardInterrupt):
+            run_range("interrupted")
+        remove_callback(handle)
+        notes.clear()
+        run_range("after")
+        assert notes == pairs("after")
+
+
 def test_ranges_that_a_callback_begins_reach_no_callback_but_are_recorded(notes: Notes, capture: Capture) -> None:
     def start(fn: RecordFunction) -> None:
         run_range("inside")

@@ -118,9 +118,9 @@ class RecordFunction:
         self._fn, self._sequence_nr, self._num_inputs = fn, sequence_nr, len(inputs)
         if self.name() == PARAM_COMMS_CALL_NAME:
             self._flags |= NCCL_META
-        self._begin_row(inputs)
         self._open = True
         try:
+            self._begin_row(inputs)
             self._run_starts(inputs, kwinputs or {})
         except BaseException as interrupt:  # the program never comes to its own end() now
             self.end(error_text(interrupt))
@@ -317,7 +317,7 @@ class RecordFunction:
         try:
             for pair in self._step.callbacks:
                 # A callback that is interrupted has not started: it gets no end.
-                self._contexts.append(_run(pair, pair.start, self) if pair.start is not None else None)
+                self._contexts.append(_run(pair, pair.start, self))
         finally:
             state.in_callback = outer
             self._inputs = self._kwinputs = None
@@ -326,14 +326,14 @@ class RecordFunction:
         interrupt: BaseException | None = None
         state = thread_locals.current()
         outer, state.in_callback = state.in_callback, True
-        for pair, context in zip(self._step.callbacks, self._contexts, strict=False):
-            if pair.end is None:
-                continue
-            try:
-                _run(pair, pair.end, self, context)
-            except BaseException as error:  # the others started, so they end
-                interrupt = interrupt or error
-        state.in_callback = outer
+        try:
+            for pair, context in zip(self._step.callbacks, self._contexts, strict=False):
+                try:
+                    _run(pair, pair.end, self, context)
+                except BaseException as error:  # the others started, so they end
+                    interrupt = interrupt or error
+        finally:
+            state.in_callback = outer
         if interrupt is not None:
             raise interrupt
 
@@ -372,8 +372,8 @@ def _record_range(name: str, flags: int) -> RangeHandle:
     return RecordedRange(recorder, event_id) if event_id else NOT_RECORDED
 
 
-def _run(pair: StartEndPair, function: Callable[..., Any], *arguments: Any) -> Any:
-    if callbacks.has_failed(pair.handle):
+def _run(pair: StartEndPair, function: Callable[..., Any] | None, *arguments: Any) -> Any:
+    if function is None or callbacks.has_failed(pair.handle):
         return None
     try:
         return function(*arguments)

@@ -12,6 +12,7 @@ from otel_recfn.version import __version__
 if TYPE_CHECKING:
     from otel_recfn.instrumentor import OtelRecordFunctionInstrumentor
     from otel_recfn.model.scope import RecordScope
+    from otel_recfn.profiling import profile
     from otel_recfn.sinks.in_memory import InMemorySink
 
     record_function: type[Any]
@@ -20,9 +21,10 @@ _HOMES = {
     "InMemorySink": "otel_recfn.sinks.in_memory",
     "OtelRecordFunctionInstrumentor": "otel_recfn.instrumentor",
     "RecordScope": "otel_recfn.model.scope",
+    "profile": "otel_recfn.profiling",
 }
 
-__all__ = ["InMemorySink", "OtelRecordFunctionInstrumentor", "RecordScope", "__version__", "record_function"]
+__all__ = ["InMemorySink", "OtelRecordFunctionInstrumentor", "RecordScope", "__version__", "profile", "record_function"]
 
 
 def __getattr__(name: str) -> Any:

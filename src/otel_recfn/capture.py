@@ -12,27 +12,26 @@ from functools import partial
 from typing import TypeVar
 
 from otel_recfn.model.batch import Batch
+from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
 from otel_recfn.sinks.protocol import Sink
+from otel_recfn.transforms.selection import Selected, Selection
 
 log = logging.getLogger("otel_recfn")
 T = TypeVar("T")
 
 
 class Capture:
-    """Scopes, extras and sinks. Used by one thread at a time (the session sees to that).
+    """What is selected, and sinks. Used by one thread at a time (the session sees to that), and for one run.
 
     Args:
-        scopes: a bit per RecordScope.
-        record_shapes: record shapes and dtypes of operators' inputs.
-        modules: record nn.Module calls and optimizer steps.
-        buffer_bytes: bound of each recording thread's buffer.
+        selected: scopes, extras and sources.
         sinks: receive every sealed batch, in this order.
+        buffer_bytes: bound of each recording thread's buffer.
     """
 
-    def __init__(self, *, scopes: int, record_shapes: bool, modules: bool, buffer_bytes: int, sinks: Iterable[Sink]) -> None:
-        self.scopes = scopes
-        self.record_shapes = record_shapes
-        self.modules = modules
+    def __init__(self, selected: Selected, sinks: Iterable[Sink], *, buffer_bytes: int = DEFAULT_BUFFER_BYTES) -> None:
+        self.selected = selected
+        self.selection = Selection(selected)
         self.buffer_bytes = buffer_bytes
         self._sinks = list(sinks)
         self._removed: dict[str, dict[str, int]] = {}
@@ -69,6 +68,7 @@ class Capture:
 
     def after_fork_in_child(self) -> None:
         """Go on with the sinks that are fit for a forked child; counts begin anew."""
+        self.selection = Selection(self.selected)
         inherited, self._sinks, self._removed, self.rows = self._sinks, [], {}, 0
         for sink in inherited:
             fresh = self._guarded(sink, sink.after_fork_in_child, None)

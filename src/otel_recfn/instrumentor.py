@@ -14,8 +14,9 @@ from otel_recfn.model.scope import scopes_mask
 from otel_recfn.settings import Settings
 
 if TYPE_CHECKING:
-    from otel_recfn.session import Session
+    from otel_recfn.capture import Capture
     from otel_recfn.sinks.protocol import Sink
+    from otel_recfn.transforms.selection import Selected
 
 log = logging.getLogger("otel_recfn")
 
@@ -28,7 +29,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     One per process (the class is a singleton, as every OpenTelemetry instrumentor).
     """
 
-    _session: Session | None = None
+    _capture: Capture | None = None
+    """The running one, or the last."""
 
     def instrumentation_dependencies(self) -> Collection[str]:
         """torch where it is installed; programs without it have ``record_function``."""
@@ -73,39 +75,38 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         if not settings.enabled:
             return
         from otel_recfn.capture import Capture
+        from otel_recfn.session import process_session
 
-        session = self._get_session()  # what can be refused is, before anything is opened
-        capture = Capture(
-            scopes=scopes_mask(settings.scopes),
-            record_shapes=settings.record_shapes,
-            modules=settings.modules,
-            buffer_bytes=settings.buffer_bytes,
-            sinks=[*_make_sinks(settings, tracer_provider), *further],
+        session = process_session()  # what can be refused is, before anything is opened
+        self._capture = Capture(
+            _selected(settings), [*_make_sinks(settings, tracer_provider), *further], buffer_bytes=settings.buffer_bytes
         )
-        session.start(capture)
+        session.start(self._capture)
 
     def _uninstrument(self, **kwargs: Any) -> None:
-        if self._session is not None:
-            self._session.stop(STOP_SECONDS)
+        if self._capture is not None:
+            from otel_recfn.session import process_session
+
+            process_session().stop(self._capture, STOP_SECONDS)
 
     def flush(self, timeout_s: float = 10.0) -> bool:
         """Send what was recorded to where it goes; False when ``timeout_s`` seconds aren't enough, or nothing records."""
-        return self._session is not None and self._session.flush(timeout_s)
+        if self._capture is None:
+            return False
+        from otel_recfn.session import process_session
+
+        return process_session().flush(self._capture, timeout_s)
 
     def counters(self) -> dict[str, int]:
         """``recorder.*`` (since the process began), ``rows`` and ``<sink>.*`` (since ``instrument()``).
 
         They stay readable after ``uninstrument()``, as of its end.
         """
-        return self._session.counters() if self._session is not None else {}
+        if self._capture is None:
+            return {}
+        from otel_recfn.session import process_session
 
-    def _get_session(self) -> Session:
-        if self._session is None:
-            from otel_recfn.recording.backend import recorder
-            from otel_recfn.session import Session
-
-            self._session = Session(recorder())
-        return self._session
+        return process_session().counters(self._capture)
 
 
 def _checked_provider(provider: Any) -> Any:
@@ -122,6 +123,14 @@ def _checked_sinks(sinks: Any) -> list[Sink]:
         if missing or not isinstance(getattr(sink, "name", None), str):
             raise SettingError(f"sinks={sinks!r} is not allowed; allowed: a list of sinks, as otel_recfn.sinks.protocol says")
     return given
+
+
+def _selected(settings: Settings) -> Selected:
+    from otel_recfn.model.events import Extra
+    from otel_recfn.transforms.selection import Selected
+
+    extras = Extra.SHAPES if settings.record_shapes else Extra.NONE
+    return Selected(scopes_mask(settings.scopes), extras, settings.modules)
 
 
 def _make_sinks(settings: Settings, tracer_provider: Any) -> list[Sink]:

@@ -109,3 +109,10 @@ def test_text_is_cut_at_a_character() -> None:
     assert clean_text("aä", 2) == "a"
     assert clean_text("aä", 3) == "aä"
     assert clean_text("\udcff", 3) == "\\ud"
+
+
+def test_asking_for_a_threads_id_is_not_its_first_range() -> None:
+    recorder = PythonRecorder()
+    recorder.current_thread_id()
+    recorder.start(1023, 1 << 20)
+    assert all(recorder.begin("load", 7, 1) for _ in range(3))

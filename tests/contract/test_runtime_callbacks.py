@@ -73,7 +73,7 @@ def test_builder_calls_chain_and_read_back() -> None:
 
 def test_a_new_callback_needs_nothing_and_takes_every_scope() -> None:
     callback = RecordFunctionCallback(print)
-    assert not (callback.needs_inputs() or callback.needs_outputs() or callback.needs_ids())
+    assert (callback.needs_inputs(), callback.needs_outputs(), callback.needs_ids()) == (False, False, False)
     assert callback.sampling_prob() == 1.0
     assert all(callback.check_scope(scope) for scope in RecordScope)
     assert callback.end() is None
@@ -281,7 +281,7 @@ def test_disabled_in_a_thread_neither_callbacks_nor_the_recorder_see_it(notes: N
     run_range("seen")
     capture.finish()
     assert notes == pairs("seen elsewhere", "seen")
-    assert [row.name for row in capture.rows()] == ["seen elsewhere", "seen"]
+    assert {row.name for row in capture.rows()} == {"seen elsewhere", "seen"}
 
 
 def test_guards_nest_and_restore() -> None:
@@ -382,6 +382,21 @@ def test_keyboard_interrupt_in_an_end_lets_the_other_ends_run(notes: Notes) -> N
 
 def step_entries() -> list[Any]:
     return list(get_step_callbacks(FUNCTION).callbacks)
+
+
+def test_after_an_interrupt_the_thread_is_observed_as_before(notes: Notes) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    add_global_callback(notes.callback())
+    for broken in (RecordFunctionCallback(interrupt), RecordFunctionCallback(None, interrupt)):
+        handle = add_global_callback(broken)
+        with pytest.raises(KeyboardInterrupt):
+            run_range("interrupted")
+        remove_callback(handle)
+        notes.clear()
+        run_range("after")
+        assert notes == pairs("after")
 
 
 def test_ranges_that_a_callback_begins_reach_no_callback_but_are_recorded(notes: Notes, capture: Capture) -> None:

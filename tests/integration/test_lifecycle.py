@@ -463,7 +463,7 @@ def test_a_buffer_that_is_too_small_is_counted(instrument: Callable[..., Any]) -
                 torch.relu(torch.ones(3))
 
     # One thread, so that nothing is drained in between: the drain waits for this lock.
-    with ours.instrumentor._session._draining:
+    with process_session()._draining:
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()

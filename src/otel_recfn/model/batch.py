@@ -8,7 +8,7 @@ below them is seen, so that a sink can decide on a trace before its children arr
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -196,6 +196,16 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.event_id)
+
+    def take(self, rows: NDArray[Any] | slice, **columns: Any) -> Batch:
+        """A batch of these rows with the same tables and nothing announced; all of them count as closed.
+
+        Args:
+            rows: a mask, indices or a slice.
+            columns: what to have in place of columns or tables, already of the new length.
+        """
+        taken = {name: getattr(self, name)[rows] for name in COLUMN_TYPES if name not in columns}
+        return replace(self, **{"opened": (), **taken, **columns}, closed=-1)
 
     def events(self) -> Iterator[Event]:
         """The rows, one by one, every index resolved. For reading and for tests; sinks read the columns."""

@@ -146,12 +146,15 @@ uint64_t begin_recorded(PyObject* name, uint32_t recording) {
 
 uint64_t this_thread() { return PyThread_get_thread_ident(); }
 
-bool push_entry(RecordFunctionObject& range, Entry entry) {
-  if (range.entered > 0) {
-    if (range.earlier == nullptr) range.earlier = new (std::nothrow) std::vector<Entry>;
-    if (range.earlier == nullptr) return PyErr_NoMemory(), false;
-    range.earlier->push_back(range.newest);
-  }
+[[gnu::noinline]] bool keep_earlier(RecordFunctionObject& range) {
+  if (range.earlier == nullptr) range.earlier = new (std::nothrow) std::vector<Entry>;
+  if (range.earlier == nullptr) return PyErr_NoMemory(), false;
+  range.earlier->push_back(range.newest);
+  return true;
+}
+
+bool push_entry(RecordFunctionObject& range, const Entry& entry) {
+  if (range.entered > 0 && !keep_earlier(range)) return false;
   ++range.entered;
   range.newest = entry;
   return true;
@@ -196,7 +199,7 @@ Entry take_entry(RecordFunctionObject& range) {
 // Calls `end` with the exception's text. False, with the error set, when the program was interrupted meanwhile
 // (KeyboardInterrupt); the range ends all the same.
 template <typename End>
-bool end_with_error(PyObject* exception, End end) {
+[[gnu::noinline]] bool end_with_error(PyObject* exception, End end) {
   PyObject* message = helpers.error_text != nullptr ? PyObject_CallOneArg(helpers.error_text, exception) : nullptr;
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
@@ -217,7 +220,7 @@ bool call_end(PyObject* handle, PyObject* message) {
   return result != nullptr;
 }
 
-PyObject* exit_observed(PyObject* handle, PyObject* exception) {
+[[gnu::noinline]] PyObject* exit_observed(PyObject* handle, PyObject* exception) {
   const bool ended = exception == nullptr ? call_end(handle, nullptr)
                                           : end_with_error(exception, [handle](PyObject* text) { return call_end(handle, text); });
   Py_DECREF(handle);

@@ -90,7 +90,7 @@ class ThreadLog:
         self.number, self._alive = number, weakref.ref(alive)
         self.ident, self.native_id, self.name = threading.get_ident(), threading.get_native_id(), ""
         self.records: deque[Record] = deque()
-        self._slots = 2 * capacity
+        self.set_capacity(capacity)
         self.stack: list[tuple[int, int]] = []
         """(event id, generation in which it may be a parent)."""
         # Bounded, because nothing keeps a host from ending one range a million times on other threads.
@@ -99,6 +99,10 @@ class ThreadLog:
         self.enabled = True
         self.profiler = 0
         self.recorded = self.dropped = self.lost_ends = 0
+
+    def set_capacity(self, capacity: int) -> None:
+        """Ranges that fit between two drains; before the first of them."""
+        self._slots = 2 * capacity
 
     @property
     def thread_is_alive(self) -> bool:

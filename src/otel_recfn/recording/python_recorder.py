@@ -138,6 +138,8 @@ class PythonRecorder:
         log = self._own_log()
         if not log.enabled:
             return 0
+        if not log.recorded:  # its thread number may have been asked for before it was known how large its buffer is to be
+            log.set_capacity(self._capacity)
         if not log.has_room(bool(flags & ASYNC)):
             log.dropped += 1
             return 0

@@ -21,6 +21,8 @@ from otel_recfn.model.errors import RecfnError
 from otel_recfn.model.events import EventFlag, EventSource, Extra
 from otel_recfn.model.interrupts import raised_by_signal_handler
 from otel_recfn.model.scope import RecordScope
+from otel_recfn.ranges.async_range import NOT_RECORDED, RecordedRange
+from otel_recfn.recording.protocol import RangeHandle
 from otel_recfn.runtime import callbacks, process_recorder, thread_locals
 from otel_recfn.runtime.input_texts import input_texts
 from otel_recfn.runtime.sampling import StartEndPair, StepCallbacks
@@ -36,7 +38,7 @@ NCCL_META, SHAPES, SOURCE = int(EventFlag.NCCL_META), int(Extra.SHAPES), int(Eve
 
 _handles = itertools.count(FIRST_HANDLE)
 _default_node_id = -1
-
+_NOTHING = {scope: StepCallbacks((), 0, scope) for scope in RecordScope}
 
 T = TypeVar("T")
 
@@ -116,9 +118,9 @@ class RecordFunction:
         self._fn, self._sequence_nr, self._num_inputs = fn, sequence_nr, len(inputs)
         if self.name() == PARAM_COMMS_CALL_NAME:
             self._flags |= NCCL_META
-        self._begin_row(inputs)
         self._open = True
         try:
+            self._begin_row(inputs)
             self._run_starts(inputs, kwinputs or {})
         except BaseException as interrupt:  # the program never comes to its own end() now
             self.end(error_text(interrupt))
@@ -133,7 +135,7 @@ class RecordFunction:
             self._run_ends()
         finally:
             process_recorder.recorder.end(self.event_id, error, self._flags)
-            self._step = self._step._replace(callbacks=())
+            self._step = _NOTHING[self._step.scope]
             self._forget()
 
     def __enter__(self) -> RecordFunction:
@@ -310,22 +312,28 @@ class RecordFunction:
 
     def _run_starts(self, inputs: Sequence[Any], kwinputs: Mapping[str, Any]) -> None:
         self._inputs, self._kwinputs = inputs, kwinputs
+        state = thread_locals.current()
+        outer, state.in_callback = state.in_callback, True
         try:
             for pair in self._step.callbacks:
                 # A callback that is interrupted has not started: it gets no end.
-                self._contexts.append(_run(pair, pair.start, self) if pair.start is not None else None)
+                self._contexts.append(_run(pair, pair.start, self))
         finally:
+            state.in_callback = outer
             self._inputs = self._kwinputs = None
 
     def _run_ends(self) -> None:
         interrupt: BaseException | None = None
-        for pair, context in zip(self._step.callbacks, self._contexts, strict=False):
-            if pair.end is None:
-                continue
-            try:
-                _run(pair, pair.end, self, context)
-            except BaseException as error:  # the others started, so they end
-                interrupt = interrupt or error
+        state = thread_locals.current()
+        outer, state.in_callback = state.in_callback, True
+        try:
+            for pair, context in zip(self._step.callbacks, self._contexts, strict=False):
+                try:
+                    _run(pair, pair.end, self, context)
+                except BaseException as error:  # the others started, so they end
+                    interrupt = interrupt or error
+        finally:
+            state.in_callback = outer
         if interrupt is not None:
             raise interrupt
 
@@ -344,22 +352,31 @@ class RecordFunction:
         return values
 
 
-def observe_range(name: str, args: str | None, flags: int) -> RecordFunction:
+def observe_range(name: str, args: str | None, flags: int) -> RangeHandle:
     """A ``record_function`` begins: what it was given is its only input. See Recorder.set_range_observer."""
-    range_ = RecordFunction(RecordScope.USER_SCOPE)
-    if not range_._step.callbacks:
-        callbacks.watch_ranges()  # whoever wanted ranges may be gone, with its thread
+    step = get_step_callbacks(RecordScope.USER_SCOPE)
+    if not step.callbacks:
+        return _record_range(name, flags)
+    range_ = RecordFunction(step)
     range_._flags = flags
     range_.before(name, (args,) if args is not None and range_.needs_inputs() else ())
     return range_
 
 
-def _run(pair: StartEndPair, function: Callable[..., Any], *arguments: Any) -> Any:
-    if callbacks.has_failed(pair.handle):
+def _record_range(name: str, flags: int) -> RangeHandle:
+    """No callback wants this one."""
+    if not callbacks.global_entries():
+        callbacks.watch_ranges()  # whoever wanted ranges may be gone, with its thread
+    recorder = process_recorder.recorder
+    event_id = recorder.begin(name, RecordScope.USER_SCOPE, SOURCE, "", flags)
+    return RecordedRange(recorder, event_id) if event_id else NOT_RECORDED
+
+
+def _run(pair: StartEndPair, function: Callable[..., Any] | None, *arguments: Any) -> Any:
+    if function is None or callbacks.has_failed(pair.handle):
         return None
     try:
-        with thread_locals.RunningCallback():
-            return function(*arguments)
+        return function(*arguments)
     except Exception as error:
         if raised_by_signal_handler(error):
             raise

@@ -27,7 +27,7 @@ from otel_recfn.model.events import EventFlag
 from otel_recfn.sinks.chrome_encoder import encode_events, encode_flows, trace_tid
 from otel_recfn.sinks.gzip_stream import GzipStream
 from otel_recfn.sinks.whole_file import FileInUseError, WholeFile
-from otel_recfn.transforms import ForwardBackwardLinks, Links
+from otel_recfn.transforms.links import ForwardBackwardLinks, Links
 
 log = logging.getLogger("otel_recfn")
 

@@ -34,7 +34,7 @@ from otel_recfn.sinks.provider import SAMPLED, ProviderResolver, SpanTarget
 from otel_recfn.sinks.span_ids import span_id
 from otel_recfn.sinks.span_mapping import SpanMapper
 from otel_recfn.sinks.step_traces import StepTraces
-from otel_recfn.transforms import ForwardBackwardLinks, ForwardRange
+from otel_recfn.transforms.links import ForwardBackwardLinks, ForwardRange
 
 CHUNK_TIMEOUT_S = 30.0
 _OTHER_KIND, _SUPPRESSED, _UNSAMPLED, _IN_SPAN, _ROOTLESS = range(5)

@@ -1,4 +1,4 @@
-"""Named functions over sealed batches, shared by the sinks.
+"""From a backward range to its forward range, across batches.
 
 Forward and backward: autograd gives each graph node a sequence number that counts up in the thread that makes it, and the
 operators running at that moment carry the number too. The node's backward range carries it again, with the logical id of the

@@ -1,0 +1,172 @@
+"""``with profile() as prof:`` - a capture of its own, kept in memory, with the questions one asks a profile."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from otel_recfn.capture import Capture
+from otel_recfn.model.batch import Batch, Event
+from otel_recfn.model.errors import RecfnError, SettingError
+from otel_recfn.model.events import Extra
+from otel_recfn.model.scope import RecordScope, scopes_mask
+from otel_recfn.session import process_session
+from otel_recfn.sinks.chrome_trace import ChromeTraceSink
+from otel_recfn.sinks.event_store import EventStoreSink
+from otel_recfn.store.averages import KeyAverages, key_averages
+from otel_recfn.store.event_store import EventStore
+from otel_recfn.store.self_times import self_times
+from otel_recfn.transforms.selection import Selected
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+MAX_EVENTS = 4_000_000
+STOP_SECONDS = 10.0
+SETTINGS = {
+    "record_shapes": Extra.SHAPES,
+    "with_flops": Extra.FLOPS,
+    "with_stack": Extra.STACK,
+    "profile_memory": Extra.MEMORY,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ProfiledEvent(Event):
+    """A row of a profile: the columns as attributes, and what follows from the rows together."""
+
+    self_ns: int
+    """Nanoseconds without direct children; 0 for asynchronous ranges, marks and memory."""
+
+
+class profile:
+    """Records every range of the process from ``start`` to ``stop``: all threads, beside any other capture.
+
+        with profile(record_shapes=True) as prof:
+            model(x)
+        print(prof.key_averages().table(sort_by="self_cpu_time_total", row_limit=10))
+
+    Entered again it begins anew. Ranges that are open when it begins are not in it; those that are open when it ends are, as
+    partial ones.
+
+    Args:
+        scopes: a set of RecordScope; None for all.
+        record_shapes: shapes and dtypes of operators' inputs.
+        with_flops: floating point operations of the operators that PyTorch counts.
+        with_stack: the Python (or TorchScript) call stack of each range but backward ones.
+        profile_memory: what PyTorch allocates and frees within operators.
+        modules: nn.Module calls and optimizer steps.
+        max_events: beyond it the oldest events are dropped and counted.
+
+    Raises:
+        SettingError: a value that isn't allowed.
+    """
+
+    def __init__(
+        self,
+        *,
+        scopes: Iterable[RecordScope] | None = None,
+        record_shapes: bool = False,
+        with_flops: bool = False,
+        with_stack: bool = False,
+        profile_memory: bool = False,
+        modules: bool = False,
+        max_events: int = MAX_EVENTS,
+    ) -> None:
+        given = {
+            "record_shapes": record_shapes,
+            "with_flops": with_flops,
+            "with_stack": with_stack,
+            "profile_memory": profile_memory,
+        }
+        _check_bools({**given, "modules": modules})
+        if not isinstance(max_events, int) or isinstance(max_events, bool) or max_events < 1:
+            raise SettingError(f"max_events={max_events!r} is not allowed; allowed: a whole number from 1")
+        extras = Extra.NONE
+        for name, wanted in given.items():
+            extras |= SETTINGS[name] if wanted else Extra.NONE
+        self._selected = Selected(scopes_mask(scopes), extras, modules)
+        self._max_events = max_events
+        self._store = EventStore(max_events)
+        self._capture: Capture | None = None
+        self._running = False
+
+    def start(self) -> None:
+        """Begin, anew if it ran before.
+
+        Raises:
+            RecfnError: it is running.
+        """
+        if self._running:
+            raise RecfnError("this profile is running already; stop it first, or make another profile(...) for a nested range")
+        self._store = EventStore(self._max_events)
+        self._capture = Capture(self._selected, [EventStoreSink(self._store)])
+        self._running = True
+        process_session().start(self._capture)
+
+    def stop(self) -> None:
+        """End; what was recorded stays readable. Nothing if it isn't running."""
+        if self._running and self._capture is not None:
+            self._running = False
+            process_session().stop(self._capture, STOP_SECONDS)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.stop()
+
+    def events(self) -> list[ProfiledEvent]:
+        """Rows with their columns as attributes, in start order. While it runs: what has ended so far."""
+        rows = self._rows()
+        own = self_times(rows).tolist()
+        columns = [item.name for item in fields(Event)]
+        found = [
+            ProfiledEvent(**{name: getattr(event, name) for name in columns}, self_ns=self_ns)
+            for event, self_ns in zip(rows.events(), own, strict=True)
+        ]
+        return sorted(found, key=lambda event: (event.start_ns, event.event_id))
+
+    def key_averages(self, *, group_by_input_shape: bool = False) -> KeyAverages:
+        """Count, total and self time per name (and, if asked for, per input shapes: needs ``record_shapes``)."""
+        return key_averages(self._rows(), group_by_input_shape=group_by_input_shape)
+
+    def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write a trace for Perfetto or chrome://tracing.
+
+        Args:
+            path: ends in ``.json`` or ``.json.gz``; an existing file is replaced.
+
+        Raises:
+            SettingError: another suffix, or the file can't be made.
+        """
+        self._look()
+        sink = ChromeTraceSink(path)
+        try:
+            for batch in self._store.batches():
+                sink.write(batch)
+        finally:
+            sink.close(STOP_SECONDS)
+
+    def counters(self) -> dict[str, int]:
+        """``recorder.*`` (since the process began), ``rows``, and ``event_store.*`` of this run."""
+        return process_session().counters(self._capture) if self._capture is not None else {}
+
+    def _rows(self) -> Batch:
+        self._look()
+        return self._store.rows()
+
+    def _look(self) -> None:
+        """Have what was recorded up to now."""
+        if self._running and self._capture is not None:
+            process_session().flush(self._capture, STOP_SECONDS)
+
+
+def _check_bools(values: dict[str, object]) -> None:
+    for name, value in values.items():
+        if not isinstance(value, bool):
+            raise SettingError(f"{name}={value!r} is not allowed; allowed: True or False")

@@ -1,0 +1,23 @@
+"""The session of the process, made by whoever needs it first."""
+
+from __future__ import annotations
+
+from otel_recfn.recording.backend import recorder
+from otel_recfn.session.session import Session
+from otel_recfn.sources.fork_safe_lock import ForkSafeLock
+
+_making = ForkSafeLock()
+_session: Session | None = None
+
+
+def process_session() -> Session:
+    """The one session: the process has one recorder.
+
+    Raises:
+        SettingError: ``OTEL_RECFN_RECORDER`` asks for a recorder that isn't there.
+    """
+    global _session
+    with _making:
+        if _session is None:
+            _session = Session(recorder())
+        return _session

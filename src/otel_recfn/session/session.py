@@ -1,0 +1,281 @@
+"""The session: wires sources and recorder to captures, and owns the drain thread, fork and exit.
+
+    first capture   recorder on ► context watcher ► drain thread ► torch observer, module hooks (when torch is imported)
+    drain           every 100 ms (20 ms while much is recorded): recorder.drain() ► each capture's view of the batch ► its sinks
+    last capture    observer off ► recorder off ► last drain, open ranges sealed as partial ► sinks closed ► hooks off
+
+The recorder records the union of what captures ask for. As long as only one capture has run, what was recorded is its view;
+``_mixed`` says that others have joined it, and views are made (``transforms/selection.py``).
+
+``_draining`` is held over every drain and its delivery, and around fork, so that a child never inherits a half-written sink.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+
+from opentelemetry import trace
+from opentelemetry.instrumentation.utils import suppress_instrumentation
+
+from otel_recfn.capture import Capture
+from otel_recfn.model.batch import Batch
+from otel_recfn.model.events import Extra
+from otel_recfn.model.scope import RecordScope
+from otel_recfn.recording.protocol import Recorder, RecorderCounters
+from otel_recfn.session.forks import finish_in_multiprocessing_child, tell_of_forks
+from otel_recfn.sources.late_torch import when_torch_is_imported
+from otel_recfn.sources.otel_context import ContextWatcher
+from otel_recfn.sources.torch_modules import ModuleRanges
+from otel_recfn.sources.torch_observer import TorchObserver
+from otel_recfn.transforms.selection import Selected, union
+
+log = logging.getLogger("otel_recfn")
+
+DRAIN_SECONDS = 0.1
+BUSY_DRAIN_SECONDS = 0.02
+BUSY_ROWS = 10_000
+EXIT_SECONDS = 5.0
+FORK_WAIT_SECONDS = 5.0
+LOSSES = ("recorder.dropped", "recorder.lost_ends", ".queue_dropped", ".abandoned", ".spans_failed", "chrome_trace.failed")
+"""Endings of the counters that say what was lost; ``recorder.*`` count since the process began."""
+
+
+class Session:
+    """Any number of captures at once. Every method may be called from any thread; none but ``start`` raises.
+
+    Args:
+        recorder: the process's recorder.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._watcher = ContextWatcher(recorder)
+        self._observer = TorchObserver(recorder)
+        self._modules = ModuleRanges(recorder, self._torch_announces_optimizer)
+        self._captures: list[Capture] = []
+        self._mixed = False
+        self._waiting_for_torch: dict[Capture, Callable[[], None]] = {}
+        self._switching = threading.RLock()
+        self._draining = threading.RLock()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._provider: object = None
+        tell_of_forks(self)
+
+    @property
+    def observer(self) -> TorchObserver:
+        """PyTorch's operators as a source."""
+        return self._observer
+
+    # --- captures
+
+    def start(self, capture: Capture) -> None:
+        """Record for ``capture``, beside the captures that are running, from now on."""
+        with self._switching:
+            if self._captures:
+                self._join(capture)
+            else:
+                self._begin(capture)
+        # Outside the lock: compiling the observer may take seconds, and nobody who forks meanwhile should wait for it.
+        self._waiting_for_torch[capture] = when_torch_is_imported(partial(self._attach_torch, capture))
+
+    def _begin(self, capture: Capture) -> None:
+        self._captures, self._mixed = [capture], capture.selected.profiler is not None
+        self._watcher.install()
+        self._record_union()
+        self._start_thread()
+        self._exit_before_the_provider()
+
+    def _join(self, capture: Capture) -> None:
+        with self._draining:
+            self._mixed = True
+            batch = self._drain()
+            if batch is not None:
+                capture.selection.begin_after(batch)
+            self._captures.append(capture)
+            self._record_union()
+
+    def stop(self, capture: Capture, timeout_s: float) -> None:
+        """End a capture: what was recorded goes to its sinks, within ``timeout_s`` seconds. Nothing if it isn't running."""
+        with self._switching:
+            if capture not in self._captures:
+                return
+            self._waiting_for_torch.pop(capture, lambda: None)()
+            deadline = time.monotonic() + timeout_s
+            if len(self._captures) == 1:
+                self._end(timeout_s)
+            else:
+                self._leave(capture, timeout_s)
+            capture.close(max(0.0, deadline - time.monotonic()))
+            self._tell_losses(capture)
+
+    def _end(self, timeout_s: float) -> None:
+        self._observer.disable()
+        self._recorder.stop()
+        self._stop_thread(timeout_s)
+        if self._draining.acquire(timeout=timeout_s):
+            try:
+                self._drain(close_open=True)
+            finally:
+                self._draining.release()
+        else:
+            log.warning("a sink has been busy for over %s s; what was recorded last is given up", timeout_s)
+        self._captures = []
+        self._modules.remove()
+        self._watcher.remove()
+        atexit.unregister(self.at_exit)
+        self._provider = None
+
+    def _leave(self, capture: Capture, timeout_s: float) -> None:
+        if not self._draining.acquire(timeout=timeout_s):
+            log.warning("a sink has been busy for over %s s; what was recorded last is given up", timeout_s)
+            self._captures.remove(capture)
+            return
+        try:
+            self._drain(leaving=capture)
+            self._captures.remove(capture)
+            self._record_union()
+            self._observe_union()
+        finally:
+            self._draining.release()
+
+    def flush(self, capture: Capture, timeout_s: float) -> bool:
+        """Drain, and flush a capture's sinks; False when ``timeout_s`` seconds were not enough, or it isn't running."""
+        deadline = time.monotonic() + timeout_s
+        if not self._draining.acquire(timeout=timeout_s):
+            return False
+        try:
+            self._drain()
+            return capture in self._captures and capture.flush(max(0.0, deadline - time.monotonic()))
+        finally:
+            self._draining.release()
+
+    def counters(self, capture: Capture) -> dict[str, int]:
+        """Counts of the recorder (of the process) and of a capture, running or not."""
+        names = RecorderCounters._fields
+        counts = {f"recorder.{name}": value for name, value in zip(names, self._recorder.counters(), strict=True)}
+        return counts | capture.counters()
+
+    def _tell_losses(self, capture: Capture) -> None:
+        counters = self.counters(capture)
+        lost = {name: count for name, count in counters.items() if name.endswith(LOSSES) and count}
+        if lost:
+            log.warning("not everything that ran was kept: %s", ", ".join(f"{name}={count}" for name, count in lost.items()))
+
+    # --- what is recorded
+
+    def _wanted(self) -> Selected:
+        return union([capture.selected for capture in self._captures])
+
+    def _record_union(self) -> None:
+        wanted = self._wanted()
+        buffer_bytes = max(capture.buffer_bytes for capture in self._captures)
+        self._recorder.start(wanted.scopes, buffer_bytes, wanted.extras)
+
+    def _observe_union(self) -> None:
+        wanted = self._wanted()
+        if self._observer.enabled:
+            self._observer.enable(bool(wanted.extras & Extra.SHAPES))
+        if not wanted.modules:
+            self._modules.remove()
+
+    def _attach_torch(self, capture: Capture) -> None:
+        observable = self._observer.prepare()
+        with self._switching:
+            if capture not in self._captures:
+                return
+            wanted = self._wanted()
+            if observable:
+                self._observer.enable(bool(wanted.extras & Extra.SHAPES))
+            if wanted.modules:
+                self._modules.install()
+
+    def _torch_announces_optimizer(self) -> bool:
+        return self._observer.enabled and bool(self._captures) and bool(self._wanted().scopes & 1 << RecordScope.USER_SCOPE)
+
+    # --- draining
+
+    def _start_thread(self) -> None:
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(self._wake,), name="otel-recfn drain", daemon=True)
+        self._thread.start()
+
+    def _stop_thread(self, timeout_s: float) -> None:
+        thread, self._thread = self._thread, None
+        self._wake.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout_s)
+
+    def _run(self, wake: threading.Event) -> None:
+        pause = DRAIN_SECONDS
+        with suppress_instrumentation():
+            while not wake.wait(pause):
+                batch = self._drain()
+                pause = BUSY_DRAIN_SECONDS if batch is not None and len(batch) > BUSY_ROWS else DRAIN_SECONDS
+                self._exit_before_the_provider()
+
+    def _drain(self, *, close_open: bool = False, leaving: Capture | None = None) -> Batch | None:
+        with self._draining:
+            if not self._captures:
+                return None
+            try:
+                batch = self._recorder.drain(close_open=close_open, open_ranges=self._mixed and not close_open)
+            except Exception:
+                log.exception("draining failed; what was recorded since the last drain may be lost")
+                return None
+            for capture in self._captures:
+                view = capture.selection.view(batch, last=capture is leaving) if self._mixed else batch
+                if len(view) or view.opened:
+                    capture.write(view)
+            return batch
+
+    # --- exit and fork
+
+    def _exit_before_the_provider(self) -> None:
+        """Exit handlers run last in, first out: ours has to be younger than the one that shuts the provider down."""
+        provider = trace.get_tracer_provider()
+        if provider is self._provider:
+            return
+        self._provider = provider
+        atexit.unregister(self.at_exit)
+        atexit.register(self.at_exit)
+
+    def at_exit(self) -> None:
+        """End every capture, within the seconds that an exit may take."""
+        deadline = time.monotonic() + EXIT_SECONDS
+        for capture in list(self._captures):
+            self.stop(capture, max(0.0, deadline - time.monotonic()))
+
+    def before_fork(self) -> None:
+        """Wait until no drain is under way, up to a limit."""
+        self._switching.acquire()
+        if not self._draining.acquire(timeout=FORK_WAIT_SECONDS):
+            log.warning("a sink took longer than %s s while the program forked", FORK_WAIT_SECONDS)
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+        _release(self._draining)
+        _release(self._switching)
+
+    def after_fork_in_child(self) -> None:
+        """Go on with an empty recorder and sinks of the child's own."""
+        self._switching, self._draining = threading.RLock(), threading.RLock()
+        self._thread = None
+        if not self._captures:
+            return
+        for capture in self._captures:
+            capture.after_fork_in_child()
+        self._start_thread()
+        finish_in_multiprocessing_child(self)
+
+
+def _release(lock: threading.RLock) -> None:
+    try:
+        lock.release()
+    except RuntimeError:  # the wait before the fork ran out: it isn't ours
+        pass

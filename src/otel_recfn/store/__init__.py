@@ -1,0 +1,1 @@
+"""Keeps sealed batches and answers questions about them."""

@@ -1,0 +1,158 @@
+"""Ranges summed up by name, as ``torch.profiler``'s ``key_averages`` does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otel_recfn.model.batch import Batch
+from otel_recfn.model.events import EventKind
+from otel_recfn.store.averages_table import Column, render
+from otel_recfn.store.self_times import allocated_bytes, self_bytes, self_times
+
+
+@dataclass(frozen=True)
+class KeyAverage:
+    """Every range of one name (and, if asked for, of the same input shapes).
+
+    Attributes:
+        key: the name.
+        input_shapes: JSON text of the shapes; empty when not grouped by them.
+        count: how many ranges.
+        cpu_time_total: microseconds from begin to end, summed.
+        self_cpu_time_total: the same without direct children.
+        cpu_memory_usage: bytes allocated less bytes freed within the ranges.
+        self_cpu_memory_usage: the same without direct children.
+        flops: floating point operations.
+    """
+
+    key: str
+    input_shapes: str
+    count: int
+    cpu_time_total: float
+    self_cpu_time_total: float
+    cpu_memory_usage: int
+    self_cpu_memory_usage: int
+    flops: int
+
+    @property
+    def cpu_time(self) -> float:
+        """Microseconds of one range, on average."""
+        return self.cpu_time_total / self.count
+
+
+class KeyAverages(Sequence[KeyAverage]):
+    """What ``profile.key_averages()`` gives: a sequence in the order in which the names first began."""
+
+    def __init__(self, averages: Sequence[KeyAverage]) -> None:
+        self._averages = list(averages)
+
+    @overload
+    def __getitem__(self, index: int) -> KeyAverage: ...
+    @overload
+    def __getitem__(self, index: slice) -> KeyAverages: ...
+    def __getitem__(self, index: int | slice) -> KeyAverage | KeyAverages:
+        return KeyAverages(self._averages[index]) if isinstance(index, slice) else self._averages[index]
+
+    def __len__(self) -> int:
+        return len(self._averages)
+
+    def __iter__(self) -> Iterator[KeyAverage]:
+        return iter(self._averages)
+
+    @property
+    def self_cpu_time_total(self) -> float:
+        """Microseconds of all ranges together, nothing counted twice."""
+        return sum(average.self_cpu_time_total for average in self._averages)
+
+    def table(self, sort_by: str | None = None, row_limit: int = 100) -> str:
+        """The averages as text.
+
+        Args:
+            sort_by: an attribute of KeyAverage, largest first (``key``: alphabetically); None leaves the order.
+            row_limit: rows shown; -1 for all.
+
+        Raises:
+            SettingError: there is no such column.
+        """
+        return render(self._averages, _columns(self._averages, self.self_cpu_time_total), sort_by, row_limit)
+
+    def __repr__(self) -> str:
+        return f"KeyAverages({self._averages!r})"
+
+
+def key_averages(rows: Batch, *, group_by_input_shape: bool = False) -> KeyAverages:
+    """The ranges of a batch by name.
+
+    Source: ``EventList.key_averages`` of torch.autograd.profiler_util.
+    """
+    ranges = np.flatnonzero(rows.kind == EventKind.RANGE)
+    ranges = ranges[np.argsort(rows.start_ns[ranges], kind="stable")]
+    shapes = rows.shapes if group_by_input_shape else np.zeros_like(rows.shapes)
+    keys = rows.name[ranges].astype(np.uint64) << np.uint64(32) | shapes[ranges]
+    distinct, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    sums = [_summed(measure[ranges], inverse, len(distinct)) for measure in _measures(rows)]
+    in_order = np.argsort(first).tolist()
+    return KeyAverages([_average(rows, ranges[first[group]], sums, group, group_by_input_shape) for group in in_order])
+
+
+def _measures(rows: Batch) -> tuple[NDArray[np.int64], ...]:
+    memory = allocated_bytes(rows)
+    durations = rows.end_ns - rows.start_ns
+    return np.ones(len(rows), np.int64), durations, self_times(rows), memory, self_bytes(rows, memory), rows.flops
+
+
+def _summed(values: NDArray[np.int64], group: NDArray[np.int64], groups: int) -> list[int]:
+    sums = np.zeros(groups, np.int64)
+    np.add.at(sums, group.reshape(-1), values)
+    found: list[int] = sums.tolist()
+    return found
+
+
+def _average(rows: Batch, row: int, sums: list[list[int]], group: int, with_shapes: bool) -> KeyAverage:
+    count, total, own, memory, own_memory, flops = (each[group] for each in sums)
+    shapes = rows.names[rows.shapes[row]] if with_shapes else ""
+    return KeyAverage(rows.names[rows.name[row]], shapes, count, total / 1000, own / 1000, memory, own_memory, flops)
+
+
+def _columns(averages: Sequence[KeyAverage], whole: float) -> list[Column[KeyAverage]]:
+    columns: list[Column[KeyAverage]] = [
+        Column("Name", "key", lambda one: one.key),
+        Column(
+            "Self CPU %", "self_cpu_time_total", lambda one: f"{100 * one.self_cpu_time_total / whole if whole else 0:.2f}%"
+        ),
+        Column("Self CPU", "self_cpu_time_total", lambda one: _time(one.self_cpu_time_total)),
+        Column("CPU total", "cpu_time_total", lambda one: _time(one.cpu_time_total)),
+        Column("CPU time avg", "cpu_time", lambda one: _time(one.cpu_time)),
+        Column("# of Calls", "count", lambda one: str(one.count)),
+    ]
+    if any(one.cpu_memory_usage for one in averages):
+        columns.append(Column("Memory", "cpu_memory_usage", lambda one: _memory(one.cpu_memory_usage)))
+        columns.append(Column("Self Memory", "self_cpu_memory_usage", lambda one: _memory(one.self_cpu_memory_usage)))
+    if any(one.flops for one in averages):
+        columns.append(Column("FLOPs", "flops", lambda one: f"{one.flops:,}"))
+    if any(one.input_shapes for one in averages):
+        columns.append(Column("Input Shapes", "input_shapes", lambda one: one.input_shapes))
+    return columns
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{100 * part / whole if whole else 0:.2f}%"
+
+
+def _time(microseconds: float) -> str:
+    for unit, name in ((1e6, "s"), (1e3, "ms")):
+        if microseconds >= unit:
+            return f"{microseconds / unit:.3f}{name}"
+    return f"{microseconds:.3f}us"
+
+
+def _memory(nbytes: int) -> str:
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if abs(nbytes) >= unit:
+            return f"{nbytes / unit:.2f} {name}"
+    return f"{nbytes} B"

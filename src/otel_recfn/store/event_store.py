@@ -1,0 +1,75 @@
+"""Sealed batches in memory, bounded. Batches are kept as they come, which costs a drain next to nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Mapping
+
+from otel_recfn.model.batch import Batch, Event
+from otel_recfn.store.merging import merged
+
+
+class EventStore:
+    """The newest rows of a capture. Methods may be called from any thread.
+
+    Args:
+        max_events: beyond it the oldest rows are dropped and counted. A row takes about 200 bytes.
+    """
+
+    def __init__(self, max_events: int) -> None:
+        self._max_events = max_events
+        self._batches: deque[Batch] = deque()
+        self._kept = self._rows = self._dropped = self._cleared = 0
+        self._lock = threading.Lock()
+
+    def append(self, batch: Batch) -> None:
+        """Keep a batch."""
+        if not len(batch):
+            return
+        with self._lock:
+            self._batches.append(batch)
+            self._rows += len(batch)
+            self._kept += len(batch)
+            self._drop_oldest()
+
+    def batches(self) -> list[Batch]:
+        """What is kept, in the order in which it came."""
+        with self._lock:
+            return list(self._batches)
+
+    def rows(self) -> Batch:
+        """What is kept as one batch, in the order in which it came."""
+        return merged(self.batches())
+
+    def events(self) -> list[Event]:
+        """What is kept, by start; of two that start at once, the one that began first."""
+        found = [event for batch in self.batches() for event in batch.events()]
+        return sorted(found, key=lambda event: (event.start_ns, event.event_id))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._batches.clear()
+            self._cleared += self._kept
+            self._kept = 0
+
+    def counters(self) -> Mapping[str, int]:
+        """``rows`` = ``kept`` + ``dropped`` + ``cleared``."""
+        with self._lock:
+            return {"rows": self._rows, "kept": self._kept, "dropped": self._dropped, "cleared": self._cleared}
+
+    def start_empty(self) -> None:
+        """As it was made; also in a forked child, where another thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
+        self._batches = deque()
+        self._kept = self._rows = self._dropped = self._cleared = 0
+
+    def _drop_oldest(self) -> None:
+        while self._kept > self._max_events:
+            batch = self._batches.popleft()
+            surplus = min(self._kept - self._max_events, len(batch))
+            self._kept -= surplus
+            self._dropped += surplus
+            if surplus < len(batch):
+                self._batches.appendleft(batch.take(slice(surplus, None)))

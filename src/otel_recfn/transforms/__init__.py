@@ -1,0 +1,1 @@
+"""Functions over sealed batches, shared by captures and sinks."""

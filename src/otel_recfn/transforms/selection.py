@@ -1,0 +1,141 @@
+"""A capture's view of what was recorded for several captures at once.
+
+The recorder records what any capture asked for. A capture sees the ranges that began after it did, of its scopes, with the
+extras it asked for; of its profiler run alone, if it has one. What it doesn't see is cut out of the tree: a range's parent
+becomes the nearest ancestor that the capture sees.
+
+A parent ends after its children, so a batch holds all that a row's ancestors can be: rows that closed with it, and copies of
+the ranges that are open still (``Batch.closed``). Only an asynchronous parent may have gone before; its name stays as it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otel_recfn.model.batch import Batch, Opened
+from otel_recfn.model.events import EventKind, EventSource, Extra
+from otel_recfn.model.scope import ALL_SCOPES_MASK, NUM_SCOPES
+
+Mask = NDArray[np.bool_]
+Ids = NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Selected:
+    """What a capture asks for.
+
+    Attributes:
+        scopes: a bit per RecordScope.
+        extras: what is recorded at a price.
+        modules: nn.Module calls and optimizer steps, whatever their scope.
+        profiler: rows of this profiler run alone; None for rows of any, but no run's marks.
+    """
+
+    scopes: int = ALL_SCOPES_MASK
+    extras: Extra = Extra.NONE
+    modules: bool = False
+    profiler: int | None = None
+
+
+def union(wanted: list[Selected]) -> Selected:
+    """The least that has all of what is wanted."""
+    scopes, extras = 0, Extra.NONE
+    for each in wanted:
+        scopes, extras = scopes | each.scopes, extras | each.extras
+    return Selected(scopes, extras, any(each.modules for each in wanted), None)
+
+
+class Selection:
+    """Makes views, batch by batch. A view's batch announces what is top-level in the view."""
+
+    def __init__(self, selected: Selected) -> None:
+        self._selected = selected
+        self._earlier: Ids = np.zeros(0, np.uint64)
+        """Ranges that were open when the capture began."""
+        self._announced: set[int] = set()
+
+    def begin_after(self, batch: Batch) -> None:
+        """The capture begins now: ranges that are open in this batch are not its own."""
+        self._earlier = batch.event_id[batch.closed :]
+
+    def view(self, batch: Batch, *, last: bool = False) -> Batch:
+        """What the capture sees of a batch that was drained with its open ranges.
+
+        Args:
+            batch: drained with ``open_ranges``.
+            last: the capture ends with it: copies of open ranges are rows of the view, as partial ones.
+        """
+        seen = self._seen(batch)
+        parent = _nearest_seen(batch, seen)
+        root = _roots(batch.event_id, parent)
+        opened = self._announce(batch, seen & (parent == 0) & (batch.kind == EventKind.RANGE))
+        rows = seen.copy()
+        if not last:
+            rows[batch.closed :] = False
+        self._earlier = self._earlier[~np.isin(self._earlier, batch.event_id[: batch.closed])]
+        return batch.take(rows, parent=parent[rows], root=root[rows], opened=opened, **self._without_extras(batch, rows))
+
+    def _seen(self, batch: Batch) -> Mask:
+        wanted = self._selected
+        scopes = np.array([wanted.scopes >> scope & 1 for scope in range(NUM_SCOPES)], np.bool_)
+        in_scope = np.where(batch.source == EventSource.MODULE, wanted.modules, scopes[batch.scope])
+        own_run = batch.profiler == (wanted.profiler or 0)
+        memory = bool(wanted.extras & Extra.MEMORY)
+        seen = np.where(batch.kind == EventKind.MARK, own_run, np.where(batch.kind == EventKind.MEMORY, memory, in_scope))
+        if wanted.profiler is not None:
+            seen &= own_run
+        if len(self._earlier):
+            seen &= ~np.isin(batch.event_id, self._earlier)
+        return np.asarray(seen, np.bool_)
+
+    def _announce(self, batch: Batch, top_level: Mask) -> tuple[Opened, ...]:
+        rows = [row for row in np.flatnonzero(top_level).tolist() if int(batch.event_id[row]) not in self._announced]
+        rows.sort(key=lambda row: (int(batch.start_ns[row]), int(batch.event_id[row])))
+        self._announced.update(batch.event_id[rows].tolist())
+        self._announced.difference_update(batch.event_id[: batch.closed].tolist())
+        return tuple(_opened(batch, row) for row in rows)
+
+    def _without_extras(self, batch: Batch, rows: Mask) -> dict[str, Any]:
+        unwanted = {Extra.SHAPES: ("shapes", "dtypes"), Extra.FLOPS: ("flops",), Extra.STACK: ("stack",)}
+        names = [name for extra, columns in unwanted.items() if not self._selected.extras & extra for name in columns]
+        return {name: np.zeros(int(rows.sum()), getattr(batch, name).dtype) for name in names}
+
+
+def _nearest_seen(batch: Batch, seen: Mask) -> Ids:
+    """Each row's parent, or the nearest ancestor that is seen where the parent isn't."""
+    hidden = np.flatnonzero(~seen)
+    order = hidden[np.argsort(batch.event_id[hidden])]
+    return _followed(batch.parent.copy(), batch.event_id[order], batch.parent[order])
+
+
+def _roots(event_id: Ids, parent: Ids) -> Ids:
+    """Each row's outermost ancestor, itself where it has no parent."""
+    nested = np.flatnonzero(parent != 0)
+    order = nested[np.argsort(event_id[nested])]
+    return _followed(np.where(parent == 0, event_id, parent), event_id[order], parent[order])
+
+
+def _followed(ids: Ids, known: Ids, leads_to: Ids) -> Ids:
+    """Every id replaced by what it leads to, as long as it is among the known ones (sorted)."""
+    rows = np.arange(len(ids)) if len(known) else np.zeros(0, np.int64)
+    while len(rows):
+        place = np.minimum(np.searchsorted(known, ids[rows]), len(known) - 1)
+        found = known[place] == ids[rows]
+        rows, place = rows[found], place[found]
+        ids[rows] = leads_to[place]
+    return ids
+
+
+def _opened(batch: Batch, row: int) -> Opened:
+    return Opened(
+        event_id=int(batch.event_id[row]),
+        name=batch.names[batch.name[row]],
+        source=int(batch.source[row]),
+        start_ns=int(batch.start_ns[row]),
+        thread=int(batch.thread[row]),
+        context=int(batch.context[row]),
+    )

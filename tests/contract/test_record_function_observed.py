@@ -1,0 +1,17 @@
+"""The tests of ``record_function`` once more while a Python callback observes: its ranges go through RecordFunction."""
+
+from __future__ import annotations
+
+import pytest
+from runtime_helpers import Notes
+from test_record_function import *  # noqa: F403
+from test_record_function_async import *  # noqa: F403
+
+from otel_recfn.recording.protocol import Recorder
+from otel_recfn.runtime.callbacks import add_global_callback
+
+
+@pytest.fixture(autouse=True)
+def observed(runtime: Recorder) -> None:
+    """What is recorded stays the same."""
+    add_global_callback(Notes().callback())

@@ -1,0 +1,173 @@
+"""Any number of captures at once, each with its own view of the one recorder."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from otel_recfn.capture import Capture
+from otel_recfn.model.events import EventFlag, EventSource
+from otel_recfn.model.scope import RecordScope
+from otel_recfn.recording.protocol import Recorder
+from otel_recfn.session import Session
+from otel_recfn.sinks.in_memory import InMemorySink
+from otel_recfn.transforms.selection import Selected
+
+FUNCTION, USER = RecordScope.FUNCTION, RecordScope.USER_SCOPE
+TIMEOUT_S = 10.0
+
+
+class Running:
+    """A capture that runs, and what it saw."""
+
+    def __init__(self, session: Session, selected: Selected) -> None:
+        self.sink = InMemorySink()
+        self.session, self.capture = session, Capture(selected, [self.sink])
+        session.start(self.capture)
+
+    def stop(self) -> Running:
+        self.session.stop(self.capture, TIMEOUT_S)
+        return self
+
+    def names(self) -> list[str]:
+        return [event.name for event in self.sink.events()]
+
+
+@pytest.fixture
+def session(recorder: Recorder) -> Iterator[Session]:
+    session = Session(recorder)
+    yield session
+    session.at_exit()
+
+
+def ranges(recorder: Recorder, *names: str, scope: RecordScope = USER) -> None:
+    for name in names:
+        recorder.end(recorder.begin(name, scope, EventSource.RECORD_FUNCTION))
+
+
+def test_each_capture_sees_what_began_and_ended_while_it_ran(recorder: Recorder, session: Session) -> None:
+    first = Running(session, Selected())
+    ranges(recorder, "before")
+    second = Running(session, Selected())
+    ranges(recorder, "both")
+    first.stop()
+    ranges(recorder, "after")
+    second.stop()
+    ranges(recorder, "nobody")
+    assert first.names() == ["before", "both"]
+    assert second.names() == ["both", "after"]
+    assert not recorder.recording
+
+
+def test_captures_have_scopes_of_their_own(recorder: Recorder, session: Session) -> None:
+    functions = Running(session, Selected(scopes=1 << FUNCTION))
+    users = Running(session, Selected(scopes=1 << USER))
+    outer = recorder.begin("outer", USER, EventSource.RECORD_FUNCTION)
+    ranges(recorder, "inner", scope=FUNCTION)
+    recorder.end(outer)
+    users.stop()
+    ranges(recorder, "nobody's")
+    functions.stop()
+    assert functions.names() == ["inner"]
+    assert functions.sink.events()[0].parent == 0
+    assert users.names() == ["outer"]
+
+
+def test_the_same_range_has_the_same_id_in_every_capture(recorder: Recorder, session: Session) -> None:
+    captures = [Running(session, Selected()) for _ in range(3)]
+    ranges(recorder, "one", "two")
+    seen = [[(event.event_id, event.name) for event in each.stop().sink.events()] for each in captures]
+    assert seen[0] == seen[1] == seen[2]
+    assert len(seen[0]) == 2
+
+
+def test_a_range_that_is_open_when_a_capture_ends_is_partial_there_and_whole_elsewhere(
+    recorder: Recorder, session: Session
+) -> None:
+    lasting, ending = Running(session, Selected()), Running(session, Selected())
+    event_id = recorder.begin("open", USER, EventSource.RECORD_FUNCTION)
+    ending.stop()
+    recorder.end(event_id)
+    lasting.stop()
+    (partial,), (whole,) = ending.sink.events(), lasting.sink.events()
+    assert (partial.event_id, whole.event_id) == (event_id, event_id)
+    assert partial.flags & EventFlag.PARTIAL
+    assert not whole.flags & EventFlag.PARTIAL
+    assert partial.end_ns <= whole.end_ns
+
+
+def test_a_range_that_was_open_when_a_capture_began_is_not_in_it(recorder: Recorder, session: Session) -> None:
+    first = Running(session, Selected())
+    outer = recorder.begin("outer", USER, EventSource.RECORD_FUNCTION)
+    second = Running(session, Selected())
+    ranges(recorder, "inner")
+    recorder.end(outer)
+    assert first.stop().names() == ["outer", "inner"]
+    (inner,) = second.stop().sink.events()
+    assert (inner.name, inner.parent, inner.root) == ("inner", 0, inner.event_id)
+
+
+def test_flush_shows_what_has_ended(recorder: Recorder, session: Session) -> None:
+    running, other = Running(session, Selected()), Running(session, Selected())
+    ranges(recorder, "one")
+    assert session.flush(running.capture, TIMEOUT_S)
+    assert running.names() == ["one"]
+    other.stop()
+    assert not session.flush(other.capture, TIMEOUT_S)
+
+
+def test_stopping_twice_changes_nothing(recorder: Recorder, session: Session) -> None:
+    running = Running(session, Selected())
+    running.stop()
+    running.stop()
+    assert running.names() == []
+
+
+def test_captures_come_and_go_while_threads_record(recorder: Recorder, session: Session) -> None:
+    lasting, done = Running(session, Selected()), threading.Event()
+
+    def work() -> None:
+        while not done.is_set():
+            outer = recorder.begin("outer", USER, EventSource.RECORD_FUNCTION)
+            ranges(recorder, "inner", scope=FUNCTION)
+            recorder.end(outer)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    seen = []
+    for _ in range(30):
+        passing = Running(session, Selected(scopes=1 << FUNCTION))
+        session.flush(passing.capture, TIMEOUT_S)
+        seen.append(passing.stop())
+    done.set()
+    for thread in threads:
+        thread.join()
+    everything = {event.event_id: event for event in lasting.stop().sink.events()}
+    assert {event.name for event in everything.values()} == {"outer", "inner"}
+    for each in seen:
+        for event in each.sink.events():
+            assert (event.name, event.parent) == ("inner", 0)
+    assert all(everything[event.parent].name == "outer" for event in everything.values() if event.name == "inner")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_goes_on_with_empty_captures(recorder: Recorder, session: Session) -> None:
+    first, second = Running(session, Selected()), Running(session, Selected())
+    ranges(recorder, "parent's")
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        ranges(recorder, "child's")
+        session.flush(second.capture, TIMEOUT_S)
+        sink = second.capture._sinks[0]
+        os.write(write, repr([event.name for event in sink.events()]).encode())  # type: ignore[attr-defined]
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        assert pipe.read() == '["child\'s"]'
+    assert first.stop().names() == second.stop().names() == ["parent's"]

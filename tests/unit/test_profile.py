@@ -1,0 +1,180 @@
+"""profile(...): a capture of its own, with the questions one asks a profile."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, RecordScope, profile, record_function
+from otel_recfn.model.errors import RecfnError, SettingError
+from otel_recfn.model.events import EventFlag
+
+
+def names(prof: profile) -> list[str]:
+    return [event.name for event in prof.events()]
+
+
+def test_events_are_the_ranges_in_start_order_with_parents_and_self_times() -> None:
+    with profile() as prof, record_function("outer"):
+        with record_function("first"):
+            pass
+        with record_function("second"):
+            pass
+    outer, first, second = prof.events()
+    assert [event.name for event in (outer, first, second)] == ["outer", "first", "second"]
+    assert (outer.parent, first.parent, second.parent) == (0, outer.event_id, outer.event_id)
+    assert outer.self_ns == outer.duration_ns - first.duration_ns - second.duration_ns
+    assert outer.scope is RecordScope.USER_SCOPE
+
+
+def test_profiles_nest_and_overlap() -> None:
+    outer, inner = profile(), profile()
+    with outer:
+        with record_function("one"):
+            pass
+        inner.start()
+        with record_function("two"):
+            pass
+    with record_function("three"):
+        pass
+    inner.stop()
+    assert names(outer) == ["one", "two"]
+    assert names(inner) == ["two", "three"]
+
+
+def test_a_profile_beside_the_instrumentation_shares_its_event_ids() -> None:
+    sink, instrumentor = InMemorySink(), OtelRecordFunctionInstrumentor()
+    instrumentor.instrument(sinks=[sink])
+    try:
+        with record_function("before"):
+            pass
+        with profile() as prof, record_function("during"):
+            pass
+    finally:
+        instrumentor.uninstrument()
+    (during,) = prof.events()
+    assert [event.name for event in sink.events()] == ["before", "during"]
+    assert sink.events()[1].event_id == during.event_id
+
+
+def test_scopes_select() -> None:
+    with profile(scopes={RecordScope.FUNCTION}) as prof, record_function("user"):
+        pass
+    assert names(prof) == []
+
+
+def test_a_running_profile_shows_what_has_ended() -> None:
+    prof = profile()
+    with prof, record_function("open"):
+        with record_function("ended"):
+            pass
+        assert names(prof) == ["ended"]
+        assert [one.key for one in prof.key_averages()] == ["ended"]
+    assert names(prof) == ["open", "ended"]
+
+
+def test_an_open_range_is_partial_when_the_profile_ends() -> None:
+    prof = profile()
+    prof.start()
+    with record_function("open"):
+        prof.stop()
+    (event,) = prof.events()
+    assert event.flags & EventFlag.PARTIAL
+
+
+def test_entered_again_it_begins_anew() -> None:
+    prof = profile()
+    for name in ("first", "second"):
+        with prof, record_function(name):
+            pass
+        assert names(prof) == [name]
+
+
+def test_starting_a_running_profile_is_refused() -> None:
+    with profile() as prof, pytest.raises(RecfnError, match="stop it first"):
+        prof.start()
+
+
+@pytest.mark.parametrize("wrong", [{"record_shapes": 1}, {"max_events": 0}, {"scopes": {42}}, {"modules": None}])
+def test_wrong_settings_are_refused_by_name(wrong: dict[str, object]) -> None:
+    with pytest.raises(SettingError, match="allowed"):
+        profile(**wrong)  # type: ignore[arg-type]
+
+
+def test_all_threads_are_seen() -> None:
+    def work() -> None:
+        with record_function("elsewhere"):
+            pass
+
+    with profile() as prof:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert names(prof) == ["elsewhere"]
+
+
+def test_an_exception_passes_through_and_marks_its_range() -> None:
+    prof = profile()
+    with pytest.raises(ValueError, match="theirs"), prof, record_function("failing"):
+        raise ValueError("theirs")
+    (event,) = prof.events()
+    assert event.error == "ValueError: theirs"
+
+
+def test_the_oldest_events_are_dropped_beyond_the_limit_and_counted() -> None:
+    with profile(max_events=2) as prof:
+        for name in ("a", "b", "c"):
+            with record_function(name):
+                pass
+    assert names(prof) == ["b", "c"]
+    assert prof.counters()["event_store.dropped"] == 1
+
+
+@pytest.mark.parametrize("suffix", [".json", ".json.gz"])
+def test_the_chrome_trace_has_every_event(tmp_path: Path, suffix: str) -> None:
+    with profile() as prof, record_function("outer"), record_function("inner"):
+        pass
+    path = tmp_path / f"trace{suffix}"
+    prof.export_chrome_trace(path)
+    import gzip
+
+    data = gzip.decompress(path.read_bytes()) if suffix.endswith("gz") else path.read_bytes()
+    slices = {event["name"] for event in json.loads(data)["traceEvents"] if event["ph"] == "X"}
+    assert slices == {"outer", "inner"}
+
+
+def test_the_table_names_every_range() -> None:
+    with profile() as prof:
+        for _ in range(3):
+            with record_function("thrice"):
+                pass
+    table = prof.key_averages().table(sort_by="self_cpu_time_total", row_limit=10)
+    assert [line.split()[-1] for line in table.splitlines() if line.startswith("thrice")] == ["3"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_has_its_own_events() -> None:
+    program = """
+import os
+from otel_recfn import profile, record_function
+with profile() as prof:
+    with record_function("parent"): pass
+    child = os.fork()
+    with record_function("child" if child == 0 else "parent again"): pass
+if child: os.waitpid(child, 0)
+print([event.name for event in prof.events()], flush=True)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert sorted(done.stdout.splitlines()) == ["['child']", "['parent', 'parent again']"]
+
+
+def test_a_program_may_exit_while_a_profile_runs() -> None:
+    program = "from otel_recfn import profile, record_function; p = profile(); p.start(); record_function('x').__enter__()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stderr == ""

@@ -1,0 +1,184 @@
+"""A capture's view: what it asked for, since it began, with the tree closed over what it doesn't see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batches import BASE_NS, MAIN_THREAD, context, make_batch
+from otel_recfn.model.batch import Batch, Event
+from otel_recfn.model.events import EventFlag, EventKind, EventSource, Extra, make_event_id
+from otel_recfn.model.scope import RecordScope
+from otel_recfn.transforms.selection import Selected, Selection, union
+
+FUNCTION, BACKWARD, USER = 1 << RecordScope.FUNCTION, 1 << RecordScope.BACKWARD_FUNCTION, 1 << RecordScope.USER_SCOPE
+
+
+@dataclass
+class OneThread:
+    """A recorder of one thread that drains as the real ones do, with copies of what is open."""
+
+    now: int = 0
+    begun: int = 0
+
+    def __post_init__(self) -> None:
+        self.open: list[dict[str, Any]] = []
+        self.closed: list[dict[str, Any]] = []
+
+    def begin(self, scope: RecordScope = RecordScope.FUNCTION, **columns: Any) -> int:
+        self.begun, self.now = self.begun + 1, self.now + 1
+        event_id = make_event_id(MAIN_THREAD.number, self.begun)
+        above = self.open[-1] if self.open else None
+        parent, root = (above["event_id"], above["root"]) if above else (0, event_id)
+        row = {"event_id": event_id, "scope": scope, "start_ns": BASE_NS + self.now, "parent": parent, "root": root}
+        self.open.append({**row, **columns})
+        return event_id
+
+    def end(self) -> None:
+        self.now += 1
+        self.closed.append({**self.open.pop(), "end_ns": BASE_NS + self.now})
+
+    def point(self, kind: EventKind, **columns: Any) -> int:
+        event_id = self.begin(kind=kind, **columns)
+        self.closed.append({**self.open.pop(), "end_ns": BASE_NS + self.now})
+        return event_id
+
+    def drain(self) -> Batch:
+        copies = [{**row, "end_ns": BASE_NS + self.now, "flags": EventFlag.PARTIAL} for row in reversed(self.open)]
+        rows, self.closed = self.closed, []
+        return replace(make_batch([*rows, *copies]), closed=len(rows))
+
+
+def tree(events: Sequence[Event]) -> dict[int, int]:
+    return {event.event_id: event.parent for event in events}
+
+
+def test_ranges_of_other_scopes_are_cut_out_of_the_tree() -> None:
+    thread, view = OneThread(), Selection(Selected(scopes=FUNCTION))
+    outer = thread.begin()
+    thread.begin(RecordScope.USER_SCOPE)
+    inner = thread.begin()
+    for _ in range(3):
+        thread.end()
+    seen = view.view(thread.drain())
+    assert tree(list(seen.events())) == {inner: outer, outer: 0}
+    assert [each.event_id for each in seen.opened] == [outer]
+
+
+def test_a_range_below_an_unseen_open_one_is_announced_as_top_level_before_it_ends() -> None:
+    thread, view = OneThread(), Selection(Selected(scopes=FUNCTION))
+    thread.begin(RecordScope.USER_SCOPE, context=context(5, 6))
+    outer = thread.begin(context=context(5, 6))
+    inner = thread.begin(context=context(5, 6))
+    thread.end()
+    first = view.view(thread.drain())
+    assert [each.event_id for each in first.opened] == [outer]
+    assert first.contexts[first.opened[0].context] == context(5, 6)
+    assert [(event.event_id, event.parent, event.root) for event in first.events()] == [(inner, outer, outer)]
+    thread.end()
+    second = view.view(thread.drain())
+    assert not second.opened
+    assert tree(list(second.events())) == {outer: 0}
+
+
+def test_ranges_that_were_open_when_the_capture_began_are_not_its_own() -> None:
+    thread, view = OneThread(), Selection(Selected())
+    thread.begin()
+    view.begin_after(thread.drain())
+    inside = thread.begin()
+    thread.end()
+    thread.end()
+    after = thread.begin()
+    thread.end()
+    assert tree(list(view.view(thread.drain()).events())) == {inside: 0, after: 0}
+
+
+def test_the_last_view_has_open_ranges_as_partial_ones() -> None:
+    thread, view = OneThread(), Selection(Selected())
+    outer = thread.begin()
+    thread.point(EventKind.RANGE)
+    assert outer not in tree(list(view.view(thread.drain()).events()))
+    last = list(view.view(thread.drain(), last=True).events())
+    assert [(event.event_id, event.flags) for event in last] == [(outer, EventFlag.PARTIAL)]
+
+
+def test_module_calls_follow_their_own_setting() -> None:
+    thread = OneThread()
+    thread.begin(RecordScope.USER_SCOPE, source=EventSource.MODULE)
+    thread.end()
+    batch = thread.drain()
+    assert len(Selection(Selected(scopes=USER, modules=False)).view(batch)) == 0
+    assert len(Selection(Selected(scopes=FUNCTION, modules=True)).view(batch)) == 1
+
+
+def test_extras_that_were_not_asked_for_are_left_out() -> None:
+    thread = OneThread()
+    thread.begin(shapes="[[2]]", dtypes='["float32"]', flops=7, stack="a.py(1): f")
+    thread.end()
+    thread.point(EventKind.MEMORY, nbytes=64, device="cpu")
+    batch = thread.drain()
+    (bare,) = Selection(Selected()).view(batch).events()
+    assert (bare.shapes, bare.dtypes, bare.flops, bare.stack) == ("", "", 0, "")
+    everything = Extra.SHAPES | Extra.FLOPS | Extra.STACK | Extra.MEMORY
+    full, memory = Selection(Selected(extras=everything)).view(batch).events()
+    assert (full.shapes, full.dtypes, full.flops, full.stack) == ("[[2]]", '["float32"]', 7, "a.py(1): f")
+    assert (memory.nbytes, memory.device) == (64, "cpu")
+
+
+def test_a_profiler_run_sees_its_own_rows_and_marks_alone() -> None:
+    thread = OneThread()
+    own, other = thread.point(EventKind.RANGE, profiler=1), thread.point(EventKind.RANGE, profiler=2)
+    mark, free = thread.point(EventKind.MARK, profiler=1), thread.point(EventKind.MARK)
+    batch = thread.drain()
+    assert list(tree(list(Selection(Selected(profiler=1)).view(batch).events()))) == [own, mark]
+    assert list(tree(list(Selection(Selected()).view(batch).events()))) == [own, other, free]
+
+
+def test_the_union_has_what_each_asks_for() -> None:
+    one, two = Selected(FUNCTION, Extra.SHAPES, modules=True), Selected(USER, Extra.STACK, profiler=3)
+    assert union([one, two]) == Selected(FUNCTION | USER, Extra.SHAPES | Extra.STACK, modules=True)
+
+
+STEPS = st.lists(st.sampled_from(["F", "U", "B", "end", "drain"]), max_size=60)
+SCOPES = {"F": RecordScope.FUNCTION, "U": RecordScope.USER_SCOPE, "B": RecordScope.BACKWARD_FUNCTION}
+
+
+@given(steps=STEPS, scopes=st.sets(st.sampled_from([FUNCTION, USER, BACKWARD]), min_size=1), skipped=st.integers(0, 5))
+def test_views_are_the_tree_without_what_is_unseen(steps: list[str], scopes: set[int], skipped: int) -> None:
+    thread, mask = OneThread(), sum(scopes)
+    view = Selection(Selected(scopes=mask))
+    for _ in range(skipped):
+        thread.begin()
+    view.begin_after(thread.drain())
+    begun: dict[int, tuple[int, RecordScope]] = {}
+    views = []
+    for step in [*steps, *["end"] * 70]:
+        if step == "drain":
+            views.append(view.view(thread.drain()))
+        elif step == "end":
+            if thread.open:
+                thread.end()
+        else:
+            begun[thread.begin(SCOPES[step])] = (0, SCOPES[step])
+            begun[thread.open[-1]["event_id"]] = (thread.open[-1]["parent"], SCOPES[step])
+    views.append(view.view(thread.drain()))
+
+    def seen(event_id: int) -> bool:
+        return event_id in begun and bool(mask >> begun[event_id][1] & 1)
+
+    def ancestor(event_id: int) -> int:
+        parent = begun[event_id][0]
+        return parent if not parent or seen(parent) else ancestor(parent) if parent in begun else 0
+
+    expected = {event_id: ancestor(event_id) for event_id in begun if seen(event_id)}
+    assert tree([event for each in views for event in each.events()]) == expected
+    announced = [each.event_id for batch in views for each in batch.opened]
+    assert sorted(announced) == sorted(event_id for event_id, parent in expected.items() if not parent)
+    told: set[int] = set()
+    for batch in views:
+        told.update(each.event_id for each in batch.opened)
+        assert {event.root for event in batch.events()} <= told

@@ -38,6 +38,15 @@ class EventStore:
         with self._lock:
             return list(self._batches)
 
+    def take(self) -> list[Batch]:
+        """What is kept, in the order in which it came; from here on it is the caller's alone."""
+        with self._lock:
+            taken = list(self._batches)
+            self._batches.clear()
+            self._cleared += self._kept
+            self._kept = 0
+            return taken
+
     def rows(self) -> Batch:
         """What is kept as one batch, in the order in which it came."""
         return merged(self.batches())
@@ -49,10 +58,7 @@ class EventStore:
 
     def clear(self) -> None:
         """Forget everything."""
-        with self._lock:
-            self._batches.clear()
-            self._cleared += self._kept
-            self._kept = 0
+        self.take()
 
     def counters(self) -> Mapping[str, int]:
         """``rows`` = ``kept`` + ``dropped`` + ``cleared``."""

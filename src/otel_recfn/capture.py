@@ -12,7 +12,6 @@ from functools import partial
 from typing import TypeVar
 
 from otel_recfn.model.batch import Batch
-from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
 from otel_recfn.sinks.protocol import Sink
 from otel_recfn.transforms.selection import Selected, Selection
 
@@ -29,7 +28,7 @@ class Capture:
         buffer_bytes: bound of each recording thread's buffer.
     """
 
-    def __init__(self, selected: Selected, sinks: Iterable[Sink], *, buffer_bytes: int = DEFAULT_BUFFER_BYTES) -> None:
+    def __init__(self, selected: Selected, sinks: Iterable[Sink], *, buffer_bytes: int) -> None:
         self.selected = selected
         self.selection = Selection(selected)
         self.buffer_bytes = buffer_bytes

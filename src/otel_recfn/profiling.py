@@ -13,6 +13,7 @@ from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.errors import RecfnError, SettingError
 from otel_recfn.model.events import Extra
 from otel_recfn.model.scope import RecordScope, scopes_mask
+from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
 from otel_recfn.session import process_session
 from otel_recfn.sinks.chrome_trace import ChromeTraceSink
 from otel_recfn.sinks.event_store import EventStoreSink
@@ -103,7 +104,7 @@ class profile:
         if self._running:
             raise RecfnError("this profile is running already; stop it first, or make another profile(...) for a nested range")
         self._store = EventStore(self._max_events)
-        self._capture = Capture(self._selected, [EventStoreSink(self._store)])
+        self._capture = Capture(self._selected, [EventStoreSink(self._store)], buffer_bytes=DEFAULT_BUFFER_BYTES)
         self._running = True
         process_session().start(self._capture)
 

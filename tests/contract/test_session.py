@@ -11,7 +11,7 @@ import pytest
 from otel_recfn.capture import Capture
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.recording.protocol import Recorder
+from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, Recorder
 from otel_recfn.session import Session
 from otel_recfn.sinks.in_memory import InMemorySink
 from otel_recfn.transforms.selection import Selected
@@ -25,7 +25,7 @@ class Running:
 
     def __init__(self, session: Session, selected: Selected) -> None:
         self.sink = InMemorySink()
-        self.session, self.capture = session, Capture(selected, [self.sink])
+        self.session, self.capture = session, Capture(selected, [self.sink], buffer_bytes=DEFAULT_BUFFER_BYTES)
         session.start(self.capture)
 
     def stop(self) -> Running:
@@ -128,22 +128,28 @@ def test_stopping_twice_changes_nothing(recorder: Recorder, session: Session) ->
 
 def test_captures_come_and_go_while_threads_record(recorder: Recorder, session: Session) -> None:
     lasting, done = Running(session, Selected()), threading.Event()
+    turns, taken = threading.Semaphore(0), threading.Semaphore(0)
 
     def work() -> None:
-        while not done.is_set():
+        while turns.acquire() and not done.is_set():
             outer = recorder.begin("outer", USER, EventSource.RECORD_FUNCTION)
             ranges(recorder, "inner", scope=FUNCTION)
             recorder.end(outer)
+            taken.release()
 
     threads = [threading.Thread(target=work) for _ in range(3)]
     for thread in threads:
         thread.start()
     seen = []
     for _ in range(30):
+        turns.release(20)
         passing = Running(session, Selected(scopes=1 << FUNCTION))
         session.flush(passing.capture, TIMEOUT_S)
         seen.append(passing.stop())
+        for _ in range(20):
+            taken.acquire()
     done.set()
+    turns.release(len(threads))
     for thread in threads:
         thread.join()
     everything = {event.event_id: event for event in lasting.stop().sink.events()}

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from otel_recfn.transforms.selection import Selected
 
 from otel_recfn import record_function
 from otel_recfn.capture import Capture
@@ -37,6 +36,7 @@ from otel_recfn.runtime.record_function import RecordFunction
 from otel_recfn.runtime.state import ThreadLocalState, ThreadLocalStateGuard
 from otel_recfn.session import process_session
 from otel_recfn.sinks.in_memory import InMemorySink
+from otel_recfn.transforms.selection import Selected
 
 CPU = ProfilerConfig(ProfilerState.CPU)
 KEEP = ProfilerDisableOptions(cleanup_tls_state=False, consolidate=True)

@@ -97,10 +97,11 @@ def write_with_twin(batches: list[Batch], path: Path) -> None:
 
 def encode_only(batches: list[Batch]) -> None:
     """The native encoder, nothing written."""
+    memory = bytearray()
     for batch in batches:
         rows = np.argsort(batch.event_id).astype(np.int64)
         for first in range(0, len(rows), chrome_trace.ROWS_AT_ONCE):
-            chrome_encoder.encode_events(batch, rows[first : first + chrome_trace.ROWS_AT_ONCE], 1, 0)
+            chrome_encoder.encode_events(batch, rows[first : first + chrome_trace.ROWS_AT_ONCE], 1, 0, memory)
 
 
 class Cost(NamedTuple):

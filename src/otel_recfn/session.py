@@ -61,6 +61,7 @@ class Session:
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._provider: object = None
+        self._drain_failed = False
         _handle_forks(self)
 
     def start(self, capture: Capture) -> None:
@@ -166,11 +167,17 @@ class Session:
             try:
                 batch = self._recorder.drain(close_open=close_open)
             except Exception:
-                log.exception("draining failed; what was recorded since the last drain may be lost")
+                self._tell_failed_drain()
                 return 0
             if len(batch) or batch.opened:
                 self._capture.write(batch)
             return len(batch)
+
+    def _tell_failed_drain(self) -> None:
+        """Once: after the first one every drain may fail."""
+        if not self._drain_failed:
+            self._drain_failed = True
+            log.exception("draining failed; what is recorded from here on may be lost, and a new process records again")
 
     def _exit_before_the_provider(self) -> None:
         """Exit handlers run last in, first out: ours has to be younger than the one that shuts the provider down."""

@@ -8,6 +8,7 @@
 #include "module.hpp"
 
 #include <cstdint>
+#include <new>
 
 namespace {
 
@@ -15,7 +16,7 @@ using recfn::ChromeEvents;
 using recfn::ChromeWriter;
 using recfn::ColumnView;
 
-constexpr size_t kFlowBytes = 320;
+constexpr size_t kFlowBytes = 384;  // of one arrow: the keys, and 20 digits for every number
 
 // What `fill` writes, without the GIL, to the start of a bytearray, which grows to `most` bytes; its size. The buffer is held so
 // that nobody else resizes it meanwhile.
@@ -40,11 +41,13 @@ PyObject* encode_events(PyObject*, PyObject* arguments) {
   PyObject* names = PyObject_GetAttrString(batch, "names");
   if (names == nullptr) return nullptr;
   PyObject* size = nullptr;
-  {
+  try {
     ChromeEvents events(names, pid, base_ns);
     if (events.read(batch, rows)) {
       size = fill_memory(memory, events.most_bytes(), [&](char* begin) { return events.encode(begin); });
     }
+  } catch (const std::bad_alloc&) {  // encoding takes no memory: the GIL is held here
+    PyErr_NoMemory();
   }
   Py_DECREF(names);
   return size;

@@ -99,12 +99,12 @@ class ChromeTraceSink:
             self._file = self._open()
 
     def write(self, batch: Batch) -> None:
-        """Append the batch's events and show them. After an OSError the file is what it was before."""
+        """Append the batch's events and show them. After an OSError or a MemoryError the file is what it was before."""
         if not len(batch) or self._closed:
             return
         try:
             self._write(batch)
-        except OSError:
+        except (OSError, MemoryError):
             self._counts["failed"] += len(batch)
             raise
 

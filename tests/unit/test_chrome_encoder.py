@@ -50,6 +50,10 @@ rows = st.fixed_dictionaries(
         "dtypes": st.one_of(st.just(""), type_lists),
         "module": any_text,
         "error": any_text,
+        "flops": signed,
+        "stack": any_text,
+        "nbytes": signed,
+        "device": any_text,
     },
 )
 
@@ -58,9 +62,16 @@ def row_numbers(batch: Batch) -> Any:
     return np.arange(len(batch), dtype=np.int64)
 
 
-def parsed(encoded: bytes) -> list[dict[str, Any]]:
-    assert encoded.isascii()
-    events: list[dict[str, Any]] = json.loads("[0" + encoded.decode() + "]", parse_float=Decimal)[1:]
+def encoded(encoder: Any, *arguments: Any) -> bytes:
+    """What an encoder writes, to memory that held something else before."""
+    memory = bytearray(b"x" * 10)
+    size = encoder(*arguments, memory)
+    return bytes(memory[:size])
+
+
+def parsed(data: bytes) -> list[dict[str, Any]]:
+    assert data.isascii()
+    events: list[dict[str, Any]] = json.loads("[0" + data.decode() + "]", parse_float=Decimal)[1:]
     return events
 
 
@@ -70,7 +81,7 @@ def encode(request: pytest.FixtureRequest) -> Any:
 
     def encode_rows(*given_rows: dict[str, Any], base_ns: int = 0) -> list[dict[str, Any]]:
         batch = make_batch(given_rows)
-        return parsed(request.param(batch, row_numbers(batch), PID, base_ns))
+        return parsed(encoded(request.param, batch, row_numbers(batch), PID, base_ns))
 
     return encode_rows
 
@@ -80,8 +91,8 @@ def encode(request: pytest.FixtureRequest) -> Any:
 def test_the_twins_write_the_same_bytes(given_rows: list[dict[str, Any]], base_ns: int) -> None:
     batch = make_batch(given_rows)
     order = row_numbers(batch)[::-1]
-    native = chrome_encoder.encode_events(batch, order, PID, base_ns)
-    assert native == encode_events_in_python(batch, order, PID, base_ns)
+    native = encoded(chrome_encoder.encode_events, batch, order, PID, base_ns)
+    assert native == encoded(encode_events_in_python, batch, order, PID, base_ns)
     parsed(native)
 
 
@@ -90,8 +101,8 @@ def test_the_twins_write_the_same_bytes(given_rows: list[dict[str, Any]], base_n
 def test_the_twins_write_the_same_arrows(ends: list[tuple[int, int, int, int]], first_id: int, base_ns: int) -> None:
     types = (np.uint64, np.int64, np.uint64, np.int64)
     columns = [np.array([end[column] for end in ends], dtype=kind) for column, kind in enumerate(types)]
-    native = chrome_encoder.encode_flows(*columns, first_id, PID, base_ns)
-    assert native == encode_flows_in_python(*columns, first_id, PID, base_ns)
+    native = encoded(chrome_encoder.encode_flows, *columns, first_id, PID, base_ns)
+    assert native == encoded(encode_flows_in_python, *columns, first_id, PID, base_ns)
     assert len(parsed(native)) == 2 * len(ends)
 
 
@@ -99,7 +110,7 @@ def test_the_twins_write_the_same_arrows(ends: list[tuple[int, int, int, int]], 
 def test_names_and_nanoseconds_come_back(name: str, start_ns: int, duration_ns: int, base_ns: int) -> None:
     batch = make_batch([{"name": name, "start_ns": start_ns, "end_ns": start_ns + duration_ns}])
     for encoder in ENCODERS:
-        [event] = parsed(encoder(batch, row_numbers(batch), PID, base_ns))
+        [event] = parsed(encoded(encoder, batch, row_numbers(batch), PID, base_ns))
         # json joins two escaped surrogates that stand side by side
         assert event["name"] == json.loads(json.dumps(name))
         assert event["ts"] * 1000 + base_ns == start_ns
@@ -117,6 +128,8 @@ def test_a_complete_event_has_the_keys_of_torch_profiler(encode: Any) -> None:
             "shapes": "[[2,3],[]]",
             "dtypes": '["float",""]',
             "module": "layers.0",
+            "flops": 12_000,
+            "stack": "train.py(7): step\ntrain.py(20): <module>",
         },
         base_ns=BASE_NS - 1_500,
     )
@@ -131,22 +144,38 @@ def test_a_complete_event_has_the_keys_of_torch_profiler(encode: Any) -> None:
         "dur": Decimal("0.500"),
     }
     assert args == {
-        "External id": 77,
         "Event id": 77,
+        "External id": 9,
         "Scope": "FUNCTION",
         "Thread id": 1,
-        "Record function id": 9,
         "Sequence number": 3,
         "Fwd thread id": 1,
         "Input Dims": [[2, 3], []],
         "Input type": ["float", ""],
         "Module": "layers.0",
+        "Flops": 12_000,
+        "Call stack": "train.py(7): step\ntrain.py(20): <module>",
     }
 
 
-def test_what_was_not_recorded_is_absent(encode: Any) -> None:
-    [event] = encode({})
-    assert set(event["args"]) == {"External id", "Event id", "Scope", "Thread id"}
+@pytest.mark.parametrize("row", [{}, {"event_id": 77, "handle": 77}])
+def test_what_was_not_recorded_or_is_said_already_is_absent(encode: Any, row: dict[str, Any]) -> None:
+    [event] = encode(row)
+    assert set(event["args"]) == {"Event id", "Scope", "Thread id"}
+
+
+@pytest.mark.parametrize("number", [0, 7, 10, 99, 12_345_678, 99_999_999, 100_000_000, 10**16 - 1, 10**16, (1 << 63) - 1])
+def test_numbers_of_every_length(encode: Any, number: int) -> None:
+    [event] = encode({"event_id": number, "flops": -number or -1})
+    assert event["args"]["Event id"] == number
+    assert event["args"]["Flops"] == (-number or -1)
+
+
+def test_a_plain_operator_takes_few_bytes() -> None:
+    start_ns = BASE_NS + 4_377_655_219_495_852
+    row = {"name": "aten::addmm", "handle": 123_456, "sequence_nr": 123, "start_ns": start_ns, "end_ns": start_ns + 12_345}
+    batch = make_batch([row])
+    assert len(encoded(ENCODERS[-1], batch, row_numbers(batch), PID, BASE_NS)) <= 220
 
 
 @pytest.mark.parametrize(
@@ -159,6 +188,7 @@ def test_what_was_not_recorded_is_absent(encode: Any) -> None:
         ({"name": "nn.Module: Linear_0", "source": EventSource.MODULE, "scope": RecordScope.USER_SCOPE}, "python_function"),
         ({"name": "Optimizer.step#SGD.step", "source": EventSource.MODULE, "scope": RecordScope.USER_SCOPE}, "user_annotation"),
         ({"kind": EventKind.MARK}, "cpu_instant_event"),
+        ({"kind": EventKind.MEMORY}, "cpu_instant_event"),
     ],
 )
 def test_categories_are_those_of_torch_profiler(encode: Any, row: dict[str, Any], category: str) -> None:
@@ -178,6 +208,13 @@ def test_an_async_range_is_no_slice(encode: Any, row: dict[str, Any]) -> None:
 def test_a_mark_is_an_instant(encode: Any) -> None:
     [event] = encode({"kind": EventKind.MARK})
     assert (event["ph"], event["s"], "dur" in event) == ("i", "t", False)
+
+
+@pytest.mark.parametrize("nbytes", [4096, -4096, 0])
+def test_a_change_of_memory_is_an_instant_as_of_torch_profiler(encode: Any, nbytes: int) -> None:
+    [event] = encode({"kind": EventKind.MEMORY, "name": "[memory]", "nbytes": nbytes, "device": "cuda:0"})
+    assert (event["ph"], event["s"], event["name"], event["cat"]) == ("i", "t", "[memory]", "cpu_instant_event")
+    assert (event["args"]["Bytes"], event["args"]["Device"]) == (nbytes, "cuda:0")
 
 
 def test_a_range_that_ends_before_it_begins_lasts_no_time(encode: Any) -> None:
@@ -201,28 +238,33 @@ class TestNativeRefuses:
     def test_rows_that_are_not_there(self) -> None:
         for row in (-1, 1):
             with pytest.raises(IndexError, match="of a batch of 1 rows"):
-                chrome_encoder.encode_events(make_batch([{}]), np.array([row]), PID, 0)
+                encoded(chrome_encoder.encode_events, make_batch([{}]), np.array([row]), PID, 0)
 
     def test_columns_of_another_type(self) -> None:
         with pytest.raises(TypeError, match="items of 4 bytes"):
-            chrome_encoder.encode_events(make_batch([{}]), np.array([0], dtype=np.int32), PID, 0)
+            encoded(chrome_encoder.encode_events, make_batch([{}]), np.array([0], dtype=np.int32), PID, 0)
 
     def test_names_and_threads_that_are_not_there(self) -> None:
         batch = make_batch([{}])
         batch.name[0] = 99
         with pytest.raises(IndexError):
-            chrome_encoder.encode_events(batch, np.array([0]), PID, 0)
+            encoded(chrome_encoder.encode_events, batch, np.array([0]), PID, 0)
         batch = make_batch([{}])
         batch.thread[0] = 99
         with pytest.raises(IndexError, match="thread index 99 of 1"):
-            chrome_encoder.encode_events(batch, np.array([0]), PID, 0)
+            encoded(chrome_encoder.encode_events, batch, np.array([0]), PID, 0)
 
     def test_arrows_of_unequal_columns(self) -> None:
         one, two = np.zeros(1, dtype=np.uint64), np.zeros(2, dtype=np.uint64)
         with pytest.raises(ValueError, match="different lengths"):
-            chrome_encoder.encode_flows(one, one.astype(np.int64), two, one.astype(np.int64), 1, PID, 0)
+            encoded(chrome_encoder.encode_flows, one, one.astype(np.int64), two, one.astype(np.int64), 1, PID, 0)
 
     def test_columns_need_not_be_contiguous(self) -> None:
         batch = make_batch([{"name": "a"}, {"name": "b"}])
         order = np.array([0, 9, 1, 9])[::2]
-        assert [event["name"] for event in parsed(chrome_encoder.encode_events(batch, order, PID, 0))] == ["a", "b"]
+        assert [event["name"] for event in parsed(encoded(chrome_encoder.encode_events, batch, order, PID, 0))] == ["a", "b"]
+
+    def test_memory_that_is_in_use(self) -> None:
+        memory = bytearray(1)
+        with memoryview(memory), pytest.raises(BufferError):
+            chrome_encoder.encode_events(make_batch([{}]), np.array([0]), PID, 0, memory)

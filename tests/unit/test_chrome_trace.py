@@ -23,6 +23,7 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import SettingError
 from otel_recfn.model.events import EventFlag, make_event_id
 from otel_recfn.model.scope import RecordScope
+from otel_recfn.sinks import whole_file
 from otel_recfn.sinks.chrome_trace import ChromeTraceSink
 
 BACKWARD = RecordScope.BACKWARD_FUNCTION
@@ -256,11 +257,16 @@ class TestFailure:
         assert [event["name"] for event in events(second.path, "X")] == ["second"]
 
 
-def test_a_file_system_without_hard_links(sink: ChromeTraceSink, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("with_links", [True, False])
+def test_a_file_system_that_cannot_exchange_names(
+    sink: ChromeTraceSink, path: Path, monkeypatch: pytest.MonkeyPatch, with_links: bool
+) -> None:
     def refuse(*_: Any) -> None:
         raise PermissionError("no links here")
 
-    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(whole_file, "_exchange", lambda *_: False)
+    if not with_links:
+        monkeypatch.setattr(os, "link", refuse)
     for count in (1, 2, 3):
         sink.write(make_batch([{}]))
         assert len(events(path, "X")) == count
@@ -312,7 +318,10 @@ def _exit_after(work: Any) -> None:
         os._exit(status)
 
 
-def test_a_kill_at_any_moment_leaves_a_whole_file(path: Path) -> None:
+@pytest.mark.parametrize("exchange", [True, False])
+def test_a_kill_at_any_moment_leaves_a_whole_file(path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool) -> None:
+    if not exchange:
+        monkeypatch.setattr(whole_file, "_exchange", lambda *_: False)
     batch = make_batch([{"name": f"op {n % 9}", "shapes": "[[2,3]]"} for n in range(300)])
     chance = random.Random(3)
     longest = 0

@@ -65,6 +65,7 @@ class Session:
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._provider: object = None
+        self._drain_failed = False
         tell_of_forks(self)
 
     @property
@@ -150,8 +151,8 @@ class Session:
         if not self._draining.acquire(timeout=timeout_s):
             return False
         try:
-            self._drain()
-            return capture in self._captures and capture.flush(max(0.0, deadline - time.monotonic()))
+            drained = self._drain() is not None
+            return drained and capture in self._captures and capture.flush(max(0.0, deadline - time.monotonic()))
         finally:
             self._draining.release()
 
@@ -226,13 +227,19 @@ class Session:
             try:
                 batch = self._recorder.drain(close_open=close_open, open_ranges=self._mixed and not close_open)
             except Exception:
-                log.exception("draining failed; what was recorded since the last drain may be lost")
+                self._tell_failed_drain()
                 return None
             for capture in self._captures:
                 view = capture.selection.view(batch, last=capture is leaving) if self._mixed else batch
                 if len(view) or view.opened:
                     capture.write(view)
             return batch
+
+    def _tell_failed_drain(self) -> None:
+        """Once: after the first one every drain may fail."""
+        if not self._drain_failed:
+            self._drain_failed = True
+            log.exception("draining failed; what is recorded from here on may be lost, and a new process records again")
 
     # --- exit and fork
 

@@ -2,7 +2,11 @@
 
 The bytes are ASCII JSON, each event preceded by a comma and a newline. A range is a complete event (``"X"``); one that may
 end on another thread, or out of turn, is a pair of nestable async events (``"b"`` and ``"e"``), so that the slices of a thread
-never overlap; a mark is an instant (``"i"``). Times are microseconds since ``base_ns`` with exactly three decimals.
+never overlap; a mark and a change of memory are instants (``"i"``). Times are microseconds since ``base_ns`` with exactly three
+decimals.
+
+Args say only what was recorded, each thing once. ``External id`` is RecordFunction's own id: what torch.profiler, its trace of
+execution (``rf_id``) and HolisticTraceAnalysis know an operator by; ``Event id`` is ours.
 """
 
 from __future__ import annotations
@@ -29,43 +33,50 @@ def trace_tid(thread: ThreadInfo) -> int:
     return thread.native_id or thread.number
 
 
-def encode_events_in_python(batch: Batch, rows: NDArray[np.int64], pid: int, base_ns: int) -> bytes:
-    """``rows`` of the batch as events, in that order."""
+def encode_events_in_python(batch: Batch, rows: NDArray[np.int64], pid: int, base_ns: int, memory: bytearray) -> int:
+    """``rows`` of the batch as events, in that order, at the start of ``memory``, which grows as needed; how many bytes."""
     chosen = replace(batch, **{column: getattr(batch, column)[rows] for column in COLUMN_TYPES}, closed=-1)
     chunks = (chunk for event in chosen.events() for chunk in _event(event, pid, base_ns))
-    return "".join(f",\n{{{chunk}}}" for chunk in chunks).encode("ascii")
+    return _filled(memory, "".join(f",\n{{{chunk}}}" for chunk in chunks))
 
 
 def encode_flows_in_python(
-    from_tid: Tids, from_ns: Times, to_tid: Tids, to_ns: Times, first_id: int, pid: int, base_ns: int
-) -> bytes:
-    """One arrow per row, from the start of a forward slice to the start of its backward slice, numbered from ``first_id``."""
+    from_tid: Tids, from_ns: Times, to_tid: Tids, to_ns: Times, first_id: int, pid: int, base_ns: int, memory: bytearray
+) -> int:
+    """One arrow per row, from the start of a forward slice to the start of its backward slice, numbered from ``first_id``;
+    where the bytes go is said as for events."""
     chunks = []
     columns = (from_tid.tolist(), from_ns.tolist(), to_tid.tolist(), to_ns.tolist())
     for number, (start_tid, start_ns, end_tid, end_ns) in enumerate(zip(*columns, strict=True), first_id):
         for phase, tid, time_ns, binding in (("s", start_tid, start_ns, ""), ("f", end_tid, end_ns, ',"bp":"e"')):
             where = f'"pid":{pid},"tid":{tid},"ts":{_microseconds(time_ns - base_ns)}'
             chunks.append(f',\n{{"ph":"{phase}","id":{number},{where},"cat":"fwdbwd","name":"fwdbwd"{binding}}}')
-    return "".join(chunks).encode("ascii")
+    return _filled(memory, "".join(chunks))
+
+
+def _filled(memory: bytearray, text: str) -> int:
+    data = text.encode("ascii")
+    memory[: len(data)] = data
+    return len(data)
 
 
 def _event(event: Event, pid: int, base_ns: int) -> Iterator[str]:
     """The one event or the two of a row, without their braces."""
-    args = ",".join(f'"{key}":{value}' for key, value in _args(event))
-    begin = _common(event, event.thread, pid, event.start_ns - base_ns)
+    start = _moment(event.thread, pid, event.start_ns - base_ns)
+    name = f'"cat":"{_category(event)}","name":{json.dumps(event.name)}'
+    args = '"args":{' + ",".join(f'"{key}":{value}' for key, value in _args(event)) + "}"
     if event.kind != EventKind.RANGE:
-        yield f'"ph":"i","s":"t",{begin},"args":{{{args}}}'
+        yield f'"ph":"i","s":"t",{start},{name},{args}'
     elif _is_async(event):
-        end = _common(event, event.end_thread, pid, max(event.start_ns, event.end_ns) - base_ns)
-        yield f'"ph":"b","id":"{event.event_id:#x}",{begin},"args":{{{args}}}'
-        yield f'"ph":"e","id":"{event.event_id:#x}",{end}'
+        end = _moment(event.end_thread, pid, max(event.start_ns, event.end_ns) - base_ns)
+        yield f'"ph":"b","id":"{event.event_id:#x}",{start},{name},{args}'
+        yield f'"ph":"e","id":"{event.event_id:#x}",{end},{name}'
     else:
-        yield f'"ph":"X",{begin},"dur":{_microseconds(max(0, event.duration_ns))},"args":{{{args}}}'
+        yield f'"ph":"X",{start},"dur":{_microseconds(max(0, event.duration_ns))},{name},{args}'
 
 
-def _common(event: Event, thread: ThreadInfo, pid: int, time_ns: int) -> str:
-    where = f'"pid":{pid},"tid":{trace_tid(thread)},"ts":{_microseconds(time_ns)}'
-    return f'"cat":"{_category(event)}","name":{json.dumps(event.name)},{where}'
+def _moment(thread: ThreadInfo, pid: int, time_ns: int) -> str:
+    return f'"pid":{pid},"tid":{trace_tid(thread)},"ts":{_microseconds(time_ns)}'
 
 
 def _category(event: Event) -> str:
@@ -82,20 +93,23 @@ def _is_async(event: Event) -> bool:
 
 
 def _args(event: Event) -> Iterator[tuple[str, object]]:
-    yield "External id", event.event_id
-    yield "Event id", event.event_id
     yield "Scope", f'"{event.scope.name}"'
     yield "Thread id", event.thread_id
     optional = (
-        ("Record function id", event.handle, 0),
+        ("Input Dims", _ascii(event.shapes), ""),
+        ("Input type", _ascii(event.dtypes), ""),
+        ("Call stack", json.dumps(event.stack), '""'),
+        ("Module", json.dumps(event.module), '""'),
+        ("Error", json.dumps(event.error), '""'),
+        ("Device", json.dumps(event.device), '""'),
+        ("Event id", event.event_id, None),
+        ("External id", event.handle, event.event_id if event.handle else 0),
         ("Sequence number", event.sequence_nr, -1),
         ("Fwd thread id", event.forward_thread_id, 0),
         ("Node id", event.node_id, -1),
         ("Debug handle", event.debug_handle, -1),
-        ("Input Dims", _ascii(event.shapes), ""),
-        ("Input type", _ascii(event.dtypes), ""),
-        ("Module", json.dumps(event.module), '""'),
-        ("Error", json.dumps(event.error), '""'),
+        ("Flops", event.flops, 0),
+        ("Bytes", event.nbytes if event.kind == EventKind.MEMORY else None, None),
     )
     yield from ((key, value) for key, value, absent in optional if value != absent)
     if event.kind == EventKind.RANGE and _is_async(event):
@@ -121,10 +135,10 @@ try:
 except ImportError:  # no compiler where this was installed
     native = None
 
-encode_events: Callable[[Batch, NDArray[np.int64], int, int], bytes]
+encode_events: Callable[[Batch, NDArray[np.int64], int, int, bytearray], int]
 encode_events = getattr(native, "encode_chrome_events", encode_events_in_python)
-"""Rows of a batch, a process id and ``base_ns`` to bytes."""
+"""As ``encode_events_in_python``."""
 
-encode_flows: Callable[[Tids, Times, Tids, Times, int, int, int], bytes]
+encode_flows: Callable[[Tids, Times, Tids, Times, int, int, int, bytearray], int]
 encode_flows = getattr(native, "encode_chrome_flows", encode_flows_in_python)
-"""Threads and times from and to, the first arrow's id, a process id and ``base_ns`` to bytes."""
+"""As ``encode_flows_in_python``."""

@@ -9,6 +9,7 @@ share their time axis.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -40,10 +41,13 @@ WINDOW_NS = 7_889_238 * 1_000_000_000
 """A quarter of the mean Gregorian year, torch.profiler's unit of ``baseTimeNanoseconds``."""
 
 
+Data = bytes | memoryview
+
+
 class _Stream(Protocol):
     """From text to the file's bytes."""
 
-    def put(self, data: bytes) -> bytes:
+    def put(self, data: Data) -> Data:
         """What follows in the file."""
 
     def settle(self) -> bytes:
@@ -54,7 +58,7 @@ class _Stream(Protocol):
 
 
 class _Plain:
-    def put(self, data: bytes) -> bytes:
+    def put(self, data: Data) -> Data:
         return data
 
     def settle(self) -> bytes:
@@ -89,17 +93,18 @@ class ChromeTraceSink:
         self._closed = False
         self._links = ForwardBackwardLinks()
         self._thread_names: dict[int, str] = {}
+        self._memory = bytearray()
         self._counts = {"events_written": 0, "flows_written": 0, "bytes_written": 0, "failed": 0}
         if create_now:
             self._file = self._open()
 
     def write(self, batch: Batch) -> None:
-        """Append the batch's events and show them. After an OSError the file is what it was before."""
+        """Append the batch's events and show them. After an OSError or a MemoryError the file is what it was before."""
         if not len(batch) or self._closed:
             return
         try:
             self._write(batch)
-        except OSError:
+        except (OSError, MemoryError):
             self._counts["failed"] += len(batch)
             raise
 
@@ -130,8 +135,8 @@ class ChromeTraceSink:
         self._pid = os.getpid()
         self._base_ns = time.time_ns() // WINDOW_NS * WINDOW_NS
         self._stream: _Stream = GzipStream(FOOTER) if self.path.suffix == ".gz" else _Plain()
-        head = self._stream.put(_header(self._base_ns) + _process_events(self._pid)) + self._stream.settle()
-        for path in (self.path, *_paths_beside(self._asked_path)):
+        head = b"".join((self._stream.put(_header(self._base_ns) + _process_events(self._pid)), self._stream.settle()))
+        for path in itertools.chain((self.path,), _paths_beside(self._asked_path)):
             try:
                 file = WholeFile(path, head, self._stream.tail())
             except FileInUseError:  # by another process; in containers, even by one of the same pid
@@ -150,22 +155,31 @@ class ChromeTraceSink:
         if self._file is None:
             self._file = self._open()
         self._file.append(self._stream.put(self._thread_events(batch)))
-        rows = np.argsort(batch.event_id).astype(np.int64)  # order of begin in each thread: a parent before its children
+        rows = np.argsort(batch.event_id, kind="stable").astype(
+            np.int64
+        )  # order of begin in each thread: a parent before its children
         for first in range(0, len(rows), ROWS_AT_ONCE):
-            events = encode_events(batch, rows[first : first + ROWS_AT_ONCE], self._pid, self._base_ns)
-            self._file.append(self._stream.put(events))
+            chosen = rows[first : first + ROWS_AT_ONCE]
+            self._append_encoded(encode_events(batch, chosen, self._pid, self._base_ns, self._memory))
         arrows = _arrows(batch, self._links.match(batch))
         first_id = self._counts["flows_written"] + 1
-        self._file.append(self._stream.put(encode_flows(*arrows, first_id, self._pid, self._base_ns)))
+        self._append_encoded(encode_flows(*arrows, first_id, self._pid, self._base_ns, self._memory))
         self._file.append(self._stream.settle())
         self._counts["bytes_written"] = self._file.show(self._stream.tail())
         self._counts["events_written"] += len(batch)
         self._counts["flows_written"] += len(arrows[0])
 
+    def _append_encoded(self, size: int) -> None:
+        assert self._file is not None
+        with memoryview(self._memory) as memory, memory[:size] as encoded:
+            self._file.append(self._stream.put(encoded))
+
     def _thread_events(self, batch: Batch) -> bytes:
         """The names of the threads that are new in the batch, or have another name than before."""
         events = []
-        for index in np.unique(np.append(batch.thread, batch.end_thread)).tolist():
+        elsewhere = batch.end_thread[batch.end_thread != batch.thread]
+        used = {*np.flatnonzero(np.bincount(batch.thread)).tolist(), *elsewhere.tolist()}
+        for index in sorted(used):
             thread = batch.threads[index]
             tid = trace_tid(thread)
             name = thread.name or f"thread {tid}"

@@ -34,7 +34,7 @@ class GzipStream:
         self._compressor = deflate.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS)
         self._crc = self._length = 0
 
-    def put(self, data: bytes) -> bytes:
+    def put(self, data: bytes | memoryview) -> bytes:
         """What follows in the file."""
         start = b"" if self._length else HEADER
         self._crc = deflate.crc32(data, self._crc)

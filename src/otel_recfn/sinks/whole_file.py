@@ -4,19 +4,25 @@ Closing brackets and checksums stand at the end of a file, so appending means ov
 write cuts it: tried, Linux stops between two pages of a ``pwrite``. So there are two copies. The one under the file's name is
 never written to; the hidden one (``.<name>.next``) takes the new content and the new end, then they swap names by ``rename``,
 which is atomic, and the one that is now hidden catches up at the next turn. The price is that all is written twice, unless
-the file system shares extents.
+the file system shares extents: no order of page-sized writes within one file moves its closing bracket without a moment at
+which there is none or a second one.
 
     append  ──► hidden copy        show ──► tail to the hidden copy, swap names
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import fcntl
 import os
 import stat
 from pathlib import Path
 
 COPY_BYTES = 1 << 20
+AT_FDCWD = -100
+RENAME_EXCHANGE = 2
+"""Of Linux' linux/fcntl.h and linux/fs.h."""
 
 
 class FileInUseError(OSError):
@@ -35,7 +41,7 @@ class _Copy:
             os.close(self.fd)
             raise
 
-    def append(self, data: bytes) -> None:
+    def append(self, data: bytes | memoryview) -> None:
         _write_at(self.fd, data, self.length)
         self.length += len(data)
 
@@ -61,7 +67,7 @@ class WholeFile:
         OSError: the file cannot be made.
     """
 
-    def __init__(self, path: Path, data: bytes, tail: bytes) -> None:
+    def __init__(self, path: Path, data: bytes | memoryview, tail: bytes) -> None:
         self._path = Path(os.path.realpath(path))
         self._hidden_path = self._path.with_name(f".{self._path.name}.next")
         self._spare_path = self._path.with_name(f".{self._path.name}.last")
@@ -70,7 +76,7 @@ class WholeFile:
         self._shown.append(data)
         self._shown.finish(tail)
 
-    def append(self, data: bytes) -> None:
+    def append(self, data: bytes | memoryview) -> None:
         """Add to the content, unseen."""
         self._caught_up().append(data)
 
@@ -104,6 +110,10 @@ class WholeFile:
         return self._hidden
 
     def _swap_names(self) -> None:
+        if not _exchange(self._path, self._hidden_path):
+            self._swap_by_third_name()
+
+    def _swap_by_third_name(self) -> None:
         """The shown copy gets a second name first, so that its own always leads to a file."""
         self._spare_path.unlink(missing_ok=True)
         try:
@@ -112,6 +122,19 @@ class WholeFile:
             os.rename(self._path, self._spare_path)
         os.replace(self._hidden_path, self._path)
         os.rename(self._spare_path, self._hidden_path)
+
+
+_renameat2 = None
+with contextlib.suppress(OSError, TypeError, AttributeError):  # not Linux, or a C library older than 2018
+    _renameat2 = ctypes.CDLL(None).renameat2
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two names at once. A replacing rename would make ext4 begin to write the file to disk, each time."""
+    if _renameat2 is None:
+        return False
+    swapped: bool = _renameat2(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0
+    return swapped
 
 
 def _lock(fd: int, path: Path) -> None:
@@ -138,7 +161,7 @@ def _copy(source: int, target: int, offset: int, count: int) -> int:
     return copied
 
 
-def _write_at(fd: int, data: bytes, offset: int) -> None:
+def _write_at(fd: int, data: bytes | memoryview, offset: int) -> None:
     rest = memoryview(data)
     while rest:
         written = os.pwrite(fd, rest, offset)

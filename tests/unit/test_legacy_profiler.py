@@ -31,6 +31,7 @@ from otel_recfn.legacy.event_kind import EventKind
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.recording.backend import recorder
+from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
 from otel_recfn.runtime.debug_info import DebugInfoError, DebugInfoGuard, DebugInfoKind, debug_info_get, debug_info_pop
 from otel_recfn.runtime.record_function import RecordFunction
 from otel_recfn.runtime.state import ThreadLocalState, ThreadLocalStateGuard
@@ -96,7 +97,7 @@ class TestEvents:
 
     def test_the_same_ids_as_every_other_capture(self) -> None:
         sink = InMemorySink()
-        capture = Capture(Selected(), [sink])
+        capture = Capture(Selected(), [sink], buffer_bytes=DEFAULT_BUFFER_BYTES)
         process_session().start(capture)
         enable_profiler_legacy(CPU)
         record("seen by both")

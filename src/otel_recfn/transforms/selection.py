@@ -10,8 +10,9 @@ the ranges that are open still (``Batch.closed``). Only an asynchronous parent m
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +57,8 @@ class Selection:
         self._selected = selected
         self._earlier: Ids = np.zeros(0, np.uint64)
         """Ranges that were open when the capture began."""
-        self._announced: set[int] = set()
+        self._announced: Ids = np.zeros(0, np.uint64)
+        """Ranges that are open, and announced as top-level."""
 
     def begin_after(self, batch: Batch) -> None:
         """The capture begins now: ranges that are open in this batch are not its own."""
@@ -92,12 +94,12 @@ class Selection:
             seen &= ~np.isin(batch.event_id, self._earlier)
         return np.asarray(seen, np.bool_)
 
-    def _announce(self, batch: Batch, top_level: Mask) -> tuple[Opened, ...]:
-        rows = [row for row in np.flatnonzero(top_level).tolist() if int(batch.event_id[row]) not in self._announced]
-        rows.sort(key=lambda row: (int(batch.start_ns[row]), int(batch.event_id[row])))
-        self._announced.update(batch.event_id[rows].tolist())
-        self._announced.difference_update(batch.event_id[: batch.closed].tolist())
-        return tuple(_opened(batch, row) for row in rows)
+    def _announce(self, batch: Batch, top_level: Mask) -> Sequence[Opened]:
+        closed = batch.event_id[: batch.closed]
+        rows = np.flatnonzero(top_level & ~np.isin(batch.event_id, self._announced))
+        still_open = np.append(self._announced, batch.event_id[rows[rows >= batch.closed]])
+        self._announced = still_open[~np.isin(still_open, closed)]
+        return _OpenedRows(batch, rows[np.lexsort((batch.event_id[rows], batch.start_ns[rows]))])
 
     def _without_extras(self, batch: Batch, rows: Mask) -> dict[str, Any]:
         unwanted = {Extra.SHAPES: ("shapes", "dtypes"), Extra.FLOPS: ("flops",), Extra.STACK: ("stack",)}
@@ -130,12 +132,22 @@ def _followed(ids: Ids, known: Ids, leads_to: Ids) -> Ids:
     return ids
 
 
-def _opened(batch: Batch, row: int) -> Opened:
-    return Opened(
-        event_id=int(batch.event_id[row]),
-        name=batch.names[batch.name[row]],
-        source=int(batch.source[row]),
-        start_ns=int(batch.start_ns[row]),
-        thread=int(batch.thread[row]),
-        context=int(batch.context[row]),
-    )
+class _OpenedRows(Sequence[Opened]):
+    """``Batch.opened`` of a view: made when it is read, because few sinks read it."""
+
+    def __init__(self, batch: Batch, rows: NDArray[np.int64]) -> None:
+        self._batch, self._rows = batch, rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Opened: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Opened]: ...
+    def __getitem__(self, index: int | slice) -> Opened | Sequence[Opened]:
+        if isinstance(index, slice):
+            return _OpenedRows(self._batch, self._rows[index])
+        batch, row = self._batch, self._rows[index]
+        numbers = (batch.source, batch.start_ns, batch.thread, batch.context)
+        return Opened(int(batch.event_id[row]), batch.names[batch.name[row]], *(int(column[row]) for column in numbers))

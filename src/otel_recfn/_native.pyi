@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from otel_recfn.recording.protocol import RangeObserver
+
 class Column:
     """Owns the bytes of one column."""
 
@@ -42,5 +44,6 @@ def set_record_function_helpers(
     error_text: Callable[[BaseException], str],
     /,
 ) -> None: ...
+def set_range_observer(observer: RangeObserver | None, /) -> None: ...
 def encode_chrome_events(*arguments: Any) -> bytes: ...
 def encode_chrome_flows(*arguments: Any) -> bytes: ...

@@ -19,9 +19,12 @@ struct Helpers {
   PyObject *recorder = nullptr, *decorate = nullptr, *aenter = nullptr, *aexit = nullptr, *error_text = nullptr;
 } helpers;
 
+PyObject* range_observer = nullptr;  // (name, args, flags) -> a handle with event_id and end(error); see recording/protocol.py
+
 struct Entry {
   uint64_t event_id;
   uint64_t thread;
+  PyObject* handle;  // the range observer's, owned; null where the recorder alone sees the range
 };
 
 struct RecordFunctionObject {
@@ -103,7 +106,11 @@ void range_dealloc(PyObject* self) {
   Py_DECREF(range->name);
   Py_DECREF(range->args);
   Py_XDECREF(range->entered_async);
-  delete range->earlier;
+  if (range->entered > 0) Py_XDECREF(range->newest.handle);
+  if (range->earlier != nullptr) {
+    for (const Entry& entry : *range->earlier) Py_XDECREF(entry.handle);
+    delete range->earlier;
+  }
   if (spares < kMaxSpare) {
     spare[spares++] = self;
   } else {
@@ -113,7 +120,6 @@ void range_dealloc(PyObject* self) {
 
 uint64_t begin_named(PyObject* name) {
   Globals& shared = globals();
-  if (!selects(shared.recording.load(std::memory_order_acquire), kUserScope)) return 0;
   ThreadBuffer* buffer = registry().current();
   if (buffer == nullptr) return shared.dropped_without_buffer.fetch_add(1, std::memory_order_relaxed), 0;
   const Utf8 text(name, kMaxNameBytes);
@@ -126,21 +132,40 @@ uint64_t begin_named(PyObject* name) {
 
 uint64_t this_thread() { return PyThread_get_thread_ident(); }
 
-PyObject* range_enter(PyObject* self, PyObject*) {
-  RecordFunctionObject* range = as_range(self);
-  if (range->entered++ > 0) {
-    if (range->earlier == nullptr) range->earlier = new (std::nothrow) std::vector<Entry>;
-    if (range->earlier == nullptr) return PyErr_NoMemory();
-    range->earlier->push_back(range->newest);
+bool push_entry(RecordFunctionObject& range, Entry entry) {
+  if (range.entered > 0) {
+    if (range.earlier == nullptr) range.earlier = new (std::nothrow) std::vector<Entry>;
+    if (range.earlier == nullptr) return PyErr_NoMemory(), false;
+    range.earlier->push_back(range.newest);
   }
-  range->newest = {begin_named(range->name), this_thread()};
+  ++range.entered;
+  range.newest = entry;
+  return true;
+}
+
+// The observer may be replaced while it is called: it is held meanwhile.
+[[gnu::noinline]] PyObject* enter_observed(PyObject* self) {
+  RecordFunctionObject* range = as_range(self);
+  PyObject* observer = Py_NewRef(range_observer);
+  PyObject* handle = PyObject_CallFunction(observer, "OOi", range->name, range->args, 0);
+  Py_DECREF(observer);
+  if (handle == nullptr) return nullptr;
+  if (!push_entry(*range, {0, this_thread(), handle})) return Py_DECREF(handle), nullptr;
+  return Py_NewRef(self);
+}
+
+PyObject* range_enter(PyObject* self, PyObject*) {
+  const uint32_t recording = globals().recording.load(std::memory_order_acquire);
+  if (__builtin_expect((recording & kObservedBit) != 0, 0)) return enter_observed(self);
+  const uint64_t event_id = selects(recording, kUserScope) ? begin_named(as_range(self)->name) : 0;
+  if (!push_entry(*as_range(self), {event_id, this_thread(), nullptr})) return nullptr;
   return Py_NewRef(self);
 }
 
 // The newest entry of this thread; where it has none, the newest of all: a range may be left on another thread.
-uint64_t take_entry(RecordFunctionObject& range) {
+Entry take_entry(RecordFunctionObject& range) {
   Entry taken = range.newest;
-  if (--range.entered == 0) return taken.event_id;
+  if (--range.entered == 0) return taken;
   std::vector<Entry>& earlier = *range.earlier;
   const uint64_t thread = this_thread();
   const auto mine = std::find_if(earlier.rbegin(), earlier.rend(), [thread](const Entry& entry) { return entry.thread == thread; });
@@ -151,39 +176,58 @@ uint64_t take_entry(RecordFunctionObject& range) {
     range.newest = earlier.back();
     earlier.pop_back();
   }
-  return taken.event_id;
+  return taken;
 }
 
-// False, with the error set, when the program was interrupted meanwhile (KeyboardInterrupt); the range ends all the same.
-bool end_with_error(ThreadBuffer& buffer, uint64_t event_id, PyObject* exception) {
+// Calls `end` with the exception's text. False, with the error set, when the program was interrupted meanwhile
+// (KeyboardInterrupt); the range ends all the same.
+template <typename End>
+bool end_with_error(PyObject* exception, End end) {
   PyObject* message = helpers.error_text != nullptr ? PyObject_CallOneArg(helpers.error_text, exception) : nullptr;
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
   if (message == nullptr || !PyUnicode_Check(message)) {
     Py_XSETREF(message, PyUnicode_FromString(Py_TYPE(exception)->tp_name));
   }
-  {
-    const Utf8 text(message, kMaxErrorBytes);
-    end_range(globals(), buffer, event_id, 0, kError, text.text());
-  }
+  const bool ended = end(message);
   Py_XDECREF(message);
+  if (!ended) return Py_XDECREF(type), Py_XDECREF(value), Py_XDECREF(traceback), false;
   PyErr_Restore(type, value, traceback);
   if (type != nullptr && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
   return PyErr_Occurred() == nullptr;
 }
 
+bool call_end(PyObject* handle, PyObject* message) {
+  PyObject* result = message != nullptr ? PyObject_CallMethod(handle, "end", "O", message) : PyObject_CallMethod(handle, "end", nullptr);
+  Py_XDECREF(result);
+  return result != nullptr;
+}
+
+PyObject* exit_observed(PyObject* handle, PyObject* exception) {
+  const bool ended = exception == nullptr ? call_end(handle, nullptr)
+                                          : end_with_error(exception, [handle](PyObject* text) { return call_end(handle, text); });
+  Py_DECREF(handle);
+  return ended ? Py_NewRef(Py_None) : nullptr;
+}
+
 PyObject* range_exit(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   RecordFunctionObject* range = as_range(self);
   if (range->entered == 0) Py_RETURN_NONE;
-  const uint64_t event_id = take_entry(*range);
-  ThreadBuffer* buffer = event_id != 0 ? registry().current() : nullptr;
+  const Entry entry = take_entry(*range);
+  PyObject* exception = count > 1 && args[1] != Py_None ? args[1] : nullptr;
+  if (__builtin_expect(entry.handle != nullptr, 0)) return exit_observed(entry.handle, exception);
+  ThreadBuffer* buffer = entry.event_id != 0 ? registry().current() : nullptr;
   if (buffer == nullptr) Py_RETURN_NONE;
-  if (count > 1 && args[1] != Py_None) {
-    if (!end_with_error(*buffer, event_id, args[1])) return nullptr;
-  } else {
-    end_range(globals(), *buffer, event_id, 0, 0, {});
+  if (exception == nullptr) {
+    end_range(globals(), *buffer, entry.event_id, 0, 0, {});
+    Py_RETURN_NONE;
   }
-  Py_RETURN_NONE;
+  const bool ended = end_with_error(exception, [buffer, &entry](PyObject* message) {
+    const Utf8 text(message, kMaxErrorBytes);
+    end_range(globals(), *buffer, entry.event_id, 0, kError, text.text());
+    return true;
+  });
+  return ended ? Py_NewRef(Py_None) : nullptr;
 }
 
 bool takes(const char* method, Py_ssize_t wanted, size_t count, PyObject* keywords) {
@@ -273,8 +317,21 @@ PyObject* set_helpers(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
+PyObject* set_range_observer(PyObject*, PyObject* observer) {
+  PyObject* before = range_observer;
+  range_observer = observer != Py_None ? Py_NewRef(observer) : nullptr;
+  if (range_observer != nullptr) {
+    globals().recording.fetch_or(kObservedBit);
+  } else {
+    globals().recording.fetch_and(~kObservedBit);
+  }
+  Py_XDECREF(before);
+  Py_RETURN_NONE;
+}
+
 PyMethodDef functions[] = {{"set_record_function_helpers", set_helpers, METH_VARARGS,
                             "set_record_function_helpers(recorder, decorate, aenter, aexit, error_text)"},
+                           {"set_range_observer", set_range_observer, METH_O, "set_range_observer(observer | None)"},
                            {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

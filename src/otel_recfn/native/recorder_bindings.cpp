@@ -90,24 +90,25 @@ PyObject* start(PyObject*, PyObject* args) {
   Globals& shared = globals();
   if (broken.load()) return PyErr_NoMemory();
   registry().set_buffer_bytes(buffer_bytes);
-  if (shared.recording.load() == 0) shared.generation.fetch_add(1);
-  shared.recording.store(scopes | kRecordingBit);
+  const uint32_t before = shared.recording.load();
+  if ((before & kRecordingBit) == 0) shared.generation.fetch_add(1);
+  shared.recording.store(scopes | kRecordingBit | (before & kObservedBit));
   Py_RETURN_NONE;
 }
 
 PyObject* stop(PyObject*, PyObject*) {
-  globals().recording.store(0);
+  globals().recording.fetch_and(kObservedBit);
   Py_RETURN_NONE;
 }
 
-PyObject* recording(PyObject*, PyObject*) { return PyBool_FromLong(globals().recording.load() != 0); }
+PyObject* recording(PyObject*, PyObject*) { return PyBool_FromLong((globals().recording.load() & kRecordingBit) != 0); }
 
 PyObject* begin(PyObject*, PyObject* args) {
   PyObject *name, *module = nullptr;
   unsigned int scope, source, flags = 0;
   if (!PyArg_ParseTuple(args, "UII|UI", &name, &scope, &source, &module, &flags)) return nullptr;
   const uint32_t recording = globals().recording.load(std::memory_order_acquire);
-  const bool selected = source == kModuleSource ? recording != 0 : selects(recording, scope);
+  const bool selected = source == kModuleSource ? (recording & kRecordingBit) != 0 : selects(recording, scope);
   ThreadBuffer* buffer = selected ? registry().current() : nullptr;
   if (buffer == nullptr) {
     globals().dropped_without_buffer.fetch_add(selected, std::memory_order_relaxed);
@@ -256,7 +257,7 @@ PyObject* run_drain(PyObject*, PyObject* args) {
   } catch (const std::bad_alloc&) {
     out_of_memory = true;
     broken.store(true);
-    globals().recording.store(0);
+    globals().recording.fetch_and(kObservedBit);
   }
   Py_END_ALLOW_THREADS;
   if (out_of_memory) return PyErr_NoMemory();

@@ -26,7 +26,8 @@ struct ThreadBuffer;
 
 // The whole process's switches. Owned by registry.cpp, read by every begin.
 struct Globals {
-  std::atomic<uint32_t> recording{0};   // bit per selected scope and kRecordingBit, or 0
+  // Bit per selected scope and kRecordingBit while recording; kObservedBit while a range observer is set.
+  std::atomic<uint32_t> recording{0};
   std::atomic<uint32_t> generation{1};  // one per start after a stop
   bool use_cycle_counter = false;
   std::atomic<uint64_t> dropped_without_buffer{0};  // begins in threads that got no buffer, for want of memory
@@ -40,6 +41,7 @@ struct Globals {
   RemoteEnds remote_ends;
 };
 constexpr uint32_t kRecordingBit = 1u << 31;
+constexpr uint32_t kObservedBit = 1u << 30;  // record_function asks its range observer, recording or not
 
 struct Text {
   const char* data = nullptr;

@@ -2,6 +2,7 @@
 
 A ``record_function`` type, in Python or in C, calls
 
+    __enter__()                   open_range(self)                                 -> a handle (the C type: only where observed)
     __call__(func)                decorate(type(self), self.name, self.args, func) -> the decorated function
     __aenter__()                  aenter(self)                                     -> a coroutine; it gives self
     __aexit__(kind, error, tb)    aexit(self, kind, error, tb)                     -> a coroutine; it gives None
@@ -10,7 +11,7 @@ and its objects have the attributes of ``async_range.RecordFunction``: ``name``,
 at first and writable.
 """
 
-from otel_recfn.ranges.async_range import ENCLOSING_KEY, aenter, aexit, enclosing_event_id
+from otel_recfn.ranges.async_range import ENCLOSING_KEY, aenter, aexit, enclosing_event_id, open_range
 from otel_recfn.ranges.decorators import decorate
 
-__all__ = ["ENCLOSING_KEY", "aenter", "aexit", "decorate", "enclosing_event_id"]
+__all__ = ["ENCLOSING_KEY", "aenter", "aexit", "decorate", "enclosing_event_id", "open_range"]

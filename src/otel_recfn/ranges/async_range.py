@@ -7,6 +7,7 @@ context reader finds it there when something begins in that task, in a child tas
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import Token
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -27,9 +28,20 @@ USER_SCOPE, SOURCE, ASYNC = int(RecordScope.USER_SCOPE), int(EventSource.RECORD_
 class Entered(NamedTuple):
     """One ``async with`` that is open."""
 
-    event_id: int
+    handle: RangeHandle
     token: Token[Context] | None
     """None where it was not recorded."""
+
+
+class RangeHandle(Protocol):
+    """A range that is open (see ``recording/protocol.py``)."""
+
+    @property
+    def event_id(self) -> int:
+        """0 where it is not recorded."""
+
+    def end(self, error: str = "") -> None:
+        """Close it."""
 
 
 class Recorder(Protocol):
@@ -40,6 +52,10 @@ class Recorder(Protocol):
 
     def end(self, event_id: int, error: str = "") -> None:
         """Close it."""
+
+    @property
+    def range_observer(self) -> Callable[[str, str | None, int], RangeHandle] | None:
+        """Opens ranges in the recorder's place."""
 
     def context_changed(self) -> None:
         """This thread attached or detached a context."""
@@ -73,11 +89,46 @@ def enclosing_event_id(context: Context | None = None) -> int:
     return value if isinstance(value, int) else 0
 
 
+class RecordedRange:
+    """A range that the recorder alone sees."""
+
+    __slots__ = ("_recorder", "event_id")
+
+    def __init__(self, recorder: Recorder, event_id: int) -> None:
+        self._recorder, self.event_id = recorder, event_id
+
+    def end(self, error: str = "") -> None:
+        """Close it."""
+        self._recorder.end(self.event_id, error)
+
+
+class NotRecorded:
+    """A range that nobody sees."""
+
+    __slots__ = ()
+    event_id = 0
+
+    def end(self, error: str = "") -> None:
+        """Nothing to close."""
+
+
+NOT_RECORDED = NotRecorded()
+
+
+def open_range(range_: RecordFunction, flags: int = 0) -> RangeHandle:
+    """Begin a range, through the recorder's range observer where one is set. ``flags``: EventFlag bits."""
+    recorder = range_._recorder
+    observer = recorder.range_observer
+    if observer is not None:
+        return observer(range_.name, range_.args, flags)
+    event_id = recorder.begin(range_.name, USER_SCOPE, SOURCE, "", flags)
+    return RecordedRange(recorder, event_id) if event_id else NOT_RECORDED
+
+
 async def aenter(range_: R) -> R:
     """Begin a range and make it the enclosing one of this task."""
-    recorder = range_._recorder
-    event_id = recorder.begin(range_.name, USER_SCOPE, SOURCE, "", ASYNC)
-    entered = Entered(event_id, attach_enclosing(recorder, event_id) if event_id else None)
+    handle = open_range(range_, ASYNC)
+    entered = Entered(handle, attach_enclosing(range_._recorder, handle.event_id) if handle.event_id else None)
     if range_._entered is None:
         range_._entered = []
     range_._entered.append(entered)
@@ -88,11 +139,13 @@ async def aexit(
     range_: RecordFunction, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
 ) -> None:
     """End the range that this task entered."""
-    recorder = range_._recorder
-    event_id, token = _take_entered(range_._entered or [])
-    if token is not None and enclosing_event_id() == event_id:  # else left in another task's context: not ours to change
-        detach_enclosing(recorder, token)
-    recorder.end(event_id, error_text(error) if event_id and error is not None else "")
+    entered = _take_entered(range_._entered or [])
+    if entered is None:
+        return
+    handle, token = entered
+    if token is not None and enclosing_event_id() == handle.event_id:  # else left in another task's context: not ours to change
+        detach_enclosing(range_._recorder, token)
+    handle.end(error_text(error) if handle.event_id and error is not None else "")
 
 
 def attach_enclosing(recorder: Recorder, event_id: int) -> Token[Context]:
@@ -108,10 +161,10 @@ def detach_enclosing(recorder: Recorder, token: Token[Context]) -> None:
     recorder.context_changed()
 
 
-def _take_entered(entered: list[Entered]) -> Entered:
+def _take_entered(entered: list[Entered]) -> Entered | None:
     """One object may be entered by many tasks at once; the context says which of its ranges this task is in."""
     here = enclosing_event_id()
     for index in range(len(entered) - 1, -1, -1):
-        if entered[index].event_id == here:
+        if entered[index].handle.event_id == here:
             return entered.pop(index)
-    return entered.pop() if entered else Entered(0, None)
+    return entered.pop() if entered else None

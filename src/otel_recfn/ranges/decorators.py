@@ -23,11 +23,10 @@ from opentelemetry.context.context import Context
 from otel_recfn.model.error_text import error_text
 from otel_recfn.ranges.async_range import (
     ASYNC,
-    SOURCE,
-    USER_SCOPE,
     RecordFunction,
     attach_enclosing,
     detach_enclosing,
+    open_range,
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -138,15 +137,15 @@ class _ResumedRange:
     """A range that encloses what its ``resume`` runs, in whichever thread and task that is, and nothing else."""
 
     def __init__(self, range_: RecordFunction) -> None:
-        self._recorder, self._name = range_._recorder, range_.name
+        self._range = range_
 
     def __enter__(self) -> _ResumedRange:
-        self._event_id = self._recorder.begin(self._name, USER_SCOPE, SOURCE, "", ASYNC)
+        self._handle = open_range(self._range, ASYNC)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
         closed_early = isinstance(error, GeneratorExit)
-        self._recorder.end(self._event_id, error_text(error) if self._event_id and error and not closed_early else "")
+        self._handle.end(error_text(error) if self._handle.event_id and error and not closed_early else "")
 
     def resume(self, step: Step) -> Any:
         token = self._attach()
@@ -163,8 +162,8 @@ class _ResumedRange:
             self._detach(token)
 
     def _attach(self) -> Token[Context] | None:
-        return attach_enclosing(self._recorder, self._event_id) if self._event_id else None
+        return attach_enclosing(self._range._recorder, self._handle.event_id) if self._handle.event_id else None
 
     def _detach(self, token: Token[Context] | None) -> None:
         if token is not None:
-            detach_enclosing(self._recorder, token)
+            detach_enclosing(self._range._recorder, token)

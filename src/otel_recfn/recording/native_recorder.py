@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from otel_recfn import _native
-from otel_recfn.recording.protocol import ContextReading, RecorderCounters
+from otel_recfn.recording.protocol import ContextReading, RangeObserver, RecorderCounters
 
 if TYPE_CHECKING:
     from otel_recfn.model.batch import Batch, ThreadInfo
@@ -30,6 +30,7 @@ class NativeRecorder:
         self._names: list[str] = []
         self._epoch = 0
         self._thread_names: dict[int, str] = {}
+        self.range_observer: RangeObserver | None = None
         self._set_helpers()
         _native.set_context_reader(None, self._note_thread)
 
@@ -76,6 +77,11 @@ class NativeRecorder:
     def set_context_reader(self, reader: Callable[[], ContextReading | None] | None) -> None:
         """See Recorder.set_context_reader."""
         _native.set_context_reader(None if reader is None else partial(_read_words, reader), self._note_thread)
+
+    def set_range_observer(self, observer: RangeObserver | None) -> None:
+        """See Recorder.set_range_observer."""
+        self.range_observer = observer
+        _native.set_range_observer(observer)
 
     def context_changed(self) -> None:
         """See Recorder.context_changed."""

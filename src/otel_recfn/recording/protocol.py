@@ -10,7 +10,7 @@ begin drops its end, so that what remains still nests.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from otel_recfn.model.batch import Batch
@@ -27,6 +27,21 @@ class ContextReading(NamedTuple):
     flags: int
     enclosing: int
     """Event id of the innermost ``async with record_function`` of the current task, 0 where there is none."""
+
+
+class RangeHandle(Protocol):
+    """A range that a range observer opened."""
+
+    @property
+    def event_id(self) -> int:
+        """Of its row; 0 where it is not recorded."""
+
+    def end(self, error: str = "") -> None:
+        """Close it; ``error`` as in Recorder.end."""
+
+
+RangeObserver: TypeAlias = Callable[[str, "str | None", int], RangeHandle]
+"""Opens a range of ``record_function``: its name, its ``args``, and EventFlag bits known now."""
 
 
 class RecorderCounters(NamedTuple):
@@ -85,6 +100,16 @@ class Recorder(Protocol):
     def set_context_reader(self, reader: Callable[[], ContextReading | None] | None) -> None:
         """``reader`` is called, in the recording thread and with the GIL, before a range that begins outside every other range
         when the thread's context may have changed: after ``context_changed()``, and when the contextvars context switched."""
+
+    def set_range_observer(self, observer: RangeObserver | None) -> None:
+        """While one is set, ``record_function`` hands its ranges to it, recording or not, instead of beginning and ending them.
+
+        Ranges that are open end the way they began. What the observer raises goes on to the program.
+        """
+
+    @property
+    def range_observer(self) -> RangeObserver | None:
+        """The one that is set."""
 
     def context_changed(self) -> None:
         """The calling thread attached or detached an OpenTelemetry context."""

@@ -8,16 +8,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from otel_recfn.model.error_text import error_text
-from otel_recfn.model.events import EventSource
-from otel_recfn.model.scope import RecordScope
-from otel_recfn.ranges import aenter, aexit, decorate
+from otel_recfn.ranges import aenter, aexit, decorate, open_range
 
 if TYPE_CHECKING:
-    from otel_recfn.recording.protocol import Recorder
+    from otel_recfn.recording.protocol import RangeHandle, Recorder
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-USER_SCOPE, SOURCE = int(RecordScope.USER_SCOPE), int(EventSource.RECORD_FUNCTION)
 
 
 def make_record_function(recorder: Recorder) -> type[Any]:
@@ -54,32 +50,33 @@ class RecordFunctionBase:
         if args is not None and not isinstance(args, str):
             raise TypeError(f"record_function takes args as a str or None, not {type(args).__name__}: pass str(args)")
         self.name, self.args = name, args
-        self._open: dict[int, list[int]] = {}
-        """Event ids by the ident of the thread that entered: threads may share one object."""
+        self._open: dict[int, list[RangeHandle]] = {}
+        """By the ident of the thread that entered: threads may share one object."""
         self._entered: Any = None
         """``record_function.async_range``'s."""
 
     def __enter__(self) -> RecordFunctionBase:
-        self._open.setdefault(get_ident(), []).append(self._recorder.begin(self.name, USER_SCOPE, SOURCE))
+        self._open.setdefault(get_ident(), []).append(open_range(self))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        event_id = self._take_innermost()
-        self._recorder.end(event_id, error_text(error) if event_id and error is not None else "")
+        handle = self._take_innermost()
+        if handle is not None:
+            handle.end(error_text(error) if handle.event_id and error is not None else "")
 
-    def _take_innermost(self) -> int:
+    def _take_innermost(self) -> RangeHandle | None:
         """The newest range that this thread entered; if there is none, the newest of another thread."""
         ident = get_ident()
         mine = self._open.get(ident)
         if mine:
-            event_id = mine.pop()
+            handle = mine.pop()
             if not mine:
                 self._open.pop(ident, None)
-            return event_id
+            return handle
         for theirs in reversed(list(self._open.values())):
             if theirs:
                 return theirs.pop()
-        return 0  # left more often than entered: that ends nothing
+        return None  # left more often than entered: that ends nothing
 
     def __call__(self, func: F) -> F:
         decorated: F = decorate(type(self), self.name, self.args, func)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from otel_recfn.model.clock import ClockMapping, Ticks, UnixNanoseconds
 from otel_recfn.model.events import ORDINAL_BITS, EventFlag, EventSource, make_event_id
-from otel_recfn.recording.protocol import ContextReading, RecorderCounters
+from otel_recfn.recording.protocol import ContextReading, RangeObserver, RecorderCounters
 from otel_recfn.recording.python_log import BYTES_PER_RANGE, NEVER, Alive, Record, ThreadLog
 from otel_recfn.recording.python_record_function import make_record_function
 
@@ -46,6 +46,7 @@ class PythonRecorder:
         self._scopes = self._generation = self._numbers = 0
         self._capacity = 1
         self._reader: Callable[[], ContextReading | None] | None = None
+        self.range_observer: RangeObserver | None = None
         self._start_empty()
         self.record_function = make_record_function(self)
         _call_in_forked_child(self)
@@ -72,6 +73,10 @@ class PythonRecorder:
     def set_context_reader(self, reader: Callable[[], ContextReading | None] | None) -> None:
         """See Recorder.set_context_reader."""
         self._reader = reader
+
+    def set_range_observer(self, observer: RangeObserver | None) -> None:
+        """See Recorder.set_range_observer."""
+        self.range_observer = observer
 
     def context_changed(self) -> None:
         """Nothing to do: nothing is cached."""

@@ -1,0 +1,144 @@
+"""Which callbacks run on the next range of a scope in a thread.
+
+A sampled callback throws no coin at each range. How many ranges pass until the next one it sees is drawn from the geometric
+distribution, which is the same thing, and counted down: an improbable callback costs a subtraction a range, and many of them
+cost the same one, because only the nearest is waited for. The draws are the thread's own, so that nothing is shared and a seed
+makes a thread's samples repeatable (source: PyTorch's per-thread cache of active callbacks).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from random import Random
+from typing import NamedTuple
+
+from otel_recfn.model.interrupts import raised_by_signal_handler
+from otel_recfn.model.scope import RecordScope
+from otel_recfn.runtime import callbacks
+from otel_recfn.runtime.callback import EndCallback, ShouldRun, StartCallback
+from otel_recfn.runtime.callbacks import CallbackEntry
+from otel_recfn.runtime.thread_locals import RunningCallback
+
+NEVER = 1 << 62
+
+
+class StartEndPair(NamedTuple):
+    """What runs on one range for one callback."""
+
+    start: StartCallback | None
+    end: EndCallback | None
+    handle: int
+
+
+class StepCallbacks(NamedTuple):
+    """What runs on one range (source: ``at::StepCallbacks``)."""
+
+    callbacks: tuple[StartEndPair, ...]
+    thread_id: int
+    """RecordFunction's logical id of the thread."""
+    scope: RecordScope
+    needs_inputs: bool = False
+    needs_outputs: bool = False
+    needs_ids: bool = False
+
+    def empty(self) -> bool:
+        """Whether nothing runs."""
+        return not self.callbacks
+
+
+def tries_until_run(generator: Random, probability: float) -> int:
+    """How many ranges it takes until one is observed, that one included. ``probability``: above 0, below 1."""
+    return 1 + int(math.log(1.0 - generator.random()) / math.log1p(-probability))
+
+
+class _Candidate:
+    """A callback that wants the scope."""
+
+    __slots__ = ("entry", "probability", "should_run", "tries_left")
+
+    def __init__(self, entry: CallbackEntry, generator: Random) -> None:
+        self.entry = entry
+        self.should_run: ShouldRun | None = entry.callback.should_run()
+        self.probability = 1.0 if self.should_run is not None else entry.callback.sampling_prob()
+        self.tries_left = tries_until_run(generator, self.probability) if self.probability < 1.0 else NEVER
+
+
+class ScopeSampler:
+    """One thread's callbacks of one scope.
+
+    Args:
+        scope: theirs.
+        entries: the callbacks, in the order in which they run.
+        generator: the thread's.
+    """
+
+    __slots__ = ("_asked", "_candidates", "_countdown", "_generator", "_picked", "_ready", "_scope", "_steps")
+
+    def __init__(self, scope: RecordScope, entries: Iterable[CallbackEntry], generator: Random) -> None:
+        self._scope, self._generator = scope, generator
+        self._candidates = [_Candidate(entry, generator) for entry in entries if _may_run(entry, scope)]
+        self._asked = any(each.should_run is not None for each in self._candidates)
+        self._ready = StepCallbacks((), 0, scope)
+        self._steps = 0
+        self._pick()
+
+    def step(self, thread_id: int) -> StepCallbacks:
+        """What runs on the range that begins now. ``thread_id``: the calling thread's logical id."""
+        self._countdown -= 1
+        if self._countdown == 0:
+            self._pick()
+        if self._asked:
+            return self._assemble([each.entry for each in self._picked if _agrees(each, self._scope)], thread_id)
+        if self._ready.thread_id != thread_id:
+            self._ready = self._assemble([each.entry for each in self._picked], thread_id)
+        return self._ready
+
+    def _pick(self) -> None:
+        """Choose until the next draw comes due: for this one range where a sampled callback runs on it."""
+        self._picked: list[_Candidate] = []
+        self._countdown = NEVER
+        for each in self._candidates:
+            if each.probability == 1.0:
+                self._picked.append(each)
+                continue
+            each.tries_left -= self._steps
+            if each.tries_left == 0:
+                self._picked.append(each)
+                each.tries_left = tries_until_run(self._generator, each.probability)
+                due = 1
+            else:
+                due = each.tries_left
+            self._countdown = min(self._countdown, due)
+        self._steps = self._countdown
+        self._ready = self._assemble([each.entry for each in self._picked], self._ready.thread_id)
+
+    def _assemble(self, entries: list[CallbackEntry], thread_id: int) -> StepCallbacks:
+        found = [entry.callback for entry in entries]
+        return StepCallbacks(
+            tuple(StartEndPair(entry.callback.start(), entry.callback.end(), entry.handle) for entry in entries),
+            thread_id,
+            self._scope,
+            any(each.needs_inputs() for each in found),
+            any(each.needs_outputs() for each in found),
+            any(each.needs_ids() for each in found),
+        )
+
+
+def _may_run(entry: CallbackEntry, scope: RecordScope) -> bool:
+    callback = entry.callback
+    wanted = callback.should_run() is not None or callback.sampling_prob() > 0.0
+    return entry.enabled and callback.check_scope(scope) and wanted
+
+
+def _agrees(candidate: _Candidate, scope: RecordScope) -> bool:
+    if candidate.should_run is None:
+        return True
+    try:
+        with RunningCallback():
+            return bool(candidate.should_run(scope))
+    except Exception as error:
+        if raised_by_signal_handler(error):
+            raise
+        callbacks.failed(candidate.entry.handle, error)
+        return False

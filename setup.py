@@ -10,8 +10,8 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 NATIVE = Path("src/otel_recfn/native")
-OWN_LIBRARY = {"torch_observer.cpp"}  # compiled at first use, against the user's torch
-SOURCES = sorted(str(path) for path in NATIVE.glob("*.cpp") if path.name not in OWN_LIBRARY)
+OWN_LIBRARIES = {"torch_observer.cpp", "torch_callbacks.cpp"}  # compiled at first use, against the user's torch
+SOURCES = sorted(str(path) for path in NATIVE.glob("*.cpp") if path.name not in OWN_LIBRARIES)
 HEADERS = sorted(str(path) for path in NATIVE.glob("*.hpp"))
 
 

@@ -19,12 +19,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build() -> int:
-    """Compile the torch observer, unless it is there; print where it is."""
+    """Compile what is compiled against torch, unless it is there; print where it is."""
     from otel_recfn.sources import observer_build
 
     logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
     try:
-        print(observer_build.build())
+        for library in observer_build.LIBRARIES:
+            print(observer_build.build(library))
     except RecfnError as error:
         print(f"otel-recfn build: {error}", file=sys.stderr)
         return 1
@@ -48,9 +49,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     commands.add_parser(
         "build",
-        help="compile the torch observer ahead of time, for example into an image",
-        description="Compiles the torch observer against the installed torch into the cache (OTEL_RECFN_CACHE_DIR), and prints "
-        "its path. For an image whose programs run as another user: make the directory as root with mode 755 before.",
+        help="compile the torch libraries ahead of time, for example into an image",
+        description="Compiles the torch observer, and the library for callbacks in Python, against the installed torch into the "
+        "cache (OTEL_RECFN_CACHE_DIR), and prints their paths. For an image whose programs run as another user: make the directory as root with mode 755 before.",
     )
     doctor = commands.add_parser("doctor", help="say what works here, and why not", description="Exit code 0 where all works.")
     doctor.add_argument("--json", action="store_true", help="as a JSON list")

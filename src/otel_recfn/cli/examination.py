@@ -15,6 +15,7 @@ EXAMINATIONS: tuple[tuple[str, Callable[[], Check]], ...] = (
     ("torch", examine_recording.torch),
     ("cache", examine_recording.cache),
     ("observer", examine_recording.observer),
+    ("callbacks", examine_recording.callbacks),
     ("context", examine_export.context),
     ("SDK", examine_export.sdk),
     ("provider", examine_export.provider),

@@ -1,4 +1,4 @@
-"""The doctor on what records: package, recorder, compiler, torch, cache and observer."""
+"""The doctor on what records: package, recorder, compiler, torch, cache, observer and callbacks."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from otel_recfn.model.errors import RecfnError
 from otel_recfn.recording import backend
 from otel_recfn.settings import Settings
 from otel_recfn.sources import observer_build, private_cache
+from otel_recfn.sources.observer_build import Library
 from otel_recfn.version import __version__
 
 LOAD_SECONDS = 60
@@ -21,7 +22,13 @@ from otel_recfn.recording.backend import recorder
 from otel_recfn.sources.torch_observer import TorchObserver
 observer = TorchObserver(recorder())
 observer.ensure_loaded()
-print(observer.status().features)
+print("this torch announces:", observer.status().features)
+"""
+LOAD_CALLBACKS = """
+import torch
+from otel_recfn.sources import torch_callbacks
+torch_callbacks.load()
+print(torch_callbacks.SLOTS, "callbacks in Python can be on PyTorch's operators at once")
 """
 
 
@@ -47,7 +54,7 @@ def settings() -> Check:
 
 
 def compiler() -> Check:
-    """Needed once per torch; not where the observer is built already."""
+    """Needed once per torch; not where everything is built already."""
     try:
         command = observer_build.find_compiler()
     except RecfnError as error:
@@ -75,31 +82,42 @@ def cache() -> Check:
 
 
 def observer() -> Check:
-    """Built and loadable; tried in a process of its own, since a broken torch may take its process down."""
+    """Built and loadable."""
+    return _library("observer", observer_build.TORCH_OBSERVER, LOAD_OBSERVER)
+
+
+def callbacks() -> Check:
+    """The same, for callbacks in Python on PyTorch's operators."""
+    return _library("callbacks", observer_build.TORCH_CALLBACKS, LOAD_CALLBACKS)
+
+
+def _library(name: str, library: Library, load: str) -> Check:
     try:
-        path = observer_build.find_built()
+        path = observer_build.find_built(library)
         if path is None:
             observer_build.find_compiler()
-            return Check("observer", True, "not built yet; built at first use, about 10 s, or now with `otel-recfn build`")
+            text = f"not built yet; built at first use, about {library.seconds} s, or now with `otel-recfn build`"
+            return Check(name, True, text)
     except RecfnError as error:
-        return Check("observer", False, f"cannot be built: {error}")
-    return _load_elsewhere(str(path))
+        return Check(name, False, f"cannot be built: {error}")
+    return _load_elsewhere(name, str(path), load)
 
 
-def _load_elsewhere(path: str) -> Check:
-    command = [sys.executable, "-c", LOAD_OBSERVER]
+def _load_elsewhere(name: str, path: str, load: str) -> Check:
+    """In a process of its own, since a broken torch may take its process down."""
+    command = [sys.executable, "-c", load]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=LOAD_SECONDS)
     except subprocess.TimeoutExpired:
-        return Check("observer", False, f"{path}: loading it took over {LOAD_SECONDS} s; does `import torch` work?")
+        return Check(name, False, f"{path}: loading it took over {LOAD_SECONDS} s; does `import torch` work?")
     if done.returncode == 0:
-        return Check("observer", True, f"{path} (this torch announces: {done.stdout.strip()})")
+        return Check(name, True, f"{path} ({done.stdout.strip()})")
     last = (done.stderr.strip().splitlines() or [f"the process ended with code {done.returncode}"])[-1]
-    return Check("observer", False, f"{path} cannot be loaded: {last}")
+    return Check(name, False, f"{path} cannot be loaded: {last}")
 
 
 def _built() -> bool:
     try:
-        return observer_build.find_built() is not None
+        return all(observer_build.find_built(library) is not None for library in observer_build.LIBRARIES)
     except RecfnError:
         return False

@@ -1,4 +1,4 @@
-"""Compiles the torch observer against the installed torch, once, into the private cache.
+"""Compiles our libraries against the installed torch, each once, into the private cache.
 
     find torch ──► key ──► in the cache? ──► yes: check, done
     (its files only)             │
@@ -35,22 +35,48 @@ from otel_recfn.version import __version__
 log = logging.getLogger("otel_recfn")
 
 NATIVE = Path(__file__).resolve().parent.parent / "native"
-SOURCE = "torch_observer.cpp"
 MACOS = sys.platform == "darwin"
-FLAGS = ("-O3", "-fPIC", "-fvisibility=hidden", "-DNDEBUG") + (
+FLAGS = ("-fPIC", "-fvisibility=hidden", "-DNDEBUG") + (
     ("-dynamiclib", "-undefined", "dynamic_lookup") if MACOS else ("-shared", "-ftls-model=initial-exec")
 )
 STANDARDS = ("-std=c++17", "-std=c++20")
 """In the order in which they are tried: the headers up to torch 2.13 take the first, later ones need the second."""
 COMPILERS = ("c++", "g++", "clang++")
 COMPILE_SECONDS = 300
-KEPT_OBSERVERS = 5
-PREFIX, SUFFIX = "torch_observer-", ".so"
+KEPT_BUILDS = 5
 BUILD_AHEAD = "or build it ahead with `otel-recfn build` on a machine with the same torch"
 
 
 class ObserverUnavailable(RecfnError):
     """PyTorch's operators can't be observed here; the message says why, and the way out."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """What is compiled here: ``<name>.cpp`` of the native directory, with the headers beside it."""
+
+    name: str
+    purpose: str
+    """What it does, in words."""
+    links: tuple[str, ...]
+    """torch's shared libraries that it needs."""
+    seconds: int
+    """About how long compiling it takes."""
+    optimize: str
+    for_python: bool = False
+    """It is an extension of Python's: it needs Python's headers."""
+
+    @property
+    def source(self) -> Path:
+        """Its source file."""
+        return NATIVE / f"{self.name}.cpp"
+
+
+TORCH_OBSERVER = Library("torch_observer", "records PyTorch's operators", ("torch_cpu", "c10"), 10, "-O3")
+TORCH_CALLBACKS = Library(
+    "torch_callbacks", "calls Python callbacks on PyTorch's operators", ("torch_python", "torch_cpu", "c10"), 25, "-O2", True
+)
+LIBRARIES = (TORCH_OBSERVER, TORCH_CALLBACKS)
 
 
 @dataclass(frozen=True)
@@ -107,18 +133,18 @@ def find_compiler() -> list[str]:
     )
 
 
-def find_built() -> Path | None:
-    """The observer for the installed torch if the cache has it already; checked, ready to load.
+def find_built(library: Library) -> Path | None:
+    """The library for the installed torch if the cache has it already; checked, ready to load.
 
     Raises:
         ObserverUnavailable: there is no torch.
         CacheUnsafe: the cache can't be trusted.
     """
-    return _in_cache(private_cache.open_directory(), find_torch())
+    return _in_cache(private_cache.open_directory(), find_torch(), library)
 
 
-def build(*, again: bool = False) -> Path:
-    """The observer for the installed torch; compiled if the cache doesn't have it yet (``again``: even if it does).
+def build(library: Library, *, again: bool = False) -> Path:
+    """The library for the installed torch; compiled if the cache doesn't have it yet (``again``: even if it does).
 
     Raises:
         ObserverUnavailable: it can't be compiled here.
@@ -126,29 +152,29 @@ def build(*, again: bool = False) -> Path:
     """
     torch = find_torch()
     cache = private_cache.open_directory()
-    built = None if again else _in_cache(cache, torch)
+    built = None if again else _in_cache(cache, torch, library)
     if built is not None:
         return built
     compiler = find_compiler()
     try:
         with _one_process_at_a_time(cache):
-            built = None if again else _in_cache(cache, torch)
-            return built or _compile_into(cache, torch, compiler)
+            built = None if again else _in_cache(cache, torch, library)
+            return built or _compile_into(cache, torch, library, compiler)
     except OSError as error:
         raise ObserverUnavailable(
-            f"the observer cannot be built in {cache}: {error}; set {private_cache.ENVIRONMENT_VARIABLE} to a directory "
+            f"{library.name} cannot be built in {cache}: {error}; set {private_cache.ENVIRONMENT_VARIABLE} to a directory "
             f"that you can write to, {BUILD_AHEAD}"
         ) from error
 
 
-def cache_key(torch: TorchInstallation) -> str:
+def cache_key(torch: TorchInstallation, library: Library) -> str:
     """Everything that the compiled file depends on, in 24 hexadecimal digits."""
     digest = hashlib.sha256()
-    for source in (NATIVE / SOURCE, *sorted(NATIVE.glob("*.hpp"))):
+    for source in (library.source, *sorted(NATIVE.glob("*.hpp"))):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     python = f"{sys.implementation.cache_tag} {sysconfig.get_config_var('SOABI')} {platform.python_version()}"
     machine = f"{sys.platform} {platform.machine()}"
-    facts = (torch.version, torch.git_version, str(torch.cxx11_abi), __version__, python, machine, *FLAGS, *STANDARDS)
+    facts = (torch.version, torch.git_version, str(torch.cxx11_abi), __version__, python, machine, repr(library), *FLAGS, *STANDARDS)
     digest.update("\0".join(facts).encode())
     return digest.hexdigest()[:24]
 
@@ -177,8 +203,8 @@ def _cxx11_abi(directory: Path) -> int:
         return 1
 
 
-def _in_cache(cache: Path, torch: TorchInstallation) -> Path | None:
-    path = _target(cache, torch)
+def _in_cache(cache: Path, torch: TorchInstallation, library: Library) -> Path | None:
+    path = _target(cache, torch, library)
     if not os.path.lexists(path):
         return None
     private_cache.check_file(path)
@@ -187,8 +213,8 @@ def _in_cache(cache: Path, torch: TorchInstallation) -> Path | None:
     return path
 
 
-def _target(cache: Path, torch: TorchInstallation) -> Path:
-    return cache / f"{PREFIX}{cache_key(torch)}{SUFFIX}"
+def _target(cache: Path, torch: TorchInstallation, library: Library) -> Path:
+    return cache / f"{library.name}-{cache_key(torch, library)}.so"
 
 
 @contextlib.contextmanager
@@ -205,38 +231,46 @@ def _one_process_at_a_time(cache: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _compile_into(cache: Path, torch: TorchInstallation, compiler: list[str]) -> Path:
-    log.info("building the torch observer for torch %s, once, about 10 s", torch.version)
-    target = _target(cache, torch)
+def _compile_into(cache: Path, torch: TorchInstallation, library: Library, compiler: list[str]) -> Path:
+    log.info("building %s for torch %s, once, about %d s", library.name, torch.version, library.seconds)
+    target = _target(cache, torch, library)
     with tempfile.TemporaryDirectory(prefix="building-", dir=cache) as directory:
         output = Path(directory) / target.name
-        _compile(compiler, torch, output)
+        _compile(compiler, torch, library, output)
         output.chmod(0o755)  # the compiler follows the umask, which may let the group write
         os.replace(output, target)
-    _prune(cache)
+    _prune(cache, library)
     private_cache.check_file(target)
     return target
 
 
-def _compile(compiler: list[str], torch: TorchInstallation, output: Path) -> None:
+def _compile(compiler: list[str], torch: TorchInstallation, library: Library, output: Path) -> None:
     complaints = []
     for standard in STANDARDS:
-        command = [*compiler, standard, *_arguments(torch, output)]
+        command = [*compiler, standard, *_arguments(torch, library, output)]
         complaint = _run(command)
         if complaint is None:
             return
         complaints.append(f"$ {shlex.join(command)}\n{complaint[-1500:].strip()}")
     raise ObserverUnavailable(
-        f"compiling the observer for torch {torch.version} failed; the commands and the end of what they said are below. "
+        f"compiling {library.name} for torch {torch.version} failed; the commands and the end of what they said are below. "
         f"Try another compiler with CXX=..., {BUILD_AHEAD}.\n" + "\n".join(complaints)
     )
 
 
-def _arguments(torch: TorchInstallation, output: Path) -> list[str]:
-    arguments = [*FLAGS, f"-I{NATIVE}", "-isystem", str(torch.include), str(NATIVE / SOURCE), "-o", str(output)]
+def _arguments(torch: TorchInstallation, library: Library, output: Path) -> list[str]:
+    headers = ["-isystem", str(torch.include), *(_python_headers() if library.for_python else ())]
+    arguments = [library.optimize, *FLAGS, f"-I{NATIVE}", *headers, str(library.source), "-o", str(output)]
     if not MACOS:
         arguments.append(f"-D_GLIBCXX_USE_CXX11_ABI={torch.cxx11_abi}")
-    return [*arguments, f"-L{torch.lib}", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{torch.lib}"]
+    return [*arguments, f"-L{torch.lib}", *(f"-l{link}" for link in library.links), f"-Wl,-rpath,{torch.lib}"]
+
+
+def _python_headers() -> list[str]:
+    include = Path(sysconfig.get_paths()["include"])
+    if not (include / "Python.h").is_file():
+        raise ObserverUnavailable(f"Python's C headers are not in {include}; apt-get install python3-dev, {BUILD_AHEAD}")
+    return ["-isystem", str(include)]
 
 
 def _run(command: list[str]) -> str | None:
@@ -252,9 +286,9 @@ def _run(command: list[str]) -> str | None:
     return None if done.returncode == 0 else (done.stderr or done.stdout or f"exit code {done.returncode}, no message")
 
 
-def _prune(cache: Path) -> None:
-    """Keep the observers that were used last; one that another process has loaded stays loaded there."""
+def _prune(cache: Path, library: Library) -> None:
+    """Keep the builds that were used last; one that another process has loaded stays loaded there."""
     with contextlib.suppress(OSError):
-        built = sorted(cache.glob(f"{PREFIX}*{SUFFIX}"), key=lambda path: path.lstat().st_mtime_ns, reverse=True)
-        for path in built[KEPT_OBSERVERS:]:
+        built = sorted(cache.glob(f"{library.name}-*.so"), key=lambda path: path.lstat().st_mtime_ns, reverse=True)
+        for path in built[KEPT_BUILDS:]:
             path.unlink(missing_ok=True)

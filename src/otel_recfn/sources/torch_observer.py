@@ -125,12 +125,12 @@ def _load_once(core_api: int) -> None:
     with _loading:
         if _loaded is not None:
             return
-        path = observer_build.build()
+        path = observer_build.build(observer_build.TORCH_OBSERVER)
         try:
             library = _open(path)
         except OSError as error:  # torch was rebuilt in place under the same version, or the file is damaged
             log.info("the cached torch observer cannot be loaded (%s); building it again", error)
-            library = _open(observer_build.build(again=True))
+            library = _open(observer_build.build(observer_build.TORCH_OBSERVER, again=True))
         if library.recfn_observer_attach(core_api) != 0:
             raise ObserverUnavailable(
                 "the recorder was compiled from another version of otel-recfn's headers than the observer; reinstall otel-recfn"

@@ -1,5 +1,117 @@
 """Observers in Python: the public names of the runtime, mirrored on PyTorch's own operators.
 
-A callback added here sees ranges of ``record_function`` and ``RecordFunction``, and, once torch is imported, every RecordFunction of
-PyTorch's, in whatever thread it runs. What it costs per operator that it observes: see ``add_global_callback``.
+A callback that is added here sees ranges of ``record_function`` and ``RecordFunction`` and, once torch is imported, every
+RecordFunction of PyTorch's, in whatever thread it runs: operators, autograd nodes, TorchScript functions. PyTorch decides in
+C++ what a callback doesn't select or sample; README.md says what a call costs.
 """
+
+from otel_recfn.runtime.callback import RecordFunctionCallback
+from otel_recfn.runtime.callbacks import (
+    INVALID_CALLBACK_HANDLE,
+    add_global_callback,
+    add_thread_local_callback,
+    clear_callbacks,
+    clear_global_callbacks,
+    clear_thread_local_callbacks,
+    disable_callback,
+    has_callbacks,
+    has_global_callbacks,
+    has_thread_local_callbacks,
+    reenable_callback,
+    remove_callback,
+    set_mirror,
+)
+from otel_recfn.runtime.debug_info import (
+    DebugInfoGuard,
+    DebugInfoKind,
+    debug_info_get,
+    debug_info_peek,
+    debug_info_pop,
+    debug_info_push,
+)
+from otel_recfn.runtime.futures import call_end_callbacks_on_future
+from otel_recfn.runtime.guards import (
+    DisableRecordFunctionGuard,
+    RecordFunctionGuard,
+    enable_record_function,
+    is_record_function_enabled,
+)
+from otel_recfn.runtime.helpers import (
+    record_edge_scope_with_debug_handle_and_inputs,
+    record_function_with_inputs,
+    record_function_with_inputs_outputs,
+    record_function_with_scope,
+    record_function_with_scope_inputs_outputs,
+    record_outputs,
+    record_torchscript_function,
+    record_user_scope,
+    record_with_scope_debug_handle_and_inputs,
+)
+from otel_recfn.runtime.operations import record_function_enter, record_function_enter_new, record_function_exit
+from otel_recfn.runtime.propagation import PropagatingExecutor, PropagatingThread, propagate
+from otel_recfn.runtime.record_function import RecordFunction
+from otel_recfn.runtime.sampling import StepCallbacks
+from otel_recfn.runtime.state import (
+    RecordFunctionTLS,
+    ThreadLocalState,
+    ThreadLocalStateGuard,
+    get_record_function_tls,
+    set_record_function_seed_for_testing,
+    set_record_function_tls,
+)
+from otel_recfn.runtime.step_callbacks import get_step_callbacks, get_step_callbacks_unless_empty
+from otel_recfn.sources.torch_callbacks import TorchCallbacks
+
+__all__ = [
+    "INVALID_CALLBACK_HANDLE",
+    "DebugInfoGuard",
+    "DebugInfoKind",
+    "DisableRecordFunctionGuard",
+    "PropagatingExecutor",
+    "PropagatingThread",
+    "RecordFunction",
+    "RecordFunctionCallback",
+    "RecordFunctionGuard",
+    "RecordFunctionTLS",
+    "StepCallbacks",
+    "ThreadLocalState",
+    "ThreadLocalStateGuard",
+    "add_global_callback",
+    "add_thread_local_callback",
+    "call_end_callbacks_on_future",
+    "clear_callbacks",
+    "clear_global_callbacks",
+    "clear_thread_local_callbacks",
+    "debug_info_get",
+    "debug_info_peek",
+    "debug_info_pop",
+    "debug_info_push",
+    "disable_callback",
+    "enable_record_function",
+    "get_record_function_tls",
+    "get_step_callbacks",
+    "get_step_callbacks_unless_empty",
+    "has_callbacks",
+    "has_global_callbacks",
+    "has_thread_local_callbacks",
+    "is_record_function_enabled",
+    "propagate",
+    "record_edge_scope_with_debug_handle_and_inputs",
+    "record_function_enter",
+    "record_function_enter_new",
+    "record_function_exit",
+    "record_function_with_inputs",
+    "record_function_with_inputs_outputs",
+    "record_function_with_scope",
+    "record_function_with_scope_inputs_outputs",
+    "record_outputs",
+    "record_torchscript_function",
+    "record_user_scope",
+    "record_with_scope_debug_handle_and_inputs",
+    "reenable_callback",
+    "remove_callback",
+    "set_record_function_seed_for_testing",
+    "set_record_function_tls",
+]
+
+set_mirror(TorchCallbacks())

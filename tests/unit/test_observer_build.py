@@ -94,12 +94,12 @@ def test_a_torch_without_headers_says_so(torch: Path) -> None:
 
 def test_built_once_then_found(torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _use_compiler(monkeypatch, log, COPYING)
-    assert observer_build.find_built() is None
-    first = observer_build.build()
-    assert observer_build.build() == first == observer_build.find_built()
+    assert observer_build.find_built(TORCH_OBSERVER) is None
+    first = observer_build.build(TORCH_OBSERVER)
+    assert observer_build.build(TORCH_OBSERVER) == first == observer_build.find_built(TORCH_OBSERVER)
     assert first.parent == cache.resolve()
     assert _runs(log) == 1
-    assert observer_build.build(again=True) == first
+    assert observer_build.build(TORCH_OBSERVER, again=True) == first
     assert _runs(log) == 2
     assert {path.name for path in cache.iterdir()} == {first.name, "lock"}
 
@@ -110,7 +110,7 @@ def test_the_library_is_not_writable_by_the_group_whatever_the_umask(
     _use_compiler(monkeypatch, log, COPYING)
     before = os.umask(0)
     try:
-        built = observer_build.build()
+        built = observer_build.build(TORCH_OBSERVER)
     finally:
         os.umask(before)
     assert built.stat().st_mode & 0o022 == 0
@@ -123,7 +123,7 @@ def test_another_torch_gets_another_file_and_the_newest_five_stay(
     built = []
     for minor in range(7):
         _set_version(torch, f"9.{minor}")
-        built.append(observer_build.build())
+        built.append(observer_build.build(TORCH_OBSERVER))
         os.utime(built[-1], (minor, minor))
     assert len(set(built)) == 7
     assert sorted(cache.glob("*.so")) == sorted(built[2:])
@@ -132,7 +132,7 @@ def test_another_torch_gets_another_file_and_the_newest_five_stay(
 def test_what_the_compiler_said_is_in_the_error(torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _use_compiler(monkeypatch, log, FAILING)
     with pytest.raises(ObserverUnavailable, match=r"torch 9\.9\.0 failed(.|\n)*otel-recfn build(.|\n)*something is missing"):
-        observer_build.build()
+        observer_build.build(TORCH_OBSERVER)
     assert _runs(log) == len(observer_build.STANDARDS)
     assert "-D_GLIBCXX_USE_CXX11_ABI=0" in log.read_text() or observer_build.MACOS
     assert [path.name for path in cache.iterdir()] == ["lock"]
@@ -142,7 +142,7 @@ def test_headers_that_want_a_later_standard_get_it(
     torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _use_compiler(monkeypatch, log, NEEDS_CPP20)
-    assert observer_build.build().exists()
+    assert observer_build.build(TORCH_OBSERVER).exists()
     assert _runs(log) == 2
 
 
@@ -150,10 +150,10 @@ def test_no_compiler(torch: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ObserverUnavailable, match=r"no C\+\+ compiler found.*install.*otel-recfn build"):
-        observer_build.build()
+        observer_build.build(TORCH_OBSERVER)
     monkeypatch.setenv("CXX", "no-such-compiler -O1")
     with pytest.raises(ObserverUnavailable, match="CXX=no-such-compiler -O1 names no program"):
-        observer_build.build()
+        observer_build.build(TORCH_OBSERVER)
 
 
 def test_cxx_may_be_a_command_with_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,21 +165,25 @@ def test_a_library_that_others_could_have_written_is_refused(
     torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _use_compiler(monkeypatch, log, COPYING)
-    built = observer_build.build()
+    built = observer_build.build(TORCH_OBSERVER)
     built.chmod(0o775)
     with pytest.raises(CacheUnsafe, match="writable by others"):
-        observer_build.build()
+        observer_build.build(TORCH_OBSERVER)
     built.unlink()
     built.symlink_to("/etc/hostname")
     with pytest.raises(CacheUnsafe, match="not a regular file"):
-        observer_build.build()
+        observer_build.build(TORCH_OBSERVER)
 
 
 def test_two_processes_compile_once(torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _use_compiler(monkeypatch, log, COPYING, seconds=1)
     source = Path(observer_build.__file__).parents[2]
     monkeypatch.setenv("PYTHONPATH", f"{torch.parent}{os.pathsep}{source}")
-    command = [sys.executable, "-c", "from otel_recfn.sources import observer_build; print(observer_build.build())"]
+    command = [
+        sys.executable,
+        "-c",
+        "from otel_recfn.sources import observer_build; print(observer_build.build(observer_build.TORCH_OBSERVER))",
+    ]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     outputs = [process.communicate(timeout=60)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0]

@@ -50,8 +50,9 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser(
         "build",
         help="compile the torch libraries ahead of time, for example into an image",
-        description="Compiles the torch observer, and the library for callbacks in Python, against the installed torch into the "
-        "cache (OTEL_RECFN_CACHE_DIR), and prints their paths. For an image whose programs run as another user: make the directory as root with mode 755 before.",
+        description="Compiles the torch observer, and the library for callbacks in Python, against the installed torch into "
+        "the cache (OTEL_RECFN_CACHE_DIR), and prints their paths. For an image whose programs run as another user: make the "
+        "directory as root with mode 755 before.",
     )
     doctor = commands.add_parser("doctor", help="say what works here, and why not", description="Exit code 0 where all works.")
     doctor.add_argument("--json", action="store_true", help="as a JSON list")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from otel_recfn.model.scope import RecordScope
@@ -21,22 +21,54 @@ STALE = -1
 """A version that the list of global callbacks never has."""
 
 
-class ThreadState:
-    """One thread's. Only that thread writes it."""
+class CallbackFlag(Protocol):
+    """Whether the calling thread runs a callback, kept where others can see it."""
 
-    __slots__ = ("__weakref__", "callbacks", "debug_info", "enabled", "generator", "in_callback", "samplers", "version")
+    def is_inside(self) -> bool:
+        """Whether it does."""
+
+    def set_inside(self, inside: bool, /) -> bool:
+        """Say so; returns what was so before."""
+
+
+_shared_flag: CallbackFlag | None = None
+
+
+def share_callback_flag(flag: CallbackFlag) -> None:
+    """Keep ``ThreadState.in_callback`` there from now on, for good: others call callbacks, too."""
+    global _shared_flag
+    inside = current().in_callback
+    _shared_flag = flag
+    flag.set_inside(inside)
+
+
+class ThreadState:
+    """One thread's. Only that thread reads and writes it."""
+
+    __slots__ = ("__weakref__", "_in_callback", "callbacks", "debug_info", "enabled", "generator", "samplers", "version")
 
     def __init__(self) -> None:
         self.callbacks: tuple[CallbackEntry, ...] = ()
         """In the order of their handles."""
         self.enabled = True
-        self.in_callback = False
-        """A callback runs now: ranges that it begins reach no callbacks, or it would call itself without end."""
+        self._in_callback = False
         self.debug_info: DebugInfo | None = None
         self.generator = Random()
         self.samplers: dict[RecordScope, ScopeSampler] = {}
         """By scope; valid while ``version`` is that of the global callbacks."""
         self.version = STALE
+
+    @property
+    def in_callback(self) -> bool:
+        """A callback runs now: ranges that it begins reach no callbacks, or it would call itself without end."""
+        return self._in_callback if _shared_flag is None else _shared_flag.is_inside()
+
+    @in_callback.setter
+    def in_callback(self, inside: bool) -> None:
+        if _shared_flag is None:
+            self._in_callback = inside
+        else:
+            _shared_flag.set_inside(inside)
 
 
 class RunningCallback:

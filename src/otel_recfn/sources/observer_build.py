@@ -174,8 +174,8 @@ def cache_key(torch: TorchInstallation, library: Library) -> str:
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     python = f"{sys.implementation.cache_tag} {sysconfig.get_config_var('SOABI')} {platform.python_version()}"
     machine = f"{sys.platform} {platform.machine()}"
-    facts = (torch.version, torch.git_version, str(torch.cxx11_abi), __version__, python, machine, repr(library), *FLAGS, *STANDARDS)
-    digest.update("\0".join(facts).encode())
+    installed = (torch.version, torch.git_version, str(torch.cxx11_abi), __version__, python, machine)
+    digest.update("\0".join((*installed, repr(library), *FLAGS, *STANDARDS)).encode())
     return digest.hexdigest()[:24]
 
 

@@ -1,7 +1,7 @@
 """Callbacks in Python on PyTorch's own operators: the runtime's mirror.
 
-Each callback becomes a callback of PyTorch's, which decides about scopes, sampling and switches in C++. The library that does it
-is built and loaded when there is a callback and torch is imported, whichever comes last; a program without both pays nothing.
+Each callback becomes a callback of PyTorch's, which decides about scopes, sampling and switches in C++. The library that does
+it is built and loaded when there is a callback and torch is imported, whichever comes last; a program without both pays nothing.
 
 What PyTorch can't hand on to us, because the library came later: callbacks of *other* threads than the one that imports torch,
 added there before. They reach operators from the next change of that thread's callbacks on.
@@ -117,7 +117,8 @@ def _open_again() -> Library:
     try:
         return _open(observer_build.build(observer_build.TORCH_CALLBACKS, again=True))
     except ImportError as error:
-        raise observer_build.ObserverUnavailable(f"the built library cannot be loaded: {error}; run `otel-recfn doctor`") from error
+        message = f"the built library cannot be loaded: {error}; run `otel-recfn doctor`"
+        raise observer_build.ObserverUnavailable(message) from error
 
 
 def _open(path: Path) -> Library:

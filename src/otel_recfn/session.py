@@ -23,6 +23,7 @@ from opentelemetry import trace
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_recfn.capture import Capture
+from otel_recfn.model.events import Extra
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.recording.protocol import Recorder, RecorderCounters
 from otel_recfn.sources.late_torch import when_torch_is_imported
@@ -132,7 +133,7 @@ class Session:
             if self._capture is not capture:
                 return
             if observable:
-                self._observer.enable(capture.record_shapes)
+                self._observer.enable(Extra.SHAPES if capture.record_shapes else Extra.NONE)
             if capture.modules:
                 self._modules.install()
 

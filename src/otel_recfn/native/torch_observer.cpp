@@ -14,26 +14,15 @@
 #include <mutex>
 #include <string>
 
-#include "core_api.hpp"
 #include "input_shapes.hpp"
+#include "observer_thread.hpp"
+#include "profiler_marker.hpp"
 
 #define RECFN_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace {
 
 using namespace recfn;
-
-#if defined(__linux__)
-#define RECFN_FAST_TLS __attribute__((tls_model("initial-exec")))
-#else
-#define RECFN_FAST_TLS
-#endif
-
-// The calling thread's buffer, as the recorder gave it; forgotten when the recorder says that the thread ends.
-thread_local ThreadBuffer* cached_buffer RECFN_FAST_TLS = nullptr;
-
-const CoreApi* core = nullptr;
-Globals* shared = nullptr;
 
 struct Registration {
   std::mutex mutex;
@@ -46,10 +35,6 @@ Registration& registration() {
   static auto* instance = new Registration;
   return *instance;
 }
-
-[[gnu::noinline]] ThreadBuffer* first_buffer() { return cached_buffer = core->thread_buffer(); }
-
-ThreadBuffer* buffer_of_thread() { return C10_LIKELY(cached_buffer != nullptr) ? cached_buffer : first_buffer(); }
 
 uint32_t end_flags(const at::RecordFunction& fn) {
   uint32_t flags = fn.isAsync() ? uint32_t{kAsync} : 0u;
@@ -142,11 +127,13 @@ RECFN_EXPORT int recfn_observer_attach(const void* core_api) {
   return 0;
 }
 
-RECFN_EXPORT int recfn_observer_enable(int record_shapes) {
-  return guarded([record_shapes](Registration& state) {
+// `extras`: bits of Extra.
+RECFN_EXPORT int recfn_observer_enable(int extras) {
+  return guarded([extras](Registration& state) {
     if (!state.registered) register_callbacks(state);
-    at::disableCallback(record_shapes != 0 ? state.plain : state.with_inputs);
-    at::reenableCallback(record_shapes != 0 ? state.with_inputs : state.plain);
+    const bool inputs = (extras & (kShapesExtra | kFlopsExtra)) != 0;
+    at::disableCallback(inputs ? state.plain : state.with_inputs);
+    at::reenableCallback(inputs ? state.with_inputs : state.plain);
   });
 }
 
@@ -158,7 +145,15 @@ RECFN_EXPORT int recfn_observer_disable() {
   });
 }
 
+// The calling thread, and what PyTorch does for it in other threads, belongs to that profiler run from here on; 0 for none.
+RECFN_EXPORT int recfn_observer_set_profiler(uint32_t profiler) {
+  return guarded([profiler](Registration&) { mark_thread(profiler); });
+}
+
+// Whether the recorder asks which profiler run a thread works for.
+RECFN_EXPORT void recfn_observer_watch_profilers(int on) { shared->read_profiler.store(on != 0 ? marked_profiler : nullptr); }
+
 // What this torch offers, a word each, separated by spaces.
-RECFN_EXPORT const char* recfn_observer_features() { return "ids scopes shapes nccl_meta static_runtime debug_handle node_id"; }
+RECFN_EXPORT const char* recfn_observer_features() { return "ids scopes shapes nccl_meta static_runtime debug_handle node_id profilers"; }
 
 RECFN_EXPORT const char* recfn_observer_last_error() { return registration().last_error.c_str(); }

@@ -1,8 +1,8 @@
 // The observer on PyTorch's RecordFunction: a library of its own, compiled at first use against the torch that is installed
 // (sources/observer_build.py), loaded once and never unloaded.
 //
-// Two permanent global callback pairs are registered once: one without inputs, and one with, for shapes, because passing
-// inputs costs every operator. At most one of them is enabled. Switching goes through RecordFunction's own disable and
+// Two permanent global callback pairs are registered once: one without inputs, and one with, for shapes and FLOPs, because
+// passing inputs costs every operator. At most one of them is enabled. Switching goes through RecordFunction's own disable and
 // reenable, which reach every thread's cached callbacks.
 //
 // The callbacks run in the operator's thread, mostly without the GIL. They return no ObserverContext (a heap allocation per
@@ -14,6 +14,7 @@
 #include <mutex>
 #include <string>
 
+#include "flops.hpp"
 #include "input_shapes.hpp"
 #include "observer_thread.hpp"
 #include "profiler_marker.hpp"
@@ -45,8 +46,30 @@ uint32_t end_flags(const at::RecordFunction& fn) {
   return flags;
 }
 
+// 0 rather than an exception, from a tensor of a subclass for instance.
+int64_t flops_or_0(const at::RecordFunction& fn) {
+  try {
+    return count_flops(fn.name(), fn.inputs());
+  } catch (...) {
+    return 0;
+  }
+}
+
+// The begin of a range that carries what was asked for.
+[[gnu::noinline]] void begin_with_extras(const at::RecordFunction& fn, ThreadBuffer& buffer, Begin& range, bool selected) {
+  const uint32_t wanted = selected ? shared->extras.load(std::memory_order_relaxed) : 0;
+  ShapeWords words;
+  RareExtras rare;
+  if ((wanted & kShapesExtra) != 0) words.add_inputs(fn);
+  if ((wanted & kFlopsExtra) != 0) rare.flops = flops_or_0(fn);
+  rare.shapes = words.data();
+  rare.shape_words = words.size();
+  range.extras.rare = &rare;
+  begin_range<true>(*shared, buffer, range, selected);
+}
+
 // Whether a range is asynchronous is asked at its end alone: by then it is known, and asking costs a call.
-template <bool kShapes>
+template <bool kInputs>
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   ThreadBuffer* buffer = buffer_of_thread();
   const auto scope = static_cast<uint32_t>(fn.scope());
@@ -64,14 +87,8 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   range.forward_thread_id = fn.forwardThreadId();
   range.extras.debug_handle = fn.debugHandle();
   range.scope = scope;
-  if constexpr (kShapes) {
-    ShapeWords words;
-    if (selected) words.add_inputs(fn);
-    RareExtras rare;
-    rare.shapes = words.data();
-    rare.shape_words = words.size();
-    range.extras.rare = &rare;
-    begin_range<true>(*shared, *buffer, range, selected);
+  if constexpr (kInputs) {
+    begin_with_extras(fn, *buffer, range, selected);
   } else {
     begin_range<true>(*shared, *buffer, range, selected);
   }
@@ -154,6 +171,6 @@ RECFN_EXPORT int recfn_observer_set_profiler(uint32_t profiler) {
 RECFN_EXPORT void recfn_observer_watch_profilers(int on) { shared->read_profiler.store(on != 0 ? marked_profiler : nullptr); }
 
 // What this torch offers, a word each, separated by spaces.
-RECFN_EXPORT const char* recfn_observer_features() { return "ids scopes shapes nccl_meta static_runtime debug_handle node_id profilers"; }
+RECFN_EXPORT const char* recfn_observer_features() { return "ids scopes shapes flops nccl_meta static_runtime debug_handle node_id profilers"; }
 
 RECFN_EXPORT const char* recfn_observer_last_error() { return registration().last_error.c_str(); }

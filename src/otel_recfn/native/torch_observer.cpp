@@ -17,6 +17,7 @@
 #include "flops.hpp"
 #include "input_shapes.hpp"
 #include "observer_thread.hpp"
+#include "operator_stack.hpp"
 #include "profiler_marker.hpp"
 
 #define RECFN_EXPORT extern "C" __attribute__((visibility("default")))
@@ -56,12 +57,17 @@ int64_t flops_or_0(const at::RecordFunction& fn) {
 }
 
 // The begin of a range that carries what was asked for.
-[[gnu::noinline]] void begin_with_extras(const at::RecordFunction& fn, ThreadBuffer& buffer, Begin& range, bool selected) {
+template <bool kInputs>
+[[gnu::noinline]] void begin_with_extras(const at::RecordFunction& fn, ThreadBuffer& buffer, Begin range, uint32_t recording) {
+  const bool selected = selects(recording, range.scope);
   const uint32_t wanted = selected ? shared->extras.load(std::memory_order_relaxed) : 0;
   ShapeWords words;
+  char stack[kMaxStackBytes];
   RareExtras rare;
-  if ((wanted & kShapesExtra) != 0) words.add_inputs(fn);
-  if ((wanted & kFlopsExtra) != 0) rare.flops = flops_or_0(fn);
+  if (kInputs && (wanted & kShapesExtra) != 0) words.add_inputs(fn);
+  if (kInputs && (wanted & kFlopsExtra) != 0) rare.flops = flops_or_0(fn);
+  // A backward function's stack is autograd's, and says nothing.
+  if ((wanted & kStackExtra) != 0 && range.scope != kBackwardScope) rare.stack = {stack, operator_stack(*shared, stack, sizeof stack)};
   rare.shapes = words.data();
   rare.shape_words = words.size();
   range.extras.rare = &rare;
@@ -73,7 +79,8 @@ template <bool kInputs>
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   ThreadBuffer* buffer = buffer_of_thread();
   const auto scope = static_cast<uint32_t>(fn.scope());
-  const bool selected = selects(shared->recording.load(std::memory_order_acquire), scope);
+  const uint32_t recording = shared->recording.load(std::memory_order_acquire);
+  const bool selected = selects(recording, scope);
   if (C10_UNLIKELY(buffer == nullptr)) {
     shared->dropped_without_buffer.fetch_add(selected, std::memory_order_relaxed);
     return nullptr;
@@ -87,8 +94,8 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   range.forward_thread_id = fn.forwardThreadId();
   range.extras.debug_handle = fn.debugHandle();
   range.scope = scope;
-  if constexpr (kInputs) {
-    begin_with_extras(fn, *buffer, range, selected);
+  if (kInputs || C10_UNLIKELY((recording & kStackBit) != 0)) {
+    begin_with_extras<kInputs>(fn, *buffer, range, recording);
   } else {
     begin_range<true>(*shared, *buffer, range, selected);
   }
@@ -171,6 +178,6 @@ RECFN_EXPORT int recfn_observer_set_profiler(uint32_t profiler) {
 RECFN_EXPORT void recfn_observer_watch_profilers(int on) { shared->read_profiler.store(on != 0 ? marked_profiler : nullptr); }
 
 // What this torch offers, a word each, separated by spaces.
-RECFN_EXPORT const char* recfn_observer_features() { return "ids scopes shapes flops nccl_meta static_runtime debug_handle node_id profilers"; }
+RECFN_EXPORT const char* recfn_observer_features() { return "ids scopes shapes flops stack nccl_meta static_runtime debug_handle node_id profilers"; }
 
 RECFN_EXPORT const char* recfn_observer_last_error() { return registration().last_error.c_str(); }

@@ -1,14 +1,15 @@
 // The observer on PyTorch's RecordFunction: a library of its own, compiled at first use against the torch that is installed
 // (sources/observer_build.py), loaded once and never unloaded.
 //
-// Two permanent global callback pairs are registered once: one without inputs, and one with, for shapes and FLOPs, because
-// passing inputs costs every operator. At most one of them is enabled. Switching goes through RecordFunction's own disable and
-// reenable, which reach every thread's cached callbacks.
+// Permanent global callback pairs are registered once, with and without inputs and memory reports, because both cost every
+// operator. At most one of them is enabled. Switching goes through RecordFunction's own disable and reenable, which reach every
+// thread's cached callbacks.
 //
-// The callbacks run in the operator's thread, mostly without the GIL. They return no ObserverContext (a heap allocation per
-// operator would cost more than the record): begins and ends find each other by RecordFunction's handle.
+// The callbacks run in the operator's thread, mostly without the GIL. But for memory reports they return no ObserverContext (a
+// heap allocation per operator would cost more than the record): begins and ends find each other by RecordFunction's handle.
 #include <ATen/record_function.h>
 
+#include <array>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -16,6 +17,7 @@
 
 #include "flops.hpp"
 #include "input_shapes.hpp"
+#include "memory_reports.hpp"
 #include "observer_thread.hpp"
 #include "operator_stack.hpp"
 #include "profiler_marker.hpp"
@@ -26,10 +28,18 @@ namespace {
 
 using namespace recfn;
 
+// A callback pair's bits.
+enum Pair : size_t { kPlain = 0, kWithInputs = 1, kWithMemory = 2, kPairs = 4 };
+
+size_t pair_for(uint32_t extras) {
+  const size_t inputs = (extras & (kShapesExtra | kFlopsExtra)) != 0 ? kWithInputs : kPlain;
+  return inputs | ((extras & kMemoryExtra) != 0 ? kWithMemory : kPlain);
+}
+
 struct Registration {
   std::mutex mutex;
   bool registered = false;
-  at::CallbackHandle plain = at::INVALID_CALLBACK_HANDLE, with_inputs = at::INVALID_CALLBACK_HANDLE;
+  std::array<at::CallbackHandle, kPairs> pairs{};
   std::string last_error;
 };
 
@@ -75,7 +85,7 @@ template <bool kInputs>
 }
 
 // Whether a range is asynchronous is asked at its end alone: by then it is known, and asking costs a call.
-template <bool kInputs>
+template <size_t kPair>
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   ThreadBuffer* buffer = buffer_of_thread();
   const auto scope = static_cast<uint32_t>(fn.scope());
@@ -94,15 +104,19 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   range.forward_thread_id = fn.forwardThreadId();
   range.extras.debug_handle = fn.debugHandle();
   range.scope = scope;
+  constexpr bool kInputs = (kPair & kWithInputs) != 0;
   if (kInputs || C10_UNLIKELY((recording & kStackBit) != 0)) {
     begin_with_extras<kInputs>(fn, *buffer, range, recording);
   } else {
     begin_range<true>(*shared, *buffer, range, selected);
   }
+  if ((kPair & kWithMemory) != 0 && may_hold_slot(fn)) return hold_slot(*buffer);
   return nullptr;
 }
 
-void on_end(const at::RecordFunction& fn, at::ObserverContext*) {
+template <size_t kPair>
+void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
+  if ((kPair & kWithMemory) != 0 && context != nullptr && fn.threadId() == at::RecordFunction::currentThreadId()) release_slot();
   ThreadBuffer* buffer = buffer_of_thread();
   if (C10_LIKELY(buffer != nullptr)) end_range(*shared, *buffer, fn.handle(), fn.threadId(), end_flags(fn), {});
 }
@@ -111,14 +125,25 @@ uint64_t logical_thread_id() { return at::RecordFunction::currentThreadId(); }
 int64_t default_node_id() { return at::RecordFunction::getDefaultNodeId(); }
 void forget_thread() { cached_buffer = nullptr; }
 
+template <size_t kPair>
+void register_pair(Registration& registration) {
+  auto callback = at::RecordFunctionCallback(on_start<kPair>, on_end<kPair>).needsIds(true);
+  registration.pairs[kPair] = at::addGlobalCallback(callback.needsInputs((kPair & kWithInputs) != 0));
+  at::disableCallback(registration.pairs[kPair]);
+}
+
 void register_callbacks(Registration& registration) {
-  auto plain = at::RecordFunctionCallback(on_start<false>, on_end).needsIds(true);
-  auto with_inputs = at::RecordFunctionCallback(on_start<true>, on_end).needsIds(true).needsInputs(true);
-  registration.plain = at::addGlobalCallback(plain);
-  at::disableCallback(registration.plain);
-  registration.with_inputs = at::addGlobalCallback(with_inputs);
-  at::disableCallback(registration.with_inputs);
+  register_pair<kPlain>(registration);
+  register_pair<kWithInputs>(registration);
+  register_pair<kWithMemory>(registration);
+  register_pair<kWithInputs | kWithMemory>(registration);
   registration.registered = true;
+}
+
+void disable_all_but(Registration& registration, at::CallbackHandle kept) {
+  for (const at::CallbackHandle handle : registration.pairs) {
+    if (handle != kept) at::disableCallback(handle);
+  }
 }
 
 // No exception leaves this library.
@@ -155,17 +180,15 @@ RECFN_EXPORT int recfn_observer_attach(const void* core_api) {
 RECFN_EXPORT int recfn_observer_enable(int extras) {
   return guarded([extras](Registration& state) {
     if (!state.registered) register_callbacks(state);
-    const bool inputs = (extras & (kShapesExtra | kFlopsExtra)) != 0;
-    at::disableCallback(inputs ? state.plain : state.with_inputs);
-    at::reenableCallback(inputs ? state.with_inputs : state.plain);
+    const at::CallbackHandle wanted = state.pairs[pair_for(static_cast<uint32_t>(extras))];
+    disable_all_but(state, wanted);
+    at::reenableCallback(wanted);
   });
 }
 
 RECFN_EXPORT int recfn_observer_disable() {
   return guarded([](Registration& state) {
-    if (!state.registered) return;
-    at::disableCallback(state.plain);
-    at::disableCallback(state.with_inputs);
+    if (state.registered) disable_all_but(state, at::INVALID_CALLBACK_HANDLE);
   });
 }
 
@@ -177,7 +200,10 @@ RECFN_EXPORT int recfn_observer_set_profiler(uint32_t profiler) {
 // Whether the recorder asks which profiler run a thread works for.
 RECFN_EXPORT void recfn_observer_watch_profilers(int on) { shared->read_profiler.store(on != 0 ? marked_profiler : nullptr); }
 
+// Operators whose memory was not recorded, because another profiler is active in their thread.
+RECFN_EXPORT uint64_t recfn_observer_without_memory() { return operators_without_memory.load(std::memory_order_relaxed); }
+
 // What this torch offers, a word each, separated by spaces.
-RECFN_EXPORT const char* recfn_observer_features() { return "ids scopes shapes flops stack nccl_meta static_runtime debug_handle node_id profilers"; }
+RECFN_EXPORT const char* recfn_observer_features() { return "ids scopes shapes flops stack memory nccl_meta static_runtime debug_handle node_id profilers"; }
 
 RECFN_EXPORT const char* recfn_observer_last_error() { return registration().last_error.c_str(); }

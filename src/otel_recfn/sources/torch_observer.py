@@ -32,6 +32,9 @@ class ObserverStatus(NamedTuple):
     """What this torch announces and what it lacks, in words; empty before the library is loaded."""
     reason: str
     """Why it isn't loaded; empty where it is, or where nobody asked for it yet."""
+    without_memory: int = 0
+    """Operators since the process began whose memory was not recorded though it was asked for: PyTorch reports to one profiler
+    alone, and torch.profiler (or another) was active in their thread."""
 
 
 @runtime_checkable
@@ -135,7 +138,9 @@ class TorchObserver:
         if _loaded is None:
             return ObserverStatus(False, False, "", "", self._reason)
         features = _loaded.library.recfn_observer_features() or b""
-        return ObserverStatus(True, self._enabled, str(_loaded.path), features.decode("utf-8", "replace"), self._reason)
+        without_memory = _loaded.library.recfn_observer_without_memory()
+        announced = features.decode("utf-8", "replace")
+        return ObserverStatus(True, self._enabled, str(_loaded.path), announced, self._reason, without_memory)
 
 
 def _load_once(core_api: int) -> None:
@@ -163,6 +168,7 @@ def _open(path: Path) -> ctypes.CDLL:
     library.recfn_observer_set_profiler.argtypes = [ctypes.c_uint32]
     library.recfn_observer_watch_profilers.argtypes = [ctypes.c_int]
     library.recfn_observer_watch_profilers.restype = None
+    library.recfn_observer_without_memory.restype = ctypes.c_uint64
     library.recfn_observer_features.restype = ctypes.c_char_p
     library.recfn_observer_last_error.restype = ctypes.c_char_p
     return library

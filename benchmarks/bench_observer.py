@@ -38,6 +38,7 @@ from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile
 from torch.utils.cpp_extension import include_paths, library_paths
 
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
+from otel_recfn.model.events import Extra
 from otel_recfn.model.scope import ALL_SCOPES_MASK
 from otel_recfn.recording.backend import recorder
 from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
@@ -163,7 +164,7 @@ def ours_alone() -> Iterator[None]:
     """Nothing drains while operators run: the buffer holds a turn."""
     ours, observer = recorder(), TorchObserver(recorder())
     ours.start(ALL_SCOPES_MASK, DEFAULT_BUFFER_BYTES)
-    if not observer.enable(record_shapes=False):
+    if not observer.enable(Extra.NONE):
         raise SystemExit(observer.status().reason)
     before = ours.counters().dropped
     try:
@@ -303,7 +304,7 @@ def report_bytes() -> None:
         ours, observer = recorder(), TorchObserver(recorder())
         ours.drain(close_open=True)
         ours.start(ALL_SCOPES_MASK, size)
-        observer.enable(record_shapes=False)
+        observer.enable(Extra.NONE)
 
         def fill(one: Callable[[], object] = one, ours: Any = ours) -> None:
             dropped = ours.counters().dropped

@@ -77,7 +77,7 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     check = examine_recording.compiler()
     assert check.ok is False
     assert "install" in check.text
-    monkeypatch.setattr(observer_build, "find_built", lambda: Path("/built.so"))
+    monkeypatch.setattr(observer_build, "find_built", lambda _library: Path("/built.so"))
     assert examine_recording.compiler().ok is None
 
 
@@ -96,7 +96,7 @@ def test_an_unsafe_cache(tmp_path: Path) -> None:
 
 
 def test_an_observer_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(observer_build, "find_built", lambda: tmp_path / "observer.so")
+    monkeypatch.setattr(observer_build, "find_built", lambda _library: tmp_path / "observer.so")
     monkeypatch.setattr(examine_recording, "LOAD_OBSERVER", "import sys; sys.exit('OSError: undefined symbol')")
     check = examine_recording.observer()
     assert (check.ok, check.text) == (False, f"{tmp_path}/observer.so cannot be loaded: OSError: undefined symbol")
@@ -159,9 +159,9 @@ def test_the_default_endpoint_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_build_prints_the_path_or_why_not(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(observer_build, "build", lambda: Path("/cache/observer.so"))
+    monkeypatch.setattr(observer_build, "build", lambda library: Path(f"/cache/{library.name}.so"))
     assert cli.main(["build"]) == 0
-    assert capsys.readouterr().out == "/cache/observer.so\n"
+    assert capsys.readouterr().out == "/cache/torch_observer.so\n/cache/torch_callbacks.so\n"
     monkeypatch.undo()
     without_torch(monkeypatch)
     assert cli.main(["build"]) == 1

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from otel_recfn.sources import observer_build
-from otel_recfn.sources.observer_build import ObserverUnavailable
+from otel_recfn.sources.observer_build import TORCH_OBSERVER, ObserverUnavailable
 from otel_recfn.sources.private_cache import CacheUnsafe
 
 COPYING = """#!/bin/sh
@@ -179,11 +179,8 @@ def test_two_processes_compile_once(torch: Path, cache: Path, log: Path, monkeyp
     _use_compiler(monkeypatch, log, COPYING, seconds=1)
     source = Path(observer_build.__file__).parents[2]
     monkeypatch.setenv("PYTHONPATH", f"{torch.parent}{os.pathsep}{source}")
-    command = [
-        sys.executable,
-        "-c",
-        "from otel_recfn.sources import observer_build; print(observer_build.build(observer_build.TORCH_OBSERVER))",
-    ]
+    program = "from otel_recfn.sources.observer_build import TORCH_OBSERVER, build; print(build(TORCH_OBSERVER))"
+    command = [sys.executable, "-c", program]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     outputs = [process.communicate(timeout=60)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0]

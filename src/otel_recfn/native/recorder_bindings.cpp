@@ -166,7 +166,7 @@ PyObject* mark(PyObject*, PyObject* name) {
   ThreadBuffer* buffer = recording ? buffer_or_drop() : nullptr;
   if (buffer == nullptr) return as_event_id(0);
   const Utf8 text(name, kMaxNameBytes);
-  return as_event_id(put_point(globals(), *buffer, kMark, text.text(), 0));
+  return as_event_id(put_point(globals(), *buffer, kMark, text.text(), 0, kLookAround));
 }
 
 PyObject* memory(PyObject*, PyObject* args) {
@@ -178,7 +178,7 @@ PyObject* memory(PyObject*, PyObject* args) {
   ThreadBuffer* buffer = wanted ? buffer_or_drop() : nullptr;
   if (buffer == nullptr) return as_event_id(0);
   const Utf8 text(device, kMaxNameBytes);
-  return as_event_id(put_point(globals(), *buffer, kMemory, text.text(), nbytes));
+  return as_event_id(put_point(globals(), *buffer, kMemory, text.text(), nbytes, kLookAround));
 }
 
 PyObject* set_profiler_of_thread(PyObject*, PyObject* args) {

@@ -496,11 +496,14 @@ template <bool kTorch>
                            error.data, error.size);
 }
 
+// Looking around may wait for the GIL. Who can't do that has looked before.
+enum LookAround : bool { kDoNotLookAround = false, kLookAround = true };
+
 // Writes a mark (`name`) or a memory record (`name` is the device) of this moment. Returns its event id, or 0 without room.
-inline uint64_t put_point(Globals& globals, ThreadBuffer& buffer, RecordKind kind, Text name, int64_t nbytes) {
+inline uint64_t put_point(Globals& globals, ThreadBuffer& buffer, RecordKind kind, Text name, int64_t nbytes, LookAround look) {
   if (!catch_up(globals, buffer)) return 0;
   const bool base = is_base(buffer);
-  if (base) look_around(globals, buffer);
+  if (base && look == kLookAround) look_around(globals, buffer);
   const uint64_t ends = uint64_t{kEndWords} * buffer.open_recorded;
   if (!buffer.has_room(kMemoryWords + extra_words(buffer, {}) + 1 + words_of(name.size) + ends)) return count_dropped(buffer), 0;
   put_extras(buffer, {});

@@ -1,21 +1,26 @@
 // The observer on PyTorch's RecordFunction: a library of its own, compiled at first use against the torch that is installed
 // (sources/observer_build.py), loaded once and never unloaded.
 //
-// Two permanent global callback pairs are registered once: one without inputs, and one with, for shapes, because passing
-// inputs costs every operator. At most one of them is enabled. Switching goes through RecordFunction's own disable and
-// reenable, which reach every thread's cached callbacks.
+// Permanent global callback pairs are registered once, with and without inputs and memory reports, because both cost every
+// operator. At most one of them is enabled. Switching goes through RecordFunction's own disable and reenable, which reach every
+// thread's cached callbacks.
 //
-// The callbacks run in the operator's thread, mostly without the GIL. They return no ObserverContext (a heap allocation per
-// operator would cost more than the record): begins and ends find each other by RecordFunction's handle.
+// The callbacks run in the operator's thread, mostly without the GIL. But for memory reports they return no ObserverContext (a
+// heap allocation per operator would cost more than the record): begins and ends find each other by RecordFunction's handle.
 #include <ATen/record_function.h>
 
+#include <array>
 #include <exception>
 #include <memory>
 #include <mutex>
 #include <string>
 
-#include "core_api.hpp"
+#include "flops.hpp"
 #include "input_shapes.hpp"
+#include "memory_reports.hpp"
+#include "observer_thread.hpp"
+#include "operator_stack.hpp"
+#include "profiler_marker.hpp"
 
 #define RECFN_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -23,22 +28,18 @@ namespace {
 
 using namespace recfn;
 
-#if defined(__linux__)
-#define RECFN_FAST_TLS __attribute__((tls_model("initial-exec")))
-#else
-#define RECFN_FAST_TLS
-#endif
+// A callback pair's bits.
+enum Pair : size_t { kPlain = 0, kWithInputs = 1, kWithMemory = 2, kPairs = 4 };
 
-// The calling thread's buffer, as the recorder gave it; forgotten when the recorder says that the thread ends.
-thread_local ThreadBuffer* cached_buffer RECFN_FAST_TLS = nullptr;
-
-const CoreApi* core = nullptr;
-Globals* shared = nullptr;
+size_t pair_for(uint32_t extras) {
+  const size_t inputs = (extras & (kShapesExtra | kFlopsExtra)) != 0 ? kWithInputs : kPlain;
+  return inputs | ((extras & kMemoryExtra) != 0 ? kWithMemory : kPlain);
+}
 
 struct Registration {
   std::mutex mutex;
   bool registered = false;
-  at::CallbackHandle plain = at::INVALID_CALLBACK_HANDLE, with_inputs = at::INVALID_CALLBACK_HANDLE;
+  std::array<at::CallbackHandle, kPairs> pairs{};
   std::string last_error;
 };
 
@@ -46,10 +47,6 @@ Registration& registration() {
   static auto* instance = new Registration;
   return *instance;
 }
-
-[[gnu::noinline]] ThreadBuffer* first_buffer() { return cached_buffer = core->thread_buffer(); }
-
-ThreadBuffer* buffer_of_thread() { return C10_LIKELY(cached_buffer != nullptr) ? cached_buffer : first_buffer(); }
 
 uint32_t end_flags(const at::RecordFunction& fn) {
   uint32_t flags = fn.isAsync() ? uint32_t{kAsync} : 0u;
@@ -60,12 +57,40 @@ uint32_t end_flags(const at::RecordFunction& fn) {
   return flags;
 }
 
+// 0 rather than an exception, from a tensor of a subclass for instance.
+int64_t flops_or_0(const at::RecordFunction& fn) {
+  try {
+    return count_flops(fn.name(), fn.inputs());
+  } catch (...) {
+    return 0;
+  }
+}
+
+// The begin of a range that carries what was asked for.
+template <bool kInputs>
+[[gnu::noinline]] void begin_with_extras(const at::RecordFunction& fn, ThreadBuffer& buffer, Begin range, uint32_t recording) {
+  const bool selected = selects(recording, range.scope);
+  const uint32_t wanted = selected ? shared->extras.load(std::memory_order_relaxed) : 0;
+  ShapeWords words;
+  char stack[kMaxStackBytes];
+  RareExtras rare;
+  if (kInputs && (wanted & kShapesExtra) != 0) words.add_inputs(fn);
+  if (kInputs && (wanted & kFlopsExtra) != 0) rare.flops = flops_or_0(fn);
+  // A backward function's stack is autograd's, and says nothing.
+  if ((wanted & kStackExtra) != 0 && range.scope != kBackwardScope) rare.stack = {stack, operator_stack(*shared, stack, sizeof stack)};
+  rare.shapes = words.data();
+  rare.shape_words = words.size();
+  range.extras.rare = &rare;
+  begin_range<true>(*shared, buffer, range, selected);
+}
+
 // Whether a range is asynchronous is asked at its end alone: by then it is known, and asking costs a call.
-template <bool kShapes>
+template <size_t kPair>
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   ThreadBuffer* buffer = buffer_of_thread();
   const auto scope = static_cast<uint32_t>(fn.scope());
-  const bool selected = selects(shared->recording.load(std::memory_order_acquire), scope);
+  const uint32_t recording = shared->recording.load(std::memory_order_acquire);
+  const bool selected = selects(recording, scope);
   if (C10_UNLIKELY(buffer == nullptr)) {
     shared->dropped_without_buffer.fetch_add(selected, std::memory_order_relaxed);
     return nullptr;
@@ -79,21 +104,19 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   range.forward_thread_id = fn.forwardThreadId();
   range.extras.debug_handle = fn.debugHandle();
   range.scope = scope;
-  if constexpr (kShapes) {
-    ShapeWords words;
-    if (selected) words.add_inputs(fn);
-    RareExtras rare;
-    rare.shapes = words.data();
-    rare.shape_words = words.size();
-    range.extras.rare = &rare;
-    begin_range<true>(*shared, *buffer, range, selected);
+  constexpr bool kInputs = (kPair & kWithInputs) != 0;
+  if (kInputs || C10_UNLIKELY((recording & kStackBit) != 0)) {
+    begin_with_extras<kInputs>(fn, *buffer, range, recording);
   } else {
     begin_range<true>(*shared, *buffer, range, selected);
   }
+  if ((kPair & kWithMemory) != 0 && may_hold_slot(fn)) return hold_slot(*buffer);
   return nullptr;
 }
 
-void on_end(const at::RecordFunction& fn, at::ObserverContext*) {
+template <size_t kPair>
+void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
+  if ((kPair & kWithMemory) != 0 && context != nullptr && fn.threadId() == at::RecordFunction::currentThreadId()) release_slot();
   ThreadBuffer* buffer = buffer_of_thread();
   if (C10_LIKELY(buffer != nullptr)) end_range(*shared, *buffer, fn.handle(), fn.threadId(), end_flags(fn), {});
 }
@@ -102,14 +125,25 @@ uint64_t logical_thread_id() { return at::RecordFunction::currentThreadId(); }
 int64_t default_node_id() { return at::RecordFunction::getDefaultNodeId(); }
 void forget_thread() { cached_buffer = nullptr; }
 
+template <size_t kPair>
+void register_pair(Registration& registration) {
+  auto callback = at::RecordFunctionCallback(on_start<kPair>, on_end<kPair>).needsIds(true);
+  registration.pairs[kPair] = at::addGlobalCallback(callback.needsInputs((kPair & kWithInputs) != 0));
+  at::disableCallback(registration.pairs[kPair]);
+}
+
 void register_callbacks(Registration& registration) {
-  auto plain = at::RecordFunctionCallback(on_start<false>, on_end).needsIds(true);
-  auto with_inputs = at::RecordFunctionCallback(on_start<true>, on_end).needsIds(true).needsInputs(true);
-  registration.plain = at::addGlobalCallback(plain);
-  at::disableCallback(registration.plain);
-  registration.with_inputs = at::addGlobalCallback(with_inputs);
-  at::disableCallback(registration.with_inputs);
+  register_pair<kPlain>(registration);
+  register_pair<kWithInputs>(registration);
+  register_pair<kWithMemory>(registration);
+  register_pair<kWithInputs | kWithMemory>(registration);
   registration.registered = true;
+}
+
+void disable_all_but(Registration& registration, at::CallbackHandle kept) {
+  for (const at::CallbackHandle handle : registration.pairs) {
+    if (handle != kept) at::disableCallback(handle);
+  }
 }
 
 // No exception leaves this library.
@@ -142,23 +176,34 @@ RECFN_EXPORT int recfn_observer_attach(const void* core_api) {
   return 0;
 }
 
-RECFN_EXPORT int recfn_observer_enable(int record_shapes) {
-  return guarded([record_shapes](Registration& state) {
+// `extras`: bits of Extra.
+RECFN_EXPORT int recfn_observer_enable(int extras) {
+  return guarded([extras](Registration& state) {
     if (!state.registered) register_callbacks(state);
-    at::disableCallback(record_shapes != 0 ? state.plain : state.with_inputs);
-    at::reenableCallback(record_shapes != 0 ? state.with_inputs : state.plain);
+    const at::CallbackHandle wanted = state.pairs[pair_for(static_cast<uint32_t>(extras))];
+    disable_all_but(state, wanted);
+    at::reenableCallback(wanted);
   });
 }
 
 RECFN_EXPORT int recfn_observer_disable() {
   return guarded([](Registration& state) {
-    if (!state.registered) return;
-    at::disableCallback(state.plain);
-    at::disableCallback(state.with_inputs);
+    if (state.registered) disable_all_but(state, at::INVALID_CALLBACK_HANDLE);
   });
 }
 
+// The calling thread, and what PyTorch does for it in other threads, belongs to that profiler run from here on; 0 for none.
+RECFN_EXPORT int recfn_observer_set_profiler(uint32_t profiler) {
+  return guarded([profiler](Registration&) { mark_thread(profiler); });
+}
+
+// Whether the recorder asks which profiler run a thread works for.
+RECFN_EXPORT void recfn_observer_watch_profilers(int on) { shared->read_profiler.store(on != 0 ? marked_profiler : nullptr); }
+
+// Operators whose memory was not recorded, because another profiler is active in their thread.
+RECFN_EXPORT uint64_t recfn_observer_without_memory() { return operators_without_memory.load(std::memory_order_relaxed); }
+
 // What this torch offers, a word each, separated by spaces.
-RECFN_EXPORT const char* recfn_observer_features() { return "ids scopes shapes nccl_meta static_runtime debug_handle node_id"; }
+RECFN_EXPORT const char* recfn_observer_features() { return "ids scopes shapes flops stack memory nccl_meta static_runtime debug_handle node_id profilers"; }
 
 RECFN_EXPORT const char* recfn_observer_last_error() { return registration().last_error.c_str(); }

@@ -24,7 +24,6 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_recfn.capture import Capture
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import Extra
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.recording.protocol import Recorder, RecorderCounters
 from otel_recfn.session.forks import finish_in_multiprocessing_child, tell_of_forks
@@ -157,10 +156,10 @@ class Session:
             self._draining.release()
 
     def counters(self, capture: Capture) -> dict[str, int]:
-        """Counts of the recorder (of the process) and of a capture, running or not."""
+        """Counts of the recorder and of the observer (of the process), and of a capture, running or not."""
         names = RecorderCounters._fields
         counts = {f"recorder.{name}": value for name, value in zip(names, self._recorder.counters(), strict=True)}
-        return counts | capture.counters()
+        return counts | {"observer.without_memory": self._observer.status().without_memory} | capture.counters()
 
     def _tell_losses(self, capture: Capture) -> None:
         counters = self.counters(capture)
@@ -179,21 +178,23 @@ class Session:
         self._recorder.start(wanted.scopes, buffer_bytes, wanted.extras)
 
     def _observe_union(self) -> None:
-        wanted = self._wanted()
         if self._observer.enabled:
-            self._observer.enable(bool(wanted.extras & Extra.SHAPES))
-        if not wanted.modules:
+            self._observe()
+        if not self._wanted().modules:
             self._modules.remove()
+
+    def _observe(self) -> None:
+        self._observer.enable(self._wanted().extras)
+        self._observer.watch_profilers(any(capture.selected.profiler is not None for capture in self._captures))
 
     def _attach_torch(self, capture: Capture) -> None:
         observable = self._observer.prepare()
         with self._switching:
             if capture not in self._captures:
                 return
-            wanted = self._wanted()
             if observable:
-                self._observer.enable(bool(wanted.extras & Extra.SHAPES))
-            if wanted.modules:
+                self._observe()
+            if self._wanted().modules:
                 self._modules.install()
 
     def _torch_announces_optimizer(self) -> bool:

@@ -1,7 +1,7 @@
 """Callbacks in Python on PyTorch's own operators: the runtime's mirror.
 
 Each callback becomes a callback of PyTorch's, which decides about scopes, sampling and switches in C++. The library that does
-it is built and loaded when there is a callback and torch is imported, whichever comes last; a program without both pays nothing.
+it is built and loaded when there is a callback and torch is imported, whichever comes last; without both nothing is paid.
 
 What PyTorch can't hand on to us, because the library came later: callbacks of *other* threads than the one that imports torch,
 added there before. They reach operators from the next change of that thread's callbacks on.

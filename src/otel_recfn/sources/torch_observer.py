@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from otel_recfn.model.errors import RecfnError
+from otel_recfn.model.events import Extra
 from otel_recfn.recording.protocol import Recorder
 from otel_recfn.sources import observer_build
 from otel_recfn.sources.fork_safe_lock import ForkSafeLock
@@ -31,6 +32,9 @@ class ObserverStatus(NamedTuple):
     """What this torch announces and what it lacks, in words; empty before the library is loaded."""
     reason: str
     """Why it isn't loaded; empty where it is, or where nobody asked for it yet."""
+    without_memory: int = 0
+    """Operators since the process began whose memory was not recorded though it was asked for: PyTorch reports to one profiler
+    alone, and torch.profiler (or another) was active in their thread."""
 
 
 @runtime_checkable
@@ -74,12 +78,15 @@ class TorchObserver:
             return False
         return True
 
-    def enable(self, record_shapes: bool) -> bool:
-        """Observe from now on, also to change ``record_shapes``. Where that can't be, warns once and returns False."""
+    def enable(self, extras: Extra) -> bool:
+        """Observe from now on, also to change ``extras``. Where that can't be, warns once and returns False.
+
+        The recorder must have been started with these extras, which may be more than one capture's.
+        """
         if not self.prepare():
             return False
         try:
-            _call(_library(), "recfn_observer_enable", int(record_shapes))
+            _call(_library(), "recfn_observer_enable", int(extras))
         except (RecfnError, OSError) as error:
             self._reason = str(error)
             _warn_once(f"PyTorch operators are not observed, everything else is: {error}")
@@ -95,6 +102,20 @@ class TorchObserver:
                 _call(_library(), "recfn_observer_disable")
             except ObserverUnavailable as error:
                 _warn_once(f"PyTorch's observer could not be switched off: {error}")
+
+    def set_profiler(self, profiler: int) -> None:
+        """The calling thread, and what PyTorch does for it elsewhere (backward passes, ``torch.jit.fork``), works for that
+        profiler run from here on; 0 for none. Nothing where the library isn't loaded."""
+        try:
+            if _loaded is not None:
+                _call(_loaded.library, "recfn_observer_set_profiler", profiler)
+        except ObserverUnavailable as error:
+            _warn_once(f"PyTorch's operators are not told apart by profiler run: {error}")
+
+    def watch_profilers(self, watch: bool) -> None:
+        """Whether operators are told apart by profiler run, which costs those outside every other range a look."""
+        if _loaded is not None:
+            _loaded.library.recfn_observer_watch_profilers(int(watch))
 
     def ensure_loaded(self) -> None:
         """Build the library if needed, load it and tie it to the recorder; at once where that's done already.
@@ -117,7 +138,9 @@ class TorchObserver:
         if _loaded is None:
             return ObserverStatus(False, False, "", "", self._reason)
         features = _loaded.library.recfn_observer_features() or b""
-        return ObserverStatus(True, self._enabled, str(_loaded.path), features.decode("utf-8", "replace"), self._reason)
+        without_memory = _loaded.library.recfn_observer_without_memory()
+        announced = features.decode("utf-8", "replace")
+        return ObserverStatus(True, self._enabled, str(_loaded.path), announced, self._reason, without_memory)
 
 
 def _load_once(core_api: int) -> None:
@@ -142,6 +165,10 @@ def _open(path: Path) -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
     library.recfn_observer_attach.argtypes = [ctypes.c_void_p]
     library.recfn_observer_enable.argtypes = [ctypes.c_int]
+    library.recfn_observer_set_profiler.argtypes = [ctypes.c_uint32]
+    library.recfn_observer_watch_profilers.argtypes = [ctypes.c_int]
+    library.recfn_observer_watch_profilers.restype = None
+    library.recfn_observer_without_memory.restype = ctypes.c_uint64
     library.recfn_observer_features.restype = ctypes.c_char_p
     library.recfn_observer_last_error.restype = ctypes.c_char_p
     return library

@@ -1,0 +1,103 @@
+// Floating point operations of an operator, from its inputs: of the operators that torch.profiler counts (with_flops), and as it
+// counts them (torch/csrc/profiler/util.cpp, computeFlops). Scalars such as addmm's alpha and beta are taken as 1.
+#pragma once
+#include <ATen/record_function.h>
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+
+namespace recfn {
+
+using Inputs = c10::ArrayRef<const c10::IValue>;
+
+namespace flops {
+
+constexpr uint64_t kMultiplyAndAdd = 2;
+
+// A tensor's plain sizes; false where the input is none, or a tensor without plain sizes.
+inline bool sizes_of(Inputs inputs, size_t index, c10::IntArrayRef& sizes) {
+  if (index >= inputs.size() || !inputs[index].isTensor()) return false;
+  const at::Tensor& tensor = inputs[index].toTensor();
+  if (!tensor.defined() || tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides() || tensor.is_nested()) return false;
+  sizes = tensor.sizes();
+  return true;
+}
+
+inline uint64_t product(c10::IntArrayRef sizes) {
+  uint64_t result = 1;
+  for (const int64_t size : sizes) result *= static_cast<uint64_t>(size);
+  return result;
+}
+
+inline uint64_t of_elements(Inputs inputs) {
+  c10::IntArrayRef sizes;
+  return sizes_of(inputs, 0, sizes) ? product(sizes) : 0;
+}
+
+// A matrix product of the inputs `first` and `first + 1`, or of a batch of them. Each element of the left one meets each column
+// of the right one.
+inline uint64_t of_matrix_product(Inputs inputs, size_t first, bool batched) {
+  c10::IntArrayRef left, right;
+  if (!sizes_of(inputs, first, left) || !sizes_of(inputs, first + 1, right) || left.empty()) return 0;
+  const auto shared_by_both = static_cast<uint64_t>(left.back()) * static_cast<uint64_t>(batched ? left.front() : 1);
+  return shared_by_both != 0 ? kMultiplyAndAdd * (product(left) / shared_by_both) * product(right) : 0;
+}
+
+using Pair = std::array<int64_t, 2>;
+
+// Padding may be a word ("same"), which torch.profiler doesn't count.
+inline bool pair_of(const c10::IValue& input, Pair& pair) {
+  if (!input.isIntList()) return false;
+  const auto list = input.toIntList();
+  if (list.size() != pair.size()) return false;
+  pair = {list.get(0), list.get(1)};
+  return true;
+}
+
+// Inputs of aten::conv2d: input, weight, bias, stride, padding, dilation, groups.
+inline uint64_t of_conv2d(Inputs inputs) {
+  c10::IntArrayRef input, kernel;
+  Pair stride, padding, dilation;
+  if (inputs.size() < 7 || !sizes_of(inputs, 0, input) || !sizes_of(inputs, 1, kernel)) return 0;
+  if (input.size() != 4 || kernel.size() != 4 || !inputs[6].isInt() || inputs[6].toInt() == 0) return 0;
+  if (!pair_of(inputs[3], stride) || !pair_of(inputs[4], padding) || !pair_of(inputs[5], dilation)) return 0;
+  if (stride[0] == 0 || stride[1] == 0) return 0;
+  uint64_t products = static_cast<uint64_t>(input[0]) * static_cast<uint64_t>(input[1]) * product(kernel) /
+                      (kernel[1] != 0 ? static_cast<uint64_t>(kernel[1]) : 1);
+  for (size_t axis = 0; axis < 2; ++axis) {
+    const int64_t reach = dilation[axis] * (kernel[2 + axis] - 1) + 1;
+    products *= static_cast<uint64_t>((input[2 + axis] + 2 * padding[axis] - reach) / stride[axis] + 1);
+  }
+  return kMultiplyAndAdd * products / static_cast<uint64_t>(inputs[6].toInt());
+}
+
+struct Counted {
+  const char* name;
+  uint64_t (*count)(Inputs);
+};
+
+constexpr Counted kCounted[] = {
+    {"add", of_elements},
+    {"mul", of_elements},
+    {"mm", [](Inputs inputs) { return of_matrix_product(inputs, 0, false); }},
+    {"addmm", [](Inputs inputs) { return of_matrix_product(inputs, 1, false); }},
+    {"bmm", [](Inputs inputs) { return of_matrix_product(inputs, 0, true); }},
+    {"baddbmm", [](Inputs inputs) { return of_matrix_product(inputs, 1, true); }},
+    {"conv2d", of_conv2d},
+};
+
+}  // namespace flops
+
+// 0 where the operator is not counted. What its inputs throw is thrown.
+inline int64_t count_flops(const char* name, Inputs inputs) {
+  constexpr char kNamespace[] = "aten::";
+  constexpr size_t kNamespaceSize = sizeof kNamespace - 1;
+  if (std::strncmp(name, kNamespace, kNamespaceSize) != 0) return 0;
+  for (const flops::Counted& counted : flops::kCounted) {
+    if (std::strcmp(name + kNamespaceSize, counted.name) == 0) return static_cast<int64_t>(counted.count(inputs));
+  }
+  return 0;
+}
+
+}  // namespace recfn

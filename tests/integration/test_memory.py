@@ -1,0 +1,321 @@
+"""PyTorch's memory reports as rows, beside torch.profiler, which needs the same place in PyTorch."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from observed import Observed, observed  # noqa: E402
+from torch.autograd import profiler_legacy  # noqa: E402
+from torch.profiler import ProfilerActivity, profile, record_function  # noqa: E402
+from torch_programs import run_together, scripted_programs  # noqa: E402
+
+from otel_recfn.model.batch import Event  # noqa: E402
+from otel_recfn.model.events import EventKind, Extra  # noqa: E402
+from otel_recfn.model.scope import RecordScope  # noqa: E402
+from otel_recfn.sources import observer_build  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+
+NUMBERS = 1000
+BYTES = 4 * NUMBERS
+
+DEBUG_INFO = """
+#include <c10/util/ThreadLocalDebugInfo.h>
+using c10::DebugInfoKind;
+using c10::ThreadLocalDebugInfo;
+static const auto theirs = std::make_shared<c10::DebugInfoBase>();
+extern "C" void push() { ThreadLocalDebugInfo::_push(DebugInfoKind::TEST_INFO, theirs); }
+extern "C" void pop() { ThreadLocalDebugInfo::_pop(DebugInfoKind::TEST_INFO); }
+extern "C" int theirs_is_innermost() { return ThreadLocalDebugInfo::_peek(DebugInfoKind::TEST_INFO) == theirs; }
+extern "C" int is_empty() { return ThreadLocalDebugInfo::current() == nullptr; }
+"""
+
+_inside: list[Callable[[], object]] = []
+
+
+@torch.library.custom_op("recfn_tests::run_inside", mutates_args=())  # type: ignore[untyped-decorator]
+def _run_inside(x: torch.Tensor) -> torch.Tensor:
+    for work in _inside:
+        work()
+    return x + 1
+
+
+class Intruder(torch.Tensor):  # type: ignore[misc]
+    """Runs the program's Python inside PyTorch's own operators."""
+
+    @classmethod
+    def __torch_dispatch__(cls, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for work in _inside:
+            work()
+        return torch.ones(2)
+
+
+def inside_an_operator_of_the_program(work: Callable[[], object]) -> None:
+    _inside.append(work)
+    try:
+        _run_inside(torch.ones(2))
+    finally:
+        _inside.clear()
+
+
+def inside_an_operator_of_pytorch(work: Callable[[], object]) -> None:
+    intruder = torch.ones(2).as_subclass(Intruder)
+    _inside.append(work)
+    try:
+        intruder.cos()
+    finally:
+        _inside.clear()
+
+
+@pytest.fixture(scope="module")
+def debug_info(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Puts information of another kind into this thread's debug info, as a library of the program might."""
+    folder = tmp_path_factory.mktemp("debug_info")
+    source, library = folder / "debug_info.cpp", folder / "debug_info.so"
+    source.write_text(DEBUG_INFO)
+    torch_files = observer_build.find_torch()
+    command = [*observer_build.find_compiler(), "-std=c++20", "-fPIC", "-shared", f"-I{torch_files.include}", str(source), "-o"]
+    abi = f"-D_GLIBCXX_USE_CXX11_ABI={torch_files.cxx11_abi}"
+    subprocess.run([*command, str(library), abi, f"-L{torch_files.lib}", "-lc10"], check=True)
+    return ctypes.CDLL(str(library))
+
+
+def reports(events: list[Event]) -> list[Event]:
+    return [event for event in events if event.kind == EventKind.MEMORY]
+
+
+def recorded(run: Observed) -> bool:
+    """Whether memory is recorded in this thread now."""
+    run.events()
+    torch.ones(NUMBERS)
+    return BYTES in {event.nbytes for event in reports(run.events())}
+
+
+def profiler_of_torch(**options: Any) -> Any:
+    return profile(activities=[ProfilerActivity.CPU], profile_memory=True, **options)
+
+
+def reported_to(theirs: Any) -> list[int]:
+    """Bytes, as torch.profiler was told."""
+    return [event.nbytes() for event in theirs.profiler.kineto_results.events() if event.name() == "[memory]"]
+
+
+def nothing_is_left() -> None:
+    """The legacy profiler refuses to start where anything is in PyTorch's place for profilers."""
+    with profiler_legacy.profile():
+        pass
+
+
+def test_what_an_operator_allocates_is_a_row_below_it() -> None:
+    with observed(Extra.MEMORY) as run:
+        x = torch.ones(NUMBERS)
+        events = run.events()
+    assert x.nbytes == BYTES
+    (row,) = reports(events)
+    assert (row.name, row.nbytes, row.device, row.start_ns) == ("[memory]", BYTES, "cpu", row.end_ns)
+    parent = next(event for event in events if event.event_id == row.parent)
+    assert parent.name == "aten::empty"
+    assert parent.thread_id == row.thread_id
+    nothing_is_left()
+
+
+def test_what_an_operator_frees_is_negative() -> None:
+    x = torch.ones(NUMBERS)
+    with observed(Extra.MEMORY) as run:
+        x.logsumexp(0)  # by way of a tensor as large as its input
+        numbers = [event.nbytes for event in reports(run.events())]
+    assert numbers.count(BYTES) == numbers.count(-BYTES) > 0
+
+
+def test_of_operators_everything_is_recorded_that_torch_profiler_records() -> None:
+    image, layer = torch.ones(2, 3, 9, 9), torch.nn.Conv2d(3, 4, 3)
+
+    def work() -> list[torch.Tensor]:
+        x = layer(image)
+        return [x, x.softmax(-1), x.logsumexp(0), x.sort().values, torch.cat([x, x]), x.flatten(2) @ x.flatten(2).mT]
+
+    kept = [work()]
+    with profiler_of_torch() as theirs:
+        kept.append(work())
+    with observed(Extra.MEMORY) as run:
+        kept.append(work())
+        ours = [event.nbytes for event in reports(run.events())]
+    assert ours == reported_to(theirs)
+    assert any(number < 0 for number in ours)
+    nothing_is_left()
+
+
+def test_a_thread_that_torchscript_forks_and_a_backward_pass_record_theirs() -> None:
+    fork_and_wait = scripted_programs()[1]
+    x = torch.ones(NUMBERS, requires_grad=True)
+    with observed(Extra.MEMORY) as run:
+        fork_and_wait(torch.ones(NUMBERS))
+        assert len({event.thread_id for event in reports(run.events())}) > 1
+        loss = x.cos().sum()
+        run.events()
+        loss.backward()
+        assert BYTES in {event.nbytes for event in reports(run.events())}
+    nothing_is_left()
+
+
+def test_with_shapes_it_is_the_same_and_without_memory_asked_for_there_is_none() -> None:
+    with observed(Extra.MEMORY | Extra.SHAPES) as run:
+        assert recorded(run)
+        run.start(Extra.SHAPES)
+        assert not recorded(run)
+        run.start(Extra.MEMORY)
+        assert recorded(run)
+    nothing_is_left()
+
+
+def test_without_operators_asked_for_memory_still_is() -> None:
+    with observed(Extra.MEMORY, scopes=1 << RecordScope.USER_SCOPE) as run:
+        assert recorded(run)
+
+
+@pytest.mark.parametrize("started_in_a_range", [False, True])
+def test_torch_profiler_has_the_memory_of_its_time_and_we_have_the_rest(started_in_a_range: bool) -> None:
+    theirs = profiler_of_torch()
+    with observed(Extra.MEMORY) as run:
+        assert recorded(run)
+        missed = run.observer.status().without_memory
+        if started_in_a_range:
+            with record_function("range"):
+                torch.ones(NUMBERS)
+                theirs.start()
+        else:
+            theirs.start()
+        assert not recorded(run)
+        theirs.stop()
+        assert recorded(run)
+        assert run.observer.status().without_memory > missed
+    assert BYTES in reported_to(theirs)
+    nothing_is_left()
+
+
+def test_started_while_torch_profiler_runs_and_stopped_before_it_we_do_not_disturb_it() -> None:
+    with profiler_of_torch() as theirs:
+        with observed(Extra.MEMORY) as run:
+            assert not recorded(run)
+        torch.ones(NUMBERS)
+    assert reported_to(theirs).count(BYTES) == 2
+    nothing_is_left()
+
+
+def test_started_while_torch_profiler_runs_and_stopped_after_it() -> None:
+    with profiler_of_torch() as theirs:
+        run = Observed()
+        run.start(Extra.MEMORY)
+        assert not recorded(run)
+    try:
+        assert BYTES in reported_to(theirs)
+        assert recorded(run)
+    finally:
+        run.stop()
+        run.events()
+    nothing_is_left()
+
+
+def test_torch_profiler_in_one_thread_leaves_the_memory_of_the_others_to_us() -> None:
+    profiling, done = threading.Event(), threading.Event()
+
+    def profiled() -> None:
+        with profiler_of_torch():
+            profiling.set()
+            assert done.wait(60)
+
+    def unprofiled(run: Observed) -> None:
+        assert profiling.wait(60)
+        try:
+            assert recorded(run)
+        finally:
+            done.set()
+
+    with observed(Extra.MEMORY) as run:
+        run_together(profiled, lambda: unprofiled(run))
+
+
+def test_torch_profiler_that_starts_inside_an_operator_has_the_memory_until_it_stops() -> None:
+    theirs = profiler_of_torch()
+    with observed(Extra.MEMORY) as run:
+        inside_an_operator_of_the_program(theirs.start)
+        torch.ones(NUMBERS)
+        assert not recorded(run)
+        theirs.stop()
+        assert recorded(run)
+    assert reported_to(theirs).count(BYTES) == 2
+    nothing_is_left()
+
+
+def test_torch_profiler_that_stops_inside_an_operator_leaves_nothing_behind() -> None:
+    theirs = profiler_of_torch()
+    with observed(Extra.MEMORY) as run:
+        theirs.start()
+        inside_an_operator_of_pytorch(theirs.stop)
+        assert recorded(run)
+    nothing_is_left()
+
+
+def test_torch_profiler_inside_an_operator_from_start_to_stop() -> None:
+    theirs = profiler_of_torch()
+
+    def work() -> None:
+        with theirs:
+            torch.ones(NUMBERS)
+
+    with observed(Extra.MEMORY) as run:
+        inside_an_operator_of_the_program(work)
+        assert recorded(run)
+    assert BYTES in reported_to(theirs)
+    nothing_is_left()
+
+
+def test_the_capture_that_stops_inside_an_operator_records_no_more_memory_and_leaves_nothing_behind() -> None:
+    with observed(Extra.MEMORY) as run:
+
+        def work() -> None:
+            run.stop()
+            torch.ones(NUMBERS)
+
+        inside_an_operator_of_pytorch(work)
+        nothing_is_left()
+        assert BYTES not in {event.nbytes for event in reports(run.events())}
+
+
+def test_an_operator_that_raises_leaves_nothing_behind() -> None:
+    with observed(Extra.MEMORY):
+        with pytest.raises(RuntimeError):
+            torch.ones(2) @ torch.ones(3)
+        nothing_is_left()
+
+
+def test_code_inside_an_operator_finds_no_profiler() -> None:
+    seen: list[bool] = []
+    with observed(Extra.MEMORY):
+        inside_an_operator_of_pytorch(lambda: seen.append(torch.autograd._profiler_enabled()))
+    assert seen == [False]
+
+
+def test_what_others_put_above_ours_inside_an_operator_stays_and_ours_goes_when_it_has_gone(debug_info: Any) -> None:
+    with observed(Extra.MEMORY) as run:
+        inside_an_operator_of_pytorch(debug_info.push)
+        assert debug_info.theirs_is_innermost()
+        debug_info.pop()
+        assert not debug_info.is_empty()
+        assert recorded(run)
+        assert debug_info.is_empty()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_memory_of_a_gpu_names_its_device() -> None:
+    with observed(Extra.MEMORY) as run:
+        torch.ones(NUMBERS, device="cuda:0")
+        assert "cuda:0" in {event.device for event in reports(run.events())}

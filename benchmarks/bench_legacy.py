@@ -55,7 +55,7 @@ def main() -> None:
         loop = ctypes.CDLL(str(compiled_loop(Path(folder))))
         loop.time_operators.restype = ctypes.c_double
         print(f"{'legacy profiler, ns per operator':<34}{'PyTorch':>10}{'ours':>10}{'ratio':>8}")
-        for name, settings in (("plain", (False, False)), ("with shapes", (True, False))):
+        for name, settings in (("plain", (False, False)), ("with shapes", (True, False)), ("with stacks", (False, True))):
             report(name, *compared(loop, settings, rounds))
 
 

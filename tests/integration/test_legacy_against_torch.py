@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -18,7 +19,8 @@ from otel_recfn.model.scope import RecordScope
 
 torch = pytest.importorskip("torch")
 
-from torch_programs import Training, run_together  # noqa: E402
+from torch.profiler import ProfilerActivity, profile  # noqa: E402
+from torch_programs import Training, run_together, scripted_programs  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
 
@@ -123,6 +125,8 @@ def training() -> Training:
 SETTINGS: dict[str, dict[str, bool]] = {
     "plain": {},
     "shapes": {"report_input_shapes": True},
+    "memory": {"profile_memory": True},
+    "everything": {"report_input_shapes": True, "profile_memory": True, "with_flops": True, "with_stack": True},
 }
 
 
@@ -138,6 +142,40 @@ def test_training_steps(training: Training, settings: dict[str, bool]) -> None:
     }
 
 
+def test_memory_is_reported_and_freed(training: Training) -> None:
+    both = Both(training.step, profile_memory=True)
+    sizes = [event.cpu_memory_usage for events in both.ours.values() for event in events if event.kind == "memory_alloc"]
+    assert min(sizes) < 0 < max(sizes)
+
+
+def test_stacks_are_theirs(training: Training) -> None:
+    both = Both(training.step, with_stack=True)
+    here = {event.event_id: list(event.stack) for events in both.our_lists for event in events if event.kind_str == "push"}
+    there = [list(event.stack()) for events in both.their_lists for event in events if event.kind() == "push"]
+    assert list(here.values()) == there
+    assert any("test_legacy_against_torch.py" in line for stack in there for line in stack)
+
+
+def test_flops_are_torch_profilers(training: Training) -> None:
+    """For a convolution, matrix products, additions and multiplications."""
+    image, kernel, square = torch.ones(2, 3, 8, 8), torch.ones(4, 3, 3, 3), torch.ones(3, 5, 5)
+
+    def program() -> None:
+        torch.nn.functional.conv2d(image, kernel, stride=2, padding=1)
+        torch.baddbmm(square, square, square)
+        square @ square * 2 + 1
+        training.step()
+
+    enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU, with_flops=True))
+    with profile(activities=[ProfilerActivity.CPU], with_flops=True, record_shapes=True) as kineto:
+        program()
+    mine = [(event.name, event.flops) for events in disable_profiler_legacy() for event in events if event.flops]
+    events = sorted(kineto.events(), key=lambda event: event.id)
+    assert sorted(mine) == sorted((event.name, event.flops) for event in events if event.flops)
+    counted = {name for name, _ in mine}
+    assert counted >= {"aten::conv2d", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mul", "aten::add", "aten::mm"}
+
+
 def test_backward_on_another_thread_is_not_in_the_run_unless_launched() -> None:
     weight = torch.ones(3, requires_grad=True)
 
@@ -148,6 +186,18 @@ def test_backward_on_another_thread_is_not_in_the_run_unless_launched() -> None:
     both = Both(program)
     both.compare()
     assert "MulBackward0" not in {event.name for event in both.pushes()}
+
+
+def test_torchscript_forks_belong_to_the_run() -> None:
+    _, fork_and_wait = scripted_programs()
+    x = torch.ones(2, 3)
+    for _ in range(4):  # PyTorch optimizes a script's graph in its first calls
+        fork_and_wait(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        both = Both(lambda: fork_and_wait(x))
+    forked = [event.name for event in both.pushes()].count("<forked function>")
+    assert forked == [event.name for events in both.theirs.values() for event in events].count("<forked function>") == 2
 
 
 def test_their_parser_reads_our_events(training: Training) -> None:

@@ -29,6 +29,7 @@ from otel_recfn.runtime.debug_info import (
     debug_info_push,
     on_profiler_state,
 )
+from otel_recfn.session import process_session
 
 DEFAULT_OPTIONS = ProfilerDisableOptions()
 
@@ -127,6 +128,7 @@ def _belong_to(info: object) -> None:
     """From here on the calling thread's rows are those of the run ``info``."""
     number = info.number if isinstance(info, ProfilerRun) and info.config.records_events else 0
     recorder().set_profiler(number)
+    process_session().observer.set_profiler(number)
 
 
 on_profiler_state(_belong_to)

@@ -195,6 +195,31 @@ def test_a_thread_has_one_logical_id(capture: Capture, workers: list[Worker]) ->
     assert row.thread_id == ids[0]
 
 
+def test_a_thread_that_asked_for_its_id_gets_its_buffer_when_it_records(recorder: Recorder, workers: list[Worker]) -> None:
+    thread_id = workers[0].call(recorder.current_thread_id)
+    capture = Capture(recorder, buffer_bytes=TINY)
+    assert 0 in workers[0].call(lambda: [recorder.mark("m") for _ in range(2000)])
+    assert {row.thread_id for row in capture.finish()} == {thread_id}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_childs_thread_has_an_id_of_its_own(recorder: Recorder, workers: list[Worker]) -> None:
+    def ids_of_parent_and_child() -> tuple[int, int]:
+        parents = recorder.current_thread_id()
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(write, str(recorder.current_thread_id()).encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        os.close(write)
+        with os.fdopen(read) as pipe:
+            return parents, int(pipe.read())
+
+    parents, childs = workers[0].call(ids_of_parent_and_child)
+    assert 0 < parents != childs > 0
+
+
 def test_logical_ids_are_not_reused(recorder: Recorder) -> None:
     seen: list[int] = []
     for _ in range(5):

@@ -107,6 +107,16 @@ def test_marks_count_against_the_buffer(recorder: Recorder, workers: list[Worker
     assert recorder.counters().dropped - before.dropped == dropped
 
 
+def test_a_mark_is_recorded_however_many_ranges_are_open(capture: Capture) -> None:
+    ids = []
+    while (event_id := capture.begin()) != 0:
+        ids.append(event_id)
+    mark = capture.recorder.mark("deep")
+    for event_id in reversed(ids):
+        capture.end(event_id)
+    assert by_name([row for row in capture.finish() if row.kind == EventKind.MARK])["deep"].event_id == mark != 0
+
+
 def test_the_end_of_an_open_range_has_room_whatever_marks_fill(recorder: Recorder, workers: list[Worker]) -> None:
     capture = Capture(recorder, buffer_bytes=TINY)
     outer = workers[0].call(capture.begin, "outer")

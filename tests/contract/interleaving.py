@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from recording_helpers import ASYNC, PARTIAL, Capture, Worker, check_laws
+from recording_helpers import ASYNC, PARTIAL, Capture, Worker, check_laws, tops
 
 from otel_recfn.model.batch import Event
 from otel_recfn.model.scope import ALL_SCOPES_MASK
@@ -36,6 +36,7 @@ class Range:
 class Thread:
     stack: list[Range] = field(default_factory=list)
     """Open ranges of this recording, and ghosts."""
+    enabled: bool = True
 
     def open_ranges(self) -> list[Range]:
         return [item for item in self.stack if not item.ended]
@@ -53,15 +54,25 @@ class Model:
         return [item for item in self.ranges.values() if not item.ended]
 
     def begin(self, owner: int, event_id: int, is_async: bool) -> None:
-        if event_id == 0:
-            self.dropped += 1
-            return
+        item = self._add(owner, event_id, is_async)
+        if item is not None:
+            self.threads[owner].stack.append(item)
+
+    def mark(self, owner: int, event_id: int) -> None:
+        item = self._add(owner, event_id, is_async=False)
+        if item is not None:
+            item.ended, item.ended_by = True, owner
+
+    def _add(self, owner: int, event_id: int, is_async: bool) -> Range | None:
         thread = self.threads[owner]
-        roots = dict(self._enclosures(thread, event_id))
-        item = Range(event_id, owner, set(roots), roots, is_async, must_be_async=is_async)
-        thread.stack.append(item)
+        if event_id == 0:
+            self.dropped += thread.enabled
+            return None
+        assert thread.enabled, "a thread that is switched off recorded"
         assert event_id not in self.ranges, "an id was given twice"
-        self.ranges[event_id] = item
+        roots = dict(self._enclosures(thread, event_id))
+        self.ranges[event_id] = Range(event_id, owner, set(roots), roots, is_async, must_be_async=is_async)
+        return self.ranges[event_id]
 
     @staticmethod
     def _enclosures(thread: Thread, event_id: int) -> list[tuple[int, int]]:
@@ -99,6 +110,16 @@ class Driver:
     def begin(self, worker: int, is_async: bool = False) -> None:
         event_id = self.workers[worker].call(self.capture.begin, f"worker {worker}", int(ASYNC) if is_async else 0)
         self.model.begin(worker, event_id, is_async)
+
+    def mark(self, worker: int) -> None:
+        self.model.mark(worker, self.workers[worker].call(self.capture.recorder.mark, "mark"))
+
+    def switch(self, worker: int) -> None:
+        """On, or off."""
+        thread = self.model.threads[worker]
+        was_enabled = self.workers[worker].call(self.capture.recorder.set_thread_enabled, not thread.enabled)
+        assert was_enabled == thread.enabled
+        thread.enabled = not was_enabled
 
     def end_innermost(self, worker: int) -> None:
         open_ranges = self.model.threads[worker].open_ranges()
@@ -158,7 +179,7 @@ class Driver:
             _check_row(by_id[event_id], item, by_id)
         counters = self.capture.counters()
         assert (counters.recorded, counters.dropped) == (len(rows), self.model.dropped)
-        assert {item.event_id for item in self.capture.opened()} == {row.event_id for row in rows if row.parent == 0}
+        assert {item.event_id for item in self.capture.opened()} == set(tops(rows))
 
 
 def _check_row(row: Event, item: Range, by_id: dict[int, Event]) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from otel_recfn.model.batch import Batch, Event, Opened
-from otel_recfn.model.events import EventFlag, EventSource
+from otel_recfn.model.events import EventFlag, EventKind, EventSource
 from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
 from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, ContextReading, Recorder, RecorderCounters
 
@@ -164,11 +164,15 @@ def _check_slices(rows: list[Event]) -> None:
         around.append(row)
 
 
+def tops(rows: Iterable[Event]) -> dict[int, Event]:
+    """The ranges that lie in no other, which a drain announces."""
+    return {row.event_id: row for row in rows if row.parent == 0 and row.kind == EventKind.RANGE}
+
+
 def _check_opened(rows: list[Event], opened: list[Opened]) -> None:
     announced = {item.event_id: item for item in opened}
     assert len(announced) == len(opened), "a range was announced twice"
-    tops = {row.event_id: row for row in rows if row.parent == 0}
-    assert set(announced) >= set(tops)
-    for event_id, row in tops.items():
+    assert set(announced) >= set(tops(rows))
+    for event_id, row in tops(rows).items():
         assert (announced[event_id].name, announced[event_id].start_ns) == (row.name, row.start_ns)
         assert announced[event_id].source == row.source

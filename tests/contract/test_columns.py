@@ -107,6 +107,16 @@ def test_marks_count_against_the_buffer(recorder: Recorder, workers: list[Worker
     assert recorder.counters().dropped - before.dropped == dropped
 
 
+def test_a_mark_is_recorded_however_many_ranges_are_open(capture: Capture) -> None:
+    ids = []
+    while (event_id := capture.begin()) != 0:
+        ids.append(event_id)
+    mark = capture.recorder.mark("deep")
+    for event_id in reversed(ids):
+        capture.end(event_id)
+    assert by_name([row for row in capture.finish() if row.kind == EventKind.MARK])["deep"].event_id == mark != 0
+
+
 def test_the_end_of_an_open_range_has_room_whatever_marks_fill(recorder: Recorder, workers: list[Worker]) -> None:
     capture = Capture(recorder, buffer_bytes=TINY)
     outer = workers[0].call(capture.begin, "outer")
@@ -193,6 +203,31 @@ def test_a_thread_has_one_logical_id(capture: Capture, workers: list[Worker]) ->
     capture.end(capture.begin())
     [row] = capture.finish()
     assert row.thread_id == ids[0]
+
+
+def test_a_thread_that_asked_for_its_id_gets_its_buffer_when_it_records(recorder: Recorder, workers: list[Worker]) -> None:
+    thread_id = workers[0].call(recorder.current_thread_id)
+    capture = Capture(recorder, buffer_bytes=TINY)
+    assert 0 in workers[0].call(lambda: [recorder.mark("m") for _ in range(2000)])
+    assert {row.thread_id for row in capture.finish()} == {thread_id}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_childs_thread_has_an_id_of_its_own(recorder: Recorder, workers: list[Worker]) -> None:
+    def ids_of_parent_and_child() -> tuple[int, int]:
+        parents = recorder.current_thread_id()
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(write, str(recorder.current_thread_id()).encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        os.close(write)
+        with os.fdopen(read) as pipe:
+            return parents, int(pipe.read())
+
+    parents, childs = workers[0].call(ids_of_parent_and_child)
+    assert 0 < parents != childs > 0
 
 
 def test_logical_ids_are_not_reused(recorder: Recorder) -> None:

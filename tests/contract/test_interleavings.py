@@ -24,6 +24,8 @@ end_innermost = st.tuples(st.just("end_innermost"), worker)
 end_open = st.tuples(st.just("end_open"), worker, which)
 end_any = st.tuples(st.just("end_any"), worker, which)
 burst = st.tuples(st.just("burst"), worker, st.integers(1, 400))
+mark = st.tuples(st.just("mark"), worker)
+switch = st.tuples(st.just("switch"), worker)
 drain = st.tuples(st.just("drain"))
 seal = st.tuples(st.just("seal"))
 restart = st.tuples(st.just("restart"))
@@ -57,6 +59,14 @@ def test_ranges_that_are_sealed_while_recording(recorder: Recorder, steps: list[
 
 
 @examples
-@given(steps=st.lists(st.one_of(burst, burst, begin_sync, end_innermost, end_open, drain), max_size=40))
+@given(
+    steps=st.lists(st.one_of(begin_sync, begin_sync, mark, switch, end_innermost, end_open, drain, seal, restart), max_size=60)
+)
+def test_marks_and_threads_that_are_switched_off(recorder: Recorder, steps: list[tuple]) -> None:
+    drive(recorder, steps)
+
+
+@examples
+@given(steps=st.lists(st.one_of(burst, burst, begin_sync, mark, end_innermost, end_open, drain), max_size=40))
 def test_buffers_that_overflow(recorder: Recorder, steps: list[tuple]) -> None:
     drive(recorder, steps, buffer_bytes=4096)

@@ -207,8 +207,7 @@ PyObject* set_thread_enabled(PyObject*, PyObject* args) {
 
 PyObject* current_thread_id(PyObject*, PyObject*) {
   if (const auto logical_id = globals().logical_thread_id.load()) return as_event_id(logical_id());
-  const ThreadBuffer* buffer = registry().current();
-  return as_event_id(buffer != nullptr ? buffer->number : 0);
+  return as_event_id(registry().thread_number());
 }
 
 PyObject* extras(PyObject*, PyObject*) { return PyLong_FromUnsignedLong(globals().extras.load()); }

@@ -19,6 +19,7 @@ namespace {
 #endif
 
 thread_local ThreadBuffer* tls_buffer RECFN_FAST_TLS = nullptr;
+thread_local uint64_t tls_number RECFN_FAST_TLS = 0;   // 0: nobody asked yet
 thread_local bool tls_without RECFN_FAST_TLS = false;  // this thread has no buffer and won't get one
 
 constexpr uint64_t kMinBufferBytes = 4096;
@@ -90,6 +91,11 @@ ThreadBuffer* Registry::current() {
 
 ThreadBuffer* Registry::existing() const { return tls_buffer; }
 
+uint64_t Registry::thread_number() {
+  if (tls_number == 0) tls_number = next_number_.fetch_add(1);
+  return tls_number;
+}
+
 ThreadBuffer* Registry::create() {
   std::lock_guard lock(mutex_);
   uint64_t total = 0;
@@ -104,7 +110,7 @@ ThreadBuffer* Registry::create() {
   buffer->words = reinterpret_cast<uint64_t*>(static_cast<char*>(memory) + sizeof(ThreadBuffer));
   buffer->capacity = buffer_bytes_ / 8;
   buffer->name_seed = name_seed();
-  identify(*buffer, next_number_++);
+  identify(*buffer, thread_number());
   buffers_.push_back(buffer);
   pthread_setspecific(end_key(), buffer);
   tls_buffer = buffer;
@@ -152,6 +158,7 @@ void Registry::after_fork_in_child() {
   retired_recorded_ = retired_dropped_ = 0;
   globals().dropped_without_buffer.store(0);
   globals().remote_ends.reset();
+  tls_number = 0;
   if (ThreadBuffer* mine = tls_buffer) {
     mine->head = mine->tail_seen = 0;
     mine->published.store(0), mine->consumed.store(0);
@@ -162,7 +169,7 @@ void Registry::after_fork_in_child() {
     enter_generation(*mine, mine->generation);
     mine->profiler_sent = mine->profiler;
     mine->unsent = (mine->context == Context{} ? 0 : kContextUnsent) | (mine->profiler == 0 ? 0 : kProfilerUnsent);
-    identify(*mine, next_number_++);
+    identify(*mine, thread_number());
     buffers_.push_back(mine);
   }
   mutex_.unlock();

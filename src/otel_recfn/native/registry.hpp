@@ -1,5 +1,6 @@
 // Every thread's buffer, from its first range until the drain has seen its last, across threads' ends and forks.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <vector>
@@ -16,6 +17,9 @@ class Registry {
 
   // The same, without making one.
   ThreadBuffer* existing() const;
+
+  // The calling thread's number, which its buffer will have when it records; never given again.
+  uint64_t thread_number();
 
   // The live buffers and those of ended threads that were not retired yet.
   std::vector<ThreadBuffer*> snapshot();
@@ -37,7 +41,7 @@ class Registry {
 
   std::mutex mutex_;
   std::vector<ThreadBuffer*> buffers_;
-  uint64_t next_number_ = 1;
+  std::atomic<uint64_t> next_number_{1};
   uint64_t buffer_bytes_ = 8u << 20;
   uint64_t retired_recorded_ = 0, retired_dropped_ = 0;
 };

@@ -132,7 +132,7 @@ class Recorder(Protocol):
     def current_thread_id(self) -> int:
         """RecordFunction's logical id of this thread: PyTorch's where PyTorch is observed, else the recorder's number of it.
 
-        Never reused. A thread that asks gets a buffer, as one that records does; 0 where there is no memory for it.
+        Never reused, and new in a forked child.
         """
 
     def drain(self, *, close_open: bool = False, open_ranges: bool = False) -> Batch:

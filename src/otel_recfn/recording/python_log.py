@@ -109,15 +109,15 @@ class ThreadLog:
         """Whether more records may come."""
         return self._alive() is not None
 
-    def has_room(self, is_async: bool) -> bool:
+    def has_room(self) -> bool:
         """Whether one more range fits. Every open range keeps a slot for its end, so that no end is ever lost."""
         if self.ended_elsewhere:
             self._forget_ended_elsewhere()
-        open_ranges = len(self.stack)
-        return (
-            open_ranges < (MAX_DEPTH_FOR_ASYNC if is_async else MAX_DEPTH)
-            and len(self.records) + open_ranges + 2 <= self._slots
-        )
+        return len(self.records) + len(self.stack) + 2 <= self._slots
+
+    def has_depth(self, is_async: bool) -> bool:
+        """Whether one more range may be open."""
+        return len(self.stack) < (MAX_DEPTH_FOR_ASYNC if is_async else MAX_DEPTH)
 
     def close(self, event_id: int) -> bool:
         """Take the range from the stack, wherever it is. False when it is not open here any more."""

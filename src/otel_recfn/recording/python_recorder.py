@@ -140,7 +140,8 @@ class PythonRecorder:
             return 0
         if not log.recorded:  # its thread number may have been asked for before it was known how large its buffer is to be
             log.set_capacity(self._capacity)
-        if not log.has_room(bool(flags & ASYNC)):
+        ends_later = details is None or details.kind == RANGE
+        if not log.has_room() or (ends_later and not log.has_depth(bool(flags & ASYNC))):
             log.dropped += 1
             return 0
         generation = self._generation
@@ -152,7 +153,7 @@ class PythonRecorder:
         # One statement without a call: a finalizer or signal handler that begins a range cannot come in between.
         log.recorded = ordinal = log.recorded + 1
         event_id = log.number << ORDINAL_BITS | ordinal
-        if details is None or details.kind == RANGE:
+        if ends_later:
             log.stack.append((event_id, NEVER if flags & ASYNC else generation))
         log.records.append((perf_counter_ns(), log, event_id, what, ""))
         return event_id

@@ -214,6 +214,9 @@ def test_a_thread_that_asked_for_its_id_gets_its_buffer_when_it_records(recorder
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_childs_thread_has_an_id_of_its_own(recorder: Recorder, workers: list[Worker]) -> None:
+    if "torch" in sys.modules:
+        pytest.skip("where PyTorch is observed the ids are PyTorch's, which a forked child keeps")
+
     def ids_of_parent_and_child() -> tuple[int, int]:
         parents = recorder.current_thread_id()
         read, write = os.pipe()

@@ -363,3 +363,17 @@ def test_a_forked_child_goes_on_with_its_threads_profiler_run(capture: Capture) 
     recorder.set_profiler(0)
     with os.fdopen(read) as pipe:
         assert pipe.read() == "[('child', 5)]"
+
+
+def test_rows_carry_the_node_id_of_the_process(capture: Capture) -> None:
+    recorder = capture.recorder
+    recorder.set_default_node_id(3)
+    try:
+        assert recorder.default_node_id() == 3
+        capture.end(capture.begin())
+        assert [row.node_id for row in capture.finish()] == [3]
+    finally:
+        recorder.set_default_node_id(-1)
+    second = Capture(recorder)
+    second.end(second.begin())
+    assert [row.node_id for row in second.finish()] == [-1]

@@ -34,6 +34,12 @@ double nominal_ns_per_tick(bool use_cycle_counter) {
 
 }  // namespace
 
+int64_t current_node_id() {
+  const int64_t own = globals().own_node_id.load();
+  const auto torch_node_id = globals().default_node_id.load();
+  return own != -1 || torch_node_id == nullptr ? own : torch_node_id();
+}
+
 Drain& drain() {
   static Drain* instance = new Drain;  // never destroyed, as the registry
   return *instance;
@@ -59,7 +65,7 @@ Drained Drain::run(bool close_open, bool open_ranges) {
   if (close_open) close_all_open(clock_.to_unix_ns(read_ticks(shared.use_cycle_counter)));
   out_.closed = out_.rows.size();
   if (open_ranges) copy_open(clock_.to_unix_ns(read_ticks(shared.use_cycle_counter)));
-  if (const auto node_id = shared.default_node_id.load()) out_.node_id = node_id();
+  out_.node_id = current_node_id();
   out_.contexts = contexts_;
   compact_contexts();
   retire_ended();

@@ -114,4 +114,7 @@ class Drain {
 
 Drain& drain();
 
+// Of every row that is drained now.
+int64_t current_node_id();
+
 }  // namespace recfn

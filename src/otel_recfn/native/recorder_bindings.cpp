@@ -210,6 +210,15 @@ PyObject* current_thread_id(PyObject*, PyObject*) {
   return as_event_id(registry().thread_number());
 }
 
+PyObject* set_default_node_id(PyObject*, PyObject* args) {
+  long long node_id;
+  if (!PyArg_ParseTuple(args, "L", &node_id)) return nullptr;
+  globals().own_node_id.store(node_id);
+  Py_RETURN_NONE;
+}
+
+PyObject* default_node_id(PyObject*, PyObject*) { return PyLong_FromLongLong(current_node_id()); }
+
 PyObject* extras(PyObject*, PyObject*) { return PyLong_FromUnsignedLong(globals().extras.load()); }
 
 struct NamedColumn {
@@ -415,6 +424,8 @@ PyMethodDef functions[] = {
     {"profiler", profiler_of_thread, METH_NOARGS, "profiler() -> the run that this thread works for, or 0"},
     {"set_thread_enabled", set_thread_enabled, METH_VARARGS, "set_thread_enabled(enabled) -> what it was"},
     {"current_thread_id", current_thread_id, METH_NOARGS, "current_thread_id() -> RecordFunction's id of this thread"},
+    {"set_default_node_id", set_default_node_id, METH_VARARGS, "set_default_node_id(node_id): of this process"},
+    {"default_node_id", default_node_id, METH_NOARGS, "default_node_id() -> of this process, or -1"},
     {"extras", extras, METH_NOARGS, "extras() -> Extra bits of the last start"},
     {"drain", run_drain, METH_VARARGS, "drain(close_open, open_ranges, epoch, known) -> what closed since the last drain."},
     {"counters", counters, METH_NOARGS, "counters() -> (recorded, dropped, lost ends)"},

@@ -105,6 +105,14 @@ class NativeRecorder:
         """See Recorder.current_thread_id."""
         return _native.current_thread_id()
 
+    def set_default_node_id(self, node_id: int) -> None:
+        """See Recorder.set_default_node_id."""
+        _native.set_default_node_id(node_id)
+
+    def default_node_id(self) -> int:
+        """See Recorder.default_node_id."""
+        return _native.default_node_id()
+
     def drain(self, *, close_open: bool = False, open_ranges: bool = False) -> Batch:
         """See Recorder.drain."""
         from otel_recfn.model.batch import Batch, SpanContextRef

@@ -135,6 +135,12 @@ class Recorder(Protocol):
         Never reused, and new in a forked child.
         """
 
+    def set_default_node_id(self, node_id: int) -> None:
+        """This process's number in a group of them, of every row from the next drain on; -1 for none, or PyTorch's own."""
+
+    def default_node_id(self) -> int:
+        """As it was set; else PyTorch's where PyTorch is observed, else -1."""
+
     def drain(self, *, close_open: bool = False, open_ranges: bool = False) -> Batch:
         """Everything that closed since the last drain, sealed; ranges that are still open wait for a later drain.
 

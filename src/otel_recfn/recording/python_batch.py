@@ -42,9 +42,14 @@ class PythonRange:
 
 
 class BatchBuilder:
-    """Interns what the columns index. One per drain."""
+    """Interns what the columns index. One per drain.
 
-    def __init__(self) -> None:
+    Args:
+        node_id: of every row.
+    """
+
+    def __init__(self, node_id: int) -> None:
+        self._node_id = node_id
         self._names: dict[str, int] = {"": 0}
         self._threads: dict[ThreadLog, int] = {}
         self._contexts: dict[SpanContextRef, int] = {NO_CONTEXT: 0}
@@ -83,7 +88,7 @@ class BatchBuilder:
             "parent": closed.parent,
             "root": closed.root,
             "context": self._context(closed.context),
-            "node_id": -1,
+            "node_id": self._node_id,
             "debug_handle": details.debug_handle,
             "flags": closed.flags,
             "shapes": self._text(details.shapes, MAX_SHAPES_BYTES),

@@ -49,7 +49,7 @@ class PythonRecorder:
     def __init__(self) -> None:
         self._recording = False
         self._scopes = self._generation = self._numbers = 0
-        self._capacity = 1
+        self._capacity, self._node_id = 1, -1
         self._extras, self._with_stack = Extra.NONE, False
         self._reader: Callable[[], ContextReading | None] | None = None
         self.range_observer: RangeObserver | None = None
@@ -206,6 +206,14 @@ class PythonRecorder:
         """See Recorder.current_thread_id."""
         return self._own_log().number
 
+    def set_default_node_id(self, node_id: int) -> None:
+        """See Recorder.set_default_node_id."""
+        self._node_id = node_id
+
+    def default_node_id(self) -> int:
+        """See Recorder.default_node_id."""
+        return self._node_id
+
     def _own_log(self) -> ThreadLog:
         try:
             log: ThreadLog = self._local.log
@@ -250,7 +258,7 @@ class PythonRecorder:
 
         self._anchor()
         pairing = self._pairing = self._pairing or Pairing()
-        builder = BatchBuilder()
+        builder = BatchBuilder(self._node_id)
         logs, dead = self._look_at_threads()
         pairing.replay(self._take_records(logs), self._clock, builder)
         now = self._clock.to_unix_ns(Ticks(perf_counter_ns()))

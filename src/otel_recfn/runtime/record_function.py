@@ -37,7 +37,6 @@ ASYNC, OUT_VARIANT = int(EventFlag.ASYNC), int(EventFlag.STATIC_RUNTIME_OUT_VARI
 NCCL_META, SHAPES, SOURCE = int(EventFlag.NCCL_META), int(Extra.SHAPES), int(EventSource.RECORD_FUNCTION)
 
 _handles = itertools.count(FIRST_HANDLE)
-_default_node_id = -1
 _NOTHING = {scope: StepCallbacks((), 0, scope) for scope in RecordScope}
 
 T = TypeVar("T")
@@ -259,13 +258,12 @@ class RecordFunction:
     @staticmethod
     def get_default_node_id() -> int:
         """The node's number in distributed profiling, -1 where it has none."""
-        return _default_node_id
+        return process_recorder.recorder.default_node_id()
 
     @staticmethod
     def set_default_node_id(node_id: int) -> None:
         """Number this node."""
-        global _default_node_id
-        _default_node_id = node_id
+        process_recorder.recorder.set_default_node_id(node_id)
 
     # --- kinds of ranges
 

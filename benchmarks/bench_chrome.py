@@ -3,8 +3,9 @@
     python benchmarks/bench_chrome.py [operators]
 
 Kineto profiles a small model and exports; its events become batches, as the drain hands them over, and are written by our
-sink. Every side takes its turn in each round; printed are the median of wall clock, and the median and the least of processor
-time, which a busy machine disturbs less. "Encoded only" is the native encoder without links, arrows and file.
+sink, with the shapes and dtypes that Kineto's file has, and without, as by default. Every side takes its turn in each round;
+printed are the median of wall clock, and the median and the least of processor time, which a busy machine disturbs less.
+"Encoded only" is the native encoder without links, arrows and file.
 
 Two tables: each file replacing that of the round before, in memory that the page cache has used; and each file a new one, all
 of them kept. A virtual machine that touches memory for the first time waits for its host, which costs more than all else; what
@@ -129,9 +130,16 @@ def in_one_piece(batches: list[Batch]) -> bytes:
         return (Path(folder) / "ours.json").read_bytes()
 
 
+def without_shapes(batches: list[Batch]) -> list[Batch]:
+    """What is recorded by default."""
+    nothing = [np.zeros(len(batch), np.uint32) for batch in batches]
+    return [batch.take(slice(None), shapes=zeros, dtypes=zeros) for batch, zeros in zip(batches, nothing, strict=True)]
+
+
 def one_round(operators: int, batches: list[Batch], place: Path) -> dict[str, Cost]:
     """Every side once, to a new file. Kineto saves a profile only once, so it gets new ones, whose making does not count."""
     profiles = [profiled_training(operators) for _ in range(2)]
+    plain = without_shapes(batches)
     content = in_one_piece(batches)
     return {
         "Kineto .json": fresh(place / "kineto.json", lambda path: profiles[0].export_chrome_trace(str(path))),
@@ -139,6 +147,8 @@ def one_round(operators: int, batches: list[Batch], place: Path) -> dict[str, Co
         "ours, encoded only": cost(lambda: encode_only(batches)),
         "ours .json": fresh(place / "ours.json", lambda path: write(batches, path)),
         "ours .json.gz": fresh(place / "ours.json.gz", lambda path: write(batches, path)),
+        "ours .json, no shapes": fresh(place / "plain.json", lambda path: write(plain, path)),
+        "ours .json.gz, no shapes": fresh(place / "plain.json.gz", lambda path: write(plain, path)),
         "ours .json, Python twin": fresh(place / "twin.json", lambda path: write_with_twin(batches, path)),
         "the bytes of ours.json alone": fresh(place / "raw.json", lambda path: path.write_bytes(content)),
     }

@@ -7,7 +7,7 @@ import sys
 import threading
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from recording_helpers import PARTIAL, SOURCE, USER, Capture, Worker, by_name, check_laws
 
@@ -314,36 +314,32 @@ def test_many_stacks_share_the_dictionary_with_names(recorder: Recorder) -> None
 STEPS = st.lists(st.sampled_from(["begin", "end", "mark", "memory", "profiler", "drain"]), max_size=80)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
-def test_every_record_comes_out_once_with_the_run_it_belongs_to(steps: list[str]) -> None:
-    from conftest import make_recorder
-
-    for kind in ("python", "native"):
-        recorder = make_recorder(kind)
-        recorder.start(ALL_SCOPES_MASK, DEFAULT_BUFFER_BYTES, Extra.MEMORY)
-        run, expected, open_ranges, rows = 0, {}, [], []
-        for step in [*steps, *["end"] * len(steps)]:
-            if step == "begin":
-                open_ranges.append(recorder.begin("range", USER, EventSource.RECORD_FUNCTION))
-                expected[open_ranges[-1]] = (EventKind.RANGE, run)
-            elif step == "end" and open_ranges:
-                recorder.end(open_ranges.pop())
-            elif step == "mark":
-                expected[recorder.mark("mark")] = (EventKind.MARK, run)
-            elif step == "memory":
-                expected[recorder.memory(8, "cpu")] = (EventKind.MEMORY, run)
-            elif step == "profiler":
-                run = (run + 1) % 3
-                recorder.set_profiler(run)
-            elif step == "drain":
-                batch = recorder.drain(open_ranges=True)
-                rows += events(batch)[: batch.closed]
-        recorder.set_profiler(0)
-        recorder.stop()
-        rows += events(recorder.drain(close_open=True))
-        assert {row.event_id: (row.kind, row.profiler) for row in rows} == expected
-        assert len(rows) == len(expected)
+def test_every_record_comes_out_once_with_the_run_it_belongs_to(recorder: Recorder, steps: list[str]) -> None:
+    recorder.start(ALL_SCOPES_MASK, DEFAULT_BUFFER_BYTES, Extra.MEMORY)
+    run, expected, open_ranges, rows = 0, {}, [], []
+    for step in [*steps, *["end"] * len(steps)]:
+        if step == "begin":
+            open_ranges.append(recorder.begin("range", USER, EventSource.RECORD_FUNCTION))
+            expected[open_ranges[-1]] = (EventKind.RANGE, run)
+        elif step == "end" and open_ranges:
+            recorder.end(open_ranges.pop())
+        elif step == "mark":
+            expected[recorder.mark("mark")] = (EventKind.MARK, run)
+        elif step == "memory":
+            expected[recorder.memory(8, "cpu")] = (EventKind.MEMORY, run)
+        elif step == "profiler":
+            run = (run + 1) % 3
+            recorder.set_profiler(run)
+        elif step == "drain":
+            batch = recorder.drain(open_ranges=True)
+            rows += events(batch)[: batch.closed]
+    recorder.set_profiler(0)
+    recorder.stop()
+    rows += events(recorder.drain(close_open=True))
+    assert {row.event_id: (row.kind, row.profiler) for row in rows} == expected
+    assert len(rows) == len(expected)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

@@ -89,7 +89,7 @@ def test_built_and_told_once(run: Run, tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     program = f"when_torch_is_imported(attach); import torch{USE}"
     first, second = (run(program, OTEL_RECFN_CACHE_DIR=str(tmp_path)) for _ in range(2))
-    assert first.count("INFO building the torch observer for torch") == 1
+    assert first.count("INFO building torch_observer for torch") == 1
     assert "building" not in second
 
 

@@ -69,7 +69,7 @@ std::unique_ptr<at::ObserverContext> hold_slot(ThreadBuffer& buffer) try {
     operators_without_memory.fetch_add(1, std::memory_order_relaxed);
     return nullptr;
   }
-  if (found != nullptr && buffer.depth > 1) return nullptr;
+  if (found != nullptr && buffer.depth - buffer.floor > 1) return nullptr;
   if (is_base(buffer)) look_around(*shared, buffer);
   auto holds = std::make_unique<HoldsSlot>();
   if (found == nullptr) ThreadLocalDebugInfo::_push(c10::DebugInfoKind::PROFILER_STATE, memory_reports());

@@ -1,9 +1,9 @@
 // The observer on PyTorch's RecordFunction: a library of its own, compiled at first use against the torch that is installed
 // (sources/observer_build.py), loaded once and never unloaded.
 //
-// Permanent global callback pairs are registered once, with and without inputs and memory reports, because both cost every
-// operator. At most one of them is enabled. Switching goes through RecordFunction's own disable and reenable, which reach every
-// thread's cached callbacks.
+// Permanent global callback pairs are registered once: one that costs least, one for what few ask for (stacks, memory), and one
+// for what needs inputs as well (shapes, FLOPs), which cost every operator. At most one of them is enabled. Switching goes through
+// RecordFunction's own disable and reenable, which reach every thread's cached callbacks.
 //
 // The callbacks run in the operator's thread, mostly without the GIL. But for memory reports they return no ObserverContext (a
 // heap allocation per operator would cost more than the record): begins and ends find each other by RecordFunction's handle.
@@ -28,12 +28,11 @@ namespace {
 
 using namespace recfn;
 
-// A callback pair's bits.
-enum Pair : size_t { kPlain = 0, kWithInputs = 1, kWithMemory = 2, kPairs = 4 };
+enum Pair : size_t { kPlain, kWithExtras, kWithInputs, kPairs };
 
-size_t pair_for(uint32_t extras) {
-  const size_t inputs = (extras & (kShapesExtra | kFlopsExtra)) != 0 ? kWithInputs : kPlain;
-  return inputs | ((extras & kMemoryExtra) != 0 ? kWithMemory : kPlain);
+Pair pair_for(uint32_t extras) {
+  if ((extras & (kShapesExtra | kFlopsExtra)) != 0) return kWithInputs;
+  return (extras & (kStackExtra | kMemoryExtra)) != 0 ? kWithExtras : kPlain;
 }
 
 struct Registration {
@@ -66,35 +65,7 @@ int64_t flops_or_0(const at::RecordFunction& fn) {
   }
 }
 
-// The begin of a range that carries what was asked for.
-template <bool kInputs>
-[[gnu::noinline]] void begin_with_extras(const at::RecordFunction& fn, ThreadBuffer& buffer, Begin range, uint32_t recording) {
-  const bool selected = selects(recording, range.scope);
-  const uint32_t wanted = selected ? shared->extras.load(std::memory_order_relaxed) : 0;
-  ShapeWords words;
-  char stack[kMaxStackBytes];
-  RareExtras rare;
-  if (kInputs && (wanted & kShapesExtra) != 0) words.add_inputs(fn);
-  if (kInputs && (wanted & kFlopsExtra) != 0) rare.flops = flops_or_0(fn);
-  // A backward function's stack is autograd's, and says nothing.
-  if ((wanted & kStackExtra) != 0 && range.scope != kBackwardScope) rare.stack = {stack, operator_stack(*shared, stack, sizeof stack)};
-  rare.shapes = words.data();
-  rare.shape_words = words.size();
-  range.extras.rare = &rare;
-  begin_range<true>(*shared, buffer, range, selected);
-}
-
-// Whether a range is asynchronous is asked at its end alone: by then it is known, and asking costs a call.
-template <size_t kPair>
-std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
-  ThreadBuffer* buffer = buffer_of_thread();
-  const auto scope = static_cast<uint32_t>(fn.scope());
-  const uint32_t recording = shared->recording.load(std::memory_order_acquire);
-  const bool selected = selects(recording, scope);
-  if (C10_UNLIKELY(buffer == nullptr)) {
-    shared->dropped_without_buffer.fetch_add(selected, std::memory_order_relaxed);
-    return nullptr;
-  }
+C10_ALWAYS_INLINE Begin begin_of(const at::RecordFunction& fn) {
   Begin range;
   const char* name = fn.name();
   const size_t size = std::strlen(name);
@@ -103,20 +74,48 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   range.sequence_nr = fn.seqNr();
   range.forward_thread_id = fn.forwardThreadId();
   range.extras.debug_handle = fn.debugHandle();
-  range.scope = scope;
-  constexpr bool kInputs = (kPair & kWithInputs) != 0;
-  if (kInputs || C10_UNLIKELY((recording & kStackBit) != 0)) {
-    begin_with_extras<kInputs>(fn, *buffer, range, recording);
-  } else {
-    begin_range<true>(*shared, *buffer, range, selected);
+  range.scope = static_cast<uint32_t>(fn.scope());
+  return range;
+}
+
+// The begin of a range with all that was asked for, as far as the pair can have it.
+template <Pair kPair>
+std::unique_ptr<at::ObserverContext> begin_with_extras(const at::RecordFunction& fn, ThreadBuffer& buffer, bool selected) {
+  const uint32_t asked = shared->extras.load(std::memory_order_relaxed), wanted = selected ? asked : 0;
+  ShapeWords words;
+  char stack[kMaxStackBytes];
+  RareExtras rare;
+  if (kPair == kWithInputs && (wanted & kShapesExtra) != 0) words.add_inputs(fn);
+  if (kPair == kWithInputs && (wanted & kFlopsExtra) != 0) rare.flops = flops_or_0(fn);
+  const bool backward = fn.scope() == at::RecordScope::BACKWARD_FUNCTION;  // whose stack is autograd's, and says nothing
+  if ((wanted & kStackExtra) != 0 && !backward) rare.stack = {stack, operator_stack(*shared, stack, sizeof stack)};
+  rare.shapes = words.data();
+  rare.shape_words = words.size();
+  Begin range = begin_of(fn);
+  range.extras.rare = &rare;
+  begin_range<true>(*shared, buffer, range, selected);
+  return (asked & kMemoryExtra) != 0 && may_hold_slot(fn) ? hold_slot(buffer) : nullptr;
+}
+
+// Whether a range is asynchronous is asked at its end alone: by then it is known, and asking costs a call.
+template <Pair kPair>
+std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
+  ThreadBuffer* buffer = buffer_of_thread();
+  const auto scope = static_cast<uint32_t>(fn.scope());
+  const bool selected = selects(shared->recording.load(std::memory_order_acquire), scope);
+  if (C10_UNLIKELY(buffer == nullptr)) {
+    shared->dropped_without_buffer.fetch_add(selected, std::memory_order_relaxed);
+    return nullptr;
   }
-  if ((kPair & kWithMemory) != 0 && may_hold_slot(fn)) return hold_slot(*buffer);
+  if constexpr (kPair != kPlain) return begin_with_extras<kPair>(fn, *buffer, selected);
+  begin_range<true>(*shared, *buffer, begin_of(fn), selected);
   return nullptr;
 }
 
-template <size_t kPair>
+template <Pair kPair>
 void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
-  if ((kPair & kWithMemory) != 0 && context != nullptr && fn.threadId() == at::RecordFunction::currentThreadId()) release_slot();
+  const bool holds_slot = kPair != kPlain && context != nullptr;
+  if (holds_slot && fn.threadId() == at::RecordFunction::currentThreadId()) release_slot();
   ThreadBuffer* buffer = buffer_of_thread();
   if (C10_LIKELY(buffer != nullptr)) end_range(*shared, *buffer, fn.handle(), fn.threadId(), end_flags(fn), {});
 }
@@ -125,18 +124,17 @@ uint64_t logical_thread_id() { return at::RecordFunction::currentThreadId(); }
 int64_t default_node_id() { return at::RecordFunction::getDefaultNodeId(); }
 void forget_thread() { cached_buffer = nullptr; }
 
-template <size_t kPair>
+template <Pair kPair>
 void register_pair(Registration& registration) {
   auto callback = at::RecordFunctionCallback(on_start<kPair>, on_end<kPair>).needsIds(true);
-  registration.pairs[kPair] = at::addGlobalCallback(callback.needsInputs((kPair & kWithInputs) != 0));
+  registration.pairs[kPair] = at::addGlobalCallback(callback.needsInputs(kPair == kWithInputs));
   at::disableCallback(registration.pairs[kPair]);
 }
 
 void register_callbacks(Registration& registration) {
   register_pair<kPlain>(registration);
+  register_pair<kWithExtras>(registration);
   register_pair<kWithInputs>(registration);
-  register_pair<kWithMemory>(registration);
-  register_pair<kWithInputs | kWithMemory>(registration);
   registration.registered = true;
 }
 

@@ -104,6 +104,14 @@ def test_an_observer_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.M
     assert examine_recording.observer().ok
 
 
+def test_both_libraries_are_examined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observer_build, "find_built", lambda library: tmp_path / f"{library.name}.so")
+    monkeypatch.setattr(examine_recording, "LOAD_CALLBACKS", "import sys; sys.exit('ImportError: undefined symbol')")
+    check = examine_recording.callbacks()
+    assert (check.name, check.ok) == ("callbacks", None)  # spans and files do without
+    assert f"{tmp_path}/torch_callbacks.so cannot be loaded" in check.text
+
+
 def test_sdk_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert examine_export.sdk().ok
     monkeypatch.setenv("OTEL_SDK_DISABLED", "TRUE")

@@ -186,3 +186,20 @@ def test_two_processes_compile_once(torch: Path, cache: Path, log: Path, monkeyp
     assert [process.returncode for process in processes] == [0, 0, 0]
     assert len(set(outputs)) == 1
     assert _runs(log) == 1
+
+
+def test_each_library_has_a_file_of_its_own(torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _use_compiler(monkeypatch, log, COPYING)
+    built = [observer_build.build(library) for library in observer_build.LIBRARIES]
+    assert [path.name.rpartition("-")[0] for path in built] == ["torch_observer", "torch_callbacks"]
+    assert [observer_build.find_built(library) for library in observer_build.LIBRARIES] == built
+
+
+def test_an_extension_needs_pythons_headers_and_says_so(
+    torch: Path, cache: Path, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _use_compiler(monkeypatch, log, COPYING)
+    monkeypatch.setattr(observer_build.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    with pytest.raises(ObserverUnavailable, match=r"Python's C headers are not in .*; apt-get install"):
+        observer_build.build(observer_build.TORCH_CALLBACKS)
+    assert observer_build.build(observer_build.TORCH_OBSERVER)

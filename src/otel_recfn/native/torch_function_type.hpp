@@ -7,6 +7,7 @@
 // Python.h comes first.
 #include <ATen/core/function_schema.h>
 #include <ATen/record_function.h>
+#include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 #include <cstring>
@@ -60,9 +61,40 @@ inline PyObject* to_text(const std::string& text) {
   return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
 }
 
+// The Python object that a tensor has already, in the words of torch 2.13 or of those before.
+template <typename Slot>
+auto python_object(const Slot& slot, int) -> decltype(slot.load_pyobj()) {
+  return slot.load_pyobj();
+}
+template <typename Slot>
+auto python_object(const Slot& slot, long) -> decltype(slot._unchecked_untagged_pyobj()) {
+  return slot._unchecked_untagged_pyobj();
+}
+
+// A tensor that Python doesn't know yet must stay unknown: PyTorch refuses to make a Parameter, or another subclass, of one that
+// has its Python object. So another one that shares its data is given.
+inline PyObject* to_tensor(const at::Tensor& tensor) {
+  if (!tensor.defined()) return Py_NewRef(Py_None);
+  const bool known = python_object(*tensor.unsafeGetTensorImpl()->pyobj_slot(), 0) != nullptr;
+  return THPVariable_Wrap(known ? tensor : at::Tensor(tensor.variable_data()));
+}
+
+inline PyObject* to_list(c10::ArrayRef<const c10::IValue> values);
+
+inline PyObject* to_tuple(c10::ArrayRef<const c10::IValue> values) {
+  const Reference list(to_list(values));
+  return list ? PyList_AsTuple(list.get()) : nullptr;
+}
+
 // A value that PyTorch has no Python object for (a storage, for instance) shows as its kind: the others can still be read.
 inline PyObject* to_python(const c10::IValue& value) {
   try {
+    if (value.isTensor()) return to_tensor(value.toTensor());
+    if (value.isList()) return to_list(c10::ArrayRef<const c10::IValue>(value.toListRef().data(), value.toListRef().size()));
+    if (value.isTuple()) {
+      const auto elements = value.toTupleRef().elements().vec();
+      return to_tuple(c10::ArrayRef<const c10::IValue>(elements.data(), elements.size()));
+    }
     return torch::jit::toPyObject(value).release().ptr();
   } catch (const c10::Error&) {
     return to_text("<" + value.tagKind() + ">");

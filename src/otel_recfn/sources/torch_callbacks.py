@@ -262,11 +262,9 @@ class _ThreadLists:
         self._gone: deque[tuple[int, ...]] = deque()
 
     def set(self, entries: Entries, enabled: bool) -> None:
-        before = getattr(self._thread, "list", None)
         self._threads.update(entry.handle for entry in entries)
         self._known.update((entry.handle, entry) for entry in entries)
-        self._thread.list = _ThreadList(entries, enabled, self._gone)
-        del before  # it puts itself among the gone
+        self._thread.list = _ThreadList(entries, enabled, self._gone)  # the one before puts itself among the gone
         self._forget_gone()
 
     def of_this_thread(self) -> tuple[Entries, bool]:

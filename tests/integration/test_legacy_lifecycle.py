@@ -16,9 +16,10 @@ with record_function("step"):
 """
 
 FORKED_INSIDE = """
-import os
+import os, warnings
 from otel_recfn import record_function
 from otel_recfn.legacy import RecordProfile
+warnings.simplefilter("ignore", DeprecationWarning)  # CPython 3.12 warns of a fork beside threads
 with RecordProfile("steps.trace"):
     with record_function("before"):
         pass

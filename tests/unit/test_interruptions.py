@@ -121,3 +121,23 @@ def test_a_signal_handler_may_profile_whatever_it_interrupts() -> None:
     pytest.importorskip("otel_recfn._native")
     program = subprocess.run([sys.executable, "-c", PROFILING_HANDLER], capture_output=True, text=True, timeout=120, check=True)
     assert (program.stdout, program.stderr) == ("[]\n", "")
+
+
+def test_a_drain_within_a_drain_leaves_every_name_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    native = pytest.importorskip("otel_recfn._native")
+    recorder = pytest.importorskip("otel_recfn.recording.native_recorder").NativeRecorder()
+    drain = native.drain
+
+    def interrupted(*arguments: object) -> object:
+        drained = drain(*arguments)
+        monkeypatch.setattr(native, "drain", drain)
+        recorder.drain()  # as a signal handler that looks at its profile
+        return drained
+
+    recorder.start(1023, 1 << 16)
+    for name in ("first", "second"):
+        monkeypatch.setattr(native, "drain", interrupted)
+        with recorder.record_function(f"{name} name that is new"):
+            pass
+        assert [event.name for event in recorder.drain().events()] == [f"{name} name that is new"]
+    recorder.stop()

@@ -105,8 +105,8 @@ class profile:
             raise RecfnError("this profile is running already; stop it first, or make another profile(...) for a nested range")
         self._store = EventStore(self._max_events)
         self._capture = Capture(self._selected, [EventStoreSink(self._store)], buffer_bytes=DEFAULT_BUFFER_BYTES)
-        self._running = True
         process_session().start(self._capture)
+        self._running = True
 
     def stop(self) -> None:
         """End; what was recorded stays readable. Nothing if it isn't running."""

@@ -126,6 +126,20 @@ def test_stopping_twice_changes_nothing(recorder: Recorder, session: Session) ->
     assert running.names() == []
 
 
+def test_a_capture_that_lost_nothing_is_not_told_of_what_an_earlier_one_lost(
+    recorder: Recorder, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    losing = Running(session, Selected())
+    nested = [recorder.begin("range", USER, EventSource.RECORD_FUNCTION) for _ in range(2000)]  # 1024 is the limit
+    for event_id in reversed(nested):
+        recorder.end(event_id)
+    losing.stop()
+    assert "recorder.dropped=" in caplog.text
+    caplog.clear()
+    Running(session, Selected()).stop()
+    assert not caplog.records
+
+
 def test_captures_come_and_go_while_threads_record(recorder: Recorder, session: Session) -> None:
     lasting, done = Running(session, Selected()), threading.Event()
     turns, taken = threading.Semaphore(0), threading.Semaphore(0)

@@ -1,4 +1,4 @@
-"""What a signal handler raises reaches the program, whatever of ours it interrupts."""
+"""Signal handlers interrupt whatever of ours runs: what they raise reaches the program, and they may profile."""
 
 from __future__ import annotations
 
@@ -36,6 +36,36 @@ for _ in range(100):
     except KeyboardInterrupt:
         seen += 1
 print(seen)
+"""
+
+
+PROFILING_HANDLER = """
+import signal
+from otel_recfn import profile, record_function
+from otel_recfn.legacy import ProfilerConfig, ProfilerState, disable_profiler_legacy, enable_profiler_legacy
+
+HANDLED, PAUSE_S = 300, 0.002
+wrong, handled = [], 0
+
+def profiled(name):
+    with profile() as prof, record_function(name):
+        pass
+    if [event.name for event in prof.events()].count(name) != 1:
+        wrong.append(name)
+
+def handle(_number, _frame):
+    global handled
+    handled += 1
+    profiled("in the handler")
+    signal.setitimer(signal.ITIMER_REAL, PAUSE_S if handled < HANDLED else 0)
+
+signal.signal(signal.SIGALRM, handle)
+signal.setitimer(signal.ITIMER_REAL, PAUSE_S)
+while handled < HANDLED:
+    profiled("in the program")
+    enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU))
+    disable_profiler_legacy()
+print(wrong)
 """
 
 
@@ -85,3 +115,29 @@ def test_a_keyboard_interrupt_during_the_look_at_the_context_is_not_lost(recorde
         check=True,
     )
     assert program.stdout == "100\n"
+
+
+def test_a_signal_handler_may_profile_whatever_it_interrupts() -> None:
+    pytest.importorskip("otel_recfn._native")
+    program = subprocess.run([sys.executable, "-c", PROFILING_HANDLER], capture_output=True, text=True, timeout=120, check=True)
+    assert (program.stdout, program.stderr) == ("[]\n", "")
+
+
+def test_a_drain_within_a_drain_leaves_every_name_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    native = pytest.importorskip("otel_recfn._native")
+    recorder = pytest.importorskip("otel_recfn.recording.native_recorder").NativeRecorder()
+    drain = native.drain
+
+    def interrupted(*arguments: object) -> object:
+        drained = drain(*arguments)
+        monkeypatch.setattr(native, "drain", drain)
+        recorder.drain()  # as a signal handler that looks at its profile
+        return drained
+
+    recorder.start(1023, 1 << 16)
+    for name in ("first", "second"):
+        monkeypatch.setattr(native, "drain", interrupted)
+        with recorder.record_function(f"{name} name that is new"):
+            pass
+        assert [event.name for event in recorder.drain().events()] == [f"{name} name that is new"]
+    recorder.stop()

@@ -50,7 +50,7 @@ def test_a_lock_that_a_thread_holds_at_the_fork_is_free_in_the_child() -> None:
     lock, held, release = ForkSafeLock(), threading.Event(), threading.Event()
 
     def hold() -> None:
-        with lock:
+        with lock.held:
             held.set()
             release.wait(10)
 
@@ -59,7 +59,7 @@ def test_a_lock_that_a_thread_holds_at_the_fork_is_free_in_the_child() -> None:
     held.wait(10)
     child = os.fork()
     if child == 0:
-        with lock:
+        with lock.held:
             os._exit(7)
     release.set()
     holder.join()

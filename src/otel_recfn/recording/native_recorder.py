@@ -118,10 +118,9 @@ class NativeRecorder:
         from otel_recfn.model.batch import Batch, SpanContextRef
         from otel_recfn.recording.native_columns import OpenedColumns, columns
 
-        rows, opened, epoch, new_names, threads, contexts, closed = _native.drain(
-            close_open, open_ranges, self._epoch, len(self._names)
-        )
-        self._take_names(epoch, new_names)
+        known_epoch, known = self._epoch, len(self._names)
+        rows, opened, epoch, new_names, threads, contexts, closed = _native.drain(close_open, open_ranges, known_epoch, known)
+        self._take_names(epoch, known if epoch == known_epoch else 0, new_names)
         return Batch(
             **columns(rows),
             names=self._names,
@@ -152,11 +151,12 @@ class NativeRecorder:
         """Where the torch observer finds the recorder's C interface (``native/core_api.hpp``)."""
         return _native.core_api_address()
 
-    def _take_names(self, epoch: int, new_names: list[str]) -> None:
+    def _take_names(self, epoch: int, first: int, new_names: list[str]) -> None:
         # Batches of an earlier epoch keep the earlier list: it is left alone, not emptied.
         if epoch != self._epoch:
             self._names, self._epoch = [], epoch
-        self._names.extend(new_names)
+        # A signal handler that drained since then has taken some of them.
+        self._names.extend(new_names[len(self._names) - first :])
 
     def _note_thread(self, number: int) -> None:
         """Called in a thread at its first look at the context: its name may be gone when the drain comes."""

@@ -17,7 +17,7 @@ def process_session() -> Session:
         SettingError: ``OTEL_RECFN_RECORDER`` asks for a recorder that isn't there.
     """
     global _session
-    with _making:
+    with _making.held:
         if _session is None:
             _session = Session(recorder())
         return _session

@@ -41,7 +41,7 @@ BUSY_ROWS = 10_000
 EXIT_SECONDS = 5.0
 FORK_WAIT_SECONDS = 5.0
 LOSSES = ("recorder.dropped", "recorder.lost_ends", ".queue_dropped", ".abandoned", ".spans_failed", "chrome_trace.failed")
-"""Endings of the counters that say what was lost; ``recorder.*`` count since the process began."""
+"""Endings of the counters that say what was lost."""
 
 
 class Session:
@@ -58,6 +58,7 @@ class Session:
         self._modules = ModuleRanges(recorder, self._torch_announces_optimizer)
         self._captures: list[Capture] = []
         self._mixed = False
+        self._lost_before: dict[Capture, dict[str, int]] = {}
         self._waiting_for_torch: dict[Capture, Callable[[], None]] = {}
         self._switching = threading.RLock()
         self._draining = threading.RLock()
@@ -77,6 +78,7 @@ class Session:
     def start(self, capture: Capture) -> None:
         """Record for ``capture``, beside the captures that are running, from now on."""
         with self._switching:
+            self._lost_before[capture] = self._losses(capture)
             if self._captures:
                 self._join(capture)
             else:
@@ -161,11 +163,15 @@ class Session:
         counts = {f"recorder.{name}": value for name, value in zip(names, self._recorder.counters(), strict=True)}
         return counts | {"observer.without_memory": self._observer.status().without_memory} | capture.counters()
 
+    def _losses(self, capture: Capture) -> dict[str, int]:
+        return {name: count for name, count in self.counters(capture).items() if name.endswith(LOSSES)}
+
     def _tell_losses(self, capture: Capture) -> None:
-        counters = self.counters(capture)
-        lost = {name: count for name, count in counters.items() if name.endswith(LOSSES) and count}
-        if lost:
-            log.warning("not everything that ran was kept: %s", ", ".join(f"{name}={count}" for name, count in lost.items()))
+        before = self._lost_before.pop(capture, {})
+        lost = {name: count - before.get(name, 0) for name, count in self._losses(capture).items()}
+        told = ", ".join(f"{name}={count}" for name, count in lost.items() if count > 0)
+        if told:
+            log.warning("not everything that ran was kept: %s", told)
 
     # --- what is recorded
 
@@ -274,6 +280,7 @@ class Session:
         """Go on with an empty recorder and sinks of the child's own."""
         self._switching, self._draining = threading.RLock(), threading.RLock()
         self._thread = None
+        self._lost_before = {}
         if not self._captures:
             return
         for capture in self._captures:

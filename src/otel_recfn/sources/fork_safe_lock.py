@@ -10,20 +10,19 @@ _living: weakref.WeakSet[ForkSafeLock] = weakref.WeakSet()
 
 
 class ForkSafeLock:
-    """``with`` only. What it guards must be whole, or harmless, at every moment."""
+    """``with lock.held:``; nothing else. What it guards must be whole, or harmless, at every moment.
+
+    Attributes:
+        held: a lock of Python's own, which no exception of a signal handler leaves locked, as it could between an ``__enter__``
+            of ours and the block. Reentrant: the handler may come back for it.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.held = threading.RLock()
         _living.add(self)
 
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_error: object) -> None:
-        self._lock.release()
-
     def _renew(self) -> None:
-        self._lock = threading.Lock()
+        self.held = threading.RLock()
 
 
 def _renew_all() -> None:

@@ -32,7 +32,7 @@ class _Waiting:
         self._callback: Callable[[], None] | None = callback
 
     def run(self) -> None:
-        with _lock:
+        with _lock.held:
             callback, self._callback = self._callback, None
         if callback is None:
             return
@@ -42,7 +42,7 @@ class _Waiting:
             log.exception("otel-recfn could not attach to torch; operators and modules are not observed")
 
     def cancel(self) -> None:
-        with _lock:
+        with _lock.held:
             self._callback = None
             if self in _waiting:
                 _waiting.remove(self)
@@ -66,7 +66,7 @@ def when_torch_is_imported(callback: Callable[[], None]) -> Callable[[], None]:
 
 def _wait_for_import(waiting: _Waiting) -> None:
     global _hook_registered
-    with _lock:
+    with _lock.held:
         _waiting.append(waiting)
         register, _hook_registered = not _hook_registered, True
     if register:
@@ -75,7 +75,7 @@ def _wait_for_import(waiting: _Waiting) -> None:
 
 def _torch_was_imported(_torch: ModuleType) -> None:
     global _hook_registered
-    with _lock:
+    with _lock.held:
         ready, _waiting[:] = list(_waiting), []
         _hook_registered = False  # wrapt forgets a hook that ran
     for waiting in ready:

@@ -32,7 +32,7 @@ class InstanceNames:
         return known[2] if known is not None else self._assign(module)
 
     def _assign(self, module: object) -> str:
-        with self._lock:
+        with self._lock.held:
             known = self._names.get(module)
             if known is None:
                 kind = type(module).__name__

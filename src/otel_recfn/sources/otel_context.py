@@ -41,7 +41,7 @@ class ContextWatcher:
 
     def install(self) -> None:
         """Intercept attach and detach, and become the recorder's context reader. A second call does nothing."""
-        with self._lock:
+        with self._lock.held:
             self._patches = [patch for patch in self._patches if patch.revive()]
             if len(self._patches) < len(WATCHED):
                 self._patch()
@@ -50,7 +50,7 @@ class ContextWatcher:
     def remove(self) -> None:
         """Take it all back; where somebody wrapped after us, what stays in the chain passes everything on and does nothing."""
         self._recorder.set_context_reader(None)
-        with self._lock:
+        with self._lock.held:
             self._patches = [patch for patch in self._patches if not patch.remove()]
 
     def status(self) -> str:
@@ -135,7 +135,7 @@ class _Patch:
         if self._had_own:
             setattr(self.target, self.name, self._original)
         else:
-            delattr(self.target, self.name)
+            vars(self.target).pop(self.name, None)  # a signal handler may have been faster
         return True
 
     def revive(self) -> bool:

@@ -84,13 +84,13 @@ class ModuleRanges:
 
     def install(self) -> None:
         """Set the hooks. torch must have been imported; a second call does nothing."""
-        with self._lock:
+        with self._lock.held:
             if not self._handles:
                 self._handles = [*_set_hooks(self), _NoCompileWarning()]
 
     def remove(self) -> None:
         """Take the hooks away. The ranges of calls that are still running, in any thread, end now: no hook will end them."""
-        with self._lock:
+        with self._lock.held:
             handles, self._handles = self._handles, []
             for handle in handles:
                 handle.remove()

@@ -145,7 +145,7 @@ class TorchObserver:
 
 def _load_once(core_api: int) -> None:
     global _loaded
-    with _loading:
+    with _loading.held:
         if _loaded is not None:
             return
         path = observer_build.build(observer_build.TORCH_OBSERVER)

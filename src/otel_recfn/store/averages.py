@@ -122,9 +122,7 @@ def _average(rows: Batch, row: int, sums: list[list[int]], group: int, with_shap
 def _columns(averages: Sequence[KeyAverage], whole: float) -> list[Column[KeyAverage]]:
     columns: list[Column[KeyAverage]] = [
         Column("Name", "key", lambda one: one.key),
-        Column(
-            "Self CPU %", "self_cpu_time_total", lambda one: f"{100 * one.self_cpu_time_total / whole if whole else 0:.2f}%"
-        ),
+        Column("Self CPU %", "self_cpu_time_total", lambda one: _share(one.self_cpu_time_total, whole)),
         Column("Self CPU", "self_cpu_time_total", lambda one: _time(one.self_cpu_time_total)),
         Column("CPU total", "cpu_time_total", lambda one: _time(one.cpu_time_total)),
         Column("CPU time avg", "cpu_time", lambda one: _time(one.cpu_time)),

@@ -21,7 +21,7 @@ class EventStore:
         self._max_events = max_events
         self._batches: deque[Batch] = deque()
         self._kept = self._rows = self._dropped = self._cleared = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def append(self, batch: Batch) -> None:
         """Keep a batch."""
@@ -67,7 +67,7 @@ class EventStore:
 
     def start_empty(self) -> None:
         """As it was made; also in a forked child, where another thread of the parent may have held the lock."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._batches = deque()
         self._kept = self._rows = self._dropped = self._cleared = 0
 

@@ -101,7 +101,7 @@ def test_starting_a_running_profile_is_refused() -> None:
         prof.start()
 
 
-@pytest.mark.parametrize("wrong", [{"record_shapes": 1}, {"max_events": 0}, {"scopes": {42}}, {"modules": None}])
+@pytest.mark.parametrize("wrong", [{"record_shapes": 1}, {"max_events": 0}, {"scopes": {42}}, {"scopes": 3}, {"modules": None}])
 def test_wrong_settings_are_refused_by_name(wrong: dict[str, object]) -> None:
     with pytest.raises(SettingError, match="allowed"):
         profile(**wrong)  # type: ignore[arg-type]

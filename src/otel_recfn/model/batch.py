@@ -209,11 +209,15 @@ class Batch:
 
     def events(self) -> Iterator[Event]:
         """The rows, one by one, every index resolved. For reading and for tests; sinks read the columns."""
+        return (Event(**columns) for columns in self.rows())
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """The columns of an Event, row by row."""
         lists = {name: getattr(self, name).tolist() for name in COLUMN_TYPES}
         for row in range(len(self)):
-            yield self._event({name: column[row] for name, column in lists.items()})
+            yield self._resolved({name: column[row] for name, column in lists.items()})
 
-    def _event(self, row: dict[str, Any]) -> Event:
+    def _resolved(self, row: dict[str, Any]) -> dict[str, Any]:
         for text in TEXT_COLUMNS:
             row[text] = self.names[row[text]]
         for thread in ("thread", "end_thread"):
@@ -221,7 +225,7 @@ class Batch:
         row["context"] = self.contexts[row["context"]]
         row["kind"], row["scope"] = EventKind(row["kind"]), RecordScope(row["scope"])
         row["source"], row["flags"] = EventSource(row["source"]), EventFlag(row["flags"])
-        return Event(**row)
+        return row
 
 
 assert list(COLUMN_TYPES) == [item.name for item in fields(Batch)][: len(COLUMN_TYPES)]

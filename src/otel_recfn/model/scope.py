@@ -31,13 +31,11 @@ def scopes_mask(scopes: Iterable[RecordScope] | None) -> int:
     """A bit per scope, bit n for value n. None and the empty set mean every scope.
 
     Raises:
-        SettingError: an element is not a RecordScope.
+        SettingError: not an iterable of RecordScope.
     """
-    mask = 0
-    for scope in scopes or ():
-        try:
-            mask |= 1 << RecordScope(scope)
-        except ValueError:
-            allowed = ", ".join(member.name for member in RecordScope)
-            raise SettingError(f"{scope!r} is not a RecordScope; allowed: {allowed}") from None
+    try:
+        mask = sum({1 << RecordScope(scope) for scope in scopes or ()})
+    except (TypeError, ValueError):
+        allowed = ", ".join(member.name for member in RecordScope)
+        raise SettingError(f"scopes={scopes!r} is not allowed; allowed: None or a set of RecordScope: {allowed}") from None
     return mask or ALL_SCOPES_MASK

@@ -84,7 +84,12 @@ class Session:
             else:
                 self._begin(capture)
         # Outside the lock: compiling the observer may take seconds, and nobody who forks meanwhile should wait for it.
-        self._waiting_for_torch[capture] = when_torch_is_imported(partial(self._attach_torch, capture))
+        call_off = when_torch_is_imported(partial(self._attach_torch, capture))
+        with self._switching:
+            if capture in self._captures:
+                self._waiting_for_torch[capture] = call_off
+                return
+        call_off()  # it was stopped meanwhile
 
     def _begin(self, capture: Capture) -> None:
         self._captures, self._mixed = [capture], capture.selected.profiler is not None

@@ -95,7 +95,7 @@ def test_a_sampling_probability_outside_0_to_1_is_refused(probability: float) ->
 
 
 def test_a_scope_that_is_none_is_refused() -> None:
-    with pytest.raises(SettingError, match="is not a RecordScope"):
+    with pytest.raises(SettingError, match="is not allowed"):
         RecordFunctionCallback(print).scopes([10])  # type: ignore[list-item]
 
 
@@ -582,3 +582,33 @@ def _exit_with(check: Any) -> None:
         traceback.print_exc(file=sys.stderr)
     finally:
         os._exit(status)
+
+
+@pytest.mark.parametrize("add", [add_global_callback, add_thread_local_callback])
+def test_what_is_no_callback_is_refused_where_it_is_added(add: Any) -> None:
+    with pytest.raises(TypeError, match=r"pass RecordFunctionCallback\(start, end\)"):
+        add(print)
+    assert not has_callbacks()
+
+
+def test_what_cannot_be_called_is_refused_where_it_is_given() -> None:
+    with pytest.raises(TypeError, match="start=3 can't be called"):
+        RecordFunctionCallback(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="end=3 can't be called"):
+        RecordFunctionCallback(None, 3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="should_run=3 can't be called"):
+        RecordFunctionCallback(print).should_run(3)  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match="pass a probability"):
+        RecordFunctionCallback(print).sampling_prob("often")  # type: ignore[call-overload]
+
+
+def test_a_callback_cannot_end_the_program(notes: Notes, caplog: pytest.LogCaptureFixture) -> None:
+    def leave(fn: Any) -> None:
+        raise SystemExit(3)
+
+    add_global_callback(RecordFunctionCallback(leave))
+    add_global_callback(notes.callback())
+    run_range("a")
+    run_range("b")
+    assert notes == pairs("a", "b")
+    assert caplog.text.count("raised and was removed") == 1

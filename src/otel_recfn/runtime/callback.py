@@ -9,7 +9,7 @@ the object, so that calls chain; without one it returns the value.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias, overload
+from typing import Any, TypeAlias, TypeVar, overload
 
 from otel_recfn.model.errors import RecfnError
 from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope, scopes_mask
@@ -19,6 +19,7 @@ StartCallback: TypeAlias = "Callable[[Any], Any]"
 EndCallback: TypeAlias = "Callable[[Any, Any], Any]"
 """Gets the RecordFunction and the observer context (None where the start returned none, or raised)."""
 ShouldRun: TypeAlias = Callable[[RecordScope], bool]
+T = TypeVar("T")
 
 
 class SamplingProbabilityError(RecfnError, ValueError):
@@ -33,12 +34,15 @@ class RecordFunctionCallback:
     Args:
         start: called with the RecordFunction when a range begins; may return an observer context. None: nothing to do then.
         end: called with the RecordFunction and that context when the range ends.
+
+    Raises:
+        TypeError: one of them can't be called.
     """
 
     __slots__ = ("_end", "_needs_ids", "_needs_inputs", "_needs_outputs", "_sampling_prob", "_scopes", "_should_run", "_start")
 
     def __init__(self, start: StartCallback | None, end: EndCallback | None = None) -> None:
-        self._start, self._end = start, end
+        self._start, self._end = _callable_or_none("start", start), _callable_or_none("end", end)
         self._needs_inputs = self._needs_outputs = self._needs_ids = False
         self._sampling_prob = 1.0
         self._scopes = ALL_SCOPES_MASK
@@ -93,11 +97,11 @@ class RecordFunctionCallback:
         """The probability, 0 to 1, with which a range is observed. 1 at first.
 
         Raises:
-            SamplingProbabilityError: it is outside 0 to 1.
+            SamplingProbabilityError: it is no number, or outside 0 to 1.
         """
         if probability is None:
             return self._sampling_prob
-        if not 0.0 <= probability <= 1.0:
+        if not isinstance(probability, (int, float)) or not 0.0 <= probability <= 1.0:
             raise SamplingProbabilityError(f"sampling_prob is {probability!r}; pass a probability from 0.0 to 1.0")
         self._sampling_prob = float(probability)
         return self
@@ -122,12 +126,22 @@ class RecordFunctionCallback:
     @overload
     def should_run(self, predicate: ShouldRun) -> RecordFunctionCallback: ...
     def should_run(self, predicate: ShouldRun | None = None) -> ShouldRun | RecordFunctionCallback | None:
-        """Asked with the scope at every range of a selected scope whether to observe it, instead of sampling."""
+        """Asked with the scope at every range of a selected scope whether to observe it, instead of sampling.
+
+        Raises:
+            TypeError: it can't be called.
+        """
         if predicate is None:
             return self._should_run
-        self._should_run = predicate
+        self._should_run = _callable_or_none("should_run", predicate)
         return self
 
     def check_scope(self, scope: RecordScope) -> bool:
         """Whether ranges of this scope are observed."""
         return bool(self._scopes >> scope & 1)
+
+
+def _callable_or_none(name: str, function: T) -> T:
+    if function is not None and not callable(function):
+        raise TypeError(f"{name}={function!r} can't be called; pass a function, or None")
+    return function

@@ -77,9 +77,13 @@ _mirror: Mirror | None = None
 
 
 def add_global_callback(callback: RecordFunctionCallback) -> int:
-    """Run ``callback`` on the ranges of all threads. Returns the handle by which to remove it."""
+    """Run ``callback`` on the ranges of all threads. Returns the handle by which to remove it.
+
+    Raises:
+        TypeError: it is no RecordFunctionCallback.
+    """
+    entry = _new_entry(callback)
     with _lock:
-        entry = CallbackEntry(copy.copy(callback), next(_handles))
         _change_global(lambda entries: _sorted((*entries, entry)))
         if _mirror is not None:
             _mirror.added(entry)
@@ -87,11 +91,21 @@ def add_global_callback(callback: RecordFunctionCallback) -> int:
 
 
 def add_thread_local_callback(callback: RecordFunctionCallback) -> int:
-    """Run ``callback`` on the ranges of this thread. Returns the handle by which this thread may remove it."""
-    entry = CallbackEntry(copy.copy(callback), next(_handles))
+    """Run ``callback`` on the ranges of this thread. Returns the handle by which this thread may remove it.
+
+    Raises:
+        TypeError: it is no RecordFunctionCallback.
+    """
+    entry = _new_entry(callback)
     state = thread_locals.current()
     install(state, _sorted((*state.callbacks, entry)), state.enabled)
     return entry.handle
+
+
+def _new_entry(callback: RecordFunctionCallback) -> CallbackEntry:
+    if not isinstance(callback, RecordFunctionCallback):
+        raise TypeError(f"{callback!r} is no RecordFunctionCallback; pass RecordFunctionCallback(start, end)")
+    return CallbackEntry(copy.copy(callback), next(_handles))
 
 
 def remove_callback(handle: int) -> None:

@@ -375,7 +375,7 @@ def _run(pair: StartEndPair, function: Callable[..., Any] | None, *arguments: An
         return None
     try:
         return function(*arguments)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a callback can't end the program
         if raised_by_signal_handler(error):
             raise
         callbacks.failed(pair.handle, error)

@@ -137,7 +137,7 @@ def _agrees(candidate: _Candidate, scope: RecordScope) -> bool:
     try:
         with RunningCallback():
             return bool(candidate.should_run(scope))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if raised_by_signal_handler(error):
             raise
         callbacks.failed(candidate.entry.handle, error)

@@ -138,7 +138,7 @@ def _schema(text: str) -> Any:
 
 def _goes_on_to_the_program(handle: int, error: BaseException) -> bool:
     """A callback raised ``error``. Its own failure is reported; what a signal handler raised in it is the program's."""
-    if not isinstance(error, Exception) or raised_by_signal_handler(error):
+    if not isinstance(error, (Exception, SystemExit)) or raised_by_signal_handler(error):
         return True
     callbacks.failed(handle, error)
     return False

@@ -439,9 +439,9 @@ class MirrorNotes:
 
 @pytest.fixture
 def mirror() -> Any:
-    mirror = MirrorNotes()
+    mirror, before = MirrorNotes(), set_mirror(None)
     yield mirror
-    set_mirror(None)
+    set_mirror(before)
 
 
 def test_a_mirror_is_told_of_every_change(mirror: MirrorNotes) -> None:

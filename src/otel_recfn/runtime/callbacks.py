@@ -258,19 +258,23 @@ def has_failed(handle: int) -> bool:
 # --- the mirror
 
 
-def set_mirror(mirror: Mirror | None) -> None:
-    """Tell ``mirror`` of the global callbacks, of the calling thread's, and of every change from now on."""
+def set_mirror(mirror: Mirror | None) -> Mirror | None:
+    """Tell ``mirror`` of the global callbacks, of the calling thread's, and of every change from now on.
+
+    Returns the mirror that was set before; it is told nothing more.
+    """
     global _mirror
     state = thread_locals.current()
     with _lock:
-        _mirror = mirror
+        before, _mirror = _mirror, mirror
         if mirror is None:
-            return
+            return before
         for entry in _global_entries:
             mirror.added(entry)
             if not entry.enabled:
                 mirror.switched(entry.handle, False)
         mirror.thread_changed(thread_entries(state), state.enabled)
+    return before
 
 
 # --- changing lists

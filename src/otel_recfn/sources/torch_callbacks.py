@@ -154,6 +154,11 @@ class TorchCallbacks:
         self._warned = False
         self._global: dict[int, CallbackEntry] = {}
         self._local = _ThreadLists()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._renew_lock)  # another thread of the parent may have held it
+
+    def _renew_lock(self) -> None:
+        self._lock = threading.RLock()
 
     # --- what the runtime says
 

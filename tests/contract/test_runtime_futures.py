@@ -268,8 +268,8 @@ def test_a_torch_future_ends_its_range_and_gives_its_value(enter: Any, notes: No
     profiled = call_end_callbacks_on_future(enter("load"), future)
     assert notes == [("start", "load")]
     assert not profiled.done()
-    future.set_result(torch.ones(2))
-    assert profiled.wait().tolist() == [1.0, 1.0]
+    future.set_result(value := ["loaded"])
+    assert profiled.wait() is value
     assert notes == pairs("load")
 
 

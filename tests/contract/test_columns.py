@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -282,19 +283,37 @@ def test_stacks_are_recorded_where_they_are_asked_for(recorder: Recorder) -> Non
     assert (backward.stack, without.stack) == ("", "")
 
 
-def test_a_deep_stack_is_cut_at_a_line(recorder: Recorder) -> None:
-    def deeper(levels: int) -> None:
-        if levels:
-            deeper(levels - 1)
-        else:
-            recorder.end(recorder.begin("deep", USER, SOURCE))
+MAX_STACK_BYTES = 16_384
 
+
+def stack_below(recorder: Recorder, levels: int, file: str) -> list[str]:
+    """The stack of a range that so many frames of that file enclose, of which each calls the next."""
+    begun: list[int] = []
+    program = "def deeper(levels):\n    deeper(levels - 1) if levels > 1 else begun.append(begin('deep', 7, 1))\n"
+    namespace: dict[str, Any] = {"begin": recorder.begin, "begun": begun}
+    exec(compile(program, file, "exec"), namespace)
     recorder.start(ALL_SCOPES_MASK, DEFAULT_BUFFER_BYTES, Extra.STACK)
-    deeper(500)
+    namespace["deeper"](levels)
+    recorder.end(begun[0])
     recorder.stop()
     [row] = events(recorder.drain(close_open=True))
-    assert 0 < len(row.stack) <= 4096
-    assert all(line.endswith(": deeper") for line in row.stack.splitlines())
+    assert len(row.stack.encode()) < MAX_STACK_BYTES
+    return row.stack.splitlines()
+
+
+def test_a_stack_of_a_hundred_frames_is_whole(recorder: Recorder) -> None:
+    file = "/somewhere/with/a/long/path/site-packages/framework/trainer.py"
+    lines = stack_below(recorder, 100, file)
+    assert lines[:100] == [f"{file}(2): deeper"] * 100
+    assert lines[100].startswith(f"{__file__}(")
+    assert lines[100].endswith("): stack_below")
+
+
+def test_what_does_not_fit_of_a_stack_is_the_outermost(recorder: Recorder) -> None:
+    """Not the long lines: a stack with holes would show calls that weren't made."""
+    file = "x" * 1000 + ".py"
+    line = f"{file}(2): deeper"
+    assert stack_below(recorder, 300, file) == [line] * (MAX_STACK_BYTES // (len(line) + 1))
 
 
 def test_many_stacks_share_the_dictionary_with_names(recorder: Recorder) -> None:

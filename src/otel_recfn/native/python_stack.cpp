@@ -9,8 +9,6 @@
 namespace recfn {
 namespace {
 
-constexpr int kMaxFrames = 64;
-
 std::string& own_directory() {
   static auto* directory = new std::string;
   return *directory;
@@ -27,16 +25,19 @@ const char* utf8(PyObject* text) {
   return data != nullptr ? data : "?";
 }
 
-// Returns the bytes of the line, 0 where the frame is our own or doesn't fit.
-uint32_t put_frame(PyFrameObject* frame, char* text, uint32_t size) {
+// Adds the frame's line, unless the frame is our own, to what is `used` of the text. False when there is no room for it.
+bool put_frame(PyFrameObject* frame, char* text, uint32_t size, uint32_t& used) {
   PyCodeObject* code = PyFrame_GetCode(frame);
   const char* file = utf8(code->co_filename);
+  const uint32_t room = size - used;
   int wanted = 0;
   if (!is_own(file)) {
-    wanted = std::snprintf(text, size, "%s(%d): %s\n", file, PyFrame_GetLineNumber(frame), utf8(code->co_name));
+    wanted = std::snprintf(text + used, room, "%s(%d): %s\n", file, PyFrame_GetLineNumber(frame), utf8(code->co_name));
   }
   Py_DECREF(code);
-  return wanted > 0 && static_cast<uint32_t>(wanted) < size ? static_cast<uint32_t>(wanted) : 0;
+  if (wanted < 0 || static_cast<uint32_t>(wanted) >= room) return false;
+  used += static_cast<uint32_t>(wanted);
+  return true;
 }
 
 PyObject* set_own_directory(PyObject*, PyObject* directory) {
@@ -55,8 +56,7 @@ PyMethodDef functions[] = {
 uint32_t python_stack(char* text, uint32_t size) {
   uint32_t used = 0;
   PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
-  for (int depth = 0; frame != nullptr && depth < kMaxFrames; ++depth) {
-    used += put_frame(frame, text + used, size - used);
+  while (frame != nullptr && put_frame(frame, text, size, used)) {
     PyFrameObject* caller = PyFrame_GetBack(frame);
     Py_DECREF(frame);
     frame = caller;

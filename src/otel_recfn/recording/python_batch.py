@@ -13,7 +13,7 @@ from otel_recfn.recording.python_log import NO_DETAILS, Details, ThreadLog
 
 MAX_NAME_BYTES = 2048
 MAX_ERROR_BYTES = 1024
-MAX_STACK_BYTES = 4096
+MAX_STACK_BYTES = 16_384
 MAX_SHAPES_BYTES = 16_384
 
 

@@ -7,24 +7,22 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-MAX_FRAMES = 64
-MAX_BYTES = 4096
+MAX_BYTES = 16_384
 OWN = str(Path(__file__).parents[1]) + os.sep
 
 
 def python_stack() -> str:
-    """One ``file(line): function`` a line, innermost first, without our own frames; whole lines, at most 4 KiB."""
+    """One ``file(line): function`` a line, innermost first, without our own frames; whole lines, at most 16 KiB."""
     lines: list[str] = []
     room = MAX_BYTES
     frame: FrameType | None = sys._getframe(1)
-    for _ in range(MAX_FRAMES):
-        if frame is None:
-            break
+    while frame is not None:
         code = frame.f_code
-        line = f"{code.co_filename}({frame.f_lineno}): {code.co_name}"
-        size = len(line.encode("utf-8", "backslashreplace")) + 1
-        if not code.co_filename.startswith(OWN) and size < room:
+        if not code.co_filename.startswith(OWN):
+            line = f"{code.co_filename}({frame.f_lineno}): {code.co_name}"
+            room -= len(line.encode("utf-8", "backslashreplace")) + 1
+            if room <= 0:
+                break
             lines.append(line)
-            room -= size
         frame = frame.f_back
     return "\n".join(lines)

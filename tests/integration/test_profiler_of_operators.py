@@ -26,12 +26,19 @@ RUN = 2**32 - 1
 def belonging(run: Observed, profiler: int) -> Iterator[None]:
     """What this thread does, and what is done for it, is a profiler run's."""
     run.observer.watch_profilers(True)
-    run.observer.set_profiler(profiler)
+    belong(run, profiler)
     try:
         yield
     finally:
-        run.observer.set_profiler(0)
+        belong(run, 0)
         run.observer.watch_profilers(False)
+
+
+def belong(run: Observed, profiler: int) -> None:
+    """Both are told, as the legacy profiler does: PyTorch carries it on; in this thread the recorder doesn't wait for a range
+    outside every other, of which there is none while TorchScript's last one is still being ended by another thread."""
+    run.recorder.set_profiler(profiler)
+    run.observer.set_profiler(profiler)
 
 
 def runs_of(events: list[Event], name: str) -> set[int]:
@@ -102,7 +109,7 @@ def test_a_thread_that_has_nothing_to_do_with_the_run_does_not_belong_to_it() ->
 def test_callbacks_that_others_add_to_the_thread_stay_and_a_new_run_takes_the_place_of_the_earlier() -> None:
     with observed() as run, belonging(run, 1):
         with profile(activities=[ProfilerActivity.CPU]) as theirs:
-            run.observer.set_profiler(2)
+            belong(run, 2)
             torch.ones(2).cos()
         torch.ones(2).sin()
         events = run.events()

@@ -58,7 +58,9 @@ class profile:
         record_shapes: shapes and dtypes of operators' inputs.
         with_flops: floating point operations of the operators that PyTorch counts.
         with_stack: the Python (or TorchScript) call stack of each range but backward ones.
-        profile_memory: what PyTorch allocates and frees within operators.
+        profile_memory: what PyTorch allocates and frees: within operators everywhere, and between them in the thread that
+            starts the profile, and in what PyTorch runs for it in other threads. While a torch.profiler is active in a thread,
+            PyTorch reports to that alone: ``counters()["observer.without_memory"]`` counts the operators concerned.
         modules: nn.Module calls and optimizer steps.
         max_events: beyond it the oldest events are dropped and counted; so is what outruns a thread's buffer (8 MiB) before it
             is drained, every 20 to 100 ms.
@@ -107,12 +109,15 @@ class profile:
         self._store = EventStore(self._max_events)
         self._capture = Capture(self._selected, [EventStoreSink(self._store)], buffer_bytes=DEFAULT_BUFFER_BYTES)
         process_session().start(self._capture)
+        if self._selected.extras & Extra.MEMORY:
+            process_session().thread_memory.keep(self._capture)
         self._running = True
 
     def stop(self) -> None:
         """End; what was recorded stays readable. Nothing if it isn't running."""
         if self._running and self._capture is not None:
             self._running = False
+            process_session().thread_memory.give_up(self._capture)
             process_session().stop(self._capture, STOP_SECONDS)
 
     def __enter__(self) -> Self:

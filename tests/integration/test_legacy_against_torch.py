@@ -141,33 +141,40 @@ def test_training_steps(training: Training, settings: dict[str, bool]) -> None:
     }
 
 
-def allocations(threads: Threads) -> list[tuple[str, int]]:
-    """What operators and backward functions allocated: the innermost one's name, and bytes."""
-    found = []
-    for events in threads.values():
-        inside: list[str] = []
-        for event in events:
-            if event.kind == "push":
-                inside.append(event.name if event.scope != RecordScope.USER_SCOPE else "")
-            elif event.kind == "pop":
-                inside.pop()
-            elif event.cpu_memory_usage > 0 and any(inside):
-                found.append((inside[-1], event.cpu_memory_usage))
-    return found
+def memory(threads: Threads) -> list[list[tuple[str, int]]]:
+    """Of each thread: the innermost range's name, and bytes that were allocated there (negative: freed)."""
+    return [list(memory_of(events)) for events in threads.values()]
 
 
-def test_operators_allocate_what_they_do_there(training: Training) -> None:
+def memory_of(events: list[Seen]) -> Iterator[tuple[str, int]]:
+    inside = [""]
+    for event in events:
+        if event.kind == "push":
+            inside.append(event.name)
+        elif event.kind == "pop":
+            inside.pop()
+        else:
+            yield inside[-1], event.cpu_memory_usage
+
+
+def test_memory_is_theirs_within_operators_and_between_them(training: Training) -> None:
     """One after the other: PyTorch reports memory to one profiler of a thread."""
-    config = ProfilerConfig(ProfilerState.CPU, profile_memory=True)
-    with theirs_enabled(config) as their_lists:
+
+    def program() -> None:
         training.step()
+        training.optimizer.zero_grad()  # nothing of it stays, whose end the next one would see
+
+    config = ProfilerConfig(ProfilerState.CPU, profile_memory=True)
+    program()
+    with theirs_enabled(config) as their_lists:
+        program()
     enable_profiler_legacy(config)
-    training.step()
-    mine = by_thread(map_lists(ours, disable_profiler_legacy()))
-    there = by_thread(map_lists(theirs, their_lists))
-    assert allocations(mine) == allocations(there)
-    assert len(allocations(mine)) > 100
-    assert any(event.cpu_memory_usage < 0 for events in mine.values() for event in events)
+    program()
+    mine = memory(by_thread(map_lists(ours, disable_profiler_legacy())))
+    assert mine == memory(by_thread(map_lists(theirs, their_lists)))
+    reports = [report for thread in mine for report in thread]
+    assert len(reports) > 200
+    assert any(name == "" and nbytes < 0 for name, nbytes in reports)
 
 
 def test_stacks_are_theirs(training: Training) -> None:

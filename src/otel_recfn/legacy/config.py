@@ -45,7 +45,8 @@ class ProfilerConfig:
     Attributes:
         state: what it observes with.
         report_input_shapes: shapes of operators' inputs.
-        profile_memory: memory that PyTorch allocates and frees.
+        profile_memory: what PyTorch allocates and frees in the threads that take part. While a torch.profiler is active in one
+            of them, PyTorch reports that thread's memory to it alone.
         with_stack: Python's call stack, or TorchScript's, of each range but autograd's.
         with_flops: floating point operations, with or without shapes.
     """

@@ -31,6 +31,7 @@ from otel_recfn.runtime.debug_info import (
 )
 from otel_recfn.session import process_session
 
+MEMORY_OWNER = "legacy profiler"
 DEFAULT_OPTIONS = ProfilerDisableOptions()
 
 
@@ -126,9 +127,15 @@ def _leave(run: ProfilerRun, *, stop: bool) -> None:
 
 def _belong_to(info: object) -> None:
     """From here on the calling thread's rows are those of the run ``info``."""
-    number = info.number if isinstance(info, ProfilerRun) and info.config.records_events else 0
+    run = info if isinstance(info, ProfilerRun) and info.config.records_events else None
+    number = run.number if run is not None else 0
     recorder().set_profiler(number)
     process_session().observer.set_profiler(number)
+    memory = process_session().thread_memory
+    if run is not None and run.config.profile_memory:
+        memory.keep(MEMORY_OWNER)
+    else:
+        memory.give_up(MEMORY_OWNER)
 
 
 on_profiler_state(_belong_to)

@@ -1,9 +1,13 @@
 // PyTorch's memory reports as memory rows.
 //
 // PyTorch reports to one object alone: what slot PROFILER_STATE of the thread's debug info holds, and that slot is
-// torch.profiler's, which refuses to start where anything is in it. So ours is in it only while an operator of PyTorch's own runs
-// (others may run the program's Python, which may start a profiler), in threads where it was empty. It is of the class that all
-// who look there take it for, and says that it is a disabled profiler.
+// torch.profiler's, which refuses to start where anything is in it. So ours is in it, in threads where it was empty,
+//
+//   while an operator of PyTorch's own runs (others may run the program's Python, which may start a profiler), and
+//   in a thread that keeps it, because somebody promised to call step_aside there before a profiler starts.
+//
+// PyTorch carries it on to what it runs for the thread elsewhere (backward passes, jit.fork), and takes it back there. Ours is of
+// the class that all who look there take it for, and says that it is a disabled profiler.
 #pragma once
 #include <ATen/record_function.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -30,7 +34,7 @@ bool wants_memory() {
          (shared->extras.load(std::memory_order_relaxed) & kMemoryExtra) != 0;
 }
 
-// Has no state: PyTorch may carry it to other threads with the operator's debug info.
+// Has no state: PyTorch carries it to other threads.
 class MemoryReports final : public profiler::ProfilerStateBase {
  public:
   MemoryReports() : ProfilerStateBase(profiler::ProfilerConfig(profiler::ProfilerState::Disabled)) {}
@@ -54,6 +58,23 @@ const std::shared_ptr<MemoryReports>& memory_reports() {
 
 c10::DebugInfoBase* in_slot() { return ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE); }
 
+thread_local bool keeps_slot = false;   // the thread does, beyond its operators
+thread_local bool left_behind = false;  // ours couldn't be taken out, because others put information of theirs above it
+
+void put_into_slot() { ThreadLocalDebugInfo::_push(c10::DebugInfoKind::PROFILER_STATE, memory_reports()); }
+
+// Where others put information of theirs above ours, ours stays, which is harmless: the first operator that begins when theirs is
+// gone takes it over. Nothing may throw here.
+void take_out_of_slot() noexcept {
+  try {
+    left_behind = in_slot() == memory_reports().get();
+    if (!left_behind) return;
+    ThreadLocalDebugInfo::_pop(c10::DebugInfoKind::PROFILER_STATE);
+    left_behind = false;
+  } catch (...) {
+  }
+}
+
 // The range put ours into the slot of its thread, and takes it out.
 struct HoldsSlot : at::ObserverContext {};
 
@@ -62,28 +83,34 @@ bool may_hold_slot(const at::RecordFunction& fn) {
   return fn.scope() == at::RecordScope::FUNCTION && std::strncmp(fn.name(), kOwn, sizeof kOwn - 1) == 0;
 }
 
-// After the range's begin. Where ours is in the slot already an enclosing range holds it, or it was left there: see release_slot.
+// After the range's begin.
 std::unique_ptr<at::ObserverContext> hold_slot(ThreadBuffer& buffer) try {
   const c10::DebugInfoBase* found = in_slot();
   if (found != nullptr && found != memory_reports().get()) {
     operators_without_memory.fetch_add(1, std::memory_order_relaxed);
     return nullptr;
   }
-  if (found != nullptr && buffer.depth - buffer.floor > 1) return nullptr;
   if (is_base(buffer)) look_around(*shared, buffer);
+  if (found != nullptr && !left_behind) return nullptr;  // an enclosing range holds it, the thread keeps it, or PyTorch carried it
   auto holds = std::make_unique<HoldsSlot>();
-  if (found == nullptr) ThreadLocalDebugInfo::_push(c10::DebugInfoKind::PROFILER_STATE, memory_reports());
+  if (found == nullptr) put_into_slot();
   return holds;
 } catch (...) {
   return nullptr;
 }
 
-// Where others put information of theirs above ours meanwhile, ours stays: the first operator outside every other range that
-// begins when theirs is gone takes it over. It is harmless until then, and nothing may throw here.
 void release_slot() noexcept {
-  try {
-    if (in_slot() == memory_reports().get()) ThreadLocalDebugInfo::_pop(c10::DebugInfoKind::PROFILER_STATE);
-  } catch (...) {
+  if (!keeps_slot) take_out_of_slot();
+}
+
+// From here on, or no more, the calling thread keeps the slot. After a profiler that ours made room for, the next operator puts
+// ours back.
+void keep_slot(bool keep) {
+  keeps_slot = keep;
+  if (!keep) {
+    take_out_of_slot();
+  } else if (in_slot() == nullptr) {
+    put_into_slot();
   }
 }
 

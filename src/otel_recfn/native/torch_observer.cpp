@@ -198,6 +198,15 @@ RECFN_EXPORT int recfn_observer_set_profiler(uint32_t profiler) {
 // Whether the recorder asks which profiler run a thread works for.
 RECFN_EXPORT void recfn_observer_watch_profilers(int on) { shared->read_profiler.store(on != 0 ? marked_profiler : nullptr); }
 
+// Whether memory is reported in the calling thread between its operators too. Who asks for that sees to it that step_aside is
+// called there before a profiler of PyTorch's starts.
+RECFN_EXPORT int recfn_observer_keep_memory(int on) {
+  return guarded([on](Registration&) { keep_slot(on != 0); });
+}
+
+// A profiler of PyTorch's is about to start in the calling thread.
+RECFN_EXPORT void recfn_observer_step_aside() { take_out_of_slot(); }
+
 // Operators whose memory was not recorded, because another profiler is active in their thread.
 RECFN_EXPORT uint64_t recfn_observer_without_memory() { return operators_without_memory.load(std::memory_order_relaxed); }
 

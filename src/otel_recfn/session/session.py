@@ -29,6 +29,7 @@ from otel_recfn.recording.protocol import Recorder, RecorderCounters
 from otel_recfn.session.forks import finish_in_multiprocessing_child, tell_of_forks
 from otel_recfn.sources.late_torch import when_torch_is_imported
 from otel_recfn.sources.otel_context import ContextWatcher
+from otel_recfn.sources.thread_memory import ThreadMemory
 from otel_recfn.sources.torch_modules import ModuleRanges
 from otel_recfn.sources.torch_observer import TorchObserver
 from otel_recfn.transforms.selection import Selected, union
@@ -55,6 +56,7 @@ class Session:
         self._recorder = recorder
         self._watcher = ContextWatcher(recorder)
         self._observer = TorchObserver(recorder)
+        self._thread_memory = ThreadMemory(self._observer)
         self._modules = ModuleRanges(recorder, self._torch_announces_optimizer)
         self._captures: list[Capture] = []
         self._mixed = False
@@ -72,6 +74,11 @@ class Session:
     def observer(self) -> TorchObserver:
         """PyTorch's operators as a source."""
         return self._observer
+
+    @property
+    def thread_memory(self) -> ThreadMemory:
+        """In which threads memory is recorded between operators too."""
+        return self._thread_memory
 
     # --- captures
 

@@ -117,6 +117,23 @@ class TorchObserver:
         if _loaded is not None:
             _loaded.library.recfn_observer_watch_profilers(int(watch))
 
+    def keep_memory(self, keep: bool) -> None:
+        """Whether memory that PyTorch allocates and frees in the calling thread between operators is recorded too, from now on.
+
+        Only where ``step_aside`` is called before torch.profiler starts in the thread, which would refuse to otherwise. Nothing
+        where the library isn't loaded.
+        """
+        try:
+            if _loaded is not None:
+                _call(_loaded.library, "recfn_observer_keep_memory", int(keep))
+        except ObserverUnavailable as error:
+            _warn_once(f"memory is recorded within PyTorch's operators only: {error}")
+
+    def step_aside(self) -> None:
+        """Leave the calling thread's memory to the profiler that is about to start there, until it has ended."""
+        if _loaded is not None:
+            _loaded.library.recfn_observer_step_aside()
+
     def ensure_loaded(self) -> None:
         """Build the library if needed, load it and tie it to the recorder; at once where that's done already.
 
@@ -168,6 +185,9 @@ def _open(path: Path) -> ctypes.CDLL:
     library.recfn_observer_set_profiler.argtypes = [ctypes.c_uint32]
     library.recfn_observer_watch_profilers.argtypes = [ctypes.c_int]
     library.recfn_observer_watch_profilers.restype = None
+    library.recfn_observer_keep_memory.argtypes = [ctypes.c_int]
+    library.recfn_observer_step_aside.argtypes = []
+    library.recfn_observer_step_aside.restype = None
     library.recfn_observer_without_memory.restype = ctypes.c_uint64
     library.recfn_observer_features.restype = ctypes.c_char_p
     library.recfn_observer_last_error.restype = ctypes.c_char_p

@@ -1,0 +1,54 @@
+"""Tells before a profiler of PyTorch's starts. PyTorch has no hook for that, so what its profilers call first is wrapped."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import wrapt
+
+KINETO = ("torch.autograd.profiler", "_run_on_profiler_start")
+LEGACY = (("torch.autograd", "_enable_profiler_legacy"), ("torch.autograd.profiler_legacy", "_enable_profiler_legacy"))
+
+
+class ProfilerStarts:
+    """Wraps PyTorch's functions and unwraps them again.
+
+    Args:
+        before: called in the thread in which a profiler is about to start. Must not raise.
+    """
+
+    def __init__(self, before: Callable[[], None]) -> None:
+        self._before = before
+        self._wrapped: list[tuple[ModuleType, str, object, object]] = []
+
+    def watch(self) -> bool:
+        """From now on. False where this torch has no such function: nothing is told then."""
+        if not self._wrap(*KINETO):
+            return False
+        for place in LEGACY:
+            self._wrap(*place)
+        return True
+
+    def unwatch(self) -> None:
+        """No more. A function that others have wrapped since, or imported by name, keeps the wrapper, which is harmless."""
+        for module, name, function, wrapper in self._wrapped:
+            if getattr(module, name, None) is wrapper:
+                setattr(module, name, function)
+        self._wrapped = []
+
+    def _wrap(self, module_name: str, name: str) -> bool:
+        module = sys.modules.get(module_name)
+        function = getattr(module, name, None)
+        if module is None or not callable(function):
+            return False
+        wrapper = wrapt.FunctionWrapper(function, self._tell_and_call)
+        setattr(module, name, wrapper)
+        self._wrapped.append((module, name, function, wrapper))
+        return True
+
+    def _tell_and_call(self, function: Callable[..., Any], _instance: object, args: Any, keywords: Any) -> Any:
+        self._before()
+        return function(*args, **keywords)

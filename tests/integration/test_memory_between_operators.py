@@ -1,0 +1,151 @@
+"""What Python frees between operators, and torch.profiler, which refuses to start where another profiler is told of that."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.autograd.profiler_legacy as theirs_legacy  # noqa: E402
+import torch.profiler as theirs  # noqa: E402
+from torch_programs import run_together  # noqa: E402
+
+from otel_recfn import profile  # noqa: E402
+from otel_recfn.legacy import ProfilerConfig, ProfilerState, disable_profiler_legacy, enable_profiler_legacy  # noqa: E402
+from otel_recfn.model.events import EventKind  # noqa: E402
+from otel_recfn.runtime.propagation import PropagatingThread  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+
+NUMBERS = 1000
+BYTES = 4 * NUMBERS
+WRAPPED = ((torch.autograd.profiler, "_run_on_profiler_start"), (torch.autograd, "_enable_profiler_legacy"))
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """PyTorch's functions are its own again, and its legacy profiler starts, which it doesn't where its place is taken."""
+    before = [getattr(module, name) for module, name in WRAPPED]
+    yield
+    assert all(getattr(*place) is function for place, function in zip(WRAPPED, before, strict=True))
+    with theirs_legacy.profile():
+        pass
+
+
+def free_one() -> None:
+    x = torch.ones(NUMBERS)
+    del x
+
+
+def freed(prof: profile) -> int:
+    """How often it was recorded, outside every range."""
+    events = prof.events()
+    return sum(event.kind == EventKind.MEMORY and event.nbytes == -BYTES and event.parent == 0 for event in events)
+
+
+def their_profiler() -> Any:
+    return theirs.profile(activities=[theirs.ProfilerActivity.CPU], profile_memory=True)
+
+
+def test_it_is_recorded_in_the_thread_that_profiles() -> None:
+    with profile(profile_memory=True) as prof:
+        free_one()
+        run_together(free_one)
+    assert freed(prof) == 1
+
+
+def test_of_nested_profiles_each_has_what_was_freed_in_its_time() -> None:
+    with profile(profile_memory=True) as outer:
+        with profile(profile_memory=True) as inner:
+            free_one()
+        free_one()
+    assert (freed(outer), freed(inner)) == (2, 1)
+
+
+@pytest.mark.parametrize("theirs_of", [their_profiler, theirs_legacy.profile], ids=["torch.profiler", "legacy"])
+def test_their_profiler_starts_and_what_is_freed_after_it_is_recorded_again(theirs_of: Any) -> None:
+    with profile(profile_memory=True) as prof:
+        with theirs_of():
+            free_one()
+        assert freed(prof) == 0
+        free_one()
+    assert freed(prof) == 1
+
+
+def test_their_profiler_is_told_what_is_freed_in_its_time() -> None:
+    with profile(profile_memory=True), their_profiler() as theirs_of_now:
+        free_one()
+    numbers = [event.nbytes() for event in theirs_of_now.profiler.kineto_results.events() if event.name() == "[memory]"]
+    assert numbers == [BYTES, -BYTES]
+
+
+def test_their_profiler_that_runs_first_keeps_its_place() -> None:
+    with their_profiler(), profile(profile_memory=True) as prof:
+        free_one()
+    assert freed(prof) == 0
+    assert prof.counters()["observer.without_memory"] > 0
+
+
+def test_a_profile_that_another_thread_stops_leaves_their_profiler_its_place_and_nothing_when_its_thread_has_ended() -> None:
+    def start_it_and_profile_with_theirs(prof: profile) -> None:
+        prof.start()
+        run_together(prof.stop)
+        with their_profiler():
+            free_one()
+
+    run_together(lambda: start_it_and_profile_with_theirs(profile(profile_memory=True)))
+
+
+def test_in_a_forked_child_their_profiler_starts() -> None:
+    with profile(profile_memory=True):
+        child = os.fork()
+        if child == 0:
+            with their_profiler():
+                free_one()
+            os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_where_torch_does_not_tell_before_its_profiler_starts_only_operators_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started = torch.autograd.profiler._run_on_profiler_start
+    monkeypatch.delattr(torch.autograd.profiler, "_run_on_profiler_start")
+    with profile(profile_memory=True) as prof:
+        free_one()
+        monkeypatch.setattr(torch.autograd.profiler, "_run_on_profiler_start", started, raising=False)
+        with their_profiler():
+            pass
+    assert freed(prof) == 0
+    assert BYTES in {event.nbytes for event in prof.events()}
+
+
+def legacy_frees(lists: Any) -> list[int]:
+    return [event.cpu_memory_usage for events in lists for event in events if event.cpu_memory_usage < 0]
+
+
+def test_a_legacy_run_has_it_in_every_thread_that_takes_part() -> None:
+    enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU, profile_memory=True))
+    free_one()
+    thread = PropagatingThread(target=free_one)
+    thread.start()
+    thread.join()
+    run_together(free_one)
+    with their_profiler():
+        pass
+    assert legacy_frees(disable_profiler_legacy()) == [-BYTES, -BYTES]
+
+
+def test_what_a_backward_pass_keeps_is_seen_when_it_is_freed() -> None:
+    with profile(profile_memory=True) as prof:
+        loss = torch.ones(NUMBERS, requires_grad=True).exp().sum()
+        loss.backward()
+        del loss
+        gc.collect()
+        numbers = [event.nbytes for event in prof.events() if event.kind == EventKind.MEMORY]
+    assert sum(numbers) == 0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from recording_helpers import Capture
+from recording_helpers import Capture, Worker
 
 from otel_recfn.model.events import EventFlag
 from otel_recfn.recording.protocol import Recorder
@@ -185,3 +185,46 @@ def test_the_handle_of_a_range_that_is_never_left_is_let_go(recorder: Recorder) 
     range_.__enter__()
     del range_
     assert gone == ["load"]
+
+
+def observed_of(recorder: Recorder, observer: Observer, ranges: int) -> list[bool]:
+    """Which of so many ranges are handed over."""
+    found = []
+    for _ in range(ranges):
+        observer.log.clear()
+        with recorder.record_function("load"):
+            pass
+        found.append(bool(observer.log))
+    return found
+
+
+def test_what_the_observer_leaves_the_recorder_alone_sees(capture: Capture) -> None:
+    recorder, observer = capture.recorder, Observer()
+    recorder.set_range_observer(observer, 7)
+    left = recorder.leave_unobserved(2, 7)
+    assert observed_of(recorder, observer, 3) == [False] * left + [True] * (3 - left)
+    recorder.set_range_observer(None)
+    assert len(capture.finish()) == left
+
+
+def test_what_it_leaves_is_the_threads_own_and_can_be_taken_back(recorder: Recorder, workers: list[Worker]) -> None:
+    observer = Observer()
+    recorder.set_range_observer(observer, 7)
+    left = recorder.leave_unobserved(3, 7)
+    assert workers[0].call(observed_of, recorder, observer, 2) == [True, True]
+    assert observed_of(recorder, observer, 1) == [left == 0]
+    assert recorder.take_back_unobserved() == max(0, left - 1)
+    assert observed_of(recorder, observer, 1) == [True]
+    assert recorder.take_back_unobserved() == 0
+    recorder.set_range_observer(None)
+
+
+def test_what_it_leaves_holds_for_its_version_alone(recorder: Recorder) -> None:
+    observer = Observer()
+    recorder.set_range_observer(observer, 7)
+    assert recorder.leave_unobserved(3, 6) == 0
+    recorder.leave_unobserved(3, 7)
+    recorder.set_range_observer(observer, 8)
+    assert observed_of(recorder, observer, 1) == [True]
+    assert recorder.take_back_unobserved() == 0
+    recorder.set_range_observer(None)

@@ -3,15 +3,10 @@
 #include <c10/macros/Macros.h>
 
 #include "core_api.hpp"
+#include "fast_tls.hpp"
 
 namespace recfn {
 namespace {
-
-#if defined(__linux__)
-#define RECFN_FAST_TLS __attribute__((tls_model("initial-exec")))
-#else
-#define RECFN_FAST_TLS
-#endif
 
 // The calling thread's buffer, as the recorder gave it; forgotten when the recorder says that the thread ends.
 thread_local ThreadBuffer* cached_buffer RECFN_FAST_TLS = nullptr;

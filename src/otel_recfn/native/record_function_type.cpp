@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bound_method.hpp"
+#include "range_observer.hpp"
 #include "registry.hpp"
 #include "text.hpp"
 
@@ -19,8 +20,6 @@ namespace {
 struct Helpers {
   PyObject *recorder = nullptr, *decorate = nullptr, *aenter = nullptr, *aexit = nullptr, *error_text = nullptr;
 } helpers;
-
-PyObject* range_observer = nullptr;  // (name, args, flags) -> a handle with event_id and end(error); see recording/protocol.py
 
 struct Entry {
   uint64_t event_id;
@@ -160,12 +159,9 @@ bool push_entry(RecordFunctionObject& range, const Entry& entry) {
   return true;
 }
 
-// The observer may be replaced while it is called: it is held meanwhile.
 [[gnu::noinline]] PyObject* enter_observed(PyObject* self) {
   RecordFunctionObject* range = as_range(self);
-  PyObject* observer = Py_NewRef(range_observer);
-  PyObject* handle = PyObject_CallFunction(observer, "OOi", range->name, range->args, 0);
-  Py_DECREF(observer);
+  PyObject* handle = observe_range(range->name, range->args);
   if (handle == nullptr) return nullptr;
   if (!push_entry(*range, {0, this_thread(), handle})) return Py_DECREF(handle), nullptr;
   return Py_NewRef(self);
@@ -173,7 +169,7 @@ bool push_entry(RecordFunctionObject& range, const Entry& entry) {
 
 PyObject* range_enter(PyObject* self, PyObject*) {
   const uint32_t recording = globals().recording.load(std::memory_order_acquire);
-  if (__builtin_expect((recording & kObservedBit) != 0, 0)) return enter_observed(self);
+  if (__builtin_expect((recording & kObservedBit) != 0, 0) && !begins_unobserved()) return enter_observed(self);
   const uint64_t event_id = selects(recording, kUserScope) ? begin_recorded(as_range(self)->name, recording) : 0;
   if (!push_entry(*as_range(self), {event_id, this_thread(), nullptr})) return nullptr;
   return Py_NewRef(self);
@@ -334,21 +330,8 @@ PyObject* set_helpers(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-PyObject* set_range_observer(PyObject*, PyObject* observer) {
-  PyObject* before = range_observer;
-  range_observer = observer != Py_None ? Py_NewRef(observer) : nullptr;
-  if (range_observer != nullptr) {
-    globals().recording.fetch_or(kObservedBit);
-  } else {
-    globals().recording.fetch_and(~kObservedBit);
-  }
-  Py_XDECREF(before);
-  Py_RETURN_NONE;
-}
-
 PyMethodDef functions[] = {{"set_record_function_helpers", set_helpers, METH_VARARGS,
                             "set_record_function_helpers(recorder, decorate, aenter, aexit, error_text)"},
-                           {"set_range_observer", set_range_observer, METH_O, "set_range_observer(observer | None)"},
                            {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

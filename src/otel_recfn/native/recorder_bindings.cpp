@@ -12,6 +12,7 @@
 #include "drain.hpp"
 #include "module.hpp"
 #include "python_stack.hpp"
+#include "range_observer.hpp"
 #include "record_function_type.hpp"
 #include "text.hpp"
 
@@ -441,7 +442,8 @@ int add_recorder(PyObject* module) {
   static const int at_fork = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
   if (at_fork != 0) return PyErr_NoMemory(), -1;
   globals().read_stack.store(python_stack_with_gil);
-  if (add_column_type(module) < 0 || add_record_function_type(module) < 0 || add_python_stack(module) < 0) return -1;
+  if (add_column_type(module) < 0 || add_record_function_type(module) < 0) return -1;
+  if (add_range_observer(module) < 0 || add_python_stack(module) < 0) return -1;
   return PyModule_AddFunctions(module, functions);
 }
 

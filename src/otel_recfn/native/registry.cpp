@@ -9,14 +9,10 @@
 #include <new>
 #include <random>
 
+#include "fast_tls.hpp"
+
 namespace recfn {
 namespace {
-
-#if defined(__linux__)
-#define RECFN_FAST_TLS __attribute__((tls_model("initial-exec")))
-#else
-#define RECFN_FAST_TLS
-#endif
 
 thread_local ThreadBuffer* tls_buffer RECFN_FAST_TLS = nullptr;
 thread_local uint64_t tls_number RECFN_FAST_TLS = 0;   // 0: nobody asked yet

@@ -138,10 +138,18 @@ class NativeRecorder:
         """See Recorder.set_context_reader."""
         _native.set_context_reader(None if reader is None else partial(_read_words, reader), self._note_thread)
 
-    def set_range_observer(self, observer: RangeObserver | None) -> None:
+    def set_range_observer(self, observer: RangeObserver | None, version: int = 0) -> None:
         """See Recorder.set_range_observer."""
         self.range_observer = observer
-        _native.set_range_observer(observer)
+        _native.set_range_observer(observer, version)
+
+    def leave_unobserved(self, ranges: int, version: int) -> int:
+        """See Recorder.leave_unobserved."""
+        return _native.leave_unobserved(ranges, version)
+
+    def take_back_unobserved(self) -> int:
+        """See Recorder.take_back_unobserved."""
+        return _native.take_back_unobserved()
 
     def context_changed(self) -> None:
         """See Recorder.context_changed."""

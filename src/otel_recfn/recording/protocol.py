@@ -155,11 +155,21 @@ class Recorder(Protocol):
         """``reader`` is called, in the recording thread and with the GIL, before a range that begins outside every other range
         when the thread's context may have changed: after ``context_changed()``, and when the contextvars context switched."""
 
-    def set_range_observer(self, observer: RangeObserver | None) -> None:
+    def set_range_observer(self, observer: RangeObserver | None, version: int = 0) -> None:
         """While one is set, ``record_function`` hands its ranges to it, recording or not, instead of beginning and ending them.
 
-        Ranges that are open end the way they began. What the observer raises goes on to the program.
+        Ranges that are open end the way they began. What the observer raises goes on to the program. With another ``version``
+        what ``leave_unobserved`` was told, in any thread, holds no longer.
         """
+
+    def leave_unobserved(self, ranges: int, version: int) -> int:
+        """The observer doesn't want so many of the calling thread's next ranges, while its version is this one.
+
+        Returns how many it won't be handed: none where asking it costs no more than knowing.
+        """
+
+    def take_back_unobserved(self) -> int:
+        """The observer wants the calling thread's next range. Returns how many it wouldn't have been handed from here on."""
 
     @property
     def range_observer(self) -> RangeObserver | None:

@@ -86,9 +86,17 @@ class PythonRecorder:
         """See Recorder.set_context_reader."""
         self._reader = reader
 
-    def set_range_observer(self, observer: RangeObserver | None) -> None:
+    def set_range_observer(self, observer: RangeObserver | None, version: int = 0) -> None:
         """See Recorder.set_range_observer."""
         self.range_observer = observer
+
+    def leave_unobserved(self, ranges: int, version: int) -> int:
+        """None: here the observer is asked as quickly."""
+        return 0
+
+    def take_back_unobserved(self) -> int:
+        """None were left to the recorder."""
+        return 0
 
     def context_changed(self) -> None:
         """Nothing to do: nothing is cached."""

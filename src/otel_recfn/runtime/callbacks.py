@@ -205,7 +205,8 @@ def install(state: ThreadState, entries: Entries, enabled: bool) -> None:
         return
     if enabled != state.enabled:
         process_recorder.recorder.set_thread_enabled(enabled)
-    state.callbacks, state.enabled, state.version = entries, enabled, STALE
+    state.callbacks, state.enabled = entries, enabled
+    _draw_anew(state)
     with _lock:
         (_threads_with_callbacks.add if _any_enabled(entries) else _threads_with_callbacks.discard)(state)
         watch_ranges()
@@ -216,10 +217,15 @@ def install(state: ThreadState, entries: Entries, enabled: bool) -> None:
 def seed(state: ThreadState, value: int) -> None:
     """Draw the calling thread's samples anew from ``value``: the same again after the same seed."""
     state.generator.seed(value)
-    state.version = STALE
+    _draw_anew(state)
     with _lock:
         if _mirror is not None:
             _mirror.seeded(value)
+
+
+def _draw_anew(state: ThreadState) -> None:
+    state.version = STALE
+    process_recorder.recorder.take_back_unobserved()
 
 
 # --- ranges of record_function
@@ -231,7 +237,7 @@ def watch_ranges() -> None:
 
     with _lock:
         wanted = _any_enabled(_global_entries) or len(_threads_with_callbacks) > 0
-        process_recorder.recorder.set_range_observer(observe_range if wanted else None)
+        process_recorder.recorder.set_range_observer(observe_range if wanted else None, _version)
 
 
 # --- failures

@@ -26,7 +26,7 @@ from otel_recfn.recording.protocol import RangeHandle
 from otel_recfn.runtime import callbacks, process_recorder, thread_locals
 from otel_recfn.runtime.input_texts import input_texts
 from otel_recfn.runtime.sampling import StartEndPair, StepCallbacks
-from otel_recfn.runtime.step_callbacks import get_step_callbacks
+from otel_recfn.runtime.step_callbacks import get_step_callbacks, leave_next_unobserved
 
 PARAM_COMMS_CALL_NAME = "record_param_comms"
 """The name under which PyTorch announces collectives (source: ``at::kParamCommsCallName``)."""
@@ -354,6 +354,7 @@ def observe_range(name: str, args: str | None, flags: int) -> RangeHandle:
     """A ``record_function`` begins: what it was given is its only input. See Recorder.set_range_observer."""
     step = get_step_callbacks(RecordScope.USER_SCOPE)
     if not step.callbacks:
+        leave_next_unobserved()
         return _record_range(name, flags)
     range_ = RecordFunction(step)
     range_._flags = flags

@@ -85,14 +85,26 @@ class ScopeSampler:
 
     def step(self, thread_id: int) -> StepCallbacks:
         """What runs on the range that begins now. ``thread_id``: the calling thread's logical id."""
-        self._countdown -= 1
-        if self._countdown == 0:
-            self._pick()
+        self.draw()
         if self._asked:
             return self._assemble([each.entry for each in self._picked if _agrees(each, self._scope)], thread_id)
         if self._ready.thread_id != thread_id:
             self._ready = self._assemble([each.entry for each in self._picked], thread_id)
         return self._ready
+
+    def draw(self) -> None:
+        """A range begins, maybe one that no callback may run on: it takes part in the draw all the same."""
+        self._countdown -= 1
+        if self._countdown == 0:
+            self._pick()
+
+    def ranges_without_callbacks(self) -> int:
+        """On how many of the next ranges nothing runs."""
+        return self._countdown - 1 if not self._picked else 0
+
+    def pass_over(self, ranges: int) -> None:
+        """So many ranges, of those without callbacks, begin without asking for a step; negative: they don't after all."""
+        self._countdown -= ranges
 
     def _pick(self) -> None:
         """Choose until the next draw comes due: for this one range where a sampled callback runs on it."""

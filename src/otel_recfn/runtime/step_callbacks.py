@@ -11,14 +11,11 @@ from otel_recfn.runtime.thread_locals import ThreadState
 def get_step_callbacks(scope: RecordScope) -> StepCallbacks:
     """The callbacks of the range that begins now: global ones first, then this thread's. Each call counts as a range."""
     state = thread_locals.current()
+    sampler = _sampler(state, scope)
     thread_id = process_recorder.recorder.current_thread_id()
     if state.in_callback:
+        sampler.draw()
         return StepCallbacks((), thread_id, scope)
-    if state.version != callbacks.version():
-        state.version, state.samplers = callbacks.version(), {}
-    sampler = state.samplers.get(scope)
-    if sampler is None:
-        sampler = state.samplers[scope] = _make_sampler(state, scope)
     return sampler.step(thread_id)
 
 
@@ -28,6 +25,22 @@ def get_step_callbacks_unless_empty(scope: RecordScope) -> StepCallbacks | None:
     return step if step.callbacks else None
 
 
-def _make_sampler(state: ThreadState, scope: RecordScope) -> ScopeSampler:
-    entries = (*callbacks.global_entries(), *callbacks.thread_entries(state)) if state.enabled else ()
-    return ScopeSampler(RecordScope(scope), entries, state.generator)
+def leave_next_unobserved() -> None:
+    """Let the recorder alone see the calling thread's next ``record_function`` ranges, as many as run no callbacks."""
+    state = thread_locals.current()
+    sampler = _sampler(state, RecordScope.USER_SCOPE)
+    sampler.pass_over(process_recorder.recorder.leave_unobserved(sampler.ranges_without_callbacks(), state.version))
+
+
+def _sampler(state: ThreadState, scope: RecordScope) -> ScopeSampler:
+    """The calling thread's, which knows of every range that began."""
+    unobserved = process_recorder.recorder.take_back_unobserved() if scope == RecordScope.USER_SCOPE else 0
+    if state.version != callbacks.version():
+        state.version, state.samplers = callbacks.version(), {}
+    sampler = state.samplers.get(scope)
+    if sampler is None:
+        entries = (*callbacks.global_entries(), *callbacks.thread_entries(state)) if state.enabled else ()
+        sampler = state.samplers[scope] = ScopeSampler(RecordScope(scope), entries, state.generator)
+    elif unobserved:
+        sampler.pass_over(-unobserved)
+    return sampler

@@ -11,6 +11,7 @@ from functools import cache
 
 import pytest
 from recording_helpers import Capture, Worker, reset, workers_of
+from runtime_helpers import Notes
 
 from otel_recfn.recording.protocol import Recorder
 
@@ -59,6 +60,12 @@ def runtime(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rec
     yield recorder
     callbacks.clear_callbacks()
     guards.enable_record_function()
+
+
+@pytest.fixture
+def notes() -> Notes:
+    """What callbacks are told, none yet."""
+    return Notes()
 
 
 @pytest.fixture

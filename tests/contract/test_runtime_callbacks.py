@@ -1,12 +1,7 @@
-"""Callbacks: adding, removing, switching, order, failures (source: ``at::addGlobalCallback`` and its kin)."""
+"""Callbacks: adding, removing, switching, order (source: ``at::addGlobalCallback`` and its kin)."""
 
 from __future__ import annotations
 
-import logging
-import os
-import sys
-import threading
-import traceback
 from typing import Any
 
 import pytest
@@ -15,24 +10,20 @@ from runtime_helpers import FUNCTION, USER, Notes, in_thread, pairs, run_range
 
 from otel_recfn.model.errors import RecfnError, SettingError
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.recording.protocol import Recorder
 from otel_recfn.runtime.callback import RecordFunctionCallback, SamplingProbabilityError
 from otel_recfn.runtime.callbacks import (
     INVALID_CALLBACK_HANDLE,
-    CallbackEntry,
     add_global_callback,
     add_thread_local_callback,
     clear_callbacks,
     clear_global_callbacks,
     clear_thread_local_callbacks,
     disable_callback,
-    failed,
     has_callbacks,
     has_global_callbacks,
     has_thread_local_callbacks,
     reenable_callback,
     remove_callback,
-    set_mirror,
 )
 from otel_recfn.runtime.guards import (
     DisableRecordFunctionGuard,
@@ -41,18 +32,30 @@ from otel_recfn.runtime.guards import (
     is_record_function_enabled,
 )
 from otel_recfn.runtime.record_function import RecordFunction
-from otel_recfn.runtime.state import set_record_function_seed_for_testing
 from otel_recfn.runtime.step_callbacks import get_step_callbacks, get_step_callbacks_unless_empty
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
 
-@pytest.fixture
-def notes() -> Notes:
-    return Notes()
-
-
 # --- the callback object
+
+
+@pytest.mark.parametrize("add", [add_global_callback, add_thread_local_callback])
+def test_what_is_no_callback_is_refused_where_it_is_added(add: Any) -> None:
+    with pytest.raises(TypeError, match=r"pass RecordFunctionCallback\(start, end\)"):
+        add(print)
+    assert not has_callbacks()
+
+
+def test_what_cannot_be_called_is_refused_where_it_is_given() -> None:
+    with pytest.raises(TypeError, match="start=3 can't be called"):
+        RecordFunctionCallback(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="end=3 can't be called"):
+        RecordFunctionCallback(None, 3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="should_run=3 can't be called"):
+        RecordFunctionCallback(print).should_run(3)  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match="pass a probability"):
+        RecordFunctionCallback(print).sampling_prob("often")  # type: ignore[call-overload]
 
 
 def test_builder_calls_chain_and_read_back() -> None:
@@ -300,315 +303,3 @@ def test_a_guard_restores_when_an_exception_leaves_it() -> None:
     with pytest.raises(ValueError, match="x"), DisableRecordFunctionGuard():
         raise ValueError("x")
     assert is_record_function_enabled()
-
-
-# --- failures
-
-
-def fail(*_: Any) -> None:
-    raise ZeroDivisionError("the observer's own")
-
-
-@pytest.mark.parametrize("where", ["start", "end"])
-@pytest.mark.parametrize("add", [add_global_callback, add_thread_local_callback])
-def test_a_callback_that_raises_is_removed_and_logged_once(
-    notes: Notes, caplog: pytest.LogCaptureFixture, where: str, add: Any
-) -> None:
-    caplog.set_level(logging.WARNING, "otel_recfn")
-    broken = RecordFunctionCallback(fail) if where == "start" else RecordFunctionCallback(None, fail)
-    add(broken)
-    add_global_callback(notes.callback())
-    run_range("first")
-    run_range("second")
-    assert notes == pairs("first", "second")
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "was removed" in caplog.text
-    assert "the observer's own" in caplog.text
-
-
-def test_the_end_of_a_failed_start_does_not_run(notes: Notes) -> None:
-    add_global_callback(RecordFunctionCallback(fail, lambda fn, context: notes.append("end")))
-    run_range("op")
-    assert notes == []
-
-
-def test_open_ranges_of_a_callback_that_failed_call_it_no_more() -> None:
-    calls: list[str] = []
-
-    def start(fn: RecordFunction) -> None:
-        calls.append(fn.name())
-        if fn.name() == "inner":
-            raise ValueError("inner")
-
-    add_global_callback(RecordFunctionCallback(start, lambda fn, context: calls.append("end")))
-    with RecordFunction() as outer:
-        outer.before("outer")
-        run_range("inner")
-    assert calls == ["outer", "inner"]
-
-
-def test_the_last_callback_that_fails_leaves_none() -> None:
-    add_global_callback(RecordFunctionCallback(fail))
-    run_range("op")
-    assert not has_callbacks()
-
-
-def test_keyboard_interrupt_goes_on_and_every_started_callback_ends(notes: Notes, capture: Capture) -> None:
-    def interrupt(fn: RecordFunction) -> None:
-        raise KeyboardInterrupt
-
-    add_global_callback(notes.callback())
-    handle = add_global_callback(RecordFunctionCallback(interrupt))
-    with pytest.raises(KeyboardInterrupt):
-        run_range("op")
-    assert notes == pairs("op")
-    remove_callback(handle)
-    run_range("after")
-    capture.finish()
-    assert [(row.name, row.error) for row in capture.rows()] == [("op", "KeyboardInterrupt"), ("after", "")]
-
-
-def test_keyboard_interrupt_in_an_end_lets_the_other_ends_run(notes: Notes) -> None:
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    handle = add_global_callback(RecordFunctionCallback(None, interrupt))
-    add_global_callback(notes.callback())
-    with pytest.raises(KeyboardInterrupt):
-        run_range("op")
-    assert notes == pairs("op")
-    assert handle in [entry.handle for entry in step_entries()]
-
-
-def step_entries() -> list[Any]:
-    return list(get_step_callbacks(FUNCTION).callbacks)
-
-
-def test_after_an_interrupt_the_thread_is_observed_as_before(notes: Notes) -> None:
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    add_global_callback(notes.callback())
-    for broken in (RecordFunctionCallback(interrupt), RecordFunctionCallback(None, interrupt)):
-        handle = add_global_callback(broken)
-        with pytest.raises(KeyboardInterrupt):
-            run_range("interrupted")
-        remove_callback(handle)
-        notes.clear()
-        run_range("after")
-        assert notes == pairs("after")
-
-
-def test_ranges_that_a_callback_begins_reach_no_callback_but_are_recorded(notes: Notes, capture: Capture) -> None:
-    def start(fn: RecordFunction) -> None:
-        run_range("inside")
-        notes.append(fn.name())
-
-    add_global_callback(RecordFunctionCallback(start))
-    run_range("op")
-    capture.finish()
-    assert notes == ["op"]
-    rows = {row.name: row for row in capture.rows()}
-    assert rows["inside"].parent == rows["op"].event_id
-
-
-# --- the mirror
-
-
-class MirrorNotes:
-    """A mirror that notes what it is told."""
-
-    def __init__(self) -> None:
-        self.told: list[Any] = []
-
-    def added(self, entry: CallbackEntry) -> None:
-        self.told.append(("added", entry.handle))
-
-    def removed(self, handle: int) -> None:
-        self.told.append(("removed", handle))
-
-    def switched(self, handle: int, enabled: bool) -> None:
-        self.told.append(("switched", handle, enabled))
-
-    def thread_changed(self, entries: tuple[CallbackEntry, ...], enabled: bool) -> None:
-        self.told.append(("thread", [entry.handle for entry in entries], enabled))
-
-    def seeded(self, seed: int) -> None:
-        self.told.append(("seeded", seed))
-
-
-@pytest.fixture
-def mirror() -> Any:
-    mirror, before = MirrorNotes(), set_mirror(None)
-    yield mirror
-    set_mirror(before)
-
-
-def test_a_mirror_is_told_of_every_change(mirror: MirrorNotes) -> None:
-    set_mirror(mirror)
-    mirror.told.clear()
-    handle = add_global_callback(RecordFunctionCallback(print))
-    disable_callback(handle)
-    reenable_callback(handle)
-    local = add_thread_local_callback(RecordFunctionCallback(print))
-    enable_record_function(False)
-    enable_record_function()
-    set_record_function_seed_for_testing(7)
-    clear_callbacks()
-    assert mirror.told == [
-        ("added", handle),
-        ("switched", handle, False),
-        ("switched", handle, True),
-        ("thread", [local], True),
-        ("thread", [local], False),
-        ("thread", [local], True),
-        ("seeded", 7),
-        ("removed", handle),
-        ("thread", [], True),
-    ]
-
-
-def test_a_mirror_is_told_of_what_is_there_already(mirror: MirrorNotes) -> None:
-    handle = add_global_callback(RecordFunctionCallback(print))
-    disable_callback(handle)
-    local = add_thread_local_callback(RecordFunctionCallback(print))
-    set_mirror(mirror)
-    assert mirror.told == [("added", handle), ("switched", handle, False), ("thread", [local], True)]
-
-
-def test_a_callback_that_failed_on_the_mirrors_side_runs_nowhere(mirror: MirrorNotes, notes: Notes) -> None:
-    handle = add_thread_local_callback(notes.callback())
-    set_mirror(mirror)
-    failed(handle, ValueError("there"))
-    failed(handle, ValueError("there again"))
-    run_range("op")
-    assert notes == []
-    assert not has_callbacks()
-    assert [told for told in mirror.told if told[0] == "removed"] == [("removed", handle)]
-
-
-# --- record_function
-
-
-def test_record_function_reaches_callbacks_with_its_args_as_input(runtime: Recorder) -> None:
-    seen: list[Any] = []
-    add_global_callback(
-        RecordFunctionCallback(lambda fn: seen.append((fn.name(), fn.scope(), tuple(fn.inputs())))).needs_inputs(True)
-    )
-    with runtime.record_function("load", "batch 7"), runtime.record_function("plain"):
-        pass
-    assert seen == [("load", USER, ("batch 7",)), ("plain", USER, ())]
-
-
-def test_record_function_passes_no_args_that_nobody_needs(runtime: Recorder) -> None:
-    seen: list[Any] = []
-    add_global_callback(RecordFunctionCallback(lambda fn: seen.append(fn.num_inputs())))
-    with runtime.record_function("load", "batch 7"):
-        pass
-    assert seen == [0]
-
-
-def test_record_function_is_recorded_and_observed_under_one_id(capture: Capture) -> None:
-    seen: list[int] = []
-    add_global_callback(RecordFunctionCallback(lambda fn: seen.append(fn.handle())))
-    with pytest.raises(ValueError, match="x"), capture.recorder.record_function("load"):
-        raise ValueError("x")
-    capture.finish()
-    (row,) = capture.rows()
-    assert [row.event_id] == seen
-    assert row.error == "ValueError: x"
-
-
-def test_record_function_is_observed_only_while_somebody_wants_it(runtime: Recorder, notes: Notes) -> None:
-    assert runtime.range_observer is None
-    handle = add_global_callback(notes.callback())
-    assert runtime.range_observer is not None
-    disable_callback(handle)
-    assert runtime.range_observer is None
-    reenable_callback(handle)
-    assert runtime.range_observer is not None
-    remove_callback(handle)
-    assert runtime.range_observer is None
-
-
-def test_a_thread_that_took_its_callbacks_with_it_leaves_nothing_behind(runtime: Recorder, notes: Notes) -> None:
-    in_thread(lambda: add_thread_local_callback(notes.callback()))
-    with runtime.record_function("load"):
-        pass
-    assert runtime.range_observer is None
-    assert notes == []
-
-
-# --- fork
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_forked_child_may_add_and_remove_although_another_thread_was_about_to(notes: Notes) -> None:
-    from otel_recfn.runtime import callbacks
-
-    held, done = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with callbacks._lock:
-            held.set()
-            done.wait(60)
-
-    thread = threading.Thread(target=hold)
-    handle = add_global_callback(notes.callback())
-    thread.start()
-    held.wait(60)
-    child = os.fork()
-    if child == 0:
-        _exit_with(lambda: _check_in_child(handle, notes))
-    done.set()
-    thread.join(60)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-def _check_in_child(handle: int, notes: Notes) -> None:
-    run_range("inherited")
-    assert notes == pairs("inherited")
-    remove_callback(handle)
-    run_range("unseen")
-    assert notes == pairs("inherited")
-
-
-def _exit_with(check: Any) -> None:
-    status = 1
-    try:
-        check()
-        status = 0
-    except BaseException:
-        traceback.print_exc(file=sys.stderr)
-    finally:
-        os._exit(status)
-
-
-@pytest.mark.parametrize("add", [add_global_callback, add_thread_local_callback])
-def test_what_is_no_callback_is_refused_where_it_is_added(add: Any) -> None:
-    with pytest.raises(TypeError, match=r"pass RecordFunctionCallback\(start, end\)"):
-        add(print)
-    assert not has_callbacks()
-
-
-def test_what_cannot_be_called_is_refused_where_it_is_given() -> None:
-    with pytest.raises(TypeError, match="start=3 can't be called"):
-        RecordFunctionCallback(3)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="end=3 can't be called"):
-        RecordFunctionCallback(None, 3)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="should_run=3 can't be called"):
-        RecordFunctionCallback(print).should_run(3)  # type: ignore[call-overload]
-    with pytest.raises(ValueError, match="pass a probability"):
-        RecordFunctionCallback(print).sampling_prob("often")  # type: ignore[call-overload]
-
-
-def test_a_callback_cannot_end_the_program(notes: Notes, caplog: pytest.LogCaptureFixture) -> None:
-    def leave(fn: Any) -> None:
-        raise SystemExit(3)
-
-    add_global_callback(RecordFunctionCallback(leave))
-    add_global_callback(notes.callback())
-    run_range("a")
-    run_range("b")
-    assert notes == pairs("a", "b")
-    assert caplog.text.count("raised and was removed") == 1

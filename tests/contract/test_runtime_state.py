@@ -44,11 +44,6 @@ TEST_INFO = DebugInfoKind.TEST_INFO
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
 
-@pytest.fixture
-def notes() -> Notes:
-    return Notes()
-
-
 # --- capture and install
 
 

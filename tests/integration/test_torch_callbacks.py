@@ -1,18 +1,16 @@
-"""Callbacks in Python on PyTorch's own operators: what they see, when they run, and that the program never notices."""
+"""Callbacks in Python on PyTorch's own operators: what they see, and when they run."""
 
 from __future__ import annotations
 
-import logging
-import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from counting import Counting, is_set_to  # noqa: E402
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
 from torch_programs import Training, run_together, scripted_programs  # noqa: E402
 
@@ -21,53 +19,12 @@ from otel_recfn.model.errors import RecfnError  # noqa: E402
 from otel_recfn.model.scope import RecordScope  # noqa: E402
 from otel_recfn.observing import RecordFunctionCallback  # noqa: E402
 from otel_recfn.runtime.record_function import InputsError  # noqa: E402
-from otel_recfn.sources.torch_callbacks import RangeOver  # noqa: E402
+from otel_recfn.sources.torch_callbacks import SLOTS, RangeOver  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
 
 CALLS = 20_000
-PATIENCE_S = 20.0
-
-
-class Counting:
-    """Counts begins and ends by name and scope; from any thread, under the GIL."""
-
-    def __init__(self) -> None:
-        self.begun: Counter[tuple[str, RecordScope]] = Counter()
-        self.ended: Counter[tuple[str, RecordScope]] = Counter()
-        self.threads: set[int] = set()
-        self.changed = threading.Condition()
-
-    def start(self, function: Any) -> tuple[str, RecordScope]:
-        key = function.name(), function.scope()
-        self.begun[key] += 1
-        self.threads.add(function.thread_id())
-        return key
-
-    def end(self, _function: Any, key: tuple[str, RecordScope]) -> None:
-        with self.changed:
-            self.ended[key] += 1
-            self.changed.notify_all()
-
-    def callback(self) -> RecordFunctionCallback:
-        return RecordFunctionCallback(self.start, self.end)
-
-    def settle(self) -> None:
-        """Work that another thread did is complete a moment before its range ends."""
-        deadline = time.monotonic() + PATIENCE_S
-        while self.ended != self.begun and time.monotonic() < deadline:
-            with self.changed:
-                self.changed.wait(0.1)
-        assert self.ended == self.begun
-
-    def calls(self) -> int:
-        return sum(self.begun.values())
-
-    def names(self) -> Counter[str]:
-        names: Counter[str] = Counter()
-        for (name, _), count in self.begun.items():
-            names[name] += count
-        return names
+BACKWARD = RecordScope.BACKWARD_FUNCTION
 
 
 @pytest.fixture(autouse=True)
@@ -79,12 +36,6 @@ def no_callbacks_left() -> Iterator[None]:
 @pytest.fixture
 def one() -> Any:
     return torch.ones(2)
-
-
-def is_set_to(tensor: Any, times: int = 1) -> None:
-    """An operator that calls no other."""
-    for _ in range(times):
-        tensor.is_set_to(tensor)
 
 
 class TestWhatACallbackSees:
@@ -364,224 +315,27 @@ class TestWhichRunsItSees:
         is_set_to(one)
         assert counting.calls() == 64
 
-
-class TestWhatMustNotHappen:
-    def test_no_recursion(self, one: Any) -> None:
-        counting = Counting()
-
-        def start(_function: Any) -> None:
-            counting.begun["started", RecordScope.FUNCTION] += 1
-            torch.ones(2) + 1
-            with observing.RecordFunction(RecordScope.USER_SCOPE) as range_:
-                range_.before("inside")
-
-        observing.add_global_callback(RecordFunctionCallback(start))
+    def test_callbacks_of_threads_that_ended_make_place(self, one: Any, caplog: pytest.LogCaptureFixture) -> None:
+        for _ in range(SLOTS):
+            run_together(lambda: observing.add_thread_local_callback(RecordFunctionCallback(print).scopes({BACKWARD})))
+        everywhere, here = Counting(), Counting()
+        observing.add_global_callback(everywhere.callback())
+        observing.add_thread_local_callback(here.callback())
         is_set_to(one)
-        assert counting.calls() == 1
-        with observing.RecordFunction(RecordScope.USER_SCOPE) as range_:
-            range_.before("python range")
-        assert counting.calls() == 2
+        assert (everywhere.calls(), here.calls()) == (1, 1)
+        assert not caplog.text
 
-    def test_one_that_raises_is_removed_and_logged_once(self, one: Any, caplog: pytest.LogCaptureFixture) -> None:
-        good, calls = Counting(), []
-
-        def bad(function: Any) -> None:
-            calls.append(function.name())
-            raise ValueError("bad observer")
-
-        observing.add_global_callback(RecordFunctionCallback(bad))
-        observing.add_global_callback(RecordFunctionCallback(lambda _: None, lambda *_: bad(_[0])))
-        observing.add_thread_local_callback(RecordFunctionCallback(bad))
-        observing.add_global_callback(good.callback())
-        with caplog.at_level(logging.WARNING, "otel_recfn"):
-            is_set_to(one, 3)
-        assert calls == ["aten::is_set_to"] * 3
-        assert good.calls() == sum(good.ended.values()) == 3
-        assert caplog.text.count("raised and was removed") == 3
-
-    def test_what_the_program_was_raising_is_untouched(self) -> None:
-        counting = Counting()
-        observing.add_global_callback(counting.callback())
-        with pytest.raises(RuntimeError, match="must match the size"):
-            torch.ones(2) + torch.ones(3)
-        assert counting.ended == counting.begun
-
-    def test_added_and_removed_while_eight_threads_run(self) -> None:
-        stop, counts = threading.Event(), [Counting() for _ in range(20)]
-
-        def work() -> None:
-            tensor = torch.ones(2)
-            while not stop.is_set():
-                is_set_to(tensor, 20)
-
-        def change() -> None:
-            try:
-                for counting in counts:
-                    handle = observing.add_global_callback(counting.callback())
-                    is_set_to(torch.ones(2), 5)
-                    observing.remove_callback(handle)
-            finally:
-                stop.set()
-
-        run_together(change, *[work] * 8)
-        assert all(counting.calls() >= 5 for counting in counts)
-        assert all(counting.ended == counting.begun for counting in counts)
-
-    def test_backward_in_several_threads_at_once(self) -> None:
-        counting = Counting()
-        observing.add_global_callback(counting.callback())
-        trainings = [Training() for _ in range(4)]
-        run_together(*[training.step for training in trainings])
-        observing.clear_callbacks()
-        assert counting.ended == counting.begun
-        assert counting.names()["Optimizer.step#AdamW.step"] == 4
-
-    def test_forks_while_the_main_thread_waits(self) -> None:
-        _, fork_and_wait = scripted_programs()
-        counting = Counting()
-        observing.add_global_callback(counting.callback())
-        for _ in range(50):
-            fork_and_wait(torch.ones(3))
-        counting.settle()
-        assert counting.names()["aten::relu"] == 100
-
-
-PROGRAM = """
-import logging, sys, threading
-logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stdout, level=logging.INFO)
-from otel_recfn import observing
-from otel_recfn.observing import RecordFunctionCallback
-names = []
-callback = RecordFunctionCallback(lambda function: names.append(function.name()))
-def use():
-    import torch
-    tensor = torch.ones(2)
-    tensor.is_set_to(tensor)
-    return names.count("aten::is_set_to")
-"""
-Run = Callable[..., Any]
-
-
-class TestPrograms:
-    def test_torch_imported_later(self, run_program: Run) -> None:
-        run_program(PROGRAM + "observing.add_global_callback(callback); assert 'torch' not in sys.modules; assert use() == 1")
-
-    def test_a_threads_own_and_torch_later(self, run_program: Run) -> None:
-        run_program(PROGRAM + "observing.add_thread_local_callback(callback); assert use() == 1")
-
-    def test_removed_before_torch_came(self, run_program: Run, tmp_path: Any) -> None:
-        tmp_path.chmod(0o700)
-        program = "observing.remove_callback(observing.add_global_callback(callback)); assert use() == 0"
-        run_program(PROGRAM + program, OTEL_RECFN_CACHE_DIR=str(tmp_path / "cache"))
-        assert not (tmp_path / "cache").exists()
-
-    def test_nothing_is_compiled_without_a_callback(self, run_program: Run, tmp_path: Any) -> None:
-        tmp_path.chmod(0o700)
-        program = "assert use() == 0\nwith observing.DisableRecordFunctionGuard(): use()"
-        run_program(PROGRAM + program, OTEL_RECFN_CACHE_DIR=str(tmp_path / "cache"))
-        assert not (tmp_path / "cache").exists()
-
-    def test_without_a_compiler_python_ranges_are_seen_and_it_is_said_once(self, run_program: Run, tmp_path: Any) -> None:
-        tmp_path.chmod(0o700)
-        done = run_program(
-            PROGRAM
-            + """
-import torch
-observing.add_global_callback(callback); observing.add_global_callback(callback)
-assert use() == 0
-with observing.RecordFunction() as range_: range_.before("python")
-assert names == ["python", "python"]
-""",
-            OTEL_RECFN_CACHE_DIR=str(tmp_path / "cache"),
-            PATH="",
-            CXX="",
-        )
-        assert done.stdout.count("operators, only Python ranges: no C++ compiler found") == 1
-
-    def test_a_forked_child_goes_on(self, run_program: Run) -> None:
-        run_program(
-            PROGRAM
-            + """
-import os, torch
-observing.add_global_callback(callback)
-assert use() == 1
-stop = threading.Event()
-def work():
-    while not stop.is_set(): torch.ones(2).is_set_to(torch.ones(2))
-threads = [threading.Thread(target=work) for _ in range(3)]
-for thread in threads: thread.start()
-def forked_inside(function):
-    if function.name() == "aten::is_set_to" and threading.current_thread() is threading.main_thread() and not os.fork():
-        names.clear(); os._exit(0)
-inside = observing.add_global_callback(RecordFunctionCallback(forked_inside))
-torch.ones(2).is_set_to(torch.ones(2))
-assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
-observing.remove_callback(inside)
-child = os.fork()
-if child == 0:
-    names.clear()
-    sys.exit(0 if use() == 1 else 1)  # through atexit, where nobody must wait for the parent's threads
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-stop.set()
-for thread in threads: thread.join()
-"""
-        )
-
-    def test_exit_with_a_callback_that_ran_in_torchs_own_threads(self, run_program: Run) -> None:
-        # Not while they run operators: there PyTorch itself aborts now and then, also in a program without callbacks.
-        run_program(
-            PROGRAM
-            + """
-import torch
-def work(x: torch.Tensor):
-    for _ in range(1000): x.add_(1)
-    return x
-def launch(x: torch.Tensor):
-    return torch.jit.fork(work, x)
-running = threading.Event()
-main = threading.get_ident()
-def start(function):
-    if threading.get_ident() != main: running.set()
-observing.add_global_callback(RecordFunctionCallback(start, lambda *_: None))
-future = torch.jit.script(launch)(torch.ones(2))
-assert running.wait(20)
-future.wait()
-"""
-        )
-
-    def test_a_data_loader_with_workers(self, run_program: Run) -> None:
-        run_program(
-            PROGRAM
-            + """
-import torch
-if __name__ == "__main__":
-    observing.add_global_callback(callback)
-    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.arange(64.0)), batch_size=8, num_workers=2)
-    assert sum(batch[0].sum().item() for batch in data) == 2016
-    assert names.count("aten::sum") >= 8
-"""
-        )
-
-    @pytest.mark.parametrize("error", ["KeyboardInterrupt", "TimeIsUp"])
-    def test_an_interrupt_in_a_callback_reaches_the_program(self, run_program: Run, error: str) -> None:
-        done = run_program(
-            PROGRAM
-            + f"""
-import signal, torch
-class TimeIsUp(Exception): pass
-def handler(*_): raise {error}
-signal.signal(signal.SIGUSR1, handler)
-def start(function):
-    if function.name() == "aten::is_set_to": signal.raise_signal(signal.SIGUSR1)
-observing.add_global_callback(RecordFunctionCallback(start))
-seen = 0
-for _ in range(50):
-    try:
-        use()
-        for _ in range(10): pass
-    except {error}:
-        seen += 1
-print("seen", seen, observing.has_callbacks())
-"""
-        )
-        assert done.stdout.splitlines()[-1] == "seen 50 True"
+    def test_a_callback_takes_the_place_of_the_one_that_it_replaces(self, one: Any, caplog: pytest.LogCaptureFixture) -> None:
+        for _ in range(SLOTS - 1):
+            observing.add_global_callback(RecordFunctionCallback(print).scopes({BACKWARD}))
+        before, after = Counting(), Counting()
+        observing.add_thread_local_callback(before.callback())
+        states = [observing.get_record_function_tls()]
+        observing.clear_thread_local_callbacks()
+        observing.add_thread_local_callback(after.callback())
+        states.append(observing.get_record_function_tls())
+        for state in (*states, *states):
+            observing.set_record_function_tls(state)
+            is_set_to(one)
+        assert (before.calls(), after.calls()) == (2, 2)
+        assert not caplog.text

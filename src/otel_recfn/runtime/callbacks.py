@@ -63,6 +63,9 @@ class Mirror(Protocol):
     def seeded(self, seed: int) -> None:
         """The calling thread's sampling starts anew from this seed."""
 
+    def settle(self) -> None:
+        """Callbacks were added. What takes long is done here, where the caller holds no lock of the runtime's."""
+
 
 _lock = threading.RLock()
 _handles = itertools.count(INVALID_CALLBACK_HANDLE + 1)
@@ -87,6 +90,7 @@ def add_global_callback(callback: RecordFunctionCallback) -> int:
         _change_global(lambda entries: _sorted((*entries, entry)))
         if _mirror is not None:
             _mirror.added(entry)
+    _settle()
     return entry.handle
 
 
@@ -99,6 +103,7 @@ def add_thread_local_callback(callback: RecordFunctionCallback) -> int:
     entry = _new_entry(callback)
     state = thread_locals.current()
     install(state, _sorted((*state.callbacks, entry)), state.enabled)
+    _settle()
     return entry.handle
 
 
@@ -106,6 +111,11 @@ def _new_entry(callback: RecordFunctionCallback) -> CallbackEntry:
     if not isinstance(callback, RecordFunctionCallback):
         raise TypeError(f"{callback!r} is no RecordFunctionCallback; pass RecordFunctionCallback(start, end)")
     return CallbackEntry(copy.copy(callback), next(_handles))
+
+
+def _settle() -> None:
+    if _mirror is not None:
+        _mirror.settle()
 
 
 def remove_callback(handle: int) -> None:
@@ -273,13 +283,13 @@ def set_mirror(mirror: Mirror | None) -> Mirror | None:
     state = thread_locals.current()
     with _lock:
         before, _mirror = _mirror, mirror
-        if mirror is None:
-            return before
-        for entry in _global_entries:
-            mirror.added(entry)
-            if not entry.enabled:
-                mirror.switched(entry.handle, False)
-        mirror.thread_changed(thread_entries(state), state.enabled)
+        if mirror is not None:
+            for entry in _global_entries:
+                mirror.added(entry)
+                if not entry.enabled:
+                    mirror.switched(entry.handle, False)
+            mirror.thread_changed(thread_entries(state), state.enabled)
+    _settle()
     return before
 
 

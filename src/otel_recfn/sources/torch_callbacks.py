@@ -28,6 +28,7 @@ from otel_recfn.runtime import callbacks, thread_locals
 from otel_recfn.runtime.callbacks import CallbackEntry, Entries
 from otel_recfn.runtime.record_function import InputsError, OperatorName
 from otel_recfn.sources import observer_build
+from otel_recfn.sources.fork_safe_lock import ForkSafeLock
 from otel_recfn.sources.late_torch import when_torch_is_imported
 
 log = logging.getLogger("otel_recfn")
@@ -148,51 +149,43 @@ class TorchCallbacks:
     """The mirror (see runtime/callbacks.py), which calls it under its lock, one change at a time."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock, self._loading = ForkSafeLock(), ForkSafeLock()
         self._library: Library | None = None
         self._asked_for = False
         self._warned = False
         self._global: dict[int, CallbackEntry] = {}
         self._local = _ThreadLists()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._renew_lock)  # another thread of the parent may have held it
-
-    def _renew_lock(self) -> None:
-        self._lock = threading.RLock()
 
     # --- what the runtime says
 
     def added(self, entry: CallbackEntry) -> None:
         """See Mirror."""
-        with self._lock:
+        with self._lock.held:
             self._global[entry.handle] = entry
             if self._library is not None:
+                self._remove_unused()
                 self._add(entry, is_global=True)
-            else:
-                self._ask_for_library()
 
     def removed(self, handle: int) -> None:
         """See Mirror."""
-        with self._lock:
+        with self._lock.held:
             was_global = self._global.pop(handle, None) is not None
             if self._library is not None:
                 (self._library.remove if was_global else self._library.fail)(handle)
 
     def switched(self, handle: int, enabled: bool) -> None:
         """See Mirror."""
-        with self._lock:
+        with self._lock.held:
             self._global[handle] = self._global[handle]._replace(enabled=enabled)
             if self._library is not None:
                 self._library.switch_global(handle, enabled)
 
     def thread_changed(self, entries: Entries, enabled: bool) -> None:
         """See Mirror."""
-        with self._lock:
+        with self._lock.held:
             self._local.set(entries, enabled)
             if self._library is not None:
                 self._install_thread()
-            elif entries:
-                self._ask_for_library()
 
     def seeded(self, seed: int) -> None:
         """See Mirror."""
@@ -201,21 +194,34 @@ class TorchCallbacks:
 
     # --- the library
 
-    def _ask_for_library(self) -> None:
-        if not self._asked_for:
-            self._asked_for = True
-            when_torch_is_imported(self._load)
+    def settle(self) -> None:
+        """See Mirror. A thread that comes while another one is loading the library waits for it."""
+        if self._library is not None or not self._in_use():
+            return
+        with self._loading.held:
+            ask, self._asked_for = not self._asked_for, True
+            if ask:
+                when_torch_is_imported(self._load)
+
+    def _in_use(self) -> bool:
+        with self._lock.held:
+            return bool(self._global) or self._local.in_use()
 
     def _load(self) -> None:
-        with self._lock:
-            if not self._global and not self._local.in_use():  # all were removed before torch came
+        with self._loading.held:
+            if not self._in_use():  # all were removed before torch came
                 self._asked_for = False
                 return
             try:
-                self._library = load()
+                library = load()
             except (RecfnError, OSError) as error:
-                log.warning("Python callbacks do not see PyTorch's operators, only Python ranges: %s", error)
+                log.warning(
+                    "Python callbacks do not see PyTorch's operators, only Python ranges: %s; then start the program again",
+                    error,
+                )
                 return
+        with self._lock.held:
+            self._library = library
             for entry in self._global.values():
                 self._add(entry, is_global=True)
             self._install_thread()
@@ -246,12 +252,21 @@ class TorchCallbacks:
             )
 
     def _install_thread(self) -> None:
-        """Bring PyTorch's list for the calling thread to what it is here; callbacks that no thread has any more make place."""
+        """Bring PyTorch's list for the calling thread to what it is here."""
         assert self._library is not None
         entries, enabled = self._local.of_this_thread()
-        for entry in self._local.newly_used():
+        handles = tuple(entry.handle for entry in entries if entry.enabled)
+        self._library.set_thread(handles, enabled)
+        self._remove_unused()
+        new = self._local.newly_used()
+        for entry in new:
             self._add(entry, is_global=False)
-        self._library.set_thread(tuple(entry.handle for entry in entries if entry.enabled), enabled)
+        if new:
+            self._library.set_thread(handles, enabled)
+
+    def _remove_unused(self) -> None:
+        """Callbacks that no thread has any more make place for others."""
+        assert self._library is not None
         for handle in self._local.no_longer_used():
             self._library.remove(handle)
 

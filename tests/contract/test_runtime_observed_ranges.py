@@ -1,0 +1,116 @@
+"""``record_function`` and callbacks, and a forked child."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import traceback
+from typing import Any
+
+import pytest
+from recording_helpers import Capture
+from runtime_helpers import USER, Notes, in_thread, pairs, run_range
+
+from otel_recfn.recording.protocol import Recorder
+from otel_recfn.runtime.callback import RecordFunctionCallback
+from otel_recfn.runtime.callbacks import (
+    add_global_callback,
+    add_thread_local_callback,
+    disable_callback,
+    reenable_callback,
+    remove_callback,
+)
+
+pytestmark = pytest.mark.usefixtures("runtime")
+
+
+def test_record_function_reaches_callbacks_with_its_args_as_input(runtime: Recorder) -> None:
+    seen: list[Any] = []
+    add_global_callback(
+        RecordFunctionCallback(lambda fn: seen.append((fn.name(), fn.scope(), tuple(fn.inputs())))).needs_inputs(True)
+    )
+    with runtime.record_function("load", "batch 7"), runtime.record_function("plain"):
+        pass
+    assert seen == [("load", USER, ("batch 7",)), ("plain", USER, ())]
+
+
+def test_record_function_passes_no_args_that_nobody_needs(runtime: Recorder) -> None:
+    seen: list[Any] = []
+    add_global_callback(RecordFunctionCallback(lambda fn: seen.append(fn.num_inputs())))
+    with runtime.record_function("load", "batch 7"):
+        pass
+    assert seen == [0]
+
+
+def test_record_function_is_recorded_and_observed_under_one_id(capture: Capture) -> None:
+    seen: list[int] = []
+    add_global_callback(RecordFunctionCallback(lambda fn: seen.append(fn.handle())))
+    with pytest.raises(ValueError, match="x"), capture.recorder.record_function("load"):
+        raise ValueError("x")
+    capture.finish()
+    (row,) = capture.rows()
+    assert [row.event_id] == seen
+    assert row.error == "ValueError: x"
+
+
+def test_record_function_is_observed_only_while_somebody_wants_it(runtime: Recorder, notes: Notes) -> None:
+    assert runtime.range_observer is None
+    handle = add_global_callback(notes.callback())
+    assert runtime.range_observer is not None
+    disable_callback(handle)
+    assert runtime.range_observer is None
+    reenable_callback(handle)
+    assert runtime.range_observer is not None
+    remove_callback(handle)
+    assert runtime.range_observer is None
+
+
+def test_a_thread_that_took_its_callbacks_with_it_leaves_nothing_behind(runtime: Recorder, notes: Notes) -> None:
+    in_thread(lambda: add_thread_local_callback(notes.callback()))
+    with runtime.record_function("load"):
+        pass
+    assert runtime.range_observer is None
+    assert notes == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_may_add_and_remove_although_another_thread_was_about_to(notes: Notes) -> None:
+    from otel_recfn.runtime import callbacks
+
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with callbacks._lock:
+            held.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=hold)
+    handle = add_global_callback(notes.callback())
+    thread.start()
+    held.wait(60)
+    child = os.fork()
+    if child == 0:
+        _exit_with(lambda: _check_in_child(handle, notes))
+    done.set()
+    thread.join(60)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def _check_in_child(handle: int, notes: Notes) -> None:
+    run_range("inherited")
+    assert notes == pairs("inherited")
+    remove_callback(handle)
+    run_range("unseen")
+    assert notes == pairs("inherited")
+
+
+def _exit_with(check: Any) -> None:
+    status = 1
+    try:
+        check()
+        status = 0
+    except BaseException:
+        traceback.print_exc(file=sys.stderr)
+    finally:
+        os._exit(status)

@@ -1,0 +1,154 @@
+"""Callbacks on PyTorch's operators in whole programs: torch imported late, forks, exits, no compiler, interrupts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+
+
+PROGRAM = """
+import logging, sys, threading
+logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stdout, level=logging.INFO)
+from otel_recfn import observing
+from otel_recfn.observing import RecordFunctionCallback
+names = []
+callback = RecordFunctionCallback(lambda function: names.append(function.name()))
+def use():
+    import torch
+    tensor = torch.ones(2)
+    tensor.is_set_to(tensor)
+    return names.count("aten::is_set_to")
+"""
+Run = Callable[..., Any]
+
+
+class TestPrograms:
+    def test_torch_imported_later(self, run_program: Run) -> None:
+        run_program(PROGRAM + "observing.add_global_callback(callback); assert 'torch' not in sys.modules; assert use() == 1")
+
+    def test_a_threads_own_and_torch_later(self, run_program: Run) -> None:
+        run_program(PROGRAM + "observing.add_thread_local_callback(callback); assert use() == 1")
+
+    def test_removed_before_torch_came(self, run_program: Run, tmp_path: Any) -> None:
+        tmp_path.chmod(0o700)
+        program = "observing.remove_callback(observing.add_global_callback(callback)); assert use() == 0"
+        run_program(PROGRAM + program, OTEL_RECFN_CACHE_DIR=str(tmp_path / "cache"))
+        assert not (tmp_path / "cache").exists()
+
+    def test_nothing_is_compiled_without_a_callback(self, run_program: Run, tmp_path: Any) -> None:
+        tmp_path.chmod(0o700)
+        program = "assert use() == 0\nwith observing.DisableRecordFunctionGuard(): use()"
+        run_program(PROGRAM + program, OTEL_RECFN_CACHE_DIR=str(tmp_path / "cache"))
+        assert not (tmp_path / "cache").exists()
+
+    def test_without_a_compiler_python_ranges_are_seen_and_it_is_said_once(self, run_program: Run, tmp_path: Any) -> None:
+        tmp_path.chmod(0o700)
+        done = run_program(
+            PROGRAM
+            + """
+import torch
+observing.add_global_callback(callback); observing.add_global_callback(callback)
+assert use() == 0
+with observing.RecordFunction() as range_: range_.before("python")
+assert names == ["python", "python"]
+""",
+            OTEL_RECFN_CACHE_DIR=str(tmp_path / "cache"),
+            PATH="",
+            CXX="",
+        )
+        assert done.stdout.count("operators, only Python ranges: no C++ compiler found") == 1
+
+    def test_a_forked_child_goes_on(self, run_program: Run) -> None:
+        run_program(
+            PROGRAM
+            + """
+import os, torch
+observing.add_global_callback(callback)
+assert use() == 1
+stop = threading.Event()
+def work():
+    while not stop.is_set(): torch.ones(2).is_set_to(torch.ones(2))
+threads = [threading.Thread(target=work) for _ in range(3)]
+for thread in threads: thread.start()
+def forked_inside(function):
+    if function.name() == "aten::is_set_to" and threading.current_thread() is threading.main_thread() and not os.fork():
+        names.clear(); os._exit(0)
+inside = observing.add_global_callback(RecordFunctionCallback(forked_inside))
+torch.ones(2).is_set_to(torch.ones(2))
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+observing.remove_callback(inside)
+child = os.fork()
+if child == 0:
+    names.clear()
+    sys.exit(0 if use() == 1 else 1)  # through atexit, where nobody must wait for the parent's threads
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+stop.set()
+for thread in threads: thread.join()
+"""
+        )
+
+    def test_exit_with_a_callback_that_ran_in_torchs_own_threads(self, run_program: Run) -> None:
+        # Not while they run operators: there PyTorch itself aborts now and then, also in a program without callbacks.
+        run_program(
+            PROGRAM
+            + """
+import torch
+def work(x: torch.Tensor):
+    for _ in range(1000): x.add_(1)
+    return x
+def launch(x: torch.Tensor):
+    return torch.jit.fork(work, x)
+running = threading.Event()
+main = threading.get_ident()
+def start(function):
+    if threading.get_ident() != main: running.set()
+observing.add_global_callback(RecordFunctionCallback(start, lambda *_: None))
+future = torch.jit.script(launch)(torch.ones(2))
+assert running.wait(20)
+future.wait()
+"""
+        )
+
+    def test_a_data_loader_with_workers(self, run_program: Run) -> None:
+        run_program(
+            PROGRAM
+            + """
+import torch
+if __name__ == "__main__":
+    observing.add_global_callback(callback)
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.arange(64.0)), batch_size=8, num_workers=2)
+    assert sum(batch[0].sum().item() for batch in data) == 2016
+    assert names.count("aten::sum") >= 8
+"""
+        )
+
+    @pytest.mark.parametrize("error", ["KeyboardInterrupt", "TimeIsUp"])
+    def test_an_interrupt_in_a_callback_reaches_the_program(self, run_program: Run, error: str) -> None:
+        done = run_program(
+            PROGRAM
+            + f"""
+import signal, torch
+class TimeIsUp(Exception): pass
+def handler(*_): raise {error}
+signal.signal(signal.SIGUSR1, handler)
+def start(function):
+    if function.name() == "aten::is_set_to": signal.raise_signal(signal.SIGUSR1)
+observing.add_global_callback(RecordFunctionCallback(start))
+seen = 0
+for _ in range(50):
+    try:
+        use()
+        for _ in range(10): pass
+    except {error}:
+        seen += 1
+print("seen", seen, observing.has_callbacks())
+"""
+        )
+        assert done.stdout.splitlines()[-1] == "seen 50 True"

@@ -11,58 +11,8 @@ from otel_recfn.version import __version__
 
 if TYPE_CHECKING:
     from otel_recfn.instrumentor import OtelRecordFunctionInstrumentor
-    from otel_recfn.model.scope import RecordScope
-    from otel_recfn.observing import (
-        INVALID_CALLBACK_HANDLE,
-        DebugInfoGuard,
-        DebugInfoKind,
-        DisableRecordFunctionGuard,
-        PropagatingExecutor,
-        PropagatingThread,
-        RecordFunction,
-        RecordFunctionCallback,
-        RecordFunctionGuard,
-        RecordFunctionTLS,
-        StepCallbacks,
-        ThreadLocalState,
-        ThreadLocalStateGuard,
-        add_global_callback,
-        add_thread_local_callback,
-        call_end_callbacks_on_future,
-        clear_callbacks,
-        clear_global_callbacks,
-        clear_thread_local_callbacks,
-        debug_info_get,
-        debug_info_peek,
-        debug_info_pop,
-        debug_info_push,
-        disable_callback,
-        enable_record_function,
-        get_record_function_tls,
-        get_step_callbacks,
-        get_step_callbacks_unless_empty,
-        has_callbacks,
-        has_global_callbacks,
-        has_thread_local_callbacks,
-        is_record_function_enabled,
-        propagate,
-        record_edge_scope_with_debug_handle_and_inputs,
-        record_function_enter,
-        record_function_enter_new,
-        record_function_exit,
-        record_function_with_inputs,
-        record_function_with_inputs_outputs,
-        record_function_with_scope,
-        record_function_with_scope_inputs_outputs,
-        record_outputs,
-        record_torchscript_function,
-        record_user_scope,
-        record_with_scope_debug_handle_and_inputs,
-        reenable_callback,
-        remove_callback,
-        set_record_function_seed_for_testing,
-        set_record_function_tls,
-    )
+    from otel_recfn.model.scope import NUM_SCOPES, RecordScope
+    from otel_recfn.observing import *  # noqa: F403 - the names that are in its list and in ours
     from otel_recfn.profiling import profile
     from otel_recfn.sinks.in_memory import InMemorySink
 
@@ -70,6 +20,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "InMemorySink": "otel_recfn.sinks.in_memory",
+    "NUM_SCOPES": "otel_recfn.model.scope",
     "OtelRecordFunctionInstrumentor": "otel_recfn.instrumentor",
     "RecordScope": "otel_recfn.model.scope",
     "profile": "otel_recfn.profiling",
@@ -78,6 +29,7 @@ _HOMES = {
 
 __all__ = [
     "INVALID_CALLBACK_HANDLE",
+    "NUM_SCOPES",
     "DebugInfoGuard",
     "DebugInfoKind",
     "DisableRecordFunctionGuard",

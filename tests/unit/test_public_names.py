@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import otel_recfn
+from otel_recfn import observing
 
 
 def test_no_module_of_the_package_has_the_name_of_something_public() -> None:
@@ -27,3 +28,8 @@ def test_names_are_found_after_everything_was_imported() -> None:
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     assert not hasattr(otel_recfn, "no_such_name")
+
+
+def test_every_name_of_the_observer_runtime_is_the_packages_too() -> None:
+    assert set(observing.__all__) <= set(otel_recfn.__all__)
+    assert otel_recfn.NUM_SCOPES == len(otel_recfn.RecordScope) == 10

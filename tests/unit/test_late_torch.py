@@ -13,7 +13,7 @@ from otel_recfn.sources import late_torch
 
 SOURCE = Path(late_torch.__file__).parents[2]
 PRELUDE = """
-import logging, sys, threading, time
+import logging, sys, threading
 logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stdout)
 from otel_recfn.sources.late_torch import when_torch_is_imported
 assert "torch" not in sys.modules
@@ -25,7 +25,7 @@ def note(): ran.append(getattr(sys.modules["torch"], "complete", False))
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     (tmp_path / "torch").mkdir()
-    (tmp_path / "torch" / "__init__.py").write_text("import time; time.sleep(0.2); complete = True\n")
+    (tmp_path / "torch" / "__init__.py").write_text("complete = True\n")
     return tmp_path
 
 
@@ -93,15 +93,20 @@ assert ran == [True]
 
 
 def test_while_another_thread_imports_it(site: Path) -> None:
+    (site / "torch" / "__init__.py").write_text(
+        "import __main__\n__main__.half_way.set()\nassert __main__.go_on.wait(30)\ncomplete = True\n"
+    )
     run(
         site,
         """
+half_way, go_on, told = threading.Event(), threading.Event(), threading.Event()
 importing = threading.Thread(target=__import__, args=("torch",)); importing.start()
-while "torch" not in sys.modules: time.sleep(0.001)
-when_torch_is_imported(note)
+assert half_way.wait(30)
+when_torch_is_imported(lambda: (note(), told.set()))
+assert not ran
+go_on.set()
 importing.join()
-deadline = time.monotonic() + 10
-while not ran and time.monotonic() < deadline: time.sleep(0.01)
+assert told.wait(30)
 assert ran == [True]
 """,
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from recording_helpers import Capture
-from runtime_helpers import FUNCTION, USER, Notes, in_thread, pairs
+from runtime_helpers import FUNCTION, USER, Notes, in_thread, pairs, run_range
 
 from otel_recfn.model.events import EventFlag, Extra
 from otel_recfn.model.scope import RecordScope
@@ -334,3 +335,46 @@ def test_helpers_pass_no_inputs_that_nobody_needs() -> None:
     add_global_callback(RecordFunctionCallback(lambda fn: seen.append(fn.num_inputs())))
     helpers.record_function_with_inputs("add", [1]).end()
     assert seen == [0]
+
+
+WRONG_ARGUMENTS: list[tuple[Callable[[RecordFunction], object], str]] = [
+    (lambda range_: range_.before(None), "pass a str"),
+    (lambda range_: range_.before("op", (value for value in "ab")), "pass a tuple or a list"),  # type: ignore[arg-type]
+    (
+        lambda range_: range_.before("op", sequence_nr=1 << 63),
+        "sequence_nr=.* a whole number from -9223372036854775808 to",
+    ),
+    (lambda range_: range_.before("op", sequence_nr="1"), "sequence_nr='1' is not allowed"),  # type: ignore[arg-type]
+    (lambda range_: range_.set_forward_thread_id(-1), "forward_thread_id=-1 .* from 0 to 4294967295"),
+    (lambda range_: range_.set_forward_thread_id(1 << 32), "forward_thread_id=4294967296 is not allowed"),
+    (lambda range_: range_.set_handle(-1), "handle=-1 is not allowed"),
+    (lambda range_: range_.set_debug_handle(1.5), "debug_handle=1.5 is not allowed"),  # type: ignore[arg-type]
+    (lambda range_: range_.set_default_node_id(1 << 63), "node_id=9223372036854775808 is not allowed"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), WRONG_ARGUMENTS)
+@pytest.mark.parametrize("observed", [True, False])
+def test_wrong_arguments_are_refused_whether_observed_or_not_and_spoil_nothing(
+    capture: Capture, call: Callable[[RecordFunction], object], message: str, observed: bool
+) -> None:
+    if not observed:
+        capture.recorder.stop()
+    with pytest.raises((TypeError, ValueError), match=message):
+        call(RecordFunction())
+    run_range("op")
+    capture.finish()
+    assert [row.name for row in capture.rows()] == ["op"] * observed
+
+
+def test_the_largest_arguments_are_recorded(capture: Capture) -> None:
+    range_ = RecordFunction()
+    range_.set_forward_thread_id((1 << 32) - 1)
+    range_.set_handle((1 << 64) - 1)
+    range_.set_debug_handle(-(1 << 63))
+    range_.before("op", sequence_nr=(1 << 63) - 1)
+    range_.end()
+    capture.finish()
+    (row,) = capture.rows()
+    assert (row.forward_thread_id, row.handle) == ((1 << 32) - 1, (1 << 64) - 1)
+    assert (row.debug_handle, row.sequence_nr) == (-(1 << 63), (1 << 63) - 1)

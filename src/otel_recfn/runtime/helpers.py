@@ -80,5 +80,4 @@ def record_outputs(range_: RecordFunction, outputs: Sequence[Any]) -> None:
 
 
 def _begin(range_: RecordFunction, fn: Any, inputs: Sequence[Any], sequence_nr: int) -> None:
-    if range_.is_active():
-        range_.before(fn, inputs if range_.needs_inputs() else (), sequence_nr=sequence_nr)
+    range_.before(fn, inputs if range_.needs_inputs() else (), sequence_nr=sequence_nr)

@@ -74,9 +74,4 @@ def take_record(record: int | PythonRecordFunction) -> RecordFunction:
 
 
 def _enter(record: RecordFunction, name: str, args: str | None) -> None:
-    if not record.is_active():
-        return
-    if args is not None and record.needs_inputs():
-        record.before(name, (args,))
-    else:
-        record.before(name)
+    record.before(name, (args,) if args is not None and record.needs_inputs() else ())

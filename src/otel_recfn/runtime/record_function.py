@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
+from otel_recfn.model.arguments import INT64, UINT32, UINT64, whole_number
 from otel_recfn.model.error_text import error_text
 from otel_recfn.model.errors import RecfnError
 from otel_recfn.model.events import EventFlag, EventSource, Extra
@@ -111,7 +112,12 @@ class RecordFunction:
             inputs: readable for callbacks while they start.
             kwinputs: the same, by name.
             sequence_nr: of the forward operator, which its backward node has too.
+
+        Raises:
+            TypeError: ``fn`` or ``inputs`` is something else, whether the range is active or not.
+            SettingError: ``sequence_nr`` is no 64-bit number.
         """
+        _check(fn, inputs, sequence_nr)
         if self._open or not self.is_active():
             return
         self._fn, self._sequence_nr, self._num_inputs = fn, sequence_nr, len(inputs)
@@ -180,16 +186,24 @@ class RecordFunction:
         return self._handle
 
     def set_handle(self, handle: int) -> None:
-        """Give the range a handle of the caller's choice, before it begins."""
-        self._handle = handle
+        """Give the range a handle of the caller's choice, from 0 (none) to 2**64 - 1, before it begins.
+
+        Raises:
+            SettingError: another one.
+        """
+        self._handle = whole_number(handle, "handle", UINT64)
 
     def debug_handle(self) -> int:
         """By which a mobile model finds its source, -1 where there is none."""
         return self._debug_handle
 
     def set_debug_handle(self, debug_handle: int) -> None:
-        """Set it, before the range begins."""
-        self._debug_handle = debug_handle
+        """Set it, before the range begins.
+
+        Raises:
+            SettingError: no 64-bit number.
+        """
+        self._debug_handle = whole_number(debug_handle, "debug_handle", INT64)
 
     # --- what goes in and out
 
@@ -247,8 +261,12 @@ class RecordFunction:
         return self._forward_thread_id
 
     def set_forward_thread_id(self, thread_id: int) -> None:
-        """Set it, before the range begins."""
-        self._forward_thread_id = thread_id
+        """Set it, before the range begins.
+
+        Raises:
+            SettingError: no logical thread id, which has 32 bits.
+        """
+        self._forward_thread_id = whole_number(thread_id, "forward_thread_id", UINT32)
 
     @staticmethod
     def current_thread_id() -> int:
@@ -262,8 +280,12 @@ class RecordFunction:
 
     @staticmethod
     def set_default_node_id(node_id: int) -> None:
-        """Number this node."""
-        process_recorder.recorder.set_default_node_id(node_id)
+        """Number this node.
+
+        Raises:
+            SettingError: no 64-bit number.
+        """
+        process_recorder.recorder.set_default_node_id(whole_number(node_id, "node_id", INT64))
 
     # --- kinds of ranges
 
@@ -348,6 +370,15 @@ class RecordFunction:
                 f"{what}() was called outside the start callback; keep what you need in the observer context instead"
             )
         return values
+
+
+def _check(fn: Any, inputs: Sequence[Any], sequence_nr: int) -> None:
+    if not isinstance(fn, str) and not hasattr(fn, "name"):
+        raise TypeError(f"a range begins with its name or an operator's schema, not {type(fn).__name__}; pass a str")
+    if not hasattr(inputs, "__len__"):
+        raise TypeError(f"inputs={inputs!r} is no sequence; pass a tuple or a list")
+    if sequence_nr != -1:
+        whole_number(sequence_nr, "sequence_nr", INT64)
 
 
 def observe_range(name: str, args: str | None, flags: int) -> RangeHandle:

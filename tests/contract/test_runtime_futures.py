@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import gc
 import sys
 import threading
 from collections.abc import Callable
@@ -83,6 +84,22 @@ def test_the_new_form_may_end_twice_and_ends_when_it_is_dropped(notes: Notes) ->
     record_function_exit(record)
     record_function_enter_new("dropped")
     assert notes == pairs("twice", "dropped")
+
+
+def test_the_legacy_form_ends_when_its_handle_is_dropped_and_the_bare_number_finds_nothing(notes: Notes) -> None:
+    handle = record_function_enter("dropped")
+    number = int(handle)
+    del handle
+    gc.collect()
+    assert notes == pairs("dropped")
+    with pytest.raises(HandleGoneError, match="not kept"):
+        record_function_exit(number)
+
+
+def test_a_legacy_handle_may_go_by_its_number_while_somebody_holds_it(notes: Notes) -> None:
+    handle = record_function_enter("held")
+    record_function_exit(int(handle))
+    assert notes == pairs("held")
 
 
 # --- concurrent.futures

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import otel_recfn
-from otel_recfn import OtelRecordFunctionInstrumentor
+from otel_recfn import OtelRecordFunctionInstrumentor, observing
 from otel_recfn.model.batch import Event
 from otel_recfn.recording import backend
 from otel_recfn.sinks.in_memory import InMemorySink
@@ -52,6 +52,19 @@ class Instrumented:
 
     def counters(self) -> dict[str, int]:
         return self.instrumentor.counters()
+
+
+@pytest.fixture
+def no_callbacks_left() -> Iterator[None]:
+    """Callbacks that the test added are removed after it."""
+    yield
+    observing.clear_callbacks()
+
+
+@pytest.fixture
+def one() -> Any:
+    """A tensor."""
+    return pytest.importorskip("torch").ones(2)
 
 
 @pytest.fixture

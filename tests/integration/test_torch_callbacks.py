@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,21 +20,10 @@ from otel_recfn.observing import RecordFunctionCallback  # noqa: E402
 from otel_recfn.runtime.record_function import InputsError  # noqa: E402
 from otel_recfn.sources.torch_callbacks import SLOTS, RangeOver  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer", "no_callbacks_left")]
 
 CALLS = 20_000
 BACKWARD = RecordScope.BACKWARD_FUNCTION
-
-
-@pytest.fixture(autouse=True)
-def no_callbacks_left() -> Iterator[None]:
-    yield
-    observing.clear_callbacks()
-
-
-@pytest.fixture
-def one() -> Any:
-    return torch.ones(2)
 
 
 class TestWhatACallbackSees:

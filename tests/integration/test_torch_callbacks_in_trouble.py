@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,18 +17,7 @@ from otel_recfn import observing  # noqa: E402
 from otel_recfn.model.scope import RecordScope  # noqa: E402
 from otel_recfn.observing import RecordFunctionCallback  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
-
-
-@pytest.fixture(autouse=True)
-def no_callbacks_left() -> Iterator[None]:
-    yield
-    observing.clear_callbacks()
-
-
-@pytest.fixture
-def one() -> Any:
-    return torch.ones(2)
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer", "no_callbacks_left")]
 
 
 class TestWhatMustNotHappen:

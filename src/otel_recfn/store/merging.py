@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.model.batch import COLUMN_TYPES, NO_CONTEXT, TEXT_COLUMNS, Batch, SpanContextRef, ThreadInfo
-
-Value = TypeVar("Value", bound=Hashable)
+from otel_recfn.store.distinct import Distinct
 
 
 def merged(batches: Sequence[Batch]) -> Batch:
     """One batch of all rows. A thread that a later batch knows more of (its name) is as the last batch says."""
-    names: _Table[str] = _Table("")
-    contexts: _Table[SpanContextRef] = _Table(NO_CONTEXT)
+    names: Distinct[str] = Distinct([""])
+    contexts: Distinct[SpanContextRef] = Distinct([NO_CONTEXT])
     threads = _Threads()
     parts = [_translated(batch, names, contexts, threads) for batch in batches]
     columns: dict[str, Any] = {
@@ -27,7 +26,7 @@ def merged(batches: Sequence[Batch]) -> Batch:
 
 
 def _translated(
-    batch: Batch, names: _Table[str], contexts: _Table[SpanContextRef], threads: _Threads
+    batch: Batch, names: Distinct[str], contexts: Distinct[SpanContextRef], threads: _Threads
 ) -> dict[str, NDArray[Any]]:
     columns = {name: getattr(batch, name) for name in COLUMN_TYPES}
     for column in TEXT_COLUMNS:
@@ -37,26 +36,6 @@ def _translated(
     for column in ("thread", "end_thread"):
         columns[column] = by_index[columns[column]]
     return columns
-
-
-class _Table(Generic[Value]):
-    """Distinct values in the order in which they were first used."""
-
-    def __init__(self, first: Value) -> None:
-        self.values: list[Value] = [first]
-        self._index: dict[Value, int] = {first: 0}
-
-    def indices(self, values: Sequence[Value], used: NDArray[np.uint32]) -> NDArray[np.uint32]:
-        """From indices into ``values`` to indices into this table."""
-        distinct, inverse = np.unique(used, return_inverse=True)
-        translation = np.array([self._index_of(values[position]) for position in distinct.tolist()], np.uint32)
-        return np.take(translation, inverse.reshape(used.shape))
-
-    def _index_of(self, value: Value) -> int:
-        index = self._index.setdefault(value, len(self.values))
-        if index == len(self.values):
-            self.values.append(value)
-        return index
 
 
 class _Threads:

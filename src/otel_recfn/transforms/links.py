@@ -8,9 +8,9 @@ that makes no node and the next one that does): the one that started last made t
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from otel_recfn.model.batch import Batch, SpanContextRef, ThreadInfo
 from otel_recfn.model.events import ORDINAL_BITS, ORDINAL_MASK, EventKind
 from otel_recfn.model.scope import RecordScope
+from otel_recfn.store.distinct import Distinct
 
 MAX_FORWARD_RANGES = 1_000_000
 """How many forward ranges wait for a backward: 48 bytes each, many steps of a large model."""
@@ -31,7 +32,6 @@ LINK_COLUMNS: dict[str, Any] = {
     "thread": np.uint32,
     "context": np.uint32,
 }
-Value = TypeVar("Value", bound=Hashable)
 
 
 class ForwardRange(NamedTuple):
@@ -74,27 +74,6 @@ class _Run(NamedTuple):
     context: NDArray[np.uint32]
 
 
-class _Table(Generic[Value]):
-    """The distinct values that runs point at."""
-
-    def __init__(self) -> None:
-        self.values: list[Value] = []
-        self._index: dict[Value, int] = {}
-
-    def indices(self, values: Sequence[Value], used: NDArray[np.uint32]) -> NDArray[np.uint32]:
-        """From indices into ``values`` to indices into this table."""
-        translation = np.zeros(len(values), dtype=np.uint32)
-        for position in np.flatnonzero(np.bincount(used, minlength=len(values))).tolist():
-            translation[position] = self._index_of(values[position])
-        return np.take(translation, used)
-
-    def _index_of(self, value: Value) -> int:
-        index = self._index.setdefault(value, len(self.values))
-        if index == len(self.values):
-            self.values.append(value)
-        return index
-
-
 class ForwardBackwardLinks:
     """Finds the forward range of each backward range, across batches and in bounded memory.
 
@@ -108,8 +87,8 @@ class ForwardBackwardLinks:
     def __init__(self, max_forward_ranges: int = MAX_FORWARD_RANGES) -> None:
         self._limit = max_forward_ranges
         self._runs: list[_Run] = []
-        self._threads: _Table[ThreadInfo] = _Table()
-        self._contexts: _Table[SpanContextRef] = _Table()
+        self._threads: Distinct[ThreadInfo] = Distinct()
+        self._contexts: Distinct[SpanContextRef] = Distinct()
         self._thread_numbers: dict[int, int] = {}
         self.forgotten = 0
         """Forward ranges that were given up to stay within the limit."""
@@ -172,7 +151,7 @@ class ForwardBackwardLinks:
     def _with_own_tables(self, run: _Run) -> _Run:
         """The same run after the tables have let go of what only forgotten ranges used."""
         threads, contexts = self._threads.values, self._contexts.values
-        self._threads, self._contexts = _Table(), _Table()
+        self._threads, self._contexts = Distinct(), Distinct()
         thread = self._threads.indices(threads, run.thread)
         return run._replace(thread=thread, context=self._contexts.indices(contexts, run.context))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from otel_recfn.legacy import event_values
@@ -99,7 +100,7 @@ class LegacyEvent:
         elif kind in CPU_MEMORY:
             self.cpu_memory_usage = nbytes
         else:
-            log.warning("Unsupported memory profiling device: %s", device)
+            _warn_of(kind)
 
     def cpu_elapsed_us(self, later: LegacyEvent) -> float:
         """Microseconds from this event to a later one; negative if that was earlier."""
@@ -151,3 +152,9 @@ class LegacyEvent:
             ProfilerError: that isn't a list, is too short, or a value has the wrong type or can't be.
         """
         return cls(**event_values.decode(values), is_remote=True)
+
+
+@cache
+def _warn_of(device: str) -> None:
+    """Once a kind of device, not at each of its reports."""
+    log.warning("Unsupported memory profiling device: %s", device)

@@ -41,7 +41,7 @@ extern "C" int is_empty() { return ThreadLocalDebugInfo::current() == nullptr; }
 _inside: list[Callable[[], object]] = []
 
 
-@torch.library.custom_op("recfn_tests::run_inside", mutates_args=())  # type: ignore[untyped-decorator]
+@torch.library.custom_op("recfn_tests::run_inside", mutates_args=(), schema="(Tensor x) -> Tensor")  # type: ignore[untyped-decorator]
 def _run_inside(x: torch.Tensor) -> torch.Tensor:
     for work in _inside:
         work()

@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from counting import Counting, is_set_to  # noqa: E402
+from kineto import profile_of_all_threads  # noqa: E402
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
 from torch_programs import Training, run_together, scripted_programs  # noqa: E402
 
@@ -32,10 +33,7 @@ class TestWhatACallbackSees:
         training.step()
         network, fork_and_wait = scripted_programs()
         network(torch.ones(2, 3)), fork_and_wait(torch.ones(3))
-        from torch._C._profiler import _ExperimentalConfig
-
-        everywhere = _ExperimentalConfig(profile_all_threads=True)
-        with profile(activities=[ProfilerActivity.CPU], experimental_config=everywhere) as profiler:
+        with profile_of_all_threads() as profiler:
             handle = observing.add_global_callback(counting.callback())
             training.step()
             network(torch.ones(2, 3)), fork_and_wait(torch.ones(3))

@@ -170,8 +170,6 @@ def test_memory_goes_to_the_side_of_its_device() -> None:
     assert sides == [(-64, 0), (-64, 0), (0, -64), (0, -64)]
 
 
-
-
 def test_memory_of_another_device_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     for number in range(3):
         event = LegacyEvent(EventKind.MEMORY_ALLOC, "", 1)

@@ -23,7 +23,7 @@ from otel_recfn.model.scope import RecordScope
 
 torch = pytest.importorskip("torch")
 
-from kineto import profile_of_all_threads  # noqa: E402
+from kineto import profile_of_all_threads, shapes_of  # noqa: E402
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
 from torch_programs import Training, run_together, scripted_programs  # noqa: E402
 
@@ -111,7 +111,7 @@ def _theirs(results: Any) -> Threads:
         around = event.name().startswith(AROUND_A_NODE)
         ids = (-1, 0) if around else (event.sequence_nr(), event.fwd_thread_id())
         place = (event.start_thread_id() != event.end_thread_id(), positions[parents[event.correlation_id()]])
-        shapes, dtypes = event.structured_input_shapes(), _dtypes(event.dtypes())
+        shapes, dtypes = shapes_of(event), _dtypes(event.dtypes())
         thread.append(Seen(event.name(), event.scope(), *ids, *place, shapes, dtypes))
     return threads
 

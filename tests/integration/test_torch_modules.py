@@ -409,6 +409,7 @@ def test_a_hook_that_fails_takes_itself_away(recording: Recording, caplog: pytes
     assert recording.ranges._handles == []
 
 
+@pytest.mark.skipif(torch.__version__ < "2.5", reason="PyTorch 2.4 calls modules, and their hooks, while it compiles them")
 def test_compiled_modules_have_no_break_and_no_warning(recording: Recording) -> None:
     def step(net: Any, x: Any) -> Any:
         return net(x) + 1

@@ -65,6 +65,31 @@ assert names == ["python", "python"]
         )
         assert done.stdout.count("operators, only Python ranges: no C++ compiler found") == 1
 
+    def test_a_thread_that_adds_its_own_while_another_loads_the_library_sees_its_operators(self, run_program: Run) -> None:
+        run_program(
+            PROGRAM
+            + """
+import torch
+from otel_recfn.sources import torch_callbacks
+load, settle = torch_callbacks.load, torch_callbacks.TorchCallbacks.settle
+loading, waiting = threading.Event(), threading.Event()
+def load_slowly():
+    loading.set()
+    assert waiting.wait(60)
+    return load()
+def settle_after_saying_so(mirror):
+    if loading.is_set(): waiting.set()
+    settle(mirror)
+torch_callbacks.load, torch_callbacks.TorchCallbacks.settle = load_slowly, settle_after_saying_so
+loads = threading.Thread(target=observing.add_global_callback, args=(RecordFunctionCallback(lambda function: None),))
+loads.start()
+assert loading.wait(60)
+observing.add_thread_local_callback(callback)
+assert use() == 1
+loads.join()
+"""
+        )
+
     def test_a_forked_child_goes_on(self, run_program: Run) -> None:
         run_program(
             PROGRAM

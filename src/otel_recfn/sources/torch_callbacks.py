@@ -195,13 +195,16 @@ class TorchCallbacks:
     # --- the library
 
     def settle(self) -> None:
-        """See Mirror. A thread that comes while another one is loading the library waits for it."""
+        """See Mirror. A thread that comes while another one is loading the library waits, and takes its own callbacks there."""
         if self._library is not None or not self._in_use():
             return
         with self._loading.held:
             ask, self._asked_for = not self._asked_for, True
             if ask:
                 when_torch_is_imported(self._load)
+        with self._lock.held:
+            if self._library is not None:
+                self._install_thread()
 
     def _in_use(self) -> bool:
         with self._lock.held:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from runtime_helpers import FUNCTION, USER, Notes, in_thread, pairs, run_range
 
 from otel_recfn.model.errors import RecfnError, SettingError
 from otel_recfn.model.scope import RecordScope
+from otel_recfn.runtime import callbacks
 from otel_recfn.runtime.callback import RecordFunctionCallback, SamplingProbabilityError
 from otel_recfn.runtime.callbacks import (
     INVALID_CALLBACK_HANDLE,
@@ -142,6 +144,30 @@ def test_order_is_global_then_thread_local_each_by_handle(notes: Notes) -> None:
     run_range("op")
     assert [note[2] for note in notes] == ["first", "second", "local"] * 2
     assert [note[0] for note in notes] == ["start"] * 3 + ["end"] * 3
+
+
+def test_order_is_by_handle_also_where_the_earlier_handle_arrives_later(notes: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread may be held up between taking its handle and adding its callback."""
+    main, handles = threading.current_thread(), callbacks._handles
+    taken, go_on = threading.Event(), threading.Event()
+
+    class HeldUp:
+        def __next__(self) -> int:
+            handle = next(handles)
+            if threading.current_thread() is not main:
+                taken.set()
+                assert go_on.wait(60)
+            return handle
+
+    monkeypatch.setattr(callbacks, "_handles", HeldUp())
+    earlier = threading.Thread(target=add_global_callback, args=(notes.callback("earlier"),))
+    earlier.start()
+    assert taken.wait(60)
+    add_global_callback(notes.callback("later"))
+    go_on.set()
+    earlier.join(60)
+    run_range("op")
+    assert [label for what, _, label in notes if what == "start"] == ["earlier", "later"]
 
 
 def test_an_added_callback_is_a_copy(notes: Notes) -> None:

@@ -104,7 +104,7 @@ def encode_only(batches: list[Batch]) -> None:
     """The native encoder, nothing written."""
     memory = bytearray()
     for batch in batches:
-        rows = np.argsort(batch.event_id).astype(np.int64)
+        rows = np.argsort(batch.event_id, kind="stable").astype(np.int64, copy=False)
         for first in range(0, len(rows), chrome_trace.ROWS_AT_ONCE):
             chrome_encoder.encode_events(batch, rows[first : first + chrome_trace.ROWS_AT_ONCE], 1, 0, memory)
 

@@ -18,17 +18,6 @@ struct PaddedText {
   size_t size;
 };
 
-// A constant as PaddedText.
-struct Label {
-  template <size_t N>
-  constexpr Label(const char (&text)[N]) : size(N - 1) {  // NOLINT: a label is written as a string
-    static_assert(N - 1 <= kSlack, "a label is at most one block");
-    for (size_t i = 0; i < N - 1; ++i) data[i] = text[i];
-  }
-  char data[kSlack] = {};
-  size_t size;
-};
-
 class ChromeWriter {
  public:
   explicit ChromeWriter(char* begin) : begin_(begin), at_(begin) {}
@@ -38,7 +27,6 @@ class ChromeWriter {
     std::memcpy(at_, text, N - 1);
     at_ += N - 1;
   }
-  void label(const Label& label) { text({label.data, label.size}); }
   void text(PaddedText text) {
     std::memcpy(at_, text.data, kSlack);
     if (text.size > kSlack) std::memcpy(at_ + kSlack, text.data + kSlack, text.size - kSlack);

@@ -37,7 +37,6 @@ void append_in_string(std::string& out, Py_UCS4 character) {
 
 }  // namespace
 
-// A JSON string; or, of a text that is JSON already, the same with what is not ASCII escaped.
 void append_json(std::string& out, PyObject* text, bool is_json) {
   const int kind = PyUnicode_KIND(text);
   const void* data = PyUnicode_DATA(text);

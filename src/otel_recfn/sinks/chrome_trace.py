@@ -155,9 +155,8 @@ class ChromeTraceSink:
         if self._file is None:
             self._file = self._open()
         self._file.append(self._stream.put(self._thread_events(batch)))
-        rows = np.argsort(batch.event_id, kind="stable").astype(
-            np.int64
-        )  # order of begin in each thread: a parent before its children
+        # in each thread the order of begin, a parent before its children
+        rows = np.argsort(batch.event_id, kind="stable").astype(np.int64, copy=False)
         for first in range(0, len(rows), ROWS_AT_ONCE):
             chosen = rows[first : first + ROWS_AT_ONCE]
             self._append_encoded(encode_events(batch, chosen, self._pid, self._base_ns, self._memory))
@@ -177,9 +176,9 @@ class ChromeTraceSink:
     def _thread_events(self, batch: Batch) -> bytes:
         """The names of the threads that are new in the batch, or have another name than before."""
         events = []
-        elsewhere = batch.end_thread[batch.end_thread != batch.thread]
-        used = {*np.flatnonzero(np.bincount(batch.thread)).tolist(), *elsewhere.tolist()}
-        for index in sorted(used):
+        used = np.zeros(len(batch.threads), dtype=np.bool_)
+        used[batch.thread] = used[batch.end_thread] = True
+        for index in np.flatnonzero(used).tolist():
             thread = batch.threads[index]
             tid = trace_tid(thread)
             name = thread.name or f"thread {tid}"

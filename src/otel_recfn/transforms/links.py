@@ -106,11 +106,12 @@ class ForwardBackwardLinks:
 
     def match(self, batch: Batch) -> Links:
         """As ``link``, in columns; one call of the two per batch."""
-        numbered = (batch.kind == EventKind.RANGE) & (batch.sequence_nr >= 0) & (batch.sequence_nr <= ORDINAL_MASK)
-        is_backward = batch.scope == RecordScope.BACKWARD_FUNCTION
-        has_forward = batch.forward_thread_id != 0
-        self._remember(batch, np.flatnonzero(numbered & ~(is_backward | has_forward)))
-        return self._find(batch, np.flatnonzero(numbered & is_backward & has_forward))
+        rows = np.flatnonzero(batch.sequence_nr >= 0)
+        rows = rows[(batch.kind[rows] == EventKind.RANGE) & (batch.sequence_nr[rows] <= ORDINAL_MASK)]
+        is_backward = batch.scope[rows] == RecordScope.BACKWARD_FUNCTION
+        has_forward = batch.forward_thread_id[rows] != 0
+        self._remember(batch, rows[~(is_backward | has_forward)])
+        return self._find(batch, rows[is_backward & has_forward])
 
     def _remember(self, batch: Batch, rows: NDArray[np.int64]) -> None:
         if not len(rows):

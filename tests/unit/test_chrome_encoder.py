@@ -97,6 +97,30 @@ def test_the_twins_write_the_same_bytes(given_rows: list[dict[str, Any]], base_n
 
 
 @pytest.mark.skipif(not has_native, reason="the native part is not built: python setup.py build_ext --inplace")
+def test_many_operators_that_share_some_of_what_they_say() -> None:
+    threads = (MAIN_THREAD, WORKER_THREAD)
+    scopes = (RecordScope.FUNCTION, RecordScope.USER_SCOPE)
+    batch = make_batch(
+        [
+            {
+                "name": f"op {number % 300}",
+                "shapes": json.dumps([[number % 7]]),
+                "thread": threads[number % 2],
+                "scope": scopes[number // 3 % 2],
+                "error": "failed" * (number % 11 == 0),
+            }
+            for number in range(5000)
+        ]
+    )
+    native = encoded(chrome_encoder.encode_events, batch, row_numbers(batch), PID, 0)
+    assert native == encoded(encode_events_in_python, batch, row_numbers(batch), PID, 0)
+    said = {
+        json.dumps([event["name"], event.get("cat"), event["tid"], event["args"].get("Input Dims")]) for event in parsed(native)
+    }
+    assert len(said) > 2000
+
+
+@pytest.mark.skipif(not has_native, reason="the native part is not built: python setup.py build_ext --inplace")
 @given(st.lists(st.tuples(unsigned, times, unsigned, times), max_size=5), st.integers(0, 1 << 53), times)
 def test_the_twins_write_the_same_arrows(ends: list[tuple[int, int, int, int]], first_id: int, base_ns: int) -> None:
     types = (np.uint64, np.int64, np.uint64, np.int64)

@@ -25,6 +25,8 @@ torch = pytest.importorskip("torch")
 
 from torch_programs import Training, run_together, scripted_programs  # noqa: E402
 
+from perfetto_ui import ask_perfetto  # noqa: E402
+
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
 
 PRELUDE = """
@@ -118,6 +120,34 @@ def test_one_run_in_three_places(instrument: Callable[..., Any], exported: Expor
     for lost in ("recorder.dropped", "recorder.lost_ends"):
         assert counters[lost] == before[lost]
     assert names == span_names(exported.spans())
+
+
+SLICES = """
+    select extract_arg(slice.arg_set_id, 'args.Event id'), extract_arg(parent.arg_set_id, 'args.Event id'),
+        slice.name, slice.ts, slice.dur
+    from slice join thread_track on slice.track_id = thread_track.id left join slice parent on slice.parent_id = parent.id
+"""
+BESIDE = """
+    select extract_arg(arg_set_id, 'args.Event id') from slice where track_id not in (select id from thread_track)
+"""
+COMPLAINTS = "select name, value from stats where severity in ('error', 'data_loss') and value > 0"
+
+
+def test_perfetto_nests_as_we_do(instrument: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "trace.json.gz"
+    ours = instrument(chrome_trace=path, record_shapes=True)
+    run_together(train_and_script, Training().step)
+    recorded = {event.event_id: event for event in ours.finish()}
+    base_ns = json.loads(gzip.decompress(path.read_bytes()))["baseTimeNanoseconds"]
+    slices, beside, complaints = ask_perfetto(path, SLICES, BESIDE, COMPLAINTS)
+    assert not complaints
+    assert len(slices) + len(beside) == len(recorded) > 800
+    apart = {event_id for (event_id,) in beside}
+    for event_id, parent, name, ts, duration in slices:
+        event = recorded[event_id]
+        assert (name, ts + base_ns, duration) == (event.name, event.start_ns, event.duration_ns)
+        if event.parent not in apart:
+            assert (parent or 0) == event.parent
 
 
 def test_in_a_span_of_the_user(instrument: Callable[..., Any], exported: Exported) -> None:

@@ -70,7 +70,6 @@ def encoded(encoder: Any, *arguments: Any) -> bytes:
 
 
 def parsed(data: bytes) -> list[dict[str, Any]]:
-    assert data.isascii()
     events: list[dict[str, Any]] = json.loads("[0" + data.decode() + "]", parse_float=Decimal)[1:]
     return events
 
@@ -135,8 +134,7 @@ def test_names_and_nanoseconds_come_back(name: str, start_ns: int, duration_ns: 
     batch = make_batch([{"name": name, "start_ns": start_ns, "end_ns": start_ns + duration_ns}])
     for encoder in ENCODERS:
         [event] = parsed(encoded(encoder, batch, row_numbers(batch), PID, base_ns))
-        # json joins two escaped surrogates that stand side by side
-        assert event["name"] == json.loads(json.dumps(name))
+        assert event["name"] == name.encode(errors="backslashreplace").decode()
         assert event["ts"] * 1000 + base_ns == start_ns
         assert event["dur"] * 1000 == duration_ns
 

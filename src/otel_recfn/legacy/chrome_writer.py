@@ -5,20 +5,20 @@ Source: ``writeProfilerEventsToStream``. Times are microseconds since the mark `
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TextIO
 
 from otel_recfn.legacy.errors import ProfilerError
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.event_kind import EventKind
+from otel_recfn.model.json_text import json_string
 
 START_PROFILE = "__start_profile"
 STOP_PROFILE = "__stop_profile"
 
 
 def write_profiler_events_to_stream(out: TextIO, events: Sequence[LegacyEvent]) -> None:
-    """Write the ranges of a run, each as soon as its pop is read. The text is ASCII.
+    """Write the ranges of a run, each as soon as its pop is read. The stream encodes as UTF-8.
 
     Raises:
         ProfilerError: the mark ``__start_profile`` is missing, or a pop has no push before it.
@@ -53,7 +53,7 @@ def _ranges(events: Iterable[LegacyEvent]) -> Iterator[tuple[LegacyEvent, Legacy
 
 def _complete_event(start: LegacyEvent, push: LegacyEvent, pop: LegacyEvent) -> str:
     times = f'"ts":{_microseconds(push.cpu_ns - start.cpu_ns)},"dur":{_microseconds(pop.cpu_ns - push.cpu_ns)}'
-    return f'{{"name":{json.dumps(push.name)},"ph":"X",{times},"tid":{push.thread_id},"pid":"CPU Functions","args":{{}}}}'
+    return f'{{"name":{json_string(push.name)},"ph":"X",{times},"tid":{push.thread_id},"pid":"CPU Functions","args":{{}}}}'
 
 
 def _microseconds(ns: int) -> str:

@@ -63,7 +63,7 @@ class RecordProfile:
 
     def _opened(self, path: str | os.PathLike[str]) -> TextIO:
         try:
-            return open(path, "w", encoding="ascii")
+            return open(path, "w", encoding="utf-8")
         except BaseException:
             disable_profiler_legacy()
             raise

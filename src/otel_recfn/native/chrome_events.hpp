@@ -1,4 +1,4 @@
-// The rows of a sealed batch as Chrome trace events. Output is ASCII, the same bytes as sinks/chrome_encoder.py writes; a test
+// The rows of a sealed batch as Chrome trace events. Output is UTF-8, the same bytes as sinks/chrome_encoder.py writes; a test
 // holds the two together. Times are integers from end to end: microseconds with exactly three decimals.
 //
 // `read` makes text of what is a Python object (names, threads); `encode` writes the events around it and needs no GIL.

@@ -9,15 +9,27 @@ void append_escape(std::string& out, unsigned unit) {
   for (int shift = 12; shift >= 0; shift -= 4) out += digits[(unit >> shift) & 15];
 }
 
-// A character that is no plain ASCII, as JSON's escapes of UTF-16 units: a lone surrogate stays one, and the output valid.
-void append_unicode(std::string& out, Py_UCS4 character) {
-  if (character < 0x10000) return append_escape(out, character);
-  character -= 0x10000;
-  append_escape(out, 0xD800 | (character >> 10));
-  append_escape(out, 0xDC00 | (character & 0x3FF));
+// A character that is no ASCII. A lone surrogate has no UTF-8: its escape is told as text.
+void append_utf8(std::string& out, Py_UCS4 character) {
+  if (character >= 0xD800 && character < 0xE000) {
+    out += '\\';
+    return append_escape(out, character);
+  }
+  if (character < 0x800) {
+    out += static_cast<char>(0xC0 | character >> 6);
+  } else {
+    if (character < 0x10000) {
+      out += static_cast<char>(0xE0 | character >> 12);
+    } else {
+      out += static_cast<char>(0xF0 | character >> 18);
+      out += static_cast<char>(0x80 | (character >> 12 & 0x3F));
+    }
+    out += static_cast<char>(0x80 | (character >> 6 & 0x3F));
+  }
+  out += static_cast<char>(0x80 | (character & 0x3F));
 }
 
-void append_in_string(std::string& out, Py_UCS4 character) {
+void append_ascii(std::string& out, Py_UCS4 character) {
   switch (character) {
     case '"': out += "\\\""; return;
     case '\\': out += "\\\\"; return;
@@ -28,11 +40,8 @@ void append_in_string(std::string& out, Py_UCS4 character) {
     case '\f': out += "\\f"; return;
     default: break;
   }
-  if (character >= 0x20 && character < 0x7F) {
-    out += static_cast<char>(character);
-  } else {
-    append_unicode(out, character);
-  }
+  if (character < 0x20) return append_escape(out, character);
+  out += static_cast<char>(character);
 }
 
 }  // namespace
@@ -44,12 +53,12 @@ void append_json(std::string& out, PyObject* text, bool is_json) {
   if (!is_json) out += '"';
   for (Py_ssize_t i = 0; i < length; ++i) {
     const Py_UCS4 character = PyUnicode_READ(kind, data, i);
-    if (!is_json) {
-      append_in_string(out, character);
-    } else if (character < 0x80) {
+    if (character >= 0x80) {
+      append_utf8(out, character);
+    } else if (is_json) {
       out += static_cast<char>(character);
     } else {
-      append_unicode(out, character);
+      append_ascii(out, character);
     }
   }
   if (!is_json) out += '"';

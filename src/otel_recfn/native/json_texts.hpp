@@ -1,4 +1,4 @@
-// Python's texts as ASCII JSON.
+// Python's texts as JSON in UTF-8; model/json_text.py says why nothing is escaped that needn't be.
 #pragma once
 #include "module.hpp"
 
@@ -6,7 +6,7 @@
 
 namespace recfn {
 
-// A JSON string; or, of a text that is JSON already, the same with what is not ASCII escaped.
+// A JSON string; or, of a text that is JSON already, the same.
 void append_json(std::string& out, PyObject* text, bool is_json);
 
 }  // namespace recfn

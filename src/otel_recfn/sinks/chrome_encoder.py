@@ -1,6 +1,6 @@
 """Chrome trace events from sealed batches: the native encoder where it was built, else this Python twin, with the same bytes.
 
-The bytes are ASCII JSON, each event preceded by a comma and a newline. A range is a complete event (``"X"``); one that may
+The bytes are JSON in UTF-8, each event preceded by a comma and a newline. A range is a complete event (``"X"``); one that may
 end on another thread, or out of turn, is a pair of nestable async events (``"b"`` and ``"e"``), so that the slices of a thread
 never overlap; a mark and a change of memory are instants (``"i"``). Times are microseconds since ``base_ns`` with exactly three
 decimals.
@@ -11,8 +11,6 @@ execution (``rf_id``) and HolisticTraceAnalysis know an operator by; ``Event id`
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -22,6 +20,7 @@ from numpy.typing import NDArray
 
 from otel_recfn.model.batch import COLUMN_TYPES, Batch, Event, ThreadInfo
 from otel_recfn.model.events import EventFlag, EventKind, EventSource
+from otel_recfn.model.json_text import json_of_utf8, json_string
 from otel_recfn.model.scope import RecordScope
 
 Tids = NDArray[np.uint64]
@@ -55,7 +54,7 @@ def encode_flows_in_python(
 
 
 def _filled(memory: bytearray, text: str) -> int:
-    data = text.encode("ascii")
+    data = text.encode()
     memory[: len(data)] = data
     return len(data)
 
@@ -63,7 +62,7 @@ def _filled(memory: bytearray, text: str) -> int:
 def _event(event: Event, pid: int, base_ns: int) -> Iterator[str]:
     """The one event or the two of a row, without their braces."""
     start = _moment(event.thread, pid, event.start_ns - base_ns)
-    name = f'"cat":"{_category(event)}","name":{json.dumps(event.name)}'
+    name = f'"cat":"{_category(event)}","name":{json_string(event.name)}'
     args = '"args":{' + ",".join(f'"{key}":{value}' for key, value in _args(event)) + "}"
     if event.kind != EventKind.RANGE:
         yield f'"ph":"i","s":"t",{start},{name},{args}'
@@ -96,12 +95,12 @@ def _args(event: Event) -> Iterator[tuple[str, object]]:
     yield "Scope", f'"{event.scope.name}"'
     yield "Thread id", event.thread_id
     optional = (
-        ("Input Dims", _ascii(event.shapes), ""),
-        ("Input type", _ascii(event.dtypes), ""),
-        ("Call stack", json.dumps(event.stack), '""'),
-        ("Module", json.dumps(event.module), '""'),
-        ("Error", json.dumps(event.error), '""'),
-        ("Device", json.dumps(event.device), '""'),
+        ("Input Dims", json_of_utf8(event.shapes), ""),
+        ("Input type", json_of_utf8(event.dtypes), ""),
+        ("Call stack", json_string(event.stack), '""'),
+        ("Module", json_string(event.module), '""'),
+        ("Error", json_string(event.error), '""'),
+        ("Device", json_string(event.device), '""'),
         ("Event id", event.event_id, None),
         ("External id", event.handle, event.event_id if event.handle else 0),
         ("Sequence number", event.sequence_nr, -1),
@@ -117,11 +116,6 @@ def _args(event: Event) -> Iterator[tuple[str, object]]:
         yield "End thread id", event.end_thread_id
     if event.flags & EventFlag.PARTIAL:
         yield "Partial", "true"
-
-
-def _ascii(json_text: str) -> str:
-    """The same JSON in ASCII: what isn't can only stand inside its strings, where it may be escaped."""
-    return json_text if json_text.isascii() else re.sub(r"[^\x00-\x7f]", lambda found: json.dumps(found[0])[1:-1], json_text)
 
 
 def _microseconds(nanoseconds: int) -> str:

@@ -1,10 +1,11 @@
 """Chrome trace files: what chrome://tracing, Perfetto and HolisticTraceAnalysis read, written while the program runs.
 
 The file has the form of torch.profiler's: an object with ``schemaVersion``, ``distributedInfo`` and ``traceEvents``. After
-every batch it is whole, valid JSON (``whole_file.py``). Times are microseconds with three decimals since
-``baseTimeNanoseconds``, the start of a three-month window, as in torch.profiler's files: readers take a number for a double,
-which holds the nanoseconds of three months, but of the Unix epoch only quarters of a microsecond; and files of the same window
-share their time axis.
+every batch it is whole, valid JSON in UTF-8 (``whole_file.py``). Times are microseconds with three decimals since
+``baseTimeNanoseconds``, the start of a week: readers take a number for a double, which Perfetto turns back into the right
+nanosecond up to 2^42 microseconds, seven weeks. (Since the start of torch.profiler's window of three months, a quarter of the
+slices came out a nanosecond late, over the end of the slice around them; since the Unix epoch, a double only holds quarters of
+a microsecond.) Files of the same week share their time axis.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 from otel_recfn.model.batch import Batch, ThreadInfo
 from otel_recfn.model.errors import SettingError
 from otel_recfn.model.events import EventFlag
+from otel_recfn.model.json_text import json_of_utf8
 from otel_recfn.sinks.chrome_encoder import encode_events, encode_flows, trace_tid
 from otel_recfn.sinks.gzip_stream import GzipStream
 from otel_recfn.sinks.whole_file import FileInUseError, WholeFile
@@ -37,8 +39,7 @@ FOOTER = b"\n]}\n"
 ROWS_AT_ONCE = 4096
 """Rows encoded in one go: a megabyte, which stays in the cache."""
 MAX_NAMES_BESIDE = 1000
-WINDOW_NS = 7_889_238 * 1_000_000_000
-"""A quarter of the mean Gregorian year, torch.profiler's unit of ``baseTimeNanoseconds``."""
+WEEK_NS = 7 * 86_400 * 1_000_000_000
 
 
 Data = bytes | memoryview
@@ -133,7 +134,7 @@ class ChromeTraceSink:
 
     def _open(self) -> WholeFile:
         self._pid = os.getpid()
-        self._base_ns = time.time_ns() // WINDOW_NS * WINDOW_NS
+        self._base_ns = time.time_ns() // WEEK_NS * WEEK_NS
         self._stream: _Stream = GzipStream(FOOTER) if self.path.suffix == ".gz" else _Plain()
         head = b"".join((self._stream.put(_header(self._base_ns) + _process_events(self._pid)), self._stream.settle()))
         for path in itertools.chain((self.path,), _paths_beside(self._asked_path)):
@@ -186,7 +187,7 @@ class ChromeTraceSink:
                 self._thread_names[tid] = name
                 events.append(_metadata("thread_name", self._pid, tid, {"name": name}))
                 events.append(_metadata("thread_sort_index", self._pid, tid, {"sort_index": thread.number}))
-        return "".join(f",\n{event}" for event in events).encode("ascii")
+        return "".join(f",\n{event}" for event in events).encode()
 
 
 Arrows = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]]
@@ -214,7 +215,7 @@ def _header(base_ns: int) -> bytes:
         "displayTimeUnit": "ns",
         "baseTimeNanoseconds": base_ns,
     }
-    return f'{json.dumps(fields)[:-1]}, "traceEvents": [\n'.encode("ascii")
+    return f'{json.dumps(fields)[:-1]}, "traceEvents": [\n'.encode()
 
 
 def _process_events(pid: int) -> bytes:
@@ -225,11 +226,11 @@ def _process_events(pid: int) -> bytes:
         _metadata("process_labels", pid, 0, {"labels": f"rank {rank}"}),
         _metadata("process_sort_index", pid, 0, {"sort_index": rank}),
     )
-    return ",\n".join(events).encode("ascii")
+    return ",\n".join(events).encode()
 
 
 def _metadata(name: str, pid: int, tid: int, args: dict[str, Any]) -> str:
-    return json.dumps({"ph": "M", "name": name, "pid": pid, "tid": tid, "args": args})
+    return json_of_utf8(json.dumps({"ph": "M", "name": name, "pid": pid, "tid": tid, "args": args}, ensure_ascii=False))
 
 
 def _environment_number(variable: str, default: int) -> int:

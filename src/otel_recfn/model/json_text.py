@@ -1,0 +1,24 @@
+"""Texts in JSON files: UTF-8, with no escape where none is needed.
+
+Perfetto refuses a whole trace for one character beyond U+FFFF that is written as an escaped pair of surrogates, and shows other
+escaped characters as their escapes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def json_string(text: str) -> str:
+    """The text as a JSON string that can be encoded as UTF-8."""
+    return json_of_utf8(json.dumps(text, ensure_ascii=False))
+
+
+def json_of_utf8(json_text: str) -> str:
+    """The same JSON with lone surrogates, which have no UTF-8 and only stand inside strings, as the text ``\\udxxx``."""
+    if json_text.isascii():
+        return json_text
+    return SURROGATE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", json_text)

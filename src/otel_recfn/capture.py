@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.protocol import Sink
@@ -17,6 +17,12 @@ from otel_recfn.transforms.selection import Selected, Selection
 
 log = logging.getLogger("otel_recfn")
 T = TypeVar("T")
+
+
+class _Removed(NamedTuple):
+    counts: dict[str, int]
+    rows: int
+    """Handed out until then, those that it failed on included."""
 
 
 class Capture:
@@ -33,7 +39,7 @@ class Capture:
         self.selection = Selection(selected)
         self.buffer_bytes = buffer_bytes
         self._sinks = list(sinks)
-        self._removed: dict[str, dict[str, int]] = {}
+        self._removed: dict[str, _Removed] = {}
         self.rows = 0
 
     def write(self, batch: Batch) -> None:
@@ -57,12 +63,12 @@ class Capture:
             self._guarded(sink, partial(sink.close, max(0.0, deadline - time.monotonic())), None)
 
     def counters(self) -> dict[str, int]:
-        """``rows`` and every sink's counters as ``<sink>.<counter>``, those of removed sinks too."""
+        """``rows`` and every sink's counters as ``<sink>.<counter>``; of a removed sink also the rows ``missed`` since."""
         found = {"rows": self.rows}
         for sink in self._sinks:
             found.update(_prefixed(sink.name, self._guarded(sink, partial(_counts, sink), {})))
-        for name, counts in self._removed.items():
-            found.update(_prefixed(name, counts))
+        for name, removed in self._removed.items():
+            found.update(_prefixed(name, {**removed.counts, "missed": self.rows - removed.rows}))
         return found
 
     def after_fork_in_child(self) -> None:
@@ -77,8 +83,9 @@ class Capture:
     def _guarded(self, sink: Sink, call: Callable[[], T], otherwise: T) -> T:
         try:
             return call()
-        except (Exception, SystemExit):  # a sink can't end the program, or the thread that drains
-            log.exception("the sink %r failed and was removed; the others go on", sink.name)
+        except (Exception, SystemExit) as error:  # a sink can't end the program, or the thread that drains
+            unexpected = not isinstance(error, OSError)  # a full disk needs no traceback
+            log.error("the sink %r failed and was removed; the others go on: %r", sink.name, error, exc_info=unexpected)
             self._remove(sink)
             return otherwise
 
@@ -88,9 +95,10 @@ class Capture:
         self._sinks.remove(sink)
         try:
             sink.close(0.0)
-            self._removed[sink.name] = dict(sink.counters())
+            counts = dict(sink.counters())
         except (Exception, SystemExit):  # it failed once already, which was logged
-            self._removed[sink.name] = {}
+            counts = {}
+        self._removed[sink.name] = _Removed(counts, self.rows)
 
 
 def _counts(sink: Sink) -> dict[str, int]:

@@ -72,6 +72,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         tracer_provider = _checked_provider(kwargs.pop("tracer_provider", None))
         further = _checked_sinks(kwargs.pop("sinks", ()))
         settings = Settings.resolve(kwargs)
+        self._capture = None
         if not settings.enabled:
             return
         from otel_recfn.capture import Capture
@@ -100,7 +101,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     def counters(self) -> dict[str, int]:
         """``recorder.*`` (since the process began), ``rows`` and ``<sink>.*`` (since ``instrument()``).
 
-        They stay readable after ``uninstrument()``, as of its end.
+        They stay readable after ``uninstrument()``, as of its end. Empty where nothing was recorded since ``instrument()``.
         """
         if self._capture is None:
             return {}

@@ -41,7 +41,15 @@ BUSY_DRAIN_SECONDS = 0.02
 BUSY_ROWS = 10_000
 EXIT_SECONDS = 5.0
 FORK_WAIT_SECONDS = 5.0
-LOSSES = ("recorder.dropped", "recorder.lost_ends", ".queue_dropped", ".abandoned", ".spans_failed", "chrome_trace.failed")
+LOSSES = (
+    "recorder.dropped",
+    "recorder.lost_ends",
+    ".queue_dropped",
+    ".abandoned",
+    ".spans_failed",
+    "chrome_trace.failed",
+    ".missed",
+)
 """Endings of the counters that say what was lost."""
 
 

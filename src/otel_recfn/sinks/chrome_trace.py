@@ -242,7 +242,8 @@ def _checked_suffix(path: Path) -> str:
     for suffix in SUFFIXES:
         if path.name.endswith(suffix) and path.name != suffix:
             return suffix
-    raise SettingError(f"chrome_trace={str(path)!r} ends in neither .json nor .json.gz; name it {path.stem or 'trace'}.json.gz")
+    name = path.stem.lstrip(".") or "trace"
+    raise SettingError(f"chrome_trace={str(path)!r} is no name that ends in .json or .json.gz; name it {name}.json.gz")
 
 
 def _path_of_process(path: Path) -> Path:

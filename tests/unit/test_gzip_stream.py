@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import gzip
+import os
+import platform
+import shutil
+import subprocess
 import zlib
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -38,3 +45,46 @@ def test_any_parts(parts: list[bytes]) -> None:
     for part in parts:
         content += stream.put(part) + stream.settle()
     assert gzip.decompress(content + stream.tail()) == b"[" + b"".join(parts) + FOOTER
+
+
+UPPER_IN_USE = """
+#include <cpuid.h>
+extern "C" int upper_in_use() {
+  unsigned a, b, c, d, low, high;
+  if (!__get_cpuid_count(13, 1, &a, &b, &c, &d) || !(a & 4)) return -1;
+  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(1));
+  return low >> 2 & 1;
+}
+"""
+"""Bit 2 of what XGETBV says of register 1: the upper halves of the vector registers hold something. -1 where it doesn't say."""
+
+
+@pytest.fixture
+def upper_in_use(tmp_path: Path) -> Callable[[], int]:
+    if platform.machine() not in ("x86_64", "AMD64"):
+        pytest.skip("no such registers")
+    source, library = tmp_path / "upper.cpp", tmp_path / "upper.so"
+    source.write_text(UPPER_IN_USE)
+    compiler = shutil.which(os.environ.get("CXX", "c++")) or pytest.skip("needs a compiler")
+    subprocess.run([compiler, "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+    answer: Callable[[], int] = ctypes.PyDLL(str(library)).upper_in_use
+    if answer() < 0:
+        pytest.skip("this processor does not tell")
+    return answer
+
+
+def test_the_vector_registers_are_left_as_they_were(upper_in_use: Callable[[], int]) -> None:
+    deflate = pytest.importorskip("isal.isal_zlib")
+    native = pytest.importorskip("otel_recfn._native")
+    deflate.crc32(b"x" * 1000)
+    if not upper_in_use():
+        pytest.skip("igzip leaves nothing behind on this processor")
+    native.zero_upper_vectors()
+    assert upper_in_use() == 0
+    stream = GzipStream(FOOTER)
+    for piece in (b"x" * 1000, os.urandom(100_000)):
+        stream.put(piece)
+        assert upper_in_use() == 0
+        stream.settle()
+        stream.tail()
+        assert upper_in_use() == 0

@@ -3,20 +3,29 @@
     header │ deflate blocks, up to a byte's end │ last block, stored: the footer │ CRC-32, length
            └──── put ... put, settle ──────────► └──── tail: what follows takes its place ──────
 
-Intel's igzip compresses where it is installed (four times as fast as zlib at its fastest, and smaller), else zlib.
+Intel's igzip compresses where it is installed (four times as fast as zlib at its fastest, and smaller), else zlib. It is used
+where the native part can tidy up after it (``vector_state.cpp``): streams are also written in the program's own threads.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 deflate: Any
+tidy_up: Callable[[], None]
 try:
     from isal import isal_zlib as deflate
-except ImportError:  # no wheel for this platform
+
+    from otel_recfn._native import zero_upper_vectors as tidy_up
+except ImportError:  # no wheel for this platform, or no compiler
     deflate = zlib
+
+    def tidy_up() -> None:
+        """zlib leaves nothing behind."""
+
 
 HEADER = b"\x1f\x8b\x08\x00" + bytes(4) + b"\x04\xff"
 """Gzip, deflate, no flags, no time, compressed fast, on an unknown system."""
@@ -40,11 +49,13 @@ class GzipStream:
         self._crc = deflate.crc32(data, self._crc)
         self._length += len(data)
         compressed: bytes = self._compressor.compress(data)
+        tidy_up()
         return start + compressed
 
     def settle(self) -> bytes:
         """What follows in the file so that all that was put is in it."""
         settled: bytes = self._compressor.flush(zlib.Z_SYNC_FLUSH)
+        tidy_up()
         return settled
 
     def tail(self) -> bytes:

@@ -6,13 +6,13 @@ import functools
 import gc
 import inspect
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
 from recording_helpers import ASYNC, ERROR, Capture, Worker, by_name, check_laws
 
-from otel_recfn.model.events import EventSource
+from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.recording.protocol import Recorder, RecorderCounters
 
@@ -143,6 +143,18 @@ def test_an_exception_marks_the_range_and_goes_on(
     assert (rows["inner"].flags, rows["inner"].error) == (ERROR, text)
     assert (rows["outer"].flags, rows["outer"].error) == (ERROR, text)
     assert rows["inner"].parent == rows["outer"].event_id
+
+
+def test_a_generator_that_is_closed_early_has_not_failed(capture: Capture, record_function: type[Any]) -> None:
+    def generator() -> Iterator[int]:
+        with record_function("range"):
+            yield 1
+
+    for _ in generator():
+        break
+    gc.collect()
+    [event] = capture.finish()
+    assert (event.name, event.error, event.flags) == ("range", "", EventFlag.NONE)
 
 
 def test_an_exception_without_a_text_stays_what_it_is(capture: Capture, record_function: type[Any]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from otel_recfn.capture import Capture
+from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, Recorder
@@ -191,3 +192,44 @@ def test_a_forked_child_goes_on_with_empty_captures(recorder: Recorder, session:
     with os.fdopen(read) as pipe:
         assert pipe.read() == '["child\'s"]'
     assert first.stop().names() == second.stop().names() == ["parent's"]
+
+
+class Slow(InMemorySink):
+    """Its second write takes until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writing, self.go_on, self.closed = threading.Event(), threading.Event(), threading.Event()
+        self.closed_within_a_write = False
+        self._writes = 0
+
+    def write(self, batch: Batch) -> None:
+        self._writes += 1
+        if self._writes == 2:
+            self.writing.set()
+            assert self.go_on.wait(TIMEOUT_S)
+            self.closed_within_a_write = self.closed.is_set()
+        super().write(batch)
+
+    def close(self, timeout_s: float) -> None:
+        super().close(timeout_s)
+        self.closed.set()
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_sink_that_is_still_written_to_is_closed_by_its_writer(recorder: Recorder, session: Session, others: int) -> None:
+    beside = [Running(session, Selected()) for _ in range(others)]
+    sink = Slow()
+    capture = Capture(Selected(), [sink], buffer_bytes=DEFAULT_BUFFER_BYTES)
+    session.start(capture)
+    ranges(recorder, "first")
+    assert session.flush(capture, TIMEOUT_S)
+    ranges(recorder, "second")
+    assert sink.writing.wait(TIMEOUT_S)  # in the thread that drains
+    session.stop(capture, 0.05)
+    assert not sink.closed.is_set()
+    sink.go_on.set()
+    assert sink.closed.wait(TIMEOUT_S)
+    assert not sink.closed_within_a_write
+    assert [event.name for event in sink.events()] == ["first", "second"]
+    assert all(running.stop().names() == ["first", "second"] for running in beside)

@@ -28,6 +28,7 @@ class Unnameable(Exception, metaclass=HostileType):
 @pytest.mark.parametrize(
     ("error", "text"),
     [
+        (GeneratorExit(), ""),
         (ValueError("no"), "ValueError: no"),
         (KeyboardInterrupt(), "KeyboardInterrupt"),
         (subprocess.SubprocessError("x"), "subprocess.SubprocessError: x"),

@@ -7,7 +7,12 @@ MAX_CHARACTERS = 1024
 
 
 def error_text(error: BaseException) -> str:
-    """``"<qualified type>: <message>"``, or the type alone where there is no message. Never raises; escapes lone surrogates."""
+    """``"<qualified type>: <message>"``, or the type alone where there is no message. Never raises; escapes lone surrogates.
+
+    Empty for GeneratorExit, as in OpenTelemetry's spans: a generator that is closed early has not failed.
+    """
+    if isinstance(error, GeneratorExit):
+        return ""
     try:
         name = _qualified_name(type(error))
     except Exception:  # a metaclass may say anything

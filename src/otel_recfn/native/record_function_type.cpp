@@ -237,7 +237,8 @@ PyObject* range_exit(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   }
   const bool ended = end_with_error(exception, [buffer, &entry](PyObject* message) {
     const Utf8 text(message, kMaxErrorBytes);
-    end_range(globals(), *buffer, entry.event_id, 0, kError, text.text());
+    const uint32_t flags = PyUnicode_GET_LENGTH(message) > 0 ? uint32_t{kError} : 0;
+    end_range(globals(), *buffer, entry.event_id, 0, flags, text.text());
     return true;
   });
   return ended ? Py_NewRef(Py_None) : nullptr;

@@ -144,8 +144,7 @@ class _ResumedRange:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
-        closed_early = isinstance(error, GeneratorExit)
-        self._handle.end(error_text(error) if self._handle.event_id and error and not closed_early else "")
+        self._handle.end(error_text(error) if self._handle.event_id and error else "")
 
     def resume(self, step: Step) -> Any:
         token = self._attach()

@@ -18,8 +18,8 @@ VARIABLE = "OTEL_RECFN_RECORDER"
 ALLOWED = ("auto", "native", "python")
 BUILD_NOTE = Path(__file__).parent.parent / "native_build.json"
 WAY_OUT = (
-    "install a C++ compiler (Debian: apt-get install g++) and reinstall: "
-    "pip install --force-reinstall --no-binary otel-recfn otel-recfn"
+    "install a C++ compiler (Debian: apt-get install g++), then otel-recfn once more from where it came from, "
+    "with pip install --force-reinstall --no-cache-dir"
 )
 
 

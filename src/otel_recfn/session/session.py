@@ -68,6 +68,7 @@ class Session:
         self._modules = ModuleRanges(recorder, self._torch_announces_optimizer)
         self._captures: list[Capture] = []
         self._mixed = False
+        self._given_up: list[Capture] = []
         self._lost_before: dict[Capture, dict[str, int]] = {}
         self._waiting_for_torch: dict[Capture, Callable[[], None]] = {}
         self._switching = threading.RLock()
@@ -121,6 +122,7 @@ class Session:
                 capture.selection.begin_after(batch)
             self._captures.append(capture)
             self._record_union()
+        self._close_given_up()
 
     def stop(self, capture: Capture, timeout_s: float) -> None:
         """End a capture: what was recorded goes to its sinks, within ``timeout_s`` seconds. Nothing if it isn't running."""
@@ -129,35 +131,38 @@ class Session:
                 return
             self._waiting_for_torch.pop(capture, lambda: None)()
             deadline = time.monotonic() + timeout_s
-            if len(self._captures) == 1:
-                self._end(timeout_s)
+            delivered = self._end(deadline) if len(self._captures) == 1 else self._leave(capture, deadline)
+            if delivered:
+                capture.close(_seconds_to(deadline))
             else:
-                self._leave(capture, timeout_s)
-            capture.close(max(0.0, deadline - time.monotonic()))
+                log.warning("a sink has been busy for over %s s; what was recorded last is given up", timeout_s)
+                self._given_up.append(capture)
+                self._close_given_up()
             self._tell_losses(capture)
 
-    def _end(self, timeout_s: float) -> None:
+    def _end(self, deadline: float) -> bool:
         self._observer.disable()
         self._recorder.stop()
-        self._stop_thread(timeout_s)
-        if self._draining.acquire(timeout=timeout_s):
-            try:
+        self._stop_thread(_seconds_to(deadline))
+        delivered = self._draining.acquire(timeout=_seconds_to(deadline))
+        try:
+            if delivered:
                 self._drain(close_open=True)
-            finally:
+            self._captures = []
+        finally:
+            if delivered:
                 self._draining.release()
-        else:
-            log.warning("a sink has been busy for over %s s; what was recorded last is given up", timeout_s)
-        self._captures = []
+        self._close_given_up()
         self._modules.remove()
         self._watcher.remove()
         atexit.unregister(self.at_exit)
         self._provider = None
+        return delivered
 
-    def _leave(self, capture: Capture, timeout_s: float) -> None:
-        if not self._draining.acquire(timeout=timeout_s):
-            log.warning("a sink has been busy for over %s s; what was recorded last is given up", timeout_s)
+    def _leave(self, capture: Capture, deadline: float) -> bool:
+        if not self._draining.acquire(timeout=_seconds_to(deadline)):
             self._captures.remove(capture)
-            return
+            return False
         try:
             self._drain(leaving=capture)
             self._captures.remove(capture)
@@ -165,6 +170,20 @@ class Session:
             self._observe_union()
         finally:
             self._draining.release()
+        self._close_given_up()
+        return True
+
+    def _close_given_up(self) -> None:
+        """Close captures that ended while their sinks were written to, unless they still are.
+
+        Who writes calls this afterwards: a file that is closed under its writer may be another file by its next write.
+        """
+        if self._given_up and self._draining.acquire(blocking=False):
+            try:
+                while self._given_up:
+                    self._given_up.pop().close(0.0)
+            finally:
+                self._draining.release()
 
     def flush(self, capture: Capture, timeout_s: float) -> bool:
         """Drain, and flush a capture's sinks; False when ``timeout_s`` seconds were not enough, or it isn't running."""
@@ -173,9 +192,10 @@ class Session:
             return False
         try:
             drained = self._drain() is not None
-            return drained and capture in self._captures and capture.flush(max(0.0, deadline - time.monotonic()))
+            return drained and capture in self._captures and capture.flush(_seconds_to(deadline))
         finally:
             self._draining.release()
+            self._close_given_up()
 
     def counters(self, capture: Capture) -> dict[str, int]:
         """Counts of the recorder and of the observer (of the process), and of a capture, running or not."""
@@ -248,19 +268,25 @@ class Session:
                 self._exit_before_the_provider()
 
     def _drain(self, *, close_open: bool = False, leaving: Capture | None = None) -> Batch | None:
-        with self._draining:
-            if not self._captures:
-                return None
-            try:
-                batch = self._recorder.drain(close_open=close_open, open_ranges=self._mixed and not close_open)
-            except Exception:
-                self._tell_failed_drain()
-                return None
-            for capture in self._captures:
-                view = capture.selection.view(batch, last=capture is leaving) if self._mixed else batch
-                if len(view) or view.opened:
-                    capture.write(view)
-            return batch
+        try:
+            with self._draining:
+                return self._deliver(close_open, leaving)
+        finally:
+            self._close_given_up()
+
+    def _deliver(self, close_open: bool, leaving: Capture | None) -> Batch | None:
+        if not self._captures:
+            return None
+        try:
+            batch = self._recorder.drain(close_open=close_open, open_ranges=self._mixed and not close_open)
+        except Exception:
+            self._tell_failed_drain()
+            return None
+        for capture in self._captures:
+            view = capture.selection.view(batch, last=capture is leaving) if self._mixed else batch
+            if len(view) or view.opened:
+                capture.write(view)
+        return batch
 
     def _tell_failed_drain(self) -> None:
         """Once: after the first one every drain may fail."""
@@ -283,7 +309,7 @@ class Session:
         """End every capture, within the seconds that an exit may take."""
         deadline = time.monotonic() + EXIT_SECONDS
         for capture in list(self._captures):
-            self.stop(capture, max(0.0, deadline - time.monotonic()))
+            self.stop(capture, _seconds_to(deadline))
 
     def before_fork(self) -> None:
         """Wait until no drain is under way, up to a limit."""
@@ -295,18 +321,23 @@ class Session:
         """Go on."""
         _release(self._draining)
         _release(self._switching)
+        self._close_given_up()
 
     def after_fork_in_child(self) -> None:
         """Go on with an empty recorder and sinks of the child's own."""
         self._switching, self._draining = threading.RLock(), threading.RLock()
         self._thread = None
-        self._lost_before = {}
+        self._given_up, self._lost_before = [], {}
         if not self._captures:
             return
         for capture in self._captures:
             capture.after_fork_in_child()
         self._start_thread()
         finish_in_multiprocessing_child(self)
+
+
+def _seconds_to(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
 
 
 def _release(lock: threading.RLock) -> None:

@@ -185,7 +185,7 @@ def _torch_directory() -> Path:
     except ValueError:  # something in sys.modules poses as torch
         spec = None
     if spec is None or not spec.submodule_search_locations:
-        raise ObserverUnavailable('torch is not installed here; pip install "otel-recfn[torch]"')
+        raise ObserverUnavailable("torch is not installed here; pip install torch")
     return Path(next(iter(spec.submodule_search_locations))).resolve()
 
 

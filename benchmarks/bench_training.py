@@ -1,0 +1,117 @@
+"""What observing does to a training loop: milliseconds a step, beside none, the cheapest observer there can be, and Kineto.
+
+    python benchmarks/bench_training.py [rounds]
+
+A tiny model, whose step is over a thousand operators that compute next to nothing, so that the cost of observing shows as
+nowhere else. Every side trains for a second in each round, after half a second that does not count; the median of all its steps
+counts, and how far the two sides that record nothing are apart says how far to believe it. PyTorch computes in one thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "integration"))
+
+import torch
+from bench_observer import NoExport, compiled_loop, empty_pair
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from torch.profiler import ProfilerActivity, profile
+from torch_programs import Training
+
+from otel_recfn import OtelRecordFunctionInstrumentor, RecordScope
+
+ROUNDS = 5
+SECONDS, WARM_SECONDS = 1.0, 0.5
+NONE = "not instrumented"
+
+Observer = Callable[[], AbstractContextManager[Any]]
+
+
+def main() -> None:
+    """Every side once in each round."""
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        loop = ctypes.CDLL(str(compiled_loop(Path(folder))))
+        sides = observers(loop, Path(folder))
+        training = Training()
+        steps_ms: dict[str, list[float]] = {name: [] for name in sides}
+        for _ in range(rounds):
+            for name, observer in sides.items():
+                with observer():
+                    steps(training, WARM_SECONDS)
+                    steps_ms[name] += steps(training, SECONDS)
+        report(steps_ms, operators_of(training))
+
+
+def observers(loop: Any, folder: Path) -> dict[str, Observer]:
+    """``scopes`` keeps modules and ranges out where a side is compared with others that have none."""
+    operators = {"scopes": {RecordScope.FUNCTION, RecordScope.BACKWARD_FUNCTION}, "modules": False}
+    return {
+        NONE: nullcontext,
+        "enabled=False": lambda: instrumented(enabled=False),
+        "empty callback pair": lambda: empty_pair(loop, ids=True),
+        "ours, unsampled spans": lambda: instrumented(ALWAYS_OFF, **operators),
+        "ours, Chrome trace": lambda: instrumented(ALWAYS_OFF, chrome_trace=folder / "trace.json.gz", **operators),
+        "ours, Chrome, modules": lambda: instrumented(ALWAYS_OFF, chrome_trace=folder / "trace.json.gz"),
+        "ours, Chrome, each a span": lambda: instrumented(None, chrome_trace=folder / "trace.json.gz"),
+        "Kineto": lambda: profile(activities=[ProfilerActivity.CPU]),
+    }
+
+
+@contextmanager
+def instrumented(sampler: Any = None, **settings: Any) -> Iterator[None]:
+    """With a span of the program around the training."""
+    provider = TracerProvider(shutdown_on_exit=False, **({"sampler": sampler} if sampler else {}))
+    provider.add_span_processor(BatchSpanProcessor(NoExport()))
+    instrumentor = OtelRecordFunctionInstrumentor()
+    instrumentor.instrument(tracer_provider=provider, **settings)
+    try:
+        with provider.get_tracer("bench").start_as_current_span("training"):
+            yield
+    finally:
+        instrumentor.uninstrument()
+        provider.shutdown()
+
+
+def steps(training: Training, seconds: float) -> list[float]:
+    """Milliseconds of each step."""
+    taken = []
+    end = time.perf_counter() + seconds
+    while (began := time.perf_counter()) < end:
+        training.step()
+        taken.append((time.perf_counter() - began) * 1e3)
+    return taken
+
+
+def operators_of(training: Training) -> int:
+    with profile(activities=[ProfilerActivity.CPU]) as once:
+        training.step()
+    return len(once.events())
+
+
+def report(steps_ms: dict[str, list[float]], operators: int) -> None:
+    base = statistics.median(steps_ms[NONE])
+    print(f"a step of {operators:,} operators{'':<4}{'ms':>8}{'ratio':>8}{'ns/operator':>13}{'steps':>8}")
+    for name, taken in steps_ms.items():
+        step = statistics.median(taken)
+        print(f"{name:<30}{step:>8.3f}{step / base:>8.3f}{(step - base) / operators * 1e6:>13,.0f}{len(taken):>8,}")
+
+
+if __name__ == "__main__":
+    main()

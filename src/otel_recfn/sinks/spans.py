@@ -81,10 +81,15 @@ class SpansSink:
         fates = _fates(batch)
         rootless = frozenset(index for index, one in enumerate(batch.contexts) if _fate(one) == _ROOTLESS)
         self._traces.advance(batch, fates == _ROOTLESS, rootless, target)
-        links = dict(self._links.link(batch))
-        for first in range(0, len(batch), self._chunk_size):
-            self._pace()
-            self._write_rows(batch, fates, links, np.arange(first, min(first + self._chunk_size, len(batch))))
+        if (
+            fates.max(initial=0) < _IN_SPAN
+        ):  # below spans that are not sampled, say: a batch of these should cost next to nothing
+            self._count(fates)
+        else:
+            links = dict(self._links.link(batch))
+            for first in range(0, len(batch), self._chunk_size):
+                self._pace()
+                self._write_rows(batch, fates, links, np.arange(first, min(first + self._chunk_size, len(batch))))
         self._write_roots()
 
     def flush(self, timeout_s: float) -> bool:
@@ -148,19 +153,23 @@ class SpansSink:
     def _write_rows(
         self, batch: Batch, fates: NDArray[np.uint8], links: Mapping[int, ForwardRange], rows: NDArray[np.int64]
     ) -> None:
-        counted = np.bincount(fates[rows], minlength=_ROOTLESS + 1).tolist()
-        self._make_room(counted[_IN_SPAN] + counted[_ROOTLESS])
-        self._counts["rows"] += len(rows)
-        self._counts["other_kinds"] += counted[_OTHER_KIND]
-        self._counts["suppressed"] += counted[_SUPPRESSED]
         candidates = rows[fates[rows] >= _IN_SPAN]
+        self._make_room(len(candidates))
+        self._count(fates[rows])
         above = self._above(batch, candidates)
         taken = [row for row, one in zip(candidates.tolist(), above, strict=True) if one is not None]
-        self._counts["unsampled"] += counted[_UNSAMPLED] + len(candidates) - len(taken)
+        self._counts["unsampled"] += len(candidates) - len(taken)
         linked = {row: context for row in taken if row in links and (context := self._linked(links[row])) is not None}
         if taken and self._mapper is not None:
             kept = [one for one in above if one is not None]
             self._hand(self._mapper.spans(batch, np.array(taken), kept, linked))
+
+    def _count(self, fates: NDArray[np.uint8]) -> None:
+        counted = np.bincount(fates, minlength=_ROOTLESS + 1).tolist()
+        self._counts["rows"] += len(fates)
+        self._counts["other_kinds"] += counted[_OTHER_KIND]
+        self._counts["suppressed"] += counted[_SUPPRESSED]
+        self._counts["unsampled"] += counted[_UNSAMPLED]
 
     def _above(self, batch: Batch, rows: NDArray[np.int64]) -> list[SpanContext | None]:
         """For each row the span that its outermost range is a child of, None where that trace isn't recorded."""

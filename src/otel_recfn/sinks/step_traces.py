@@ -129,11 +129,7 @@ class StepTraces:
             target: asked for each new trace.
         """
         self._forget_oldest_roots()
-        begins = [
-            _TopLevel(one.event_id, one.name, one.source, one.start_ns, batch.threads[one.thread])
-            for one in batch.opened
-            if one.context in rootless_contexts
-        ]
+        begins = _begins(batch, rootless_contexts) if rootless_contexts else []
         rows = _summary(batch, rootless)
         self._note_training(begins, rows)
         self._note(rows, rows.spans)
@@ -271,6 +267,14 @@ class StepTraces:
         if trace.context is not None and not trace.given_out:
             self._finished.append(trace)
         trace.given_out = True
+
+
+def _begins(batch: Batch, contexts: frozenset[int]) -> list[_TopLevel]:
+    return [
+        _TopLevel(one.event_id, one.name, one.source, one.start_ns, batch.threads[one.thread])
+        for one in batch.opened
+        if one.context in contexts
+    ]
 
 
 def _starts_new(thread: _Thread, trace: StepTrace, begin: _TopLevel) -> bool:

@@ -25,6 +25,9 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 from otel_recfn.capture import Capture
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.scope import RecordScope
+
+# Now, and not by the first drain: a signal handler that interrupts that one, and drains, would find them half imported.
+from otel_recfn.recording import native_columns, python_batch, python_pairing  # noqa: F401
 from otel_recfn.recording.protocol import Recorder, RecorderCounters
 from otel_recfn.session.forks import finish_in_multiprocessing_child, tell_of_forks
 from otel_recfn.sources.late_torch import when_torch_is_imported

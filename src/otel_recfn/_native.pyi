@@ -53,6 +53,7 @@ def drain(
     list[tuple[int, int, int, int]],
     list[tuple[int, int, int, int]],
     int,
+    int,
 ]: ...
 def counters() -> tuple[int, int, int]: ...
 def set_context_reader(

@@ -272,6 +272,25 @@ class TestRefusedTraces:
         assert program.traces.limited == 0
 
 
+class TestClockThatWasSetBack:
+    def test_a_trace_does_not_hold_what_lies_before_its_start(self) -> None:
+        program = Program()
+        assert grouping(program.run(op(), {**op(), "after_ns": -3600 * NS_PER_SECOND}, op(), one_batch=False)) == "abb"
+
+    def test_a_trace_that_it_left_behind_is_idle(self) -> None:
+        program = Program()
+        program.run(op())
+        program.traces.close_idle(program.now_ns - 3600 * NS_PER_SECOND)
+        assert program.names() == ["operators"]
+
+    def test_the_limiter_fills_its_bucket_from_then_on(self) -> None:
+        limiter = RootLimiter(1.0)
+        for _ in range(FIRST_ROOTS):
+            limiter.admit(BASE_NS)
+        limiter.admit(BASE_NS - 3600 * NS_PER_SECOND)
+        assert limiter.admit(BASE_NS - 3590 * NS_PER_SECOND)
+
+
 class TestLimiter:
     def test_first_hundred_then_the_rate(self) -> None:
         limiter = RootLimiter(1.0)

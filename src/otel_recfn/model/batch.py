@@ -189,6 +189,8 @@ class Batch:
     opened: Sequence[Opened] = field(default=())
     closed: int = -1
     """How many rows are not copies of open ranges; -1, the default, says all and becomes that number."""
+    clock_jump_ns: int = 0
+    """By how much the wall clock was set, where that was over a second; what begins from here on goes by it as it is now."""
 
     def __post_init__(self) -> None:
         if self.closed < 0:

@@ -1,69 +1,138 @@
-"""Time as types: ticks while recording, Unix nanoseconds everywhere else, one conversion.
+"""Time as types: ticks while recording, monotonic nanoseconds while pairing, Unix nanoseconds everywhere else.
 
-The conversion is piecewise linear through anchors, one taken at every drain. It never decreases, so what nested in ticks
-nests in nanoseconds, and it follows the wall clock: what it is off, be it drift, jitter or a step back, is slewed away over the
-next second, at 10 % at most; a step forward of more than a second is taken at once. The rate itself is measured again over each
-second or more. The native recorder follows the same rules in ``native/clock.hpp``.
+    ticks ──line──► CLOCK_MONOTONIC ──offset──► Unix time
+
+Durations come from the monotonic clock alone. Where ticks are a cycle counter, their rate is measured against it, again over
+each second or more, and what the line is off is made good over the next second, by 500 ppm at most; where they are the
+monotonic clock itself, the line is exact. It is CLOCK_MONOTONIC and not the raw one, because the wall clock is
+CLOCK_MONOTONIC plus a number that changes only when somebody sets the wall clock: NTP slews both alike, so that there is no
+drift left to follow.
+
+That number is the offset. It is looked at on every drain, and holds for whole trees of ranges (``TreeOffsets``): a range that
+is open when the wall clock is set ends with the offset it began with. A change of over a second is a jump, which is told; a
+smaller one is followed silently, and never so that ranges of one thread overlap that didn't.
+
+The native recorder follows the same rules in ``native/clock.hpp``.
 """
 
 from __future__ import annotations
 
-from typing import NewType
+from collections import deque
+from typing import NamedTuple, NewType
 
 Ticks = NewType("Ticks", int)
+MonotonicNanoseconds = NewType("MonotonicNanoseconds", int)
 UnixNanoseconds = NewType("UnixNanoseconds", int)
 
-MAX_SLEW = 0.1
+JUMP_NS = 1_000_000_000
+"""A change of the offset beyond it is a jump; a line that is further off its clock is begun anew."""
+SMALLEST_CHANGE_NS = 10_000
+"""Readings of two clocks differ by less whatever they do."""
 HORIZON_NS = 1_000_000_000
 """Shorter than this, a difference of two readings is more jitter than rate."""
-PLAUSIBLE = 1e-3
-"""A rate that changed by more tells of a wall clock that was set, not of the ticks."""
-FORWARD_STEP_NS = 1_000_000_000
+MAX_SLEW = 500e-6
+PRECISE_NS = 100_000
+"""A reading that took longer says nothing about a rate."""
+KEPT_LINES = 8
+"""A record that is written late is converted as those of its time were, as far back as so many drains."""
+
+
+class Reading(NamedTuple):
+    """All clocks at one moment."""
+
+    ticks: int
+    monotonic_ns: int
+    unix_ns: int
+    took_ns: int
+    """How long reading them took: they are that uncertain."""
+
+
+class _Line(NamedTuple):
+    ticks: int
+    monotonic_ns: int
+    rate: float
+
+    def at(self, ticks: int) -> int:
+        return self.monotonic_ns + round((ticks - self.ticks) * self.rate)
 
 
 class ClockMapping:
-    """Converts ticks to Unix nanoseconds.
+    """Converts ticks to monotonic nanoseconds, and knows what to add for Unix nanoseconds.
 
     Args:
-        ticks: the first anchor's ticks.
-        unix_ns: the wall clock at that moment, in Unix nanoseconds.
-        ns_per_tick: the nominal rate.
+        now: the first reading.
+        ns_per_tick: the rate until it was measured; 1.0 says that ticks are the monotonic clock.
     """
 
-    def __init__(self, ticks: Ticks, unix_ns: UnixNanoseconds, ns_per_tick: float = 1.0) -> None:
-        self._nominal = self._rate = self._rate_before = ns_per_tick
-        self._ticks, self._unix_ns, self._unix_ns_before = int(ticks), int(unix_ns), int(unix_ns)
-        self._rated_ticks, self._rated_unix_ns = int(ticks), int(unix_ns)
+    def __init__(self, now: Reading, ns_per_tick: float = 1.0) -> None:
+        self._nominal = ns_per_tick
+        self._begin_line(now)
+        self.begin(now)
 
-    def anchor(self, ticks: Ticks, unix_ns: UnixNanoseconds) -> None:
-        """Note that the wall clock read ``unix_ns`` at ``ticks``; conversions from here on aim for it."""
-        elapsed = ticks - self._ticks
-        if elapsed <= 0:
+    def begin(self, now: Reading) -> None:
+        """A recording begins: its offset is what the clocks say now, whatever it was before."""
+        self._follow_ticks(now)
+        self.offset_ns = now.unix_ns - now.monotonic_ns
+
+    def anchor(self, now: Reading) -> int:
+        """Note what the clocks read. Returns by how much the wall clock jumped, 0 where it didn't."""
+        self._follow_ticks(now)
+        change = now.unix_ns - now.monotonic_ns - self.offset_ns
+        if abs(change) > max(SMALLEST_CHANGE_NS, now.took_ns):
+            self.offset_ns += change
+        return change if abs(change) > JUMP_NS + now.took_ns else 0
+
+    def monotonic_ns(self, ticks: Ticks) -> MonotonicNanoseconds:
+        """The monotonic clock at ``ticks``: never less than at fewer ticks."""
+        line = next((line for line in reversed(self._lines) if line.ticks <= ticks), self._lines[0])
+        return MonotonicNanoseconds(line.at(ticks))
+
+    def _follow_ticks(self, now: Reading) -> None:
+        last = self._lines[-1]
+        predicted = last.at(now.ticks)
+        error = now.monotonic_ns - predicted
+        if abs(error) > JUMP_NS:  # the ticks themselves jumped: the machine slept, or moved to another one
+            self._begin_line(now)
+        elif now.ticks > last.ticks:
+            self._measure_rate(now)
+            slew = error / max((now.ticks - last.ticks) * self._nominal, HORIZON_NS)
+            rate = self._nominal * (1 + max(-MAX_SLEW, min(MAX_SLEW, slew)))
+            self._lines.append(_Line(now.ticks, predicted, rate))
+
+    def _begin_line(self, now: Reading) -> None:
+        self._lines = deque([_Line(now.ticks, now.monotonic_ns, self._nominal)], KEPT_LINES)
+        self._rated = now
+
+    def _measure_rate(self, now: Reading) -> None:
+        elapsed = now.ticks - self._rated.ticks
+        if elapsed * self._nominal < HORIZON_NS or now.took_ns > PRECISE_NS:
             return
-        predicted = int(self.to_unix_ns(ticks))
-        error = unix_ns - predicted
-        step = error > FORWARD_STEP_NS
-        self._rate_before, self._unix_ns_before = self._rate, predicted
-        self._measure_rate(int(ticks), int(unix_ns))
-        slew = 0.0 if step else error / max(elapsed * self._nominal, HORIZON_NS)
-        self._rate = self._nominal * (1 + max(-MAX_SLEW, min(MAX_SLEW, slew)))
-        self._ticks, self._unix_ns = int(ticks), int(unix_ns) if step else predicted
+        if self._rated.took_ns <= PRECISE_NS:
+            self._nominal = (now.monotonic_ns - self._rated.monotonic_ns) / elapsed
+        self._rated = now
 
-    def to_unix_ns(self, ticks: Ticks) -> UnixNanoseconds:
-        """The wall clock at ``ticks``, in Unix nanoseconds.
 
-        Ticks before the last anchor stay on the line that led to it, so that a late record never overtakes an earlier one.
+class TreeOffsets:
+    """The offsets of one thread's ranges: what is added to their monotonic nanoseconds."""
+
+    def __init__(self) -> None:
+        self._last_unix_ns = 0
+
+    def choose(self, around_ns: int | None, inside_parent: bool, clock_ns: int, start_ns: int) -> int:
+        """The offset of a range that begins now.
+
+        Args:
+            around_ns: the offset of the open range that it lies in, in its thread; None where it lies in none.
+            inside_parent: that range is its parent: a tree keeps one offset.
+            clock_ns: the clock's offset.
+            start_ns: when the range begins, by the monotonic clock.
         """
-        distance = ticks - self._ticks
-        if distance < 0:
-            return UnixNanoseconds(self._unix_ns_before + round(distance * self._rate_before))
-        return UnixNanoseconds(self._unix_ns + round(distance * self._rate))
+        if around_ns is not None and (inside_parent or abs(around_ns - clock_ns) <= JUMP_NS):
+            return around_ns
+        without_overlap = self._last_unix_ns - start_ns
+        return without_overlap if clock_ns < without_overlap <= clock_ns + JUMP_NS else clock_ns
 
-    def _measure_rate(self, ticks: int, unix_ns: int) -> None:
-        elapsed = ticks - self._rated_ticks
-        if elapsed * self._nominal < HORIZON_NS:
-            return
-        measured = (unix_ns - self._rated_unix_ns) / elapsed
-        if abs(measured / self._nominal - 1) < PLAUSIBLE:
-            self._nominal = measured
-        self._rated_ticks, self._rated_unix_ns = ticks, unix_ns
+    def passed(self, unix_ns: int) -> None:
+        """A range of the thread began or ended."""
+        if unix_ns > self._last_unix_ns or unix_ns < self._last_unix_ns - JUMP_NS:
+            self._last_unix_ns = unix_ns

@@ -37,6 +37,8 @@ class EventFlag(IntFlag):
     NCCL_META = 8
     PARTIAL = 16
     """The range was still open when its capture ended; ``end_ns`` is that moment."""
+    CLOCK_JUMPED = 32
+    """The wall clock was set by over a second while the range was open: its end is by the clock that it began with."""
 
 
 class Extra(IntFlag):

@@ -26,10 +26,11 @@ Row no_row() {
 
 double nominal_ns_per_tick(bool use_cycle_counter) {
   if (!use_cycle_counter) return 1;
-  const uint64_t ticks = cycle_counter(), start = monotonic_ns();
-  uint64_t now = start;
-  while (now - start < 2'000'000) now = monotonic_ns();
-  return static_cast<double>(now - start) / static_cast<double>(cycle_counter() - ticks);
+  const Reading first = read_clocks(true);
+  while (static_cast<int64_t>(monotonic_ns()) - first.monotonic_ns < 2'000'000) {
+  }
+  const Reading last = read_clocks(true);
+  return static_cast<double>(last.monotonic_ns - first.monotonic_ns) / static_cast<double>(last.ticks - first.ticks);
 }
 
 }  // namespace
@@ -47,10 +48,9 @@ Drain& drain() {
 
 Drained Drain::run(bool close_open, bool open_ranges) {
   Globals& shared = globals();
-  const Anchor now = take_anchor(shared.use_cycle_counter);
-  if (!clock_started_) clock_.start(now, nominal_ns_per_tick(shared.use_cycle_counter)), clock_started_ = true;
-  clock_.anchor(now);
+  if (!clock_started_) begin_recording();
   out_ = Drained{};
+  note_jump(clock_.anchor(read_clocks(shared.use_cycle_counter)));
   if (names_.too_large()) compact_names();
   const std::vector<ThreadBuffer*> buffers = registry().snapshot();
   for (ThreadBuffer* buffer : buffers) thread_of(buffer);
@@ -62,14 +62,28 @@ Drained Drain::run(bool close_open, bool open_ranges) {
   collect_remote_ends();
   for (Thread& thread : threads_) read_thread(thread);
   tell_closed_elsewhere();
-  if (close_open) close_all_open(clock_.to_unix_ns(read_ticks(shared.use_cycle_counter)));
+  if (close_open) close_all_open(clock_.monotonic_ns(read_ticks(shared.use_cycle_counter)));
   out_.closed = out_.rows.size();
-  if (open_ranges) copy_open(clock_.to_unix_ns(read_ticks(shared.use_cycle_counter)));
+  if (open_ranges) copy_open(clock_.monotonic_ns(read_ticks(shared.use_cycle_counter)));
   out_.node_id = current_node_id();
   out_.contexts = contexts_;
   compact_contexts();
   retire_ended();
   return std::move(out_);
+}
+
+void Drain::begin_recording() {
+  const bool cycles = globals().use_cycle_counter;
+  if (!clock_started_) clock_.start(read_clocks(cycles), nominal_ns_per_tick(cycles)), clock_started_ = true;
+  clock_.begin(read_clocks(cycles));
+}
+
+void Drain::note_jump(int64_t jump_ns) {
+  out_.clock_jump_ns = jump_ns;
+  if (jump_ns == 0) return;
+  for (Thread& thread : threads_) {
+    for (OpenRange& open : thread.open) open.row.flags |= kClockJumped;
+  }
 }
 
 Drain::Thread& Drain::thread_of(ThreadBuffer* buffer) {
@@ -209,7 +223,7 @@ Drain::OpenRange Drain::next_range(Thread& thread, uint64_t head, uint64_t ticks
   row.scope = head >> 4 & 15;
   row.flags = flags_of(head) & kEventFlags;
   row.source = static_cast<uint8_t>((flags_of(head) & kSourceMask) >> kSourceShift);
-  row.start_ns = clock_.to_unix_ns(ticks);
+  row.start_ns = clock_.monotonic_ns(ticks);
   row.handle = range.key = row.event_id;
   row.profiler = thread.profiler;
   return range;
@@ -245,7 +259,8 @@ void Drain::read_point(Thread& thread, uint64_t head, uint64_t at) {
   emit(row);
 }
 
-void Drain::emit(const Row& row) {
+void Drain::emit(Row row) {
+  row.start_ns += row.offset_ns, row.end_ns += row.offset_ns;
   out_.has_uncommon |= (row.profiler | row.stack | row.device) != 0 || row.flops != 0;
   out_.rows.push_back(row);
 }
@@ -267,7 +282,17 @@ void Drain::place(Thread& thread, OpenRange& range, bool base) {
     }
   }
   if ((row.flags & kAsync) != 0) async_open_[row.event_id] = {row.root, row.context};
-  if (row.parent == 0 && row.kind == kRangeEvent) out_.opened.push_back({row.event_id, row.name, row.source, thread.index, row.context, row.start_ns});
+  row.offset_ns = offset_of(thread, row);
+  thread.offsets.passed(row.start_ns + row.offset_ns);
+  if (row.parent == 0 && row.kind == kRangeEvent) out_.opened.push_back({row.event_id, row.name, row.source, thread.index, row.context, row.start_ns + row.offset_ns});
+}
+
+int64_t Drain::offset_of(const Thread& thread, const Row& row) const {
+  auto around = std::find_if(thread.open.rbegin(), thread.open.rend(), [&](const OpenRange& open) { return open.row.event_id == row.parent; });
+  const bool inside_parent = around != thread.open.rend();
+  if (!inside_parent) around = thread.open.rbegin();
+  const bool inside = around != thread.open.rend();
+  return thread.offsets.choose(inside ? std::optional(around->row.offset_ns) : std::nullopt, inside_parent, clock_.offset_ns(), row.start_ns);
 }
 
 void Drain::read_end(Thread& thread, uint64_t head, uint64_t ticks) {
@@ -277,7 +302,7 @@ void Drain::read_end(Thread& thread, uint64_t head, uint64_t ticks) {
   for (size_t index = thread.open.size(); index-- > 0;) {
     if (thread.open[index].ordinal != ordinal) continue;
     const uint32_t out_of_order = index + 1 != thread.open.size() ? uint32_t{kAsync} : 0u;
-    seal(thread, index, clock_.to_unix_ns(ticks), (flags_of(head) & kEventFlags) | out_of_order, error, thread.index);
+    seal(thread, index, clock_.monotonic_ns(ticks), (flags_of(head) & kEventFlags) | out_of_order, error, thread.index);
     return;
   }
 }
@@ -290,6 +315,7 @@ void Drain::seal(Thread& thread, size_t index, int64_t end_ns, uint32_t flags, u
   row.end_ns = std::max(end_ns, row.start_ns);
   row.thread = thread.index;
   row.end_thread = end_thread;
+  thread.offsets.passed(row.end_ns + row.offset_ns);
   emit(row);
   thread.open.erase(thread.open.begin() + static_cast<std::ptrdiff_t>(index));
 }
@@ -300,7 +326,7 @@ void Drain::close_remotely_ended(Thread& thread, uint64_t until_ticks) {
     if (found == remote_.end() || found->second.end.ticks > until_ticks) continue;
     const RemoteEnd& end = found->second.end;
     const uint32_t error = end.error_size != 0 ? names_.intern({end.error, end.error_size}) : 0;
-    seal(thread, index, clock_.to_unix_ns(end.ticks), end.flags & kEventFlags, error,
+    seal(thread, index, clock_.monotonic_ns(end.ticks), end.flags & kEventFlags, error,
          thread_index(end.thread_number, thread.index));
     remote_.erase(found);
   }

@@ -17,7 +17,8 @@ namespace recfn {
 
 struct Row {
   uint64_t event_id, handle, parent, root, forward_thread_id;
-  int64_t start_ns, end_ns, sequence_nr, debug_handle, flops, nbytes;
+  int64_t start_ns, end_ns, sequence_nr, debug_handle, flops, nbytes;  // the first two monotonic until it is emitted
+  int64_t offset_ns;  // what makes them Unix time
   uint32_t name, thread, end_thread, context, flags, shapes, dtypes, module, error, profiler, stack, device;
   uint8_t kind, scope, source;
 };
@@ -38,6 +39,7 @@ struct Drained {
   std::vector<ThreadRow> threads;
   std::vector<Context> contexts;
   int64_t node_id = -1;
+  int64_t clock_jump_ns = 0;
   size_t closed = 0;          // rows before the copies of open ranges
   bool has_uncommon = false;  // profiler, flops, stack, nbytes or device of some row isn't zero
 };
@@ -49,6 +51,8 @@ class Drain {
 
   // `open_ranges`: copies of the ranges that are still open come after the rows.
   Drained run(bool close_open, bool open_ranges);
+  // A recording begins: its ranges' Unix times are by the wall clock as it is now.
+  void begin_recording();
   void after_fork_in_child();
 
  private:
@@ -63,6 +67,7 @@ class Drain {
     uint32_t context = 0;    // into contexts_
     uint64_t enclosing = 0;
     uint32_t profiler = 0;
+    TreeOffsets offsets;
     Row pending{};           // what stood before the next begin or end
     std::vector<uint32_t> dictionary;
     std::vector<OpenRange> open;
@@ -88,12 +93,14 @@ class Drain {
   void read_shapes(Thread& thread, uint64_t at, uint32_t count);
   std::string read_text(const Thread& thread, uint64_t at, uint32_t bytes) const;
   void place(Thread& thread, OpenRange& range, bool base);
+  int64_t offset_of(const Thread& thread, const Row& row) const;
+  void note_jump(int64_t jump_ns);
   void seal(Thread& thread, size_t index, int64_t end_ns, uint32_t flags, uint32_t error, uint32_t end_thread);
   void close_remotely_ended(Thread& thread, uint64_t until_ticks);
   void tell_closed_elsewhere();
   void close_all_open(int64_t now_ns);
   void copy_open(int64_t now_ns);
-  void emit(const Row& row);
+  void emit(Row row);
   void retire_ended();
   void compact_names();
   void compact_contexts();

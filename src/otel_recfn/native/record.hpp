@@ -65,6 +65,7 @@ enum EventFlag : uint32_t {
   kNcclMeta = 8,
   kPartial = 16,
   kEventFlags = 31,
+  kClockJumped = 32,  // of rows alone
 };
 
 constexpr uint32_t kSourceShift = 5;                 // EventSource in a begin's flags

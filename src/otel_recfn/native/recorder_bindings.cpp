@@ -85,6 +85,15 @@ void read_context(ThreadBuffer& buffer) {
 // Memory ran out in the middle of a drain: what was read and what wasn't is no longer known, so nothing is recorded any more.
 std::atomic<bool> broken{false};
 
+// Ranges of an earlier recording are nobody's parents from here on.
+void begin_recording() {
+  Py_BEGIN_ALLOW_THREADS;
+  const std::lock_guard lock(drain().mutex());
+  drain().begin_recording();
+  Py_END_ALLOW_THREADS;
+  globals().generation.fetch_add(1);
+}
+
 PyObject* start(PyObject*, PyObject* args) {
   unsigned int scopes, extras;
   unsigned long long buffer_bytes;
@@ -93,7 +102,7 @@ PyObject* start(PyObject*, PyObject* args) {
   if (broken.load()) return PyErr_NoMemory();
   registry().set_buffer_bytes(buffer_bytes);
   const uint32_t before = shared.recording.load();
-  if ((before & kRecordingBit) == 0) shared.generation.fetch_add(1);
+  if ((before & kRecordingBit) == 0) begin_recording();
   shared.extras.store(extras);
   shared.recording.store(scopes | kRecordingBit | ((extras & kStackExtra) != 0 ? kStackBit : 0) | (before & kObservedBit));
   Py_RETURN_NONE;
@@ -328,7 +337,7 @@ PyObject* text_object(const std::string& text) {
 }
 
 // (columns, without those that are zero in every row, columns of the announced ranges, epoch of the names, names from `known` on,
-// threads, contexts, how many rows closed). `known`: how many names of `epoch` the caller has already.
+// threads, contexts, how many rows closed, by how much the wall clock jumped). `known`: how many names of `epoch` the caller has.
 PyObject* run_drain(PyObject*, PyObject* args) {
   int close_open, open_ranges;
   unsigned long long epoch, known;
@@ -354,9 +363,9 @@ PyObject* run_drain(PyObject*, PyObject* args) {
   }
   Py_END_ALLOW_THREADS;
   if (out_of_memory) return PyErr_NoMemory();
-  return Py_BuildValue("(NNKNNNn)", column_dict(rows), column_dict(opened), epoch, to_list(new_names, text_object),
+  return Py_BuildValue("(NNKNNNnL)", column_dict(rows), column_dict(opened), epoch, to_list(new_names, text_object),
                        to_list(drained.threads, thread_tuple), to_list(drained.contexts, context_tuple),
-                       static_cast<Py_ssize_t>(drained.closed));
+                       static_cast<Py_ssize_t>(drained.closed), static_cast<long long>(drained.clock_jump_ns));
 }
 
 PyObject* counters(PyObject*, PyObject*) {

@@ -119,7 +119,9 @@ class NativeRecorder:
         from otel_recfn.recording.native_columns import OpenedColumns, columns
 
         known_epoch, known = self._epoch, len(self._names)
-        rows, opened, epoch, new_names, threads, contexts, closed = _native.drain(close_open, open_ranges, known_epoch, known)
+        rows, opened, epoch, new_names, threads, contexts, closed, jump_ns = _native.drain(
+            close_open, open_ranges, known_epoch, known
+        )
         self._take_names(epoch, known if epoch == known_epoch else 0, new_names)
         return Batch(
             **columns(rows),
@@ -128,6 +130,7 @@ class NativeRecorder:
             contexts=[SpanContextRef(high << 64 | low, span_id, flags) for high, low, span_id, flags in contexts],
             opened=OpenedColumns(opened, self._names),
             closed=closed,
+            clock_jump_ns=jump_ns,
         )
 
     def counters(self) -> RecorderCounters:

@@ -34,6 +34,9 @@ class PythonRange:
     generation: int
     """In which it may be a parent by its position on the stack; NEVER for asynchronous ranges."""
     start_ns: int
+    """Monotonic, as ``end_ns``."""
+    offset_ns: int = 0
+    """What makes them Unix time."""
     profiler: int = 0
     details: Details = NO_DETAILS
     end_ns: int = 0
@@ -63,7 +66,7 @@ class BatchBuilder:
                 event_id=opened.event_id,
                 name=clean_text(opened.name, MAX_NAME_BYTES),
                 source=opened.source,
-                start_ns=opened.start_ns,
+                start_ns=opened.start_ns + opened.offset_ns,
                 thread=self._thread(opened.log),
                 context=self._context(opened.context),
             )
@@ -78,8 +81,8 @@ class BatchBuilder:
             "name": self._text(closed.name, MAX_NAME_BYTES),
             "scope": closed.scope,
             "source": closed.source,
-            "start_ns": closed.start_ns,
-            "end_ns": closed.end_ns,
+            "start_ns": closed.start_ns + closed.offset_ns,
+            "end_ns": closed.end_ns + closed.offset_ns,
             "thread": self._thread(closed.log),
             "end_thread": self._thread(closed.end_log or closed.log),
             "sequence_nr": details.sequence_nr,
@@ -103,7 +106,7 @@ class BatchBuilder:
         }
         self._rows.append(tuple(values[column] for column in COLUMN_TYPES))
 
-    def seal(self, closed: int) -> Batch:
+    def seal(self, closed: int, clock_jump_ns: int) -> Batch:
         """The batch, of which that many rows closed. The builder is used up."""
         columns = zip(*self._rows, strict=True) if self._rows else ((),) * len(COLUMN_TYPES)
         arrays: dict[str, Any] = {
@@ -116,6 +119,7 @@ class BatchBuilder:
             contexts=tuple(self._contexts),
             opened=tuple(self._opened),
             closed=closed,
+            clock_jump_ns=clock_jump_ns,
         )
 
     def __len__(self) -> int:

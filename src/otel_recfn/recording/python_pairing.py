@@ -15,13 +15,14 @@ from __future__ import annotations
 from dataclasses import replace
 from operator import itemgetter
 
-from otel_recfn.model.clock import ClockMapping, Ticks
+from otel_recfn.model.clock import ClockMapping, Ticks, TreeOffsets
 from otel_recfn.model.events import EventFlag, EventKind
 from otel_recfn.recording.protocol import ContextReading
 from otel_recfn.recording.python_batch import BatchBuilder, PythonRange
 from otel_recfn.recording.python_log import NEVER, NO_DETAILS, BeginFields, Record, ThreadLog
 
 ASYNC, ERROR, PARTIAL = int(EventFlag.ASYNC), int(EventFlag.ERROR), int(EventFlag.PARTIAL)
+CLOCK_JUMPED = int(EventFlag.CLOCK_JUMPED)
 
 
 class ThreadReplay:
@@ -29,12 +30,21 @@ class ThreadReplay:
 
     def __init__(self) -> None:
         self.stack: list[PythonRange] = []
+        self.offsets = TreeOffsets()
         self._last_ns = 0
 
     def at(self, ns: int) -> int:
         """``ns``, but never before an earlier event of the thread: what nested in ticks nests in nanoseconds."""
         self._last_ns = max(self._last_ns, ns)
         return self._last_ns
+
+    def place(self, item: PythonRange, clock: ClockMapping) -> None:
+        """Choose the offset of a range that begins."""
+        inside_parent = next((open_range for open_range in reversed(self.stack) if open_range.event_id == item.parent), None)
+        around = inside_parent or (self.stack[-1] if self.stack else None)
+        around_ns = around.offset_ns if around is not None else None
+        item.offset_ns = self.offsets.choose(around_ns, inside_parent is not None, clock.offset_ns, item.start_ns)
+        self.offsets.passed(item.start_ns + item.offset_ns)
 
 
 class Pairing:
@@ -48,11 +58,16 @@ class Pairing:
         """Everything that was recorded since the last drain; the records of a thread stand in the order of their making."""
         records.sort(key=itemgetter(0))
         for ticks, log, event_id, what, error in records:
-            ns = clock.to_unix_ns(Ticks(ticks))
+            ns = clock.monotonic_ns(Ticks(ticks))
             if not isinstance(what, int):
-                self._begin(self._thread(log).at(ns), log, event_id, BeginFields._make(what), builder)
+                self._begin(self._thread(log).at(ns), log, event_id, BeginFields._make(what), clock, builder)
             elif event_id in self._open:
                 self._end(ns, log, self._open[event_id], what, error, builder)
+
+    def note_jump(self) -> None:
+        """The wall clock jumped: what is open now goes on by the clock that it began with."""
+        for item in self._open.values():
+            item.flags |= CLOCK_JUMPED
 
     def close_open(self, now_ns: int, builder: BatchBuilder) -> list[PythonRange]:
         """Seal every open range as partial, the innermost of each thread first. Returns them."""
@@ -80,7 +95,9 @@ class Pairing:
     def _thread(self, log: ThreadLog) -> ThreadReplay:
         return self._threads.setdefault(log, ThreadReplay())
 
-    def _begin(self, start_ns: int, log: ThreadLog, event_id: int, what: BeginFields, builder: BatchBuilder) -> None:
+    def _begin(
+        self, start_ns: int, log: ThreadLog, event_id: int, what: BeginFields, clock: ClockMapping, builder: BatchBuilder
+    ) -> None:
         parent, root, context = self._enclosure(log, event_id, what)
         item = PythonRange(
             log=log,
@@ -98,6 +115,7 @@ class Pairing:
             profiler=what.profiler,
             details=what.details or NO_DETAILS,
         )
+        self._thread(log).place(item, clock)
         if item.details.kind != EventKind.RANGE:
             builder.add(replace(item, end_ns=start_ns, end_log=log))
             return
@@ -133,6 +151,7 @@ class Pairing:
 
     def _close(self, item: PythonRange, ender: ThreadLog, end_ns: int, error: str, builder: BatchBuilder) -> None:
         item.end_ns, item.end_log, item.error = end_ns, ender, error
+        self._thread(item.log).offsets.passed(end_ns + item.offset_ns)
         self._thread(item.log).stack.remove(item)
         del self._open[item.event_id]
         builder.add(item)

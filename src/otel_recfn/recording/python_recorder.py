@@ -17,7 +17,7 @@ from collections.abc import Callable
 from time import perf_counter_ns, time_ns
 from typing import TYPE_CHECKING
 
-from otel_recfn.model.clock import ClockMapping, Ticks, UnixNanoseconds
+from otel_recfn.model.clock import ClockMapping, Reading, Ticks
 from otel_recfn.model.events import ORDINAL_BITS, EventFlag, EventKind, EventSource, Extra
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.recording.protocol import ContextReading, RangeObserver, RecorderCounters
@@ -63,7 +63,7 @@ class PythonRecorder:
         """See Recorder.start."""
         if not self._recording:
             self._generation += 1  # ranges of an earlier recording are nobody's parents
-            self._anchor()
+            self._clock.begin(_read_clocks())
         self._capacity = max(1, buffer_bytes // BYTES_PER_RANGE)
         self._extras, self._with_stack = extras, bool(extras & Extra.STACK)
         self._scopes, self._recording = scopes, True
@@ -247,7 +247,7 @@ class PythonRecorder:
         self._remote_ends: deque[Record] = deque()
         self._of_dead_threads = NOTHING
         self._pairing: Pairing | None = None
-        self._clock = ClockMapping(*_read_clocks())
+        self._clock = ClockMapping(_read_clocks())
 
     def after_fork_in_child(self) -> None:
         """Forget everything that the parent process recorded; the child records its own, its one thread as it was set."""
@@ -264,12 +264,14 @@ class PythonRecorder:
         from otel_recfn.recording.python_batch import BatchBuilder
         from otel_recfn.recording.python_pairing import Pairing
 
-        self._anchor()
+        jump_ns = self._clock.anchor(_read_clocks())
         pairing = self._pairing = self._pairing or Pairing()
+        if jump_ns:
+            pairing.note_jump()
         builder = BatchBuilder(self._node_id)
         logs, dead = self._look_at_threads()
         pairing.replay(self._take_records(logs), self._clock, builder)
-        now = self._clock.to_unix_ns(Ticks(perf_counter_ns()))
+        now = self._clock.monotonic_ns(Ticks(perf_counter_ns()))
         if close_open:
             for item in pairing.close_open(now, builder):
                 item.log.ended_elsewhere.append(item.event_id)
@@ -277,10 +279,7 @@ class PythonRecorder:
         if open_ranges:
             pairing.copy_open(now, builder)
         self._bury([log for log in dead if not pairing.has_open(log)], pairing)
-        return builder.seal(closed)
-
-    def _anchor(self) -> None:
-        self._clock.anchor(*_read_clocks())
+        return builder.seal(closed, jump_ns)
 
     def _look_at_threads(self) -> tuple[list[ThreadLog], list[ThreadLog]]:
         """All logs, and those whose threads are dead; names as they are now."""
@@ -330,15 +329,15 @@ def _thread_names() -> dict[int | None, str]:
     return {thread.ident: thread.name for thread in threading.enumerate()}
 
 
-def _read_clocks() -> tuple[Ticks, UnixNanoseconds]:
-    """Both clocks at one moment, as closely as the best of three tries."""
-    _, ticks, unix_ns = min(_read_clocks_once() for _ in range(3))
-    return Ticks(ticks), UnixNanoseconds(unix_ns)
+def _read_clocks() -> Reading:
+    """Both clocks at one moment, as closely as the best of three tries; ticks are the monotonic clock here."""
+    return min((_read_clocks_once() for _ in range(3)), key=lambda reading: reading.took_ns)
 
 
-def _read_clocks_once() -> tuple[int, int, int]:
+def _read_clocks_once() -> Reading:
     before, unix_ns, after = perf_counter_ns(), time_ns(), perf_counter_ns()
-    return after - before, (before + after) // 2, unix_ns
+    middle = (before + after) // 2
+    return Reading(middle, middle, unix_ns, after - before)
 
 
 def _call_in_forked_child(recorder: PythonRecorder) -> None:

@@ -285,11 +285,22 @@ class Session:
         except Exception:
             self._tell_failed_drain()
             return None
+        if batch.clock_jump_ns:
+            self._tell_clock_jump(batch.clock_jump_ns / 1e9)
         for capture in self._captures:
             view = capture.selection.view(batch, last=capture is leaving) if self._mixed else batch
             if len(view) or view.opened:
                 capture.write(view)
         return batch
+
+    def _tell_clock_jump(self, seconds: float) -> None:
+        """In the log, and as a mark among the ranges."""
+        log.warning(
+            "the wall clock jumped by %+.3f s (it was set, or the machine slept); durations are right and new ranges have the "
+            "new time, but ranges that are open now keep to the clock that they began with",
+            seconds,
+        )
+        self._recorder.mark(f"wall clock jumped by {seconds:+.3f} s")
 
     def _tell_failed_drain(self) -> None:
         """Once: after the first one every drain may fail."""

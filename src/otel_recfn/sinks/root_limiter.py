@@ -4,6 +4,8 @@ from __future__ import annotations
 
 FIRST_ROOTS = 100
 NS_PER_SECOND = 1_000_000_000
+CLOCK_WAS_SET_NS = 10 * NS_PER_SECOND
+"""No thread reports so much later than another: somebody set the wall clock back."""
 
 
 class RootLimiter:
@@ -32,6 +34,8 @@ class RootLimiter:
 
     def _refill(self, now_ns: int, rate: float) -> None:
         elapsed_ns = now_ns - self._at_ns
+        if elapsed_ns < -CLOCK_WAS_SET_NS:
+            self._at_ns = now_ns
         if elapsed_ns <= 0:  # threads report interleaved
             return
         refilled = self._tokens + rate * elapsed_ns / NS_PER_SECOND

@@ -36,13 +36,17 @@ class AppliedLimits:
         limits = self._limits
         return _bounded(attributes, limits.max_span_attributes, limits.max_span_attribute_length)
 
-    def events(self, name: str, attributes: Attributes, timestamp_ns: int) -> Sequence[Event]:
-        """One event, or what the limits leave of it."""
+    def events(self, named: Mapping[str, Attributes], timestamp_ns: int) -> Sequence[Event]:
+        """Events of these names, or what the limits leave of them."""
+        events = [Event(name, self._event_attributes(attributes), timestamp_ns) for name, attributes in named.items()]
+        most = self._limits.max_events
+        return BoundedList.from_seq(most, events) if most is not None and most < len(events) else events
+
+    def _event_attributes(self, attributes: Attributes) -> Attributes:
         limits = self._limits
-        if not self._event_attributes_unbound:
-            attributes = _bounded(attributes, limits.max_event_attributes, limits.max_attribute_length)
-        events = (Event(name, attributes, timestamp_ns),)
-        return BoundedList.from_seq(limits.max_events, events) if limits.max_events == 0 else events
+        if self._event_attributes_unbound:
+            return attributes
+        return _bounded(attributes, limits.max_event_attributes, limits.max_attribute_length)
 
     def links(self, link: Link) -> Sequence[Link]:
         """One link, or what the limits leave of it."""

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.trace import Link, SpanContext, SpanKind
 from opentelemetry.trace.status import Status, StatusCode
 
@@ -82,7 +82,7 @@ class SpanMapper:
                 parent=self._parent_context(parent, parent_id, top) if parent else top,
                 resource=resource,
                 attributes=attributes if limits.attributes_unbound else limits.span_attributes(attributes),
-                events=limits.events("exception", _exception(error), end_ns) if failed else (),
+                events=self._events(int(batch.flags[row]), error, end_ns) if not plain else (),
                 links=limits.links(Link(links[row])) if row in links else (),
                 kind=SpanKind.INTERNAL,
                 status=Status(StatusCode.ERROR, error) if failed else _UNSET,
@@ -170,6 +170,14 @@ class SpanMapper:
         if dtypes := batch.names[batch.dtypes[row]]:
             attributes["recfn.input_dtypes"] = self._list(dtypes)
 
+    def _events(self, flags: int, error: str, end_ns: int) -> Sequence[Event]:
+        named: dict[str, Mapping[str, AttributeValue]] = {}
+        if flags & EventFlag.ERROR:
+            named["exception"] = _exception(error)
+        if flags & EventFlag.CLOCK_JUMPED:
+            named["wall clock jumped"] = {}
+        return self._limits.events(named, end_ns) if named else ()
+
     def _list(self, text: str) -> tuple[str, ...]:
         """The elements of a JSON list, as texts."""
         elements = self._lists.get(text)
@@ -194,7 +202,7 @@ def _plain(batch: Batch, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Rows with nothing in the columns that are seldom filled."""
     texts = batch.module[rows] | batch.shapes[rows] | batch.dtypes[rows]
     numbers = (batch.node_id[rows] == -1) & (batch.debug_handle[rows] == -1)
-    seen_flags = np.uint32(EventFlag.ASYNC | EventFlag.PARTIAL | EventFlag.ERROR)
+    seen_flags = np.uint32(EventFlag.ASYNC | EventFlag.PARTIAL | EventFlag.ERROR | EventFlag.CLOCK_JUMPED)
     plain: NDArray[np.bool_] = numbers & ((texts | batch.flags[rows] & seen_flags) == 0)
     return plain
 

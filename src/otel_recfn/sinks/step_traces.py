@@ -8,7 +8,7 @@ A trace is decided when a top-level range begins, since its descendants' rows co
 * the top-level range before it was, or contained, an ``Optimizer.step#`` range (several optimizers in a row are one step);
 * it is a module call and the trace holds one already; a thread that trains calls modules many times per step (the model, the
   loss), so there it takes 64, as in an evaluation loop;
-* the trace holds 2000 spans; or nothing ran in the thread for more than a second.
+* the trace holds 2000 spans; nothing ran in the thread for more than a second; or the wall clock was set back behind its start.
 
 A begin at top level says that every synchronous range before it in its thread has ended, so the order of ``Batch.opened`` is
 all there is to know: what a batch's rows add (counts, ends, optimizers inside a range) is looked up by root beforehand.
@@ -149,10 +149,10 @@ class StepTraces:
         return finished
 
     def close_idle(self, now_ns: int) -> None:
-        """End the traces of threads in which nothing has run for a second before ``now_ns``."""
+        """End the traces of threads in which nothing ran in the second before ``now_ns``, or that a set clock left behind."""
         for thread in self._threads.values():
             trace = thread.current
-            if trace is not None and not trace.open and now_ns - trace.end_ns > IDLE_NS:
+            if trace is not None and not trace.open and abs(now_ns - trace.end_ns) > IDLE_NS:
                 self._end_trace(thread)
 
     def close_all(self) -> None:
@@ -231,7 +231,7 @@ class StepTraces:
     def _sweep(self, batch: Batch) -> None:
         """End idle traces as the events' time goes by: their threads may never begin anything again."""
         now_ns = int(batch.end_ns.max()) if len(batch) else 0
-        if now_ns - self._swept_ns > IDLE_NS:
+        if abs(now_ns - self._swept_ns) > IDLE_NS:  # also where the wall clock was set back
             self._swept_ns = now_ns
             self.close_idle(now_ns)
 
@@ -282,6 +282,8 @@ def _starts_new(thread: _Thread, trace: StepTrace, begin: _TopLevel) -> bool:
         return True
     calls = MAX_MODULE_CALLS_WHEN_TRAINING if thread.trains else 1
     if begin.source == EventSource.MODULE and not _is_step(begin) and trace.module_calls >= calls:
+        return True
+    if begin.start_ns < trace.start_ns:
         return True
     return trace.spans >= MAX_SPANS or (not trace.open and begin.start_ns - trace.end_ns > IDLE_NS)
 

@@ -1,0 +1,142 @@
+"""``native/clock.hpp`` converts as ``model/clock.py`` does: compiled here, and given the same readings."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from otel_recfn.model.clock import ClockMapping, Reading, Ticks, TreeOffsets
+
+NATIVE = Path(__file__).parents[2] / "src/otel_recfn/native"
+PROGRAM = """
+#include <iostream>
+#include "clock.hpp"
+
+int main() {
+  recfn::ClockMapping clock;
+  recfn::TreeOffsets offsets;
+  for (std::string what; std::cin >> what;) {
+    if (what == "choose") {
+      int64_t around, start_ns;
+      int has_around, inside_parent;
+      std::cin >> has_around >> around >> inside_parent >> start_ns;
+      const auto given = has_around ? std::optional(around) : std::nullopt;
+      const int64_t chosen = offsets.choose(given, inside_parent != 0, clock.offset_ns(), start_ns);
+      offsets.passed(start_ns + chosen);
+      std::cout << chosen << std::endl;
+      continue;
+    }
+    recfn::Reading now{};
+    double rate = 1;
+    std::cin >> now.ticks;
+    if (what != "convert") std::cin >> now.monotonic_ns >> now.unix_ns >> now.took_ns;
+    if (what == "start") std::cin >> rate, clock.start(now, rate), offsets = {};
+    if (what == "begin") clock.begin(now);
+    if (what == "anchor") std::cout << clock.anchor(now) << " " << clock.offset_ns() << std::endl;
+    if (what == "convert") std::cout << clock.monotonic_ns(now.ticks) << std::endl;
+  }
+}
+"""
+SECOND = 1_000_000_000
+MOST_TICKS = 1 << 52
+
+
+class NativeClock:
+    """Asks the compiled program."""
+
+    def __init__(self, program: Path) -> None:
+        self._process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def tell(self, *words: object) -> None:
+        assert self._process.stdin is not None
+        print(*words, file=self._process.stdin, flush=True)
+
+    def ask(self, *words: object) -> list[int]:
+        self.tell(*words)
+        assert self._process.stdout is not None
+        return [int(word) for word in self._process.stdout.readline().split()]
+
+    def stop(self) -> None:
+        self._process.communicate(timeout=10)
+
+
+@pytest.fixture(scope="module")
+def native(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NativeClock]:
+    compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        pytest.skip("there is no C++ compiler")
+    directory = tmp_path_factory.mktemp("clock")
+    (directory / "clock.cpp").write_text(PROGRAM)
+    command = [compiler, "-std=c++17", f"-I{NATIVE}", "clock.cpp", "-o", "clock"]
+    subprocess.run(command, cwd=directory, check=True, timeout=120)
+    clock = NativeClock(directory / "clock")
+    yield clock
+    clock.stop()
+
+
+readings = st.builds(
+    Reading,
+    ticks=st.integers(0, MOST_TICKS),
+    monotonic_ns=st.integers(0, MOST_TICKS),
+    unix_ns=st.integers(0, 1 << 61),
+    took_ns=st.one_of(st.integers(20, 200), st.integers(0, 10 * SECOND)),
+)
+later = st.tuples(st.integers(0, 20 * SECOND), st.integers(-SECOND, SECOND), st.integers(-3 * SECOND, 3 * SECOND))
+examples = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@examples
+@given(
+    first=readings,
+    rate=st.floats(0.1, 10),
+    steps=st.lists(st.tuples(st.sampled_from(["anchor", "anchor", "begin"]), st.one_of(later, readings)), max_size=20),
+    asked=st.lists(st.integers(0, MOST_TICKS), max_size=5),
+)
+def test_the_twins_agree(
+    native: NativeClock, first: Reading, rate: float, steps: list[tuple[str, object]], asked: list[int]
+) -> None:
+    clock, now = ClockMapping(first, rate), first
+    native.tell("start", *first, rate)
+    for what, step in steps:
+        if isinstance(step, Reading):
+            now = step
+        else:
+            elapsed, error, shift = step  # type: ignore[misc]
+            now = Reading(
+                now.ticks + round(elapsed / rate), now.monotonic_ns + elapsed + error // 1000, now.unix_ns + elapsed + shift, 70
+            )
+        if what == "begin":
+            clock.begin(now)
+            native.tell("begin", *now)
+        else:
+            assert [clock.anchor(now), clock.offset_ns] == native.ask("anchor", *now)
+        for ticks in (*asked, now.ticks, now.ticks + 1000, max(0, now.ticks - 12_345_678)):
+            assert [clock.monotonic_ns(Ticks(ticks))] == native.ask("convert", ticks)
+
+
+@examples
+@given(
+    first=readings,
+    begins=st.lists(
+        st.tuples(st.booleans(), st.integers(-2 * SECOND, 2 * SECOND), st.booleans(), st.integers(0, SECOND)), max_size=20
+    ),
+)
+def test_the_twins_choose_the_same_offsets(
+    native: NativeClock, first: Reading, begins: list[tuple[bool, int, bool, int]]
+) -> None:
+    clock, offsets, now = ClockMapping(first), TreeOffsets(), first.monotonic_ns
+    native.tell("start", *first, 1.0)
+    offsets.passed(now + offsets.choose(None, False, clock.offset_ns, now))
+    native.ask("choose", 0, 0, 0, now)
+    for has_around, shift, inside_parent, elapsed in begins:
+        now += elapsed
+        around = clock.offset_ns + shift
+        chosen = offsets.choose(around if has_around else None, inside_parent, clock.offset_ns, now)
+        offsets.passed(now + chosen)
+        assert [chosen] == native.ask("choose", int(has_around), around, int(inside_parent), now)

@@ -119,13 +119,18 @@ class Session:
 
     def _join(self, capture: Capture) -> None:
         with self._draining:
-            self._mixed = True
-            batch = self._drain()
+            batch = self._drain(before_join=True)
             if batch is not None:
-                capture.selection.begin_after(batch)
+                self._begin_views(capture, batch)
+            self._mixed = True
             self._captures.append(capture)
             self._record_union()
         self._close_given_up()
+
+    def _begin_views(self, capture: Capture, batch: Batch) -> None:
+        for other in self._captures if not self._mixed else ():
+            other.selection.go_on_after(batch)
+        capture.selection.begin_after(batch)
 
     def stop(self, capture: Capture, timeout_s: float) -> None:
         """End a capture: what was recorded goes to its sinks, within ``timeout_s`` seconds. Nothing if it isn't running."""
@@ -270,25 +275,25 @@ class Session:
                 pause = BUSY_DRAIN_SECONDS if batch is not None and len(batch) > BUSY_ROWS else DRAIN_SECONDS
                 self._exit_before_the_provider()
 
-    def _drain(self, *, close_open: bool = False, leaving: Capture | None = None) -> Batch | None:
+    def _drain(self, *, close_open: bool = False, leaving: Capture | None = None, before_join: bool = False) -> Batch | None:
         try:
             with self._draining:
-                return self._deliver(close_open, leaving)
+                return self._deliver(close_open, leaving, open_ranges=(self._mixed or before_join) and not close_open)
         finally:
             self._close_given_up()
 
-    def _deliver(self, close_open: bool, leaving: Capture | None) -> Batch | None:
+    def _deliver(self, close_open: bool, leaving: Capture | None, open_ranges: bool) -> Batch | None:
         if not self._captures:
             return None
         try:
-            batch = self._recorder.drain(close_open=close_open, open_ranges=self._mixed and not close_open)
+            batch = self._recorder.drain(close_open=close_open, open_ranges=open_ranges)
         except Exception:
             self._tell_failed_drain()
             return None
         if batch.clock_jump_ns:
             self._tell_clock_jump(batch.clock_jump_ns / 1e9)
         for capture in self._captures:
-            view = capture.selection.view(batch, last=capture is leaving) if self._mixed else batch
+            view = capture.selection.view(batch, last=capture is leaving) if self._mixed else _without_copies(batch)
             if len(view) or view.opened:
                 capture.write(view)
         return batch
@@ -348,6 +353,10 @@ class Session:
             capture.after_fork_in_child()
         self._start_thread()
         finish_in_multiprocessing_child(self)
+
+
+def _without_copies(batch: Batch) -> Batch:
+    return batch if batch.closed == len(batch) else batch.take(slice(batch.closed), opened=batch.opened)
 
 
 def _seconds_to(deadline: float) -> float:

@@ -4,8 +4,7 @@ The recorder records what any capture asked for. A capture sees the ranges that 
 extras it asked for; of its profiler run alone, if it has one. What it doesn't see is cut out of the tree: a range's parent
 becomes the nearest ancestor that the capture sees.
 
-A parent ends after its children, so a batch holds all that a row's ancestors can be: rows that closed with it, and copies of
-the ranges that are open still (``Batch.closed``). Only an asynchronous parent may have gone before; its name stays as it was.
+``transforms/ancestry.py`` finds it. Batches for views are drained together with copies of the ranges that are open.
 """
 
 from __future__ import annotations
@@ -20,9 +19,7 @@ from numpy.typing import NDArray
 from otel_recfn.model.batch import Batch, Opened
 from otel_recfn.model.events import EventKind, EventSource, Extra
 from otel_recfn.model.scope import ALL_SCOPES_MASK, NUM_SCOPES
-
-Mask = NDArray[np.bool_]
-Ids = NDArray[np.uint64]
+from otel_recfn.transforms.ancestry import Ancestry, Ids, Mask
 
 
 @dataclass(frozen=True)
@@ -59,10 +56,17 @@ class Selection:
         """Ranges that were open when the capture began."""
         self._announced: Ids = np.zeros(0, np.uint64)
         """Ranges that are open, and announced as top-level."""
+        self._ancestry = Ancestry()
 
     def begin_after(self, batch: Batch) -> None:
         """The capture begins now: ranges that are open in this batch are not its own."""
         self._earlier = batch.event_id[batch.closed :]
+
+    def go_on_after(self, batch: Batch) -> None:
+        """The capture was alone up to this batch, and got its rows and announcements as they are: views begin with the next."""
+        self._ancestry.was_alone()
+        copies = slice(batch.closed, None)
+        self._announced = batch.event_id[copies][batch.parent[copies] == 0]
 
     def view(self, batch: Batch, *, last: bool = False) -> Batch:
         """What the capture sees of a batch that was drained with its open ranges.
@@ -72,8 +76,7 @@ class Selection:
             last: the capture ends with it: copies of open ranges are rows of the view, as partial ones.
         """
         seen = self._seen(batch)
-        parent = _nearest_seen(batch, seen)
-        root = _roots(batch.event_id, parent)
+        parent, root = self._ancestry.around(batch, seen)
         opened = self._announce(batch, seen & (parent == 0) & (batch.kind == EventKind.RANGE))
         rows = seen.copy()
         if not last:
@@ -105,31 +108,6 @@ class Selection:
         unwanted = {Extra.SHAPES: ("shapes", "dtypes"), Extra.FLOPS: ("flops",), Extra.STACK: ("stack",)}
         names = [name for extra, columns in unwanted.items() if not self._selected.extras & extra for name in columns]
         return {name: np.zeros(int(rows.sum()), getattr(batch, name).dtype) for name in names}
-
-
-def _nearest_seen(batch: Batch, seen: Mask) -> Ids:
-    """Each row's parent, or the nearest ancestor that is seen where the parent isn't."""
-    hidden = np.flatnonzero(~seen)
-    order = hidden[np.argsort(batch.event_id[hidden])]
-    return _followed(batch.parent.copy(), batch.event_id[order], batch.parent[order])
-
-
-def _roots(event_id: Ids, parent: Ids) -> Ids:
-    """Each row's outermost ancestor, itself where it has no parent."""
-    nested = np.flatnonzero(parent != 0)
-    order = nested[np.argsort(event_id[nested])]
-    return _followed(np.where(parent == 0, event_id, parent), event_id[order], parent[order])
-
-
-def _followed(ids: Ids, known: Ids, leads_to: Ids) -> Ids:
-    """Every id replaced by what it leads to, as long as it is among the known ones (sorted)."""
-    rows = np.arange(len(ids)) if len(known) else np.zeros(0, np.int64)
-    while len(rows):
-        place = np.minimum(np.searchsorted(known, ids[rows]), len(known) - 1)
-        found = known[place] == ids[rows]
-        rows, place = rows[found], place[found]
-        ids[rows] = leads_to[place]
-    return ids
 
 
 class _OpenedRows(Sequence[Opened]):

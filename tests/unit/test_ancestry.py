@@ -1,0 +1,195 @@
+"""Views are forests, whatever range is whose parent, and whenever captures begin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
+from otel_recfn.model.batch import Batch
+from otel_recfn.model.events import EventFlag, make_event_id
+from otel_recfn.model.scope import RecordScope
+from otel_recfn.transforms import ancestry
+from otel_recfn.transforms.ancestry import Ancestry
+from otel_recfn.transforms.selection import Selected, Selection
+
+SCOPES = (RecordScope.FUNCTION, RecordScope.BACKWARD_FUNCTION, RecordScope.USER_SCOPE)
+THREADS = (MAIN_THREAD, WORKER_THREAD)
+
+
+@dataclass
+class View:
+    """A capture, and what it was given."""
+
+    mask: int
+    began: int
+    """How many ranges had begun before it."""
+    selection: Selection
+    batches: list[Batch] = field(default_factory=list)
+
+    def parents(self) -> dict[int, int]:
+        return {event.event_id: event.parent for batch in self.batches for event in batch.events()}
+
+
+class Recording:
+    """Ranges whose parent is any earlier one, drained as a session does it for several captures."""
+
+    def __init__(self, mask: int) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.open: list[dict[str, Any]] = []
+        self.closed: list[dict[str, Any]] = []
+        self.untold: list[dict[str, Any]] = []
+        self.views = [View(mask, 0, Selection(Selected(scopes=mask)))]
+
+    def begin(self, scope: int, thread: int, parent: int) -> None:
+        wanted = 0
+        for view in self.views:
+            wanted |= view.mask
+        if not wanted >> SCOPES[scope] & 1:
+            return
+        around = self.rows[parent % len(self.rows)] if self.rows and parent else None
+        event_id = make_event_id(THREADS[thread].number, len(self.rows) + 1)
+        parent_id, root = (around["event_id"], around["root"]) if around else (0, event_id)
+        row = {"event_id": event_id, "scope": SCOPES[scope], "thread": THREADS[thread], "parent": parent_id, "root": root}
+        self.rows.append({**row, "start_ns": BASE_NS + len(self.rows)})
+        self.open.append(self.rows[-1])
+        if not parent_id:
+            self.untold.append({"event_id": event_id, "thread": THREADS[thread], "start_ns": BASE_NS + len(self.rows)})
+
+    def end(self, which: int) -> None:
+        if self.open:
+            self.closed.append(self.open.pop(which % len(self.open)))
+
+    def drain(self) -> None:
+        batch = self._drain()
+        for view in self.views:
+            alone = len(self.views) == 1
+            view.batches.append(_without_copies(batch) if alone else view.selection.view(batch))
+
+    def join(self, mask: int) -> None:
+        batch = self._drain()
+        for view in self.views:
+            if len(self.views) == 1:
+                view.batches.append(_without_copies(batch))
+                view.selection.go_on_after(batch)
+            else:
+                view.batches.append(view.selection.view(batch))
+        self.views.append(View(mask, len(self.rows), Selection(Selected(scopes=mask))))
+        self.views[-1].selection.begin_after(batch)
+
+    def finish(self) -> None:
+        while self.open:
+            self.end(-1)
+        self.drain()
+
+    def _drain(self) -> Batch:
+        copies = [{**row, "flags": EventFlag.PARTIAL} for row in reversed(self.open)]
+        batch = make_batch([*self.closed, *copies], self.untold)
+        closed, self.closed, self.untold = len(self.closed), [], []
+        return replace(batch, closed=closed)
+
+    def expected(self, view: View) -> dict[int, int]:
+        number = {row["event_id"]: index for index, row in enumerate(self.rows)}
+
+        def seen(event_id: int) -> bool:
+            return number[event_id] >= view.began and bool(view.mask >> self.rows[number[event_id]]["scope"] & 1)
+
+        def nearest(event_id: int) -> int:
+            return event_id if not event_id or seen(event_id) else nearest(self.rows[number[event_id]]["parent"])
+
+        return {row["event_id"]: nearest(row["parent"]) for row in self.rows if seen(row["event_id"])}
+
+
+def _without_copies(batch: Batch) -> Batch:
+    return batch.take(slice(batch.closed), opened=batch.opened)
+
+
+def check_forest(view: View) -> None:
+    roots: dict[int, int] = {}
+    told: list[int] = []
+    parents = view.parents()
+    for batch in view.batches:
+        told += [each.event_id for each in batch.opened]
+        for event in batch.events():
+            roots[event.event_id] = event.root
+            assert event.root in told, "a row came before its root was announced"
+    assert sum(len(batch) for batch in view.batches) == len(parents), "a range came twice"
+    assert len(told) == len(set(told)), "a range was announced twice"
+    assert set(told) == {event_id for event_id, parent in parents.items() if not parent}
+    for event_id, parent in parents.items():
+        assert not parent or parent in parents, "an orphan"
+        assert roots[event_id] == (roots[parent] if parent else event_id)
+
+
+masks = st.sampled_from(
+    [sum(1 << scope for scope in chosen) for chosen in (SCOPES, SCOPES[:1], SCOPES[:2], SCOPES[1:], SCOPES[2:])]
+)
+steps = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("begin"), st.integers(0, 2), st.integers(0, 1), st.one_of(st.just(0), st.just(-1), st.integers(1, 60))
+        ),
+        st.tuples(st.just("begin"), st.integers(0, 2), st.integers(0, 1), st.just(-1)),
+        st.tuples(st.just("end"), st.integers(-1, 60)),
+        st.tuples(st.just("drain")),
+        st.tuples(st.just("join"), masks),
+    ),
+    max_size=80,
+)
+
+
+def record(mask: int, taken: list[tuple[Any, ...]]) -> Recording:
+    recording = Recording(mask)
+    for name, *arguments in taken:
+        getattr(recording, name)(*arguments)
+    recording.finish()
+    return recording
+
+
+@given(masks, steps)
+def test_a_view_has_the_nearest_seen_ancestor_of_each_range(mask: int, taken: list[tuple[Any, ...]]) -> None:
+    recording = record(mask, taken)
+    for view in recording.views:
+        assert view.parents() == recording.expected(view)
+        check_forest(view)
+
+
+@pytest.fixture
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three ranges that ended are remembered."""
+    monkeypatch.setattr(ancestry, "SMALL_CHUNK", 1)
+    monkeypatch.setattr(Ancestry.__init__, "__defaults__", (3,))
+
+
+FORGET = [("drain",), *[("begin", 0, 1, 0), ("end", -1), ("drain",)] * 6]
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_a_range_below_a_hidden_one_that_was_forgotten_is_top_level() -> None:
+    hidden, child = ("begin", 2, 0, 0), ("begin", 0, 0, 7)
+    recording = record(1 << SCOPES[0], [("join", 1 << SCOPES[2]), hidden, ("end", -1), *FORGET, child])
+    assert recording.rows[-1]["parent"] == recording.rows[0]["event_id"]
+    assert recording.views[0].parents()[recording.rows[-1]["event_id"]] == 0
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_an_open_range_keeps_its_parent_however_long_that_has_ended() -> None:
+    recording = record(0, [("join", 1 << SCOPES[0]), ("begin", 0, 0, 0), ("begin", 0, 0, -1), ("end", 0), *FORGET])
+    outer, inner = (row["event_id"] for row in recording.rows[:2])
+    assert recording.views[1].parents()[inner] == outer
+    check_forest(recording.views[1])
+
+
+@given(masks, steps)
+def test_a_view_is_a_forest_also_where_ranges_were_forgotten(mask: int, taken: list[tuple[Any, ...]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ancestry, "SMALL_CHUNK", 1)
+        patch.setattr(Ancestry.__init__, "__defaults__", (3,))
+        recording = record(mask, taken)
+    for view in recording.views:
+        assert view.parents().keys() == recording.expected(view).keys()
+        check_forest(view)

@@ -191,6 +191,8 @@ class Batch:
     """How many rows are not copies of open ranges; -1, the default, says all and becomes that number."""
     clock_jump_ns: int = 0
     """By how much the wall clock was set, where that was over a second; what begins from here on goes by it as it is now."""
+    complete: bool = True
+    """False where memory was short: the next drain has more of what closed."""
 
     def __post_init__(self) -> None:
         if self.closed < 0:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <new>
 #include <tuple>
 #include <utility>
 
@@ -12,6 +13,7 @@ constexpr size_t kMaxPendingRemote = 65'536;
 constexpr int kRemoteEndPatience = 3;  // drains to wait for the begin of a remote end
 constexpr uint64_t kReleaseEveryWords = 16'384;
 constexpr size_t kCompactContextsAbove = 256;
+constexpr size_t kMaxWaitingRows = 65'536;  // of drains that nobody could take for want of memory; rings are not read beyond
 
 uint32_t kind_of(uint64_t head) { return head & 15; }
 uint32_t flags_of(uint64_t head) { return head >> 8 & 255; }
@@ -46,30 +48,36 @@ Drain& drain() {
   return *instance;
 }
 
-Drained Drain::run(bool close_open, bool open_ranges) {
-  Globals& shared = globals();
-  if (!clock_started_) begin_recording();
-  out_ = Drained{};
-  note_jump(clock_.anchor(read_clocks(shared.use_cycle_counter)));
-  if (names_.too_large()) compact_names();
-  const std::vector<ThreadBuffer*> buffers = registry().snapshot();
-  for (ThreadBuffer* buffer : buffers) thread_of(buffer);
-  for (uint32_t index = 0; index < threads_.size(); ++index) {
-    const ThreadBuffer& buffer = *threads_[index].buffer;
-    threads_[index].index = index;
-    out_.threads.push_back({buffer.number, buffer.thread_id.load(), buffer.native_id, buffer.ident});
+// Does the work, unless memory runs out in it: then it is left as it is for the next drain.
+template <typename Work>
+bool done(Work work) {
+  try {
+    work();
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
   }
-  collect_remote_ends();
-  for (Thread& thread : threads_) read_thread(thread);
-  tell_closed_elsewhere();
-  if (close_open) close_all_open(clock_.monotonic_ns(read_ticks(shared.use_cycle_counter)));
+}
+
+const Drained& Drain::run(bool close_open, bool open_ranges) {
+  Globals& shared = globals();
+  ++runs_;
+  if (!clock_started_) begin_recording();
+  note_jump(clock_.anchor(read_clocks(shared.use_cycle_counter)));
+  out_.rows.resize(out_.closed);  // without the copies of a run that was not taken
+  short_of_memory_ = false;
+  if (out_.rows.size() < kMaxWaitingRows) {
+    read(close_open);
+  } else {
+    short_of_memory_ = true;
+  }
   out_.closed = out_.rows.size();
-  if (open_ranges) copy_open(clock_.monotonic_ns(read_ticks(shared.use_cycle_counter)));
+  out_.complete = !short_of_memory_;
   out_.node_id = current_node_id();
   out_.contexts = contexts_;
-  compact_contexts();
-  retire_ended();
-  return std::move(out_);
+  if (open_ranges) copy_open(clock_.monotonic_ns(read_ticks(shared.use_cycle_counter)));
+  if (short_of_memory_ && out_.rows.empty() && out_.opened.empty()) throw std::bad_alloc();
+  return out_;
 }
 
 void Drain::begin_recording() {
@@ -79,39 +87,108 @@ void Drain::begin_recording() {
 }
 
 void Drain::note_jump(int64_t jump_ns) {
-  out_.clock_jump_ns = jump_ns;
+  out_.clock_jump_ns += jump_ns;
   if (jump_ns == 0) return;
   for (Thread& thread : threads_) {
     for (OpenRange& open : thread.open) open.row.flags |= kClockJumped;
   }
 }
 
-Drain::Thread& Drain::thread_of(ThreadBuffer* buffer) {
+void Drain::read(bool close_open) {
+  const auto attempt = [this](auto work) { short_of_memory_ |= !done(work); };
+  if (out_.rows.empty() && out_.opened.empty() && names_.too_large()) attempt([this] { compact_names(); });
+  attempt([this] { meet_new_threads(); });
+  attempt([this] { list_threads(); });
+  attempt([this] { collect_remote_ends(); });
   for (Thread& thread : threads_) {
-    if (thread.buffer == buffer) return thread;
+    if (thread.listed) attempt([&] { read_thread(thread); });
   }
-  Thread& added = threads_.emplace_back();
-  added.buffer = buffer;
-  added.pending = no_row();
-  added.dictionary.assign(kNameSlots, 0);
-  return added;
+  tell_closed_elsewhere();
+  if (short_of_memory_) return;
+  age_remote_ends();
+  if (close_open) attempt([this] { close_all_open(clock_.monotonic_ns(read_ticks(globals().use_cycle_counter))); });
+  retire_ended();
 }
 
-uint32_t Drain::thread_index(uint64_t number, uint32_t otherwise) const {
-  for (const Thread& thread : threads_) {
-    if (thread.buffer->number == number) return thread.index;
+bool Drain::taken(uint64_t run, size_t rows) {
+  if (run != runs_) return false;
+  out_.rows.resize(out_.closed);
+  out_.rows.erase(out_.rows.begin(), out_.rows.begin() + static_cast<std::ptrdiff_t>(std::min(rows, out_.rows.size())));
+  out_.closed = out_.rows.size();
+  out_.opened.clear();
+  if (out_.rows.empty()) forget_taken();
+  return true;
+}
+
+void Drain::forget_taken() {
+  out_ = Drained{};
+  for (Thread& thread : threads_) thread.listed = false;
+  done([this] { compact_contexts(); });
+}
+
+void Drain::discard() {
+  for (bool complete = false; !complete;) {
+    done([&] { complete = run(true, false).complete; });
+    if (!complete && out_.rows.empty()) break;
+    discarded_.fetch_add(out_.closed, std::memory_order_relaxed);
+    out_.rows.clear(), out_.opened.clear(), out_.closed = 0;
+    forget_taken();
+  }
+}
+
+void Drain::meet_new_threads() {
+  for (ThreadBuffer* buffer : registry().snapshot()) {
+    if (buffer->met) continue;
+    Thread added{};
+    added.buffer = buffer;
+    added.pending = no_row();
+    added.dictionary.assign(kNameSlots, 0);
+    threads_.push_back(std::move(added));
+    buffer->met = true;
+  }
+}
+
+// Those that a row of this drain may name: thousands of others may have nothing to say.
+void Drain::list_threads() {
+  for (Thread& thread : threads_) {
+    const ThreadBuffer& buffer = *thread.buffer;
+    const bool wrote = buffer.published.load(std::memory_order_acquire) != buffer.consumed.load(std::memory_order_relaxed);
+    if (wrote || thread.listed || !thread.open.empty()) list(thread);
+  }
+}
+
+void Drain::list(Thread& thread) {
+  const ThreadBuffer& buffer = *thread.buffer;
+  const ThreadRow row{buffer.number, buffer.thread_id.load(), buffer.native_id, buffer.ident};
+  if (thread.listed) {
+    out_.threads[thread.index] = row;
+    return;
+  }
+  out_.threads.push_back(row);
+  thread.index = static_cast<uint32_t>(out_.threads.size() - 1);
+  thread.listed = true;
+}
+
+uint32_t Drain::thread_index(uint64_t number, uint32_t otherwise) {
+  for (Thread& thread : threads_) {
+    if (thread.buffer->number != number) continue;
+    list(thread);
+    return thread.index;
   }
   return otherwise;
 }
 
-void Drain::collect_remote_ends() {
+void Drain::age_remote_ends() {
   for (auto at = remote_.begin(); at != remote_.end();) {
     at = --at->second.drains_left < 0 ? remote_.erase(at) : std::next(at);
   }
-  RemoteEnd end;
-  while (globals().remote_ends.pop(end)) {
-    if (remote_.size() < kMaxPendingRemote) remote_.try_emplace(end.key, PendingRemote{end, kRemoteEndPatience});  // the first counts
-    if (untold_.size() < kMaxPendingRemote) untold_.push_back(end);
+}
+
+void Drain::collect_remote_ends() {
+  while (const RemoteEnd* end = globals().remote_ends.front()) {
+    if (remote_.size() < kMaxPendingRemote) remote_.try_emplace(end->key, PendingRemote{*end, kRemoteEndPatience});  // the first counts
+    if (untold_.size() < kMaxPendingRemote) untold_.push_back(*end);
+    globals().remote_ends.pop();
   }
 }
 
@@ -119,11 +196,16 @@ void Drain::read_thread(Thread& thread) {
   ThreadBuffer& buffer = *thread.buffer;
   const uint64_t end = buffer.published.load(std::memory_order_acquire);
   uint64_t at = buffer.consumed.load(std::memory_order_relaxed);
-  for (uint64_t released = at; at < end;) {
-    at = read_record(thread, at);
-    if (at - released < kReleaseEveryWords) continue;
+  try {
+    for (uint64_t released = at; at < end;) {
+      at = read_record(thread, at);
+      if (at - released < kReleaseEveryWords) continue;
+      buffer.consumed.store(at, std::memory_order_release);
+      released = at;
+    }
+  } catch (const std::bad_alloc&) {
     buffer.consumed.store(at, std::memory_order_release);
-    released = at;
+    throw;
   }
   buffer.consumed.store(at, std::memory_order_release);
   if (!remote_.empty()) close_remotely_ended(thread, UINT64_MAX);
@@ -192,11 +274,11 @@ std::string Drain::read_text(const Thread& thread, uint64_t at, uint32_t bytes) 
 void Drain::read_context(Thread& thread, uint64_t at) {
   uint64_t words[5];
   for (uint64_t index = 0; index < 5; ++index) words[index] = thread.buffer->words[(at + index) & (thread.buffer->capacity - 1)];
-  thread.enclosing = words[4];
   Context context{words[0], words[1], words[2], words[3], 0};
-  if (contexts_[thread.context] == context) return;
-  thread.context = context == Context{} ? 0 : static_cast<uint32_t>(contexts_.size());
-  if (thread.context != 0) contexts_.push_back(context);
+  const bool known = contexts_[thread.context] == context;
+  if (!known && !(context == Context{})) contexts_.push_back(context);
+  if (!known) thread.context = context == Context{} ? 0 : static_cast<uint32_t>(contexts_.size() - 1);
+  thread.enclosing = words[4];
 }
 
 void Drain::read_shapes(Thread& thread, uint64_t at, uint32_t count) {
@@ -211,11 +293,17 @@ void Drain::read_text_record(Thread& thread, uint64_t head, uint64_t at) {
   *kinds[head >> 4 & 3] = names_.intern(read_text(thread, at + 1, payload_of(head)));
 }
 
-// What every begin and point has in common; counts it.
+// Room for one more, so that the next push_back cannot fail.
+template <typename Item>
+void make_room(std::vector<Item>& items) {
+  if (items.size() == items.capacity()) items.reserve(std::max<size_t>(16, 2 * items.size()));
+}
+
+// What every begin and point has in common. It is the thread's next one only when begun() says so: until then memory may run out.
 Drain::OpenRange Drain::next_range(Thread& thread, uint64_t head, uint64_t ticks) {
   if (!remote_.empty()) close_remotely_ended(thread, ticks);
-  OpenRange range{thread.pending, ++thread.ordinal, 0};
-  thread.pending = no_row();
+  make_room(thread.open), make_room(out_.opened), make_room(out_.rows);
+  OpenRange range{thread.pending, thread.ordinal + 1, 0};
   Row& row = range.row;
   row.error = 0;
   row.event_id = make_event_id(thread.buffer->number, range.ordinal);
@@ -227,6 +315,11 @@ Drain::OpenRange Drain::next_range(Thread& thread, uint64_t head, uint64_t ticks
   row.handle = range.key = row.event_id;
   row.profiler = thread.profiler;
   return range;
+}
+
+void Drain::begun(Thread& thread) {
+  ++thread.ordinal;
+  thread.pending = no_row();
 }
 
 void Drain::read_begin(Thread& thread, uint64_t head, uint64_t at) {
@@ -241,6 +334,7 @@ void Drain::read_begin(Thread& thread, uint64_t head, uint64_t at) {
   }
   place(thread, range, (flags_of(head) & kBaseBegin) != 0);
   thread.open.push_back(range);
+  begun(thread);
 }
 
 void Drain::read_point(Thread& thread, uint64_t head, uint64_t at) {
@@ -257,6 +351,7 @@ void Drain::read_point(Thread& thread, uint64_t head, uint64_t at) {
   row.end_ns = row.start_ns;
   row.thread = row.end_thread = thread.index;
   emit(row);
+  begun(thread);
 }
 
 void Drain::emit(Row row) {
@@ -298,25 +393,27 @@ int64_t Drain::offset_of(const Thread& thread, const Row& row) const {
 void Drain::read_end(Thread& thread, uint64_t head, uint64_t ticks) {
   if (!remote_.empty()) close_remotely_ended(thread, ticks);
   const uint64_t ordinal = head >> 24;
-  const uint32_t error = std::exchange(thread.pending.error, 0);
   for (size_t index = thread.open.size(); index-- > 0;) {
     if (thread.open[index].ordinal != ordinal) continue;
     const uint32_t out_of_order = index + 1 != thread.open.size() ? uint32_t{kAsync} : 0u;
-    seal(thread, index, clock_.monotonic_ns(ticks), (flags_of(head) & kEventFlags) | out_of_order, error, thread.index);
-    return;
+    seal(thread, index, clock_.monotonic_ns(ticks), (flags_of(head) & kEventFlags) | out_of_order, thread.pending.error,
+         thread.index);
+    break;
   }
+  thread.pending.error = 0;
 }
 
 void Drain::seal(Thread& thread, size_t index, int64_t end_ns, uint32_t flags, uint32_t error, uint32_t end_thread) {
-  Row& row = thread.open[index].row;
-  if ((row.flags & kAsync) != 0) async_open_.erase(row.event_id);
+  Row row = thread.open[index].row;
+  const bool async = (row.flags & kAsync) != 0;
   row.flags |= flags | (error != 0 ? uint32_t{kError} : 0u);
   row.error = error;
   row.end_ns = std::max(end_ns, row.start_ns);
   row.thread = thread.index;
   row.end_thread = end_thread;
   thread.offsets.passed(row.end_ns + row.offset_ns);
-  emit(row);
+  emit(row);  // the one thing here that may fail
+  if (async) async_open_.erase(row.event_id);
   thread.open.erase(thread.open.begin() + static_cast<std::ptrdiff_t>(index));
 }
 
@@ -356,7 +453,8 @@ void Drain::close_all_open(int64_t now_ns) {
 
 // As if they ended now, innermost first; they stay open.
 void Drain::copy_open(int64_t now_ns) {
-  for (const Thread& thread : threads_) {
+  for (Thread& thread : threads_) {
+    if (!thread.open.empty()) list(thread);
     std::for_each(thread.open.rbegin(), thread.open.rend(), [&](const OpenRange& open) {
       Row row = open.row;
       row.flags |= kPartial;
@@ -380,10 +478,9 @@ void Drain::retire_ended() {
 }
 
 void Drain::compact_names() {
-  std::vector<uint32_t> kept;
-  const auto each_reference = [this](const std::function<void(uint32_t&)>& visit) {
+  const auto each_reference = [this](const auto& visit) {
     for (Thread& thread : threads_) {
-      std::for_each(thread.dictionary.begin(), thread.dictionary.end(), visit);
+      for (uint32_t& name : thread.dictionary) visit(name);
       for (OpenRange& range : thread.open) {
         Row& row = range.row;
         visit(row.name), visit(row.shapes), visit(row.dtypes), visit(row.module), visit(row.stack);
@@ -392,31 +489,39 @@ void Drain::compact_names() {
       visit(pending.shapes), visit(pending.dtypes), visit(pending.module), visit(pending.error), visit(pending.stack);
     }
   };
-  each_reference([&kept](uint32_t& index) { kept.push_back(index); });
-  const auto moved = names_.start_epoch(kept);
-  each_reference([&moved](uint32_t& index) { index = moved.at(index); });
+  std::vector<bool> kept(names_.size());
+  each_reference([&kept](uint32_t index) { kept[index] = true; });
+  const std::vector<uint32_t> moved = names_.start_epoch(kept);
+  each_reference([&moved](uint32_t& index) { index = moved[index]; });
 }
 
 void Drain::compact_contexts() {
   if (contexts_.size() < kCompactContextsAbove) return;
-  std::vector<Context> kept{Context{}};
-  std::unordered_map<uint32_t, uint32_t> moved{{0, 0}};
-  const auto move = [&](uint32_t& index) {
-    const auto [at, added] = moved.try_emplace(index, static_cast<uint32_t>(kept.size()));
-    if (added) kept.push_back(contexts_[index]);
-    index = at->second;
+  const auto each_reference = [this](const auto& visit) {
+    for (Thread& thread : threads_) {
+      visit(thread.context);
+      for (OpenRange& range : thread.open) visit(range.row.context);
+    }
+    for (auto& [event_id, enclosing] : async_open_) visit(enclosing.context);
   };
-  for (Thread& thread : threads_) {
-    move(thread.context);
-    for (OpenRange& range : thread.open) move(range.row.context);
+  std::vector<bool> referred(contexts_.size());
+  each_reference([&referred](uint32_t index) { referred[index] = true; });
+  std::vector<Context> kept{Context{}};
+  std::vector<uint32_t> moved(contexts_.size());
+  for (uint32_t index = 1; index < contexts_.size(); ++index) {
+    if (!referred[index]) continue;
+    moved[index] = static_cast<uint32_t>(kept.size());
+    kept.push_back(contexts_[index]);
   }
-  for (auto& [event_id, enclosing] : async_open_) move(enclosing.context);
-  contexts_ = std::move(kept);
+  each_reference([&moved](uint32_t& index) { index = moved[index]; });
+  contexts_.swap(kept);
 }
 
 void Drain::after_fork_in_child() {
   threads_.clear(), async_open_.clear(), remote_.clear(), untold_.clear();
   contexts_.assign(1, Context{});
+  out_ = Drained{};
+  discarded_.store(0);
 }
 
 }  // namespace recfn

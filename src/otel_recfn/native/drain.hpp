@@ -2,7 +2,11 @@
 //
 // Runs without the GIL, one at a time (the caller holds `mutex()`). It keeps, per thread, what the ring's records refer back
 // to: the name dictionary, the open ranges, the current context.
+//
+// Memory may run out at any allocation. A record is taken in whole or not at all: then its thread's ring is read on from there by
+// the next drain. What was read waits here until the caller says that it has it, so a drain that fails can simply be run again.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <string>
@@ -41,6 +45,7 @@ struct Drained {
   int64_t node_id = -1;
   int64_t clock_jump_ns = 0;
   size_t closed = 0;          // rows before the copies of open ranges
+  bool complete = true;       // false: memory was short, and the next drain has more
   bool has_uncommon = false;  // profiler, flops, stack, nbytes or device of some row isn't zero
 };
 
@@ -49,8 +54,15 @@ class Drain {
   std::mutex& mutex() { return mutex_; }
   NamePool& names() { return names_; }
 
-  // `open_ranges`: copies of the ranges that are still open come after the rows.
-  Drained run(bool close_open, bool open_ranges);
+  // What closed since it was last taken. `open_ranges`: copies of the ranges that are still open come after the rows.
+  // Throws std::bad_alloc where memory was too short for what was asked; nothing is lost then.
+  const Drained& run(bool close_open, bool open_ranges);
+  // The caller has the first `rows` of what the run with this number returned. False where a later run has them too.
+  bool taken(uint64_t run, size_t rows);
+  uint64_t runs() const { return runs_; }
+  // Gives up what was recorded and not taken, open ranges included; counted.
+  void discard();
+  uint64_t discarded() const { return discarded_.load(std::memory_order_relaxed); }
   // A recording begins: its ranges' Unix times are by the wall clock as it is now.
   void begin_recording();
   void after_fork_in_child();
@@ -62,7 +74,8 @@ class Drain {
   };
   struct Thread {
     ThreadBuffer* buffer;
-    uint32_t index = 0;      // into this batch's threads
+    uint32_t index = 0;      // into out_.threads, once it is listed there
+    bool listed = false;
     uint64_t ordinal = 0;    // of the last begin read
     uint32_t context = 0;    // into contexts_
     uint64_t enclosing = 0;
@@ -81,13 +94,20 @@ class Drain {
     int drains_left;
   };
 
+  void read(bool close_open);
+  void meet_new_threads();
+  void list_threads();
+  void list(Thread& thread);
+  void take_remote_ends();
   void collect_remote_ends();
+  void age_remote_ends();
   void read_thread(Thread& thread);
   uint64_t read_record(Thread& thread, uint64_t at);
   void read_begin(Thread& thread, uint64_t head, uint64_t at);
   void read_point(Thread& thread, uint64_t head, uint64_t at);
   void read_text_record(Thread& thread, uint64_t head, uint64_t at);
   OpenRange next_range(Thread& thread, uint64_t head, uint64_t ticks);
+  void begun(Thread& thread);
   void read_end(Thread& thread, uint64_t head, uint64_t ticks);
   void read_context(Thread& thread, uint64_t at);
   void read_shapes(Thread& thread, uint64_t at, uint32_t count);
@@ -104,8 +124,8 @@ class Drain {
   void retire_ended();
   void compact_names();
   void compact_contexts();
-  Thread& thread_of(ThreadBuffer* buffer);
-  uint32_t thread_index(uint64_t number, uint32_t otherwise) const;
+  void forget_taken();
+  uint32_t thread_index(uint64_t number, uint32_t otherwise);
 
   std::mutex mutex_;
   ClockMapping clock_;
@@ -116,7 +136,10 @@ class Drain {
   std::unordered_map<uint64_t, Enclosing> async_open_;
   std::unordered_map<uint64_t, PendingRemote> remote_;
   std::vector<RemoteEnd> untold_;
-  Drained out_;
+  Drained out_;  // what was read and not taken yet
+  uint64_t runs_ = 0;
+  bool short_of_memory_ = false;  // in this run
+  std::atomic<uint64_t> discarded_{0};
 };
 
 Drain& drain();

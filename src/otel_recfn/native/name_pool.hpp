@@ -1,8 +1,10 @@
 // Interned strings of the store. Indexes stay valid within an epoch; a pool that grew too large starts a new epoch with only
 // what is still referred to, so that a program which makes a new name each step does not grow without end.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <new>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -15,14 +17,19 @@ namespace recfn {
 
 class NamePool {
  public:
-  NamePool() { clear(); }
+  NamePool() { intern(""); }  // index 0 means "not recorded"
 
   uint32_t intern(std::string_view text) {
     if (const auto found = index_.find(text); found != index_.end()) return found->second;
     const auto& kept = texts_.emplace_back(text);
-    bytes_ += kept.size();
     const auto index = static_cast<uint32_t>(texts_.size() - 1);
-    index_.emplace(kept, index);
+    try {
+      index_.emplace(kept, index);
+    } catch (const std::bad_alloc&) {
+      texts_.pop_back();
+      throw;
+    }
+    bytes_ += kept.size();
     return index;
   }
 
@@ -37,12 +44,15 @@ class NamePool {
 
   bool too_large() const { return texts_.size() > max_texts_ || bytes_ > max_bytes_; }
 
-  // The texts at `kept` are carried over in place of the old ones; returns old index -> new index.
-  std::unordered_map<uint32_t, uint32_t> start_epoch(const std::vector<uint32_t>& kept) {
-    const std::deque<std::string> old = std::move(texts_);
-    clear();
-    std::unordered_map<uint32_t, uint32_t> moved;
-    for (const uint32_t index : kept) moved[index] = intern(old[index]);
+  // Only the texts that are marked in `kept` (one mark per text) are carried over; returns old index -> new index.
+  std::vector<uint32_t> start_epoch(const std::vector<bool>& kept) {
+    NamePool next;
+    std::vector<uint32_t> moved(kept.size());
+    for (size_t index = 0; index < kept.size(); ++index) {
+      if (kept[index]) moved[index] = next.intern(texts_[index]);
+    }
+    texts_.swap(next.texts_), index_.swap(next.index_), shapes_.swap(next.shapes_);
+    bytes_ = next.bytes_;
     max_texts_ = std::max<size_t>(kMaxTexts, 2 * texts_.size());
     max_bytes_ = std::max<size_t>(kMaxBytes, 2 * bytes_);
     ++epoch_;
@@ -56,12 +66,6 @@ class NamePool {
  private:
   static constexpr size_t kMaxTexts = 65'536;
   static constexpr size_t kMaxBytes = 8u << 20;
-
-  void clear() {
-    texts_.clear(), index_.clear(), shapes_.clear();
-    bytes_ = 0;
-    intern("");  // index 0 means "not recorded"
-  }
 
   std::deque<std::string> texts_;
   std::unordered_map<std::string_view, uint32_t> index_;

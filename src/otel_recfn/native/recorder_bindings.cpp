@@ -82,15 +82,27 @@ void read_context(ThreadBuffer& buffer) {
   PyGILState_Release(state);
 }
 
-// Memory ran out in the middle of a drain: what was read and what wasn't is no longer known, so nothing is recorded any more.
-std::atomic<bool> broken{false};
+// Calls work() without the GIL. False, with the error set, when memory ran out in it.
+template <typename Work>
+bool without_gil(Work work) {
+  bool out_of_memory = false;
+  Py_BEGIN_ALLOW_THREADS;
+  try {
+    work();
+  } catch (const std::bad_alloc&) {
+    out_of_memory = true;
+  }
+  Py_END_ALLOW_THREADS;
+  if (out_of_memory) PyErr_NoMemory();
+  return !out_of_memory;
+}
 
 // Ranges of an earlier recording are nobody's parents from here on.
 void begin_recording() {
-  Py_BEGIN_ALLOW_THREADS;
-  const std::lock_guard lock(drain().mutex());
-  drain().begin_recording();
-  Py_END_ALLOW_THREADS;
+  without_gil([] {
+    const std::lock_guard lock(drain().mutex());
+    drain().begin_recording();
+  });
   globals().generation.fetch_add(1);
 }
 
@@ -99,7 +111,6 @@ PyObject* start(PyObject*, PyObject* args) {
   unsigned long long buffer_bytes;
   if (!PyArg_ParseTuple(args, "IKI", &scopes, &buffer_bytes, &extras)) return nullptr;
   Globals& shared = globals();
-  if (broken.load()) return PyErr_NoMemory();
   registry().set_buffer_bytes(buffer_bytes);
   const uint32_t before = shared.recording.load();
   if ((before & kRecordingBit) == 0) begin_recording();
@@ -236,12 +247,21 @@ struct NamedColumn {
   std::vector<char> bytes;
 };
 
+// Owns a reference, or null, which says that making the object failed.
+struct Made {
+  PyObject* object;
+  explicit Made(PyObject* made) : object(made) {}
+  Made(const Made&) = delete;
+  Made& operator=(const Made&) = delete;
+  ~Made() { Py_XDECREF(object); }
+};
+
 PyObject* column_dict(std::vector<NamedColumn>& columns) {
   PyObject* dict = PyDict_New();
   for (NamedColumn& named : columns) {
-    PyObject* column = new_column(std::move(named.bytes));
-    if (dict != nullptr && column != nullptr) PyDict_SetItemString(dict, named.name, column);
-    Py_XDECREF(column);
+    if (dict == nullptr) break;
+    const Made column(new_column(std::move(named.bytes)));
+    if (column.object == nullptr || PyDict_SetItemString(dict, named.name, column.object) < 0) Py_CLEAR(dict);
   }
   return dict;
 }
@@ -250,12 +270,12 @@ PyObject* column_dict(std::vector<NamedColumn>& columns) {
 template <typename R>
 class ColumnWriter {
  public:
-  explicit ColumnWriter(const std::vector<R>& rows) : rows_(rows) {}
+  ColumnWriter(const std::vector<R>& rows, size_t count) : rows_(rows), count_(count) {}
 
   // `each_field` calls add() for every field.
   template <typename EachField>
   std::vector<NamedColumn> write(EachField each_field) {
-    for (first_ = 0; first_ < rows_.size() || first_ == 0; first_ += kBlock) {
+    for (first_ = 0; first_ < count_ || first_ == 0; first_ += kBlock) {
       next_ = 0;
       each_field(*this);
     }
@@ -264,9 +284,9 @@ class ColumnWriter {
 
   template <typename T>
   void add(const char* name, T R::*field) {
-    if (next_ == columns_.size()) columns_.push_back({name, std::vector<char>(rows_.size() * sizeof(T))});
+    if (next_ == columns_.size()) columns_.push_back({name, std::vector<char>(count_ * sizeof(T))});
     auto* values = reinterpret_cast<T*>(columns_[next_++].bytes.data());
-    const size_t end = std::min(rows_.size(), first_ + kBlock);
+    const size_t end = std::min(count_, first_ + kBlock);
     for (size_t row = first_; row < end; ++row) values[row] = rows_[row].*field;
   }
 
@@ -274,6 +294,7 @@ class ColumnWriter {
   static constexpr size_t kBlock = 256;
 
   const std::vector<R>& rows_;
+  const size_t count_;
   std::vector<NamedColumn> columns_;
   size_t first_ = 0, next_ = 0;
 };
@@ -298,11 +319,10 @@ void each_opened_field(ColumnWriter<OpenedRow>& to) {
   to.add("start_ns", &OpenedRow::start_ns), to.add("thread", &OpenedRow::thread), to.add("context", &OpenedRow::context);
 }
 
-std::vector<NamedColumn> to_columns(const Drained& drained) {
-  const size_t size = drained.rows.size();
-  std::vector<NamedColumn> columns = ColumnWriter(drained.rows).write(each_row_field);
+std::vector<NamedColumn> to_columns(const Drained& drained, size_t size) {
+  std::vector<NamedColumn> columns = ColumnWriter(drained.rows, size).write(each_row_field);
   if (drained.has_uncommon) {
-    for (NamedColumn& column : ColumnWriter(drained.rows).write(each_uncommon_field)) columns.push_back(std::move(column));
+    for (NamedColumn& column : ColumnWriter(drained.rows, size).write(each_uncommon_field)) columns.push_back(std::move(column));
   }
   std::vector<char> node_ids(size * sizeof(int64_t));
   std::fill_n(reinterpret_cast<int64_t*>(node_ids.data()), size, drained.node_id);
@@ -314,9 +334,9 @@ template <typename Items, typename Make>
 PyObject* to_list(const Items& items, Make make) {
   PyObject* list = PyList_New(0);
   for (const auto& item : items) {
-    PyObject* made = make(item);
-    if (made != nullptr) PyList_Append(list, made);
-    Py_XDECREF(made);
+    if (list == nullptr) break;
+    const Made made(make(item));
+    if (made.object == nullptr || PyList_Append(list, made.object) < 0) Py_CLEAR(list);
   }
   return list;
 }
@@ -336,42 +356,93 @@ PyObject* text_object(const std::string& text) {
   return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
 }
 
+constexpr size_t kFewestRows = 256;  // less memory than these take is too little to go on
+
+// What a drain read, apart from the drain: nobody holds its lock while Python's objects are made.
+struct Sealed {
+  uint64_t run, epoch;
+  size_t rows, closed;
+  int64_t clock_jump_ns;
+  bool complete;
+  std::vector<NamedColumn> columns, opened;
+  std::vector<std::string> new_names;
+  std::vector<ThreadRow> threads;
+  std::vector<Context> contexts;
+};
+
+// The columns of as many rows as there is memory for. Copies of open ranges are no use without all rows.
+std::vector<NamedColumn> columns_that_fit(const Drained& drained, size_t& rows) {
+  for (;;) {
+    try {
+      return to_columns(drained, rows);
+    } catch (const std::bad_alloc&) {
+      if (drained.closed != drained.rows.size() || rows < 2 * kFewestRows) throw;
+      rows /= 2;
+    }
+  }
+}
+
+Sealed seal(bool close_open, bool open_ranges, uint64_t epoch, size_t known) {
+  const std::lock_guard lock(drain().mutex());
+  const Drained& drained = drain().run(close_open, open_ranges);
+  const NamePool& names = drain().names();
+  Sealed sealed{};
+  for (size_t at = names.epoch() == epoch ? known : 0; at < names.size(); ++at) sealed.new_names.push_back(names.text(at));
+  sealed.run = drain().runs(), sealed.epoch = names.epoch(), sealed.clock_jump_ns = drained.clock_jump_ns;
+  sealed.threads = drained.threads, sealed.contexts = drained.contexts;
+  sealed.opened = ColumnWriter(drained.opened, drained.opened.size()).write(each_opened_field);
+  sealed.rows = drained.rows.size();
+  sealed.columns = columns_that_fit(drained, sealed.rows);
+  sealed.closed = std::min(sealed.rows, drained.closed);
+  sealed.complete = drained.complete && sealed.rows == drained.rows.size();
+  return sealed;
+}
+
 // (columns, without those that are zero in every row, columns of the announced ranges, epoch of the names, names from `known` on,
-// threads, contexts, how many rows closed, by how much the wall clock jumped). `known`: how many names of `epoch` the caller has.
+// threads, contexts, how many rows closed, by how much the wall clock jumped, whether that is all, number of the drain, how many
+// rows). `known`: how many names of `epoch` the caller has.
 PyObject* run_drain(PyObject*, PyObject* args) {
   int close_open, open_ranges;
   unsigned long long epoch, known;
   if (!PyArg_ParseTuple(args, "ppKK", &close_open, &open_ranges, &epoch, &known)) return nullptr;
-  if (broken.load()) return PyErr_NoMemory();
-  Drained drained;
-  std::vector<NamedColumn> rows, opened;
-  std::vector<std::string> new_names;
-  bool out_of_memory = false;
-  Py_BEGIN_ALLOW_THREADS;
-  try {
+  Sealed sealed;
+  if (!without_gil([&] { sealed = seal(close_open != 0, open_ranges != 0, epoch, known); })) return nullptr;
+  const Made rows(column_dict(sealed.columns)), opened(rows.object ? column_dict(sealed.opened) : nullptr);
+  const Made names(opened.object ? to_list(sealed.new_names, text_object) : nullptr);
+  const Made threads(names.object ? to_list(sealed.threads, thread_tuple) : nullptr);
+  const Made contexts(threads.object ? to_list(sealed.contexts, context_tuple) : nullptr);
+  if (contexts.object == nullptr) return nullptr;
+  return Py_BuildValue("(OOKOOOnLOKn)", rows.object, opened.object, static_cast<unsigned long long>(sealed.epoch), names.object,
+                       threads.object, contexts.object, static_cast<Py_ssize_t>(sealed.closed),
+                       static_cast<long long>(sealed.clock_jump_ns), sealed.complete ? Py_True : Py_False, static_cast<unsigned long long>(sealed.run),
+                       static_cast<Py_ssize_t>(sealed.rows));
+}
+
+PyObject* taken(PyObject*, PyObject* args) {
+  unsigned long long run;
+  Py_ssize_t rows;
+  if (!PyArg_ParseTuple(args, "Kn", &run, &rows)) return nullptr;
+  bool mine = false;
+  without_gil([&] {
     const std::lock_guard lock(drain().mutex());
-    drained = drain().run(close_open != 0, open_ranges != 0);
-    const NamePool& names = drain().names();
-    for (size_t at = names.epoch() == epoch ? known : 0; at < names.size(); ++at) new_names.push_back(names.text(at));
-    epoch = names.epoch();
-    rows = to_columns(drained);
-    opened = ColumnWriter(drained.opened).write(each_opened_field);
-  } catch (const std::bad_alloc&) {
-    out_of_memory = true;
-    broken.store(true);
-    globals().recording.fetch_and(kObservedBit);
-  }
-  Py_END_ALLOW_THREADS;
-  if (out_of_memory) return PyErr_NoMemory();
-  return Py_BuildValue("(NNKNNNnL)", column_dict(rows), column_dict(opened), epoch, to_list(new_names, text_object),
-                       to_list(drained.threads, thread_tuple), to_list(drained.contexts, context_tuple),
-                       static_cast<Py_ssize_t>(drained.closed), static_cast<long long>(drained.clock_jump_ns));
+    mine = drain().taken(run, static_cast<size_t>(rows));
+  });
+  return PyBool_FromLong(mine);
+}
+
+PyObject* discard(PyObject*, PyObject*) {
+  without_gil([] {
+    const std::lock_guard lock(drain().mutex());
+    drain().discard();
+  });
+  Py_RETURN_NONE;
 }
 
 PyObject* counters(PyObject*, PyObject*) {
-  return Py_BuildValue("(KKK)", static_cast<unsigned long long>(registry().recorded()),
+  return Py_BuildValue("(KKKK)", static_cast<unsigned long long>(registry().recorded()),
                        static_cast<unsigned long long>(registry().dropped()),
-                       static_cast<unsigned long long>(globals().remote_ends.lost()));
+                       static_cast<unsigned long long>(globals().remote_ends.lost()),
+                       static_cast<unsigned long long>(drain().discarded()));
 }
 
 void replace(PyObject*& held, PyObject* by) {
@@ -438,7 +509,9 @@ PyMethodDef functions[] = {
     {"default_node_id", default_node_id, METH_NOARGS, "default_node_id() -> of this process, or -1"},
     {"extras", extras, METH_NOARGS, "extras() -> Extra bits of the last start"},
     {"drain", run_drain, METH_VARARGS, "drain(close_open, open_ranges, epoch, known) -> what closed since the last drain."},
-    {"counters", counters, METH_NOARGS, "counters() -> (recorded, dropped, lost ends)"},
+    {"taken", taken, METH_VARARGS, "taken(drain, rows) -> whether the rows of that drain are the caller's; others come again."},
+    {"discard", discard, METH_NOARGS, "discard(): give up, and count, what was recorded and not taken."},
+    {"counters", counters, METH_NOARGS, "counters() -> (recorded, dropped, lost ends, lost in drain)"},
     {"set_context_reader", set_context_reader, METH_VARARGS, "set_context_reader(reader | None, thread_noter | None)"},
     {"context_changed", context_changed, METH_NOARGS, "context_changed(): this thread attached or detached a context."},
     {"core_api_address", core_api_address, METH_NOARGS, "core_api_address() -> address of the CoreApi table."},

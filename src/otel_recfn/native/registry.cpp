@@ -161,7 +161,7 @@ void Registry::after_fork_in_child() {
     mine->ordinal.store(0), mine->dropped.store(0);
     mine->closed_elsewhere.head.store(0), mine->closed_elsewhere.tail.store(0);
     std::fill(std::begin(mine->names), std::end(mine->names), NameSlot{});
-    mine->has_logical_id = mine->name_noted = false;
+    mine->has_logical_id = mine->name_noted = mine->met = false;
     enter_generation(*mine, mine->generation);
     mine->profiler_sent = mine->profiler;
     mine->unsent = (mine->context == Context{} ? 0 : kContextUnsent) | (mine->profiler == 0 ? 0 : kProfilerUnsent);

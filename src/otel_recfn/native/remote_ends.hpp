@@ -45,13 +45,15 @@ class RemoteEnds {
     cell.turn.store(2 * (at / kCapacity) + 1, std::memory_order_release);
   }
 
-  bool pop(RemoteEnd& end) {
-    Cell& cell = cells_[tail_ % kCapacity];
-    if (cell.turn.load(std::memory_order_acquire) != 2 * (tail_ / kCapacity) + 1) return false;
-    end = cell.end;
-    cell.turn.store(2 * (tail_ / kCapacity) + 2, std::memory_order_release);
+  // The oldest end, until pop(); null when there is none.
+  const RemoteEnd* front() const {
+    const Cell& cell = cells_[tail_ % kCapacity];
+    return cell.turn.load(std::memory_order_acquire) == 2 * (tail_ / kCapacity) + 1 ? &cell.end : nullptr;
+  }
+
+  void pop() {
+    cells_[tail_ % kCapacity].turn.store(2 * (tail_ / kCapacity) + 2, std::memory_order_release);
     ++tail_;
-    return true;
   }
 
   uint64_t lost() const { return lost_.load(std::memory_order_relaxed); }

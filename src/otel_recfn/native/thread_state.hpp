@@ -132,6 +132,7 @@ struct ThreadBuffer {
   alignas(64) std::atomic<uint64_t> consumed{0};
   ClosedElsewhere closed_elsewhere;
   std::atomic<bool> ended{false};
+  bool met = false;  // the drain's own: it knows this thread
   std::atomic<uint64_t> thread_id{0};
   uint64_t number = 0, native_id = 0, ident = 0;
   OpenEntry stack[kMaxDepth];

@@ -115,15 +115,25 @@ class NativeRecorder:
 
     def drain(self, *, close_open: bool = False, open_ranges: bool = False) -> Batch:
         """See Recorder.drain."""
+        try:
+            batch, drain, rows = self._sealed(close_open, open_ranges)
+            mine = _native.taken(drain, rows)
+        except MemoryError:
+            if close_open:
+                _native.discard()
+            raise
+        return batch if mine else batch.take(slice(0, 0))  # a signal handler drained meanwhile, and has these rows too
+
+    def _sealed(self, close_open: bool, open_ranges: bool) -> tuple[Batch, int, int]:
+        """What the drain read, and what to acknowledge it by: its number, and how many rows these are."""
         from otel_recfn.model.batch import Batch, SpanContextRef
         from otel_recfn.recording.native_columns import OpenedColumns, columns
 
         known_epoch, known = self._epoch, len(self._names)
-        rows, opened, epoch, new_names, threads, contexts, closed, jump_ns = _native.drain(
-            close_open, open_ranges, known_epoch, known
-        )
+        raw = _native.drain(close_open, open_ranges, known_epoch, known)
+        rows, opened, epoch, new_names, threads, contexts, closed, jump_ns, complete, drain, count = raw
         self._take_names(epoch, known if epoch == known_epoch else 0, new_names)
-        return Batch(
+        batch = Batch(
             **columns(rows),
             names=self._names,
             threads=self._thread_infos(threads),
@@ -131,7 +141,9 @@ class NativeRecorder:
             opened=OpenedColumns(opened, self._names),
             closed=closed,
             clock_jump_ns=jump_ns,
+            complete=complete,
         )
+        return batch, drain, count
 
     def counters(self) -> RecorderCounters:
         """See Recorder.counters."""

@@ -47,7 +47,10 @@ RangeObserver: TypeAlias = Callable[[str, "str | None", int], RangeHandle]
 
 
 class RecorderCounters(NamedTuple):
-    """Since the process began (since the fork, in a forked child). ``recorded`` = rows drained + still open or undrained."""
+    """Since the process began (since the fork, in a forked child).
+
+    ``recorded`` = rows drained + still open or undrained + ``lost_in_drain``.
+    """
 
     recorded: int
     """Begins, marks and memory reports that were recorded."""
@@ -55,6 +58,8 @@ class RecorderCounters(NamedTuple):
     """Those that were not, because the thread's buffer was full, or nested too deep (their ends went with them)."""
     lost_ends: int
     """Ends on another thread that found their queue full; the range ends as partial with its capture."""
+    lost_in_drain: int = 0
+    """Recorded, and given up because the last drain of a recording found no memory for them."""
 
 
 class Recorder(Protocol):
@@ -146,6 +151,12 @@ class Recorder(Protocol):
 
         ``close_open`` seals those too, as EventFlag.PARTIAL with ``end_ns`` now: the capture ends here. ``open_ranges`` adds
         copies of them, partial too, beyond ``Batch.closed``, the innermost of a thread first; they stay open.
+
+        Where memory is short, a batch may hold a part only (``Batch.complete``), and the next drain goes on.
+
+        Raises:
+            MemoryError: there was none for any part; the next drain has it. With ``close_open`` it is given up instead, and
+                counted as ``lost_in_drain``.
         """
 
     def counters(self) -> RecorderCounters:

@@ -58,6 +58,26 @@ class BatchBuilder:
         self._contexts: dict[SpanContextRef, int] = {NO_CONTEXT: 0}
         self._rows: list[tuple[int, ...]] = []
         self._opened: list[Opened] = []
+        self._closed = -1
+        """How many rows stand before the copies of open ranges; -1: there are none."""
+
+    def take_back_announcement(self) -> None:
+        """The last one."""
+        self._opened.pop()
+
+    def take_back_row(self) -> None:
+        """The last one."""
+        self._rows.pop()
+
+    def begin_copies(self) -> None:
+        """The rows from here on are copies of ranges that are open."""
+        self._closed = len(self._rows)
+
+    def drop_copies(self) -> None:
+        """Keep what closed alone."""
+        if self._closed >= 0:
+            del self._rows[self._closed :]
+            self._closed = -1
 
     def announce(self, opened: PythonRange) -> None:
         """A top-level range began."""
@@ -106,8 +126,8 @@ class BatchBuilder:
         }
         self._rows.append(tuple(values[column] for column in COLUMN_TYPES))
 
-    def seal(self, closed: int, clock_jump_ns: int) -> Batch:
-        """The batch, of which that many rows closed. The builder is used up."""
+    def seal(self, clock_jump_ns: int, complete: bool) -> Batch:
+        """The batch. The builder is used up."""
         columns = zip(*self._rows, strict=True) if self._rows else ((),) * len(COLUMN_TYPES)
         arrays: dict[str, Any] = {
             name: np.array(column, dtype=dtype) for (name, dtype), column in zip(COLUMN_TYPES.items(), columns, strict=True)
@@ -118,8 +138,9 @@ class BatchBuilder:
             threads=tuple(_info(log) for log in self._threads),
             contexts=tuple(self._contexts),
             opened=tuple(self._opened),
-            closed=closed,
+            closed=self._closed,
             clock_jump_ns=clock_jump_ns,
+            complete=complete,
         )
 
     def __len__(self) -> int:

@@ -19,6 +19,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
+from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 from otel_recfn.model.events import EventKind
@@ -136,3 +138,51 @@ class ThreadLog:
                 del stack[index]
                 return True
         return False
+
+
+class TakenRecords:
+    """Records on their way from the logs to their replay. Where memory runs out they stay where they are, each in one place."""
+
+    def __init__(self) -> None:
+        self._records: list[Record] = []
+        self._next_is_last = False
+
+    @property
+    def size(self) -> int:
+        """How many wait for their replay."""
+        return len(self._records)
+
+    def begins(self) -> int:
+        """How many of them begin something."""
+        return sum(not isinstance(what, int) for _, _, _, what, _ in self._records)
+
+    def take(self, queue: deque[Record], count: int) -> None:
+        """Take as many as were in the queue, not what comes meanwhile: a drain ends although its threads go on."""
+        self._order_as_taken()
+        for _ in range(min(count, len(queue))):
+            record = queue.popleft()
+            try:
+                self._records.append(record)
+            except MemoryError:
+                queue.appendleft(record)
+                raise
+
+    def replay(self, each: Callable[[Record], None]) -> None:
+        """Each record by its ticks, those of a thread in the order of their making; one that finds no memory comes again."""
+        records = self._records
+        self._order_as_taken()
+        records.sort(key=itemgetter(0))
+        records.reverse()
+        self._next_is_last = True
+        while records:
+            record = records.pop()
+            try:
+                each(record)
+            except MemoryError:
+                records.append(record)
+                raise
+
+    def _order_as_taken(self) -> None:
+        if self._next_is_last:
+            self._records.reverse()
+            self._next_is_last = False

@@ -13,7 +13,6 @@ A range that ends while it isn't on top, or on another thread, turns asynchronou
 from __future__ import annotations
 
 from dataclasses import replace
-from operator import itemgetter
 
 from otel_recfn.model.clock import ClockMapping, Ticks, TreeOffsets
 from otel_recfn.model.events import EventFlag, EventKind
@@ -54,15 +53,14 @@ class Pairing:
         self._open: dict[int, PythonRange] = {}
         self._threads: dict[ThreadLog, ThreadReplay] = {}
 
-    def replay(self, records: list[Record], clock: ClockMapping, builder: BatchBuilder) -> None:
-        """Everything that was recorded since the last drain; the records of a thread stand in the order of their making."""
-        records.sort(key=itemgetter(0))
-        for ticks, log, event_id, what, error in records:
-            ns = clock.monotonic_ns(Ticks(ticks))
-            if not isinstance(what, int):
-                self._begin(self._thread(log).at(ns), log, event_id, BeginFields._make(what), clock, builder)
-            elif event_id in self._open:
-                self._end(ns, log, self._open[event_id], what, error, builder)
+    def replay(self, clock: ClockMapping, builder: BatchBuilder, record: Record) -> None:
+        """What was recorded next. Where memory runs out in it, nothing has happened."""
+        ticks, log, event_id, what, error = record
+        ns = clock.monotonic_ns(Ticks(ticks))
+        if not isinstance(what, int):
+            self._begin(self._thread(log).at(ns), log, event_id, BeginFields._make(what), clock, builder)
+        elif event_id in self._open:
+            self._end(ns, log, self._open[event_id], what, error, builder)
 
     def note_jump(self) -> None:
         """The wall clock jumped: what is open now goes on by the clock that it began with."""
@@ -83,6 +81,10 @@ class Pairing:
             for item in reversed(thread.stack):
                 end_ns = max(now_ns, item.start_ns)
                 builder.add(replace(item, flags=item.flags | PARTIAL, end_ns=end_ns, end_log=item.log))
+
+    def count_open(self) -> int:
+        """How many ranges are open."""
+        return len(self._open)
 
     def has_open(self, log: ThreadLog) -> bool:
         """Whether a range that began in this thread may still end."""
@@ -119,10 +121,17 @@ class Pairing:
         if item.details.kind != EventKind.RANGE:
             builder.add(replace(item, end_ns=start_ns, end_log=log))
             return
-        self._open[event_id] = item
-        self._thread(log).stack.append(item)
+        stack = self._thread(log).stack
         if not parent:
             builder.announce(item)
+        try:
+            self._open[event_id] = item
+            stack.append(item)
+        except MemoryError:
+            self._open.pop(event_id, None)
+            if not parent:
+                builder.take_back_announcement()
+            raise
 
     def _enclosure(self, log: ThreadLog, event_id: int, what: BeginFields) -> tuple[int, int, ContextReading | None]:
         """Parent, root and context of a range that begins now."""
@@ -151,7 +160,15 @@ class Pairing:
 
     def _close(self, item: PythonRange, ender: ThreadLog, end_ns: int, error: str, builder: BatchBuilder) -> None:
         item.end_ns, item.end_log, item.error = end_ns, ender, error
+        stack = self._thread(item.log).stack
         self._thread(item.log).offsets.passed(end_ns + item.offset_ns)
-        self._thread(item.log).stack.remove(item)
-        del self._open[item.event_id]
         builder.add(item)
+        try:
+            if stack[-1] is item:
+                stack.pop()
+            else:
+                stack.remove(item)
+        except MemoryError:  # in the interpreter itself
+            builder.take_back_row()
+            raise
+        del self._open[item.event_id]

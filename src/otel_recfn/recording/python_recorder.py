@@ -14,6 +14,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter_ns, time_ns
 from typing import TYPE_CHECKING
 
@@ -21,15 +22,18 @@ from otel_recfn.model.clock import ClockMapping, Reading, Ticks
 from otel_recfn.model.events import ORDINAL_BITS, EventFlag, EventKind, EventSource, Extra
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.recording.protocol import ContextReading, RangeObserver, RecorderCounters
-from otel_recfn.recording.python_log import BYTES_PER_RANGE, NEVER, Alive, Details, Record, ThreadLog
+from otel_recfn.recording.python_log import BYTES_PER_RANGE, NEVER, Alive, Details, Record, TakenRecords, ThreadLog
 from otel_recfn.recording.python_record_function import make_record_function
 from otel_recfn.recording.python_stack import python_stack
 
 if TYPE_CHECKING:
     from otel_recfn.model.batch import Batch
+    from otel_recfn.recording.python_batch import BatchBuilder
     from otel_recfn.recording.python_pairing import Pairing
 
 MAX_REMOTE_ENDS = 1 << 16
+MAX_WAITING = 1 << 16
+"""Records and rows that wait for memory to deliver them in; beyond it no more are taken from the threads' logs."""
 MAX_NAME_CHARS = 2048
 MAX_ERROR_CHARS = 1024
 MAX_SHAPES_CHARS = 16_384
@@ -247,6 +251,10 @@ class PythonRecorder:
         self._remote_ends: deque[Record] = deque()
         self._of_dead_threads = NOTHING
         self._pairing: Pairing | None = None
+        self._taken = TakenRecords()
+        self._unsealed: BatchBuilder | None = None
+        """What a drain read that then found no memory: the next one goes on with it."""
+        self._lost_in_drain = self._jump_ns = 0
         self._clock = ClockMapping(_read_clocks())
 
     def after_fork_in_child(self) -> None:
@@ -264,22 +272,54 @@ class PythonRecorder:
         from otel_recfn.recording.python_batch import BatchBuilder
         from otel_recfn.recording.python_pairing import Pairing
 
-        jump_ns = self._clock.anchor(_read_clocks())
         pairing = self._pairing = self._pairing or Pairing()
-        if jump_ns:
-            pairing.note_jump()
-        builder = BatchBuilder(self._node_id)
+        builder, self._unsealed = self._unsealed or BatchBuilder(self._node_id), None
+        try:
+            return self._drain_into(builder, pairing, close_open, open_ranges)
+        except MemoryError:
+            other, self._unsealed = self._unsealed, builder
+            if other is not None:  # of a signal handler that drained meanwhile, and failed too
+                self._lost_in_drain += len(other)
+            if close_open:
+                self._discard(pairing)
+            raise
+
+    def _drain_into(self, builder: BatchBuilder, pairing: Pairing, close_open: bool, open_ranges: bool) -> Batch:
+        """What may fail comes first: a batch that is sealed is delivered."""
+        builder.drop_copies()
+        self._anchor(pairing)
         logs, dead = self._look_at_threads()
-        pairing.replay(self._take_records(logs), self._clock, builder)
+        complete = self._taken.size + len(builder) < MAX_WAITING
+        if complete:
+            self._take_records(logs)
+        self._taken.replay(partial(pairing.replay, self._clock, builder))
         now = self._clock.monotonic_ns(Ticks(perf_counter_ns()))
-        if close_open:
+        if close_open and complete:
             for item in pairing.close_open(now, builder):
                 item.log.ended_elsewhere.append(item.event_id)
-        closed = len(builder)
         if open_ranges:
+            builder.begin_copies()
             pairing.copy_open(now, builder)
-        self._bury([log for log in dead if not pairing.has_open(log)], pairing)
-        return builder.seal(closed, jump_ns)
+        if complete:
+            self._bury([log for log in dead if not pairing.has_open(log)], pairing)
+        batch = builder.seal(self._jump_ns, complete)
+        self._jump_ns = 0
+        return batch
+
+    def _discard(self, pairing: Pairing) -> None:
+        """Give up, and count, what was recorded and not delivered."""
+        unsealed, taken = self._unsealed, TakenRecords()
+        if unsealed is not None:
+            unsealed.drop_copies()
+        rows = len(unsealed) if unsealed is not None else 0
+        self._lost_in_drain += rows + self._taken.begins() + pairing.count_open()
+        self._unsealed, self._pairing, self._taken = None, None, taken
+
+    def _anchor(self, pairing: Pairing) -> None:
+        jump_ns = self._clock.anchor(_read_clocks())
+        if jump_ns:
+            self._jump_ns += jump_ns
+            pairing.note_jump()
 
     def _look_at_threads(self) -> tuple[list[ThreadLog], list[ThreadLog]]:
         """All logs, and those whose threads are dead; names as they are now."""
@@ -292,19 +332,20 @@ class PythonRecorder:
                 log.name = names.get(log.ident, log.name)
         return logs, dead
 
-    def _take_records(self, logs: list[ThreadLog]) -> list[Record]:
-        # Ends on other threads first: their begins are then certainly in a log already. They stand last, so that in a tie
-        # of ticks an end comes after its begin.
-        remote_ends = _take(self._remote_ends)
-        records = [record for log in logs for record in _take(log.records)]
-        return records + remote_ends
+    def _take_records(self, logs: list[ThreadLog]) -> None:
+        # Only the ends on other threads that are there now: their begins are then certainly in a log already. They stand last,
+        # so that in a tie of ticks an end comes after its begin.
+        remote_ends = len(self._remote_ends)
+        for log in logs:
+            self._taken.take(log.records, len(log.records))
+        self._taken.take(self._remote_ends, remote_ends)
 
     def _bury(self, logs: list[ThreadLog], pairing: Pairing) -> None:
         with self._lock:
             for log in logs:
+                self._of_dead_threads = _add(self._of_dead_threads, log)
                 del self._logs[log.number]
                 pairing.forget(log)
-                self._of_dead_threads = _add(self._of_dead_threads, log)
 
     def counters(self) -> RecorderCounters:
         """See Recorder.counters."""
@@ -312,16 +353,11 @@ class PythonRecorder:
             total = self._of_dead_threads
             for log in self._logs.values():
                 total = _add(total, log)
-        return total
+        return total._replace(lost_in_drain=self._lost_in_drain)
 
 
 def _add(total: RecorderCounters, log: ThreadLog) -> RecorderCounters:
     return RecorderCounters(total.recorded + log.recorded, total.dropped + log.dropped, total.lost_ends + log.lost_ends)
-
-
-def _take(queue: deque[Record]) -> list[Record]:
-    """What is in the queue now, not what comes meanwhile: a drain ends although its threads go on."""
-    return [queue.popleft() for _ in range(len(queue))]
 
 
 def _thread_names() -> dict[int | None, str]:

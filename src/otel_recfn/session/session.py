@@ -47,6 +47,7 @@ FORK_WAIT_SECONDS = 5.0
 LOSSES = (
     "recorder.dropped",
     "recorder.lost_ends",
+    "recorder.lost_in_drain",
     ".queue_dropped",
     ".abandoned",
     ".spans_failed",
@@ -155,7 +156,7 @@ class Session:
         delivered = self._draining.acquire(timeout=_seconds_to(deadline))
         try:
             if delivered:
-                self._drain(close_open=True)
+                self._drain_all(close_open=True)
             self._captures = []
         finally:
             if delivered:
@@ -195,11 +196,16 @@ class Session:
 
     def flush(self, capture: Capture, timeout_s: float) -> bool:
         """Drain, and flush a capture's sinks; False when ``timeout_s`` seconds were not enough, or it isn't running."""
-        deadline = time.monotonic() + timeout_s
-        if not self._draining.acquire(timeout=timeout_s):
+        try:
+            return self._flush(capture, time.monotonic() + timeout_s)
+        except MemoryError:
+            return False
+
+    def _flush(self, capture: Capture, deadline: float) -> bool:
+        if not self._draining.acquire(timeout=_seconds_to(deadline)):
             return False
         try:
-            drained = self._drain() is not None
+            drained = self._drain_all()
             return drained and capture in self._captures and capture.flush(_seconds_to(deadline))
         finally:
             self._draining.release()
@@ -270,10 +276,22 @@ class Session:
     def _run(self, wake: threading.Event) -> None:
         pause = DRAIN_SECONDS
         with suppress_instrumentation():
-            while not wake.wait(pause):
-                batch = self._drain()
-                pause = BUSY_DRAIN_SECONDS if batch is not None and len(batch) > BUSY_ROWS else DRAIN_SECONDS
-                self._exit_before_the_provider()
+            while not wake.is_set():
+                try:
+                    if wake.wait(pause):
+                        return
+                    batch = self._drain()
+                    pause = BUSY_DRAIN_SECONDS if batch is not None and len(batch) > BUSY_ROWS else DRAIN_SECONDS
+                    self._exit_before_the_provider()
+                except MemoryError:  # of the loop's own; a failed drain is told and tried again
+                    time.sleep(DRAIN_SECONDS)
+
+    def _drain_all(self, *, close_open: bool = False) -> bool:
+        """Drain until nothing waits; where memory is short that may take several batches. False where a drain failed."""
+        batch = self._drain(close_open=close_open)
+        while batch is not None and not batch.complete:
+            batch = self._drain(close_open=close_open)
+        return batch is not None
 
     def _drain(self, *, close_open: bool = False, leaving: Capture | None = None, before_join: bool = False) -> Batch | None:
         try:
@@ -308,10 +326,10 @@ class Session:
         self._recorder.mark(f"wall clock jumped by {seconds:+.3f} s")
 
     def _tell_failed_drain(self) -> None:
-        """Once: after the first one every drain may fail."""
+        """Once: where memory is short, many in a row may fail."""
         if not self._drain_failed:
             self._drain_failed = True
-            log.exception("draining failed; what is recorded from here on may be lost, and a new process records again")
+            log.exception("draining failed; what was recorded waits for the next drain, and what doesn't fit is counted")
 
     # --- exit and fork
 

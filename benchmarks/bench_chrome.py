@@ -33,7 +33,7 @@ from batches import MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import make_event_id
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.sinks import chrome_encoder, chrome_trace
+from otel_recfn.sinks import chrome_encoder, chrome_trace, chrome_trace_file
 
 ROUNDS = 5
 ROWS_PER_BATCH = 20_000
@@ -91,13 +91,13 @@ def write(batches: list[Batch], path: Path) -> None:
 
 def write_with_twin(batches: list[Batch], path: Path) -> None:
     """The same with the Python encoder."""
-    encoders = chrome_trace.encode_events, chrome_trace.encode_flows
-    chrome_trace.encode_events = chrome_encoder.encode_events_in_python
-    chrome_trace.encode_flows = chrome_encoder.encode_flows_in_python
+    encoders = chrome_trace_file.encode_events, chrome_trace_file.encode_flows
+    chrome_trace_file.encode_events = chrome_encoder.encode_events_in_python
+    chrome_trace_file.encode_flows = chrome_encoder.encode_flows_in_python
     try:
         write(batches, path)
     finally:
-        chrome_trace.encode_events, chrome_trace.encode_flows = encoders
+        chrome_trace_file.encode_events, chrome_trace_file.encode_flows = encoders
 
 
 def encode_only(batches: list[Batch]) -> None:
@@ -105,8 +105,8 @@ def encode_only(batches: list[Batch]) -> None:
     memory = bytearray()
     for batch in batches:
         rows = np.argsort(batch.event_id, kind="stable").astype(np.int64, copy=False)
-        for first in range(0, len(rows), chrome_trace.ROWS_AT_ONCE):
-            chrome_encoder.encode_events(batch, rows[first : first + chrome_trace.ROWS_AT_ONCE], 1, 0, memory)
+        for first in range(0, len(rows), chrome_trace_file.ROWS_AT_ONCE):
+            chrome_encoder.encode_events(batch, rows[first : first + chrome_trace_file.ROWS_AT_ONCE], 1, 0, memory)
 
 
 class Cost(NamedTuple):

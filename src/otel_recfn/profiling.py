@@ -15,7 +15,7 @@ from otel_recfn.model.events import Extra
 from otel_recfn.model.scope import RecordScope, scopes_mask
 from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
 from otel_recfn.session import process_session
-from otel_recfn.sinks.chrome_trace import ChromeTraceSink
+from otel_recfn.sinks.chrome_trace import export
 from otel_recfn.sinks.event_store import EventStoreSink
 from otel_recfn.store.averages import KeyAverages, key_averages
 from otel_recfn.store.event_store import EventStore
@@ -142,18 +142,15 @@ class profile:
         """Write a trace for Perfetto or chrome://tracing.
 
         Args:
-            path: ends in ``.json`` or ``.json.gz``; an existing file is replaced.
+            path: ends in ``.json`` or ``.json.gz``; an existing file is replaced when all is written. A new one is for this
+                user alone.
 
         Raises:
             SettingError: another suffix, or the file can't be made.
+            OSError: it can't be written to its end; an existing file is as before.
         """
         self._look()
-        sink = ChromeTraceSink(path)
-        try:
-            for batch in self._store.batches():
-                sink.write(batch)
-        finally:
-            sink.close(STOP_SECONDS)
+        export(self._store.batches(), path)
 
     def counters(self) -> dict[str, int]:
         """``recorder.*`` (since the process began), ``rows``, and ``event_store.*`` of this run."""

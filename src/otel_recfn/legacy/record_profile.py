@@ -5,20 +5,26 @@ Source: ``RecordProfile`` in torch/csrc/autograd/profiler_legacy.cpp.
 
 from __future__ import annotations
 
+import io
 import logging
 import os
+from collections.abc import Sequence
 from itertools import chain
 from types import TracebackType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from otel_recfn.legacy.chrome_writer import write_profiler_events_to_stream
 from otel_recfn.legacy.config import ProfilerConfig, ProfilerState
+from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.profiler import disable_profiler_legacy, enable_profiler_legacy
+from otel_recfn.sinks.whole_file import WholeFile
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 log = logging.getLogger("otel_recfn")
+
+PIECE_BYTES = 1 << 20
 
 
 class RecordProfile:
@@ -28,20 +34,22 @@ class RecordProfile:
             model(x)
 
     Args:
-        out: a path, or a text stream, which stays open.
+        out: a path, or a text stream, which stays open. An existing file is replaced by the whole trace and keeps its
+            permissions; a new one is for this user alone.
 
     Raises:
         ProfilerError: a profiler runs in this thread.
-        OSError: the file can't be made.
+        OSError: the file can't be made, or is none that may be replaced.
     """
 
     def __init__(self, out: str | os.PathLike[str] | TextIO) -> None:
         enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU))
         self._running = True
         self._pid = os.getpid()
-        self._file: TextIO | None = None
+        self._file: WholeFile | None = None
+        self._out: TextIO
         if isinstance(out, str | os.PathLike):
-            self._out = self._file = self._opened(out)
+            self._file = self._made(out)
         else:
             self._out = out
 
@@ -61,18 +69,48 @@ class RecordProfile:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
 
-    def _opened(self, path: str | os.PathLike[str]) -> TextIO:
+    def _made(self, path: str | os.PathLike[str]) -> WholeFile:
         try:
-            return open(path, "w", encoding="utf-8")
+            file = WholeFile(path)
         except BaseException:
             disable_profiler_legacy()
             raise
+        file.sweep()
+        return file
 
     def _write(self) -> None:
+        if os.getpid() != self._pid:  # a forked child leaves the file to its parent
+            if self._file is not None:
+                self._file.close_in_child()
+            disable_profiler_legacy()
+            return
         try:
             events = list(chain.from_iterable(disable_profiler_legacy()))
-            if os.getpid() == self._pid:  # a forked child leaves the file to its parent
+            if self._file is None:
                 write_profiler_events_to_stream(self._out, events)
+            else:
+                _fill(self._file, events)
         finally:
             if self._file is not None:
                 self._file.close()
+
+
+def _fill(file: WholeFile, events: Sequence[LegacyEvent]) -> None:
+    with io.TextIOWrapper(io.BufferedWriter(_Appending(file), PIECE_BYTES), encoding="utf-8", newline="") as out:
+        write_profiler_events_to_stream(out, events)
+    file.show(b"")
+
+
+class _Appending(io.RawIOBase):
+    """A file to write to, for io's buffers."""
+
+    def __init__(self, file: WholeFile) -> None:
+        super().__init__()
+        self._file = file
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._file.append(data)
+        return len(data)

@@ -8,7 +8,8 @@ static PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__native() {
   PyObject* module = PyModule_Create(&definition);
   if (module == nullptr) return nullptr;
-  if (recfn::add_recorder(module) < 0 || recfn::add_chrome_encoder(module) < 0 || recfn::add_vector_state(module) < 0) {
+  if (recfn::add_recorder(module) < 0 || recfn::add_chrome_encoder(module) < 0 || recfn::add_vector_state(module) < 0 ||
+      recfn::add_sigterm(module) < 0) {
     Py_DECREF(module);
     return nullptr;
   }

@@ -7,4 +7,5 @@ namespace recfn {
 int add_recorder(PyObject* module);        // recorder_bindings.cpp
 int add_chrome_encoder(PyObject* module);  // chrome_encoder.cpp
 int add_vector_state(PyObject* module);    // vector_state.cpp
+int add_sigterm(PyObject* module);         // sigterm.cpp
 }  // namespace recfn

@@ -40,8 +40,9 @@ class GzipStream:
 
     def __init__(self, footer: bytes) -> None:
         self._footer = footer
-        self._compressor = deflate.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS)
         self._crc = self._length = 0
+        self._settled = 0, 0
+        self._compressor = _compressor()
 
     def put(self, data: bytes | memoryview) -> bytes:
         """What follows in the file."""
@@ -58,9 +59,22 @@ class GzipStream:
         tidy_up()
         return settled
 
+    def keep(self) -> None:
+        """What was settled is in the file: ``take_back`` leads here."""
+        self._settled = self._crc, self._length
+
+    def take_back(self) -> None:
+        """What was put since ``keep`` is not in the file. Compressing starts anew: deflate goes on after any byte's end."""
+        self._crc, self._length = self._settled
+        self._compressor = _compressor()
+
     def tail(self) -> bytes:
         """What ends the file after ``settle``."""
         size = len(self._footer)
         stored = b"\x01" + struct.pack("<HH", size, size ^ 0xFFFF) + self._footer
         crc = zlib.crc32(self._footer, self._crc)
         return stored + struct.pack("<II", crc, (self._length + size) & 0xFFFFFFFF)
+
+
+def _compressor() -> Any:
+    return deflate.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS)

@@ -2,167 +2,320 @@
 
 Closing brackets and checksums stand at the end of a file, so appending means overwriting them. A kill in the middle of that one
 write cuts it: tried, Linux stops between two pages of a ``pwrite``. So there are two copies. The one under the file's name is
-never written to; the hidden one (``.<name>.next``) takes the new content and the new end, then they swap names by ``rename``,
-which is atomic, and the one that is now hidden catches up at the next turn. The price is that all is written twice, unless
-the file system shares extents: no order of page-sized writes within one file moves its closing bracket without a moment at
-which there is none or a second one.
+never written to; the hidden one takes the new content and the new end, then they swap names by ``rename``, which is atomic, and
+the one that is now hidden catches up at the next turn. The price is that all is written twice, unless the file system shares
+extents: no order of page-sized writes within one file moves its closing bracket without a moment at which there is none or a
+second one.
 
     append  ──► hidden copy        show ──► tail to the hidden copy, swap names
+
+Both begin hidden, so that the file takes the place of what was there before, whole and at once. The hidden one needs its name
+for the swap (Linux gives a file without a name one only once), so a killed process leaves it: SIGTERM's default removes it
+(``last_minute.py``), and the next process that writes the file sweeps it up (``hidden_files.py``).
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import fcntl
+import errno
 import os
+import re
 import stat
 from pathlib import Path
 
-COPY_BYTES = 1 << 20
-AT_FDCWD = -100
-RENAME_EXCHANGE = 2
-"""Of Linux' linux/fcntl.h and linux/fs.h."""
+from otel_recfn.model.own_file import DescriptorLostError, FileInUseError, OwnFile
+from otel_recfn.sinks.followed_path import PathRefusedError, followed
+from otel_recfn.sinks.hidden_files import hidden_path, make_hidden, remove_left_over
+from otel_recfn.sinks.last_minute import RemovedAtSigterm
+from otel_recfn.sinks.renaming import exchange, move_to_free_name
+
+ATTEMPTS = 10
+NO_LONGER_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)
+"""Errors of opening a name under which our regular file was."""
 
 
-class FileInUseError(OSError):
-    """Someone else writes the file: another process, or another WholeFile of this one."""
+class FileGoneError(OSError):
+    """What was written is no longer under its name, and can't be put there again."""
 
 
 class _Copy:
-    """An open file and how much of its content is right, its end not counted."""
+    """A file of ours under a hidden name or the right one, and how much of its content is right, its end not counted."""
 
     def __init__(self, path: Path) -> None:
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self.path, self.file = make_hidden(path)
         self.length = 0
+        self.tail = b""
+        """Its end, if it has one now."""
+
+    @property
+    def has_name(self) -> bool:
+        return self.file.is_at(self.path)
+
+    @property
+    def mode(self) -> int:
+        return self.file.status().st_mode & 0o777
+
+    def regain(self) -> bool:
+        """Open it anew by its name where its descriptor is lost; whether it was."""
         try:
-            _lock(self.fd, path)
-        except OSError:
-            os.close(self.fd)
-            raise
+            self.file.status()
+        except DescriptorLostError:
+            self.file = self._opened_again()
+            return True
+        return False
 
     def append(self, data: bytes | memoryview) -> None:
-        _write_at(self.fd, data, self.length)
+        self.tail = b""
+        self.file.write_at(data, self.length)
         self.length += len(data)
 
     def finish(self, tail: bytes) -> None:
-        _write_at(self.fd, tail, self.length)
-        os.ftruncate(self.fd, self.length + len(tail))
+        self.tail = b""
+        self.file.write_at(tail, self.length)
+        self.file.truncate(self.length + len(tail))
+        self.tail = tail
 
     def catch_up(self, other: _Copy) -> None:
         while self.length < other.length:
-            self.length += _copy(other.fd, self.fd, self.length, other.length - self.length)
+            self.tail = b""
+            self.length += self.file.copy_from(other.file, self.length, other.length - self.length)
+
+    def remove(self) -> None:
+        """The name, if it is this file's, and the descriptor."""
+        if self.has_name:
+            with contextlib.suppress(OSError):
+                os.unlink(self.path)
+        self.file.close()
+
+    def _opened_again(self) -> OwnFile:
+        try:
+            found = OwnFile(self.path)
+        except OSError as error:
+            if error.errno in NO_LONGER_THERE:
+                raise _gone(self.path) from error
+            raise
+        try:
+            if not self._is_same(found):
+                raise _gone(self.path)
+            found.lock()
+        except OSError:
+            found.close()
+            raise
+        return found
+
+    def _is_same(self, found: OwnFile) -> bool:
+        """By its end too: a file that was made after ours had been deleted may have the same inode."""
+        if found.identity != self.file.identity:
+            return False
+        return not self.tail or found.read_at(len(self.tail) + 1, self.length) == self.tail
 
 
 class WholeFile:
     """Content that is appended, then shown with an end that makes it whole.
 
     Args:
-        path: the file; an existing one is replaced.
-        data: the first content, shown at once.
-        tail: its end.
+        path: the file; an existing one is replaced by the first ``show``, and keeps its permissions.
+        family: names (a regular expression) of files whose hidden files are removed too, where killed processes left them.
+        mode: permissions of a new file.
 
     Raises:
         FileInUseError: someone else has the file open through this class.
+        PathRefusedError: it belongs to somebody else, or is no regular file.
         OSError: the file cannot be made.
     """
 
-    def __init__(self, path: Path, data: bytes | memoryview, tail: bytes) -> None:
-        self._path = Path(os.path.realpath(path))
-        self._hidden_path = self._path.with_name(f".{self._path.name}.next")
-        self._spare_path = self._path.with_name(f".{self._path.name}.last")
-        self._shown = _Copy(self._path)
-        self._hidden: _Copy | None = None
-        self._shown.append(data)
-        self._shown.finish(tail)
+    def __init__(self, path: str | os.PathLike[str], *, family: str | None = None, mode: int = 0o600) -> None:
+        self.path = followed(path)
+        """Without links."""
+        self.renewed = 0
+        """How often the file, its name or a descriptor was lost and made again."""
+        name = re.escape(self.path.name)
+        self._family = f"(?:{family}|{name})" if family else name
+        self._mode = mode
+        self._is_shown = False
+        self._hidden = _Copy(self.path)
+        self._owners = {os.geteuid(), self._hidden.file.owner}  # where all files belong to one user, ours do too
+        try:
+            self._release(self._previous())
+            self._other = _Copy(self.path)  # now, because later no descriptor may be free
+        except BaseException:
+            self._hidden.remove()
+            raise
+        self._at_sigterm = RemovedAtSigterm(self._other.path, (self._hidden.file.identity, self._other.file.identity))
 
     def append(self, data: bytes | memoryview) -> None:
         """Add to the content, unseen."""
         self._caught_up().append(data)
 
+    def take_back(self) -> None:
+        """Forget what was appended since ``show``. Never raises."""
+        self._hidden.length = min(self._hidden.length, self._other.length)
+        with contextlib.suppress(OSError):
+            self._hidden.file.truncate(self._hidden.length)
+
     def show(self, tail: bytes) -> int:
-        """Let the file be what was appended so far, followed by ``tail``; gives its size."""
-        hidden = self._caught_up()
-        hidden.finish(tail)
-        self._swap_names()
-        self._shown, self._hidden = hidden, self._shown
-        return hidden.length + len(tail)
+        """Let the file be what was appended so far, followed by ``tail``; gives its size.
+
+        Raises:
+            FileGoneError: someone put another file in its place.
+        """
+        self._caught_up().finish(tail)
+        if not self._is_shown:
+            self._install(self._mode)
+        elif self._other.has_name:
+            self.renewed += self._other.regain()
+            self._swap_names()
+        else:
+            self._install_again()
+        self._is_shown = True
+        self._hidden, self._other = self._other, self._hidden
+        return self._other.length + len(tail)
 
     def close(self) -> None:
         """Leave what is shown, and nothing else."""
-        if self._hidden is not None:
-            self._hidden_path.unlink(missing_ok=True)
-            self._spare_path.unlink(missing_ok=True)
-        self.close_in_child()
+        self._at_sigterm.call_off()
+        self._hidden.remove()
+        if self._is_shown:
+            self._other.file.close()
+        else:
+            self._other.remove()
+        self.sweep()
 
     def close_in_child(self) -> None:
         """Give back the file descriptors that a fork has copied; the files are the parent's."""
-        for copy in (self._shown, self._hidden):
-            if copy is not None:
-                os.close(copy.fd)
-        self._hidden = None
+        self._hidden.file.close()
+        self._other.file.close()
+
+    def sweep(self) -> None:
+        """Remove what killed processes left."""
+        remove_left_over(self.path.parent, self._family, self._owners)
 
     def _caught_up(self) -> _Copy:
-        if self._hidden is None:
-            self._hidden = _Copy(self._hidden_path)
-            os.fchmod(self._hidden.fd, stat.S_IMODE(os.fstat(self._shown.fd).st_mode))
-        self._hidden.catch_up(self._shown)
+        """The hidden copy, open, with all that is shown."""
+        try:
+            self.renewed += self._hidden.regain()
+        except FileGoneError:
+            self._replace_hidden()
+        if self._hidden.length < self._other.length:
+            self.renewed += self._other.regain()
+            self._hidden.catch_up(self._other)
         return self._hidden
 
+    def _replace_hidden(self) -> None:
+        """A new one, which begins with what is shown."""
+        if self._hidden.length > self._other.length:
+            raise OSError(errno.EAGAIN, "what was written last is lost with the hidden file that had it")
+        fresh = _Copy(self.path)
+        self._hidden.file.close()
+        self._hidden = fresh
+        self.renewed += 1
+        self._tell_sigterm()
+
+    def _tell_sigterm(self) -> None:
+        self._at_sigterm.call_off()
+        self._at_sigterm = RemovedAtSigterm(self._hidden.path, (self._hidden.file.identity, self._other.file.identity))
+
     def _swap_names(self) -> None:
-        if not _exchange(self._path, self._hidden_path):
+        if not self._hidden.has_name:
+            self._give_hidden_a_name()
+        mode = self._other.mode  # the user may change it at any time
+        if self._hidden.mode != mode:
+            self._hidden.file.set_mode(mode)
+        if not exchange(self._other.path, self._hidden.path):
             self._swap_by_third_name()
+        self._hidden.path, self._other.path = self._other.path, self._hidden.path
+
+    def _give_hidden_a_name(self) -> None:
+        """Copy it: Linux gives no new name to a file that has none."""
+        nameless, fresh = self._hidden, _Copy(self.path)
+        fresh.catch_up(nameless)
+        fresh.finish(nameless.tail)
+        nameless.file.close()
+        self._hidden = fresh
+        self.renewed += 1
+        self._tell_sigterm()
 
     def _swap_by_third_name(self) -> None:
         """The shown copy gets a second name first, so that its own always leads to a file."""
-        self._spare_path.unlink(missing_ok=True)
+        spare = hidden_path(self.path, "last")
+        self._at_sigterm.call_off()
         try:
-            os.link(self._path, self._spare_path)
+            os.link(self.path, spare)
         except OSError:  # a file system without hard links: for a moment there is no file under the name
-            os.rename(self._path, self._spare_path)
-        os.replace(self._hidden_path, self._path)
-        os.rename(self._spare_path, self._hidden_path)
+            os.rename(self.path, spare)
+        try:
+            os.replace(self._hidden.path, self.path)
+        except OSError:
+            os.replace(spare, self.path)
+            spare.unlink(missing_ok=True)
+            raise
+        os.rename(spare, self._hidden.path)
+        self._tell_sigterm()
+
+    def _install(self, mode: int) -> None:
+        """Put the hidden copy under the file's name, in place of a file that may be replaced."""
+        for _ in range(ATTEMPTS):
+            previous = self._previous()
+            try:
+                self._hidden.file.set_mode(previous.status().st_mode & 0o777 if previous else mode)
+                if previous is not None:
+                    os.replace(self._hidden.path, self.path)
+                elif not move_to_free_name(self._hidden.path, self.path):
+                    continue  # someone was faster
+                self._hidden.path = self.path
+                return
+            finally:
+                self._release(previous)
+        raise FileInUseError(errno.EBUSY, "it is being replaced by others all the time")
+
+    def _install_again(self) -> None:
+        """Its name was taken away, not given to another file: what is shown next gets it."""
+        if os.path.lexists(self.path):
+            raise FileGoneError(errno.ESTALE, f"another file was put in the place of {self.path}; the rest is not written")
+        mode, fresh = self._other.mode, _Copy(self.path)
+        try:
+            if not self._hidden.has_name:
+                self._give_hidden_a_name()
+            self._install(mode)
+        except BaseException:
+            fresh.remove()
+            raise
+        self._other.file.close()
+        self._other = fresh
+        self.renewed += 1
+        self._tell_sigterm()
+
+    def _previous(self) -> OwnFile | None:
+        """What is under the name and may be replaced, locked; None where nothing is."""
+        for _ in range(ATTEMPTS):
+            try:
+                self._check_previous(os.lstat(self.path))
+                found = OwnFile(self.path)
+            except FileNotFoundError:
+                return None
+            try:
+                found.lock()
+                if found.is_at(self.path):
+                    return found
+            except OSError:
+                found.close()
+                raise
+            found.close()
+        raise FileInUseError(errno.EBUSY, "it is being replaced by others all the time")
+
+    def _check_previous(self, status: os.stat_result) -> None:
+        if stat.S_ISDIR(status.st_mode):
+            raise PathRefusedError(errno.EISDIR, "it is a directory; choose another name")
+        if not stat.S_ISREG(status.st_mode):
+            raise PathRefusedError(errno.EINVAL, "it is not a regular file; remove it or choose another name")
+        if status.st_uid not in self._owners:
+            raise PathRefusedError(errno.EPERM, f"it belongs to user {status.st_uid}; have it removed or choose another name")
+
+    @staticmethod
+    def _release(previous: OwnFile | None) -> None:
+        if previous is not None:
+            previous.close()
 
 
-_renameat2 = None
-with contextlib.suppress(OSError, TypeError, AttributeError):  # not Linux, or a C library older than 2018
-    _renameat2 = ctypes.CDLL(None).renameat2
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Swap two names at once. A replacing rename would make ext4 begin to write the file to disk, each time."""
-    if _renameat2 is None:
-        return False
-    swapped: bool = _renameat2(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0
-    return swapped
-
-
-def _lock(fd: int, path: Path) -> None:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise FileInUseError(error.errno, "it is being written already", str(path)) from None
-    except OSError:
-        return  # a file system without locks
-
-
-def _copy(source: int, target: int, offset: int, count: int) -> int:
-    """Copy some of ``count`` bytes from an offset to the same one; gives how many."""
-    try:
-        copied = os.copy_file_range(source, target, count, offset, offset)  # no second copy on disk where extents are shared
-    except (AttributeError, OSError):
-        copied = 0
-    if not copied:
-        data = os.pread(source, min(COPY_BYTES, count), offset)
-        if not data:
-            raise OSError("the file is shorter than what was written to it; leave it alone while it is written")
-        _write_at(target, data, offset)
-        copied = len(data)
-    return copied
-
-
-def _write_at(fd: int, data: bytes | memoryview, offset: int) -> None:
-    rest = memoryview(data)
-    while rest:
-        written = os.pwrite(fd, rest, offset)
-        rest, offset = rest[written:], offset + written
+def _gone(path: Path) -> FileGoneError:
+    return FileGoneError(errno.ESTALE, f"{path} was removed or replaced, and its descriptor closed; the rest is not written")

@@ -1,0 +1,166 @@
+"""An open file of ours, whose descriptor is looked at before each use.
+
+A program may close descriptors that it did not open (``os.closerange``, daemonising) and then open files of its own, which get
+the same numbers. So each use asks first whether the number still leads to what we opened: the same device and inode, at the
+position that we gave it. The position is a random number and never moves, because every read and write names its own offset;
+it tells our open file from another one of the same file.
+
+What remains: a thread of the program may close and open between the question and the use, which are two calls of the system.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import random
+import stat
+from pathlib import Path
+
+COPY_BYTES = 1 << 20
+FIRST_OWN_DESCRIPTOR = 3
+"""Below are standard input, output and error, also of a program that has closed them."""
+MAX_POSITION = (1 << 31) - 1
+"""What every file system takes."""
+BASE_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+Identity = tuple[int, int]
+"""Device and inode."""
+
+
+class FileInUseError(OSError):
+    """Someone else writes the file: another process, or another part of this one."""
+
+
+class DescriptorLostError(OSError):
+    """The descriptor was closed by somebody else; its number may be another file by now."""
+
+
+class OwnFile:
+    """A regular file that we have opened, never through a link, on a descriptor above 2 that no other program inherits."""
+
+    def __init__(self, path: Path, flags: int = 0) -> None:
+        self._fd = _raised(os.open(path, BASE_FLAGS | flags, 0o600))
+        self._position = random.SystemRandom().randrange(MAX_POSITION)
+        try:
+            status = os.fstat(self._fd)
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+            os.lseek(self._fd, self._position, os.SEEK_SET)
+        except OSError:
+            os.close(self._fd)
+            raise
+        self.identity: Identity = status.st_dev, status.st_ino
+        self.owner = status.st_uid
+
+    @classmethod
+    def create(cls, path: Path) -> OwnFile:
+        """Make a file that only this user may read and write; FileExistsError where the name is taken."""
+        return cls(path, os.O_CREAT | os.O_EXCL)
+
+    def status(self) -> os.stat_result:
+        """As ``os.fstat`` gives it.
+
+        Raises:
+            DescriptorLostError: the descriptor is not ours any more. So do all methods but ``close``.
+        """
+        try:
+            status = os.fstat(self._fd)
+            if (status.st_dev, status.st_ino) == self.identity and os.lseek(self._fd, 0, os.SEEK_CUR) == self._position:
+                return status
+        except OSError:  # the number is free, or leads to what has no position
+            pass
+        raise DescriptorLostError(errno.EBADF, "the program closed a descriptor that is not its own")
+
+    def is_at(self, path: Path) -> bool:
+        """Whether the name leads to this file, whatever became of the descriptor."""
+        return identity_at(path) == self.identity
+
+    def lock(self) -> bool:
+        """Tell other processes that the file is in use, until it is closed; False on a file system without locks.
+
+        Raises:
+            FileInUseError: another one was faster.
+        """
+        descriptor = self._checked()
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise FileInUseError(error.errno, "it is being written already") from None
+        except OSError:
+            return False
+        return True
+
+    def write_at(self, data: bytes | memoryview, offset: int) -> None:
+        """Write all of it."""
+        with memoryview(data) as view:  # released also where a traceback keeps this frame alive
+            done = 0
+            while done < len(view):
+                with view[done:] as rest:
+                    done += os.pwrite(self._checked(), rest, offset + done)
+
+    def read_at(self, count: int, offset: int) -> bytes:
+        """At most ``count`` bytes; none at the end."""
+        return os.pread(self._checked(), count, offset)
+
+    def copy_from(self, source: OwnFile, offset: int, count: int) -> int:
+        """Copy some of ``count`` bytes at an offset to the same one; gives how many."""
+        try:
+            copied = os.copy_file_range(
+                source._checked(), self._checked(), count, offset, offset
+            )  # shares extents where it can
+        except DescriptorLostError:
+            raise
+        except (AttributeError, OSError):
+            copied = 0
+        if not copied:
+            data = source.read_at(min(COPY_BYTES, count), offset)
+            if not data:
+                raise OSError(errno.EIO, "the file is shorter than what was written to it; leave it alone while it is written")
+            self.write_at(data, offset)
+            copied = len(data)
+        return copied
+
+    def truncate(self, length: int) -> None:
+        """Cut it, or fill it up with zeros."""
+        os.ftruncate(self._checked(), length)
+
+    def sync(self) -> None:
+        """Wait until the disk has it."""
+        os.fsync(self._checked())
+
+    def set_mode(self, mode: int) -> None:
+        """Permission bits; nothing on a file system without them."""
+        descriptor = self._checked()
+        with contextlib.suppress(OSError):
+            os.fchmod(descriptor, mode)
+
+    def close(self) -> None:
+        """Close the descriptor if it still is ours."""
+        with contextlib.suppress(OSError):
+            os.close(self._checked())
+        self._fd = -1
+
+    def _checked(self) -> int:
+        self.status()
+        return self._fd
+
+
+def identity_at(path: Path) -> Identity | None:
+    """What a name leads to, links not followed; None where it leads nowhere."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _raised(descriptor: int) -> int:
+    """The same open file above standard input, output and error."""
+    if descriptor >= FIRST_OWN_DESCRIPTOR:
+        return descriptor
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, FIRST_OWN_DESCRIPTOR)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,234 @@
+"""The program closes descriptors that are not its own, and opens files of its own under the same numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batches import make_batch
+from otel_recfn import OtelRecordFunctionInstrumentor, record_function
+from otel_recfn.legacy import RecordProfile
+from otel_recfn.sinks.chrome_trace import ChromeTraceSink
+
+FOREIGN = b"the program's own\n" * 20_000
+
+
+@pytest.fixture(params=[".json", ".json.gz"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return tmp_path / f"trace{request.param}"
+
+
+def names_in(path: Path) -> list[str]:
+    content = path.read_bytes()
+    trace = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
+    return [event["name"] for event in trace["traceEvents"] if event["ph"] == "X"]
+
+
+def ours(directory: Path) -> set[int]:
+    """The descriptors that lead into a directory."""
+    found = set()
+    for name in os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{name}").startswith(f"{directory}/"):
+                found.add(int(name))
+    return found
+
+
+class Program:
+    """Takes our descriptors' numbers for files of its own, and checks them."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self._where = tmp_path / "program"
+        self._where.mkdir()
+        self._open: dict[int, Path] = {}
+
+    def takes_over(self, descriptors: set[int], flags: int = os.O_RDWR) -> None:
+        for number in sorted(descriptors):
+            path = self._where / str(len(list(self._where.iterdir())))
+            path.write_bytes(FOREIGN)
+            opened = os.open(path, flags)
+            os.dup2(opened, number)
+            os.close(opened)
+            self._open[number] = path
+
+    def finds_its_files_as_they_were(self) -> None:
+        for number, path in self._open.items():
+            assert path.read_bytes() == FOREIGN
+            assert os.fstat(number).st_ino == path.stat().st_ino, "our program's descriptor was closed"
+
+    def close(self) -> None:
+        for number in self._open:
+            with contextlib.suppress(OSError):
+                os.close(number)
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[Program]:
+    program = Program(tmp_path)
+    yield program
+    program.close()
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="descriptors are looked up in /proc")
+class TestChromeTrace:
+    def test_the_programs_files_stay_as_they_are_and_the_trace_goes_on(self, path: Path, program: Program) -> None:
+        sink = ChromeTraceSink(path)
+        for turn in range(6):
+            sink.write(make_batch([{"name": f"op {turn}"}] * 50))
+            if turn in (0, 1, 3):
+                program.takes_over(ours(path.parent) - set(program._open))
+        assert names_in(path) == [f"op {turn}" for turn in range(6) for _ in range(50)]
+        sink.close(1.0)
+        program.finds_its_files_as_they_were()
+        assert names_in(path) == [f"op {turn}" for turn in range(6) for _ in range(50)]
+        assert sink.counters()["failed"] == 0
+        assert sink.counters()["reopened"] > 0
+
+    def test_numbers_that_are_closed_only(self, path: Path) -> None:
+        sink = ChromeTraceSink(path)
+        for turn in range(4):
+            sink.write(make_batch([{"name": f"op {turn}"}]))
+            for number in ours(path.parent):
+                os.close(number)
+        sink.close(1.0)
+        assert names_in(path) == [f"op {turn}" for turn in range(4)]
+        assert os.listdir(path.parent) == [path.name]
+        assert not ours(path.parent)
+
+    def test_the_program_opens_the_trace_itself(self, path: Path) -> None:
+        """Same file, so same device and inode: still not our descriptor."""
+        sink = ChromeTraceSink(path)
+        sink.write(make_batch([{"name": "before"}]))
+        numbers = ours(path.parent)
+        for number in numbers:
+            opened = os.open(path, os.O_RDONLY)
+            os.dup2(opened, number)
+            os.close(opened)
+        sink.write(make_batch([{"name": "after"}]))
+        sink.close(1.0)
+        for number in numbers:
+            os.close(number)  # raises where we had closed it
+        assert names_in(path) == ["before", "after"]
+
+    def test_while_it_is_closed(self, path: Path, program: Program) -> None:
+        sink = ChromeTraceSink(path)
+        sink.write(make_batch([{"name": "op"}]))
+        program.takes_over(ours(path.parent))
+        sink.close(1.0)
+        program.finds_its_files_as_they_were()
+
+    def test_in_a_forked_child(self, path: Path, program: Program) -> None:
+        sink = ChromeTraceSink(path)
+        sink.write(make_batch([{"name": "op"}]))
+        program.takes_over(ours(path.parent))
+        child = os.fork()
+        if child == 0:
+            exit_after(lambda: (sink.after_fork_in_child(), program.finds_its_files_as_they_were()))
+        assert os.waitpid(child, 0)[1] == 0
+        sink.close(1.0)
+
+    def test_at_any_moment(self, path: Path, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Between any two writes of ours."""
+        chance, write = random.Random(7), os.pwrite
+        taken: set[int] = set()
+
+        def write_then_lose(fd: int, data: Any, offset: int) -> int:
+            written = write(fd, data, offset)
+            if chance.random() < 0.05:
+                lost = ours(path.parent) - taken
+                program.takes_over(lost)
+                taken.update(lost)
+            return written
+
+        monkeypatch.setattr(os, "pwrite", write_then_lose)
+        sink = ChromeTraceSink(path)
+        for turn in range(40):
+            sink.write(make_batch([{"name": f"op {turn}"}] * 50))
+            assert len(names_in(path)) == sink.counters()["events_written"]
+        sink.close(1.0)
+        assert sink.counters()["events_written"] + sink.counters()["failed"] == 2000
+        assert sink.counters()["events_written"] >= 1500
+        program.finds_its_files_as_they_were()
+
+    def test_standard_output_is_not_a_number_for_us(self, path: Path) -> None:
+        child = os.fork()
+        if child == 0:
+            exit_after(lambda: write_without_standard_streams(path))
+        assert os.waitpid(child, 0)[1] == 0
+        assert names_in(path) == ["op"]
+
+    def test_no_other_program_inherits_them(self, path: Path) -> None:
+        sink = ChromeTraceSink(path)
+        sink.write(make_batch([{"name": "op"}]))
+        assert ours(path.parent)
+        assert not any(os.get_inheritable(number) for number in ours(path.parent))
+        sink.close(1.0)
+
+    def test_a_program_that_becomes_a_daemon(self, path: Path) -> None:
+        child = os.fork()
+        if child == 0:
+            exit_after(lambda: record_as_a_daemon(path))
+        assert os.waitpid(child, 0)[1] == 0
+        assert names_in(path) == ["before", "after"]
+        assert (path.parent / "own").read_bytes() == FOREIGN
+
+
+def write_without_standard_streams(path: Path) -> None:
+    for number in range(3):
+        os.close(number)
+    sink = ChromeTraceSink(path)
+    assert min(ours(path.parent)) > 2
+    sink.write(make_batch([{"name": "op"}]))
+    sink.close(1.0)
+
+
+def record_as_a_daemon(path: Path) -> None:
+    instrumentor = OtelRecordFunctionInstrumentor()
+    instrumentor.instrument(chrome_trace=str(path), modules=False)
+    with record_function("before"):
+        pass
+    instrumentor.flush(10)
+    os.closerange(3, 1024)
+    os.chdir("/")
+    own = [os.open(path.parent / "own", os.O_CREAT | os.O_RDWR) for _ in range(64)]
+    os.write(own[0], FOREIGN)
+    with record_function("after"):
+        pass
+    instrumentor.flush(10)
+    instrumentor.uninstrument()
+    for number in own:
+        os.close(number)
+
+
+def test_a_legacy_profile_leaves_the_programs_files_alone(tmp_path: Path, program: Program) -> None:
+    where = tmp_path / "steps"
+    where.mkdir()
+    profile = RecordProfile(where / "steps.trace")
+    with record_function("step"):
+        pass
+    program.takes_over(ours(where))
+    profile.close()
+    del profile
+    program.finds_its_files_as_they_were()
+    assert [event["name"] for event in json.loads((where / "steps.trace").read_text())] == ["step"]
+
+
+def exit_after(work: Callable[[], object]) -> None:
+    """Leave a forked child without running what the parent's pytest has registered."""
+    status = 1
+    try:
+        work()
+        status = 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+    finally:
+        os._exit(status)

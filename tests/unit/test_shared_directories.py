@@ -1,0 +1,164 @@
+"""Another user, who may write in the same directory, can lead us to no file but our own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batches import make_batch
+from otel_recfn import profile
+from otel_recfn.legacy import RecordProfile
+from otel_recfn.model.errors import SettingError
+from otel_recfn.sinks.chrome_trace import ChromeTraceSink
+
+NOBODY = 65534
+VICTIM = "the victim's"
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's files")
+
+Write = Callable[[Path], None]
+
+
+def by_sink(path: Path) -> None:
+    sink = ChromeTraceSink(path)
+    sink.write(make_batch([{"name": "op"}]))
+    sink.write(make_batch([{"name": "op"}]))
+    sink.close(1.0)
+
+
+def by_export(path: Path) -> None:
+    with profile() as prof:
+        pass
+    prof.export_chrome_trace(path)
+
+
+def by_legacy_profile(path: Path) -> None:
+    with RecordProfile(path):
+        pass
+
+
+@pytest.fixture(params=[by_sink, by_export, by_legacy_profile])
+def write(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """A directory like /tmp."""
+    directory = tmp_path / "shared"
+    directory.mkdir()
+    directory.chmod(0o1777)
+    return directory
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    path = tmp_path / "victim.json"
+    path.write_text(VICTIM)
+    return path
+
+
+def plant_link(link: Path, target: Path) -> None:
+    link.symlink_to(target)
+    os.lchown(link, NOBODY, NOBODY)
+
+
+def test_a_link_at_the_traces_name(shared: Path, victim: Path, write: Write) -> None:
+    plant_link(shared / "trace.json", victim)
+    with pytest.raises((SettingError, OSError), match=r"symbolic link of user 65534; give the path that it leads to"):
+        write(shared / "trace.json")
+    assert victim.read_text() == VICTIM
+
+
+def test_a_link_to_a_name_that_is_free(shared: Path, tmp_path: Path, write: Write) -> None:
+    plant_link(shared / "trace.json", tmp_path / "new.json")
+    with pytest.raises((SettingError, OSError), match="symbolic link"):
+        write(shared / "trace.json")
+    assert not (tmp_path / "new.json").exists()
+
+
+def test_a_link_at_a_directory_above(shared: Path, victim: Path, write: Write) -> None:
+    plant_link(shared / "program", victim.parent)
+    with pytest.raises((SettingError, OSError), match="symbolic link"):
+        write(shared / "program" / "victim.json")
+    assert victim.read_text() == VICTIM
+
+
+def test_a_link_that_ours_leads_to(shared: Path, victim: Path, write: Write, tmp_path: Path) -> None:
+    plant_link(shared / "trace.json", victim)
+    (tmp_path / "ours.json").symlink_to(shared / "trace.json")
+    with pytest.raises((SettingError, OSError), match="symbolic link"):
+        write(tmp_path / "ours.json")
+    assert victim.read_text() == VICTIM
+
+
+def test_another_users_file(shared: Path, write: Write) -> None:
+    planted = shared / "trace.json"
+    planted.write_text(VICTIM)
+    os.chown(planted, NOBODY, NOBODY)
+    with pytest.raises((SettingError, OSError), match="it belongs to user 65534"):
+        write(planted)
+    assert planted.read_text() == VICTIM
+
+
+def test_a_second_name_of_a_file_is_replaced_alone(shared: Path, victim: Path, write: Write) -> None:
+    os.link(victim, shared / "trace.json")
+    write(shared / "trace.json")
+    assert victim.read_text() == VICTIM
+    json.loads((shared / "trace.json").read_text())
+
+
+def test_a_link_that_is_planted_while_it_is_written(shared: Path, victim: Path) -> None:
+    """In a directory without the sticky bit, another user may even replace our files."""
+    shared.chmod(0o777)
+    sink = ChromeTraceSink(shared / "trace.json")
+    sink.write(make_batch([{}]))
+    (shared / "trace.json").unlink()
+    plant_link(shared / "trace.json", victim)
+    with pytest.raises(OSError, match="another file was put"):
+        sink.write(make_batch([{}]))
+    sink.close(0.0)
+    assert victim.read_text() == VICTIM
+    assert (shared / "trace.json").is_symlink()
+
+
+def test_links_at_the_hidden_names(shared: Path, victim: Path) -> None:
+    """Those that can be foreseen, and those that were read from the directory."""
+    for name in (".trace.json.next", ".trace.json.last"):
+        plant_link(shared / name, victim)
+    sink = ChromeTraceSink(shared / "trace.json")
+    sink.write(make_batch([{}]))
+    for hidden in shared.glob(".trace.json.*.next"):
+        hidden.unlink()
+        plant_link(hidden, victim)
+    for _ in range(3):
+        sink.write(make_batch([{}]))
+    sink.close(1.0)
+    assert victim.read_text() == VICTIM
+    assert stat.S_IMODE(victim.stat().st_mode) == 0o644
+    assert sink.counters()["events_written"] == 4
+
+
+def test_hidden_names_cannot_be_foreseen(shared: Path) -> None:
+    seen = set()
+    for _ in range(5):
+        sink = ChromeTraceSink(shared / "trace.json")
+        sink.write(make_batch([{}]))
+        seen.update(path.name for path in shared.iterdir() if path.name.startswith("."))
+        sink.close(1.0)
+    assert len(seen) == 5
+    assert all(re.fullmatch(r"\.trace\.json\.[0-9a-f]{16}\.next", name) for name in seen)
+
+
+def test_a_link_of_ones_own_in_a_shared_directory_is_followed(shared: Path, tmp_path: Path, write: Write) -> None:
+    (shared / "trace.json").symlink_to(tmp_path / "real.json")
+    write(shared / "trace.json")
+    json.loads((tmp_path / "real.json").read_text())
+    assert (shared / "trace.json").is_symlink()

@@ -1,0 +1,198 @@
+"""Trouble that passes: a full disk, no free descriptor, no memory. The trace goes on behind a counted gap."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import json
+import os
+import random
+import resource
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batches import make_batch
+from otel_recfn.model.scope import RecordScope
+from otel_recfn.sinks import chrome_trace, chrome_trace_file
+from otel_recfn.sinks.chrome_trace import ChromeTraceSink
+
+
+@pytest.fixture(params=[".json", ".json.gz"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return tmp_path / f"trace{request.param}"
+
+
+@pytest.fixture
+def sink(path: Path) -> Iterator[ChromeTraceSink]:
+    sink = ChromeTraceSink(path)
+    yield sink
+    sink.close(1.0)
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pauses between attempts."""
+    monkeypatch.setattr(chrome_trace, "FIRST_PAUSE_SECONDS", 0.0)
+
+
+def events(path: Path) -> list[dict[str, Any]]:
+    content = path.read_bytes()
+    found: list[dict[str, Any]] = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)["traceEvents"]
+    return found
+
+
+def names_in(path: Path) -> list[str]:
+    return [event["name"] for event in events(path) if event["ph"] == "X"]
+
+
+def test_a_full_disk_costs_the_batches_that_meet_it(
+    sink: ChromeTraceSink, path: Path, at_once: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink.write(make_batch([{"name": "before"}]))
+    before = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 10_000, limits[1]))
+    try:
+        for _ in range(3):
+            sink.write(make_batch([{"name": f"op {random.random()}"} for _ in range(10_000)]))
+            assert path.read_bytes() == before
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    sink.write(make_batch([{"name": "after"}]))
+    sink.close(1.0)
+    assert names_in(path) == ["before", "after"]
+    assert os.listdir(path.parent) == [path.name]
+    assert sink.counters()["failed"] == 30_000
+    assert sink.counters()["events_written"] == 2
+    [told] = [record for record in caplog.records if "File too large" in record.getMessage()]
+    assert "counted" in told.getMessage()
+
+
+def test_attempts_become_rarer_and_start_again(sink: ChromeTraceSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, tried = 1000.0, []
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+
+    def full(*_: Any) -> int:
+        tried.append(now)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        for _ in range(600):
+            now += 0.1
+            sink.write(make_batch([{}]))
+        assert sink.counters()["failed"] == 600
+    assert 12 < len(tried) < 40
+    assert max(later - earlier for earlier, later in pairwise(tried)) < 5.2
+    now += 5.1
+    for _ in range(3):
+        sink.write(make_batch([{}]))
+    assert sink.counters()["events_written"] == 3
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "no space"), OSError(errno.EDQUOT, "quota"), MemoryError()])
+def test_at_any_moment(path: Path, monkeypatch: pytest.MonkeyPatch, at_once: None, error: BaseException) -> None:
+    """Whatever call fails: each batch is in the file whole or counted, the file is valid, and no arrow begins nowhere."""
+    chance = random.Random(11)
+    failing = 0.0
+
+    def sometimes(call: Callable[..., Any]) -> Callable[..., Any]:
+        def replacement(*arguments: Any) -> Any:
+            if chance.random() < failing:
+                raise error
+            return call(*arguments)
+
+        return replacement
+
+    for module, name in (
+        (os, "pwrite"),
+        (os, "ftruncate"),
+        (os, "copy_file_range"),
+        (chrome_trace_file, "encode_events"),
+        (chrome_trace_file, "encode_flows"),
+    ):
+        monkeypatch.setattr(module, name, sometimes(getattr(module, name)))
+    sink = ChromeTraceSink(path)
+    failing = 0.05
+    written: list[str] = []
+    for turn in range(60):
+        sink.write(make_batch(step(turn)))
+        if sink.counters()["events_written"] > len(written):
+            written += [str(row["name"]) for row in step(turn)]
+        assert names_in(path) == written
+    failing = 0.0
+    sink.write(make_batch(step(60)))
+    written += [str(row["name"]) for row in step(60)]
+    sink.close(1.0)
+    assert names_in(path) == written
+    assert sink.counters()["failed"] == 61 * 40 - len(written) > 0
+    assert len(written) > 40 * 10
+    starts = {(event["tid"], event["ts"]) for event in events(path) if event["ph"] == "X"}
+    arrows = [event for event in events(path) if event["ph"] in "sf"]
+    assert arrows
+    assert all((event["tid"], event["ts"]) in starts for event in arrows)
+    assert len(arrows) == 2 * sink.counters()["flows_written"]
+    assert os.listdir(path.parent) == [path.name]
+
+
+def step(turn: int) -> list[dict[str, Any]]:
+    """Forward ranges, whose backward ranges come in the next turn."""
+    start = 1_700_000_000_000_000_000 + turn * 1_000_000
+    forward = [
+        {"name": f"forward {turn}", "sequence_nr": turn * 20 + n, "start_ns": start + n * 100, "end_ns": start + n * 100 + 50}
+        for n in range(20)
+    ]
+    backward = [
+        {
+            "name": f"backward {turn}",
+            "scope": RecordScope.BACKWARD_FUNCTION,
+            "forward_thread_id": 1,
+            "sequence_nr": (turn - 1) * 20 + n,
+            "start_ns": start + 5000 + n * 100,
+            "end_ns": start + 5050 + n * 100,
+        }
+        for n in range(20)
+    ]
+    return forward + backward
+
+
+def test_no_free_descriptor_for_a_child(sink: ChromeTraceSink, path: Path, at_once: None) -> None:
+    sink.write(make_batch([{"name": "parent"}]))
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            write_without_descriptors(sink)
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    beside = path.with_name(path.name.replace("trace", f"trace.pid{child}"))
+    assert names_in(beside) == ["after"]
+
+
+def write_without_descriptors(sink: ChromeTraceSink) -> None:
+    own = sink.after_fork_in_child()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    own.write(make_batch([{"name": "lost"}]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    own.write(make_batch([{"name": "after"}]))
+    own.close(1.0)
+    assert own.counters()["failed"] == 1
+
+
+def test_a_file_that_is_open_needs_no_further_descriptor(sink: ChromeTraceSink, path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        for _ in range(3):
+            sink.write(make_batch([{}]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert len(names_in(path)) == 3

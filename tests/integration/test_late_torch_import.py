@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import subprocess
@@ -93,10 +94,26 @@ def test_built_and_told_once(run: Run, tmp_path: Path) -> None:
     assert "building" not in second
 
 
-def test_a_damaged_library_is_built_again(run: Run, cache: Path) -> None:
+@pytest.mark.parametrize("how", ["truncated", "zeros at the end"])
+def test_a_damaged_library_is_built_again(run: Run, cache: Path, how: str) -> None:
+    """Loading it as it is would end the process by SIGBUS or SIGSEGV."""
     run("import torch; observer.ensure_loaded()")
     (built,) = cache.glob("*.so")
-    built.write_bytes(b"not a library")
+    content = built.read_bytes()
+    half = content[: len(content) // 2]
+    built.write_bytes(half if how == "truncated" else half + bytes(len(content) - len(half)))
+    output = run(f"import torch; attach(){USE}")
+    assert "is damaged and is not loaded; it is built again" in output
+    assert [path.stat().st_size for path in cache.glob("*.so")] == [len(content)]
+
+
+def test_a_whole_library_that_cannot_be_loaded_is_built_again(run: Run, cache: Path) -> None:
+    """As after torch was built anew in place."""
+    run("import torch; observer.ensure_loaded()")
+    (built,) = cache.glob("*.so")
+    content = b"not a library"
+    checksum = hashlib.sha256(content).hexdigest()[:32]
+    built.rename(built.with_name(f"{built.stem.rpartition('-')[0]}-{checksum}.so")).write_bytes(content)
     output = run(f"import torch; attach(){USE}")
     assert "cannot be loaded" in output
     assert "building it again" in output

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from otel_recfn.sources import observer_build
+from otel_recfn.sources import observer_build, private_cache
 from otel_recfn.sources.observer_build import TORCH_OBSERVER, ObserverUnavailable
 from otel_recfn.sources.private_cache import CacheUnsafe
 
@@ -191,7 +193,7 @@ def test_two_processes_compile_once(torch: Path, cache: Path, log: Path, monkeyp
 def test_each_library_has_a_file_of_its_own(torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _use_compiler(monkeypatch, log, COPYING)
     built = [observer_build.build(library) for library in observer_build.LIBRARIES]
-    assert [path.name.rpartition("-")[0] for path in built] == ["torch_observer", "torch_callbacks"]
+    assert [path.name.partition("-")[0] for path in built] == ["torch_observer", "torch_callbacks"]
     assert [observer_build.find_built(library) for library in observer_build.LIBRARIES] == built
 
 
@@ -203,3 +205,98 @@ def test_an_extension_needs_pythons_headers_and_says_so(
     with pytest.raises(ObserverUnavailable, match=r"Python's C headers are not in .*; apt-get install"):
         observer_build.build(observer_build.TORCH_CALLBACKS)
     assert observer_build.build(observer_build.TORCH_OBSERVER)
+
+
+def damaged(content: bytes, how: str) -> bytes:
+    half = len(content) // 2
+    return {"truncated": content[:half], "zeros": content[:half] + bytes(len(content) - half), "empty": b""}[how]
+
+
+@pytest.mark.parametrize("how", ["truncated", "zeros", "empty"])
+def test_a_damaged_build_is_not_used_but_built_again(
+    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    _use_compiler(monkeypatch, log, COPYING)
+    for library in observer_build.LIBRARIES:
+        built = observer_build.build(library)
+        content = built.read_bytes()
+        built.write_bytes(damaged(content, how))
+        assert observer_build.find_built(library) is None
+        assert observer_build.build(library) == built
+        assert built.read_bytes() == content
+    assert "is damaged and is not loaded" in caplog.text
+    assert _runs(log) == 4
+
+
+def test_a_damaged_build_that_cannot_be_built_again_says_so(
+    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _use_compiler(monkeypatch, log, COPYING)
+    observer_build.build(TORCH_OBSERVER).write_bytes(b"")
+    _use_compiler(monkeypatch, log, FAILING)
+    with pytest.raises(ObserverUnavailable, match="something is missing"):
+        observer_build.build(TORCH_OBSERVER)
+
+
+def test_what_another_compiler_made_of_the_same_takes_the_place_of_the_earlier(
+    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _use_compiler(monkeypatch, log, COPYING)
+    first = observer_build.build(TORCH_OBSERVER)
+    _use_compiler(monkeypatch, log, COPYING.replace("echo library", "echo other"))
+    second = observer_build.build(TORCH_OBSERVER, again=True)
+    assert second != first
+    assert [*cache.glob("*.so")] == [second] == [observer_build.find_built(TORCH_OBSERVER)]
+
+
+def test_what_killed_compilers_left_is_removed(torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _use_compiler(monkeypatch, log, COPYING.replace("sleep {seconds}", "kill -9 $PPID"))
+    program = "from otel_recfn.sources.observer_build import TORCH_OBSERVER, build; build(TORCH_OBSERVER)"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(torch.parent), *sys.path])}
+    for _ in range(2):
+        assert subprocess.run([sys.executable, "-c", program], env=environment, timeout=60).returncode == -signal.SIGKILL
+        assert len([*cache.glob("building-*")]) == 1
+    elsewhere = torch / "include"
+    (cache / "building-link").symlink_to(elsewhere)
+    _use_compiler(monkeypatch, log, COPYING)
+    built = observer_build.build(TORCH_OBSERVER)
+    assert {path.name for path in cache.iterdir()} == {built.name, "lock", "building-link"}
+    assert (elsewhere / "ATen").is_dir()
+
+
+def test_a_build_that_runs_is_left_alone_and_not_waited_for_for_ever(
+    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The lock may be held by a process that is stopped, or by a forked child of one that was killed."""
+    _use_compiler(monkeypatch, log, COPYING)
+    monkeypatch.setattr(observer_build, "WAIT_SECONDS", 0.2)
+    (private_cache.open_directory() / "building-running").mkdir()
+    with open(cache / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert observer_build.build(TORCH_OBSERVER).exists()
+    assert (cache / "building-running").is_dir()
+    assert "building without it" in caplog.text
+
+
+def test_a_descriptor_that_the_program_took_over_meanwhile_is_left_to_it(
+    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _use_compiler(monkeypatch, log, COPYING)
+    own = tmp_path / "own"
+    own.write_text("the program's")
+    taken = []
+
+    def compile_and_take_over(*arguments: object) -> None:
+        compile_as_ever(*arguments)
+        for number in os.listdir("/proc/self/fd"):
+            if os.path.realpath(f"/proc/self/fd/{number}") == str(cache / "lock"):
+                with open(own) as opened:
+                    os.dup2(opened.fileno(), int(number))
+                taken.append(int(number))
+
+    compile_as_ever = observer_build._compile
+    monkeypatch.setattr(observer_build, "_compile", compile_and_take_over)
+    observer_build.build(TORCH_OBSERVER)
+    [number] = taken
+    assert os.read(number, 99) == b"the program's"
+    os.close(number)

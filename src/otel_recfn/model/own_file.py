@@ -92,6 +92,11 @@ class OwnFile:
             return False
         return True
 
+    def unlock(self) -> None:
+        """Take that back, also for descriptors that forked children have. Never raises."""
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._checked(), fcntl.LOCK_UN)
+
     def write_at(self, data: bytes | memoryview, offset: int) -> None:
         """Write all of it."""
         with memoryview(data) as view:  # released also where a traceback keeps this frame alive
@@ -125,10 +130,6 @@ class OwnFile:
     def truncate(self, length: int) -> None:
         """Cut it, or fill it up with zeros."""
         os.ftruncate(self._checked(), length)
-
-    def sync(self) -> None:
-        """Wait until the disk has it."""
-        os.fsync(self._checked())
 
     def set_mode(self, mode: int) -> None:
         """Permission bits; nothing on a file system without them."""

@@ -2,15 +2,13 @@
 
     find torch ──► key ──► in the cache? ──► yes: check, done
     (its files only)             │
-                                 └► no: one process at a time compiles into a temporary directory, then renames
+                                 └► no: one process at a time compiles into a temporary directory (``build_cache.py``)
 
 torch is never imported for it, so that an image can be prepared without the time and memory of an import.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import importlib.util
 import logging
@@ -23,13 +21,11 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from otel_recfn.model.errors import RecfnError
-from otel_recfn.sources import private_cache
+from otel_recfn.sources import build_cache, private_cache
 from otel_recfn.version import __version__
 
 log = logging.getLogger("otel_recfn")
@@ -43,7 +39,8 @@ STANDARDS = ("-std=c++17", "-std=c++20")
 """In the order in which they are tried: the headers up to torch 2.13 take the first, later ones need the second."""
 COMPILERS = ("c++", "g++", "clang++")
 COMPILE_SECONDS = 300
-KEPT_BUILDS = 5
+WAIT_SECONDS = 2.0 * COMPILE_SECONDS
+"""For another process that compiles, with each standard."""
 BUILD_AHEAD = "or build it ahead with `otel-recfn build` on a machine with the same torch"
 
 
@@ -157,9 +154,9 @@ def build(library: Library, *, again: bool = False) -> Path:
         return built
     compiler = find_compiler()
     try:
-        with _one_process_at_a_time(cache):
+        with build_cache.workshop(cache, WAIT_SECONDS) as workshop:
             built = None if again else _in_cache(cache, torch, library)
-            return built or _compile_into(cache, torch, library, compiler)
+            return built or _compile_in(workshop, cache, torch, library, compiler)
     except OSError as error:
         raise ObserverUnavailable(
             f"{library.name} cannot be built in {cache}: {error}; set {private_cache.ENVIRONMENT_VARIABLE} to a directory "
@@ -204,44 +201,20 @@ def _cxx11_abi(directory: Path) -> int:
 
 
 def _in_cache(cache: Path, torch: TorchInstallation, library: Library) -> Path | None:
-    path = _target(cache, torch, library)
-    if not os.path.lexists(path):
-        return None
-    private_cache.check_file(path)
-    with contextlib.suppress(OSError):  # another user's; only the order of pruning depends on it
-        os.utime(path)
-    return path
+    return build_cache.find(cache, _name(torch, library))
 
 
-def _target(cache: Path, torch: TorchInstallation, library: Library) -> Path:
-    return cache / f"{library.name}-{cache_key(torch, library)}.so"
+def _name(torch: TorchInstallation, library: Library) -> str:
+    return f"{library.name}-{cache_key(torch, library)}"
 
 
-@contextlib.contextmanager
-def _one_process_at_a_time(cache: Path) -> Iterator[None]:
-    """Several processes of one training run start at once: one compiles, the others wait and find the result."""
-    descriptor = os.open(cache / "lock", os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        with contextlib.suppress(OSError):  # a file system without locks: the rename is atomic, compiling twice is harmless
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # at once, even if a forked child still holds the descriptor
-        os.close(descriptor)
-
-
-def _compile_into(cache: Path, torch: TorchInstallation, library: Library, compiler: list[str]) -> Path:
+def _compile_in(workshop: Path, cache: Path, torch: TorchInstallation, library: Library, compiler: list[str]) -> Path:
     log.info("building %s for torch %s, once, about %d s", library.name, torch.version, library.seconds)
-    target = _target(cache, torch, library)
-    with tempfile.TemporaryDirectory(prefix="building-", dir=cache) as directory:
-        output = Path(directory) / target.name
-        _compile(compiler, torch, library, output)
-        output.chmod(0o755)  # the compiler follows the umask, which may let the group write
-        os.replace(output, target)
-    _prune(cache, library)
-    private_cache.check_file(target)
-    return target
+    output = workshop / f"{library.name}.so"
+    _compile(compiler, torch, library, output)
+    built = build_cache.keep(output, cache, _name(torch, library))
+    build_cache.prune(cache, library.name)
+    return built
 
 
 def _compile(compiler: list[str], torch: TorchInstallation, library: Library, output: Path) -> None:
@@ -284,11 +257,3 @@ def _run(command: list[str]) -> str | None:
     except OSError as error:
         return str(error)
     return None if done.returncode == 0 else (done.stderr or done.stdout or f"exit code {done.returncode}, no message")
-
-
-def _prune(cache: Path, library: Library) -> None:
-    """Keep the builds that were used last; one that another process has loaded stays loaded there."""
-    with contextlib.suppress(OSError):
-        built = sorted(cache.glob(f"{library.name}-*.so"), key=lambda path: path.lstat().st_mtime_ns, reverse=True)
-        for path in built[KEPT_BUILDS:]:
-            path.unlink(missing_ok=True)

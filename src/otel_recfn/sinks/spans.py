@@ -34,6 +34,7 @@ from otel_recfn.sinks.provider import SAMPLED, ProviderResolver, SpanTarget
 from otel_recfn.sinks.span_ids import span_id
 from otel_recfn.sinks.span_mapping import SpanMapper
 from otel_recfn.sinks.step_traces import StepTraces
+from otel_recfn.store.number_sets import distinct
 from otel_recfn.transforms.links import ForwardBackwardLinks, ForwardRange
 
 CHUNK_TIMEOUT_S = 30.0
@@ -173,7 +174,7 @@ class SpansSink:
 
     def _above(self, batch: Batch, rows: NDArray[np.int64]) -> list[SpanContext | None]:
         """For each row the span that its outermost range is a child of, None where that trace isn't recorded."""
-        contexts = {index: _span_context(batch.contexts[index]) for index in np.unique(batch.context[rows]).tolist()}
+        contexts = {index: _span_context(batch.contexts[index]) for index in distinct(batch.context[rows]).tolist()}
         pairs = zip(batch.context[rows].tolist(), batch.root[rows].tolist(), strict=True)
         return [contexts[context] or self._root_context(root) for context, root in pairs]
 

@@ -33,6 +33,7 @@ from otel_recfn.model.events import EventSource
 from otel_recfn.sinks.provider import SpanTarget
 from otel_recfn.sinks.root_limiter import NS_PER_SECOND, RootLimiter
 from otel_recfn.sinks.span_limits import AttributeValue
+from otel_recfn.store.number_sets import distinct, groups, is_in
 
 OPTIMIZER_STEP = "Optimizer.step#"
 MODULE_PREFIX = "nn.Module: "
@@ -298,17 +299,17 @@ def _module_call(name: str) -> str:
 
 def _summary(batch: Batch, rootless: NDArray[np.bool_]) -> _Rows:
     rows = np.flatnonzero(rootless)
-    roots, first, counts = np.unique(batch.root[rows], return_index=True, return_counts=True)
+    roots, first, counts = groups(batch.root[rows])
     top = rows[batch.parent[rows] == 0]
-    steps = rows[np.isin(batch.name[rows], _step_names(batch, rows))]
+    steps = rows[is_in(batch.name[rows], _step_names(batch, rows))]
     return _Rows(
         spans=dict(zip(roots.tolist(), counts.tolist(), strict=True)),
         first_row=dict(zip(roots.tolist(), rows[first].tolist(), strict=True)),
         ends=dict(zip(batch.event_id[top].tolist(), batch.end_ns[top].tolist(), strict=True)),
         stepped=set(batch.root[steps].tolist()),
-        training_threads={batch.threads[index] for index in np.unique(batch.thread[steps]).tolist()},
+        training_threads={batch.threads[index] for index in distinct(batch.thread[steps]).tolist()},
     )
 
 
 def _step_names(batch: Batch, rows: NDArray[np.int64]) -> list[int]:
-    return [name for name in np.unique(batch.name[rows]).tolist() if batch.names[name].startswith(OPTIMIZER_STEP)]
+    return [name for name in distinct(batch.name[rows]).tolist() if batch.names[name].startswith(OPTIMIZER_STEP)]

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventKind
+from otel_recfn.store.number_sets import is_in
 
 Mask = NDArray[np.bool_]
 Ids = NDArray[np.uint64]
@@ -123,7 +124,7 @@ class Ancestry:
         hidden = np.flatnonzero(~seen)
         order = hidden[np.argsort(batch.event_id[hidden])]
         parent = _followed(batch.parent.copy(), batch.event_id[order], batch.parent[order])
-        outside = (parent != 0) & ~np.isin(parent, batch.event_id)
+        outside = (parent != 0) & ~is_in(parent, batch.event_id)
         root = batch.event_id.copy()
         self._look_outside(batch, np.flatnonzero(outside), parent, root)
         return Around(parent, _roots(batch.event_id, parent, root, nested=(parent != 0) & ~outside))

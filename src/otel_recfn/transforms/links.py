@@ -19,6 +19,7 @@ from otel_recfn.model.batch import Batch, SpanContextRef, ThreadInfo
 from otel_recfn.model.events import ORDINAL_BITS, ORDINAL_MASK, EventKind
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.store.distinct import Distinct
+from otel_recfn.store.number_sets import distinct
 
 MAX_FORWARD_RANGES = 1_000_000
 """How many forward ranges wait for a backward: 48 bytes each, many steps of a large model."""
@@ -175,9 +176,9 @@ class ForwardBackwardLinks:
 
     def _numbers_of(self, thread_ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """The recorder's numbers of these logical threads; 0, which no thread has, for an unknown one."""
-        distinct, inverse = np.unique(thread_ids, return_inverse=True)
-        numbers = np.array([self._thread_numbers.get(number, 0) for number in distinct.tolist()], dtype=np.uint64)
-        return np.take(numbers, inverse)
+        known = distinct(thread_ids)
+        numbers = np.array([self._thread_numbers.get(number, 0) for number in known.tolist()], dtype=np.uint64)
+        return np.take(numbers, np.searchsorted(known, thread_ids))
 
 
 def _keys(numbers: NDArray[np.uint64], sequence_nr: NDArray[np.int64]) -> NDArray[np.uint64]:

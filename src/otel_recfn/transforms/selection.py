@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from otel_recfn.model.batch import Batch, Opened
 from otel_recfn.model.events import EventKind, EventSource, Extra
 from otel_recfn.model.scope import ALL_SCOPES_MASK, NUM_SCOPES
+from otel_recfn.store.number_sets import is_in
 from otel_recfn.transforms.ancestry import Ancestry, Ids, Mask
 
 
@@ -81,7 +82,7 @@ class Selection:
         rows = seen.copy()
         if not last:
             rows[batch.closed :] = False
-        self._earlier = self._earlier[~np.isin(self._earlier, batch.event_id[: batch.closed])]
+        self._earlier = self._earlier[~is_in(self._earlier, batch.event_id[: batch.closed])]
         return batch.take(rows, parent=parent[rows], root=root[rows], opened=opened, **self._without_extras(batch, rows))
 
     def _seen(self, batch: Batch) -> Mask:
@@ -94,14 +95,14 @@ class Selection:
         if wanted.profiler is not None:
             seen &= own_run
         if len(self._earlier):
-            seen &= ~np.isin(batch.event_id, self._earlier)
+            seen &= ~is_in(batch.event_id, self._earlier)
         return np.asarray(seen, np.bool_)
 
     def _announce(self, batch: Batch, top_level: Mask) -> Sequence[Opened]:
         closed = batch.event_id[: batch.closed]
-        rows = np.flatnonzero(top_level & ~np.isin(batch.event_id, self._announced))
+        rows = np.flatnonzero(top_level & ~is_in(batch.event_id, self._announced))
         still_open = np.append(self._announced, batch.event_id[rows[rows >= batch.closed]])
-        self._announced = still_open[~np.isin(still_open, closed)]
+        self._announced = still_open[~is_in(still_open, closed)]
         return _OpenedRows(batch, rows[np.lexsort((batch.event_id[rows], batch.start_ns[rows]))])
 
     def _without_extras(self, batch: Batch, rows: Mask) -> dict[str, Any]:

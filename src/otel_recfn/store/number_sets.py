@@ -1,0 +1,57 @@
+"""Columns of numbers as sets: what numpy's functions for it do, but those import ``numpy.ma`` when first called.
+
+Our threads call these, and must not import: a forked child would wait for ever for a module that its parent was importing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[Any]
+
+
+class Groups(NamedTuple):
+    """Equal numbers of a column, put together."""
+
+    numbers: Numbers
+    """Each once, in ascending order."""
+    first: NDArray[np.int64]
+    """Where it stands first."""
+    counts: NDArray[np.int64]
+    """How often."""
+
+
+def distinct(numbers: Numbers) -> Numbers:
+    """Each number once, in ascending order."""
+    ordered = np.sort(numbers)
+    return ordered[_is_first(ordered)]
+
+
+def groups(numbers: Numbers) -> Groups:
+    """Each number once, in ascending order, with its place and its count."""
+    order = np.argsort(numbers, kind="stable").astype(np.int64, copy=False)
+    ordered = numbers[order]
+    begins = np.flatnonzero(_is_first(ordered)).astype(np.int64, copy=False)
+    counts = np.diff(begins, append=np.int64(len(numbers)))
+    return Groups(ordered[begins], order[begins], counts)
+
+
+def is_in(numbers: Numbers, others: Numbers | Sequence[int]) -> NDArray[np.bool_]:
+    """Which of ``numbers`` are among ``others``."""
+    ordered = np.sort(np.asarray(others, dtype=numbers.dtype))
+    if not len(ordered):
+        return np.zeros(len(numbers), dtype=np.bool_)
+    place = np.searchsorted(ordered, numbers)
+    place[place == len(ordered)] = 0
+    found: NDArray[np.bool_] = ordered[place] == numbers
+    return found
+
+
+def _is_first(ordered: Numbers) -> NDArray[np.bool_]:
+    first = np.ones(len(ordered), dtype=np.bool_)
+    first[1:] = ordered[1:] != ordered[:-1]
+    return first

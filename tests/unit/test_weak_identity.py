@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from otel_recfn.sources.fork_safe_lock import ForkSafeLock
+from otel_recfn.model.fork_safe_lock import ForkSafeLock
 from otel_recfn.sources.weak_identity import WeakIdentityMap
 
 

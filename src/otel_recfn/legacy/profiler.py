@@ -9,7 +9,6 @@ it is debug info (slot PROFILER_STATE), which goes where thread-local state goes
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 
 from otel_recfn.legacy.chrome_writer import STOP_PROFILE
@@ -19,6 +18,7 @@ from otel_recfn.legacy.cuda_callbacks import add_cuda_callback
 from otel_recfn.legacy.errors import ProfilerError
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.run import ProfilerRun, ThreadEventLists
+from otel_recfn.model.forks import Order, around_forks
 from otel_recfn.recording.backend import recorder
 from otel_recfn.runtime.callbacks import INVALID_CALLBACK_HANDLE, remove_callback
 from otel_recfn.runtime.debug_info import (
@@ -148,5 +148,4 @@ def _belong_again() -> None:
         _belong_to(info)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_belong_again)
+around_forks(Order.THREAD_STATE, in_child=_belong_again)

@@ -8,6 +8,7 @@
 // The callbacks run in the operator's thread, mostly without the GIL. But for memory reports they return no ObserverContext (a
 // heap allocation per operator would cost more than the record): begins and ends find each other by RecordFunction's handle.
 #include <ATen/record_function.h>
+#include <pthread.h>
 
 #include <array>
 #include <exception>
@@ -160,12 +161,26 @@ int guarded(Work work) {
   return 1;
 }
 
+// Nobody of ours is inside PyTorch's list of callbacks while the process forks, since the child would find PyTorch's lock of it
+// taken for ever. Operators take it, too, when they first run after a change: asking once lets go on who holds it now.
+void before_fork() {
+  registration().mutex.lock();
+  try {
+    at::hasGlobalCallbacks();
+  } catch (...) {  // no memory
+  }
+}
+
+void after_fork() { registration().mutex.unlock(); }
+
 }  // namespace
 
-// 0, or 2 when the recorder was built from other headers than this library.
+// 0, 1 when the process can't be made to call us around forks, or 2 when the recorder was built from other headers than this library.
 RECFN_EXPORT int recfn_observer_attach(const void* core_api) {
   const auto* api = static_cast<const CoreApi*>(core_api);
   if (api->layout != kCoreLayout) return 2;
+  static const int at_fork = pthread_atfork(before_fork, after_fork, after_fork);
+  if (at_fork != 0) return 1;
   core = api;
   shared = api->globals;
   shared->logical_thread_id.store(logical_thread_id);

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from otel_recfn.model.errors import SettingError
+from otel_recfn.model.fork_safe_lock import ForkSafeLock
 from otel_recfn.recording.protocol import Recorder
 
 VARIABLE = "OTEL_RECFN_RECORDER"
@@ -33,7 +33,7 @@ class Backend(NamedTuple):
 
 
 _chosen: Backend | None = None
-_lock = threading.Lock()
+_choosing = ForkSafeLock()
 
 
 def choose() -> Backend:
@@ -43,7 +43,7 @@ def choose() -> Backend:
         SettingError: ``OTEL_RECFN_RECORDER`` isn't one of the allowed values, or asks for a native recorder that isn't there.
     """
     global _chosen
-    with _lock:
+    with _choosing.held:
         if _chosen is None:
             _chosen = _make(os.environ.get(VARIABLE, "").strip().lower() or "auto")
         return _chosen
@@ -89,12 +89,3 @@ def _why_not_native(error: ImportError) -> str:
         return str(error)
     reason = "" if note.get("built") else str(note.get("reason", ""))
     return f"its build failed: {reason}" if reason else str(error)
-
-
-def _renew_lock() -> None:
-    global _lock
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)  # another thread of the parent may have held it

@@ -9,9 +9,7 @@ cost as much as reading, so it reads at every begin outside other ranges.
 
 from __future__ import annotations
 
-import os
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -20,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from otel_recfn.model.clock import ClockMapping, Reading, Ticks
 from otel_recfn.model.events import ORDINAL_BITS, EventFlag, EventKind, EventSource, Extra
+from otel_recfn.model.forks import Order, around_forks
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.recording.protocol import ContextReading, RangeObserver, RecorderCounters
 from otel_recfn.recording.python_log import BYTES_PER_RANGE, NEVER, Alive, Details, Record, TakenRecords, ThreadLog
@@ -59,7 +58,7 @@ class PythonRecorder:
         self.range_observer: RangeObserver | None = None
         self._start_empty()
         self.record_function = make_record_function(self)
-        _call_in_forked_child(self)
+        around_forks(Order.RECORDER, in_child=self.after_fork_in_child)
 
     # --- switching
 
@@ -374,16 +373,3 @@ def _read_clocks_once() -> Reading:
     before, unix_ns, after = perf_counter_ns(), time_ns(), perf_counter_ns()
     middle = (before + after) // 2
     return Reading(middle, middle, unix_ns, after - before)
-
-
-def _call_in_forked_child(recorder: PythonRecorder) -> None:
-    if not hasattr(os, "register_at_fork"):
-        return
-    reference = weakref.ref(recorder)  # a hook can't be taken back, so it must not keep the recorder alive
-
-    def start_empty() -> None:
-        alive = reference()
-        if alive is not None:
-            alive.after_fork_in_child()
-
-    os.register_at_fork(after_in_child=start_empty)

@@ -14,12 +14,11 @@ from __future__ import annotations
 import copy
 import itertools
 import logging
-import os
-import threading
 import weakref
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, TypeAlias
 
+from otel_recfn.model.fork_safe_lock import ForkSafeLock
 from otel_recfn.runtime import process_recorder, thread_locals
 from otel_recfn.runtime.callback import RecordFunctionCallback
 from otel_recfn.runtime.thread_locals import STALE, ThreadState
@@ -67,7 +66,7 @@ class Mirror(Protocol):
         """Callbacks were added. What takes long is done here, where the caller holds no lock of the runtime's."""
 
 
-_lock = threading.RLock()
+_lock = ForkSafeLock()
 _handles = itertools.count(INVALID_CALLBACK_HANDLE + 1)
 _version = 0
 _global_entries: Entries = ()
@@ -86,7 +85,7 @@ def add_global_callback(callback: RecordFunctionCallback) -> int:
         TypeError: it is no RecordFunctionCallback.
     """
     entry = _new_entry(callback)
-    with _lock:
+    with _lock.held:
         _change_global(lambda entries: _sorted((*entries, entry)))
         if _mirror is not None:
             _mirror.added(entry)
@@ -124,7 +123,7 @@ def remove_callback(handle: int) -> None:
     if _has(state.callbacks, handle):
         install(state, _without(state.callbacks, handle), state.enabled)
         return
-    with _lock:
+    with _lock.held:
         if _has(_global_entries, handle):
             _change_global(lambda entries: _without(entries, handle))
             if _mirror is not None:
@@ -146,7 +145,7 @@ def _switch(handle: int, enabled: bool) -> None:
     if _has(state.callbacks, handle):
         install(state, _switched(state.callbacks, handle, enabled), state.enabled)
         return
-    with _lock:
+    with _lock.held:
         if _has(_global_entries, handle):
             _change_global(lambda entries: _switched(entries, handle, enabled))
             if _mirror is not None:
@@ -217,7 +216,7 @@ def install(state: ThreadState, entries: Entries, enabled: bool) -> None:
         process_recorder.recorder.set_thread_enabled(enabled)
     state.callbacks, state.enabled = entries, enabled
     _draw_anew(state)
-    with _lock:
+    with _lock.held:
         (_threads_with_callbacks.add if _any_enabled(entries) else _threads_with_callbacks.discard)(state)
         watch_ranges()
         if _mirror is not None:
@@ -228,7 +227,7 @@ def seed(state: ThreadState, value: int) -> None:
     """Draw the calling thread's samples anew from ``value``: the same again after the same seed."""
     state.generator.seed(value)
     _draw_anew(state)
-    with _lock:
+    with _lock.held:
         if _mirror is not None:
             _mirror.seeded(value)
 
@@ -245,7 +244,7 @@ def watch_ranges() -> None:
     """``record_function`` goes through RecordFunction while a callback may want its ranges, and only then."""
     from otel_recfn.runtime.record_function import observe_range
 
-    with _lock:
+    with _lock.held:
         wanted = _any_enabled(_global_entries) or len(_threads_with_callbacks) > 0
         process_recorder.recorder.set_range_observer(observe_range if wanted else None, _version)
 
@@ -255,7 +254,7 @@ def watch_ranges() -> None:
 
 def failed(handle: int, error: BaseException) -> None:
     """A callback raised: it is removed, in every thread, and that is logged. A second failure of it changes nothing."""
-    with _lock:
+    with _lock.held:
         if handle in _failed:
             return
         _failed.add(handle)
@@ -281,7 +280,7 @@ def set_mirror(mirror: Mirror | None) -> Mirror | None:
     """
     global _mirror
     state = thread_locals.current()
-    with _lock:
+    with _lock.held:
         before, _mirror = _mirror, mirror
         if mirror is not None:
             for entry in _global_entries:
@@ -327,12 +326,3 @@ def _switched(entries: Entries, handle: int, enabled: bool) -> Entries:
 
 def _any_enabled(entries: Entries) -> bool:
     return any(entry.enabled for entry in entries)
-
-
-def _renew_lock() -> None:
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)  # another thread of the parent may have held it

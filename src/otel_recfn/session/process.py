@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from otel_recfn.model.fork_safe_lock import ForkSafeLock
 from otel_recfn.recording.backend import recorder
 from otel_recfn.session.session import Session
-from otel_recfn.sources.fork_safe_lock import ForkSafeLock
 
 _making = ForkSafeLock()
 _session: Session | None = None

@@ -24,12 +24,14 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_recfn.capture import Capture
 from otel_recfn.model.batch import Batch
+from otel_recfn.model.forks import Order, around_forks
+from otel_recfn.model.own_thread import OwnThread, at_work
 from otel_recfn.model.scope import RecordScope
 
 # Now, and not by the first drain: a signal handler that interrupts that one, and drains, would find them half imported.
 from otel_recfn.recording import native_columns, python_batch, python_pairing  # noqa: F401
 from otel_recfn.recording.protocol import Recorder, RecorderCounters
-from otel_recfn.session.forks import finish_in_multiprocessing_child, tell_of_forks
+from otel_recfn.session.exits import finish_in_multiprocessing_child
 from otel_recfn.sources.late_torch import when_torch_is_imported
 from otel_recfn.sources.otel_context import ContextWatcher
 from otel_recfn.sources.thread_memory import ThreadMemory
@@ -43,7 +45,6 @@ DRAIN_SECONDS = 0.1
 BUSY_DRAIN_SECONDS = 0.02
 BUSY_ROWS = 10_000
 EXIT_SECONDS = 5.0
-FORK_WAIT_SECONDS = 5.0
 LOSSES = (
     "recorder.dropped",
     "recorder.lost_ends",
@@ -78,10 +79,13 @@ class Session:
         self._switching = threading.RLock()
         self._draining = threading.RLock()
         self._wake = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: OwnThread | None = None
         self._provider: object = None
         self._drain_failed = False
-        tell_of_forks(self)
+        self._held_for_fork: dict[int, list[threading.RLock]] = {}
+        around_forks(
+            Order.SESSION, before=self.before_fork, in_parent=self.after_fork_in_parent, in_child=self.after_fork_in_child
+        )
 
     @property
     def observer(self) -> TorchObserver:
@@ -264,25 +268,29 @@ class Session:
 
     def _start_thread(self) -> None:
         self._wake = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(self._wake,), name="otel-recfn drain", daemon=True)
-        self._thread.start()
+        self._thread = thread = OwnThread(partial(self._run, self._wake), "otel-recfn drain")
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads here, or a signal handler forked, whose child has started another
+            log.warning("no thread drains what is recorded (%s): it is delivered by flush() and at the end", error)
 
     def _stop_thread(self, timeout_s: float) -> None:
         thread, self._thread = self._thread, None
         self._wake.set()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout_s)
+        if thread is not None:
+            thread.wait_for_end(timeout_s)
 
     def _run(self, wake: threading.Event) -> None:
         pause = DRAIN_SECONDS
         with suppress_instrumentation():
-            while not wake.is_set():
+            while not wake.is_set() and wake is self._wake:
                 try:
                     if wake.wait(pause):
                         return
-                    batch = self._drain()
+                    with self._draining, at_work():
+                        batch = self._drain()
+                        self._exit_before_the_provider()
                     pause = BUSY_DRAIN_SECONDS if batch is not None and len(batch) > BUSY_ROWS else DRAIN_SECONDS
-                    self._exit_before_the_provider()
                 except MemoryError:  # of the loop's own; a failed drain is told and tried again
                     time.sleep(DRAIN_SECONDS)
 
@@ -348,22 +356,22 @@ class Session:
         for capture in list(self._captures):
             self.stop(capture, _seconds_to(deadline))
 
-    def before_fork(self) -> None:
-        """Wait until no drain is under way, up to a limit."""
-        self._switching.acquire()
-        if not self._draining.acquire(timeout=FORK_WAIT_SECONDS):
-            log.warning("a sink took longer than %s s while the program forked", FORK_WAIT_SECONDS)
+    def before_fork(self, deadline: float) -> None:
+        """Wait until no capture is started or stopped and no drain is under way, up to a limit: a sink may hang."""
+        held = self._held_for_fork[threading.get_ident()] = []
+        locks = (self._switching, self._draining)
+        held.extend(lock for lock in locks if lock.acquire(timeout=_seconds_to(deadline)))
 
     def after_fork_in_parent(self) -> None:
         """Go on."""
-        _release(self._draining)
-        _release(self._switching)
+        for lock in reversed(self._held_for_fork.pop(threading.get_ident(), ())):
+            lock.release()
         self._close_given_up()
 
     def after_fork_in_child(self) -> None:
         """Go on with an empty recorder and sinks of the child's own."""
         self._switching, self._draining = threading.RLock(), threading.RLock()
-        self._thread = None
+        self._thread, self._held_for_fork = None, {}
         self._given_up, self._lost_before = [], {}
         if not self._captures:
             return
@@ -379,10 +387,3 @@ def _without_copies(batch: Batch) -> Batch:
 
 def _seconds_to(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())
-
-
-def _release(lock: threading.RLock) -> None:
-    try:
-        lock.release()
-    except RuntimeError:  # the wait before the fork ran out: it isn't ours
-        pass

@@ -17,6 +17,7 @@ The program comes first, in three ways:
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -27,6 +28,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_recfn.model.batch import Batch
+from otel_recfn.model.own_thread import OwnThread, at_work, resting
 from otel_recfn.sinks.protocol import Sink
 
 MAX_ROWS = 200_000
@@ -76,9 +78,10 @@ class BackgroundSink:
         self._rested = True
         if self._paced is not None:
             self._paced.set_pace(self._pace)
-        self._thread = threading.Thread(target=self._run, name=f"otel-recfn {self.name}", daemon=True)
+        self._thread = OwnThread(self._run, f"otel-recfn {self.name}")
         if start:
-            self._thread.start()
+            with contextlib.suppress(RuntimeError):  # no more threads here: tried again, and told, with the first batch
+                self._thread.start()
 
     def write(self, batch: Batch) -> None:
         """Queue a batch, or drop it.
@@ -119,7 +122,7 @@ class BackgroundSink:
         started = self._put(_Close(deadline))
         self._hurry_up(+1)
         if started:
-            self._thread.join(timeout_s)
+            self._thread.wait_for_end(timeout_s)
         elif not self._over and self._error is None:
             self._inner.close(timeout_s)  # nothing was ever written: it has nothing to wait for
         with self._changed:
@@ -139,7 +142,11 @@ class BackgroundSink:
         return {**self._inner.counters(), **own}
 
     def after_fork_in_child(self) -> Sink | None:
-        """The same around the inner sink's successor; its thread starts with its first batch."""
+        """The same around the inner sink's successor; its thread starts with its first batch.
+
+        This one is over; the forking thread may be in the middle of a call of it, so it gets locks that nobody holds.
+        """
+        self._changed, self._hurry, self._over = threading.Condition(), threading.Event(), True
         inner = self._inner.after_fork_in_child()
         return BackgroundSink(inner, self._max_rows, max_share=self._max_share, start=False) if inner is not None else None
 
@@ -178,8 +185,9 @@ class BackgroundSink:
                 pass
             except Exception as error:
                 self._error = error
-            self._release_waiting()
-            self._close_inner(close_by)
+            with at_work():
+                self._release_waiting()
+                self._close_inner(close_by)
 
     def _work(self) -> float:
         """Do what is queued until told to close; returns by when."""
@@ -187,13 +195,17 @@ class BackgroundSink:
             task = self._next()
             if isinstance(task, _Close):
                 return task.deadline
-            if isinstance(task, _Write):
-                self._do_write(task)
-            elif isinstance(task, _Flush):
-                self._do_flush(task)
-            elif self._paced is not None:
-                self._paced.idle()
+            with at_work():
+                self._do(task)
             self._pace()
+
+    def _do(self, task: _Task) -> None:
+        if isinstance(task, _Write):
+            self._do_write(task)
+        elif isinstance(task, _Flush):
+            self._do_flush(task)
+        elif self._paced is not None:
+            self._paced.idle()
 
     def _do_flush(self, task: _Flush) -> None:
         try:
@@ -225,7 +237,8 @@ class BackgroundSink:
     def _pace(self) -> None:
         """Sleep off the time worked since the last call."""
         worked = time.thread_time() - self._paced_at
-        self._hurry.wait(worked * (1 / self._max_share - 1))
+        with resting():
+            self._hurry.wait(worked * (1 / self._max_share - 1))
         self._paced_at = time.thread_time()
         if self._over:
             raise _GivenUp

@@ -7,12 +7,13 @@ spans, which it knows by their instrumentation scope object. ``remove`` takes it
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
+
+from otel_recfn.model.fork_safe_lock import ForkSafeLock
 
 
 class ExportWatch:
@@ -54,7 +55,7 @@ class _WatchedExporter:
         self.scope = scope
         self.exported = 0
         self._exporter = exporter
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._shadowed = vars(exporter).get("export") if hasattr(exporter, "__dict__") else None
         self._counting = self._make_counting(exporter.export)
 
@@ -78,7 +79,7 @@ class _WatchedExporter:
             ours = sum(getattr(span, "instrumentation_scope", None) is self.scope for span in spans)
             result = export(spans, *args, **kwargs)
             if ours and result is not SpanExportResult.FAILURE:
-                with self._lock:
+                with self._lock.held:
                     self.exported += ours
             return result
 

@@ -16,7 +16,10 @@ has no public way to do that. What is read here that the SDK doesn't promise, ea
 
 from __future__ import annotations
 
+# What exporters import when they first send, which they do in a thread of ours, and that must not import (see own_thread.py).
+import encodings.idna  # noqa: F401
 import logging
+import netrc  # noqa: F401
 import os
 import secrets
 from collections.abc import Iterator, Mapping

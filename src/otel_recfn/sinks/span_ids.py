@@ -12,11 +12,12 @@ It doesn't come from ``random``, which programs seed alike in every process.
 
 from __future__ import annotations
 
-import os
 import secrets
 
 import numpy as np
 from numpy.typing import NDArray
+
+from otel_recfn.model.forks import Order, around_forks
 
 _MASK = (1 << 64) - 1
 _FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
@@ -55,5 +56,4 @@ def span_ids(event_ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return mixed
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=rekey)
+around_forks(Order.SPAN_IDS, in_child=rekey)

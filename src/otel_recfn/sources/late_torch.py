@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
+import sysconfig
 import time
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 
 import wrapt
 
-from otel_recfn.sources.fork_safe_lock import ForkSafeLock
+from otel_recfn.model.fork_safe_lock import ForkSafeLock
+from otel_recfn.model.own_thread import OwnThread
 
 log = logging.getLogger("otel_recfn")
 
@@ -58,7 +60,8 @@ def when_torch_is_imported(callback: Callable[[], None]) -> Callable[[], None]:
     if torch is None:
         _wait_for_import(waiting)
     elif _is_being_imported(torch):
-        threading.Thread(target=_poll, args=(waiting,), name="otel-recfn torch import", daemon=True).start()
+        sysconfig.get_config_vars()  # imports a module at its first call, which the thread must not
+        OwnThread(partial(_poll, waiting), "otel-recfn torch import").start()
     else:
         waiting.run()
     return waiting.cancel

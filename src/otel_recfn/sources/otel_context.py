@@ -17,9 +17,9 @@ from opentelemetry import trace
 
 from otel_recfn.model import trace_states
 from otel_recfn.model.events import ContextFlag
+from otel_recfn.model.fork_safe_lock import ForkSafeLock
 from otel_recfn.ranges.async_range import enclosing_event_id
 from otel_recfn.recording.protocol import ContextReading, Recorder
-from otel_recfn.sources.fork_safe_lock import ForkSafeLock
 
 log = logging.getLogger("otel_recfn")
 

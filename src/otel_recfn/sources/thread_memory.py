@@ -11,9 +11,10 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Hashable
 
-from otel_recfn.sources.fork_safe_lock import ForkSafeLock
+from otel_recfn.model.fork_safe_lock import ForkSafeLock
 from otel_recfn.sources.profiler_starts import ProfilerStarts
 from otel_recfn.sources.torch_observer import TorchObserver
 
@@ -21,15 +22,19 @@ log = logging.getLogger("otel_recfn")
 
 
 class _Owners:
-    """Who asked for a thread's memory. They may be left when the thread ends: another thread stopped what this one started."""
+    """Who asked for a thread's memory. They may be left when the thread ends: another thread stopped what this one started.
 
-    def __init__(self, when_left: Callable[[], None]) -> None:
+    That is noted without a lock: in a forked child it happens to the parent's other threads, one of which may have held it.
+    """
+
+    def __init__(self, left: deque[None], forget_left: Callable[[], None]) -> None:
         self.all: set[Hashable] = set()
-        self._when_left = when_left
+        self._left, self._forget_left = left, forget_left
 
     def __del__(self) -> None:
         if self.all and not sys.is_finalizing():
-            self._when_left()
+            self._left.append(None)
+            self._forget_left()
 
 
 class ThreadMemory:
@@ -41,6 +46,7 @@ class ThreadMemory:
         self._of_thread = threading.local()
         self._lock = ForkSafeLock()
         self._threads = 0
+        self._left: deque[None] = deque()
 
     def keep(self, owner: Hashable) -> None:
         """Record it until each who asked has given it up, or the thread ends."""
@@ -63,10 +69,22 @@ class ThreadMemory:
     def _owners(self) -> set[Hashable]:
         found: _Owners | None = getattr(self._of_thread, "owners", None)
         if found is None:
-            found = self._of_thread.owners = _Owners(self._one_thread_less)
+            found = self._of_thread.owners = _Owners(self._left, self._forget_left)
         return found.all
 
+    def _forget_left(self) -> None:
+        """Threads that ended, now if nobody holds the lock, else when the next one comes or goes."""
+        lock = self._lock.held
+        if lock.acquire(blocking=False):
+            try:
+                while self._left:
+                    self._left.popleft()
+                    self._one_less()
+            finally:
+                lock.release()
+
     def _one_thread_more(self) -> bool:
+        self._forget_left()
         with self._lock.held:
             if self._threads == 0 and not self._starts.watch():
                 log.info(
@@ -77,7 +95,11 @@ class ThreadMemory:
             return True
 
     def _one_thread_less(self) -> None:
+        self._forget_left()
         with self._lock.held:
-            self._threads -= 1
-            if self._threads == 0:
-                self._starts.unwatch()
+            self._one_less()
+
+    def _one_less(self) -> None:
+        self._threads -= 1
+        if self._threads == 0:
+            self._starts.unwatch()

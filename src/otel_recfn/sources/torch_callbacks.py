@@ -13,7 +13,6 @@ import atexit
 import importlib.machinery
 import importlib.util
 import logging
-import os
 import sys
 import threading
 from collections import Counter, deque
@@ -22,13 +21,14 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from otel_recfn.model.errors import RecfnError
+from otel_recfn.model.fork_safe_lock import ForkSafeLock
+from otel_recfn.model.forks import Order, around_forks
 from otel_recfn.model.interrupts import raised_by_signal_handler
 from otel_recfn.model.scope import RecordScope, scopes_mask
 from otel_recfn.runtime import callbacks, thread_locals
 from otel_recfn.runtime.callbacks import CallbackEntry, Entries
 from otel_recfn.runtime.record_function import InputsError, OperatorName
 from otel_recfn.sources import observer_build
-from otel_recfn.sources.fork_safe_lock import ForkSafeLock
 from otel_recfn.sources.late_torch import when_torch_is_imported
 
 log = logging.getLogger("otel_recfn")
@@ -107,8 +107,7 @@ def load() -> Library:
             library = _open_again()
         library.attach(tuple(RecordScope), OperatorName, _schema, InputsError, RangeOver, _goes_on_to_the_program)
         atexit.register(library.close)
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=library.forked)
+        around_forks(Order.THREAD_STATE, in_child=library.forked)
         thread_locals.share_callback_flag(library)
         _library = library
     return _library

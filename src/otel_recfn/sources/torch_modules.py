@@ -28,10 +28,10 @@ from typing import Any
 
 from otel_recfn.model.error_text import error_text
 from otel_recfn.model.events import EventSource
+from otel_recfn.model.fork_safe_lock import ForkSafeLock
 from otel_recfn.model.interrupts import raised_by_signal_handler
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.recording.protocol import Recorder
-from otel_recfn.sources.fork_safe_lock import ForkSafeLock
 from otel_recfn.sources.module_names import InstanceNames, ModulePaths
 from otel_recfn.sources.weak_identity import WeakIdentityMap
 

@@ -13,9 +13,9 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from otel_recfn.model.errors import RecfnError
 from otel_recfn.model.events import Extra
+from otel_recfn.model.fork_safe_lock import ForkSafeLock
 from otel_recfn.recording.protocol import Recorder
 from otel_recfn.sources import observer_build
-from otel_recfn.sources.fork_safe_lock import ForkSafeLock
 from otel_recfn.sources.observer_build import ObserverUnavailable
 
 log = logging.getLogger("otel_recfn")
@@ -171,10 +171,13 @@ def _load_once(core_api: int) -> None:
         except OSError as error:  # torch was rebuilt in place under the same version, or the file is damaged
             log.info("the cached torch observer cannot be loaded (%s); building it again", error)
             library = _open(observer_build.build(observer_build.TORCH_OBSERVER, again=True))
-        if library.recfn_observer_attach(core_api) != 0:
+        attached = library.recfn_observer_attach(core_api)
+        if attached == 2:
             raise ObserverUnavailable(
                 "the recorder was compiled from another version of otel-recfn's headers than the observer; reinstall otel-recfn"
             )
+        if attached != 0:
+            raise ObserverUnavailable("there is no memory left to register what has to be done around a fork; free some")
         _loaded = _Loaded(library, path)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Mapping
 
 from otel_recfn.model.batch import Batch, Event
+from otel_recfn.model.fork_safe_lock import ForkSafeLock
 from otel_recfn.store.merging import merged
 
 
@@ -21,13 +21,13 @@ class EventStore:
         self._max_events = max_events
         self._batches: deque[Batch] = deque()
         self._kept = self._rows = self._dropped = self._cleared = 0
-        self._lock = threading.RLock()
+        self._lock = ForkSafeLock()
 
     def append(self, batch: Batch) -> None:
         """Keep a batch."""
         if not len(batch):
             return
-        with self._lock:
+        with self._lock.held:
             self._batches.append(batch)
             self._rows += len(batch)
             self._kept += len(batch)
@@ -35,12 +35,12 @@ class EventStore:
 
     def batches(self) -> list[Batch]:
         """What is kept, in the order in which it came."""
-        with self._lock:
+        with self._lock.held:
             return list(self._batches)
 
     def take(self) -> list[Batch]:
         """What is kept, in the order in which it came; from here on it is the caller's alone."""
-        with self._lock:
+        with self._lock.held:
             taken = list(self._batches)
             self._batches.clear()
             self._cleared += self._kept
@@ -62,12 +62,11 @@ class EventStore:
 
     def counters(self) -> Mapping[str, int]:
         """``rows`` = ``kept`` + ``dropped`` + ``cleared``."""
-        with self._lock:
+        with self._lock.held:
             return {"rows": self._rows, "kept": self._kept, "dropped": self._dropped, "cleared": self._cleared}
 
     def start_empty(self) -> None:
-        """As it was made; also in a forked child, where another thread of the parent may have held the lock."""
-        self._lock = threading.RLock()
+        """As it was made."""
         self._batches = deque()
         self._kept = self._rows = self._dropped = self._cleared = 0
 

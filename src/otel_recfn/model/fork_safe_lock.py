@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
+
+from otel_recfn.model.forks import Order, around_forks
 
 _living: weakref.WeakSet[ForkSafeLock] = weakref.WeakSet()
 
@@ -30,5 +31,4 @@ def _renew_all() -> None:
         lock._renew()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_all)
+around_forks(Order.LOCKS, in_child=_renew_all)

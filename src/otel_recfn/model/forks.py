@@ -1,0 +1,97 @@
+"""What this package does around a fork of the process: told in one order, whatever was imported or made first.
+
+    before the fork   SESSION ► OWN_THREADS     who may wait for a thread of ours comes before those threads
+    in the parent     OWN_THREADS ► SESSION
+    in the child      LOCKS ► OWN_THREADS ► RECORDER ► SPAN_IDS ► SESSION ► THREAD_STATE
+
+A fork waits for all of it together no longer than ``FORK_WAIT_SECONDS``: the program comes first.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import weakref
+from collections.abc import Callable
+from enum import IntEnum
+from types import MethodType
+from typing import Any, NamedTuple
+
+log = logging.getLogger("otel_recfn")
+
+FORK_WAIT_SECONDS = 1.0
+
+
+class Order(IntEnum):
+    """Who is told when, in the child and in the parent; before the fork the other way round."""
+
+    LOCKS = 0
+    OWN_THREADS = 1
+    RECORDER = 2
+    SPAN_IDS = 3
+    SESSION = 4
+    THREAD_STATE = 5
+
+
+class _Told(NamedTuple):
+    order: Order
+    before: Callable[[], Any]
+    in_parent: Callable[[], Any]
+    in_child: Callable[[], Any]
+
+
+_told: list[_Told] = []
+
+
+def around_forks(
+    order: Order,
+    *,
+    before: Callable[[float], object] | None = None,
+    in_parent: Callable[[], object] | None = None,
+    in_child: Callable[[], object] | None = None,
+) -> None:
+    """Call these functions around every fork, methods only as long as their object lives.
+
+    Args:
+        order: when, among all that are called.
+        before: is given the ``time.monotonic()`` by which it has to return.
+        in_parent: called after each fork, also if ``before`` failed.
+        in_child: called in the child, where no other thread lives, not even one that held a lock.
+    """
+    global _told
+    told = _Told(order, _reference(before), _reference(in_parent), _reference(in_child))
+    _told = sorted([*_told, told], key=lambda one: one.order)  # a new list: a fork may be going through the other
+
+
+def _reference(function: Callable[..., object] | None) -> Callable[[], Any]:
+    """A function that gives ``function``, or None once its object is gone."""
+    return weakref.WeakMethod(function) if isinstance(function, MethodType) else lambda: function
+
+
+def _before() -> None:
+    deadline = time.monotonic() + FORK_WAIT_SECONDS
+    for told in reversed(_told):
+        _call(told.before(), deadline)
+
+
+def _in_parent() -> None:
+    for told in _told:
+        _call(told.in_parent())
+
+
+def _in_child() -> None:
+    for told in _told:
+        _call(told.in_child())
+
+
+def _call(function: Callable[..., object] | None, *arguments: float) -> None:
+    try:
+        if function is not None:
+            function(*arguments)
+    except Exception:  # the others have to be told all the same
+        log.exception("otel-recfn failed around a fork")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

@@ -1,0 +1,224 @@
+"""Forks at any moment: no child hangs, each child's spans arrive once, and a fork does not wait long.
+
+``OTEL_RECFN_FORKS`` sets how many forks the soak makes; ``scripts/fork_soak.py`` makes thousands, in each start method.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from otlp_server import OtlpServer
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+SOAK = Path(__file__).parents[2] / "scripts" / "fork_soak.py"
+FORKS = int(os.environ.get("OTEL_RECFN_FORKS", "150"))
+
+SPANS = """
+import os, sys, time
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+
+class Exporter(SpanExporter):
+    def export(self, spans):
+        return SpanExportResult.SUCCESS
+
+provider = TracerProvider()
+provider.add_span_processor(BatchSpanProcessor(Exporter()))
+trace.set_tracer_provider(provider)
+from otel_recfn import OtelRecordFunctionInstrumentor, record_function
+instrumentor = OtelRecordFunctionInstrumentor()
+instrumentor.instrument()
+
+def work(name):
+    with trace.get_tracer("program").start_as_current_span("span"), record_function(name):
+        pass
+
+def ended_well(pids):
+    until, codes = time.monotonic() + 20, {}
+    while len(codes) < len(pids) and time.monotonic() < until:
+        for pid in pids:
+            if pid not in codes and (status := os.waitpid(pid, os.WNOHANG))[0]:
+                codes[pid] = os.waitstatus_to_exitcode(status[1])
+        time.sleep(0.01)
+    for pid in pids:
+        if pid not in codes:
+            os.kill(pid, 9), os.waitpid(pid, 0)
+    return [codes.get(pid, "hung") for pid in pids] == [0] * len(pids)
+"""
+
+FIRST_BATCH = (
+    SPANS
+    + """
+work("first")
+began, pids = time.monotonic(), []
+while time.monotonic() < began + 0.15:
+    pids.append(os.fork())
+    if pids[-1] == 0:
+        import numpy
+        numpy.unique([1, 2])  # imports numpy.ma, as what our threads called did
+        os._exit(0)
+    time.sleep(0.001)
+assert ended_well(pids), "children hang"
+"""
+)
+
+DATA_LOADER = (
+    SPANS
+    + """
+import numpy, torch
+
+class Items(torch.utils.data.Dataset):
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        with record_function("item"):
+            return torch.from_numpy(numpy.unique(numpy.full(4, index)))
+
+work("first")
+time.sleep(0.098)  # the first drain is at 100 ms
+loader = torch.utils.data.DataLoader(Items(), batch_size=4, num_workers=4, multiprocessing_context="fork", timeout=20)
+assert sum(int(batch.sum()) for batch in loader) == sum(range(16))
+"""
+)
+
+HANGING_EXPORTER = (
+    SPANS.replace("return SpanExportResult.SUCCESS", "return self.send()").replace(
+        "    def export",
+        """    def send(self):
+        if os.getpid() == parent:
+            hanging.set()
+            time.sleep(60)
+        exported.append(1)
+        return SpanExportResult.SUCCESS
+
+    def export""",
+    )
+    + """
+work("first")
+assert hanging.wait(20)
+waited, pids = [], []
+for _ in range(3):
+    began = time.monotonic()
+    pids.append(os.fork())
+    if pids[-1] == 0:
+        work("child's")
+        os._exit(0 if instrumentor.flush(10) and exported else 1)
+    waited.append(time.monotonic() - began)
+assert ended_well(pids)
+assert max(waited) < 2, waited  # once it waits for the exporter
+assert sum(waited) < 2.5, waited
+os._exit(0)  # without waiting for the exporter
+"""
+)
+
+STARTS_FAIL = (
+    SPANS
+    + """
+import threading
+real = threading.Thread.start
+
+def start(thread):
+    if thread.name.startswith("otel-recfn"):
+        raise RuntimeError("can't start new thread")
+    real(thread)
+
+threading.Thread.start = start
+pid = os.fork()
+if pid == 0:
+    work("in the child")
+    assert instrumentor.counters()["rows"] == 0
+    instrumentor.flush(5)
+    assert instrumentor.counters()["rows"] == 1
+    instrumentor.uninstrument()
+    instrumentor.instrument()
+    sys.exit(0)  # with all exit handlers
+assert ended_well([pid])
+"""
+)
+
+EXPORT = """
+import os, sys, time
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+if sys.argv[1] == "http":
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    exporter = OTLPSpanExporter(endpoint=sys.argv[2])
+else:
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+    exporter = OTLPSpanExporter(endpoint=sys.argv[2], insecure=True)
+provider = TracerProvider()
+provider.add_span_processor(BatchSpanProcessor(exporter))
+trace.set_tracer_provider(provider)
+from otel_recfn import OtelRecordFunctionInstrumentor, record_function
+instrumentor = OtelRecordFunctionInstrumentor()
+instrumentor.instrument(roots_per_second=None)
+tracer = trace.get_tracer("program")
+
+def work(name):
+    for _ in range(20):
+        with tracer.start_as_current_span("span"), record_function(name):
+            time.sleep(0.001)
+
+work("parent")
+pids = []
+for number in range(2):
+    pids.append(os.fork())
+    if pids[-1] == 0:
+        work(f"child {number}")
+        instrumentor.flush(20)
+        instrumentor.uninstrument()
+        provider.shutdown()
+        os._exit(0)
+work("parent")
+for pid in pids:
+    assert os.waitpid(pid, 0)[1] == 0
+"""
+
+
+def test_forks_while_the_first_batch_is_written(run_program: Callable[..., Any]) -> None:
+    run_program(FIRST_BATCH)
+
+
+@pytest.mark.torch
+def test_workers_of_a_data_loader_start_while_the_first_batch_is_written(run_program: Callable[..., Any]) -> None:
+    run_program(DATA_LOADER)
+
+
+def test_a_fork_waits_once_for_an_exporter_that_hangs_and_the_child_exports(run_program: Callable[..., Any]) -> None:
+    head = "import os, threading\nparent, hanging, exported = os.getpid(), threading.Event(), []\n"
+    run_program(head + HANGING_EXPORTER)
+
+
+def test_a_child_without_room_for_threads_records_and_leaves_well(run_program: Callable[..., Any]) -> None:
+    done = run_program(STARTS_FAIL)
+    assert not re.search("Error in atexit|Exception ignored|before it is started|only be started once", done.stderr), (
+        done.stderr
+    )
+
+
+@pytest.mark.parametrize("protocol", ["http"])
+def test_what_parent_and_children_record_is_exported_once(run_program: Callable[..., Any], protocol: str) -> None:
+    with OtlpServer(protocol) as server:
+        run_program(EXPORT, protocol, server.endpoint, GRPC_ENABLE_FORK_SUPPORT="1")
+        names = [span.name for span in server.spans if span.name != "span"]
+        ids = [span.span_id for span in server.spans]
+    assert {name: names.count(name) for name in names} == {"parent": 40, "child 0": 20, "child 1": 20}
+    assert len(ids) == len(set(ids))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("method", "forks"), [("os.fork", FORKS), ("fork", FORKS // 2), ("forkserver", 2), ("spawn", 2)])
+def test_forks_at_random_moments_of_four_busy_threads(method: str, forks: int) -> None:
+    command = [sys.executable, str(SOAK), "--method", method, "--forks", str(forks), "--child-seconds", "60"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,178 @@
+"""A fork finds the threads of ours at rest, and waits for that no longer than the program can bear."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from otel_recfn.model import own_thread
+from otel_recfn.model.forks import FORK_WAIT_SECONDS
+from otel_recfn.model.own_thread import OwnThread, at_work, resting
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+TIMEOUT_S = 30.0
+
+
+def code_of_child(child: Callable[[], bool]) -> int:
+    """Of a fork whose child finds ``child`` true: 0."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if child() else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+class Worker:
+    """A thread of ours that holds a lock again and again, and never in a pause."""
+
+    def __init__(self) -> None:
+        self.lock, self.over, self.rounds = threading.Lock(), threading.Event(), 0
+        self.thread = OwnThread(self._run, "worker")
+
+    def _run(self) -> None:
+        while not self.over.is_set():
+            with at_work():
+                with self.lock:
+                    time.sleep(0.001)
+                with resting():
+                    self.rounds += 1
+                with self.lock:
+                    time.sleep(0.001)
+
+    @contextmanager
+    def running(self) -> Iterator[Worker]:
+        self.thread.start()
+        yield self
+        self.over.set()
+        self.thread.wait_for_end(TIMEOUT_S)
+        assert not self.thread.is_alive()
+
+
+def test_no_child_inherits_a_lock_that_a_thread_of_ours_held() -> None:
+    with Worker().running() as one, Worker().running() as other:
+        codes = [code_of_child(lambda: not one.lock.locked() and not other.lock.locked()) for _ in range(100)]
+        rounds = one.rounds, other.rounds
+        assert code_of_child(lambda: True) == 0
+    assert codes == [0] * 100
+    assert min(rounds) > 0
+
+
+def test_many_threads_that_fork_do_not_starve_one_of_ours() -> None:
+    def forks() -> None:
+        codes.extend(code_of_child(lambda: not worker.lock.locked()) for _ in range(25))
+
+    codes: list[int] = []
+    with Worker().running() as worker:
+        before = worker.rounds
+        threads = [threading.Thread(target=forks) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert worker.rounds > before
+    assert codes == [0] * 100
+
+
+def test_a_fork_waits_once_for_work_that_does_not_end() -> None:
+    def hang() -> None:
+        with at_work():
+            working.set()
+            over.wait(TIMEOUT_S)
+
+    working, over = threading.Event(), threading.Event()
+    thread = OwnThread(hang, "hanging")
+    thread.start()
+    assert working.wait(TIMEOUT_S)
+    waited = []
+    for _ in range(3):
+        began = time.monotonic()
+        assert code_of_child(lambda: True) == 0
+        waited.append(time.monotonic() - began)
+    over.set()
+    thread.wait_for_end(TIMEOUT_S)
+    assert FORK_WAIT_SECONDS <= waited[0] < FORK_WAIT_SECONDS + 2
+    assert max(waited[1:]) < FORK_WAIT_SECONDS / 2
+
+
+def test_a_thread_of_ours_may_fork_at_work() -> None:
+    def fork() -> None:
+        with at_work():
+            began = time.monotonic()
+            codes.append(code_of_child(works_in_child))
+            codes.append(int(time.monotonic() - began > FORK_WAIT_SECONDS / 2))
+            with resting():
+                codes.append(code_of_child(works_in_child))
+
+    def works_in_child() -> bool:
+        done = threading.Event()
+
+        def work() -> None:
+            with at_work():
+                done.set()
+
+        OwnThread(work, "in the child").start()
+        with resting():
+            return done.wait(TIMEOUT_S)
+
+    codes: list[int] = []
+    thread = OwnThread(fork, "forking")
+    thread.start()
+    thread.wait_for_end(TIMEOUT_S)
+    assert codes == [0, 0, 0]
+
+
+def test_a_thread_that_never_started_is_not_waited_for() -> None:
+    thread = OwnThread(lambda: None, "never started")
+    thread.wait_for_end(TIMEOUT_S)
+    assert not thread.is_alive()
+
+
+def test_a_thread_may_wait_for_itself() -> None:
+    thread = OwnThread(lambda: thread.wait_for_end(TIMEOUT_S), "itself")
+    thread.start()
+    thread.wait_for_end(TIMEOUT_S)
+    assert not thread.is_alive()
+
+
+def test_resting_elsewhere_changes_nothing() -> None:
+    with resting():
+        pass
+    assert threading.get_ident() not in own_thread._gate._at_work
+
+
+def test_a_thread_of_ours_may_log_a_traceback_without_importing(tmp_path: Path) -> None:
+    program = """
+import logging, sys, threading
+from otel_recfn.model.own_thread import OwnThread
+
+imported = []
+
+def watch(event, arguments):
+    if event == "import" and threading.current_thread() is not threading.main_thread():
+        imported.append(arguments[0])
+
+def fail():
+    try:
+        {}["no such key"] + 1
+    except KeyError:
+        logging.exception("failed")
+
+logging.basicConfig(stream=sys.stdout)
+thread = OwnThread(fail, "failing")
+sys.addaudithook(watch)
+thread.start()
+thread.wait_for_end(30)
+print(imported)
+"""
+    script = tmp_path / "program.py"  # a traceback shows the lines of a file
+    script.write_text(program)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert "no such key" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"

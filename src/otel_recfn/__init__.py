@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from otel_recfn.version import __version__
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from otel_recfn.instrumentor import OtelRecordFunctionInstrumentor
     from otel_recfn.model.scope import NUM_SCOPES, RecordScope
     from otel_recfn.observing import *  # noqa: F403 - the names that are in its list and in ours
@@ -95,11 +97,21 @@ def __getattr__(name: str) -> Any:
 
         value: Any = recorder().record_function
     else:
-        from importlib import import_module
-
-        value = getattr(import_module(_HOMES.get(name, "otel_recfn.observing")), name)
+        value = getattr(_home(_HOMES.get(name, "otel_recfn.observing")), name)
     globals()[name] = value
     return value
+
+
+def _home(module: str) -> ModuleType:
+    from importlib import import_module
+
+    try:
+        return import_module(module)
+    except ImportError:  # numpy's, say
+        from otel_recfn.model.interpreters import refuse_subinterpreter
+
+        refuse_subinterpreter()
+        raise
 
 
 def __dir__() -> list[str]:

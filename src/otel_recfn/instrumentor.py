@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
-from otel_recfn.model.errors import SettingError
+from otel_recfn.model.errors import InterpreterError, SettingError
+from otel_recfn.model.interpreters import refuse_subinterpreter
 from otel_recfn.model.scope import scopes_mask
 from otel_recfn.settings import Settings
 
@@ -58,7 +59,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
         Raises:
             SettingError: a setting is unknown or has a value that isn't allowed, or the Chrome trace can't be written there.
-                Under ``opentelemetry-instrument`` that is logged instead, because it would stop other instrumentations.
+            InterpreterError: this is a subinterpreter.
+                Under ``opentelemetry-instrument`` they are logged instead, because they would stop other instrumentations.
         """
         automatic = bool(kwargs.get("skip_dep_check") or kwargs.get("raise_exception_on_conflict"))
         try:
@@ -67,6 +69,10 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             if not automatic:
                 raise
             log.exception("otel-recfn is not instrumenting: correct the setting")
+        except InterpreterError as error:
+            if not automatic:
+                raise
+            log.warning("otel-recfn is not instrumenting: %s", error)
 
     def _instrument(self, **kwargs: Any) -> None:
         tracer_provider = _checked_provider(kwargs.pop("tracer_provider", None))
@@ -75,6 +81,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         self._capture = None
         if not settings.enabled:
             return
+        refuse_subinterpreter()
         from otel_recfn.capture import Capture
         from otel_recfn.session import process_session
 

@@ -9,3 +9,7 @@ class RecfnError(Exception):
 
 class SettingError(RecfnError, ValueError):
     """A setting has a value that is not allowed; the message names the setting and what is."""
+
+
+class InterpreterError(RecfnError, ImportError):
+    """Recording was asked for in a subinterpreter. An ImportError, as numpy refuses them, too."""

@@ -1,4 +1,4 @@
-// The way from an operator's thread into Python: only while the interpreter lives, and leaving no trace in the thread.
+// The way from an operator's thread into Python: only while the interpreter lives, only into the main one, and leaving no trace.
 //
 // Taking the GIL while the interpreter finalizes ends the thread or hangs it. So a door is passed first: `close` shuts it and
 // waits for those who are inside, and an atexit handler calls it before finalization begins.
@@ -9,12 +9,15 @@
 #include <chrono>
 #include <thread>
 
+#include "interpreters.hpp"
+
 namespace recfn {
 
 class Door {
  public:
   // Whether Python may be entered; if so, `leave` must follow.
   bool enter() {
+    if (in_subinterpreter()) return false;
     inside_.fetch_add(1);
     if (!closed_.load()) return true;
     leave();

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <string>
 
+#include "interpreters.hpp"
+
 namespace recfn {
 namespace {
 
@@ -66,7 +68,7 @@ uint32_t python_stack(char* text, uint32_t size) {
 }
 
 uint32_t python_stack_with_gil(char* text, uint32_t size) {
-  if (PyGILState_GetThisThreadState() == nullptr) return 0;
+  if (!python_knows_this_thread()) return 0;
   const PyGILState_STATE state = PyGILState_Ensure();
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);

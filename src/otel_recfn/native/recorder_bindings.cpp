@@ -10,6 +10,7 @@
 #include "column.hpp"
 #include "core_api.hpp"
 #include "drain.hpp"
+#include "interpreters.hpp"
 #include "module.hpp"
 #include "python_stack.hpp"
 #include "range_observer.hpp"
@@ -72,7 +73,7 @@ void hand_on_error() {
 
 // The one look at Python from an operator's thread; threads that Python doesn't know have no context to look at.
 void read_context(ThreadBuffer& buffer) {
-  if (PyGILState_GetThisThreadState() == nullptr) return;
+  if (!python_knows_this_thread()) return;
   const PyGILState_STATE state = PyGILState_Ensure();
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from otel_recfn.model.errors import SettingError
 from otel_recfn.model.fork_safe_lock import ForkSafeLock
+from otel_recfn.model.interpreters import in_main_interpreter
 from otel_recfn.recording.protocol import Recorder
 
 VARIABLE = "OTEL_RECFN_RECORDER"
@@ -57,6 +58,8 @@ def recorder() -> Recorder:
 def _make(wanted: str) -> Backend:
     if wanted not in ALLOWED:
         raise SettingError(f"{VARIABLE}={wanted!r} is not a recorder; allowed: {', '.join(ALLOWED)}")
+    if not in_main_interpreter():
+        return Backend(_python(), "python", "this is a subinterpreter, where nothing is recorded")
     if wanted == "python":
         return Backend(_python(), "python", f"{VARIABLE}=python asks for the Python twin")
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from otel_recfn.model.fork_safe_lock import ForkSafeLock
+from otel_recfn.model.interpreters import refuse_subinterpreter
 from otel_recfn.recording.backend import recorder
 from otel_recfn.session.session import Session
 
@@ -15,9 +16,11 @@ def process_session() -> Session:
 
     Raises:
         SettingError: ``OTEL_RECFN_RECORDER`` asks for a recorder that isn't there.
+        InterpreterError: this is a subinterpreter.
     """
     global _session
     with _making.held:
         if _session is None:
+            refuse_subinterpreter()
             _session = Session(recorder())
         return _session

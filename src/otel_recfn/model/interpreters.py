@@ -1,0 +1,29 @@
+"""Subinterpreters: what is recorded belongs to the process, so that only the main interpreter can record."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+from otel_recfn.model.errors import InterpreterError
+
+MODULE = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
+"""CPython's, which can tell interpreters apart."""
+
+
+def in_main_interpreter() -> bool:
+    """Whether this code runs in the main interpreter; also where CPython can't tell."""
+    try:
+        module = import_module(MODULE)
+        return bool(module.get_current() == module.get_main())
+    except (ImportError, AttributeError):
+        return True
+
+
+def refuse_subinterpreter() -> None:
+    """Raises InterpreterError in a subinterpreter."""
+    if not in_main_interpreter():
+        raise InterpreterError(
+            "otel-recfn records in the main interpreter only, and this is a subinterpreter: "
+            "instrument or profile there; record_function works here too, and records nothing"
+        )

@@ -1,0 +1,123 @@
+"""In a subinterpreter: recording is refused in words, ranges record nothing, and the main interpreter records on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+PROGRAM = """
+import faulthandler, sys
+faulthandler.dump_traceback_later(60, exit=True)
+what, kind, main_records, recorder = sys.argv[1:5]
+
+if main_records == "yes":
+    from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, record_function
+    sink, instrumentor = InMemorySink(), OtelRecordFunctionInstrumentor()
+    instrumentor.instrument(sinks=[sink])
+    with record_function("before"):
+        pass
+
+code = "try:\\n" + "\\n".join("    " + line for line in what.splitlines()) + "\\nexcept BaseException as error:\\n"
+code += "    print('raised', type(error).__name__, error, flush=True)\\n"
+if kind == "legacy":
+    import _testcapi
+    _testcapi.run_in_subinterp(code)
+else:
+    try:
+        import _interpreters as interpreters
+        made = interpreters.create(kind)
+    except ImportError:
+        import _xxsubinterpreters as interpreters
+        made = interpreters.create(isolated=kind == "isolated")
+    interpreters.run_string(made, code)
+    interpreters.destroy(made)
+
+if main_records == "yes":
+    @record_function("decorated after")
+    def decorated(): pass
+    with record_function("after"):
+        decorated()
+    assert instrumentor.flush()
+    print(sorted(event.name for event in sink.events()))
+    instrumentor.uninstrument()
+print("over")
+"""
+RANGE = """
+from otel_recfn import record_function
+from opentelemetry import context
+context.attach(context.get_current())
+with record_function("inside"):
+    pass
+decorated = record_function("decorated inside")(lambda: 1)
+print("ran", decorated())
+"""
+INSTRUMENT = """
+from otel_recfn import OtelRecordFunctionInstrumentor
+OtelRecordFunctionInstrumentor().instrument()
+"""
+AUTOMATIC = """
+from otel_recfn import OtelRecordFunctionInstrumentor
+OtelRecordFunctionInstrumentor().instrument(skip_dep_check=True)
+print("went on")
+"""
+PROFILE = """
+from otel_recfn import profile, record_function
+with profile():
+    pass
+"""
+NATIVE = "import otel_recfn._native"
+KINDS = ("legacy", "isolated") if sys.version_info >= (3, 12) else ("legacy", "isolated", "shared")
+WRAPT_BREAKS_IT = sys.version_info[:2] == (3, 12)
+"""CPython 3.12 aborts when an isolated interpreter ends that imported wrapt, as OpenTelemetry does."""
+
+
+@pytest.fixture(params=["native", "python"])
+def told(run_program: Callable[..., Any], request: pytest.FixtureRequest) -> Callable[[str, str, str], list[str]]:
+    def run(what: str, kind: str, main_records: str) -> list[str]:
+        if kind == "legacy":
+            pytest.importorskip("_testcapi")
+        if WRAPT_BREAKS_IT and kind == "isolated" and what not in (RANGE, NATIVE):
+            pytest.skip("wrapt breaks isolated interpreters here")
+        done = run_program(PROGRAM, what, kind, main_records, request.param, OTEL_RECFN_RECORDER=request.param)
+        lines: list[str] = done.stdout.splitlines()
+        assert lines.pop() == "over"
+        if main_records == "yes":
+            assert lines.pop() == "['after', 'before', 'decorated after']"
+        return lines
+
+    return run
+
+
+@pytest.mark.parametrize("main_records", ["yes", "no"])
+@pytest.mark.parametrize("kind", KINDS)
+class TestSubinterpreter:
+    def test_a_range_records_nothing(self, told: Callable[..., list[str]], kind: str, main_records: str) -> None:
+        assert told(RANGE, kind, main_records) == ["ran 1"]
+
+    @pytest.mark.parametrize("what", [INSTRUMENT, PROFILE], ids=["instrument", "profile"])
+    def test_recording_is_refused(self, told: Callable[..., list[str]], kind: str, main_records: str, what: str) -> None:
+        (line,) = told(what, kind, main_records)
+        assert line.startswith("raised InterpreterError otel-recfn records in the main interpreter only")
+
+    def test_automatic_instrumentation_goes_on_with_the_next(
+        self, told: Callable[..., list[str]], kind: str, main_records: str
+    ) -> None:
+        assert told(AUTOMATIC, kind, main_records) == ["went on"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_native_part_is_the_main_interpreters(told: Callable[..., list[str]], kind: str) -> None:
+    (line,) = told(NATIVE, kind, "yes")
+    assert "otel-recfn records in the main interpreter only" in line or "No module" in line
+
+
+def test_cpython_still_tells_interpreters_apart() -> None:
+    from importlib import import_module
+
+    from otel_recfn.model.interpreters import MODULE
+
+    module = import_module(MODULE)
+    assert module.get_current() == module.get_main()

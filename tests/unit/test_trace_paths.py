@@ -188,6 +188,22 @@ class TestTheWay:
         assert names_in(tmp_path / "trace.json") == ["parent"]
         assert os.listdir(tmp_path / "elsewhere") == []
 
+    def test_a_working_directory_that_was_removed(self, tmp_path: Path) -> None:
+        """Matters to relative paths alone, also in children."""
+
+        def work() -> None:
+            (tmp_path / "gone").mkdir()
+            os.chdir(tmp_path / "gone")
+            (tmp_path / "gone").rmdir()
+            with pytest.raises(SettingError, match="the working directory was removed; give an absolute path"):
+                ChromeTraceSink("trace.json")
+            sink = ChromeTraceSink(tmp_path / "trace.json").after_fork_in_child()
+            sink.write(make_batch([{}]))
+            sink.close(1.0)
+
+        in_child(work)
+        assert len(os.listdir(tmp_path)) > 1
+
     def test_links_of_ones_own_are_followed_through_directories(self, tmp_path: Path) -> None:
         (tmp_path / "real").mkdir()
         (tmp_path / "dir").symlink_to("real")

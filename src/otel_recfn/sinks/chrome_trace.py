@@ -20,7 +20,7 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import SettingError
 from otel_recfn.model.own_file import FileInUseError
 from otel_recfn.sinks.chrome_trace_file import ChromeTraceFile
-from otel_recfn.sinks.followed_path import PathRefusedError
+from otel_recfn.sinks.followed_path import PathRefusedError, absolute
 from otel_recfn.sinks.hidden_files import LONGEST_ADDITION
 
 log = logging.getLogger("otel_recfn")
@@ -56,8 +56,8 @@ class ChromeTraceSink:
     name = "chrome_trace"
 
     def __init__(self, path: str | os.PathLike[str], *, create_now: bool = True) -> None:
-        self._asked_path = Path(os.getcwd(), path)  # as of now: a child that changes its directory writes beside its parent
-        _checked_suffix(self._asked_path)
+        _checked_suffix(Path(path))
+        self._asked_path = _as_of_now(Path(path))  # a child that changes its directory writes beside its parent
         self.path = self._asked_path
         """Where the trace is written."""
         self._file: ChromeTraceFile | None = None
@@ -82,7 +82,6 @@ class ChromeTraceSink:
         try:
             self._write(batch)
         except (OSError, MemoryError) as error:
-            self._counts["failed"] += len(batch)
             if isinstance(error, OSError) and error.errno not in PASSING:
                 raise
             self._pause(error)
@@ -114,18 +113,20 @@ class ChromeTraceSink:
         return child
 
     def _write(self, batch: Batch) -> None:
-        if self._file is None:
-            self._file = self._opened()
+        written = False
         try:
+            if self._file is None:
+                self._file = self._opened()
             self._file.append(batch)
             self._counts["bytes_written"] = self._file.show()
-        except BaseException:
-            self._file.take_back()
+            written = True
+        except BaseException:  # also a signal handler's, in the program's thread that flushes
+            written = self._file is not None and not self._file.take_back()
             raise
         finally:
-            self._counts["reopened"] = self._file.renewed
-        self._counts["events_written"] += len(batch)
-        self._counts["flows_written"] = self._file.flows
+            self._counts["events_written" if written else "failed"] += len(batch)
+            if self._file is not None:
+                self._counts["flows_written"], self._counts["reopened"] = self._file.flows, self._file.renewed
 
     def _pause(self, error: BaseException) -> None:
         """The next batch is tried at once, later ones after ever longer pauses."""
@@ -197,6 +198,13 @@ def _checked_suffix(path: Path) -> str:
             return suffix
     name = path.stem.lstrip(".") or "trace"
     raise SettingError(f"chrome_trace={str(path)!r} is no name that ends in .json or .json.gz; name it {name}.json.gz")
+
+
+def _as_of_now(path: Path) -> Path:
+    try:
+        return Path(absolute(path))
+    except OSError as error:
+        raise SettingError(f"chrome_trace={str(path)!r}: the working directory was removed; give an absolute path") from error
 
 
 def _check_length(path: Path) -> None:

@@ -121,17 +121,26 @@ class ChromeTraceFile:
         """Let the file have all that was appended; gives its size."""
         self._file.append(self._stream.settle())
         size = self._file.show(self._stream.tail())
-        self._stream.keep()
-        self._shown_flows = self.flows
+        self._keep()
         return size
 
-    def take_back(self) -> None:
-        """Go on as if nothing had been appended since ``show``. No arrow leads to or from what was before."""
-        self._file.take_back()
+    def take_back(self) -> bool:
+        """Go on as if nothing had been appended since ``show``; False where it is shown already (see WholeFile).
+
+        No arrow leads to or from what was before.
+        """
+        if not self._file.take_back():
+            self._keep()
+            return False
         self._stream.take_back()
         self.flows = self._shown_flows
         self._links = ForwardBackwardLinks()
         self._thread_names.clear()
+        return True
+
+    def _keep(self) -> None:
+        self._stream.keep()
+        self._shown_flows = self.flows
 
     def close(self) -> None:
         """Leave what was shown, and nothing else."""

@@ -26,7 +26,7 @@ def followed(path: str | os.PathLike[str]) -> Path:
         PathRefusedError: a link of another user stands in the way.
         OSError: a directory is missing, or may not be searched.
     """
-    done, rest, links = Path("/"), _parts(os.path.join(os.getcwd(), path)), 0
+    done, rest, links = Path("/"), _parts(absolute(path)), 0
     while rest:
         part = rest.pop()
         if part == "..":
@@ -44,6 +44,12 @@ def followed(path: str | os.PathLike[str]) -> Path:
         done = Path("/") if os.path.isabs(target) else done
         rest += _parts(target)
     return done
+
+
+def absolute(path: str | os.PathLike[str]) -> str:
+    """The path as of now, links as they are; FileNotFoundError for a relative one where the working directory was removed."""
+    text = os.fspath(path)
+    return text if os.path.isabs(text) else os.path.join(os.getcwd(), text)
 
 
 def trusted_owners() -> set[int]:

@@ -23,91 +23,14 @@ import re
 import stat
 from pathlib import Path
 
-from otel_recfn.model.own_file import DescriptorLostError, FileInUseError, OwnFile
+from otel_recfn.model.own_file import FileInUseError, OwnFile
+from otel_recfn.sinks.file_copy import Copy, FileGoneError
 from otel_recfn.sinks.followed_path import PathRefusedError, followed
-from otel_recfn.sinks.hidden_files import hidden_path, make_hidden, remove_left_over
+from otel_recfn.sinks.hidden_files import hidden_path, remove_left_over
 from otel_recfn.sinks.last_minute import RemovedAtSigterm
 from otel_recfn.sinks.renaming import exchange, move_to_free_name
 
 ATTEMPTS = 10
-NO_LONGER_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)
-"""Errors of opening a name under which our regular file was."""
-
-
-class FileGoneError(OSError):
-    """What was written is no longer under its name, and can't be put there again."""
-
-
-class _Copy:
-    """A file of ours under a hidden name or the right one, and how much of its content is right, its end not counted."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.file = make_hidden(path)
-        self.length = 0
-        self.tail = b""
-        """Its end, if it has one now."""
-
-    @property
-    def has_name(self) -> bool:
-        return self.file.is_at(self.path)
-
-    @property
-    def mode(self) -> int:
-        return self.file.status().st_mode & 0o777
-
-    def regain(self) -> bool:
-        """Open it anew by its name where its descriptor is lost; whether it was."""
-        try:
-            self.file.status()
-        except DescriptorLostError:
-            self.file = self._opened_again()
-            return True
-        return False
-
-    def append(self, data: bytes | memoryview) -> None:
-        self.tail = b""
-        self.file.write_at(data, self.length)
-        self.length += len(data)
-
-    def finish(self, tail: bytes) -> None:
-        self.tail = b""
-        self.file.write_at(tail, self.length)
-        self.file.truncate(self.length + len(tail))
-        self.tail = tail
-
-    def catch_up(self, other: _Copy) -> None:
-        while self.length < other.length:
-            self.tail = b""
-            self.length += self.file.copy_from(other.file, self.length, other.length - self.length)
-
-    def remove(self) -> None:
-        """The name, if it is this file's, and the descriptor."""
-        if self.has_name:
-            with contextlib.suppress(OSError):
-                os.unlink(self.path)
-        self.file.close()
-
-    def _opened_again(self) -> OwnFile:
-        try:
-            found = OwnFile(self.path)
-        except OSError as error:
-            if error.errno in NO_LONGER_THERE:
-                raise _gone(self.path) from error
-            raise
-        try:
-            if not self._is_same(found):
-                raise _gone(self.path)
-            found.lock()
-        except OSError:
-            found.close()
-            raise
-        return found
-
-    def _is_same(self, found: OwnFile) -> bool:
-        """By its end too: a file that was made after ours had been deleted may have the same inode."""
-        if found.identity != self.file.identity:
-            return False
-        return not self.tail or found.read_at(len(self.tail) + 1, self.length) == self.tail
 
 
 class WholeFile:
@@ -133,11 +56,11 @@ class WholeFile:
         self._family = f"(?:{family}|{name})" if family else name
         self._mode = mode
         self._is_shown = False
-        self._hidden = _Copy(self.path)
+        self._hidden = Copy(self.path)
         self._owners = {os.geteuid(), self._hidden.file.owner}  # where all files belong to one user, ours do too
         try:
             self._release(self._previous())
-            self._other = _Copy(self.path)  # now, because later no descriptor may be free
+            self._other = Copy(self.path)  # now, because later no descriptor may be free
         except BaseException:
             self._hidden.remove()
             raise
@@ -147,11 +70,15 @@ class WholeFile:
         """Add to the content, unseen."""
         self._caught_up().append(data)
 
-    def take_back(self) -> None:
-        """Forget what was appended since ``show``. Never raises."""
+    def take_back(self) -> bool:
+        """Forget what was appended since ``show``; False where an interruption came so late that it is shown. Never raises."""
+        if self._hidden.tail and self._hidden.file.is_at(self.path):
+            self._take_names_as_they_are()
+            return False
         self._hidden.length = min(self._hidden.length, self._other.length)
         with contextlib.suppress(OSError):
             self._hidden.file.truncate(self._hidden.length)
+        return True
 
     def show(self, tail: bytes) -> int:
         """Let the file be what was appended so far, followed by ``tail``; gives its size.
@@ -190,13 +117,15 @@ class WholeFile:
         """Remove what killed processes left."""
         remove_left_over(self.path.parent, self._family, self._owners)
 
-    def _caught_up(self) -> _Copy:
+    def _caught_up(self) -> Copy:
         """The hidden copy, open, with all that is shown."""
         try:
             self.renewed += self._hidden.regain()
         except FileGoneError:
             self._replace_hidden()
         if self._hidden.length < self._other.length:
+            if not self._hidden.has_name:  # it is not written to under any other name: the user may have moved the file there
+                self._replace_hidden()
             self.renewed += self._other.regain()
             self._hidden.catch_up(self._other)
         return self._hidden
@@ -205,7 +134,7 @@ class WholeFile:
         """A new one, which begins with what is shown."""
         if self._hidden.length > self._other.length:
             raise OSError(errno.EAGAIN, "what was written last is lost with the hidden file that had it")
-        fresh = _Copy(self.path)
+        fresh = Copy(self.path)
         self._hidden.file.close()
         self._hidden = fresh
         self.renewed += 1
@@ -225,9 +154,17 @@ class WholeFile:
             self._swap_by_third_name()
         self._hidden.path, self._other.path = self._other.path, self._hidden.path
 
+    def _take_names_as_they_are(self) -> None:
+        """After a signal handler raised right behind the rename."""
+        if self._is_shown and self._hidden.path != self.path:
+            self._other.path = self._hidden.path
+        self._hidden.path = self.path
+        self._is_shown = True
+        self._hidden, self._other = self._other, self._hidden
+
     def _give_hidden_a_name(self) -> None:
         """Copy it: Linux gives no new name to a file that has none."""
-        nameless, fresh = self._hidden, _Copy(self.path)
+        nameless, fresh = self._hidden, Copy(self.path)
         fresh.catch_up(nameless)
         fresh.finish(nameless.tail)
         nameless.file.close()
@@ -240,17 +177,25 @@ class WholeFile:
         spare = hidden_path(self.path, "last")
         self._at_sigterm.call_off()
         try:
-            os.link(self.path, spare)
-        except OSError:  # a file system without hard links: for a moment there is no file under the name
-            os.rename(self.path, spare)
-        try:
+            try:
+                os.link(self.path, spare)
+            except OSError:  # a file system without hard links: for a moment there is no file under the name
+                os.rename(self.path, spare)
             os.replace(self._hidden.path, self.path)
-        except OSError:
-            os.replace(spare, self.path)
-            spare.unlink(missing_ok=True)
+        except BaseException:
+            if not self._hidden.file.is_at(self.path):
+                self._give_back(spare)
             raise
         os.rename(spare, self._hidden.path)
         self._tell_sigterm()
+
+    def _give_back(self, spare: Path) -> None:
+        """The shown copy's name, which may have been its second one."""
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.lexists(self.path):
+                os.unlink(spare)
+            else:
+                os.rename(spare, self.path)
 
     def _install(self, mode: int) -> None:
         """Put the hidden copy under the file's name, in place of a file that may be replaced."""
@@ -272,7 +217,7 @@ class WholeFile:
         """Its name was taken away, not given to another file: what is shown next gets it."""
         if os.path.lexists(self.path):
             raise FileGoneError(errno.ESTALE, f"another file was put in the place of {self.path}; the rest is not written")
-        mode, fresh = self._other.mode, _Copy(self.path)
+        mode, fresh = self._other.mode, Copy(self.path)
         try:
             if not self._hidden.has_name:
                 self._give_hidden_a_name()
@@ -315,7 +260,3 @@ class WholeFile:
     def _release(previous: OwnFile | None) -> None:
         if previous is not None:
             previous.close()
-
-
-def _gone(path: Path) -> FileGoneError:
-    return FileGoneError(errno.ESTALE, f"{path} was removed or replaced, and its descriptor closed; the rest is not written")

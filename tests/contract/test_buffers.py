@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 from recording_helpers import ASYNC, PARTIAL, SOURCE, USER, Capture, Worker, check_laws, workers_of
 
@@ -104,3 +107,150 @@ def test_waiting_tasks_leave_room_for_the_ranges_of_the_one_that_runs(capture: C
     assert all(nested)
     for event_id in reversed(tasks + nested):
         capture.end(event_id)
+
+
+BUFFER = 1 << 18
+
+
+def test_names_that_do_not_fit_are_shortened_and_their_ranges_kept(recorder: Recorder, workers: list[Worker]) -> None:
+    capture = Capture(recorder, buffer_bytes=BUFFER)
+    names = [f"request number {index}, of a client that names each of them {'x' * 60}" for index in range(BUFFER // 64)]
+
+    def work() -> list[int]:
+        ids = []
+        for name in names:
+            ids.append(capture.begin(name))
+            capture.end(ids[-1])
+        return ids
+
+    ids = workers[0].call(work)
+    capture.finish()
+    told = [row.name for row in capture.rows()]
+    assert [row.event_id for row in capture.rows()] == ids
+    assert told[:300] == names[:300]
+    assert all(one in (name, "<many names>") for one, name in zip(told, names, strict=True))
+    assert told.count("<many names>") == capture.counters().shortened
+    assert capture.counters().dropped == 0
+    check_laws(capture.rows(), capture.opened())
+
+
+def test_a_name_that_was_shortened_is_told_again_when_there_is_room(recorder: Recorder, workers: list[Worker]) -> None:
+    capture = Capture(recorder, buffer_bytes=BUFFER)
+    workers[0].call(lambda: [capture.end(capture.begin(f"{index} {'x' * 100}")) for index in range(3000)])
+    capture.drain()
+    workers[0].call(lambda: [capture.end(capture.begin(f"{index} {'x' * 100}")) for index in range(2990, 3000)])
+    assert [row.name for row in capture.drain()] == [f"{index} {'x' * 100}" for index in range(2990, 3000)]
+
+
+def test_what_a_full_buffer_has_no_room_for_is_left_out(recorder: Recorder, workers: list[Worker]) -> None:
+    capture = Capture(recorder, buffer_bytes=1 << 16)
+
+    def with_shapes(index: int) -> int:
+        shapes = {"shapes": f"[[{index}]]" + " " * 5000, "dtypes": '["float32"]'}
+        event_id = recorder.begin("same", USER, SOURCE, **shapes)  # type: ignore[arg-type]
+        recorder.end(event_id)
+        return event_id
+
+    ids = [workers[0].call(with_shapes, index) for index in range(100)]
+    capture.finish()
+    told = {row.event_id: row.shapes for row in capture.rows()}
+    assert all(ids)
+    assert list(told.values()).count("") == capture.counters().shortened
+    assert all(told[event_id].strip() in ("", f"[[{index}]]") for index, event_id in enumerate(ids))
+
+
+def test_a_thread_that_writes_more_and_more_between_drains(recorder: Recorder, workers: list[Worker]) -> None:
+    capture = Capture(recorder, buffer_bytes=1 << 21)
+
+    def work(count: int) -> None:
+        outer = capture.begin(f"outer {count}")
+        for index in range(count):
+            capture.end(capture.begin(f"inner {index % 100}"))
+        capture.end(outer)
+
+    left_open = workers[0].call(capture.begin, "open throughout")
+    for count in (10, 300, 3000, 10, 15000, 3000, 15000):
+        workers[0].call(work, count)
+        rows = capture.drain()
+        assert [row.name for row in rows] == [f"inner {index % 100}" for index in range(count)] + [f"outer {count}"]
+        assert {row.parent for row in rows[:-1]} == {rows[-1].event_id}
+        assert rows[-1].parent == left_open
+    workers[0].call(capture.end, left_open)
+    capture.finish()
+    assert capture.counters().dropped == capture.counters().shortened == 0
+    check_laws(capture.rows(), capture.opened())
+
+
+def test_drains_while_a_thread_writes_more_than_it_did(recorder: Recorder, workers: list[Worker]) -> None:
+    capture = Capture(recorder, buffer_bytes=1 << 22)
+    done = threading.Event()
+
+    def work() -> None:
+        for index in range(60_000):
+            capture.end(capture.begin(f"{index % 5000}"))
+        done.set()
+
+    working = threading.Thread(target=work)
+    working.start()
+    while not done.is_set():
+        capture.drain()
+    working.join()
+    capture.finish()
+    counters = capture.counters()
+    assert counters.recorded == len(capture.rows()) == 60_000 - counters.dropped
+    names = [int(row.name) for row in capture.rows() if row.name != "<many names>"]
+    assert len(names) == counters.recorded - counters.shortened
+    if not counters.dropped + counters.shortened:
+        assert names == [index % 5000 for index in range(60_000)]
+    check_laws(capture.rows(), capture.opened())
+
+
+def test_thousands_of_threads_at_once(recorder: Recorder) -> None:
+    capture = Capture(recorder)
+    count, together, go_on = 1500, threading.Barrier(1501), threading.Event()
+
+    def work(number: int) -> None:
+        capture.end(capture.begin(f"first {number}"))
+        together.wait(120)
+        assert go_on.wait(120)
+        capture.end(capture.begin(f"second {number}"))
+
+    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(count)]
+    before = threading.stack_size(256 << 10)
+    for thread in threads:
+        thread.start()
+    threading.stack_size(before)
+    together.wait(120)
+    assert {row.name for row in capture.drain()} == {f"first {number}" for number in range(count)}
+    go_on.set()
+    for thread in threads:
+        thread.join(120)
+    assert {row.name for row in capture.finish()} == {f"second {number}" for number in range(count)}
+    assert capture.counters().dropped == 0
+
+
+def test_a_wait_ends_when_it_is_woken_also_before_it_began(recorder: Recorder) -> None:
+    recorder.wake()
+    began = time.monotonic()
+    recorder.wait(60)
+    waker = threading.Timer(0.05, recorder.wake)
+    waker.start()
+    recorder.wait(60)
+    assert time.monotonic() - began < 30
+    recorder.wait(0.01)
+
+
+def test_a_thread_that_fills_a_quarter_of_its_buffer_ends_the_wait(recorder: Recorder, workers: list[Worker]) -> None:
+    if type(recorder).__name__ == "PythonRecorder":
+        pytest.skip("the Python twin is too slow to fill its buffer between two drains")
+    capture = Capture(recorder, buffer_bytes=1 << 20)
+    recorder.wait(0)
+    waiting = threading.Thread(target=recorder.wait, args=(120,))
+    waiting.start()
+    began = time.monotonic()
+    workers[0].call(lambda: [capture.end(capture.begin("same")) for _ in range((1 << 20) // 32 // 3)])
+    waiting.join(60)
+    assert time.monotonic() - began < 30
+    assert not waiting.is_alive()
+    capture.finish()
+    assert capture.counters().dropped == 0

@@ -44,7 +44,7 @@ inline void put_rare(ThreadBuffer& buffer, const RareExtras& rare) {
   put_text_record(buffer, kDtypesText, rare.dtypes_text);
   if (rare.stack.size != 0) {
     const uint32_t slot = put_named(buffer, rare.stack);
-    buffer.put(header(kStack, 0, 0, slot, 0));
+    if (slot != kManyNamesSlot) buffer.put(header(kStack, 0, 0, slot, 0));
   }
   if (rare.shape_words != 0) {
     buffer.put(header(kShapes, 0, 0, 0, rare.shape_words));

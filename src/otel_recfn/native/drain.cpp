@@ -13,6 +13,7 @@ constexpr size_t kMaxPendingRemote = 65'536;
 constexpr int kRemoteEndPatience = 3;  // drains to wait for the begin of a remote end
 constexpr uint64_t kReleaseEveryWords = 16'384;
 constexpr size_t kCompactContextsAbove = 256;
+constexpr size_t kMaxKeptRows = 32'768;  // whose memory the next drain uses again
 constexpr size_t kMaxWaitingRows = 65'536;  // of drains that nobody could take for want of memory; rings are not read beyond
 
 uint32_t kind_of(uint64_t head) { return head & 15; }
@@ -120,8 +121,11 @@ bool Drain::taken(uint64_t run, size_t rows) {
   return true;
 }
 
+// Memory that was used before is several times as cheap as new one.
 void Drain::forget_taken() {
+  std::vector<Row> rows = std::move(out_.rows);
   out_ = Drained{};
+  if (rows.capacity() <= kMaxKeptRows) rows.clear(), out_.rows = std::move(rows);
   for (Thread& thread : threads_) thread.listed = false;
   done([this] { compact_contexts(); });
 }
@@ -142,19 +146,25 @@ void Drain::meet_new_threads() {
     Thread added{};
     added.buffer = buffer;
     added.pending = no_row();
-    added.dictionary.assign(kNameSlots, 0);
+    added.dictionary.assign(kNameSlots + 1, 0);
+    added.dictionary[kManyNamesSlot] = names_.intern("<many names>");
     threads_.push_back(std::move(added));
     buffer->met = true;
   }
 }
 
-// Those that a row of this drain may name: thousands of others may have nothing to say.
+// Those that a row of this drain may name: thousands of others may have nothing to say. And room for all rows at once, as far as
+// is known: growing step by step would copy them.
 void Drain::list_threads() {
+  uint64_t unread = 0;
   for (Thread& thread : threads_) {
     const ThreadBuffer& buffer = *thread.buffer;
     const bool wrote = buffer.published.load(std::memory_order_acquire) != buffer.consumed.load(std::memory_order_relaxed);
     if (wrote || thread.listed || !thread.open.empty()) list(thread);
+    unread += buffer.published.load(std::memory_order_relaxed) - buffer.consumed.load(std::memory_order_relaxed);
   }
+  const size_t rows = out_.rows.size() + unread / (kBeginWords + kEndWords);
+  if (rows > kMaxKeptRows && rows > out_.rows.capacity()) done([&] { out_.rows.reserve(rows); });
 }
 
 void Drain::list(Thread& thread) {
@@ -196,8 +206,10 @@ void Drain::read_thread(Thread& thread) {
   ThreadBuffer& buffer = *thread.buffer;
   const uint64_t end = buffer.published.load(std::memory_order_acquire);
   uint64_t at = buffer.consumed.load(std::memory_order_relaxed);
+  thread.ring_ends = 0;  // rings may have been added since
   try {
     for (uint64_t released = at; at < end;) {
+      if (at >= thread.ring_ends) enter_ring(thread, at);
       at = read_record(thread, at);
       if (at - released < kReleaseEveryWords) continue;
       buffer.consumed.store(at, std::memory_order_release);
@@ -211,9 +223,20 @@ void Drain::read_thread(Thread& thread) {
   if (!remote_.empty()) close_remotely_ended(thread, UINT64_MAX);
 }
 
+// What stands at that position, and until where. Earlier rings have been read, and nobody writes them any more.
+void Drain::enter_ring(Thread& thread, uint64_t at) {
+  ThreadBuffer& buffer = *thread.buffer;
+  const uint32_t rings = buffer.num_rings.load(std::memory_order_acquire);
+  uint32_t& ring = buffer.oldest_ring;
+  while (ring + 1 < rings && buffer.rings[ring + 1].from <= at) unmap_ring(buffer.rings[ring++], buffer.shared->total_bytes);
+  thread.words = buffer.rings[ring].words;
+  thread.mask = buffer.rings[ring].capacity - 1;
+  thread.ring_ends = ring + 1 < rings ? buffer.rings[ring + 1].from : UINT64_MAX;
+}
+
 // Returns where the next record begins.
 uint64_t Drain::read_record(Thread& thread, uint64_t at) {
-  const auto word = [&](uint64_t index) { return thread.buffer->words[index & (thread.buffer->capacity - 1)]; };
+  const auto word = [&thread](uint64_t index) { return thread.word(index); };
   const uint64_t head = word(at);
   const uint32_t payload = payload_of(head);
   switch (kind_of(head)) {
@@ -264,7 +287,7 @@ uint64_t Drain::read_record(Thread& thread, uint64_t at) {
 std::string Drain::read_text(const Thread& thread, uint64_t at, uint32_t bytes) const {
   std::string text(words_of(bytes) * size_t{8}, '\0');
   for (uint32_t index = 0; index < words_of(bytes); ++index) {
-    const uint64_t word = thread.buffer->words[(at + index) & (thread.buffer->capacity - 1)];
+    const uint64_t word = thread.word(at + index);
     std::memcpy(&text[index * size_t{8}], &word, 8);
   }
   text.resize(bytes);
@@ -273,7 +296,7 @@ std::string Drain::read_text(const Thread& thread, uint64_t at, uint32_t bytes) 
 
 void Drain::read_context(Thread& thread, uint64_t at) {
   uint64_t words[5];
-  for (uint64_t index = 0; index < 5; ++index) words[index] = thread.buffer->words[(at + index) & (thread.buffer->capacity - 1)];
+  for (uint64_t index = 0; index < 5; ++index) words[index] = thread.word(at + index);
   Context context{words[0], words[1], words[2], words[3], 0};
   const bool known = contexts_[thread.context] == context;
   if (!known && !(context == Context{})) contexts_.push_back(context);
@@ -283,7 +306,7 @@ void Drain::read_context(Thread& thread, uint64_t at) {
 
 void Drain::read_shapes(Thread& thread, uint64_t at, uint32_t count) {
   std::vector<uint64_t> words(count);
-  for (uint32_t index = 0; index < count; ++index) words[index] = thread.buffer->words[(at + index) & (thread.buffer->capacity - 1)];
+  for (uint32_t index = 0; index < count; ++index) words[index] = thread.word(at + index);
   std::tie(thread.pending.shapes, thread.pending.dtypes) = names_.intern_shapes(words);
 }
 
@@ -323,7 +346,7 @@ void Drain::begun(Thread& thread) {
 }
 
 void Drain::read_begin(Thread& thread, uint64_t head, uint64_t at) {
-  const auto word = [&](uint64_t index) { return thread.buffer->words[index & (thread.buffer->capacity - 1)]; };
+  const auto word = [&thread](uint64_t index) { return thread.word(index); };
   OpenRange range = next_range(thread, head, word(at + 1));
   Row& row = range.row;
   row.forward_thread_id = payload_of(head);
@@ -338,7 +361,7 @@ void Drain::read_begin(Thread& thread, uint64_t head, uint64_t at) {
 }
 
 void Drain::read_point(Thread& thread, uint64_t head, uint64_t at) {
-  const auto word = [&](uint64_t index) { return thread.buffer->words[index & (thread.buffer->capacity - 1)]; };
+  const auto word = [&thread](uint64_t index) { return thread.word(index); };
   OpenRange point = next_range(thread, head, word(at + 1));
   Row& row = point.row;
   row.kind = kind_of(head) == kMark ? kMarkEvent : kMemoryEvent;

@@ -82,8 +82,12 @@ class Drain {
     uint32_t profiler = 0;
     TreeOffsets offsets;
     Row pending{};           // what stood before the next begin or end
+    const uint64_t* words = nullptr;  // of the ring that is read
+    uint64_t mask = 0, ring_ends = 0;
     std::vector<uint32_t> dictionary;
     std::vector<OpenRange> open;
+
+    uint64_t word(uint64_t at) const { return words[at & mask]; }
   };
   struct Enclosing {
     uint64_t root;
@@ -102,6 +106,7 @@ class Drain {
   void collect_remote_ends();
   void age_remote_ends();
   void read_thread(Thread& thread);
+  void enter_ring(Thread& thread, uint64_t at);
   uint64_t read_record(Thread& thread, uint64_t at);
   void read_begin(Thread& thread, uint64_t head, uint64_t at);
   void read_point(Thread& thread, uint64_t head, uint64_t at);

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "thread_state.hpp"
+#include "ring_growth.hpp"
 
 namespace recfn {
 
@@ -66,12 +66,18 @@ inline uint32_t find_name_slot(ThreadBuffer& buffer, Text name, uint64_t hash, b
   buffer.put_text(name);
 }
 
-// Where the text stands in the dictionary, after it was written there if need be.
+[[gnu::noinline]] inline void count_shortened(ThreadBuffer& buffer) {
+  buffer.shortened.store(buffer.shortened.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
+// Where the text stands in the dictionary, after it was written there if need be; kManyNamesSlot when that would take too much room.
 inline uint32_t put_named(ThreadBuffer& buffer, Text text) {
   bool named;
   const uint64_t hash = hash_name(text, buffer.name_seed);
   const uint32_t slot = find_name_slot(buffer, text, hash, named);
-  if (!named) put_name(buffer, text, hash, slot);
+  if (named) return slot;
+  if (is_crowded(buffer)) return count_shortened(buffer), kManyNamesSlot;
+  put_name(buffer, text, hash, slot);
   return slot;
 }
 

@@ -76,6 +76,7 @@ constexpr uint32_t kOrdinalBits = 40;
 constexpr uint64_t kOrdinalMask = (uint64_t{1} << kOrdinalBits) - 1;
 
 constexpr uint32_t kNameSlots = 4096;  // of a thread's name dictionary, a power of two
+constexpr uint32_t kManyNamesSlot = kNameSlots;  // stands for every name that there was no room for
 constexpr uint32_t kMaxNameBytes = 2048;
 constexpr uint32_t kMaxErrorBytes = 1024;
 constexpr uint32_t kMaxStackBytes = 16'384;  // some 150 frames; innermost first, so what doesn't fit is the outermost

@@ -431,6 +431,18 @@ PyObject* taken(PyObject*, PyObject* args) {
   return PyBool_FromLong(mine);
 }
 
+PyObject* wait(PyObject*, PyObject* args) {
+  double seconds;
+  if (!PyArg_ParseTuple(args, "d", &seconds)) return nullptr;
+  without_gil([seconds] { registry().waker().wait(static_cast<uint64_t>(std::max(0.0, seconds) * 1e9)); });
+  Py_RETURN_NONE;
+}
+
+PyObject* wake(PyObject*, PyObject*) {
+  registry().waker().wake();
+  Py_RETURN_NONE;
+}
+
 PyObject* discard(PyObject*, PyObject*) {
   without_gil([] {
     const std::lock_guard lock(drain().mutex());
@@ -440,10 +452,11 @@ PyObject* discard(PyObject*, PyObject*) {
 }
 
 PyObject* counters(PyObject*, PyObject*) {
-  return Py_BuildValue("(KKKK)", static_cast<unsigned long long>(registry().recorded()),
+  return Py_BuildValue("(KKKKK)", static_cast<unsigned long long>(registry().recorded()),
                        static_cast<unsigned long long>(registry().dropped()),
                        static_cast<unsigned long long>(globals().remote_ends.lost()),
-                       static_cast<unsigned long long>(drain().discarded()));
+                       static_cast<unsigned long long>(drain().discarded()),
+                       static_cast<unsigned long long>(registry().shortened()));
 }
 
 void replace(PyObject*& held, PyObject* by) {
@@ -511,8 +524,10 @@ PyMethodDef functions[] = {
     {"extras", extras, METH_NOARGS, "extras() -> Extra bits of the last start"},
     {"drain", run_drain, METH_VARARGS, "drain(close_open, open_ranges, epoch, known) -> what closed since the last drain."},
     {"taken", taken, METH_VARARGS, "taken(drain, rows) -> whether the rows of that drain are the caller's; others come again."},
+    {"wait", wait, METH_VARARGS, "wait(seconds): until wake(), or a thread has filled a quarter of its buffer."},
+    {"wake", wake, METH_NOARGS, "wake(): end a wait."},
     {"discard", discard, METH_NOARGS, "discard(): give up, and count, what was recorded and not taken."},
-    {"counters", counters, METH_NOARGS, "counters() -> (recorded, dropped, lost ends, lost in drain)"},
+    {"counters", counters, METH_NOARGS, "counters() -> (recorded, dropped, lost ends, lost in drain, shortened)"},
     {"set_context_reader", set_context_reader, METH_VARARGS, "set_context_reader(reader | None, thread_noter | None)"},
     {"context_changed", context_changed, METH_NOARGS, "context_changed(): this thread attached or detached a context."},
     {"core_api_address", core_api_address, METH_NOARGS, "core_api_address() -> address of the CoreApi table."},

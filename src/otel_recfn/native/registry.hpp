@@ -11,8 +11,8 @@ namespace recfn {
 
 class Registry {
  public:
-  // The calling thread's buffer, made on first use. Null in a thread whose destructors have run, and for good in one that began
-  // when memory was short.
+  // The calling thread's buffer, made on first use. Null in a thread whose destructors have run, and while there is no memory for
+  // one.
   ThreadBuffer* current();
 
   // The same, without making one.
@@ -27,9 +27,13 @@ class Registry {
   // Frees the buffer of an ended thread, all of whose records were drained; its counts stay in the totals.
   void retire(ThreadBuffer* buffer);
 
+  // Where the drain waits.
+  DrainWaker& waker();
+
   void set_buffer_bytes(uint64_t bytes);
   uint64_t recorded();
   uint64_t dropped();
+  uint64_t shortened();
 
   // Around fork(2), with the drain's lock held: the child starts empty, with the forking thread's buffer alone.
   void before_fork() { mutex_.lock(); }
@@ -38,12 +42,13 @@ class Registry {
 
  private:
   ThreadBuffer* create();
+  bool keep(ThreadBuffer* buffer);
 
   std::mutex mutex_;
   std::vector<ThreadBuffer*> buffers_;
   std::atomic<uint64_t> next_number_{1};
   uint64_t buffer_bytes_ = 8u << 20;
-  uint64_t retired_recorded_ = 0, retired_dropped_ = 0;
+  uint64_t retired_recorded_ = 0, retired_dropped_ = 0, retired_shortened_ = 0;
 };
 
 Globals& globals();

@@ -130,20 +130,34 @@ inline void mute(ThreadBuffer& buffer, bool muted) {
   buffer.generation = muted ? kNoGeneration : buffer.muted_generation;
 }
 
+// There is no room for the range with all that it says. Whether there is for the bare range, under a name of many.
+[[gnu::noinline]] inline bool fits_when_short(ThreadBuffer& buffer, Extras extras, uint64_t others) {
+  extras.rare = nullptr;
+  if (!buffer.has_room(others + extra_words(buffer, extras))) return false;
+  count_shortened(buffer);
+  return true;
+}
+
 // Writes the begin and what stands before it. Returns its ordinal, or 0 when there is no room.
 template <bool kTorch>
 [[gnu::always_inline]] inline uint64_t put_begin(Globals& globals, ThreadBuffer& buffer, Begin begin, uint32_t base) {
   bool named;
   const uint64_t hash = hash_name(begin.name, buffer.name_seed);
   uint32_t slot = find_name_slot(buffer, begin.name, hash, named);
+  if (__builtin_expect(!named && is_crowded(buffer), 0)) named = true, slot = kManyNamesSlot, count_shortened(buffer);
   const uint32_t extras = extra_words(buffer, begin.extras);
   const uint32_t name_words = named && extras == 0 ? 0 : 1 + words_of(begin.name.size);
   const uint64_t ends = uint64_t{kEndWords} * (buffer.open_recorded + 1u);
   const bool numbers = kTorch || begin.has_numbers;
-  if (__builtin_expect(!buffer.has_room((numbers ? kLongBeginWords : kBeginWords) + extras + name_words + ends), 0)) return 0;
+  const uint64_t own = (numbers ? kLongBeginWords : kBeginWords) + ends;
+  if (__builtin_expect(!buffer.has_room(own + extras + name_words), 0)) {
+    if (name_words + extras == 0 || !fits_when_short(buffer, begin.extras, own)) return 0;
+    begin.extras.rare = nullptr;
+    if (!named) named = true, slot = kManyNamesSlot;
+  }
   if (__builtin_expect(extras != 0, 0)) {
     put_extras(buffer, begin.extras);
-    slot = find_name_slot(buffer, begin.name, hash, named);  // a stack may have taken the name's slot
+    if (slot != kManyNamesSlot) slot = find_name_slot(buffer, begin.name, hash, named);  // a stack may have taken the name's slot
   }
   if (__builtin_expect(!named, 0)) put_name(buffer, begin.name, hash, slot);
   const uint64_t forward = begin.forward_thread_id <= UINT32_MAX ? begin.forward_thread_id : 0;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "drain_waker.hpp"
 #include "record.hpp"
 #include "remote_ends.hpp"
 
@@ -100,15 +101,29 @@ struct ClosedElsewhere {
   }
 };
 
+// From a position on, a thread's records lie here. Of a thread's rings the last is written.
+struct Ring {
+  uint64_t* words;
+  uint64_t capacity;  // in words, a power of two
+  uint64_t from;
+};
+
+constexpr uint32_t kMaxRings = 8;
+
+struct SharedByRings {
+  std::atomic<uint64_t> total_bytes{0};
+  DrainWaker waker;
+};
+
 enum Unsent : uint8_t { kContextUnsent = 1, kProfilerUnsent = 2 };
 constexpr uint32_t kNoGeneration = 0;
 
 struct ThreadBuffer {
   // The producer's own.
-  uint64_t* words = nullptr;
-  uint64_t capacity = 0;  // in words, a power of two
+  uint64_t* words = nullptr;  // of the ring that is written
+  uint64_t capacity = 0;
   uint64_t head = 0;
-  uint64_t tail_seen = 0;
+  uint64_t limit = 0;  // as far as is known there is room up to this position
   uint32_t depth = 0;
   uint32_t floor = 0;          // stack entries below it belong to an earlier recording
   uint32_t open_recorded = 0;  // each has kEndWords reserved
@@ -127,12 +142,19 @@ struct ThreadBuffer {
   Context context;
   std::atomic<uint64_t> ordinal{0};  // begins recorded
   std::atomic<uint64_t> dropped{0};
+  std::atomic<uint64_t> shortened{0};  // begins recorded without what there was no room for, their name for instance
+  uint64_t max_capacity = 0;
+  uint64_t woken_at = UINT64_MAX;  // up to where the drain had read when it was last woken
+  SharedByRings* shared = nullptr;
   // Shared with the drain.
   alignas(64) std::atomic<uint64_t> published{0};
   alignas(64) std::atomic<uint64_t> consumed{0};
   ClosedElsewhere closed_elsewhere;
   std::atomic<bool> ended{false};
-  bool met = false;  // the drain's own: it knows this thread
+  Ring rings[kMaxRings] = {};
+  std::atomic<uint32_t> num_rings{0};
+  bool met = false;          // the drain's own: it knows this thread
+  uint32_t oldest_ring = 0;  // the drain's own: those before it are gone
   std::atomic<uint64_t> thread_id{0};
   uint64_t number = 0, native_id = 0, ident = 0;
   OpenEntry stack[kMaxDepth];
@@ -149,10 +171,10 @@ struct ThreadBuffer {
   }
 
   bool has_room(uint64_t count) {
-    if (capacity - (head - tail_seen) >= count) return true;
-    tail_seen = consumed.load(std::memory_order_acquire);
-    return capacity - (head - tail_seen) >= count;
+    return head + count <= limit || find_room(count);
   }
+
+  bool find_room(uint64_t count);  // ring_growth.hpp
 
   // Writes `count` words and publishes them with all that was put before. The members are read once: what is stored into the
   // ring could alias them, as far as the compiler knows.

@@ -116,13 +116,15 @@ class NativeRecorder:
     def drain(self, *, close_open: bool = False, open_ranges: bool = False) -> Batch:
         """See Recorder.drain."""
         try:
-            batch, drain, rows = self._sealed(close_open, open_ranges)
-            mine = _native.taken(drain, rows)
+            while True:
+                batch, drain, rows = self._sealed(close_open, open_ranges)
+                if _native.taken(drain, rows):
+                    return batch
+                # A signal handler drained meanwhile, and has these rows.
         except MemoryError:
             if close_open:
                 _native.discard()
             raise
-        return batch if mine else batch.take(slice(0, 0))  # a signal handler drained meanwhile, and has these rows too
 
     def _sealed(self, close_open: bool, open_ranges: bool) -> tuple[Batch, int, int]:
         """What the drain read, and what to acknowledge it by: its number, and how many rows these are."""
@@ -144,6 +146,14 @@ class NativeRecorder:
             complete=complete,
         )
         return batch, drain, count
+
+    def wait(self, timeout_s: float) -> None:
+        """See Recorder.wait."""
+        _native.wait(timeout_s)
+
+    def wake(self) -> None:
+        """See Recorder.wake."""
+        _native.wake()
 
     def counters(self) -> RecorderCounters:
         """See Recorder.counters."""

@@ -4,7 +4,7 @@
     begin/end ──► own buffer, bounded ──►  pair, name, nest, seal ──► Batch
 
 A recorder never raises into the thread that records. What doesn't fit the thread's buffer is dropped and counted: a dropped
-begin drops its end, so that what remains still nests.
+begin drops its end, so that what remains still nests. Before that, its name is shortened.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ class RecorderCounters(NamedTuple):
     """Ends on another thread that found their queue full; the range ends as partial with its capture."""
     lost_in_drain: int = 0
     """Recorded, and given up because the last drain of a recording found no memory for them."""
+    shortened: int = 0
+    """Recorded without what there was no room for: the name (``<many names>`` stands for it), shapes, module or stack."""
 
 
 class Recorder(Protocol):
@@ -158,6 +160,12 @@ class Recorder(Protocol):
             MemoryError: there was none for any part; the next drain has it. With ``close_open`` it is given up instead, and
                 counted as ``lost_in_drain``.
         """
+
+    def wait(self, timeout_s: float) -> None:
+        """Until ``wake``, until a thread has filled a quarter of its buffer, or until ``timeout_s`` seconds have passed."""
+
+    def wake(self) -> None:
+        """End a wait, or the next one before it begins."""
 
     def counters(self) -> RecorderCounters:
         """What was recorded and what was lost."""

@@ -246,6 +246,7 @@ class PythonRecorder:
         """At birth, and in a forked child, where thread numbers go on so that its ids are not its parent's."""
         self._lock = threading.RLock()
         self._local = threading.local()
+        self._woken = threading.Event()
         self._logs: dict[int, ThreadLog] = {}
         self._remote_ends: deque[Record] = deque()
         self._of_dead_threads = NOTHING
@@ -345,6 +346,15 @@ class PythonRecorder:
                 self._of_dead_threads = _add(self._of_dead_threads, log)
                 del self._logs[log.number]
                 pairing.forget(log)
+
+    def wait(self, timeout_s: float) -> None:
+        """See Recorder.wait; a drain has time here: a buffer of the default size takes longer to fill than a drain waits."""
+        if self._woken.wait(timeout_s):
+            self._woken.clear()
+
+    def wake(self) -> None:
+        """See Recorder.wake."""
+        self._woken.set()
 
     def counters(self) -> RecorderCounters:
         """See Recorder.counters."""

@@ -49,6 +49,7 @@ LOSSES = (
     "recorder.dropped",
     "recorder.lost_ends",
     "recorder.lost_in_drain",
+    "recorder.shortened",
     ".queue_dropped",
     ".abandoned",
     ".spans_failed",
@@ -277,6 +278,7 @@ class Session:
     def _stop_thread(self, timeout_s: float) -> None:
         thread, self._thread = self._thread, None
         self._wake.set()
+        self._recorder.wake()
         if thread is not None:
             thread.wait_for_end(timeout_s)
 
@@ -285,7 +287,8 @@ class Session:
         with suppress_instrumentation():
             while not wake.is_set() and wake is self._wake:
                 try:
-                    if wake.wait(pause):
+                    self._recorder.wait(pause)
+                    if wake.is_set():
                         return
                     with self._draining, at_work():
                         batch = self._drain()

@@ -19,6 +19,7 @@ from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 from otel_recfn.legacy import RecordProfile
 from otel_recfn.sinks.chrome_trace import ChromeTraceSink
 
+pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="descriptors are looked up in /proc")
 FOREIGN = b"the program's own\n" * 20_000
 
 
@@ -36,7 +37,7 @@ def names_in(path: Path) -> list[str]:
 def ours(directory: Path) -> set[int]:
     """The descriptors that lead into a directory."""
     found = set()
-    for name in os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"):
+    for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             if os.readlink(f"/proc/self/fd/{name}").startswith(f"{directory}/"):
                 found.add(int(name))
@@ -78,7 +79,6 @@ def program(tmp_path: Path) -> Iterator[Program]:
     program.close()
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="descriptors are looked up in /proc")
 class TestChromeTrace:
     def test_the_programs_files_stay_as_they_are_and_the_trace_goes_on(self, path: Path, program: Program) -> None:
         sink = ChromeTraceSink(path)

@@ -308,6 +308,25 @@ class TestTakenAway:
         assert os.listdir(path.parent) == [path.name]
         assert sink.counters()["failed"] == 1
 
+    def test_what_was_not_written_is_counted(
+        self, path: Path, instrumentor: OtelRecordFunctionInstrumentor, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        instrumentor.instrument(chrome_trace=str(path), modules=False)
+        for turn in range(4):
+            with record_function(f"op {turn}"):
+                pass
+            assert instrumentor.flush(10)
+            if turn == 1:
+                path.with_name("other").write_text("the user's")
+                path.with_name("other").rename(path)
+        counts = instrumentor.counters()
+        assert counts["chrome_trace.events_written"] == 2
+        assert counts["chrome_trace.failed"] + counts["chrome_trace.missed"] == 2
+        instrumentor.uninstrument()
+        assert path.read_text() == "the user's"
+        assert "another file was put in the place" in caplog.text
+
+    @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="descriptors are looked up in /proc")
     def test_a_new_file_of_the_same_inode_is_not_ours(self, path: Path) -> None:
         """Descriptors closed, the file deleted, another one made: file systems use an inode's number again at once."""
         sink = ChromeTraceSink(path)

@@ -1,17 +1,22 @@
 """A capture: what somebody asked to be recorded, and the sinks that receive it.
 
 sealed batch ──► each sink in turn; one that raises is closed, taken out and logged once
+
+A sink, or a signal handler that interrupts it, may flush, stop and start captures. What that drains for the sink's own capture
+waits until all its sinks have what they are being given, and so does the end of the capture.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple, TypeVar
 
 from otel_recfn.model.batch import Batch
+from otel_recfn.sinks.background import BackgroundSink
 from otel_recfn.sinks.protocol import Sink
 from otel_recfn.transforms.selection import Selected, Selection
 
@@ -40,25 +45,56 @@ class Capture:
         self.buffer_bytes = buffer_bytes
         self._sinks = list(sinks)
         self._removed: dict[str, _Removed] = {}
+        self._undelivered: deque[Batch] = deque()
+        self._delivering = False
+        self._close_by: float | None = None
         self.rows = 0
 
     def write(self, batch: Batch) -> None:
         """Hand a batch to every sink."""
+        self._undelivered.append(batch)
+        if self._delivering:
+            return
+        self._delivering = True
+        try:
+            while self._undelivered:
+                self._deliver(self._undelivered.popleft())
+        finally:
+            self._delivering = False
+            if self._close_by is not None:
+                self._close(self._close_by)
+
+    def _deliver(self, batch: Batch) -> None:
         self.rows += len(batch)
         for sink in list(self._sinks):
             self._guarded(sink, partial(sink.write, batch), None)
 
     def flush(self, timeout_s: float) -> bool:
-        """Flush every sink within ``timeout_s`` seconds in all; False when that was not enough."""
-        deadline = time.monotonic() + timeout_s
-        flushed = [
-            self._guarded(sink, partial(sink.flush, max(0.0, deadline - time.monotonic())), False) for sink in list(self._sinks)
-        ]
+        """Flush the sinks that work here, within ``timeout_s`` seconds in all.
+
+        False when that was not enough, or one of the sinks calls.
+        """
+        return not self._delivering and self._flush(time.monotonic() + timeout_s, background=False)
+
+    def flush_background(self, timeout_s: float) -> bool:
+        """Flush the sinks that have threads of their own: from any thread, also while another one writes."""
+        return self._flush(time.monotonic() + timeout_s, background=True)
+
+    def _flush(self, deadline: float, background: bool) -> bool:
+        sinks = [sink for sink in self._sinks if isinstance(sink, BackgroundSink) == background]
+        flushed = [self._guarded(sink, partial(sink.flush, max(0.0, deadline - time.monotonic())), False) for sink in sinks]
         return all(flushed)
 
     def close(self, timeout_s: float) -> None:
-        """Close every sink within ``timeout_s`` seconds in all."""
+        """Close every sink within ``timeout_s`` seconds in all; where one of them calls, when they have what is drained."""
         deadline = time.monotonic() + timeout_s
+        if self._delivering:
+            self._close_by = deadline
+        else:
+            self._close(deadline)
+
+    def _close(self, deadline: float) -> None:
+        self._close_by = None
         for sink in list(self._sinks):
             self._guarded(sink, partial(sink.close, max(0.0, deadline - time.monotonic())), None)
 
@@ -74,6 +110,7 @@ class Capture:
     def after_fork_in_child(self) -> None:
         """Go on with the sinks that are fit for a forked child; counts begin anew."""
         self.selection = Selection(self.selected)
+        self._undelivered, self._delivering, self._close_by = deque(), False, None
         inherited, self._sinks, self._removed, self.rows = self._sinks, [], {}, 0
         for sink in inherited:
             fresh = self._guarded(sink, sink.after_fork_in_child, None)

@@ -97,6 +97,12 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
             process_session().stop(self._capture, STOP_SECONDS)
 
+    def uninstrument(self, **kwargs: Any) -> None:
+        """Stop recording, and leave everything as it was found."""
+        super().uninstrument(**kwargs)
+        if not self.is_instrumented_by_opentelemetry:
+            self._uninstrument()  # one that began meanwhile, in another thread or where a sink was closed
+
     def flush(self, timeout_s: float = 10.0) -> bool:
         """Send what was recorded to where it goes; False when ``timeout_s`` seconds aren't enough, or nothing records."""
         if self._capture is None:

@@ -74,6 +74,7 @@ class Session:
         self._modules = ModuleRanges(recorder, self._torch_announces_optimizer)
         self._captures: list[Capture] = []
         self._mixed = False
+        self._ending: set[Capture] = set()
         self._given_up: list[Capture] = []
         self._lost_before: dict[Capture, dict[str, int]] = {}
         self._waiting_for_torch: dict[Capture, Callable[[], None]] = {}
@@ -126,6 +127,8 @@ class Session:
     def _join(self, capture: Capture) -> None:
         with self._draining:
             batch = self._drain(before_join=True)
+            while batch is not None and not batch.complete:
+                batch = self._drain(before_join=True)
             if batch is not None:
                 self._begin_views(capture, batch)
             self._mixed = True
@@ -140,19 +143,23 @@ class Session:
 
     def stop(self, capture: Capture, timeout_s: float) -> None:
         """End a capture: what was recorded goes to its sinks, within ``timeout_s`` seconds. Nothing if it isn't running."""
+        if capture in self._ending:  # who ends it may be waiting for our thread, which one of its sinks called
+            return
+        deadline = time.monotonic() + timeout_s
         with self._switching:
             if capture not in self._captures:
                 return
+            self._ending.add(capture)
             self._waiting_for_torch.pop(capture, lambda: None)()
-            deadline = time.monotonic() + timeout_s
             delivered = self._end(deadline) if len(self._captures) == 1 else self._leave(capture, deadline)
-            if delivered:
-                capture.close(_seconds_to(deadline))
-            else:
-                log.warning("a sink has been busy for over %s s; what was recorded last is given up", timeout_s)
-                self._given_up.append(capture)
-                self._close_given_up()
-            self._tell_losses(capture)
+            self._ending.discard(capture)
+        if delivered:
+            capture.close(_seconds_to(deadline))
+        else:
+            log.warning("a sink has been busy for over %s s; what was recorded last is given up", timeout_s)
+            self._given_up.append(capture)
+            self._close_given_up()
+        self._tell_losses(capture)
 
     def _end(self, deadline: float) -> bool:
         self._observer.disable()
@@ -200,7 +207,10 @@ class Session:
                 self._draining.release()
 
     def flush(self, capture: Capture, timeout_s: float) -> bool:
-        """Drain, and flush a capture's sinks; False when ``timeout_s`` seconds were not enough, or it isn't running."""
+        """Drain, and flush a capture's sinks; False when ``timeout_s`` seconds were not enough, or it isn't running.
+
+        False at once where one of its sinks calls: it can't wait for itself.
+        """
         try:
             return self._flush(capture, time.monotonic() + timeout_s)
         except MemoryError:
@@ -210,11 +220,11 @@ class Session:
         if not self._draining.acquire(timeout=_seconds_to(deadline)):
             return False
         try:
-            drained = self._drain_all()
-            return drained and capture in self._captures and capture.flush(_seconds_to(deadline))
+            flushed = self._drain_all() and capture in self._captures and capture.flush(_seconds_to(deadline))
         finally:
             self._draining.release()
             self._close_given_up()
+        return flushed and capture.flush_background(_seconds_to(deadline))  # meanwhile what is recorded is drained
 
     def counters(self, capture: Capture) -> dict[str, int]:
         """Counts of the recorder and of the observer (of the process), and of a capture, running or not."""
@@ -375,7 +385,7 @@ class Session:
         """Go on with an empty recorder and sinks of the child's own."""
         self._switching, self._draining = threading.RLock(), threading.RLock()
         self._thread, self._held_for_fork = None, {}
-        self._given_up, self._lost_before = [], {}
+        self._given_up, self._ending, self._lost_before = [], set(), {}
         if not self._captures:
             return
         for capture in self._captures:

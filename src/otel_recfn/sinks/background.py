@@ -10,7 +10,9 @@ The program comes first, in three ways:
   told of the gap (``note_gap``), as it missed begins and ends.
 * Building spans and encoding them holds the GIL. The worker measures its own processor time and sleeps three times as long,
   after each batch and wherever the inner sink lets it (``set_pace``), unless someone waits in ``flush`` or ``close``.
-* ``flush`` and ``close`` return when their time is up, whatever an exporter does; what was left then is counted.
+* ``flush`` and ``close`` return when their time is up, whatever an exporter does; what was left then is counted. In the worker
+  thread, where a span processor may call them, they don't wait for themselves: ``flush`` says that not everything is out, and
+  what was queued before a ``close`` is finished after it returned.
 
     rows_received = rows (taken by the inner sink) + queue_dropped + queued + abandoned
 """
@@ -18,6 +20,7 @@ The program comes first, in three ways:
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections import deque
@@ -52,7 +55,7 @@ class PacedSink(Protocol):
 
 
 class BackgroundSink:
-    """A sink in front of another that may wait.
+    """A sink in front of another that may wait. ``flush`` may be called from any thread, also while another one writes.
 
     Args:
         sink: the inner sink; used by the worker thread only, but for ``counters``.
@@ -73,6 +76,7 @@ class BackgroundSink:
         self._hurry = threading.Event()
         self._paced_at = 0.0
         self._over = False
+        self._close_by = math.inf
         self._error: Exception | None = None
         self._paced = sink if isinstance(sink, PacedSink) else None
         self._rested = True
@@ -106,6 +110,8 @@ class BackgroundSink:
 
     def flush(self, timeout_s: float) -> bool:
         """Let the inner sink finish what is queued, and flush; False when the time wasn't enough."""
+        if self._thread is threading.current_thread():
+            return False
         request = _Flush(time.monotonic() + timeout_s)
         if not self._put(request):
             return self._error is None and not self._thread.is_alive() and self._left() == 0
@@ -121,6 +127,9 @@ class BackgroundSink:
         deadline = time.monotonic() + timeout_s
         started = self._put(_Close(deadline))
         self._hurry_up(+1)
+        if self._thread is threading.current_thread():
+            self._close_by = deadline
+            return
         if started:
             self._thread.wait_for_end(timeout_s)
         elif not self._over and self._error is None:
@@ -188,6 +197,7 @@ class BackgroundSink:
             with at_work():
                 self._release_waiting()
                 self._close_inner(close_by)
+            self._over = True
 
     def _work(self) -> float:
         """Do what is queued until told to close; returns by when."""
@@ -240,7 +250,7 @@ class BackgroundSink:
         with resting():
             self._hurry.wait(worked * (1 / self._max_share - 1))
         self._paced_at = time.thread_time()
-        if self._over:
+        if self._over or time.monotonic() > self._close_by:
             raise _GivenUp
 
     def _release_waiting(self) -> None:

@@ -1,0 +1,278 @@
+"""What the program may call from where we call it: nothing hangs, nothing raises, and the sinks get what was recorded."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
+
+from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, profile, record_function
+from otel_recfn.model.batch import Batch
+from otel_recfn.observing import RecordFunctionCallback, add_global_callback, clear_callbacks
+
+AT_ONCE_S = 2.0
+"""Less than any wait for itself would take."""
+
+
+class Program:
+    """Instrumented, and calling back once from a place of ours."""
+
+    def __init__(self, what: str, where: str) -> None:
+        self.instrumentor = OtelRecordFunctionInstrumentor()
+        self._call, self._where = getattr(self, what), where
+        self.called, self.over = threading.Event(), threading.Event()
+        self.outcome: Any = None
+        self.took_s = -1.0
+        self.exporter = InMemorySpanExporter()
+        self.provider = TracerProvider(sampler=CallingSampler(self), shutdown_on_exit=False)
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.provider.add_span_processor(CallingProcessor(self))
+        processor = BatchSpanProcessor if where == "batch exporter" else SimpleSpanProcessor
+        self.provider.add_span_processor(processor(CallingExporter(self)))
+        self.sinks: list[Any] = [CallingSink(self, "first"), CallingSink(self, "second")]
+        if where == "logging handler":
+            self.sinks.append(FailingSink())
+
+    def instrument(self) -> None:
+        sinks = self.sinks if not self.called.is_set() else []
+        self.instrumentor.instrument(tracer_provider=self.provider, roots_per_second=None, sinks=sinks)
+
+    def at(self, where: str) -> None:
+        """Call, if this is the place, the first time."""
+        if where != self._where or self.called.is_set():
+            return
+        self.called.set()
+        begun = time.monotonic()
+        try:
+            self.outcome = self._call()
+        except BaseException as error:
+            self.outcome = error
+        self.took_s = time.monotonic() - begun
+        self.over.set()
+
+    def run(self) -> None:
+        for _ in range(20):
+            with record_function("outer"), record_function("inner"):
+                pass
+
+    def uninstrument(self) -> None:
+        self.instrumentor.uninstrument()
+
+    def reinstrument(self) -> None:
+        self.instrumentor.uninstrument()
+        self.instrument()
+
+    def flush(self) -> bool:
+        return self.instrumentor.flush(5)
+
+    def counters(self) -> Mapping[str, int]:
+        return self.instrumentor.counters()
+
+    def profiled(self) -> bool:
+        with profile() as prof, record_function("profiled"):
+            pass
+        return "profiled" in [event.name for event in prof.events()]
+
+
+class CallingProcessor(SpanProcessor):
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self._program.at("span processor")
+
+
+class CallingExporter(SpanExporter):
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self._program.at("exporter")
+        self._program.at("batch exporter")
+        return SpanExportResult.SUCCESS
+
+
+class CallingSampler(Sampler):
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    def should_sample(self, *args: Any, **kwargs: Any) -> SamplingResult:
+        self._program.at("sampler")
+        return SamplingResult(Decision.RECORD_AND_SAMPLE)
+
+    def get_description(self) -> str:
+        return "calls back"
+
+
+class CallingSink(InMemorySink):
+    def __init__(self, program: Program, name: str) -> None:
+        super().__init__()
+        self._program, self.name, self.closed = program, name, False
+        self.order: list[int] = []
+
+    def write(self, batch: Batch) -> None:
+        assert not self.closed
+        super().write(batch)
+        self.order += batch.event_id.tolist()
+        self._program.run()  # so that there is something to drain
+        self._program.at("sink's write")
+
+    def flush(self, timeout_s: float) -> bool:
+        self._program.at("sink's flush")
+        return super().flush(timeout_s)
+
+    def close(self, timeout_s: float) -> None:
+        self.closed = True
+        self._program.at("sink's close")
+
+
+class FailingSink(InMemorySink):
+    name = "failing"
+
+    def write(self, batch: Batch) -> None:
+        raise ValueError("this sink fails")
+
+
+class CallingHandler(logging.Handler):
+    def __init__(self, program: Program) -> None:
+        super().__init__()
+        self._program = program
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._program.at("logging handler")
+
+
+class Finalized:
+    def __init__(self, program: Program) -> None:
+        self._program, self.itself = program, self
+
+    def __del__(self) -> None:
+        self._program.at("finalizer")
+
+
+@pytest.fixture
+def cleanly() -> Iterator[None]:
+    handler = signal.getsignal(signal.SIGUSR1)
+    yield
+    clear_callbacks()
+    OtelRecordFunctionInstrumentor().uninstrument()
+    signal.signal(signal.SIGUSR1, handler)
+
+
+def until_called(program: Program, where: str) -> None:
+    """Run ranges until the place is come by."""
+    end = time.monotonic() + 20
+    while not program.over.is_set() and time.monotonic() < end:
+        program.run()
+        if where == "signal handler":
+            signal.raise_signal(signal.SIGUSR1)
+        elif where == "finalizer":
+            Finalized(program)
+            gc.collect()
+        elif where == "sink's flush":
+            program.flush()
+        elif where == "sink's close":
+            program.instrumentor.uninstrument()
+        program.over.wait(0.01)
+    assert program.over.is_set(), "nobody came by"
+
+
+PLACES = ["span processor", "exporter", "batch exporter", "sampler", "sink's write", "sink's flush", "sink's close"]
+PLACES += ["logging handler", "callback", "signal handler", "finalizer"]
+CALLS = {"uninstrument": {None}, "reinstrument": {None}, "flush": {True, False}, "profiled": {True}, "counters": None}
+
+
+@pytest.mark.usefixtures("cleanly")
+@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("what", CALLS)
+def test_called_from_a_place_of_ours(what: str, where: str, request: pytest.FixtureRequest) -> None:
+    program = Program(what, where)
+    handler = CallingHandler(program)
+    logging.getLogger("otel_recfn").addHandler(handler)
+    request.addfinalizer(lambda: logging.getLogger("otel_recfn").removeHandler(handler))
+    if where == "callback":
+        add_global_callback(RecordFunctionCallback(lambda _: program.at("callback")))
+    if where == "signal handler":
+        signal.signal(signal.SIGUSR1, lambda *_: program.at("signal handler"))
+    program.instrument()
+    until_called(program, where)
+    assert program.took_s < AT_ONCE_S
+    if CALLS[what] is None:
+        assert program.outcome["rows"] >= 0
+    else:
+        assert program.outcome in CALLS[what], repr(program.outcome)
+    begun = time.monotonic()
+    program.uninstrument()
+    assert time.monotonic() - begun < AT_ONCE_S
+    assert_no_thread_of_ours()
+
+
+def assert_no_thread_of_ours() -> None:
+    end = time.monotonic() + 10
+    while any(thread.name.startswith("otel-recfn") for thread in threading.enumerate()):
+        assert time.monotonic() < end, "a thread of ours goes on"
+        time.sleep(0.01)
+
+
+@pytest.mark.usefixtures("cleanly")
+def test_what_was_queued_when_a_span_processor_uninstrumented_is_exported() -> None:
+    program = Program("uninstrument", "span processor")
+    program.instrument()
+    for _ in range(50):
+        program.run()
+    until_called(program, "span processor")
+    assert_no_thread_of_ours()
+    counters = program.counters()
+    assert counters["spans.abandoned"] == counters["spans.queued"] == 0
+    made = counters["rows"] + counters["spans.roots"] - counters["spans.suppressed"]
+    assert counters["spans.spans_exported"] == counters["spans.spans"] == made
+
+
+@pytest.mark.usefixtures("cleanly")
+@pytest.mark.parametrize("what", ["flush", "uninstrument"])
+def test_batches_reach_every_sink_in_order_when_a_sink_drains(what: str) -> None:
+    program = Program(what, "sink's write")
+    program.instrument()
+    until_called(program, "sink's write")
+    program.uninstrument()
+    assert_no_thread_of_ours()
+    first, second = (sink.order for sink in program.sinks)
+    assert first == second
+
+
+@pytest.mark.usefixtures("cleanly")
+def test_a_flush_that_waits_for_an_exporter_does_not_hold_up_the_drain() -> None:
+    program = Program("counters", "nowhere")
+    hold, held = threading.Event(), threading.Event()
+
+    class Held(SpanProcessor):
+        def on_end(self, span: ReadableSpan) -> None:
+            held.set()
+            hold.wait(20)
+
+    program.provider.add_span_processor(Held())
+    program.instrument()
+    program.run()
+    flushing = threading.Thread(target=program.instrumentor.flush, args=(20,))
+    flushing.start()
+    try:
+        assert held.wait(10)
+        before = len(program.sinks[1].events())
+        program.run()
+        end = time.monotonic() + 10
+        while len(program.sinks[1].events()) == before and time.monotonic() < end:
+            time.sleep(0.01)
+        assert len(program.sinks[1].events()) > before
+    finally:
+        hold.set()
+        flushing.join()

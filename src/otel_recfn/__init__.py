@@ -94,8 +94,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "record_function":
         from otel_recfn.recording.backend import recorder
+        from otel_recfn.sources.torch_compile import trace_as_torchs
 
         value: Any = recorder().record_function
+        trace_as_torchs(value)
     else:
         value = getattr(_home(_HOMES.get(name, "otel_recfn.observing")), name)
     globals()[name] = value

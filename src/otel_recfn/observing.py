@@ -64,7 +64,9 @@ from otel_recfn.runtime.state import (
     set_record_function_tls,
 )
 from otel_recfn.runtime.step_callbacks import get_step_callbacks, get_step_callbacks_unless_empty
+from otel_recfn.runtime.traced_range import TracedRange, enter_in_graph, graphs_have_ranges, leave_in_graph
 from otel_recfn.sources.torch_callbacks import TorchCallbacks
+from otel_recfn.sources.torch_compile import trace_instead, trace_into_graphs
 
 __all__ = [
     "INVALID_CALLBACK_HANDLE",
@@ -119,3 +121,6 @@ __all__ = [
 ]
 
 set_mirror(TorchCallbacks())
+trace_instead(RecordFunction, TracedRange)
+trace_instead(record_function_enter, record_function_enter_new)
+trace_into_graphs(graphs_have_ranges, enter_in_graph, leave_in_graph)

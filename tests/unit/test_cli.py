@@ -95,6 +95,11 @@ def test_an_unsafe_cache(tmp_path: Path) -> None:
     assert "OTEL_RECFN_CACHE_DIR" in check.text
 
 
+def test_no_torch_to_compile_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_torch(monkeypatch)
+    assert examine_recording.torch_compile() == Check("compile", None, "torch is not here, so neither is torch.compile")
+
+
 def test_an_observer_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observer_build, "find_built", lambda _library: tmp_path / "observer.so")
     monkeypatch.setattr(examine_recording, "LOAD_OBSERVER", "import sys; sys.exit('OSError: undefined symbol')")

@@ -15,7 +15,7 @@ SOURCE = Path(late_torch.__file__).parents[2]
 PRELUDE = """
 import logging, sys, threading
 logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stdout)
-from otel_recfn.sources.late_torch import when_torch_is_imported
+from otel_recfn.sources.late_torch import when_imported, when_torch_is_imported
 assert "torch" not in sys.modules
 ran = []
 def note(): ran.append(getattr(sys.modules["torch"], "complete", False))
@@ -114,3 +114,26 @@ assert ran == [True]
 
 def test_a_program_without_torch_is_left_alone(site: Path) -> None:
     run(site, "when_torch_is_imported(note); import json, email; assert 'torch' not in sys.modules and ran == []")
+
+
+def test_a_part_that_torch_imports_late(site: Path) -> None:
+    (site / "torch" / "late.py").write_text("complete = True\n")
+    run(
+        site,
+        """
+late = []
+when_imported("torch.late", lambda: late.append(sys.modules["torch.late"].complete), "nothing")
+when_torch_is_imported(note)
+import torch
+assert (ran, late) == ([True], [])
+import torch.late
+assert late == [True]
+when_imported("torch.late", lambda: late.append(2), "nothing")
+assert late == [True, 2]
+""",
+    )
+
+
+def test_what_is_lost_is_said(site: Path) -> None:
+    output = run(site, "when_imported('torch', lambda: 1 / 0, 'this is lost'); import torch")
+    assert "ERROR otel-recfn could not attach to torch; this is lost" in output

@@ -16,6 +16,7 @@ EXAMINATIONS: tuple[tuple[str, Callable[[], Check]], ...] = (
     ("cache", examine_recording.cache),
     ("observer", examine_recording.observer),
     ("callbacks", examine_recording.callbacks),
+    ("compile", examine_recording.torch_compile),
     ("context", examine_export.context),
     ("SDK", examine_export.sdk),
     ("provider", examine_export.provider),

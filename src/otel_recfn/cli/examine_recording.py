@@ -13,6 +13,7 @@ from otel_recfn.recording import backend
 from otel_recfn.settings import Settings
 from otel_recfn.sources import observer_build, private_cache
 from otel_recfn.sources.observer_build import Library
+from otel_recfn.sources.torch_compile import LOST
 from otel_recfn.version import __version__
 
 LOAD_SECONDS = 60
@@ -29,6 +30,28 @@ import torch
 from otel_recfn.sources import torch_callbacks
 torch_callbacks.load()
 print(torch_callbacks.SLOTS, "callbacks in Python can be on PyTorch's operators at once")
+"""
+COMPILE_SECONDS = 60
+COMPILE = """
+import sys
+import torch
+from otel_recfn import RecordFunction, record_function
+
+outside = record_function("outside")
+
+@record_function("decorated")
+def decorated(x):
+    with record_function("with"), outside:
+        range_ = RecordFunction()
+        range_.before("range")
+        y = x + 1
+        range_.end()
+        return y
+
+try:
+    torch.compile(decorated, backend="eager", fullgraph=True)(torch.ones(1))
+except Exception as error:
+    sys.exit(str(error).strip().splitlines()[0])
 """
 
 
@@ -92,6 +115,21 @@ def callbacks() -> Check:
     return replace(check, ok=check.ok or None)
 
 
+def torch_compile() -> Check:
+    """Whether it compiles functions with ranges in one piece, tried in a process of its own; spans and files do without."""
+    try:
+        observer_build.find_torch()
+    except RecfnError:
+        return Check("compile", None, "torch is not here, so neither is torch.compile")
+    try:
+        done = _run_elsewhere(COMPILE, COMPILE_SECONDS)
+    except subprocess.TimeoutExpired:
+        return Check("compile", None, f"torch.compile took over {COMPILE_SECONDS} s; does it work without otel-recfn?")
+    if done.returncode == 0:
+        return Check("compile", True, "torch.compile treats ranges as it does torch.profiler.record_function")
+    return Check("compile", None, f"{LOST}: {_last_line(done)}; keep ranges out of what is compiled")
+
+
 def _library(name: str, library: Library, load: str) -> Check:
     try:
         path = observer_build.find_built(library)
@@ -106,15 +144,21 @@ def _library(name: str, library: Library, load: str) -> Check:
 
 def _load_elsewhere(name: str, path: str, load: str) -> Check:
     """In a process of its own, since a broken torch may take its process down."""
-    command = [sys.executable, "-c", load]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=LOAD_SECONDS)
+        done = _run_elsewhere(load, LOAD_SECONDS)
     except subprocess.TimeoutExpired:
         return Check(name, False, f"{path}: loading it took over {LOAD_SECONDS} s; does `import torch` work?")
     if done.returncode == 0:
         return Check(name, True, f"{path} ({done.stdout.strip()})")
-    last = (done.stderr.strip().splitlines() or [f"the process ended with code {done.returncode}"])[-1]
-    return Check(name, False, f"{path} cannot be loaded: {last}")
+    return Check(name, False, f"{path} cannot be loaded: {_last_line(done)}")
+
+
+def _run_elsewhere(program: str, seconds: float) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, errors="replace", timeout=seconds)
+
+
+def _last_line(done: subprocess.CompletedProcess[str]) -> str:
+    return (done.stderr.strip().splitlines() or [f"the process ended with code {done.returncode}"])[-1]
 
 
 def _built() -> bool:

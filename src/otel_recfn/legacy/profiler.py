@@ -30,6 +30,7 @@ from otel_recfn.runtime.debug_info import (
     on_profiler_state,
 )
 from otel_recfn.session import process_session
+from otel_recfn.sources.torch_compile import trace_instead
 
 MEMORY_OWNER = "legacy profiler"
 DEFAULT_OPTIONS = ProfilerDisableOptions()
@@ -86,6 +87,10 @@ def mark(name: str, include_cuda: bool = True) -> None:
     run = _current_run()
     if run is not None:
         run.mark(name, include_cuda)
+
+
+def _no_mark(name: str, include_cuda: bool = True) -> None:
+    """What stands for ``mark`` in compiled code."""
 
 
 def add_event_list(events: Iterable[LegacyEvent]) -> None:
@@ -149,3 +154,4 @@ def _belong_again() -> None:
 
 
 around_forks(Order.THREAD_STATE, in_child=_belong_again)
+trace_instead(mark, _no_mark)

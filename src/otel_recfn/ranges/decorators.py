@@ -8,6 +8,8 @@
 While a generator is suspended its range encloses nothing; while it runs it encloses what it does, unless its consumer has
 opened a range of its own since: then that does, as the innermost of the thread. A generator that is closed early
 (``break`` in the consumer's loop) ended well: GeneratorExit is not an error.
+
+``torch.compile`` traces these wrappers, with PyTorch's ``record_function`` in place of ours and without ranges of generators.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from otel_recfn.ranges.async_range import (
     detach_enclosing,
     open_range,
 )
+from otel_recfn.ranges.tracing import is_traced
 
 F = TypeVar("F", bound=Callable[..., Any])
 Step = Callable[[], Any]
@@ -92,6 +95,8 @@ def _wrap_coroutine(make: Any, func: Any) -> Any:
 def _wrap_generator(make: Any, func: Any) -> Any:
     @functools.wraps(func)
     def wrapper(*positional: Any, **keywords: Any) -> Generator[Any, Any, Any]:
+        if is_traced():
+            return (yield from func(*positional, **keywords))
         generator = func(*positional, **keywords)
         with _ResumedRange(make()) as resumed:
             step: Step = functools.partial(next, generator)

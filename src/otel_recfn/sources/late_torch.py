@@ -1,4 +1,4 @@
-"""Tells when torch is there, without ever importing it.
+"""Tells when torch, or a part of it that it imports late, is there, without ever importing it.
 
 The import hook is wrapt's, registered once per process; what waits for it is a list of ours, so that waiting can be given up.
 """
@@ -23,15 +23,17 @@ log = logging.getLogger("otel_recfn")
 POLL_SECONDS = 0.02
 
 _lock = ForkSafeLock()
-_waiting: list[_Waiting] = []
-_hook_registered = False
+_waiting: dict[str, list[_Waiting]] = {}
+"""By module, while wrapt has a hook of ours for it."""
 
 
 class _Waiting:
     """One callback that runs at most once, unless it is cancelled before."""
 
-    def __init__(self, callback: Callable[[], None]) -> None:
+    def __init__(self, module: str, callback: Callable[[], None], lost: str) -> None:
+        self.module = module
         self._callback: Callable[[], None] | None = callback
+        self._lost = lost
 
     def run(self) -> None:
         with _lock.held:
@@ -41,25 +43,30 @@ class _Waiting:
         try:
             callback()
         except Exception:  # the user's `import torch` must go on
-            log.exception("otel-recfn could not attach to torch; operators and modules are not observed")
+            log.exception("otel-recfn could not attach to %s; %s", self.module, self._lost)
 
     def cancel(self) -> None:
         with _lock.held:
             self._callback = None
-            if self in _waiting:
-                _waiting.remove(self)
+            if self in (others := _waiting.get(self.module, [])):
+                others.remove(self)
 
 
 def when_torch_is_imported(callback: Callable[[], None]) -> Callable[[], None]:
-    """Run ``callback`` once: now if torch is imported, else at the end of its import, in the importing thread.
+    """``when_imported`` for torch itself."""
+    return when_imported("torch", callback, "operators and modules are not observed")
 
-    What it raises is logged and goes no further. Returns a function that calls it off.
+
+def when_imported(module: str, callback: Callable[[], None], lost: str) -> Callable[[], None]:
+    """Run ``callback`` once: now if the module is imported, else at the end of its import, in the importing thread.
+
+    What it raises is logged, with ``lost`` as what is missing now, and goes no further. Returns a function that calls it off.
     """
-    waiting = _Waiting(callback)
-    torch = sys.modules.get("torch")
-    if torch is None:
+    waiting = _Waiting(module, callback, lost)
+    imported = sys.modules.get(module)
+    if imported is None:
         _wait_for_import(waiting)
-    elif _is_being_imported(torch):
+    elif _is_being_imported(imported):
         sysconfig.get_config_vars()  # imports a module at its first call, which the thread must not
         OwnThread(partial(_poll, waiting), "otel-recfn torch import").start()
     else:
@@ -68,19 +75,16 @@ def when_torch_is_imported(callback: Callable[[], None]) -> Callable[[], None]:
 
 
 def _wait_for_import(waiting: _Waiting) -> None:
-    global _hook_registered
     with _lock.held:
-        _waiting.append(waiting)
-        register, _hook_registered = not _hook_registered, True
+        register = waiting.module not in _waiting
+        _waiting.setdefault(waiting.module, []).append(waiting)
     if register:
-        wrapt.register_post_import_hook(_torch_was_imported, "torch")
+        wrapt.register_post_import_hook(_was_imported, waiting.module)
 
 
-def _torch_was_imported(_torch: ModuleType) -> None:
-    global _hook_registered
+def _was_imported(module: ModuleType) -> None:
     with _lock.held:
-        ready, _waiting[:] = list(_waiting), []
-        _hook_registered = False  # wrapt forgets a hook that ran
+        ready = _waiting.pop(module.__name__, [])  # wrapt forgets a hook that ran
     for waiting in ready:
         waiting.run()
 
@@ -91,8 +95,8 @@ def _is_being_imported(module: ModuleType) -> bool:
 
 def _poll(waiting: _Waiting) -> None:
     """Too late for the hook, too early for the callback: another thread, or torch itself, is in the middle of the import."""
-    while (torch := sys.modules.get("torch")) is not None:
-        if not _is_being_imported(torch):
+    while (module := sys.modules.get(waiting.module)) is not None:
+        if not _is_being_imported(module):
             return waiting.run()
         time.sleep(POLL_SECONDS)
     return _wait_for_import(waiting)  # that import failed; there may be another

@@ -1,0 +1,431 @@
+"""``torch.compile`` of functions with ranges: one graph, the same result, the same as with PyTorch's ``record_function``."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import otel_recfn
+from otel_recfn import RecordFunction, RecordScope, legacy, observing, record_function
+from otel_recfn.model.batch import Event
+
+torch = pytest.importorskip("torch")
+
+from compiled_forms import FORMS, Compiled, compiled  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+X = torch.ones(2, 2)
+USER_SCOPE = RecordScope.USER_SCOPE
+CAPTURE = "capture_profiler_record_function"
+captures = pytest.mark.skipif(not hasattr(torch._dynamo.config, CAPTURE), reason="this PyTorch keeps ranges out of graphs")
+every_form = pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in FORMS.items()])
+
+
+@pytest.fixture(autouse=True)
+def forget_what_was_compiled() -> Iterator[None]:
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def capturing() -> Iterator[None]:
+    """PyTorch puts ranges into graphs."""
+    with torch._dynamo.config.patch({CAPTURE: True}):
+        yield
+
+
+def is_whole(found: Compiled) -> bool:
+    if found.error is not None:
+        raise found.error
+    return len(found.graphs) == 1
+
+
+def names(events: list[Event]) -> list[str]:
+    """Of the ranges that the program made; PyTorch 2.4 makes some of its own as it compiles."""
+    return [event.name for event in events if event.scope == USER_SCOPE and "dynamo_timed" not in event.name]
+
+
+@every_form
+def test_one_graph_and_the_same_result(make: Any) -> None:
+    function = make(record_function)
+    found = compiled(function, X)
+    assert is_whole(found)
+    assert torch.equal(found.result, function(X))
+
+
+@every_form
+@pytest.mark.parametrize("fullgraph", [True, False])
+def test_as_with_torchs_own(make: Any, fullgraph: bool) -> None:
+    ours = compiled(make(record_function), X, fullgraph=fullgraph)
+    torchs = compiled(make(torch.profiler.record_function), X, fullgraph=fullgraph)
+    # Those before 2.13 break their graphs at some forms of their own.
+    assert (ours.graphs, ours.error) == (torchs.graphs, torchs.error) or (VERSION < (2, 13) and ours.pieces < torchs.pieces)
+
+
+@captures
+@every_form
+def test_in_the_graph_where_torchs_own_is(make: Any, capturing: None) -> None:
+    ours, torchs = compiled(make(record_function), X), compiled(make(torch.profiler.record_function), X)
+    assert any("_record_function_enter" in call for call in ours.graphs[0])
+    assert ours.graphs == torchs.graphs or (VERSION < (2, 13) and torchs.error is not None)
+
+
+@captures
+@every_form
+@pytest.mark.usefixtures("needs_observer")
+def test_what_is_in_the_graph_is_recorded_once(make: Any, capturing: None, instrument: Callable[..., Any]) -> None:
+    eager = make(record_function)
+    function = torch.compile(eager, backend="eager", fullgraph=True)
+    seen = instrument(modules=False)
+    function(X)
+    seen.forget()
+    eager(X)
+    expected = names(seen.events())
+    seen.forget()
+    function(X)
+    assert names(seen.events()) == expected != []
+
+
+@captures
+@pytest.mark.usefixtures("needs_observer")
+def test_operators_lie_in_their_range(capturing: None, instrument: Callable[..., Any]) -> None:
+    function = torch.compile(FORMS["nested"](record_function), backend="eager", fullgraph=True)
+    function(X)
+    seen = instrument()
+    function(X)
+    events = {event.event_id: event for event in seen.events()}
+    (multiplication,) = [event for event in events.values() if event.name == "aten::mul"]
+    path = []
+    while (above := events.get(multiplication.parent)) is not None:
+        path.append(above.name)
+        multiplication = above
+    assert path[:3] == ["inner", "middle", "outer"]
+
+
+@captures
+def test_an_object_with_another_name_is_compiled_anew(capturing: None) -> None:
+    class Holder:
+        range = record_function("first")
+
+    def function(x: Any) -> Any:
+        with Holder.range:
+            return x + 1
+
+    graphs: list[str] = []
+
+    def backend(module: Any, _examples: Any) -> Any:
+        graphs.append(str(module.graph))
+        return module.forward
+
+    run = torch.compile(function, backend=backend, fullgraph=True)
+    run(X)
+    Holder.range = record_function("second")
+    run(X)
+    run(X)
+    assert ["first" in graph for graph in graphs] == [True, False]
+    assert "second" in graphs[1]
+
+
+def test_skipped_ranges_are_not_recorded(instrument: Callable[..., Any]) -> None:
+    function = FORMS["with_block"](record_function)
+    seen = instrument(modules=False)
+    run = torch.compile(function, backend="eager", fullgraph=True)
+    assert torch.equal(run(X), function(X))
+    assert torch.equal(run(X), function(X))
+    assert names(seen.events()) == ["add", "add"]
+
+
+def test_ranges_of_what_is_not_compiled_are_recorded(instrument: Callable[..., Any]) -> None:
+    @torch.compiler.disable
+    def eager(x: Any) -> Any:
+        with record_function("eager"):
+            return x + 1
+
+    def function(x: Any) -> Any:
+        with record_function("compiled"):
+            x = x * 2
+        return eager(x) * 2
+
+    seen = instrument(modules=False)
+    found = compiled(function, X, fullgraph=False)
+    assert (len(found.graphs), found.error) == (2, None)
+    assert names(seen.events()) == ["eager"]
+    assert torch.equal(found.result, function(X))
+
+
+def test_a_break_inside_a_range(instrument: Callable[..., Any]) -> None:
+    outside = record_function("outside")
+
+    def function(x: Any) -> Any:
+        with record_function("range"):
+            x = x + 1
+            torch._dynamo.graph_break()
+            x = x * 2
+        with outside:
+            x = x + 1
+            torch._dynamo.graph_break()
+            return x * 2
+
+    assert torch.equal(compiled(function, X, fullgraph=False).result, function(X))
+
+
+@pytest.mark.parametrize("form", ["with", "decorator"])
+def test_an_exception_goes_through(form: str) -> None:
+    def fails(x: Any) -> Any:
+        raise ValueError(f"of {x.shape[0]}")
+
+    def function(x: Any) -> Any:
+        if form == "decorator":
+            return record_function("range")(fails)(x)
+        with record_function("range"):
+            return fails(x)
+
+    found = compiled(function, X, fullgraph=False)
+    assert isinstance(found.error, Exception)
+    assert "of 2" in str(found.error)
+
+
+@pytest.mark.skipif(VERSION < (2, 8), reason="torch.compile follows no exception through a `with`")
+def test_an_exception_that_is_caught_makes_no_break() -> None:
+    def function(x: Any) -> Any:
+        try:
+            with record_function("range"):
+                raise ValueError
+        except ValueError:
+            return x + 1
+
+    assert is_whole(compiled(function, X))
+
+
+@pytest.mark.skipif(VERSION < (2, 8), reason="torch.compile follows no generators")
+def test_a_decorated_generator_is_followed_as_any() -> None:
+    def numbers(x: Any) -> Iterator[Any]:
+        yield x + 1
+        yield x + 2
+
+    def total_of(generator: Any) -> Compiled:
+        return compiled(lambda x: sum(generator(x)), X)
+
+    plain, ours = total_of(numbers), total_of(record_function("numbers")(numbers))
+    assert is_whole(ours)
+    assert ours.graphs == plain.graphs
+
+
+def test_a_decorated_coroutine_runs() -> None:
+    @record_function("coroutine")
+    async def function(x: Any) -> Any:
+        async with record_function("range"):
+            return x + 1
+
+    assert torch.equal(asyncio.run(torch.compile(function, backend="eager")(X)), X + 1)
+
+
+class TestUnderObservation:
+    """What is going on in the program doesn't change what is compiled."""
+
+    def test_a_capture_with_modules(self, instrument: Callable[..., Any]) -> None:
+        instrument(record_shapes=True)
+        assert is_whole(compiled(FORMS["nested"](record_function), X))
+
+    @pytest.mark.skipif(VERSION < (2, 5), reason="PyTorch 2.4 calls modules, and their hooks, while it compiles them")
+    def test_in_a_module_with_hooks(self, instrument: Callable[..., Any]) -> None:
+        instrument()
+        assert is_whole(compiled(FORMS["in_a_module"](record_function), X))
+
+    def test_a_profile(self) -> None:
+        with otel_recfn.profile(with_stack=True):
+            assert is_whole(compiled(FORMS["made_outside"](record_function), X))
+
+    @pytest.mark.usefixtures("no_callbacks_left")
+    def test_callbacks_see_nothing_of_skipped_ranges(self) -> None:
+        seen: list[str] = []
+        callback = observing.RecordFunctionCallback(lambda range_: seen.append(range_.name())).scopes({USER_SCOPE})
+        function = FORMS["with_block"](record_function)
+        run = torch.compile(function, backend="eager", fullgraph=True)
+        run(X)
+        observing.add_global_callback(callback)
+        run(X)
+        assert seen == []
+        function(X)
+        assert seen == ["add"]
+
+
+def before_and_end(x: Any) -> Any:
+    range_ = RecordFunction(USER_SCOPE)
+    range_.before("range", (x,))
+    x = x + 1
+    range_.end()
+    return x
+
+
+def where_active(x: Any) -> Any:
+    range_ = RecordFunction(scope=USER_SCOPE)
+    if range_.is_active():
+        range_.before("range", (x,) if range_.needs_inputs() else ())
+    x = x + 1
+    if range_.needs_outputs():
+        range_.set_outputs([x])
+    range_.end()
+    return x
+
+
+def by_operations(x: Any) -> Any:
+    handle, record = observing.record_function_enter("old"), observing.record_function_enter_new("new", "its arguments")
+    x = x + 1
+    observing.record_function_exit(record)
+    observing.record_function_exit(handle)
+    return x
+
+
+def as_context(x: Any) -> Any:
+    with RecordFunction(USER_SCOPE) as range_:
+        range_.before("range")
+        return x + 1
+
+
+def by_helpers(x: Any) -> Any:
+    with observing.record_user_scope("range", (x,)):
+        x = x + 1
+    with observing.record_function_with_inputs("forward", (x,), 7) as range_:
+        x = x + 1
+        observing.record_outputs(range_, [x])
+    return x
+
+
+contexts = pytest.mark.skipif(VERSION < (2, 6), reason="torch.compile knows no context managers of others' classes")
+RANGES = [before_and_end, where_active, by_operations]
+RANGES += [pytest.param(each, marks=contexts) for each in (as_context, by_helpers)]
+
+
+class TestRecordFunction:
+    """The runtime's ranges."""
+
+    @pytest.mark.parametrize("function", RANGES)
+    def test_one_graph_and_the_same_result(self, function: Any) -> None:
+        found = compiled(function, X)
+        assert is_whole(found)
+        assert torch.equal(found.result, function(X))
+
+    @captures
+    @pytest.mark.parametrize("function", RANGES)
+    @pytest.mark.usefixtures("needs_observer")
+    def test_in_the_graph_and_recorded_once(self, function: Any, capturing: None, instrument: Callable[..., Any]) -> None:
+        run = torch.compile(function, backend="eager", fullgraph=True)
+        run(X)
+        seen = instrument()
+        run(X)
+        ours = sorted({"range", "forward", "old", "new"} & {*function.__code__.co_consts})
+        assert sorted(names(seen.events())) == ours != []
+
+    def test_one_that_leaves_the_compiled_code_is_a_range_without_effect(self) -> None:
+        def function(x: Any) -> Any:
+            range_ = RecordFunction(USER_SCOPE)
+            range_.before("range")
+            return x + 1, range_
+
+        found = compiled(function, X)
+        assert is_whole(found)
+        _, range_ = found.result
+        assert isinstance(range_, RecordFunction)
+        assert (range_.scope(), range_.is_active(), range_.handle(), range_.num_inputs()) == (USER_SCOPE, False, 0, 0)
+        range_.end()
+
+    def test_one_that_spans_a_break(self) -> None:
+        def function(x: Any) -> Any:
+            range_ = RecordFunction(USER_SCOPE)
+            range_.before("range")
+            x = x + 1
+            torch._dynamo.graph_break()
+            range_.end()
+            return x * 2
+
+        found = compiled(function, X, fullgraph=False)
+        assert torch.equal(found.result, function(X))
+        assert len(found.graphs) == 2
+
+    def test_one_that_was_made_outside_is_recorded(self, instrument: Callable[..., Any]) -> None:
+        seen = instrument(modules=False)
+        range_ = RecordFunction(USER_SCOPE)
+        range_.before("from outside")
+
+        def function(x: Any) -> Any:
+            x = x + 1
+            range_.end()
+            return x * 2
+
+        assert torch.equal(compiled(function, X, fullgraph=False).result, (X + 1) * 2)
+        assert "from outside" in names(seen.events())
+
+    def test_what_belongs_to_the_thread_is_asked_each_time(self) -> None:
+        run = torch.compile(lambda x: x + 1 if observing.is_record_function_enabled() else x - 1, backend="eager")
+        for enabled in (True, False, True):
+            with observing.RecordFunctionGuard(enabled):
+                assert torch.equal(run(X), X + 1 if enabled else X - 1)
+
+
+def test_marks_are_skipped() -> None:
+    def function(x: Any) -> Any:
+        legacy.mark("begin")
+        x = x + 1
+        legacy.mark("end", include_cuda=False)
+        return x
+
+    legacy.enable_profiler_legacy(legacy.ProfilerConfig(legacy.ProfilerState.CPU))
+    try:
+        assert is_whole(compiled(function, X))
+    finally:
+        lists = legacy.disable_profiler_legacy()
+    assert not {"begin", "end"} & {event.name for events in lists for event in events}
+
+
+class TestOtherTracers:
+    """Exports and traces are those of the function without ranges."""
+
+    @every_form
+    @pytest.mark.parametrize("strict", [True, False])
+    def test_export(self, make: Any, strict: bool) -> None:
+        module = as_module(make(record_function))
+        exported = torch.export.export(module, (X,), strict=strict)
+        assert not [node for node in exported.graph.nodes if "profiler" in str(node.target)]
+        assert torch.equal(exported.module()(X), module(X))
+
+    @every_form
+    def test_symbolic_trace(self, make: Any) -> None:
+        if make is FORMS["names_made_on_the_way"]:
+            pytest.skip("a proxy's shape can't be in a name")
+        function = make(record_function)
+        assert torch.equal(torch.fx.symbolic_trace(function)(X), function(X))
+
+    @every_form
+    def test_jit_trace(self, make: Any) -> None:
+        function = make(record_function)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # TorchScript is deprecated in later versions
+            assert torch.equal(torch.jit.trace(function, (X,))(X), function(X))
+
+    def test_jit_script_takes_decorated_functions(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert torch.equal(torch.jit.script(decorated_for_script)(X), X + 1)
+
+
+@record_function("scripted")
+def decorated_for_script(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+def as_module(function: Any) -> Any:
+    if isinstance(function, torch.nn.Module):
+        return function
+
+    class Module(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            return function(x)
+
+    return Module()

@@ -1,0 +1,122 @@
+"""``torch.compile`` in processes of their own: whatever is imported first, the Python twin, parts of PyTorch missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from otel_recfn.cli import examine_recording
+from otel_recfn.cli.check import Check
+from otel_recfn.sources.torch_compile import LOST
+
+pytestmark = pytest.mark.torch
+
+Run = Callable[..., Any]
+USE = """
+import logging, sys
+outside = record_function("outside")
+@record_function("decorated")
+def decorated(x):
+    with record_function("inside"), outside:
+        return x + 1
+graphs = []
+def backend(module, examples):
+    graphs.append(module)
+    return module.forward
+def check(fullgraph=True):
+    assert torch.equal(torch.compile(decorated, backend=backend, fullgraph=fullgraph)(torch.ones(2)), torch.ones(2) + 1)
+"""
+ONE_GRAPH = "check()\nassert len(graphs) == 1\n"
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import torch; from otel_recfn import record_function",
+        "from otel_recfn import record_function; import torch",
+        "import torch, torch._dynamo; from otel_recfn import record_function",
+        "from otel_recfn import record_function; import torch, torch._dynamo",
+    ],
+)
+def test_whatever_is_imported_first(imports: str, run_program: Run) -> None:
+    run_program(f"{imports}\n{USE}{ONE_GRAPH}")
+
+
+def test_a_name_that_is_resolved_while_it_is_compiled(run_program: Run) -> None:
+    run_program("""
+import torch, otel_recfn
+def function(x):
+    with otel_recfn.record_function("first use"):
+        return x + 1
+assert "record_function" not in vars(otel_recfn)
+assert torch.equal(torch.compile(function, backend="eager", fullgraph=True)(torch.ones(2)), torch.ones(2) + 1)
+""")
+
+
+def test_the_python_twin(run_program: Run) -> None:
+    run_program(f"import torch; from otel_recfn import record_function\n{USE}{ONE_GRAPH}", OTEL_RECFN_RECORDER="python")
+
+
+def test_what_torch_imports_late_stays_so(run_program: Run) -> None:
+    run_program("""
+import sys, torch
+before = {name for name in sys.modules if name.startswith("torch.")}
+from otel_recfn import RecordFunction, record_function
+assert {name for name in sys.modules if name.startswith("torch.")} == before
+""")
+
+
+def test_a_part_that_is_missing_costs_what_needs_it(run_program: Run) -> None:
+    done = run_program(f"""
+import torch, torch._dynamo.source as source
+kept = source.AttrSource
+del source.AttrSource
+from otel_recfn import record_function
+source.AttrSource = kept
+{USE}
+def function(x):
+    with record_function("inside"):
+        return x + 1
+torch.compile(function, backend=backend, fullgraph=True)(torch.ones(2))
+assert len(graphs) == 1
+check(fullgraph=False)
+""")
+    assert done.stderr.count("this PyTorch's torch.compile works otherwise") == 1
+    assert "AttrSource" in done.stderr
+
+
+def test_what_fails_while_it_traces_is_given_up(run_program: Run) -> None:
+    done = run_program(f"""
+import torch, torch._dynamo
+from torch._dynamo.variables.torch import TorchCtxManagerClassVariable
+from otel_recfn import record_function
+{USE}
+def call_function(self, tx, arguments, keywords):
+    raise TypeError("call_function() takes other arguments now")
+TorchCtxManagerClassVariable.call_function = call_function
+def function(x):
+    x = x + 1
+    with outside:
+        return x * 2
+assert torch.equal(torch.compile(function, backend=backend)(torch.ones(2)), torch.ones(2) * 4)
+""")
+    assert done.stderr.count("this PyTorch's torch.compile works otherwise") == 1
+    assert "takes other arguments now" in done.stderr
+
+
+def test_the_doctor_tries_it() -> None:
+    assert examine_recording.torch_compile() == Check(
+        "compile", True, "torch.compile treats ranges as it does torch.profiler.record_function"
+    )
+
+
+def test_the_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    no_table = "from otel_recfn.sources import torch_compile; torch_compile._by_id = lambda: {}['its table']"
+    monkeypatch.setattr(examine_recording, "COMPILE", f"{no_table}\n{examine_recording.COMPILE}")
+    check = examine_recording.torch_compile()
+    assert check.ok is None
+    assert check.text.startswith(f"{LOST}: ")
+    assert check.text.endswith("; keep ranges out of what is compiled")
+    assert "\n" not in check.text

@@ -84,12 +84,15 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         refuse_subinterpreter()
         from otel_recfn.capture import Capture
         from otel_recfn.session import process_session
+        from otel_recfn.sinks.background import BackgroundSink
+        from otel_recfn.sinks.spans import SpansSink
 
         session = process_session()  # what can be refused is, before anything is opened
-        self._capture = Capture(
-            _selected(settings), [*_make_sinks(settings, tracer_provider), *further], buffer_bytes=settings.buffer_bytes
-        )
+        spans = SpansSink(tracer_provider, roots_per_second=settings.roots_per_second)
+        sinks = [*_make_files(settings), BackgroundSink(spans), *further]
+        self._capture = Capture(_selected(settings), sinks, buffer_bytes=settings.buffer_bytes)
         session.start(self._capture)
+        session.show_ranges(self._capture, spans.has_target)
 
     def _uninstrument(self, **kwargs: Any) -> None:
         if self._capture is not None:
@@ -147,14 +150,7 @@ def _selected(settings: Settings) -> Selected:
     return Selected(scopes_mask(settings.scopes), extras, settings.modules)
 
 
-def _make_sinks(settings: Settings, tracer_provider: Any) -> list[Sink]:
-    """Files first: they are never thinned and never wait."""
-    from otel_recfn.sinks.background import BackgroundSink
+def _make_files(settings: Settings) -> list[Sink]:
     from otel_recfn.sinks.chrome_trace import ChromeTraceSink
-    from otel_recfn.sinks.spans import SpansSink
 
-    sinks: list[Sink] = []
-    if settings.chrome_trace is not None:
-        sinks.append(ChromeTraceSink(settings.chrome_trace))
-    sinks.append(BackgroundSink(SpansSink(tracer_provider, roots_per_second=settings.roots_per_second)))
-    return sinks
+    return [ChromeTraceSink(settings.chrome_trace)] if settings.chrome_trace is not None else []

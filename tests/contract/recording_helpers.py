@@ -137,13 +137,12 @@ def check_laws(rows: list[Event], opened: list[Opened] | None = None) -> None:
         assert row.start_ns <= row.end_ns
         assert row.handle == row.event_id
         parent = by_id.get(row.parent)
-        if parent is not None and not (row.flags | parent.flags) & ASYNC:
+        if parent is not None:
+            assert (row.root, row.context) == (parent.root, parent.context)
+        if parent is not None and row.thread == parent.thread and not (row.flags | parent.flags) & ASYNC:
             assert parent.start_ns <= row.start_ns
             assert row.end_ns <= parent.end_ns
             assert position[row.event_id] < position[parent.event_id], "a parent came out before its child"
-            assert row.thread.number == parent.thread.number
-            assert row.root == parent.root
-            assert row.context == parent.context
         if row.parent == 0:
             assert row.root == row.event_id
     _check_slices(rows)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextvars
+import weakref
 
+import pytest
 from recording_helpers import ASYNC, Capture, Reader, Worker, by_name, check_laws
 
 from otel_recfn.model.batch import NO_CONTEXT, SpanContextRef
-from otel_recfn.recording.protocol import ContextReading
+from otel_recfn.recording.protocol import ContextReading, Recorder
 
 FLAG = int(ASYNC)
 FIRST = ContextReading(trace_id=(1 << 127) + 5, span_id=(1 << 63) + 7, flags=1, enclosing=0)
@@ -54,16 +56,47 @@ def test_suppression_without_a_span_is_a_context(capture: Capture) -> None:
     assert row.context == SpanContextRef(0, 0, 2)
 
 
-def test_the_context_is_read_only_before_ranges_outside_others(capture: Capture) -> None:
+def test_a_span_that_became_current_inside_a_range_is_the_parent_from_then_on(capture: Capture) -> None:
     reader = Reader(FIRST)
     capture.recorder.set_context_reader(reader)
-    outer = capture.begin()
-    calls = len(reader.threads)
-    for _ in range(10):
-        capture.recorder.context_changed()
-        capture.end(capture.begin())
-    assert len(reader.threads) == calls
+    outer = capture.begin("outer")
+    span, token = object(), object()
+    reader.reading = SECOND._replace(span=span)
+    capture.recorder.span_attached(span, token)
+    capture.end(capture.begin("in the span"))
+    reader.reading = FIRST
+    capture.recorder.span_detached(token)
+    capture.end(capture.begin("after it"))
     capture.end(outer)
+    rows = by_name(capture.finish())
+    assert (rows["in the span"].parent, rows["in the span"].context) == (0, ref(SECOND))
+    assert (rows["after it"].parent, rows["after it"].context) == (outer, ref(FIRST))
+
+
+def test_spans_that_are_attached_and_never_detached_are_given_up(recorder: Recorder) -> None:
+    class Span:
+        pass
+
+    def attach_many() -> list[weakref.ref[Span]]:
+        spans = [Span() for _ in range(1000)]
+        for span in spans:
+            recorder.span_attached(span, object())
+        return [weakref.ref(span) for span in spans]
+
+    task = contextvars.copy_context()
+    left = sum(each() is not None for each in task.run(attach_many))
+    assert 0 < left <= 64
+
+
+def test_a_span_that_nobody_told_of_is_older_than_every_range(capture: Capture) -> None:
+    reader = Reader(FIRST)
+    capture.recorder.set_context_reader(reader)
+    outer = capture.begin("outer")
+    reader.reading = SECOND
+    capture.recorder.context_changed()
+    capture.end(capture.begin("inner"))
+    capture.end(outer)
+    assert by_name(capture.finish())["inner"].parent == outer
 
 
 def test_the_reader_runs_in_the_recording_thread(capture: Capture, workers: list[Worker]) -> None:
@@ -148,7 +181,7 @@ def test_many_contexts(capture: Capture) -> None:
 # --- asynchronous ranges
 
 
-def test_an_async_range_encloses_nothing_by_its_place_on_the_stack_and_what_is_below_it_goes_on_enclosing(
+def test_an_async_range_that_no_task_entered_encloses_nothing(
     capture: Capture,
 ) -> None:
     outer = capture.begin("outer")
@@ -167,13 +200,13 @@ def test_an_async_range_encloses_nothing_by_its_place_on_the_stack_and_what_is_b
     check_laws(capture.rows(), capture.opened())
 
 
-def test_the_context_says_what_an_async_range_encloses(capture: Capture) -> None:
+def test_an_async_range_encloses_what_begins_while_it_is_entered(capture: Capture) -> None:
     reader = Reader(FIRST)
     capture.recorder.set_context_reader(reader)
     outer = capture.begin("outer")
     task = capture.begin("task", FLAG)
-    reader.reading = FIRST._replace(enclosing=task)
-    capture.recorder.context_changed()
+    entered = capture.recorder.enter(task)
+    assert capture.recorder.is_in(entered)
     inner = capture.begin("inner")
     leaf = capture.begin("leaf")
     for event_id in (leaf, inner, task, outer):
@@ -187,52 +220,76 @@ def test_the_context_says_what_an_async_range_encloses(capture: Capture) -> None
 
 def test_async_ranges_in_turns(capture: Capture) -> None:
     """Two tasks, each in an async range of its own, take turns on the thread."""
-    reader = Reader()
-    capture.recorder.set_context_reader(reader)
-
-    def switch_to(enclosing: int) -> None:
-        reader.reading = ContextReading(0, 0, 0, enclosing)
-        capture.recorder.context_changed()
-
-    switch_to(0)
-    first = capture.begin("first", FLAG)
-    second = capture.begin("second", FLAG)
+    tasks = {name: contextvars.copy_context() for name in ("first", "second")}
+    ids = {}
+    for name, task in tasks.items():
+        ids[name] = task.run(capture.begin, name, FLAG)
+        task.run(capture.recorder.enter, ids[name])
     for turn in range(3):
-        for task, name in ((first, "in first"), (second, "in second")):
-            switch_to(task)
-            capture.end(capture.begin(f"{name} {turn}"))
-    capture.end(first)
-    switch_to(second)
-    capture.end(capture.begin("in second 3"))
-    capture.end(second)
-    switch_to(0)
-    capture.end(capture.begin("after"))
+        for name, task in tasks.items():
+            task.run(lambda name=name, turn=turn: capture.end(capture.begin(f"in {name} {turn}")))
+    tasks["first"].run(capture.end, ids["first"])
+    tasks["second"].run(lambda: capture.end(capture.begin("in second 3")))
+    capture.end(capture.begin("outside"))
+    tasks["second"].run(capture.end, ids["second"])
     rows = capture.finish()
-    assert {row.parent for row in rows if row.name.startswith("in first")} == {first}
-    assert {row.parent for row in rows if row.name.startswith("in second")} == {second}
-    assert [row.parent for row in rows if row.name in ("first", "second", "after")] == [0, 0, 0]
+    assert {row.parent for row in rows if row.name.startswith("in first")} == {ids["first"]}
+    assert {row.parent for row in rows if row.name.startswith("in second")} == {ids["second"]}
+    assert [row.parent for row in rows if row.name in ("first", "second", "outside")] == [0, 0, 0]
 
 
-def test_an_enclosing_range_that_is_gone_is_still_the_parent(capture: Capture) -> None:
-    reader = Reader()
-    capture.recorder.set_context_reader(reader)
+def test_what_a_task_left_it_is_not_in(capture: Capture) -> None:
     task = capture.begin("task", FLAG)
+    entered = capture.recorder.enter(task)
+    capture.recorder.leave(entered)
+    assert not capture.recorder.is_in(entered)
+    capture.end(capture.begin("after"))
     capture.end(task)
-    reader.reading = ContextReading(0, 0, 0, task)
+    assert capture.recorder.enter(task) is None
+    assert by_name(capture.finish())["after"].parent == 0
+
+
+def test_something_newer_goes_on_enclosing(capture: Capture) -> None:
+    task = capture.begin("task", FLAG)
+    newer = capture.begin("newer")
+    assert capture.recorder.enter(task) is None
+    capture.end(capture.begin("inner"))
+    capture.end(newer)
+    assert capture.recorder.enter(task) is not None
+    capture.end(task)
+    assert by_name(capture.finish())["inner"].parent == newer
+
+
+def test_a_range_whose_span_is_current_is_the_parent_also_when_it_is_gone(capture: Capture) -> None:
+    outer = capture.begin("outer")
+    task = capture.begin("task")
+    capture.end(task)
+    capture.end(outer)
+    capture.recorder.set_context_reader(Reader(FIRST._replace(enclosing=task, root=outer)))
     capture.recorder.context_changed()
     capture.end(capture.begin("late"))
     rows = by_name(capture.finish())
-    assert (rows["late"].parent, rows["late"].root) == (task, task)
+    assert (rows["late"].parent, rows["late"].root, rows["late"].context) == (task, outer, ref(FIRST))
 
 
-def test_an_enclosing_range_of_another_thread(capture: Capture, workers: list[Worker]) -> None:
-    task = capture.begin("task", FLAG)
+@pytest.mark.parametrize("flags", [0, FLAG])
+def test_a_range_of_the_thread_that_launched_the_work(capture: Capture, workers: list[Worker], flags: int) -> None:
+    capture.recorder.set_context_reader(Reader(FIRST))
+    outer = capture.begin("outer")
+    task = capture.begin("task", flags)
+    if flags:
+        capture.recorder.enter(task)
+    launched = contextvars.copy_context()
     capture.drain()
-    capture.recorder.set_context_reader(Reader(ContextReading(0, 0, 0, task)))
-    workers[0].call(lambda: capture.end(capture.begin("in task")))
+    workers[0].call(launched.run, lambda: capture.end(capture.begin("in task")))
     capture.drain()
     capture.end(task)
+    workers[1].call(launched.run, lambda: capture.end(capture.begin("after task")))
+    capture.end(outer)
+    workers[1].call(launched.run, lambda: capture.end(capture.begin("after outer")))
     capture.finish()
     rows = by_name(capture.rows())
-    assert (rows["in task"].parent, rows["in task"].root) == (task, task)
+    assert (rows["in task"].parent, rows["in task"].root, rows["in task"].context) == (task, outer, ref(FIRST))
     assert rows["in task"].thread.number != rows["task"].thread.number
+    assert (rows["after task"].parent, rows["after task"].root) == (outer, outer)
+    assert (rows["after outer"].parent, rows["after outer"].context) == (0, ref(FIRST))

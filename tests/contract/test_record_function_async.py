@@ -12,14 +12,11 @@ from opentelemetry import context as otel_context
 from recording_helpers import ASYNC, ERROR, Capture, by_name, check_laws
 
 from otel_recfn.model.batch import Event
-from otel_recfn.ranges import enclosing_event_id
-from otel_recfn.recording.protocol import ContextReading, Recorder
+from otel_recfn.recording.protocol import Recorder
 
 
 @pytest.fixture
 def record_function(capture: Capture) -> type[Any]:
-    """With a reader that says what the helpers attached, as the real one does."""
-    capture.recorder.set_context_reader(lambda: ContextReading(0, 0, 0, enclosing_event_id()))
     return capture.recorder.record_function
 
 
@@ -116,13 +113,13 @@ def test_a_child_task_and_a_thread_inherit_the_range(capture: Capture, record_fu
     assert len({row.thread.number for row in rows}) == 2
 
 
-def test_the_context_is_as_before_when_the_range_is_left(record_function: type[Any]) -> None:
+def test_the_task_is_as_before_when_the_range_is_left(capture: Capture, record_function: type[Any]) -> None:
     async def main() -> None:
         before = otel_context.get_current()
         async with record_function("outer"):
-            assert enclosing_event_id() != 0
-        assert otel_context.get_current() == before
-        assert enclosing_event_id() == 0
+            assert len(capture.recorder.ranges_after(None)) == 1
+        assert otel_context.get_current() is before
+        assert capture.recorder.ranges_after(None) == ()
 
     asyncio.run(main())
 
@@ -166,7 +163,7 @@ def test_entered_in_one_task_and_left_in_another(capture: Capture, record_functi
         range_ = record_function("moving")
         await asyncio.create_task(range_.__aenter__())
         await asyncio.create_task(range_.__aexit__(None, None, None))
-        assert enclosing_event_id() == 0
+        assert capture.recorder.ranges_after(None) == ()
 
     asyncio.run(main())
     [row] = capture.finish()
@@ -283,7 +280,6 @@ def test_an_async_generator_that_raises(capture: Capture, record_function: type[
 
 
 def test_a_capture_that_begins_and_ends_inside_async_ranges(recorder: Recorder) -> None:
-    recorder.set_context_reader(lambda: ContextReading(0, 0, 0, enclosing_event_id()))
     record_function = recorder.record_function
     captures = []
 

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from recording_helpers import Capture
 from runtime_helpers import Notes, in_thread, pairs, run_range
 
-from otel_recfn.ranges import enclosing_event_id
-from otel_recfn.recording.protocol import ContextReading, Recorder
+from otel_recfn.recording.protocol import Recorder
 from otel_recfn.runtime.callback import RecordFunctionCallback
 from otel_recfn.runtime.callbacks import (
     add_global_callback,
@@ -170,7 +169,6 @@ def test_work_in_other_threads_has_the_launching_state_and_context(way: Any, not
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_enclosing_async_range_encloses_work_in_other_threads(way: Any, capture: Capture) -> None:
-    capture.recorder.set_context_reader(lambda: ContextReading(0, 0, 0, enclosing_event_id()))
 
     async def fetch() -> None:
         async with capture.recorder.record_function("fetch"):

@@ -23,7 +23,7 @@ from otel_recfn.model import trace_states
 from otel_recfn.model.batch import NO_CONTEXT, SpanContextRef, ThreadInfo
 from otel_recfn.model.events import ContextFlag, EventFlag, EventKind, make_event_id
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.sinks.span_ids import span_id
+from otel_recfn.model.span_ids import span_id
 from otel_recfn.sinks.spans import SpansSink
 from otel_recfn.version import __version__
 

@@ -13,6 +13,7 @@ inline void put_context(ThreadBuffer& buffer) {
   buffer.put(buffer.context.span_id);
   buffer.put(buffer.context.flags);
   buffer.put(buffer.context.enclosing);
+  buffer.put(buffer.context.root);
 }
 
 inline uint32_t text_words(Text text) { return text.size != 0 ? 1 + words_of(text.size) : 0; }
@@ -27,6 +28,7 @@ inline uint32_t rare_words(const RareExtras& rare) {
 [[gnu::always_inline]] inline uint32_t extra_words(const ThreadBuffer& buffer, const Extras& extras) {
   uint32_t words = (buffer.unsent & kContextUnsent) != 0 ? kContextWords : 0;
   if ((buffer.unsent & kProfilerUnsent) != 0) words += 1;
+  if ((buffer.unsent & kParentUnsent) != 0) words += 1;
   if (extras.debug_handle != -1) words += 2;
   if (__builtin_expect(extras.rare != nullptr, 0)) words += rare_words(*extras.rare);
   return words;
@@ -60,6 +62,7 @@ inline void put_rare(ThreadBuffer& buffer, const RareExtras& rare) {
 [[gnu::noinline]] inline void put_extras(ThreadBuffer& buffer, Extras extras) {
   if ((buffer.unsent & kContextUnsent) != 0) put_context(buffer);
   if ((buffer.unsent & kProfilerUnsent) != 0) buffer.put(header(kProfiler, 0, 0, 0, buffer.profiler_sent));
+  if ((buffer.unsent & kParentUnsent) != 0) buffer.put(parent_header(buffer.parent_ordinal));
   buffer.unsent = 0;
   if (extras.rare != nullptr) put_rare(buffer, *extras.rare);
   if (extras.debug_handle != -1) {

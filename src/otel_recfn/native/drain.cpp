@@ -21,6 +21,8 @@ uint32_t flags_of(uint64_t head) { return head >> 8 & 255; }
 uint32_t slot_of(uint64_t head) { return head >> 16 & 0xFFFF; }
 uint32_t payload_of(uint64_t head) { return static_cast<uint32_t>(head >> 32); }
 
+bool is_begin(uint64_t head) { return kind_of(head) == kBegin || kind_of(head) == kLongBegin; }
+
 Row no_row() {
   Row row{};
   row.sequence_nr = row.debug_handle = -1;
@@ -101,8 +103,9 @@ void Drain::read(bool close_open) {
   attempt([this] { meet_new_threads(); });
   attempt([this] { list_threads(); });
   attempt([this] { collect_remote_ends(); });
+  const uint64_t until = close_open ? UINT64_MAX : read_ticks(globals().use_cycle_counter);
   for (Thread& thread : threads_) {
-    if (thread.listed) attempt([&] { read_thread(thread); });
+    if (thread.listed) attempt([&] { read_thread(thread, until); });
   }
   tell_closed_elsewhere();
   if (short_of_memory_) return;
@@ -202,7 +205,8 @@ void Drain::collect_remote_ends() {
   }
 }
 
-void Drain::read_thread(Thread& thread) {
+// Up to the first begin after `until_ticks`: it may lie in a range of a thread that was read before.
+void Drain::read_thread(Thread& thread, uint64_t until_ticks) {
   ThreadBuffer& buffer = *thread.buffer;
   const uint64_t end = buffer.published.load(std::memory_order_acquire);
   uint64_t at = buffer.consumed.load(std::memory_order_relaxed);
@@ -210,6 +214,7 @@ void Drain::read_thread(Thread& thread) {
   try {
     for (uint64_t released = at; at < end;) {
       if (at >= thread.ring_ends) enter_ring(thread, at);
+      if (is_begin(thread.word(at)) && thread.word(at + 1) > until_ticks) break;
       at = read_record(thread, at);
       if (at - released < kReleaseEveryWords) continue;
       buffer.consumed.store(at, std::memory_order_release);
@@ -276,6 +281,9 @@ uint64_t Drain::read_record(Thread& thread, uint64_t at) {
     case kStack:
       thread.pending.stack = thread.dictionary[slot_of(head)];
       return at + 1;
+    case kParent:
+      thread.parent_ordinal = head >> 24;
+      return at + 1;
     case kProfiler:
       thread.profiler = payload;
       return at + 1;
@@ -295,13 +303,13 @@ std::string Drain::read_text(const Thread& thread, uint64_t at, uint32_t bytes) 
 }
 
 void Drain::read_context(Thread& thread, uint64_t at) {
-  uint64_t words[5];
-  for (uint64_t index = 0; index < 5; ++index) words[index] = thread.word(at + index);
-  Context context{words[0], words[1], words[2], words[3], 0};
+  uint64_t words[6];
+  for (uint64_t index = 0; index < 6; ++index) words[index] = thread.word(at + index);
+  Context context{words[0], words[1], words[2], words[3], 0, 0};
   const bool known = contexts_[thread.context] == context;
   if (!known && !(context == Context{})) contexts_.push_back(context);
   if (!known) thread.context = context == Context{} ? 0 : static_cast<uint32_t>(contexts_.size() - 1);
-  thread.enclosing = words[4];
+  thread.enclosing = words[4], thread.root = words[5];
 }
 
 void Drain::read_shapes(Thread& thread, uint64_t at, uint32_t count) {
@@ -342,6 +350,7 @@ Drain::OpenRange Drain::next_range(Thread& thread, uint64_t head, uint64_t ticks
 
 void Drain::begun(Thread& thread) {
   ++thread.ordinal;
+  thread.parent_ordinal = 0;
   thread.pending = no_row();
 }
 
@@ -383,23 +392,27 @@ void Drain::emit(Row row) {
   out_.rows.push_back(row);
 }
 
-// Parent, root and context of a range that begins now. Its parent is the innermost open range of its thread; an asynchronous
-// one counts only where the context says that it encloses what its thread does now.
+// The range of the thread that the next begin lies in; null where it is what the last Context record says.
+const Drain::OpenRange* Drain::parent_of(const Thread& thread, bool base) const {
+  const uint64_t ordinal = thread.parent_ordinal;
+  if (base) return nullptr;
+  // A range that another thread ended meanwhile isn't open any more: what was around it is the parent.
+  const auto is_parent = [ordinal](const OpenRange& open) {
+    return (open.row.flags & kAsync) == 0 && (ordinal == 0 || open.ordinal <= ordinal);
+  };
+  const auto found = std::find_if(thread.open.rbegin(), thread.open.rend(), is_parent);
+  return found != thread.open.rend() ? &*found : nullptr;
+}
+
+// Parent, root and context of a range that begins now.
 void Drain::place(Thread& thread, OpenRange& range, bool base) {
   Row& row = range.row;
-  const bool by_context = (base || thread.open.empty() || (thread.open.back().row.flags & kAsync) != 0) && thread.enclosing != 0;
-  const auto enclosing = std::find_if(thread.open.rbegin(), thread.open.rend(),
-                                      [](const OpenRange& open) { return (open.row.flags & kAsync) == 0; });
-  if (!by_context && enclosing != thread.open.rend()) {
-    const Row& parent = enclosing->row;
-    row.parent = parent.event_id, row.root = parent.root, row.context = parent.context;
+  if (const OpenRange* parent = parent_of(thread, base)) {
+    row.parent = parent->row.event_id, row.root = parent->row.root, row.context = parent->row.context;
   } else {
-    row.parent = thread.enclosing, row.root = row.parent != 0 ? row.parent : row.event_id, row.context = thread.context;
-    if (const auto found = async_open_.find(row.parent); found != async_open_.end()) {
-      row.root = found->second.root, row.context = found->second.context;
-    }
+    row.parent = thread.enclosing, row.context = thread.context;
+    row.root = row.parent == 0 ? row.event_id : thread.root != 0 ? thread.root : row.parent;
   }
-  if ((row.flags & kAsync) != 0) async_open_[row.event_id] = {row.root, row.context};
   row.offset_ns = offset_of(thread, row);
   thread.offsets.passed(row.start_ns + row.offset_ns);
   if (row.parent == 0 && row.kind == kRangeEvent) out_.opened.push_back({row.event_id, row.name, row.source, thread.index, row.context, row.start_ns + row.offset_ns});
@@ -428,7 +441,6 @@ void Drain::read_end(Thread& thread, uint64_t head, uint64_t ticks) {
 
 void Drain::seal(Thread& thread, size_t index, int64_t end_ns, uint32_t flags, uint32_t error, uint32_t end_thread) {
   Row row = thread.open[index].row;
-  const bool async = (row.flags & kAsync) != 0;
   row.flags |= flags | (error != 0 ? uint32_t{kError} : 0u);
   row.error = error;
   row.end_ns = std::max(end_ns, row.start_ns);
@@ -436,7 +448,6 @@ void Drain::seal(Thread& thread, size_t index, int64_t end_ns, uint32_t flags, u
   row.end_thread = end_thread;
   thread.offsets.passed(row.end_ns + row.offset_ns);
   emit(row);  // the one thing here that may fail
-  if (async) async_open_.erase(row.event_id);
   thread.open.erase(thread.open.begin() + static_cast<std::ptrdiff_t>(index));
 }
 
@@ -470,7 +481,6 @@ void Drain::close_all_open(int64_t now_ns) {
   for (Thread& thread : threads_) {
     while (!thread.open.empty()) seal(thread, thread.open.size() - 1, now_ns, kPartial, 0, thread.index);
   }
-  async_open_.clear();
   remote_.clear();
 }
 
@@ -525,7 +535,6 @@ void Drain::compact_contexts() {
       visit(thread.context);
       for (OpenRange& range : thread.open) visit(range.row.context);
     }
-    for (auto& [event_id, enclosing] : async_open_) visit(enclosing.context);
   };
   std::vector<bool> referred(contexts_.size());
   each_reference([&referred](uint32_t index) { referred[index] = true; });
@@ -541,7 +550,7 @@ void Drain::compact_contexts() {
 }
 
 void Drain::after_fork_in_child() {
-  threads_.clear(), async_open_.clear(), remote_.clear(), untold_.clear();
+  threads_.clear(), remote_.clear(), untold_.clear();
   contexts_.assign(1, Context{});
   out_ = Drained{};
   discarded_.store(0);

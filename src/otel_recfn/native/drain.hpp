@@ -78,7 +78,8 @@ class Drain {
     bool listed = false;
     uint64_t ordinal = 0;    // of the last begin read
     uint32_t context = 0;    // into contexts_
-    uint64_t enclosing = 0;
+    uint64_t enclosing = 0, root = 0;
+    uint64_t parent_ordinal = 0;  // of the next begin; 0: not told
     uint32_t profiler = 0;
     TreeOffsets offsets;
     Row pending{};           // what stood before the next begin or end
@@ -88,10 +89,6 @@ class Drain {
     std::vector<OpenRange> open;
 
     uint64_t word(uint64_t at) const { return words[at & mask]; }
-  };
-  struct Enclosing {
-    uint64_t root;
-    uint32_t context;
   };
   struct PendingRemote {
     RemoteEnd end;
@@ -105,7 +102,7 @@ class Drain {
   void take_remote_ends();
   void collect_remote_ends();
   void age_remote_ends();
-  void read_thread(Thread& thread);
+  void read_thread(Thread& thread, uint64_t until_ticks);
   void enter_ring(Thread& thread, uint64_t at);
   uint64_t read_record(Thread& thread, uint64_t at);
   void read_begin(Thread& thread, uint64_t head, uint64_t at);
@@ -118,6 +115,7 @@ class Drain {
   void read_shapes(Thread& thread, uint64_t at, uint32_t count);
   std::string read_text(const Thread& thread, uint64_t at, uint32_t bytes) const;
   void place(Thread& thread, OpenRange& range, bool base);
+  const OpenRange* parent_of(const Thread& thread, bool base) const;
   int64_t offset_of(const Thread& thread, const Row& row) const;
   void note_jump(int64_t jump_ns);
   void seal(Thread& thread, size_t index, int64_t end_ns, uint32_t flags, uint32_t error, uint32_t end_thread);
@@ -138,7 +136,6 @@ class Drain {
   NamePool names_;
   std::vector<Thread> threads_;
   std::vector<Context> contexts_{Context{}};
-  std::unordered_map<uint64_t, Enclosing> async_open_;
   std::unordered_map<uint64_t, PendingRemote> remote_;
   std::vector<RemoteEnd> untold_;
   Drained out_;  // what was read and not taken yet

@@ -47,7 +47,7 @@ class MemoryReports final : public profiler::ProfilerStateBase {
     ThreadBuffer* buffer = wants_memory() ? buffer_of_thread() : nullptr;
     if (buffer == nullptr) return;
     const std::string name = device.str();
-    put_point(*shared, *buffer, kMemory, {name.data(), static_cast<uint32_t>(name.size())}, nbytes, kDoNotLookAround);
+    put_point(*shared, *buffer, kMemory, {name.data(), static_cast<uint32_t>(name.size())}, nbytes, kMayNotLook);
   }
 };
 
@@ -90,7 +90,7 @@ std::unique_ptr<at::ObserverContext> hold_slot(ThreadBuffer& buffer) try {
     operators_without_memory.fetch_add(1, std::memory_order_relaxed);
     return nullptr;
   }
-  if (is_base(buffer)) look_around(*shared, buffer);
+  prepare_point(*shared, buffer);
   if (found != nullptr && !left_behind) return nullptr;  // an enclosing range holds it, the thread keeps it, or PyTorch carried it
   auto holds = std::make_unique<HoldsSlot>();
   if (found == nullptr) put_into_slot();

@@ -1,7 +1,10 @@
 // What a thread writes into its own ring, in 64-bit words. Written by ThreadBuffer, read by Drain, by nobody else.
 //
-// A record is a header word and what its kind adds. Name, Context, Text, DebugHandle, Shapes, Flops and Stack stand before the
-// begin (or, for an error's Text, the end) they belong to, and are published together with it; Profiler holds from there on.
+// A record is a header word and what its kind adds. Name, Context, Text, DebugHandle, Shapes, Flops, Stack and Parent stand before
+// the begin (or, for an error's Text, the end) they belong to, and are published together with it; Profiler holds from there on.
+//
+// Parent of a begin: with kBaseBegin what the last Context says; after a Parent record that range; else the innermost range of the
+// thread that is open and not asynchronous.
 //
 //   Begin        63            32 31          16 15      8 7     4 3    0
 //                | fwd thread id | name slot    | flags   | scope | kind |   ticks
@@ -12,12 +15,14 @@
 //                | ordinal of its begin      |  0  | flags| 0     | kind |   ticks
 //   Name         | length in bytes | slot    |                    | kind |   bytes, zero-padded to words
 //   Text         | length in bytes |                      | which | kind |   bytes, zero-padded to words
-//   Context      |                                                | kind |   trace id (high, low), span id, flags, enclosing
+//   Context      |                                                | kind |   trace id (high, low), span id, flags, enclosing, root
 //   DebugHandle  |                                                | kind |   debug handle
 //   Shapes       | words           |                              | kind |   see shapes.hpp
 //   Flops        |                                                | kind |   floating point operations
 //   Stack        |                 | name slot |                  | kind |
 //   Profiler     | profiler run    |                              | kind |
+//   Parent       63                        24 23                   | kind |
+//                | ordinal of the next begin's parent  |  0        |      |
 //
 // flags: bits 0-4 EventFlag, bits 5-6 EventSource (begins), bit 7 kBaseBegin (begins).
 //
@@ -41,12 +46,13 @@ enum RecordKind : uint64_t {
   kProfiler = 11,
   kMark = 12,
   kMemory = 13,
+  kParent = 14,
 };
 
 enum TextKind : uint64_t { kModuleText = 0, kErrorText = 1, kShapesText = 2, kDtypesText = 3 };
 
 // Of RecordScope, what is asked for by name.
-constexpr uint32_t kBackwardScope = 1, kUserScope = 7;
+constexpr uint32_t kFunctionScope = 0, kBackwardScope = 1, kUserScope = 7;
 
 // EventSource of model/events.py.
 constexpr uint32_t kTorchSource = 0, kRecordFunctionSource = 1, kModuleSource = 2;
@@ -70,7 +76,7 @@ enum EventFlag : uint32_t {
 
 constexpr uint32_t kSourceShift = 5;                 // EventSource in a begin's flags
 constexpr uint32_t kSourceMask = 3u << kSourceShift;
-constexpr uint32_t kBaseBegin = 128;                 // begun outside every range of the thread: its context counts
+constexpr uint32_t kBaseBegin = 128;                 // its parent is what the last Context says
 
 constexpr uint32_t kOrdinalBits = 40;
 constexpr uint64_t kOrdinalMask = (uint64_t{1} << kOrdinalBits) - 1;
@@ -90,13 +96,15 @@ constexpr uint32_t kLongBeginWords = 4;
 constexpr uint32_t kMarkWords = 2;
 constexpr uint32_t kMemoryWords = 3;
 constexpr uint32_t kEndWords = 2;
-constexpr uint32_t kContextWords = 6;
+constexpr uint32_t kContextWords = 7;
 
 constexpr uint32_t words_of(uint32_t bytes) { return (bytes + 7) / 8; }
 
 inline uint64_t header(RecordKind kind, uint64_t scope, uint64_t flags, uint64_t slot, uint64_t payload) {
   return kind | scope << 4 | flags << 8 | slot << 16 | payload << 32;
 }
+
+inline uint64_t parent_header(uint64_t ordinal) { return kParent | ordinal << 24; }
 
 inline uint64_t end_header(uint64_t flags, uint64_t ordinal) { return kEnd | flags << 8 | ordinal << 24; }
 

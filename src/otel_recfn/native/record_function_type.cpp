@@ -11,6 +11,7 @@
 #include "bound_method.hpp"
 #include "range_observer.hpp"
 #include "registry.hpp"
+#include "task_entries.hpp"
 #include "text.hpp"
 
 namespace recfn {
@@ -25,7 +26,15 @@ struct Entry {
   uint64_t event_id;
   uint64_t thread;
   PyObject* handle;  // the range observer's, owned; null where the recorder alone sees the range
+  TaskEntry* in_task;  // owned; null where it is not recorded
+  PyObject* token;     // owned; takes the task out of it again
 };
+
+void forget(const Entry& entry) {
+  Py_XDECREF(entry.handle);
+  Py_XDECREF(reinterpret_cast<PyObject*>(entry.in_task));
+  Py_XDECREF(entry.token);
+}
 
 struct RecordFunctionObject {
   PyObject_HEAD
@@ -106,9 +115,9 @@ void range_dealloc(PyObject* self) {
   Py_DECREF(range->name);
   Py_DECREF(range->args);
   Py_XDECREF(range->entered_async);
-  if (range->entered > 0) Py_XDECREF(range->newest.handle);
+  if (range->entered > 0) forget(range->newest);
   if (range->earlier != nullptr) {
-    for (const Entry& entry : *range->earlier) Py_XDECREF(entry.handle);
+    for (const Entry& entry : *range->earlier) forget(entry);
     delete range->earlier;
   }
   if (spares < kMaxSpare) {
@@ -118,27 +127,31 @@ void range_dealloc(PyObject* self) {
   }
 }
 
-uint64_t begin_named(PyObject* name, const RareExtras* rare) {
+Entry begin_named(PyObject* name, const RareExtras* rare) {
   Globals& shared = globals();
   ThreadBuffer* buffer = registry().current();
-  if (buffer == nullptr) return shared.dropped_without_buffer.fetch_add(1, std::memory_order_relaxed), 0;
+  if (buffer == nullptr) return shared.dropped_without_buffer.fetch_add(1, std::memory_order_relaxed), Entry{};
   const Utf8 text(name, kMaxNameBytes);
   Begin range;
   range.name = text.text();
   range.scope = kUserScope;
   range.flags = kRecordFunctionSource << kSourceShift;
   range.extras.rare = rare;
-  return begin_range<false>(shared, *buffer, range, true);
+  Entry entry{begin_range<false>(shared, *buffer, range, true), 0, nullptr, nullptr, nullptr};
+  if (entry.event_id == 0) return entry;
+  entry.in_task = new_range_entry(*buffer, entry.event_id, kUserScope, kRecordFunctionSource);
+  if (entry.in_task != nullptr) entry.token = push_task_entry(entry.in_task);
+  return entry;
 }
 
-[[gnu::noinline]] uint64_t begin_with_stack(PyObject* name) {
+[[gnu::noinline]] Entry begin_with_stack(PyObject* name) {
   char stack[kMaxStackBytes];
   RareExtras rare;
   rare.stack = {stack, python_stack(stack, sizeof stack)};
   return begin_named(name, &rare);
 }
 
-uint64_t begin_recorded(PyObject* name, uint32_t recording) {
+Entry begin_recorded(PyObject* name, uint32_t recording) {
   if (__builtin_expect((recording & kStackBit) != 0, 0)) return begin_with_stack(name);
   return begin_named(name, nullptr);
 }
@@ -163,15 +176,16 @@ bool push_entry(RecordFunctionObject& range, const Entry& entry) {
   RecordFunctionObject* range = as_range(self);
   PyObject* handle = observe_range(range->name, range->args);
   if (handle == nullptr) return nullptr;
-  if (!push_entry(*range, {0, this_thread(), handle})) return Py_DECREF(handle), nullptr;
+  if (!push_entry(*range, {0, this_thread(), handle, nullptr, nullptr})) return Py_DECREF(handle), nullptr;
   return Py_NewRef(self);
 }
 
 PyObject* range_enter(PyObject* self, PyObject*) {
   const uint32_t recording = globals().recording.load(std::memory_order_acquire);
   if (__builtin_expect((recording & kObservedBit) != 0, 0) && !begins_unobserved()) return enter_observed(self);
-  const uint64_t event_id = selects(recording, kUserScope) ? begin_recorded(as_range(self)->name, recording) : 0;
-  if (!push_entry(*as_range(self), {event_id, this_thread(), nullptr})) return nullptr;
+  Entry entry = selects(recording, kUserScope) ? begin_recorded(as_range(self)->name, recording) : Entry{};
+  entry.thread = this_thread();
+  if (!push_entry(*as_range(self), entry)) return forget(entry), nullptr;
   return Py_NewRef(self);
 }
 
@@ -223,12 +237,20 @@ bool call_end(PyObject* handle, PyObject* message) {
   return ended ? Py_NewRef(Py_None) : nullptr;
 }
 
+void leave_task(const Entry& entry) {
+  if (entry.in_task == nullptr) return;
+  pop_task_entry(entry.in_task, entry.token);
+  Py_DECREF(reinterpret_cast<PyObject*>(entry.in_task));
+  Py_XDECREF(entry.token);
+}
+
 PyObject* range_exit(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   RecordFunctionObject* range = as_range(self);
   if (range->entered == 0) Py_RETURN_NONE;
   const Entry entry = take_entry(*range);
   PyObject* exception = count > 1 && args[1] != Py_None ? args[1] : nullptr;
   if (__builtin_expect(entry.handle != nullptr, 0)) return exit_observed(entry.handle, exception);
+  leave_task(entry);
   ThreadBuffer* buffer = entry.event_id != 0 ? registry().current() : nullptr;
   if (buffer == nullptr) Py_RETURN_NONE;
   if (exception == nullptr) {

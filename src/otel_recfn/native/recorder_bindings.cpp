@@ -15,12 +15,13 @@
 #include "python_stack.hpp"
 #include "range_observer.hpp"
 #include "record_function_type.hpp"
+#include "task_entries.hpp"
 #include "text.hpp"
 
 namespace recfn {
 namespace {
 
-PyObject* context_reader = nullptr;  // () -> (trace high, trace low, span id, flags, enclosing) | None
+PyObject* context_reader = nullptr;  // () -> (trace high, trace low, span id, flags, enclosing, root, span) | None
 PyObject* thread_noter = nullptr;    // (thread number) -> None, in the thread
 
 uint64_t contextvars_version() {
@@ -35,21 +36,6 @@ void note_thread(ThreadBuffer& buffer) {
   PyObject* result = PyObject_CallFunction(noter, "K", static_cast<unsigned long long>(buffer.number));
   Py_XDECREF(result);
   Py_DECREF(noter);
-}
-
-void call_context_reader(ThreadBuffer& buffer) {
-  if (!buffer.name_noted && thread_noter != nullptr) note_thread(buffer);
-  if (context_reader == nullptr || PyErr_Occurred() != nullptr) return;
-  PyObject* reader = Py_NewRef(context_reader);
-  PyObject* reading = PyObject_CallNoArgs(reader);
-  Py_DECREF(reader);
-  if (reading != nullptr && reading != Py_None) {
-    unsigned long long words[5];
-    if (PyArg_ParseTuple(reading, "KKKKK", &words[0], &words[1], &words[2], &words[3], &words[4])) {
-      buffer.context = Context{words[0], words[1], words[2], words[3], words[4]};
-    }
-  }
-  Py_XDECREF(reading);
 }
 
 int raise_again(void* error) {
@@ -71,14 +57,36 @@ void hand_on_error() {
   if (Py_AddPendingCall(raise_again, value) < 0) Py_DECREF(value);
 }
 
+// A new reference; null where there is nothing to read.
+PyObject* call_context_reader() {
+  if (context_reader == nullptr || PyErr_Occurred() != nullptr) return nullptr;
+  PyObject* reader = Py_NewRef(context_reader);
+  PyObject* reading = PyObject_CallNoArgs(reader);
+  Py_DECREF(reader);
+  return reading;
+}
+
+void view_current(ThreadBuffer& buffer, TaskView& view) {
+  if (!buffer.name_noted && thread_noter != nullptr) note_thread(buffer);
+  PyObject *reading = call_context_reader(), *span = nullptr;
+  if (reading != nullptr && reading != Py_None) {
+    unsigned long long words[6];
+    if (PyArg_ParseTuple(reading, "KKKKKKO", &words[0], &words[1], &words[2], &words[3], &words[4], &words[5], &span)) {
+      view.current = Context{words[0], words[1], words[2], words[3], words[4], words[5]};
+    }
+  }
+  hand_on_error();
+  view_task(view, span);
+  Py_XDECREF(reading);
+}
+
 // The one look at Python from an operator's thread; threads that Python doesn't know have no context to look at.
-void read_context(ThreadBuffer& buffer) {
+void read_context(ThreadBuffer& buffer, TaskView& view) {
   if (!python_knows_this_thread()) return;
   const PyGILState_STATE state = PyGILState_Ensure();
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
-  call_context_reader(buffer);
-  hand_on_error();
+  view_current(buffer, view);
   PyErr_Restore(type, value, traceback);
   PyGILState_Release(state);
 }
@@ -114,7 +122,10 @@ PyObject* start(PyObject*, PyObject* args) {
   Globals& shared = globals();
   registry().set_buffer_bytes(buffer_bytes);
   const uint32_t before = shared.recording.load();
-  if ((before & kRecordingBit) == 0) begin_recording();
+  if ((before & kRecordingBit) == 0) {
+    begin_recording();
+    forget_open_ranges();
+  }
   shared.extras.store(extras);
   shared.recording.store(scopes | kRecordingBit | ((extras & kStackExtra) != 0 ? kStackBit : 0) | (before & kObservedBit));
   Py_RETURN_NONE;
@@ -165,7 +176,9 @@ PyObject* begin(PyObject*, PyObject* args) {
   range.has_numbers = handle != 0 || sequence_nr != -1;
   range.extras.debug_handle = debug_handle;
   if (rare_words(rare) != 0) range.extras.rare = &rare;
-  return as_event_id(begin_range<false>(globals(), *buffer, range, true));
+  const uint64_t event_id = begin_range<false>(globals(), *buffer, range, true);
+  if (event_id != 0) keep_open_range(*buffer, event_id, scope, source, (flags & kAsync) == 0);
+  return as_event_id(event_id);
 }
 
 PyObject* end(PyObject*, PyObject* args) {
@@ -173,6 +186,7 @@ PyObject* end(PyObject*, PyObject* args) {
   PyObject* error = nullptr;
   unsigned int flags = 0;
   if (!PyArg_ParseTuple(args, "K|UI", &event_id, &error, &flags)) return nullptr;
+  forget_open_range(event_id);
   ThreadBuffer* buffer = event_id != 0 ? registry().current() : nullptr;
   if (buffer != nullptr) {
     const Utf8 error_text(error, kMaxErrorBytes);
@@ -188,7 +202,7 @@ PyObject* mark(PyObject*, PyObject* name) {
   ThreadBuffer* buffer = recording ? buffer_or_drop() : nullptr;
   if (buffer == nullptr) return as_event_id(0);
   const Utf8 text(name, kMaxNameBytes);
-  return as_event_id(put_point(globals(), *buffer, kMark, text.text(), 0, kLookAround));
+  return as_event_id(put_point(globals(), *buffer, kMark, text.text(), 0, kMayLook));
 }
 
 PyObject* memory(PyObject*, PyObject* args) {
@@ -200,7 +214,7 @@ PyObject* memory(PyObject*, PyObject* args) {
   ThreadBuffer* buffer = wanted ? buffer_or_drop() : nullptr;
   if (buffer == nullptr) return as_event_id(0);
   const Utf8 text(device, kMaxNameBytes);
-  return as_event_id(put_point(globals(), *buffer, kMemory, text.text(), nbytes, kLookAround));
+  return as_event_id(put_point(globals(), *buffer, kMemory, text.text(), nbytes, kMayLook));
 }
 
 PyObject* set_profiler_of_thread(PyObject*, PyObject* args) {
@@ -500,6 +514,7 @@ void after_fork_in_parent() {
 }
 
 void after_fork_in_child() {
+  globals().generation.fetch_add(1);  // the parent's ranges are nobody's parents here
   drain().after_fork_in_child();
   registry().after_fork_in_child();
   drain().mutex().unlock();
@@ -540,7 +555,7 @@ int add_recorder(PyObject* module) {
   static const int at_fork = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
   if (at_fork != 0) return PyErr_NoMemory(), -1;
   globals().read_stack.store(python_stack_with_gil);
-  if (add_column_type(module) < 0 || add_record_function_type(module) < 0) return -1;
+  if (add_column_type(module) < 0 || add_task_entries(module) < 0 || add_record_function_type(module) < 0) return -1;
   if (add_range_observer(module) < 0 || add_python_stack(module) < 0) return -1;
   return PyModule_AddFunctions(module, functions);
 }

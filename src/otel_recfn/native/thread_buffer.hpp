@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "begin_extras.hpp"
+#include "range_parent.hpp"
 #include "ticks.hpp"
 
 namespace recfn {
@@ -27,6 +28,7 @@ inline void remove_entry(ThreadBuffer& buffer, uint32_t index) {
   std::memmove(&buffer.stack[index], &buffer.stack[index + 1], (buffer.depth - index - 1) * sizeof(OpenEntry));
   --buffer.depth;
   if (index < buffer.floor) --buffer.floor;
+  if (index < buffer.look_depth) --buffer.look_depth, buffer.context_stale = true;
 }
 
 [[gnu::noinline]] inline void forget_closed_elsewhere(ThreadBuffer& buffer) {
@@ -41,19 +43,6 @@ inline void remove_entry(ThreadBuffer& buffer, uint32_t index) {
     }
   }
   closed.tail.store(tail, std::memory_order_release);
-}
-
-// Reads the OpenTelemetry context again only when the thread attached or detached one, or switched contextvars context.
-inline void refresh_context(Globals& globals, ThreadBuffer& buffer) {
-  const auto version_of = globals.context_version.load(std::memory_order_relaxed);
-  const uint64_t version = version_of != nullptr ? version_of() : 0;
-  if (!buffer.context_stale && version == buffer.context_version) return;
-  buffer.context_version = version;
-  buffer.context_stale = false;
-  const Context before = buffer.context;
-  buffer.context = Context{};
-  if (const auto read = globals.read_context.load(std::memory_order_relaxed)) read(buffer);
-  if (!(buffer.context == before)) buffer.unsent |= kContextUnsent;
 }
 
 // What the thread itself was told wins nothing over what PyTorch carried there: where both are known they are the same.
@@ -71,16 +60,6 @@ inline void adopt_logical_id(Globals& globals, ThreadBuffer& buffer) {
     buffer.has_logical_id = true;
     buffer.thread_id.store(logical_id(), std::memory_order_relaxed);
   }
-}
-
-// Whether no recorded range of this thread encloses the next begin, as far as the thread alone can tell: then the parent is a
-// matter of context. An open asynchronous range encloses only what its own task does, which the context knows.
-inline bool is_base(const ThreadBuffer& buffer) {
-  for (uint32_t index = buffer.depth; index-- > buffer.floor;) {
-    if (buffer.stack[index].async) return true;
-    if (buffer.stack[index].ordinal != 0) return false;
-  }
-  return true;
 }
 
 inline bool selects(uint32_t recording, uint32_t scope) { return (recording >> scope & 1) != 0; }
@@ -174,11 +153,27 @@ template <bool kTorch>
   return ordinal;
 }
 
-// Before a begin outside every range: what the thread works for may have changed.
-inline void look_around(Globals& globals, ThreadBuffer& buffer) {
-  refresh_context(globals, buffer);
-  send_profiler(globals, buffer);
-  if (__builtin_expect(!buffer.has_logical_id, 0)) adopt_logical_id(globals, buffer);
+// What a range that begins now lies in, and what else changes where no range of the thread's stack is its parent. Returns kBaseBegin
+// or 0.
+[[gnu::always_inline]] inline uint32_t place_begin(Globals& globals, ThreadBuffer& buffer, MayLook look) {
+  const uint32_t base = find_parent(globals, buffer, look);
+  if (base != 0 && look == kMayLook) {
+    send_profiler(globals, buffer);
+    if (__builtin_expect(!buffer.has_logical_id, 0)) adopt_logical_id(globals, buffer);
+  }
+  return base;
+}
+
+// Nothing was written: what would have stood before it isn't true of the next.
+inline void count_dropped_begin(ThreadBuffer& buffer) {
+  count_dropped(buffer);
+  buffer.unsent &= ~uint32_t{kParentUnsent};
+}
+
+// An operator of PyTorch's own is C++ alone; what else PyTorch runs may call Python.
+inline bool may_run_python(const Begin& begin) {
+  if (begin.scope != kFunctionScope) return begin.scope == kUserScope || begin.scope == kBackwardScope;
+  return begin.name.size < 6 || std::memcmp(begin.name.data, "aten::", 6) != 0;
 }
 
 // Opens a range. Returns its event id, or 0 when it is not recorded. A begin of torch leaves an entry on the stack in that case
@@ -192,11 +187,11 @@ template <bool kTorch>
     return 0;
   }
   uint64_t ordinal = 0;
+  uint32_t base = 0;
   if (__builtin_expect(selected, 1)) {
-    const bool base = is_base(buffer);
-    if (base) look_around(globals, buffer);
-    ordinal = put_begin<kTorch>(globals, buffer, begin, base ? kBaseBegin : 0);
-    if (__builtin_expect(ordinal == 0, 0)) count_dropped(buffer);
+    base = place_begin(globals, buffer, kMayLook);
+    ordinal = put_begin<kTorch>(globals, buffer, begin, base);
+    if (__builtin_expect(ordinal == 0, 0)) count_dropped_begin(buffer);
   }
   if (!kTorch && ordinal == 0) return 0;
   const uint64_t event_id = make_event_id(buffer.number, ordinal);
@@ -204,6 +199,10 @@ template <bool kTorch>
   entry.key = kTorch ? begin.handle : event_id;
   entry.ordinal = ordinal;
   entry.async = (begin.flags & kAsync) != 0;
+  entry.entered = !kTorch;
+  entry.python = !kTorch || may_run_python(begin);
+  entry.base = base != 0;
+  entry.task = buffer.task;
   return ordinal != 0 ? event_id : 0;
 }
 
@@ -242,18 +241,23 @@ template <bool kTorch>
   if (ordinal != 0) put_end(globals, buffer, ordinal, flags, error);
 }
 
-// Looking around may wait for the GIL. Who can't do that has looked before.
-enum LookAround : bool { kDoNotLookAround = false, kLookAround = true };
+// Looks, where that is due, for a point that may not look itself.
+inline void prepare_point(Globals& globals, ThreadBuffer& buffer) {
+  place_begin(globals, buffer, kMayLook);
+  buffer.unsent &= ~uint32_t{kParentUnsent};
+}
 
 // Writes a mark (`name`) or a memory record (`name` is the device) of this moment. Returns its event id, or 0 without room.
-inline uint64_t put_point(Globals& globals, ThreadBuffer& buffer, RecordKind kind, Text name, int64_t nbytes, LookAround look) {
+inline uint64_t put_point(Globals& globals, ThreadBuffer& buffer, RecordKind kind, Text name, int64_t nbytes, MayLook look) {
   if (!catch_up(globals, buffer)) return 0;
-  const bool base = is_base(buffer);
-  if (base && look == kLookAround) look_around(globals, buffer);
+  const uint32_t base = place_begin(globals, buffer, look);
   const uint64_t ends = uint64_t{kEndWords} * buffer.open_recorded;
-  if (!buffer.has_room(kMemoryWords + extra_words(buffer, {}) + 1 + words_of(name.size) + ends)) return count_dropped(buffer), 0;
+  if (!buffer.has_room(kMemoryWords + extra_words(buffer, {}) + 1 + words_of(name.size) + ends)) {
+    count_dropped_begin(buffer);
+    return 0;
+  }
   put_extras(buffer, {});
-  const uint64_t head = header(kind, 0, base ? kBaseBegin : 0, put_named(buffer, name), 0);
+  const uint64_t head = header(kind, 0, base, put_named(buffer, name), 0);
   const uint64_t ticks = read_ticks(globals.use_cycle_counter);
   const uint64_t ordinal = buffer.ordinal.load(std::memory_order_relaxed) + 1;
   buffer.ordinal.store(ordinal, std::memory_order_relaxed);

@@ -13,11 +13,24 @@
 namespace recfn {
 
 struct Context {
-  uint64_t trace_high = 0, trace_low = 0, span_id = 0, flags = 0, enclosing = 0;
+  uint64_t trace_high = 0, trace_low = 0, span_id = 0, flags = 0;
+  uint64_t enclosing = 0, root = 0;  // event ids of the range around, where it isn't on this thread's stack, and of its outermost
   bool operator==(const Context& other) const { return std::memcmp(this, &other, sizeof *this) == 0; }
 };
 
 struct ThreadBuffer;
+
+constexpr uint32_t kMaxTasks = 8;
+
+// What the task that runs in a thread sees.
+struct TaskView {
+  Context current;          // the span that is current
+  bool has_latest = false;  // the task knows when that span became current, or has an open range
+  uint64_t range = 0;       // event id of the innermost of these, where it began later than the span
+  Context range_context;    // of that range, it and its root included
+  uint64_t since_thread = 0, since_ordinal = 0;     // the later one began in this thread, after that many begins of it
+  uint64_t tasks[kMaxTasks] = {}, task_count = 1;  // the contextvars contexts that are entered in the thread, the innermost first
+};
 
 // The whole process's switches. Owned by registry.cpp, read by every begin.
 struct Globals {
@@ -26,9 +39,9 @@ struct Globals {
   std::atomic<uint32_t> generation{1};  // one per start after a stop
   bool use_cycle_counter = false;
   std::atomic<uint64_t> dropped_without_buffer{0};  // begins in threads that got no buffer, for want of memory
-  // Bindings: the contextvars version of the calling thread (no GIL needed), and what is current in it (takes the GIL).
+  // Bindings: the contextvars version of the calling thread (no GIL needed), and what its task sees (takes the GIL).
   std::atomic<uint64_t (*)()> context_version{nullptr};
-  std::atomic<void (*)(ThreadBuffer&)> read_context{nullptr};
+  std::atomic<void (*)(ThreadBuffer&, TaskView&)> read_context{nullptr};
   // Torch observer: RecordFunction's logical id of the calling thread, the default node id, and a thread's farewell.
   std::atomic<uint64_t (*)()> logical_thread_id{nullptr};
   std::atomic<int64_t (*)()> default_node_id{nullptr};
@@ -77,8 +90,12 @@ struct Begin {
 
 struct OpenEntry {
   uint64_t key;
-  uint64_t ordinal : 63;  // 0: the begin was not recorded
-  uint64_t async : 1;
+  uint64_t ordinal : 60;  // 0: the begin was not recorded
+  uint64_t async : 1;     // no parent by its place on the stack
+  uint64_t entered : 1;   // a range of Python's: the task says whether it is in it
+  uint64_t python : 1;    // Python may run inside it, directly
+  uint64_t base : 1;      // begun with kBaseBegin
+  uint64_t task;          // the contextvars context in which it began
 };
 
 struct NameSlot {
@@ -115,7 +132,11 @@ struct SharedByRings {
   DrainWaker waker;
 };
 
-enum Unsent : uint8_t { kContextUnsent = 1, kProfilerUnsent = 2 };
+enum Unsent : uint8_t { kContextUnsent = 1, kProfilerUnsent = 2, kParentUnsent = 4 };
+
+// What a begin lies in that finds on the stack what the last look found.
+enum ParentKind : uint8_t { kByContext, kByPlace, kByOrdinal };
+
 constexpr uint32_t kNoGeneration = 0;
 
 struct ThreadBuffer {
@@ -139,7 +160,13 @@ struct ThreadBuffer {
   bool name_noted = false;
   uint64_t context_version = 0;
   uint64_t name_seed = 0;
-  Context context;
+  // The last look: entries from look_depth on began since, in the same task.
+  uint32_t look_depth = 0;
+  ParentKind look_parent = kByContext;
+  uint64_t look_ordinal = 0;    // kByOrdinal: of the parent
+  uint64_t parent_ordinal = 0;  // unsent: of the next begin's parent
+  uint64_t task = 0;
+  Context context;  // as the ring's last Context record has it, or will
   std::atomic<uint64_t> ordinal{0};  // begins recorded
   std::atomic<uint64_t> dropped{0};
   std::atomic<uint64_t> shortened{0};  // begins recorded without what there was no room for, their name for instance

@@ -11,7 +11,7 @@ and its objects have the attributes of ``async_range.RecordFunction``: ``name``,
 at first and writable.
 """
 
-from otel_recfn.ranges.async_range import ENCLOSING_KEY, aenter, aexit, enclosing_event_id, open_range
+from otel_recfn.ranges.async_range import aenter, aexit, open_range
 from otel_recfn.ranges.decorators import decorate
 
-__all__ = ["ENCLOSING_KEY", "aenter", "aexit", "decorate", "enclosing_event_id", "open_range"]
+__all__ = ["aenter", "aexit", "decorate", "open_range"]

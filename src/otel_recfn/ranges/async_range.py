@@ -1,26 +1,18 @@
 """``async with record_function(...)``: a range that belongs to a task, not to a place on its thread's stack.
 
-Tasks take turns on a thread, so the thread's stack of open ranges says nothing about what such a range encloses. What says it
-is the OpenTelemetry context, which each task has of its own: entering attaches the range's event id to it, and the recorder's
-context reader finds it there when something begins in that task, in a child task, or in a thread that the context went to.
+Tasks take turns on a thread, so such a range may end while others that began after it are open: it is asynchronous. What it
+encloses the recorder knows by ``enter`` and ``leave``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import Token
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, TypeVar
-
-from opentelemetry import context as otel_context
-from opentelemetry.context.context import Context
 
 from otel_recfn.model.error_text import error_text
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
-
-ENCLOSING_KEY = otel_context.create_key("recfn-enclosing")
-"""Its value in a context is the event id of the innermost ``async with record_function``."""
 
 USER_SCOPE, SOURCE, ASYNC = int(RecordScope.USER_SCOPE), int(EventSource.RECORD_FUNCTION), int(EventFlag.ASYNC)
 
@@ -29,8 +21,8 @@ class Entered(NamedTuple):
     """One ``async with`` that is open."""
 
     handle: RangeHandle
-    token: Token[Context] | None
-    """None where it was not recorded."""
+    entered: Any | None
+    """What ``Recorder.enter`` returned; None where the range was not recorded."""
 
 
 class RangeHandle(Protocol):
@@ -57,8 +49,14 @@ class Recorder(Protocol):
     def range_observer(self) -> Callable[[str, str | None, int], RangeHandle] | None:
         """Opens ranges in the recorder's place."""
 
-    def context_changed(self) -> None:
-        """This thread attached or detached a context."""
+    def enter(self, event_id: int) -> Any | None:
+        """From here on this task is in that range."""
+
+    def leave(self, entered: Any) -> None:
+        """It isn't any more."""
+
+    def is_in(self, entered: Any) -> bool:
+        """Whether it is."""
 
 
 class RecordFunction(Protocol):
@@ -81,12 +79,6 @@ class RecordFunction(Protocol):
 
 
 R = TypeVar("R", bound=RecordFunction)
-
-
-def enclosing_event_id(context: Context | None = None) -> int:
-    """The innermost ``async with record_function`` of a context (the current one if None); 0 where there is none."""
-    value = otel_context.get_value(ENCLOSING_KEY, context)
-    return value if isinstance(value, int) else 0
 
 
 class RecordedRange:
@@ -126,9 +118,9 @@ def open_range(range_: RecordFunction, flags: int = 0) -> RangeHandle:
 
 
 async def aenter(range_: R) -> R:
-    """Begin a range and make it the enclosing one of this task."""
+    """Begin a range and make it the innermost one of this task."""
     handle = open_range(range_, ASYNC)
-    entered = Entered(handle, attach_enclosing(range_._recorder, handle.event_id) if handle.event_id else None)
+    entered = Entered(handle, range_._recorder.enter(handle.event_id) if handle.event_id else None)
     if range_._entered is None:
         range_._entered = []
     range_._entered.append(entered)
@@ -139,32 +131,18 @@ async def aexit(
     range_: RecordFunction, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
 ) -> None:
     """End the range that this task entered."""
-    entered = _take_entered(range_._entered or [])
-    if entered is None:
+    taken = _take_entered(range_._recorder, range_._entered or [])
+    if taken is None:
         return
-    handle, token = entered
-    if token is not None and enclosing_event_id() == handle.event_id:  # else left in another task's context: not ours to change
-        detach_enclosing(range_._recorder, token)
+    handle, entered = taken
+    if entered is not None:
+        range_._recorder.leave(entered)
     handle.end(error_text(error) if handle.event_id and error is not None else "")
 
 
-def attach_enclosing(recorder: Recorder, event_id: int) -> Token[Context]:
-    """From here on, what begins in this task lies in that range."""
-    token = otel_context.attach(otel_context.set_value(ENCLOSING_KEY, event_id))
-    recorder.context_changed()
-    return token
-
-
-def detach_enclosing(recorder: Recorder, token: Token[Context]) -> None:
-    """Take back what ``attach_enclosing`` did."""
-    otel_context.detach(token)
-    recorder.context_changed()
-
-
-def _take_entered(entered: list[Entered]) -> Entered | None:
-    """One object may be entered by many tasks at once; the context says which of its ranges this task is in."""
-    here = enclosing_event_id()
+def _take_entered(recorder: Recorder, entered: list[Entered]) -> Entered | None:
+    """One object may be entered by many tasks at once: the newest that this task is in; else the newest of all."""
     for index in range(len(entered) - 1, -1, -1):
-        if entered[index].handle.event_id == here:
+        if entered[index].entered is not None and recorder.is_in(entered[index].entered):
             return entered.pop(index)
     return entered.pop() if entered else None

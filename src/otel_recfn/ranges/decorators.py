@@ -6,7 +6,7 @@
     async with yield    the same
 
 While a generator is suspended its range encloses nothing; while it runs it encloses what it does, unless its consumer has
-opened a range of its own since: then that does, as the innermost of the thread. A generator that is closed early
+opened a range or a span of its own since: then that does, because it began last. A generator that is closed early
 (``break`` in the consumer's loop) ended well: GeneratorExit is not an error.
 
 ``torch.compile`` traces these wrappers, with PyTorch's ``record_function`` in place of ours and without ranges of generators.
@@ -17,19 +17,10 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextvars import Token
 from typing import Any, TypeVar, cast
 
-from opentelemetry.context.context import Context
-
 from otel_recfn.model.error_text import error_text
-from otel_recfn.ranges.async_range import (
-    ASYNC,
-    RecordFunction,
-    attach_enclosing,
-    detach_enclosing,
-    open_range,
-)
+from otel_recfn.ranges.async_range import ASYNC, RecordFunction, open_range
 from otel_recfn.ranges.tracing import is_traced
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -152,22 +143,22 @@ class _ResumedRange:
         self._handle.end(error_text(error) if self._handle.event_id and error else "")
 
     def resume(self, step: Step) -> Any:
-        token = self._attach()
+        entered = self._enter()
         try:
             return step()
         finally:
-            self._detach(token)
+            self._leave(entered)
 
     async def resume_async(self, step: Step) -> Any:
-        token = self._attach()
+        entered = self._enter()
         try:
             return await step()
         finally:
-            self._detach(token)
+            self._leave(entered)
 
-    def _attach(self) -> Token[Context] | None:
-        return attach_enclosing(self._range._recorder, self._handle.event_id) if self._handle.event_id else None
+    def _enter(self) -> Any | None:
+        return self._range._recorder.enter(self._handle.event_id) if self._handle.event_id else None
 
-    def _detach(self, token: Token[Context] | None) -> None:
-        if token is not None:
-            detach_enclosing(self._range._recorder, token)
+    def _leave(self, entered: Any | None) -> None:
+        if entered is not None:
+            self._range._recorder.leave(entered)

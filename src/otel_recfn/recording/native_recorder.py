@@ -180,6 +180,34 @@ class NativeRecorder:
         """See Recorder.context_changed."""
         _native.context_changed()
 
+    def enter(self, event_id: int) -> Any | None:
+        """See Recorder.enter."""
+        return _native.enter(event_id)
+
+    def leave(self, entered: Any) -> None:
+        """See Recorder.leave."""
+        _native.leave(entered)
+
+    def is_in(self, entered: Any) -> bool:
+        """See Recorder.is_in."""
+        return _native.is_in(entered)
+
+    def ranges_after(self, span: object) -> tuple[Any, ...]:
+        """See Recorder.ranges_after."""
+        return _native.ranges_after(span)
+
+    def serial(self) -> int:
+        """See Recorder.serial."""
+        return _native.task_serial()
+
+    def span_attached(self, span: object, token: object) -> None:
+        """See Recorder.span_attached."""
+        _native.span_attached(span, token)
+
+    def span_detached(self, token: object) -> None:
+        """See Recorder.span_detached."""
+        _native.span_detached(token)
+
     def core_api_address(self) -> int:
         """Where the torch observer finds the recorder's C interface (``native/core_api.hpp``)."""
         return _native.core_api_address()
@@ -222,10 +250,10 @@ class NativeRecorder:
         _native.set_record_function_helpers(self, decorate, aenter, aexit, error_text)
 
 
-def _read_words(reader: Callable[[], ContextReading | None]) -> tuple[int, int, int, int, int] | None:
+def _read_words(reader: Callable[[], ContextReading | None]) -> tuple[int, int, int, int, int, int, object] | None:
     """A reading in 64-bit words, as the extension takes it."""
     reading = reader()
     if reading is None:
         return None
-    trace_id, span_id, flags, enclosing = reading
-    return trace_id >> 64, trace_id & _LOW_64, span_id, flags, enclosing
+    trace_id, span_id, flags, enclosing, root, span = reading
+    return trace_id >> 64, trace_id & _LOW_64, span_id, flags, enclosing, root, span

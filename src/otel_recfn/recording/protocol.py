@@ -27,8 +27,47 @@ class ContextReading(NamedTuple):
     trace_id: int
     span_id: int
     flags: int
-    enclosing: int
-    """Event id of the innermost ``async with record_function`` of the current task, 0 where there is none."""
+    enclosing: int = 0
+    """Event id of the range whose span is the current one, 0 where it is the program's own."""
+    root: int = 0
+    """Event id of that range's outermost one."""
+    span: object = None
+    """What is current, by its identity: the object that ``span_attached`` told of."""
+
+
+class TaskRange(Protocol):
+    """A range that the calling task is in."""
+
+    @property
+    def event_id(self) -> int:
+        """Of its row."""
+
+    @property
+    def root(self) -> int:
+        """Event id of the outermost range around it, its own where there is none."""
+
+    @property
+    def context_words(self) -> tuple[int, int, int, int]:
+        """What was current where that outermost range began: trace id (upper and lower half), span id, flags."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it belongs to the recording that is on, or was the last."""
+
+    @property
+    def scope(self) -> int:
+        """RecordScope."""
+
+    @property
+    def source(self) -> int:
+        """EventSource."""
+
+    @property
+    def serial(self) -> int:
+        """Larger than that of every range before it."""
+
+    shown: Any
+    """For whoever shows the range to the program as its current span; None at first."""
 
 
 class RangeHandle(Protocol):
@@ -107,7 +146,8 @@ class Recorder(Protocol):
     ) -> int:
         """Open a range in this thread. Returns its event id, or 0 when it is not recorded (not recording, or no room).
 
-        A range with EventFlag.ASYNC encloses only what the context reader says it does (see ContextReading.enclosing).
+        Its parent is what began last, as the calling task sees it: the innermost open range, or the span that is current. A
+        range with EventFlag.ASYNC is among those ranges only between ``enter`` and ``leave``, any other from here to its end.
         The keywords are columns of its row, as ``model/batch.py`` describes them; ``handle`` 0 becomes the event id, and shapes
         of over 16 KiB are left out.
         """
@@ -170,9 +210,37 @@ class Recorder(Protocol):
     def counters(self) -> RecorderCounters:
         """What was recorded and what was lost."""
 
+    def enter(self, event_id: int) -> Any | None:
+        """From here on the calling task is in that open range; ``leave`` takes what is returned.
+
+        None where nothing changes: the range is over, or the task has begun something newer, which goes on enclosing.
+        """
+
+    def leave(self, entered: Any) -> None:
+        """The task is not in that range any more. From any task, also where it is over already."""
+
+    def is_in(self, entered: Any) -> bool:
+        """Whether the calling task is in what it, or the task that launched it, entered."""
+
+    def ranges_after(self, span: object) -> tuple[TaskRange, ...]:
+        """The calling task's open ranges that began after ``span`` became current, innermost first.
+
+        All of them where nobody told that it did (``span_attached``); asynchronous ones while they are entered.
+        """
+
+    def serial(self) -> int:
+        """Larger than that of every TaskRange so far."""
+
     def set_context_reader(self, reader: Callable[[], ContextReading | None] | None) -> None:
-        """``reader`` is called, in the recording thread and with the GIL, before a range that begins outside every other range
-        when the thread's context may have changed: after ``context_changed()``, and when the contextvars context switched."""
+        """``reader`` is called, in the recording thread and with the GIL, before a range begins with Python between itself and
+        its parent, when the thread's context may have changed: after ``context_changed()``, and when the contextvars context
+        switched."""
+
+    def span_attached(self, span: object, token: object) -> None:
+        """The calling task made ``span`` the current one; ``token`` undoes that."""
+
+    def span_detached(self, token: object) -> None:
+        """The calling task undid what it did with that token."""
 
     def set_range_observer(self, observer: RangeObserver | None, version: int = 0) -> None:
         """While one is set, ``record_function`` hands its ranges to it, recording or not, instead of beginning and ending them.

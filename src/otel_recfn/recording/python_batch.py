@@ -31,8 +31,6 @@ class PythonRange:
     source: int
     module: str
     flags: int
-    generation: int
-    """In which it may be a parent by its position on the stack; NEVER for asynchronous ranges."""
     start_ns: int
     """Monotonic, as ``end_ns``."""
     offset_ns: int = 0

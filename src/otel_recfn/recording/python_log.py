@@ -33,8 +33,6 @@ MAX_DEPTH_FOR_ASYNC = 768
 """The same for asynchronous ranges: tasks that wait leave room for the ranges of the one that runs."""
 
 BYTES_PER_RANGE = 48
-NEVER = 0
-"""The generation in which an asynchronous range may be a parent by position on the stack."""
 
 
 class BeginFields(NamedTuple):
@@ -45,10 +43,9 @@ class BeginFields(NamedTuple):
     source: int
     module: str
     flags: int
-    reading: ContextReading | None
-    base: bool
-    """It began outside every range that could be its parent by position; ``reading`` is of this very moment."""
-    generation: int
+    parent: int
+    root: int
+    context: ContextReading | None
     profiler: int
     details: Details | None
 
@@ -69,7 +66,7 @@ class Details(NamedTuple):
 
 
 NO_DETAILS = Details()
-Begin: TypeAlias = "tuple[str, int, int, str, int, ContextReading | None, bool, int, int, Details | None]"
+Begin: TypeAlias = "tuple[str, int, int, str, int, int, int, ContextReading | None, int, Details | None]"
 Record: TypeAlias = "tuple[int, ThreadLog, int, Begin | int, str]"
 
 
@@ -93,11 +90,10 @@ class ThreadLog:
         self.ident, self.native_id, self.name = threading.get_ident(), threading.get_native_id(), ""
         self.records: deque[Record] = deque()
         self.set_capacity(capacity)
-        self.stack: list[tuple[int, int]] = []
-        """(event id, generation in which it may be a parent)."""
+        self.stack: list[int] = []
+        """Event ids of open ranges."""
         # Bounded, because nothing keeps a host from ending one range a million times on other threads.
         self.ended_elsewhere: deque[int] = deque(maxlen=2 * MAX_DEPTH)
-        self.reading: ContextReading | None = None
         self.enabled = True
         self.profiler = 0
         self.recorded = self.dropped = self.lost_ends = 0
@@ -134,7 +130,7 @@ class ThreadLog:
     def _remove(self, event_id: int) -> bool:
         stack = self.stack
         for index in range(len(stack) - 1, -1, -1):
-            if stack[index][0] == event_id:
+            if stack[index] == event_id:
                 del stack[index]
                 return True
         return False
@@ -156,10 +152,12 @@ class TakenRecords:
         """How many of them begin something."""
         return sum(not isinstance(what, int) for _, _, _, what, _ in self._records)
 
-    def take(self, queue: deque[Record], count: int) -> None:
-        """Take as many as were in the queue, not what comes meanwhile: a drain ends although its threads go on."""
+    def take(self, queue: deque[Record], count: int, until: int) -> None:
+        """Take as many as were in the queue, not what comes meanwhile, and none with more ticks than ``until``."""
         self._order_as_taken()
         for _ in range(min(count, len(queue))):
+            if queue[0][0] > until:
+                return
             record = queue.popleft()
             try:
                 self._records.append(record)

@@ -1,13 +1,7 @@
-"""The draining side of the Python twin: replays begins and ends, and says which range lies in which.
+"""The draining side of the Python twin: replays begins and ends, and says which range turned asynchronous.
 
-Only drains touch it, one at a time. What a range that begins lies in, by the top of its thread's stack of open ranges:
-
-    a synchronous range of this recording     in that range
-    a synchronous one of an earlier recording  ┐ in what the context reader said
-    an asynchronous one                        ├ (ContextReading.enclosing);
-    (empty)                                    ┘ in nothing where it said nothing
-
-A range that ends while it isn't on top, or on another thread, turns asynchronous: what is above it it didn't enclose.
+Only drains touch it, one at a time. A begin says itself what it lies in. A range that ends while it isn't on top of its
+thread's stack of open ranges, or on another thread, turns asynchronous.
 """
 
 from __future__ import annotations
@@ -16,9 +10,8 @@ from dataclasses import replace
 
 from otel_recfn.model.clock import ClockMapping, Ticks, TreeOffsets
 from otel_recfn.model.events import EventFlag, EventKind
-from otel_recfn.recording.protocol import ContextReading
 from otel_recfn.recording.python_batch import BatchBuilder, PythonRange
-from otel_recfn.recording.python_log import NEVER, NO_DETAILS, BeginFields, Record, ThreadLog
+from otel_recfn.recording.python_log import NO_DETAILS, BeginFields, Record, ThreadLog
 
 ASYNC, ERROR, PARTIAL = int(EventFlag.ASYNC), int(EventFlag.ERROR), int(EventFlag.PARTIAL)
 CLOCK_JUMPED = int(EventFlag.CLOCK_JUMPED)
@@ -100,19 +93,17 @@ class Pairing:
     def _begin(
         self, start_ns: int, log: ThreadLog, event_id: int, what: BeginFields, clock: ClockMapping, builder: BatchBuilder
     ) -> None:
-        parent, root, context = self._enclosure(log, event_id, what)
         item = PythonRange(
             log=log,
             event_id=event_id,
-            parent=parent,
-            root=root,
-            context=context,
+            parent=what.parent,
+            root=what.root,
+            context=what.context,
             name=what.name,
             scope=what.scope,
             source=what.source,
             module=what.module,
             flags=what.flags,
-            generation=NEVER if what.flags & ASYNC else what.generation,
             start_ns=start_ns,
             profiler=what.profiler,
             details=what.details or NO_DETAILS,
@@ -122,32 +113,16 @@ class Pairing:
             builder.add(replace(item, end_ns=start_ns, end_log=log))
             return
         stack = self._thread(log).stack
-        if not parent:
+        if not item.parent:
             builder.announce(item)
         try:
             self._open[event_id] = item
             stack.append(item)
         except MemoryError:
             self._open.pop(event_id, None)
-            if not parent:
+            if not item.parent:
                 builder.take_back_announcement()
             raise
-
-    def _enclosure(self, log: ThreadLog, event_id: int, what: BeginFields) -> tuple[int, int, ContextReading | None]:
-        """Parent, root and context of a range that begins now."""
-        stack = self._thread(log).stack
-        # The thread's own word for "base" counts too: it may know of an end elsewhere that this drain didn't take yet.
-        if stack and not what.base and stack[-1].generation == what.generation:
-            return stack[-1].event_id, stack[-1].root, stack[-1].context
-        enclosing = what.reading.enclosing if what.reading is not None else 0
-        if not enclosing:
-            for item in reversed(stack):
-                if item.generation == what.generation:
-                    return item.event_id, item.root, item.context
-        known = self._open.get(enclosing)
-        if known is not None:
-            return enclosing, known.root, known.context
-        return enclosing, enclosing or event_id, what.reading
 
     def _end(self, ns: int, ender: ThreadLog, item: PythonRange, flags: int, error: str, builder: BatchBuilder) -> None:
         here = ender is item.log

@@ -4,7 +4,7 @@ begin and end append to the calling thread's own log (``python_log``). drain tak
 its ticks (``python_pairing``) and seals rows (``python_batch``). Only the drain needs numpy, so only it imports it.
 
 Unlike the native twin this one doesn't cache what the context reader says: noticing a switch of contextvars context would
-cost as much as reading, so it reads at every begin outside other ranges.
+cost as much as reading, so it reads at every begin.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from otel_recfn.model.events import ORDINAL_BITS, EventFlag, EventKind, EventSou
 from otel_recfn.model.forks import Order, around_forks
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.recording.protocol import ContextReading, RangeObserver, RecorderCounters
-from otel_recfn.recording.python_log import BYTES_PER_RANGE, NEVER, Alive, Details, Record, TakenRecords, ThreadLog
+from otel_recfn.recording.python_log import BYTES_PER_RANGE, Alive, Details, Record, TakenRecords, ThreadLog
 from otel_recfn.recording.python_record_function import make_record_function
 from otel_recfn.recording.python_stack import python_stack
+from otel_recfn.recording.python_task import Recording, TaskEntry, next_serial
 
 if TYPE_CHECKING:
     from otel_recfn.model.batch import Batch
@@ -43,6 +44,7 @@ ASYNC = int(EventFlag.ASYNC)
 MODULE, RECORD_FUNCTION = int(EventSource.MODULE), int(EventSource.RECORD_FUNCTION)
 BACKWARD, RANGE = int(RecordScope.BACKWARD_FUNCTION), int(EventKind.RANGE)
 MARK = Details(kind=int(EventKind.MARK))
+NEVER = 1 << 63
 NOTHING = RecorderCounters(recorded=0, dropped=0, lost_ends=0)
 
 
@@ -51,11 +53,12 @@ class PythonRecorder:
 
     def __init__(self) -> None:
         self._recording = False
-        self._scopes = self._generation = self._numbers = 0
+        self._scopes = self._numbers = 0
         self._capacity, self._node_id = 1, -1
         self._extras, self._with_stack = Extra.NONE, False
         self._reader: Callable[[], ContextReading | None] | None = None
         self.range_observer: RangeObserver | None = None
+        self._tasks = Recording()
         self._start_empty()
         self.record_function = make_record_function(self)
         around_forks(Order.RECORDER, in_child=self.after_fork_in_child)
@@ -65,7 +68,7 @@ class PythonRecorder:
     def start(self, scopes: int, buffer_bytes: int, extras: Extra = Extra.NONE) -> None:
         """See Recorder.start."""
         if not self._recording:
-            self._generation += 1  # ranges of an earlier recording are nobody's parents
+            self._start_recording()  # ranges of an earlier one are nobody's parents
             self._clock.begin(_read_clocks())
         self._capacity = max(1, buffer_bytes // BYTES_PER_RANGE)
         self._extras, self._with_stack = extras, bool(extras & Extra.STACK)
@@ -103,6 +106,16 @@ class PythonRecorder:
 
     def context_changed(self) -> None:
         """Nothing to do: nothing is cached."""
+
+    def span_attached(self, span: object, token: object) -> None:
+        """See Recorder.span_attached."""
+        self._tasks.push(TaskEntry(self._tasks, span=span, token=id(token)))
+
+    def span_detached(self, token: object) -> None:
+        """See Recorder.span_detached."""
+        attached = self._tasks.find_attached(id(token))
+        if attached is not None:
+            self._tasks.pop(attached)
 
     # --- recording
 
@@ -155,19 +168,55 @@ class PythonRecorder:
         if not log.has_room() or (ends_later and not log.has_depth(bool(flags & ASYNC))):
             log.dropped += 1
             return 0
-        generation = self._generation
-        base = not log.stack or log.stack[-1][1] != generation
-        if base:
-            log.reading = self._read_context()
+        parent, root, context = self._find_parent()
         texts = (name[:MAX_NAME_CHARS], scope, source, module[:MAX_NAME_CHARS])
-        what = (*texts, flags, log.reading, base, generation, log.profiler, details)
         # One statement without a call: a finalizer or signal handler that begins a range cannot come in between.
         log.recorded = ordinal = log.recorded + 1
         event_id = log.number << ORDINAL_BITS | ordinal
+        what = (*texts, flags, parent, root or event_id, context, log.profiler, details)
         if ends_later:
-            log.stack.append((event_id, NEVER if flags & ASYNC else generation))
+            log.stack.append(event_id)
         log.records.append((perf_counter_ns(), log, event_id, what, ""))
+        if ends_later:
+            own = TaskEntry(self._tasks, event_id=event_id, root=root or event_id, context=context, scope=scope, source=source)
+            self._open_ranges[event_id] = own
+            if not flags & ASYNC:
+                self._tasks.push(own)
         return event_id
+
+    def _find_parent(self) -> tuple[int, int, ContextReading | None]:
+        """Parent, root (0: the range itself) and context of a range that begins now in the calling task."""
+        reading = self._read_context()
+        ranges = self._tasks.ranges_after(reading.span if reading is not None else None)
+        if ranges:
+            return ranges[0].event_id, ranges[0].root, ranges[0].context
+        return (reading.enclosing, reading.root or reading.enclosing, reading) if reading is not None else (0, 0, None)
+
+    def enter(self, event_id: int) -> TaskEntry | None:
+        """See Recorder.enter."""
+        own = self._open_ranges.get(event_id)
+        newest = self._tasks.innermost()
+        if own is None or (newest is not None and newest.serial > own.serial):
+            return None
+        entered = own.again()
+        self._tasks.push(entered)
+        return entered
+
+    def leave(self, entered: TaskEntry) -> None:
+        """See Recorder.leave."""
+        self._tasks.pop(entered)
+
+    def is_in(self, entered: TaskEntry) -> bool:
+        """See Recorder.is_in."""
+        return entered in self._tasks.entries()
+
+    def serial(self) -> int:
+        """See Recorder.serial."""
+        return next_serial()
+
+    def ranges_after(self, span: object) -> tuple[TaskEntry, ...]:
+        """See Recorder.ranges_after."""
+        return self._tasks.ranges_after(span)
 
     def end(self, event_id: int, error: str = "", flags: int = 0) -> None:
         """See Recorder.end."""
@@ -175,10 +224,16 @@ class PythonRecorder:
             return
         ticks = perf_counter_ns()
         log = self._own_log()
+        self._end_in_task(event_id)
         if event_id >> ORDINAL_BITS != log.number:
             self._end_elsewhere((ticks, log, event_id, flags, error[:MAX_ERROR_CHARS]))
         elif log.close(event_id):
             log.records.append((ticks, log, event_id, flags, error[:MAX_ERROR_CHARS]))
+
+    def _end_in_task(self, event_id: int) -> None:
+        own = self._open_ranges.pop(event_id, None)
+        if own is not None:
+            self._tasks.pop(own)
 
     def _end_elsewhere(self, record: Record) -> None:
         _, log, event_id, _, _ = record
@@ -256,6 +311,12 @@ class PythonRecorder:
         """What a drain read that then found no memory: the next one goes on with it."""
         self._lost_in_drain = self._jump_ns = 0
         self._clock = ClockMapping(_read_clocks())
+        self._start_recording()
+
+    def _start_recording(self) -> None:
+        self._tasks.is_current = False
+        self._tasks = Recording()
+        self._open_ranges: dict[int, TaskEntry] = {}
 
     def after_fork_in_child(self) -> None:
         """Forget everything that the parent process recorded; the child records its own, its one thread as it was set."""
@@ -291,17 +352,18 @@ class PythonRecorder:
         logs, dead = self._look_at_threads()
         complete = self._taken.size + len(builder) < MAX_WAITING
         if complete:
-            self._take_records(logs)
+            self._take_records(logs, NEVER if close_open else perf_counter_ns())
         self._taken.replay(partial(pairing.replay, self._clock, builder))
         now = self._clock.monotonic_ns(Ticks(perf_counter_ns()))
         if close_open and complete:
             for item in pairing.close_open(now, builder):
                 item.log.ended_elsewhere.append(item.event_id)
+                self._end_in_task(item.event_id)
         if open_ranges:
             builder.begin_copies()
             pairing.copy_open(now, builder)
         if complete:
-            self._bury([log for log in dead if not pairing.has_open(log)], pairing)
+            self._bury([log for log in dead if not log.records and not pairing.has_open(log)], pairing)
         batch = builder.seal(self._jump_ns, complete)
         self._jump_ns = 0
         return batch
@@ -332,13 +394,14 @@ class PythonRecorder:
                 log.name = names.get(log.ident, log.name)
         return logs, dead
 
-    def _take_records(self, logs: list[ThreadLog]) -> None:
-        # Only the ends on other threads that are there now: their begins are then certainly in a log already. They stand last,
-        # so that in a tie of ticks an end comes after its begin.
+    def _take_records(self, logs: list[ThreadLog], until: int) -> None:
+        # Only what is not younger than ``until``: it may lie in a range of a thread that was looked at before. Only the ends on
+        # other threads that are there now: their begins are then certainly in a log already. They stand last, so that in a tie
+        # of ticks an end comes after its begin.
         remote_ends = len(self._remote_ends)
         for log in logs:
-            self._taken.take(log.records, len(log.records))
-        self._taken.take(self._remote_ends, remote_ends)
+            self._taken.take(log.records, len(log.records), until)
+        self._taken.take(self._remote_ends, remote_ends, until)
 
     def _bury(self, logs: list[ThreadLog], pairing: Pairing) -> None:
         with self._lock:

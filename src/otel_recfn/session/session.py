@@ -34,6 +34,7 @@ from otel_recfn.recording.protocol import Recorder, RecorderCounters
 from otel_recfn.session.exits import finish_in_multiprocessing_child
 from otel_recfn.sources.late_torch import when_torch_is_imported
 from otel_recfn.sources.otel_context import ContextWatcher
+from otel_recfn.sources.range_spans import RangeSpans, selects
 from otel_recfn.sources.thread_memory import ThreadMemory
 from otel_recfn.sources.torch_modules import ModuleRanges
 from otel_recfn.sources.torch_observer import TorchObserver
@@ -83,6 +84,7 @@ class Session:
         self._wake = threading.Event()
         self._thread: OwnThread | None = None
         self._provider: object = None
+        self._showing: Capture | None = None
         self._drain_failed = False
         self._held_for_fork: dict[int, list[threading.RLock]] = {}
         around_forks(
@@ -98,6 +100,19 @@ class Session:
     def thread_memory(self) -> ThreadMemory:
         """In which threads memory is recorded between operators too."""
         return self._thread_memory
+
+    def show_ranges(self, capture: Capture, exports: Callable[[], bool]) -> None:
+        """From here to the end of a capture that is running the program sees ranges that it exports as current spans.
+
+        Args:
+            capture: what it selects becomes spans.
+            exports: whether anything takes its spans now.
+        """
+        selected = selects(capture.selected.scopes, capture.selected.modules)
+        with self._switching:
+            if capture in self._captures:
+                self._showing = capture
+                self._watcher.show_ranges(RangeSpans(self._recorder, selected, exports))
 
     # --- captures
 
@@ -151,6 +166,9 @@ class Session:
                 return
             self._ending.add(capture)
             self._waiting_for_torch.pop(capture, lambda: None)()
+            if capture is self._showing:
+                self._showing = None
+                self._watcher.show_ranges(None)
             delivered = self._end(deadline) if len(self._captures) == 1 else self._leave(capture, deadline)
             self._ending.discard(capture)
         if delivered:

@@ -22,8 +22,8 @@ from opentelemetry.trace.status import Status, StatusCode
 from otel_recfn.model.batch import Batch, ThreadInfo
 from otel_recfn.model.events import EventFlag
 from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.span_ids import span_ids
 from otel_recfn.sinks.provider import SAMPLED, SpanTarget
-from otel_recfn.sinks.span_ids import span_ids
 from otel_recfn.sinks.span_limits import AppliedLimits, AttributeValue
 from otel_recfn.sinks.step_traces import StepTrace
 

@@ -28,10 +28,10 @@ from opentelemetry.trace import SpanContext, TracerProvider
 from otel_recfn.model import trace_states
 from otel_recfn.model.batch import Batch, SpanContextRef
 from otel_recfn.model.events import ContextFlag, EventKind
+from otel_recfn.model.span_ids import span_id
 from otel_recfn.sinks.export_watch import ExportWatch
 from otel_recfn.sinks.protocol import Sink
 from otel_recfn.sinks.provider import SAMPLED, ProviderResolver, SpanTarget
-from otel_recfn.sinks.span_ids import span_id
 from otel_recfn.sinks.span_mapping import SpanMapper
 from otel_recfn.sinks.step_traces import StepTraces
 from otel_recfn.store.number_sets import distinct
@@ -92,6 +92,10 @@ class SpansSink:
                 self._pace()
                 self._write_rows(batch, fates, links, np.arange(first, min(first + self._chunk_size, len(batch))))
         self._write_roots()
+
+    def has_target(self) -> bool:
+        """Whether anything takes spans now. From any thread."""
+        return self._resolver.resolve() is not None
 
     def flush(self, timeout_s: float) -> bool:
         """Export what was handed on. Roots that may still grow stay open; those of idle threads don't."""

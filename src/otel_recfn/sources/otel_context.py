@@ -1,8 +1,9 @@
-"""What is current in OpenTelemetry: read for the recorder, and watched so that it is read again only when it may have changed.
+"""What is current in OpenTelemetry: read for the recorder, watched so that it knows what began when, and shown with our ranges.
 
-``attach`` and ``detach`` are the only setters of the current span. They are intercepted on the runtime context object, where
-every caller passes, whichever way it imported the functions. That object has a private name; where it isn't there, or can't be
-changed, the public functions are wrapped instead, and callers who imported them before keep the unwatched ones.
+``attach`` and ``detach`` are the only setters of the current span, ``get_current`` its only reader. They are intercepted on the
+runtime context object, where every caller passes, whichever way it imported the functions. That object has a private name;
+where it isn't there, or can't be changed, the public functions are wrapped instead, and callers who imported them before keep
+the unwatched ones.
 """
 
 from __future__ import annotations
@@ -10,24 +11,31 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
+from opentelemetry.context import Context
 
 from otel_recfn.model import trace_states
 from otel_recfn.model.events import ContextFlag
 from otel_recfn.model.fork_safe_lock import ForkSafeLock
-from otel_recfn.ranges.async_range import enclosing_event_id
-from otel_recfn.recording.protocol import ContextReading, Recorder
+from otel_recfn.model.interrupts import raised_by_signal_handler
+from otel_recfn.recording.protocol import ContextReading, Recorder, TaskRange
+from otel_recfn.sources.range_spans import RangeSpans, range_of
 
 log = logging.getLogger("otel_recfn")
+After: TypeAlias = Callable[..., Any]
+"""Takes what a function returned and its arguments; gives what the caller gets."""
 
-WATCHED = ("attach", "detach")
+WATCHED = ("attach", "detach", "get_current")
 SUPPRESSION_KEYS = tuple(
     key for key in (getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", None), "suppress_instrumentation") if key
 )
 """The two that ``opentelemetry.instrumentation.utils.is_instrumentation_enabled`` asks for."""
+
+
+_EMPTY = Context()
 
 
 class ContextWatcher:
@@ -37,7 +45,8 @@ class ContextWatcher:
         self._recorder = recorder
         self._lock = ForkSafeLock()
         self._patches: list[_Patch] = []
-        self._read_failed = False
+        self._shown: RangeSpans | None = None
+        self._failed = False
 
     def install(self) -> None:
         """Intercept attach and detach, and become the recorder's context reader. A second call does nothing."""
@@ -53,6 +62,10 @@ class ContextWatcher:
         with self._lock.held:
             self._patches = [patch for patch in self._patches if not patch.remove()]
 
+    def show_ranges(self, shown: RangeSpans | None) -> None:
+        """From here on the program sees its ranges as current spans; None: no more."""
+        self._shown = shown
+
     def status(self) -> str:
         """How changes are noticed, in words."""
         active = [patch for patch in self._patches if patch.active]
@@ -67,63 +80,98 @@ class ContextWatcher:
         try:
             return self._read()
         except Exception:
-            if not self._read_failed:
-                self._read_failed = True
-                log.exception("the current OpenTelemetry context cannot be read; ranges here have no parent span")
+            self._tell_once("the current OpenTelemetry context cannot be read; ranges here have no parent span")
             return None
 
     def _read(self) -> ContextReading | None:
-        context = otel_context.get_current()
-        span = trace.get_current_span(context).get_span_context()
-        enclosing = enclosing_event_id(context)
+        context = self._attached_context()
+        current = trace.get_current_span(context)
+        span = current.get_span_context()
         flags = ContextFlag.NONE
         if any(context.get(key) for key in SUPPRESSION_KEYS):
             flags |= ContextFlag.SUPPRESSED
+        range_ = range_of(current)
+        if range_ is not None and range_.is_current:
+            return _reading_of_range(range_, current, flags)
         if not span.is_valid:
-            return ContextReading(0, 0, int(flags), enclosing) if flags or enclosing else None
+            return ContextReading(0, 0, int(flags), span=current) if flags else None
         if span.trace_flags.sampled:
             flags |= ContextFlag.SAMPLED
         if span.trace_state:
             trace_states.note(span.trace_id, span.span_id, span.trace_state)
-        return ContextReading(span.trace_id, span.span_id, int(flags), enclosing)
+        return ContextReading(span.trace_id, span.span_id, int(flags), span=current)
+
+    def _attached_context(self) -> Context:
+        """What is attached, without our ranges."""
+        for patch in self._patches:
+            if patch.name == "get_current" and patch.active:
+                context: Context = patch.original()
+                return context
+        return otel_context.get_current()
 
     def _patch(self) -> None:
+        after: dict[str, After] = {"attach": self._attached, "detach": self._detached, "get_current": self._asked}
         for target in (getattr(otel_context, "_RUNTIME_CONTEXT", None), otel_context):
             missing = set(WATCHED) - {patch.name for patch in self._patches}
             try:
                 for name in sorted(missing):
-                    self._patches.append(_Patch(target, name, self._changed))
+                    self._patches.append(_Patch(target, name, after[name]))
             except (AttributeError, TypeError):  # not there, or its class allows no attributes
                 continue
             return
 
-    def _changed(self) -> None:
-        try:
+    def _attached(self, token: Any, context: Any = None) -> Any:
+        span = trace.get_current_span(context)
+        before = getattr(token, "old_value", None)
+        if span is trace.get_current_span(before if isinstance(before, Context) else _EMPTY):
             self._recorder.context_changed()
-        except Exception:  # the host's attach must go on; the next one tries again
-            log.debug("context_changed failed", exc_info=True)
+        else:
+            self._recorder.span_attached(span, token)
+        return token
+
+    def _detached(self, result: Any, token: Any = None) -> Any:
+        self._recorder.span_detached(token)
+        return result
+
+    def _asked(self, context: Any) -> Any:
+        return self._shown.seen_from(context) if self._shown is not None else context
+
+    def _tell_once(self, message: str) -> None:
+        if not self._failed:
+            self._failed = True
+            log.exception(message)
+
+
+def _reading_of_range(range_: TaskRange, span: object, flags: ContextFlag) -> ContextReading:
+    high, low, span_id, own_flags = range_.context_words
+    return ContextReading(high << 64 | low, span_id, own_flags | flags, range_.event_id, range_.root, span)
 
 
 class _Patch:
-    """One function of ``target`` that tells, after each call, that the context may have changed."""
+    """One function of ``target``; what it returned passes through ``after``, which must not raise into the program."""
 
-    def __init__(self, target: Any, name: str, changed: Callable[[], None]) -> None:
+    def __init__(self, target: Any, name: str, after: After) -> None:
         self.target, self.name, self.active = target, name, True
         self._had_own = name in vars(target)
-        self._original: Callable[..., Any] = getattr(target, name)
+        self.original: Callable[..., Any] = getattr(target, name)
         self._called = False
-        self._wrapper = self._wrap(self._original, changed)
+        self._wrapper = self._wrap(self.original, after)
         setattr(target, name, self._wrapper)
 
-    def _wrap(self, original: Callable[..., Any], changed: Callable[[], None]) -> Callable[..., Any]:
+    def _wrap(self, original: Callable[..., Any], after: After) -> Callable[..., Any]:
         @functools.wraps(original)
         def watched(*args: Any, **kwargs: Any) -> Any:
             self._called = True
+            result = original(*args, **kwargs)
+            if not self.active:
+                return result
             try:
-                return original(*args, **kwargs)
-            finally:
-                if self.active:
-                    changed()
+                return after(result, *args, **kwargs)
+            except Exception as error:  # the program's call goes on; what a signal handler raised is the program's own
+                if raised_by_signal_handler(error):
+                    raise
+                log.debug("watching %s failed", self.name, exc_info=True)
+                return result
 
         return watched
 
@@ -133,7 +181,7 @@ class _Patch:
         if vars(self.target).get(self.name) is not self._wrapper:
             return False
         if self._had_own:
-            setattr(self.target, self.name, self._original)
+            setattr(self.target, self.name, self.original)
         else:
             vars(self.target).pop(self.name, None)  # a signal handler may have been faster
         return True
@@ -141,6 +189,6 @@ class _Patch:
     def revive(self) -> bool:
         """Tell again, if calls still come by here; they don't where whoever wrapped after us took us out as well."""
         self._called = False
-        otel_context.detach(otel_context.attach(otel_context.get_current()))
+        otel_context.detach(otel_context.attach(otel_context.get_current()))  # all three
         self.active = self._called
         return self.active

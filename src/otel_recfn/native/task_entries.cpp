@@ -1,0 +1,334 @@
+#include "task_entries.hpp"
+
+#include <structmember.h>
+
+#include <new>
+#include <unordered_map>
+
+#include "registry.hpp"
+#include "task_contexts.hpp"
+
+namespace recfn {
+namespace {
+
+PyObject* innermost_var = nullptr;
+uint64_t last_serial = 0;
+
+extern PyTypeObject TaskEntryType;
+
+uint64_t recording_now() { return globals().generation.load(std::memory_order_relaxed); }
+
+bool is_over(const TaskEntry& entry, uint64_t recording) {
+  if (entry.ended || (entry.range != nullptr && entry.range->ended)) return true;
+  return entry.span == nullptr && entry.recording != recording;
+}
+
+TaskEntry* living(TaskEntry* entry, uint64_t recording) {
+  while (entry != nullptr && is_over(*entry, recording)) entry = entry->outer;
+  return entry;
+}
+
+// Borrowed: the task's context holds it.
+TaskEntry* value_in_task() {
+  PyObject* value = nullptr;
+  if (PyContextVar_Get(innermost_var, nullptr, &value) < 0) PyErr_Clear();
+  Py_XDECREF(value);
+  return value != nullptr && Py_TYPE(value) == &TaskEntryType ? reinterpret_cast<TaskEntry*>(value) : nullptr;
+}
+
+TaskEntry* innermost() { return living(value_in_task(), recording_now()); }
+
+void set_outer(TaskEntry& entry, TaskEntry* outer) {
+  if (entry.outer == outer) return;
+  Py_XINCREF(outer);
+  Py_XSETREF(entry.outer, outer);
+}
+
+TaskEntry* new_entry() {
+  auto* entry = PyObject_New(TaskEntry, &TaskEntryType);
+  if (entry == nullptr) return PyErr_Clear(), nullptr;
+  const PyObject head = entry->ob_base;
+  *entry = TaskEntry{};
+  entry->ob_base = head;
+  entry->serial = ++last_serial;
+  return entry;
+}
+
+void dealloc(PyObject* self) {
+  auto* entry = reinterpret_cast<TaskEntry*>(self);
+  Py_XDECREF(entry->outer);
+  Py_XDECREF(entry->range);
+  Py_XDECREF(entry->span);
+  Py_XDECREF(entry->shown);
+  PyObject_Free(self);
+}
+
+bool is_range(const TaskEntry& entry) { return entry.span == nullptr; }
+
+// The entry in which the newest range of the stack lies: the range itself where nothing else is known.
+uint64_t root_by_place(const ThreadBuffer& buffer) {
+  for (uint32_t index = buffer.depth; index-- > buffer.floor;) {
+    const OpenEntry& entry = buffer.stack[index];
+    if (entry.ordinal != 0 && entry.base) return make_event_id(buffer.number, entry.ordinal);
+  }
+  return 0;
+}
+
+// Whether the thread's newest range has what the last look found as its parent, and that was no range on the stack.
+bool begun_by_context(const ThreadBuffer& buffer) { return buffer.stack[buffer.depth - 1].base; }
+
+void place_entry(TaskEntry& entry, const ThreadBuffer& buffer) {
+  entry.context = buffer.context;
+  entry.root = entry.event_id;
+  if (begun_by_context(buffer)) {
+    if (buffer.context.enclosing != 0) entry.root = buffer.context.root;
+  } else if (const TaskEntry* around = innermost(); around != nullptr && is_range(*around)) {
+    entry.context = around->context, entry.root = around->root;
+  } else {
+    entry.root = root_by_place(buffer);
+  }
+  entry.context.enclosing = entry.event_id, entry.context.root = entry.root;
+}
+
+constexpr uint32_t kMaxSpansInARow = 64;
+
+// Programs attach without ever detaching: of more spans in a row the older ones are given up.
+TaskEntry* without_many_spans(TaskEntry& entry, TaskEntry* outer) {
+  if (is_range(entry) || outer == nullptr || is_range(*outer)) return outer;
+  entry.spans = outer->spans + 1;
+  if (entry.spans < kMaxSpansInARow) return outer;
+  entry.spans = 0;
+  while (outer != nullptr && !is_range(*outer)) outer = living(outer->outer, recording_now());
+  return outer;
+}
+
+using OpenRanges = std::unordered_map<uint64_t, TaskEntry*>;
+
+// Of ranges that are begun and ended by their ids.
+OpenRanges& open_ranges() {
+  static auto* instance = new OpenRanges;
+  return *instance;
+}
+
+}  // namespace
+
+TaskEntry* new_range_entry(const ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source) {
+  TaskEntry* entry = new_entry();
+  if (entry == nullptr) return nullptr;
+  entry->event_id = event_id;
+  entry->recording = recording_now();
+  entry->scope = static_cast<uint8_t>(scope), entry->source = static_cast<uint8_t>(source);
+  entry->since_thread = buffer.number, entry->since_ordinal = event_id & kOrdinalMask;
+  place_entry(*entry, buffer);
+  return entry;
+}
+
+PyObject* push_task_entry(TaskEntry* entry) {
+  TaskEntry* outer = innermost();
+  if (outer != nullptr && outer->outer != nullptr) set_outer(*outer, living(outer->outer, recording_now()));
+  set_outer(*entry, without_many_spans(*entry, outer));
+  PyObject* token = PyContextVar_Set(innermost_var, reinterpret_cast<PyObject*>(entry));
+  if (token == nullptr) PyErr_Clear();
+  return token;
+}
+
+void pop_task_entry(TaskEntry* entry, PyObject* token) {
+  entry->ended = is_range(*entry);
+  if (value_in_task() != entry) return;
+  if (token != nullptr && PyContextVar_Reset(innermost_var, token) == 0) return;
+  PyErr_Clear();  // it was begun in another context
+  TaskEntry* outer = living(entry->outer, recording_now());
+  Py_XDECREF(PyContextVar_Set(innermost_var, outer != nullptr ? reinterpret_cast<PyObject*>(outer) : Py_None));
+  PyErr_Clear();
+}
+
+void view_task(TaskView& view, PyObject* span) {
+  if (PyThreadState_Get()->context == nullptr) {  // a thread's or greenlet's own: from here on it has one, and a number
+    Py_XDECREF(PyContextVar_Set(innermost_var, Py_None));
+    PyErr_Clear();
+  }
+  view.task_count = entered_contexts(view.tasks, kMaxTasks);
+  TaskEntry* latest = innermost();
+  while (latest != nullptr && !is_range(*latest) && latest->span != span) latest = living(latest->outer, recording_now());
+  if (latest == nullptr) return;
+  view.has_latest = true;
+  view.since_thread = latest->since_thread, view.since_ordinal = latest->since_ordinal;
+  if (!is_range(*latest)) return;
+  view.range = latest->event_id;
+  view.range_context = latest->context;
+}
+
+namespace {
+
+TaskEntry* as_entry(PyObject* object) {
+  if (Py_TYPE(object) == &TaskEntryType) return reinterpret_cast<TaskEntry*>(object);
+  PyErr_Format(PyExc_TypeError, "this takes what enter returned, not %s", Py_TYPE(object)->tp_name);
+  return nullptr;
+}
+
+void context_has_changed() {
+  if (ThreadBuffer* buffer = registry().existing()) buffer->context_stale = true;
+}
+
+PyObject* enter(PyObject*, PyObject* argument) {
+  const uint64_t event_id = PyLong_AsUnsignedLongLong(argument);
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  const auto found = open_ranges().find(event_id);
+  const TaskEntry* newest = innermost();
+  if (found == open_ranges().end() || (newest != nullptr && newest->serial > found->second->serial)) Py_RETURN_NONE;
+  TaskEntry* own = found->second;
+  TaskEntry* entry = new_entry();
+  if (entry == nullptr) return PyErr_NoMemory();
+  entry->event_id = own->event_id, entry->root = own->root, entry->recording = own->recording, entry->context = own->context;
+  entry->scope = own->scope, entry->source = own->source;
+  entry->since_thread = registry().thread_number();
+  if (const ThreadBuffer* buffer = registry().existing()) entry->since_ordinal = buffer->ordinal.load(std::memory_order_relaxed);
+  Py_INCREF(own);
+  entry->range = own;
+  Py_XDECREF(push_task_entry(entry));
+  context_has_changed();
+  return reinterpret_cast<PyObject*>(entry);
+}
+
+PyObject* leave(PyObject*, PyObject* argument) {
+  TaskEntry* entry = as_entry(argument);
+  if (entry == nullptr) return nullptr;
+  pop_task_entry(entry, nullptr);
+  context_has_changed();
+  Py_RETURN_NONE;
+}
+
+PyObject* is_in(PyObject*, PyObject* argument) {
+  const TaskEntry* wanted = as_entry(argument);
+  if (wanted == nullptr) return nullptr;
+  const TaskEntry* entry = innermost();
+  while (entry != nullptr && entry != wanted) entry = living(entry->outer, recording_now());
+  return PyBool_FromLong(entry != nullptr);
+}
+
+PyObject* ranges_after(PyObject*, PyObject* span) {
+  PyObject* found = PyList_New(0);
+  for (TaskEntry* entry = innermost(); found != nullptr && entry != nullptr; entry = living(entry->outer, recording_now())) {
+    if (!is_range(*entry) && entry->span == span) break;
+    if (is_range(*entry) && PyList_Append(found, reinterpret_cast<PyObject*>(entry)) < 0) Py_CLEAR(found);
+  }
+  PyObject* tuple = found != nullptr ? PyList_AsTuple(found) : nullptr;
+  Py_XDECREF(found);
+  return tuple;
+}
+
+PyObject* span_attached(PyObject*, PyObject* args) {
+  PyObject *span, *token;
+  if (!PyArg_ParseTuple(args, "OO", &span, &token)) return nullptr;
+  TaskEntry* entry = new_entry();
+  if (entry == nullptr) return PyErr_NoMemory();
+  entry->span = Py_NewRef(span);
+  entry->token = reinterpret_cast<uint64_t>(token);
+  entry->since_thread = registry().thread_number();
+  if (const ThreadBuffer* buffer = registry().existing()) entry->since_ordinal = buffer->ordinal.load(std::memory_order_relaxed);
+  Py_XDECREF(push_task_entry(entry));
+  Py_DECREF(entry);
+  context_has_changed();
+  Py_RETURN_NONE;
+}
+
+PyObject* span_detached(PyObject*, PyObject* token) {
+  TaskEntry* entry = innermost();
+  while (entry != nullptr && entry->token != reinterpret_cast<uint64_t>(token)) entry = living(entry->outer, recording_now());
+  if (entry != nullptr) {
+    Py_INCREF(entry);
+    pop_task_entry(entry, nullptr);
+    Py_DECREF(entry);
+  }
+  context_has_changed();
+  Py_RETURN_NONE;
+}
+
+PyObject* task_serial(PyObject*, PyObject*) { return PyLong_FromUnsignedLongLong(++last_serial); }
+
+PyObject* outer_contexts_known(PyObject*, PyObject*) { return PyBool_FromLong(knows_outer_contexts()); }
+
+PyObject* context_of(PyObject* self, void*) {
+  const Context& context = reinterpret_cast<TaskEntry*>(self)->context;
+  return Py_BuildValue("(KKKK)", static_cast<unsigned long long>(context.trace_high), static_cast<unsigned long long>(context.trace_low),
+                       static_cast<unsigned long long>(context.span_id), static_cast<unsigned long long>(context.flags));
+}
+
+PyObject* is_current(PyObject* self, void*) {
+  return PyBool_FromLong(reinterpret_cast<TaskEntry*>(self)->recording == recording_now());
+}
+
+PyMemberDef members[] = {{"event_id", T_ULONGLONG, offsetof(TaskEntry, event_id), READONLY, "Of its row."},
+                         {"root", T_ULONGLONG, offsetof(TaskEntry, root), READONLY, "Event id of its outermost range."},
+                         {"scope", T_UBYTE, offsetof(TaskEntry, scope), READONLY, "RecordScope"},
+                         {"source", T_UBYTE, offsetof(TaskEntry, source), READONLY, "EventSource"},
+                         {"serial", T_ULONGLONG, offsetof(TaskEntry, serial), READONLY, "Larger than those before it."},
+                         {"shown", T_OBJECT, offsetof(TaskEntry, shown), 0, "For whoever shows it as a span."},
+                         {nullptr, 0, 0, 0, nullptr}};
+
+PyGetSetDef properties[] = {
+    {"context_words", context_of, nullptr, "(trace id high, low, span id, flags) where its outermost range began", nullptr},
+    {"is_current", is_current, nullptr, "Whether it belongs to the recording that is on, or was the last.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr}};
+
+PyTypeObject entry_type() {
+  PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+  type.tp_name = "otel_recfn._native.TaskEntry";
+  type.tp_basicsize = sizeof(TaskEntry);
+  type.tp_dealloc = dealloc;
+  type.tp_flags = Py_TPFLAGS_DEFAULT;
+  type.tp_doc = "See recording/protocol.py: TaskRange.";
+  type.tp_members = members;
+  type.tp_getset = properties;
+  return type;
+}
+
+PyTypeObject TaskEntryType = entry_type();
+
+PyMethodDef functions[] = {
+    {"enter", enter, METH_O, "enter(event_id) -> TaskEntry | None"},
+    {"leave", leave, METH_O, "leave(entry)"},
+    {"is_in", is_in, METH_O, "is_in(entry) -> bool"},
+    {"ranges_after", ranges_after, METH_O, "ranges_after(span) -> tuple of TaskEntry"},
+    {"span_attached", span_attached, METH_VARARGS, "span_attached(span, token)"},
+    {"span_detached", span_detached, METH_O, "span_detached(token)"},
+    {"task_serial", task_serial, METH_NOARGS, "task_serial() -> larger than that of every entry"},
+    {"knows_outer_contexts", outer_contexts_known, METH_NOARGS, "Whether contexts around the current one are seen."},
+    {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+void keep_open_range(const ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source, bool enters) try {
+  TaskEntry*& kept = open_ranges()[event_id];
+  kept = new_range_entry(buffer, event_id, scope, source);
+  if (kept == nullptr) {
+    open_ranges().erase(event_id);
+  } else if (enters) {
+    Py_XDECREF(push_task_entry(kept));
+  }
+} catch (const std::bad_alloc&) {  // what begins in it lies in what is around it
+}
+
+void forget_open_range(uint64_t event_id) {
+  const auto found = open_ranges().find(event_id);
+  if (found == open_ranges().end()) return;
+  TaskEntry* entry = found->second;
+  open_ranges().erase(found);
+  pop_task_entry(entry, nullptr);
+  Py_DECREF(entry);
+}
+
+void forget_open_ranges() {
+  OpenRanges forgotten;
+  forgotten.swap(open_ranges());
+  for (auto& [event_id, entry] : forgotten) Py_DECREF(entry);
+}
+
+int add_task_entries(PyObject* module) {
+  innermost_var = PyContextVar_New("otel_recfn_task", nullptr);
+  if (innermost_var == nullptr || PyType_Ready(&TaskEntryType) < 0) return -1;
+  find_outer_context_offset();
+  return PyModule_AddFunctions(module, functions);
+}
+
+}  // namespace recfn

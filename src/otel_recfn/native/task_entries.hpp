@@ -1,0 +1,51 @@
+// What a task is in: its open Python ranges and the spans it made current, in the order in which they began.
+//
+//     task's context --> innermost TaskEntry --outer--> TaskEntry --outer--> ...     an immutable value of one ContextVar
+//
+// The C++ side of recording/python_task.py, which states the rules. Everything here needs the GIL.
+#pragma once
+#include <Python.h>
+
+#include <cstdint>
+
+#include "thread_state.hpp"
+
+namespace recfn {
+
+struct TaskEntry {
+  PyObject_HEAD
+  TaskEntry* outer;
+  TaskEntry* range;  // the range's own entry, where it is entered again
+  PyObject* span;    // null: a range
+  PyObject* shown;   // of whoever shows the range to the program
+  uint64_t token;    // address of what undoes the attach
+  uint32_t spans;    // how many spans stand below it in a row
+  uint64_t event_id, root, serial;
+  uint64_t recording;                     // the generation of a range
+  uint64_t since_thread, since_ordinal;   // it began in this thread, after that many begins of it
+  Context context;                        // of the range's outermost one
+  uint8_t scope, source;
+  bool ended;
+};
+
+// A range that the calling thread has begun, with all that its descendants elsewhere need to know. Null, with no error set, when
+// there is no memory for it.
+TaskEntry* new_range_entry(const ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source);
+
+// From here on the calling task is in it. Returns what takes that back, or null.
+PyObject* push_task_entry(TaskEntry* entry);
+
+// The calling task is out of it; a range is over, in every task that has it. `token`: what push_task_entry returned, or null.
+void pop_task_entry(TaskEntry* entry, PyObject* token);
+
+// The same for ranges that are begun and ended by their ids. `enters`: the calling task is in it from here on.
+void keep_open_range(const ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source, bool enters);
+void forget_open_range(uint64_t event_id);
+void forget_open_ranges();
+
+// What the task that runs in the calling thread sees; `span` is the current span's object, or null.
+void view_task(TaskView& view, PyObject* span);
+
+int add_task_entries(PyObject* module);
+
+}  // namespace recfn

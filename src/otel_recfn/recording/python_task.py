@@ -1,0 +1,161 @@
+"""What a task is in, for the Python twin: its open ranges and the spans it made current, in the order in which they began.
+
+    task's context ──► innermost TaskEntry ──outer──► TaskEntry ──outer──► ...      an immutable value of one ContextVar
+
+A ContextVar gives each asyncio task, greenlet and thread a chain of its own, and a child task (or ``asyncio.to_thread``) the
+chain of its parent as it was at the launch. A range that ended out of order, or elsewhere, stays in the chains that have it and
+is passed over from then on; so is a span that isn't current any more.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any
+
+from otel_recfn.recording.protocol import ContextReading
+
+_innermost: ContextVar[TaskEntry | None] = ContextVar("otel_recfn_task", default=None)
+_serials = itertools.count(1)
+MAX_SPANS_IN_A_ROW = 64
+_LOW_64 = (1 << 64) - 1
+
+
+def next_serial() -> int:
+    """Numbers entries in the order in which they are made."""
+    return next(_serials)
+
+
+class TaskEntry:
+    """A range, or a span that was made current. Implements ``protocol.TaskRange``.
+
+    Args:
+        span: what was made current; None for a range.
+        token: identifies what undoes that.
+        range_: the range's own entry, for one that is entered again.
+    """
+
+    __slots__ = (
+        "_range",
+        "context",
+        "ended",
+        "event_id",
+        "outer",
+        "recording",
+        "root",
+        "scope",
+        "serial",
+        "shown",
+        "source",
+        "span",
+        "spans",
+        "token",
+    )
+
+    def __init__(
+        self,
+        recording: Recording,
+        *,
+        event_id: int = 0,
+        root: int = 0,
+        context: ContextReading | None = None,
+        scope: int = 0,
+        source: int = 0,
+        span: object = None,
+        token: int = 0,
+        range_: TaskEntry | None = None,
+    ) -> None:
+        self.event_id, self.root, self.context, self.scope, self.source = event_id, root, context, scope, source
+        self.recording, self.span, self.token, self._range = recording, span, token, range_
+        self.serial = next_serial()
+        self.outer: TaskEntry | None = None
+        self.spans = 0
+        self.ended = False
+        self.shown: Any = None
+
+    def again(self) -> TaskEntry:
+        """An entry for the same range, which ends with it at the latest."""
+        return TaskEntry(
+            self.recording,
+            event_id=self.event_id,
+            root=self.root,
+            context=self.context,
+            scope=self.scope,
+            source=self.source,
+            range_=self,
+        )
+
+    @property
+    def context_words(self) -> tuple[int, int, int, int]:
+        """See TaskRange.context_words."""
+        context = self.context
+        if context is None:
+            return (0, 0, 0, 0)
+        return (context.trace_id >> 64, context.trace_id & _LOW_64, context.span_id, context.flags)
+
+    @property
+    def is_current(self) -> bool:
+        """See TaskRange.is_current."""
+        return self.recording.is_current
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it, or the range that it is of, ended."""
+        return self.ended or (self._range is not None and self._range.ended)
+
+
+class Recording:
+    """From one start to the next, and how it sees the chains: ranges of earlier ones are nobody's parents."""
+
+    def __init__(self) -> None:
+        self.is_current = True
+
+    def innermost(self) -> TaskEntry | None:
+        """Of the calling task's entries that aren't over, the one that began last."""
+        return self._living(_innermost.get())
+
+    def push(self, entry: TaskEntry) -> None:
+        """From here on the task is in it."""
+        outer = self.innermost()
+        if outer is not None:
+            outer.outer = self._living(outer.outer)  # chains that children inherit and hand on would grow for ever
+        entry.outer = self._without_many_spans(entry, outer)
+        _innermost.set(entry)
+
+    def pop(self, entry: TaskEntry) -> None:
+        """The calling task is out of it; a range is over, in every task that has it."""
+        entry.ended = entry.span is None
+        if _innermost.get() is entry:
+            _innermost.set(self._living(entry.outer))
+
+    def _without_many_spans(self, entry: TaskEntry, outer: TaskEntry | None) -> TaskEntry | None:
+        """Programs attach without ever detaching: of more spans in a row the older ones are given up."""
+        if entry.span is None or outer is None or outer.span is None:
+            return outer
+        entry.spans = outer.spans + 1
+        if entry.spans < MAX_SPANS_IN_A_ROW:
+            return outer
+        entry.spans = 0
+        return next((one for one in self.entries() if one.span is None), None)
+
+    def entries(self) -> Iterator[TaskEntry]:
+        """The calling task's entries that aren't over, innermost first."""
+        entry = self.innermost()
+        while entry is not None:
+            yield entry
+            entry = self._living(entry.outer)
+
+    def ranges_after(self, span: object) -> tuple[TaskEntry, ...]:
+        """See Recorder.ranges_after."""
+        since = itertools.takewhile(lambda entry: entry.span is None or entry.span is not span, self.entries())
+        return tuple(entry for entry in since if entry.span is None)
+
+    def find_attached(self, token: int) -> TaskEntry | None:
+        """The newest span that was made current with that token."""
+        return next((entry for entry in self.entries() if entry.token == token), None)
+
+    def _living(self, entry: TaskEntry | None) -> TaskEntry | None:
+        while entry is not None and (entry.has_ended or (entry.span is None and entry.recording is not self)):
+            entry = entry.outer
+        return entry

@@ -1,0 +1,80 @@
+"""The parent of a range is what began last, as its own task sees it: random programs against a model."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from recording_helpers import Capture, reset, workers_of
+from task_programs import Program
+
+from otel_recfn.recording.protocol import Recorder
+from otel_recfn.sources.otel_context import ContextWatcher
+from otel_recfn.sources.range_spans import RangeSpans
+
+PLACE = st.integers(0, 1000)
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["begin", "begin", "begin async", "end", "end last", "open span", "open span", "close span", "close last", "task",
+             "greenlet", "drain"]
+        ),
+        PLACE,
+        PLACE,
+    ),
+    max_size=40,
+)  # fmt: skip
+
+
+@pytest.fixture
+def watched(recorder: Recorder) -> Iterator[Recorder]:
+    watcher = ContextWatcher(recorder)
+    watcher.install()
+    watcher.show_ranges(RangeSpans(recorder, lambda scope, source: True, lambda: True))
+    yield recorder
+    watcher.remove()
+
+
+def take(program: Program, step: str, one: int, other: int) -> None:
+    task = program.tasks[one % len(program.tasks)]
+    open_ranges = [began for began in program.ranges if not began.ended]
+    if step.startswith("begin"):
+        program.begin(task, is_async=step == "begin async")
+    elif step.startswith("end") and open_ranges:
+        program.end(task, open_ranges[-1 if step == "end last" else other % len(open_ranges)])
+    elif step == "open span":
+        program.open_span(task)
+    elif step.startswith("close") and task.attached:
+        program.close_span(task, -1 if step == "close last" else other % len(task.attached))
+    elif step in ("task", "greenlet"):
+        program.launch(task, program.workers[other % len(program.workers)], in_greenlet=step == "greenlet")
+    elif step == "drain":
+        program.capture.drain()
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS)
+def test_whatever_tasks_threads_and_greenlets_do(watched: Recorder, steps: list[tuple[str, int, int]]) -> None:
+    reset_recording(watched)
+    with workers_of(2) as workers:
+        program = Program(Capture(watched), workers)
+        for step, one, other in steps:
+            take(program, step, one, other)
+        program.check()
+
+
+def reset_recording(recorder: Recorder) -> None:
+    recorder.stop()
+    recorder.drain(close_open=True)
+
+
+def test_a_context_that_is_entered_inside_another_is_inside_its_ranges(watched: Recorder) -> None:
+    capture = Capture(watched)
+    outer = capture.begin("outer")
+    contextvars.copy_context().run(lambda: capture.end(capture.begin("inner")))
+    capture.end(outer)
+    assert {row.name: row.parent for row in capture.finish()} == {"inner": outer, "outer": 0}
+    reset(watched)

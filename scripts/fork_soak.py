@@ -109,7 +109,7 @@ def flushes() -> None:
     OtelRecordFunctionInstrumentor().flush(5.0)
 
 
-WORK = (operators, profiles, legacy, logs, callbacks, flushes)
+WORK: dict[str, Callable[[], None]] = {work.__name__: work for work in (operators, profiles, legacy, logs, callbacks, flushes)}
 
 
 # --- what a child does
@@ -118,7 +118,7 @@ WORK = (operators, profiles, legacy, logs, callbacks, flushes)
 def use_everything() -> None:
     for name in LATE_IMPORTS:
         importlib.import_module(name)
-    for work in WORK:
+    for work in WORK.values():
         work()
     x = torch.randn(16, 16)
     assert np.isfinite(np.sort(x.numpy().sum(axis=0))).all()
@@ -133,7 +133,6 @@ def child(seconds: float) -> None:
     faulthandler.dump_traceback_later(seconds, exit=True)
     exported.clear()
     use_everything()
-    faulthandler.cancel_dump_traceback_later()
 
 
 def fresh_child(seconds: float) -> None:
@@ -152,10 +151,12 @@ class Soak:
 
     Args:
         child_seconds: what a child may take.
+        work: names of what the threads do, of WORK.
     """
 
-    def __init__(self, forks: int, method: str, seed: int, child_seconds: float) -> None:
+    def __init__(self, forks: int, method: str, seed: int, child_seconds: float, work: Sequence[str]) -> None:
         self._left, self._method, self._seed, self._child_seconds = forks, method, seed, child_seconds
+        self._parents_work = [WORK[name] for name in work]
         self._taking = threading.Lock()
         self.outcomes: Counter[str] = Counter()
 
@@ -182,7 +183,7 @@ class Soak:
 
     def _work(self, chance: random.Random) -> None:
         try:
-            chance.choice(WORK)()
+            chance.choice(self._parents_work)()
         except Exception:
             self.outcomes["failed work in the parent"] += 1
             traceback.print_exc()
@@ -196,10 +197,11 @@ class Soak:
         target: Callable[[float], None] = child if self._method == "fork" else fresh_child
         process = context.Process(target=target, args=(self._child_seconds,))  # type: ignore[attr-defined]
         process.start()
-        process.join(self._child_seconds + 10)
-        if process.exitcode is None:
-            process.kill()
-            return "hung before its watchdog"
+        deadline = time.monotonic() + self._child_seconds + 10
+        while process.exitcode is None:  # another thread's start() may have reaped it, and is about to say so
+            if time.monotonic() > deadline:
+                return show_and_kill(process.pid or 0)
+            process.join(0.1)
         return "fine" if process.exitcode == 0 else f"exit code {process.exitcode}"
 
     def _os_fork(self) -> str:
@@ -216,11 +218,17 @@ class Soak:
                 code = os.waitstatus_to_exitcode(status)
                 return "fine" if code == 0 else f"exit code {code}"
             time.sleep(0.001)
-        os.kill(pid, signal.SIGUSR1)
-        time.sleep(0.5)
-        os.kill(pid, signal.SIGKILL)
+        outcome = show_and_kill(pid)
         os.waitpid(pid, 0)
-        return "hung before its watchdog"
+        return outcome
+
+
+def show_and_kill(pid: int) -> str:
+    """A child that hangs where its watchdog is not set: the handler that it inherited shows the stacks of its threads."""
+    os.kill(pid, signal.SIGUSR1)
+    time.sleep(0.5)
+    os.kill(pid, signal.SIGKILL)
+    return "hung before its watchdog"
 
 
 def leave_after(work: Callable[[], None]) -> None:
@@ -273,14 +281,15 @@ def main() -> int:
     parser.add_argument("--method", choices=METHODS, default="os.fork")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     parser.add_argument("--child-seconds", type=float, default=30.0)
+    parser.add_argument("--work", nargs="+", choices=WORK, default=list(WORK), help="what the threads of the parent do")
     asked = parser.parse_args()
     print(f"{asked.forks} x {asked.method}, --seed {asked.seed}", flush=True)
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     quiet()
     instrumentor = observe()
-    for work in WORK:
+    for work in WORK.values():
         work()  # compiles what is missing
-    soak = Soak(asked.forks, asked.method, asked.seed, asked.child_seconds)
+    soak = Soak(asked.forks, asked.method, asked.seed, asked.child_seconds, asked.work)
     began = time.monotonic()
     soak.run()
     instrumentor.uninstrument()

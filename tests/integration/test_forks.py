@@ -145,6 +145,43 @@ assert ended_well([pid])
 """
 )
 
+COMPILING = """
+import os, sys, threading, time
+import torch
+from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, record_function
+
+folder = os.getcwd()
+with open("slow-compiler", "w") as script:
+    script.write(f"#!/bin/sh\\ntouch {folder}/compiling\\nsleep 3\\nexit 1\\n")
+os.chmod("slow-compiler", 0o755)
+os.environ["CXX"] = f"{folder}/slow-compiler"
+os.environ["OTEL_RECFN_CACHE_DIR"] = f"{folder}/cache"
+parents, childs = InMemorySink(), InMemorySink()
+instrumentor = OtelRecordFunctionInstrumentor()
+instrumenting = threading.Thread(target=instrumentor.instrument, kwargs={"sinks": [parents]})
+instrumenting.start()
+while not os.path.exists("compiling"):
+    time.sleep(0.01)
+began = time.monotonic()
+pid = os.fork()
+assert time.monotonic() < began + 1
+if pid == 0:
+    with record_function("before"):
+        pass
+    instrumentor.instrument(sinks=[childs])
+    with record_function("after"):
+        pass
+    instrumentor.uninstrument()
+    names = [[event.name for event in sink.events()] for sink in (parents, childs)]
+    os._exit(0 if names == [[], ["after"]] else 1)
+assert os.waitpid(pid, 0)[1] == 0
+instrumenting.join()
+with record_function("parent"):
+    pass
+instrumentor.uninstrument()
+assert [event.name for event in parents.events()] == ["parent"]
+"""
+
 EXPORT = """
 import os, sys, time
 from opentelemetry import trace
@@ -204,6 +241,13 @@ def test_a_child_without_room_for_threads_records_and_leaves_well(run_program: C
     assert not re.search("Error in atexit|Exception ignored|before it is started|only be started once", done.stderr), (
         done.stderr
     )
+
+
+@pytest.mark.torch
+def test_a_child_that_is_made_while_another_thread_instruments_is_not_instrumented(
+    run_program: Callable[..., Any], needs_observer: None
+) -> None:
+    run_program(COMPILING)
 
 
 @pytest.mark.parametrize("protocol", ["http"])

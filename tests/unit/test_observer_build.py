@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -188,6 +190,41 @@ def test_two_processes_compile_once(torch: Path, cache: Path, log: Path, monkeyp
     assert [process.returncode for process in processes] == [0, 0, 0]
     assert len(set(outputs)) == 1
     assert _runs(log) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_children_that_are_forked_meanwhile_do_not_keep_the_build_waiting(
+    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _use_compiler(monkeypatch, log, COPYING, seconds=0)
+    over, children = threading.Event(), []
+
+    def build() -> None:
+        for _ in range(20):
+            observer_build.build(TORCH_OBSERVER, again=True)
+        over.set()
+
+    building = threading.Thread(target=build)
+    building.start()
+    try:
+        until = time.monotonic() + 60
+        while not over.wait(0.005) and time.monotonic() < until:
+            if len(children) < 200:
+                children.append(_child_that_waits())
+        assert over.is_set()
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        building.join()
+
+
+def _child_that_waits() -> int:
+    child = os.fork()
+    if child == 0:
+        while True:
+            signal.pause()
+    return child
 
 
 def test_each_library_has_a_file_of_its_own(torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:

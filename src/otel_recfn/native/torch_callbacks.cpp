@@ -7,8 +7,11 @@
 // at::launch.
 #include "torch_function_type.hpp"
 // It includes Python.h, which comes first.
+#include <pthread.h>
+
 #include <algorithm>
 
+#include "callback_list.hpp"
 #include "callback_slots.hpp"
 
 namespace recfn {
@@ -181,6 +184,9 @@ PyObject* guarded(Work work) {
   }
 }
 
+// Who changes the list holds the GIL, as does Python when it forks.
+void before_fork() { callback_list_changes().let_operators_pass(); }
+
 // (RecordScope's members, OperatorName, schema from text, InputsError, error of a range that is over, reporter of errors)
 PyObject* attach(PyObject*, PyObject* args) {
   RuntimeTypes types;
@@ -189,6 +195,8 @@ PyObject* attach(PyObject*, PyObject* args) {
                         &types.over_error, &reporter)) {
     return nullptr;
   }
+  static const int at_fork = pthread_atfork(before_fork, nullptr, nullptr);
+  if (at_fork != 0) return PyErr_NoMemory();
   Py_INCREF(args);  // all of them live as long as the process
   runtime_types() = types;
   report_error = reporter;
@@ -209,6 +217,7 @@ PyObject* add(PyObject*, PyObject* args) {
   callback->end = Reference::unless_none(end);
   callback->should_run = Reference::unless_none(should_run);
   if (!slots().put(callback)) Py_RETURN_FALSE;
+  callback_list_changes().note();
   return guarded([&] {
     auto pair = at::RecordFunctionCallback(kStarts[callback->slot], run_end);
     pair.samplingProb(sampling_prob).scopes(scope_set(callback->scopes));
@@ -221,6 +230,7 @@ PyObject* add(PyObject*, PyObject* args) {
 PyObject* remove(PyObject*, PyObject* handle) {
   const auto callback = slots().find(PyLong_AsUnsignedLongLong(handle));
   if (callback == nullptr) Py_RETURN_NONE;
+  callback_list_changes().note();
   return guarded([&callback] {
     if (callback->global) at::removeCallback(callback->entry->handle_);
     slots().release(callback->slot);
@@ -241,6 +251,7 @@ PyObject* switch_global(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "Kp", &handle, &enabled)) return nullptr;
   const auto callback = slots().find(handle);
   if (callback == nullptr) Py_RETURN_NONE;
+  callback_list_changes().note();
   return guarded([&] {
     (enabled != 0 ? at::reenableCallback : at::disableCallback)(callback->entry->handle_);
     Py_RETURN_NONE;

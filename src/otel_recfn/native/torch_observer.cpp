@@ -16,6 +16,7 @@
 #include <mutex>
 #include <string>
 
+#include "callback_list.hpp"
 #include "flops.hpp"
 #include "input_shapes.hpp"
 #include "memory_reports.hpp"
@@ -161,14 +162,10 @@ int guarded(Work work) {
   return 1;
 }
 
-// Nobody of ours is inside PyTorch's list of callbacks while the process forks, since the child would find PyTorch's lock of it
-// taken for ever. Operators take it, too, when they first run after a change: asking once lets go on who holds it now.
+// Nobody of ours is inside PyTorch's list of callbacks while the process forks.
 void before_fork() {
   registration().mutex.lock();
-  try {
-    at::hasGlobalCallbacks();
-  } catch (...) {  // no memory
-  }
+  callback_list_changes().let_operators_pass();
 }
 
 void after_fork() { registration().mutex.unlock(); }
@@ -192,6 +189,7 @@ RECFN_EXPORT int recfn_observer_attach(const void* core_api) {
 // `extras`: bits of Extra.
 RECFN_EXPORT int recfn_observer_enable(int extras) {
   return guarded([extras](Registration& state) {
+    callback_list_changes().note();
     if (!state.registered) register_callbacks(state);
     const at::CallbackHandle wanted = state.pairs[pair_for(static_cast<uint32_t>(extras))];
     disable_all_but(state, wanted);
@@ -201,6 +199,7 @@ RECFN_EXPORT int recfn_observer_enable(int extras) {
 
 RECFN_EXPORT int recfn_observer_disable() {
   return guarded([](Registration& state) {
+    callback_list_changes().note();
     if (state.registered) disable_all_but(state, at::INVALID_CALLBACK_HANDLE);
   });
 }

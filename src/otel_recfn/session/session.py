@@ -74,6 +74,7 @@ class Session:
         self._thread_memory = ThreadMemory(self._observer)
         self._modules = ModuleRanges(recorder, self._torch_announces_optimizer)
         self._captures: list[Capture] = []
+        self._starting: dict[Capture, int] = {}
         self._mixed = False
         self._ending: set[Capture] = set()
         self._given_up: list[Capture] = []
@@ -118,6 +119,13 @@ class Session:
 
     def start(self, capture: Capture) -> None:
         """Record for ``capture``, beside the captures that are running, from now on."""
+        self._starting[capture] = threading.get_ident()
+        try:
+            self._start(capture)
+        finally:
+            del self._starting[capture]
+
+    def _start(self, capture: Capture) -> None:
         with self._switching:
             self._lost_before[capture] = self._losses(capture)
             if self._captures:
@@ -402,14 +410,22 @@ class Session:
     def after_fork_in_child(self) -> None:
         """Go on with an empty recorder and sinks of the child's own."""
         self._switching, self._draining = threading.RLock(), threading.RLock()
-        self._thread, self._held_for_fork = None, {}
+        self._thread, self._wake, self._held_for_fork = None, threading.Event(), {}
         self._given_up, self._ending, self._lost_before = [], set(), {}
-        if not self._captures:
-            return
         for capture in self._captures:
             capture.after_fork_in_child()
+        self._drop_half_started()
+        if not self._captures:
+            return
         self._start_thread()
         finish_in_multiprocessing_child(self)
+
+    def _drop_half_started(self) -> None:
+        """In a child: captures that other threads of the parent were starting, so that nobody here knows that they run."""
+        own, starting = threading.get_ident(), self._starting
+        self._starting = {capture: thread for capture, thread in starting.items() if thread == own}
+        for capture in starting.keys() - self._starting.keys():
+            self.stop(capture, 0.0)
 
 
 def _without_copies(batch: Batch) -> Batch:

@@ -68,7 +68,10 @@ def when_imported(module: str, callback: Callable[[], None], lost: str) -> Calla
         _wait_for_import(waiting)
     elif _is_being_imported(imported):
         sysconfig.get_config_vars()  # imports a module at its first call, which the thread must not
-        OwnThread(partial(_poll, waiting), "otel-recfn torch import").start()
+        try:
+            OwnThread(partial(_poll, waiting), "otel-recfn torch import").start()
+        except RuntimeError as error:  # no more threads here
+            log.warning("PyTorch is not observed: nothing can wait for the end of its import (%s)", error)
     else:
         waiting.run()
     return waiting.cancel

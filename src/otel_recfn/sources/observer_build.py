@@ -21,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -249,11 +250,28 @@ def _python_headers() -> list[str]:
 def _run(command: list[str]) -> str | None:
     """What the compiler complained about; None where it succeeded."""
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, timeout=COMPILE_SECONDS
-        )
+        return _run_without_pipes(command)
     except subprocess.TimeoutExpired:
         return f"no result after {COMPILE_SECONDS} s"
     except OSError as error:
         return str(error)
-    return None if done.returncode == 0 else (done.stderr or done.stdout or f"exit code {done.returncode}, no message")
+
+
+def _run_without_pipes(command: list[str]) -> str | None:
+    """A process that is forked meanwhile keeps what pipes are open, and who reads them waits for its end.
+
+    Without ``close_fds`` Python has none of its own either: it spawns the process, as the path is absolute.
+    """
+    program = shutil.which(command[0]) or command[0]
+    with tempfile.TemporaryFile() as said:
+        done = subprocess.run(
+            [os.path.abspath(program), *command[1:]],
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            timeout=COMPILE_SECONDS,
+            close_fds=False,
+        )
+        said.seek(0)
+        text = said.read().decode("utf-8", "replace")
+    return None if done.returncode == 0 else (text or f"exit code {done.returncode}, no message")

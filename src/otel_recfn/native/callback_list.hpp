@@ -1,0 +1,44 @@
+// PyTorch's list of global callbacks around fork(2).
+//
+// Each thread takes the list's lock in its first operator after a change of the list. In a child of a process in which that is
+// under way, the lock is taken for ever, and so hang new threads' first operators, and whoever changes the list. Nobody but PyTorch
+// can make the lock anew. So after a recent change a fork waits a moment, in which operators that have begun get past the lock;
+// Python's threads begin no others meanwhile, as who forks holds the GIL. Then it takes the lock once, and waits for who holds it.
+#pragma once
+#include <ATen/record_function.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+namespace recfn {
+
+class CallbackListChanges {
+ public:
+  void note() { last_.store(now()); }
+
+  // As a handler of pthread_atfork: nothing may be thrown.
+  void let_operators_pass() noexcept {
+    using namespace std::chrono;
+    if (now() - last_.load() < nanoseconds(kRecent).count()) std::this_thread::sleep_for(kMoment);
+    try {
+      at::hasGlobalCallbacks();
+    } catch (...) {  // no memory
+    }
+  }
+
+ private:
+  static constexpr std::chrono::seconds kRecent{1};
+  static constexpr std::chrono::milliseconds kMoment{1};
+
+  static int64_t now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
+  std::atomic<int64_t> last_{0};
+};
+
+inline CallbackListChanges& callback_list_changes() {
+  static auto* instance = new CallbackListChanges;
+  return *instance;
+}
+
+}  // namespace recfn

@@ -1,6 +1,6 @@
 """A capture: what somebody asked to be recorded, and the sinks that receive it.
 
-sealed batch ──► each sink in turn; one that raises is closed, taken out and logged once
+sealed batch ──► each sink in turn; one that raises is closed, taken out and logged once, but goes on after a MemoryError
 
 A sink, or a signal handler that interrupts it, may flush, stop and start captures. What that drains for the sink's own capture
 waits until all its sinks have what they are being given, and so does the end of the capture.
@@ -12,10 +12,13 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from otel_recfn.model.batch import Batch
+from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.background import BackgroundSink
 from otel_recfn.sinks.protocol import Sink
 from otel_recfn.transforms.selection import Selected, Selection
@@ -24,10 +27,15 @@ log = logging.getLogger("otel_recfn")
 T = TypeVar("T")
 
 
-class _Removed(NamedTuple):
-    counts: dict[str, int]
-    rows: int
-    """Handed out until then, those that it failed on included."""
+@dataclass(eq=False)
+class _Handed:
+    """A sink, and what it took."""
+
+    sink: Sink
+    rows: int = 0
+    """Of the batches that its ``write`` took without an error."""
+    without_memory: bool = False
+    """It missed a batch for want of memory, which was logged."""
 
 
 class Capture:
@@ -43,8 +51,11 @@ class Capture:
         self.selected = selected
         self.selection = Selection(selected)
         self.buffer_bytes = buffer_bytes
-        self._sinks = list(sinks)
-        self._removed: dict[str, _Removed] = {}
+        self._sinks = [_Handed(sink) for sink in sinks]
+        self._removed: list[tuple[_Handed, dict[str, int]]] = []
+        """With their last counters."""
+        self._settled = 0
+        """Rows that every sink has taken or missed."""
         self._undelivered: deque[Batch] = deque()
         self._delivering = False
         self._close_by: float | None = None
@@ -65,9 +76,15 @@ class Capture:
                 self._close(self._close_by)
 
     def _deliver(self, batch: Batch) -> None:
-        self.rows += len(batch)
-        for sink in list(self._sinks):
-            self._guarded(sink, partial(sink.write, batch), None)
+        rows = self.rows + len(batch)
+        self.rows = rows
+        try:
+            for handed in list(self._sinks):
+                self._guarded(handed, partial(_write, handed, batch), None)
+        except OUT_OF_MEMORY:  # who didn't get the batch has missed it
+            pass
+        finally:
+            self._settled = rows
 
     def flush(self, timeout_s: float) -> bool:
         """Flush the sinks that work here, within ``timeout_s`` seconds in all.
@@ -81,8 +98,10 @@ class Capture:
         return self._flush(time.monotonic() + timeout_s, background=True)
 
     def _flush(self, deadline: float, background: bool) -> bool:
-        sinks = [sink for sink in self._sinks if isinstance(sink, BackgroundSink) == background]
-        flushed = [self._guarded(sink, partial(sink.flush, max(0.0, deadline - time.monotonic())), False) for sink in sinks]
+        wanted = [handed for handed in self._sinks if isinstance(handed.sink, BackgroundSink) == background]
+        flushed = [
+            self._guarded(handed, partial(handed.sink.flush, max(0.0, deadline - time.monotonic())), False) for handed in wanted
+        ]
         return all(flushed)
 
     def close(self, timeout_s: float) -> None:
@@ -95,47 +114,66 @@ class Capture:
 
     def _close(self, deadline: float) -> None:
         self._close_by = None
-        for sink in list(self._sinks):
-            self._guarded(sink, partial(sink.close, max(0.0, deadline - time.monotonic())), None)
+        for handed in list(self._sinks):
+            self._guarded(handed, partial(handed.sink.close, max(0.0, deadline - time.monotonic())), None)
 
     def counters(self) -> dict[str, int]:
-        """``rows`` and every sink's counters as ``<sink>.<counter>``; of a removed sink also the rows ``missed`` since."""
+        """``rows`` and every sink's counters as ``<sink>.<counter>``; also the rows ``missed`` where a ``write`` raised.
+
+        These are the rows that it raised on, and, where the sink was removed for it, all that came since.
+        """
         found = {"rows": self.rows}
-        for sink in self._sinks:
-            found.update(_prefixed(sink.name, self._guarded(sink, partial(_counts, sink), {})))
-        for name, removed in self._removed.items():
-            found.update(_prefixed(name, {**removed.counts, "missed": self.rows - removed.rows}))
+        for handed in list(self._sinks):
+            nothing: dict[str, int] = {}
+            found.update(self._with_missed(handed, self._guarded(handed, partial(_counts, handed.sink), nothing)))
+        for handed, counts in self._removed:
+            found.update(self._with_missed(handed, counts))
         return found
+
+    def _with_missed(self, handed: _Handed, counts: dict[str, int]) -> dict[str, int]:
+        missed = self._settled - handed.rows
+        return _prefixed(handed.sink.name, {**counts, "missed": missed} if missed > 0 else counts)
 
     def after_fork_in_child(self) -> None:
         """Go on with the sinks that are fit for a forked child; counts begin anew."""
         self.selection = Selection(self.selected)
         self._undelivered, self._delivering, self._close_by = deque(), False, None
-        inherited, self._sinks, self._removed, self.rows = self._sinks, [], {}, 0
-        for sink in inherited:
-            fresh = self._guarded(sink, sink.after_fork_in_child, None)
+        inherited, self._sinks, self._removed = self._sinks, [], []
+        self.rows = self._settled = 0
+        for handed in inherited:
+            fresh = self._guarded(handed, handed.sink.after_fork_in_child, None)
             if fresh is not None:
-                self._sinks.append(fresh)
+                self._sinks.append(_Handed(fresh))
 
-    def _guarded(self, sink: Sink, call: Callable[[], T], otherwise: T) -> T:
+    def _guarded(self, handed: _Handed, call: Callable[[], T], otherwise: T) -> T:
         try:
             return call()
+        except OUT_OF_MEMORY:
+            if not handed.without_memory:
+                handed.without_memory = True
+                log.error("the sink %r found no memory; it goes on, and what it misses is counted", handed.sink.name)
+            return otherwise
         except (Exception, SystemExit) as error:  # a sink can't end the program, or the thread that drains
             unexpected = not isinstance(error, OSError)  # a full disk needs no traceback
-            log.error("the sink %r failed and was removed; the others go on: %r", sink.name, error, exc_info=unexpected)
-            self._remove(sink)
+            log.error("the sink %r failed and was removed; the others go on: %r", handed.sink.name, error, exc_info=unexpected)
+            self._remove(handed)
             return otherwise
 
-    def _remove(self, sink: Sink) -> None:
-        if sink not in self._sinks:
+    def _remove(self, handed: _Handed) -> None:
+        if handed not in self._sinks:
             return
-        self._sinks.remove(sink)
-        try:
-            sink.close(0.0)
-            counts = dict(sink.counters())
-        except (Exception, SystemExit):  # it failed once already, which was logged
-            counts = {}
-        self._removed[sink.name] = _Removed(counts, self.rows)
+        self._sinks.remove(handed)
+        counts: dict[str, int] = {}
+        with suppress(Exception, SystemExit):  # it failed once already, which was logged
+            handed.sink.close(0.0)
+            counts = _counts(handed.sink)
+        self._removed.append((handed, counts))
+
+
+def _write(handed: _Handed, batch: Batch) -> None:
+    rows = handed.rows + len(batch)
+    handed.sink.write(batch)
+    handed.rows = rows
 
 
 def _counts(sink: Sink) -> dict[str, int]:

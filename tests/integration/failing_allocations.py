@@ -29,14 +29,14 @@ def with_failures(
     return raised, failed > 0
 
 
-def each_failure(work: Callable[[], object], fail: int = 1) -> Iterator[BaseException | None]:
+def each_failure(work: Callable[[], object], fail: int = 1, smallest: int = 0) -> Iterator[BaseException | None]:
     """Run ``work`` again and again, each time with a later allocation failing, until it needs no more; gives what it raised.
 
     A work with very many allocations is tried at fewer of them, so that it ends in time.
     """
     began, at, step = time.monotonic(), 0, 1
     while True:
-        raised, failed = with_failures(work, at, fail)
+        raised, failed = with_failures(work, at, fail, smallest)
         if not failed:
             return
         yield raised

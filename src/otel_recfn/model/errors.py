@@ -13,3 +13,7 @@ class SettingError(RecfnError, ValueError):
 
 class InterpreterError(RecfnError, ImportError):
     """Recording was asked for in a subinterpreter. An ImportError, as numpy refuses them, too."""
+
+
+OUT_OF_MEMORY = (MemoryError, SystemError)
+"""What a failed allocation raises: numpy forgets the MemoryError here and there, which Python turns into a SystemError."""

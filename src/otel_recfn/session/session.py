@@ -24,6 +24,7 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_recfn.capture import Capture
 from otel_recfn.model.batch import Batch
+from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.model.forks import Order, around_forks
 from otel_recfn.model.own_thread import OwnThread, at_work
 from otel_recfn.model.scope import RecordScope
@@ -239,7 +240,7 @@ class Session:
         """
         try:
             return self._flush(capture, time.monotonic() + timeout_s)
-        except MemoryError:
+        except OUT_OF_MEMORY:
             return False
 
     def _flush(self, capture: Capture, deadline: float) -> bool:
@@ -330,7 +331,7 @@ class Session:
                         batch = self._drain()
                         self._exit_before_the_provider()
                     pause = BUSY_DRAIN_SECONDS if batch is not None and len(batch) > BUSY_ROWS else DRAIN_SECONDS
-                except MemoryError:  # of the loop's own; a failed drain is told and tried again
+                except OUT_OF_MEMORY:  # of the loop's own; a failed drain is told and tried again
                     time.sleep(DRAIN_SECONDS)
 
     def _drain_all(self, *, close_open: bool = False) -> bool:

@@ -5,9 +5,9 @@
 
 The program comes first, in three ways:
 
-* A batch that doesn't fit the queue is dropped whole, the newest first, and counted. Ranges whose rows are lost so are missing,
-  and their children's spans have a parent that never comes; nothing else may go wrong: before the next batch the inner sink is
-  told of the gap (``note_gap``), as it missed begins and ends.
+* A batch that doesn't fit the queue is dropped, the newest first, and counted, but for the ranges that earlier rows lie in;
+  what comes later and lies in a dropped range goes up to its nearest ancestor (``transforms/gaps.py``). Before the next batch
+  the inner sink is told of the gap (``note_gap``), as it missed begins and ends. So it is where it finds no memory for a batch.
 * Building spans and encoding them holds the GIL. The worker measures its own processor time and sleeps three times as long,
   after each batch and wherever the inner sink lets it (``set_pace``), unless someone waits in ``flush`` or ``close``.
 * ``flush`` and ``close`` return when their time is up, whatever an exporter does; what was left then is counted. In the worker
@@ -20,6 +20,7 @@ The program comes first, in three ways:
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import threading
 import time
@@ -31,11 +32,16 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_recfn.model.batch import Batch
+from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.model.own_thread import OwnThread, at_work, resting
 from otel_recfn.sinks.protocol import Sink
+from otel_recfn.transforms.gaps import Gaps
+
+log = logging.getLogger("otel_recfn")
 
 MAX_ROWS = 200_000
 MAX_SHARE = 0.25
+PAUSE_WITHOUT_MEMORY_S = 0.1
 IDLE_S = 1.5
 """The inner sink hears of it when nothing came for so long; longer than what ends a trace of our own."""
 
@@ -67,15 +73,17 @@ class BackgroundSink:
     def __init__(self, sink: Sink, max_rows: int = MAX_ROWS, *, max_share: float = MAX_SHARE, start: bool = True) -> None:
         self.name = sink.name
         self._inner, self._max_rows, self._max_share = sink, max_rows, max_share
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # taken without the condition: its Python code may find no memory for letting go of it
+        self._changed = threading.Condition(self._lock)
         self._queue: deque[_Task] = deque()
         self._waiting = 0
         self._received = self._dropped = self._written = 0
         self._gap = False
+        self._gaps = Gaps()
         self._urgent = 0
         self._hurry = threading.Event()
         self._paced_at = 0.0
-        self._over = False
+        self._over = self._logged = False
         self._close_by = math.inf
         self._error: Exception | None = None
         self._paced = sink if isinstance(sink, PacedSink) else None
@@ -95,18 +103,35 @@ class BackgroundSink:
         """
         if self._error is not None:
             raise self._error
-        with self._changed:
-            self._received += len(batch)
-            weight = len(batch) + len(batch.opened)
-            if self._over or (self._waiting and self._waiting + weight > self._max_rows):
-                self._dropped += len(batch)
+        rows = len(batch)
+        with self._lock:
+            dropped, received = self._dropped + rows, self._received + rows
+            queued = 0
+            try:
+                queued = self._take(batch)
+            except OUT_OF_MEMORY:
                 self._gap = True
-                return
-            self._waiting += weight
-            self._queue.append(_Write(batch, weight, self._gap))
-            self._gap = False
-            self._changed.notify()
+            self._dropped, self._received = dropped - queued, received
         self._ensure_started()
+
+    def _take(self, batch: Batch) -> int:
+        """Queue a batch, or what must be kept of it. Returns how many rows; counts nothing where there is no memory for it."""
+        if self._over:
+            return 0
+        weight = len(batch) + len(batch.opened)
+        if self._waiting and self._waiting + weight > self._max_rows:
+            self._gap = True
+            batch = self._gaps.reduced(batch)
+            weight = len(batch)
+        else:
+            batch = self._gaps.passed(batch)
+        if weight:
+            rows, waiting = len(batch), self._waiting + weight
+            self._changed.notify()
+            self._queue.append(_Write(batch, weight, self._gap))
+            self._waiting, self._gap = waiting, False
+            return rows
+        return 0
 
     def flush(self, timeout_s: float) -> bool:
         """Let the inner sink finish what is queued, and flush; False when the time wasn't enough."""
@@ -134,7 +159,7 @@ class BackgroundSink:
             self._thread.wait_for_end(timeout_s)
         elif not self._over and self._error is None:
             self._inner.close(timeout_s)  # nothing was ever written: it has nothing to wait for
-        with self._changed:
+        with self._lock:
             self._over = True
             self._queue.clear()
 
@@ -155,18 +180,18 @@ class BackgroundSink:
 
         This one is over; the forking thread may be in the middle of a call of it, so it gets locks that nobody holds.
         """
-        self._changed, self._hurry, self._over = threading.Condition(), threading.Event(), True
+        self._lock = threading.RLock()
+        self._changed, self._hurry, self._over = threading.Condition(self._lock), threading.Event(), True
         inner = self._inner.after_fork_in_child()
         return BackgroundSink(inner, self._max_rows, max_share=self._max_share, start=False) if inner is not None else None
 
     def _left(self) -> int:
         """Rows that the inner sink hasn't taken; a sink that counts ``rows`` itself is precise within a batch."""
-        taken = self._inner.counters().get("rows", self._written)
-        return max(0, self._received - self._dropped - taken)
+        return max(0, self._received - self._dropped - self._inner_rows())
 
     def _put(self, task: _Flush | _Close) -> bool:
         """Queue a task behind all batches; False if no thread will do it."""
-        with self._changed:
+        with self._lock:
             if self._over or not self._thread.is_alive():
                 return False
             self._queue.append(task)
@@ -178,7 +203,7 @@ class BackgroundSink:
             self._thread.start()
 
     def _hurry_up(self, more: int) -> None:
-        with self._changed:
+        with self._lock:
             self._urgent += more
             if self._urgent:
                 self._hurry.set()
@@ -189,7 +214,7 @@ class BackgroundSink:
         with suppress_instrumentation():
             close_by = time.monotonic()
             try:
-                close_by = self._work()
+                close_by = self._work_on()
             except _GivenUp:
                 pass
             except Exception as error:
@@ -198,6 +223,14 @@ class BackgroundSink:
                 self._release_waiting()
                 self._close_inner(close_by)
             self._over = True
+
+    def _work_on(self) -> float:
+        """Work, also after there was no memory for something: what it was is missing, and the sink goes on."""
+        while True:
+            try:
+                return self._work()
+            except OUT_OF_MEMORY:
+                time.sleep(PAUSE_WITHOUT_MEMORY_S)
 
     def _work(self) -> float:
         """Do what is queued until told to close; returns by when."""
@@ -224,21 +257,45 @@ class BackgroundSink:
             task.done.set()
 
     def _do_write(self, task: _Write) -> None:
-        if task.after_gap and self._paced is not None:
-            self._paced.note_gap()
-        self._rested = False
-        self._inner.write(task.batch)
-        with self._changed:
+        rows_before = None
+        try:
+            rows_before = self._inner_rows()
+            if task.after_gap and self._paced is not None:
+                self._paced.note_gap()
+            self._rested = False
+            self._inner.write(task.batch)
             self._written += len(task.batch)
-            self._waiting -= task.weight
+        except OUT_OF_MEMORY:
+            self._count_failed(task, rows_before)
+        finally:
+            with self._lock:
+                self._waiting -= task.weight
+
+    def _inner_rows(self) -> int:
+        """How many rows the inner sink has taken; where it doesn't count them itself, those of whole batches."""
+        return self._inner.counters().get("rows", self._written)
+
+    def _count_failed(self, task: _Write, rows_before: int | None) -> None:
+        """It goes on with the next batch; of this one it misses what it hasn't counted."""
+        taken = 0 if rows_before is None else self._inner_rows() - rows_before
+        with self._lock:
+            self._dropped += len(task.batch) - taken
+            self._gap = True
+        self._log_once("the sink %r found no memory for a batch, which is counted as dropped", self.name)
+
+    def _log_once(self, message: str, *arguments: object) -> None:
+        if not self._logged:
+            self._logged = True
+            log.error(message, *arguments)
 
     def _next(self) -> _Task:
         """The next task; after a while without one, once, to be idle."""
-        with self._changed:
+        with self._lock:
             if not self._rested and not self._changed.wait_for(self._has_task, IDLE_S):
                 self._rested = True
                 return _Idle()
-            self._changed.wait_for(self._has_task)
+            while not self._changed.wait_for(self._has_task, IDLE_S):
+                pass  # a notification that finds no memory half way is lost
             return self._queue.popleft()
 
     def _has_task(self) -> bool:
@@ -255,7 +312,7 @@ class BackgroundSink:
 
     def _release_waiting(self) -> None:
         """Nobody will do what is still queued: let those who wait for a flush know."""
-        with self._changed:
+        with self._lock:
             left, self._queue = list(self._queue), deque()
         for task in left:
             if isinstance(task, _Flush):

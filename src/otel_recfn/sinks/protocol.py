@@ -11,7 +11,8 @@ from otel_recfn.model.batch import Batch
 class Sink(Protocol):
     """Receives every sealed batch of a capture, in order, from one thread at a time.
 
-    A sink that raises is closed, taken out of its capture and logged once; the other sinks go on.
+    A sink that raises is closed, taken out of its capture and logged once; the other sinks go on. After a MemoryError it
+    goes on too, and misses that batch; so a ``write`` that raises one counts nothing of the batch.
     """
 
     name: str

@@ -68,6 +68,7 @@ class SpanTarget:
     def __init__(self, provider: Any, tracer: Any) -> None:
         self._provider, self._tracer = provider, tracer
         self.on_end = tracer.span_processor.on_end
+        self._sampler_failed = False
         self.scope = InstrumentationScope(SCOPE_NAME, __version__, SCHEMA_URL)
         self.limits: SpanLimits = getattr(tracer, "_span_limits", None) or SpanLimits()
 
@@ -81,8 +82,20 @@ class SpanTarget:
         """Ask the provider's sampler for a new trace; None where it says no.
 
         A trace that it wants recorded but not sampled is a no too, as such spans of the program get no operators below them.
-        The context given is empty instead of None, which samplers take for the current one of our thread.
+        The context given is empty instead of None, which samplers take for the current one of our thread. A sampler or an id
+        generator that raises says no.
         """
+        try:
+            return self._start_root(name, attributes)
+        except Exception:
+            if not self._sampler_failed:
+                self._sampler_failed = True
+                _logger.exception(
+                    "otel-recfn: the sampler or the id generator raised; traces that it raises for are not started"
+                )
+            return None
+
+    def _start_root(self, name: str, attributes: Mapping[str, AttributeValue]) -> RootStart | None:
         trace_id = self._new_id(128)
         sampler: Sampler = self._tracer.sampler
         result = sampler.should_sample(Context(), trace_id, name, SpanKind.INTERNAL, attributes, ())

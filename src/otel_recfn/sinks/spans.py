@@ -8,10 +8,10 @@ A span that isn't sampled, and suppressed instrumentation, give no spans.
 
 Every row is counted once, and every span once:
 
-    rows + roots = spans + unsampled + suppressed + no_provider + other_kinds
+    rows + roots = spans + unsampled + suppressed + no_provider + other_kinds + failed
     spans        = spans_exported + spans_failed + spans_pending + spans_handed
 
-``spans_handed`` are those given to processors whose exporter can't be watched.
+``spans_handed`` are those given to processors whose exporter can't be watched; ``failed`` are rows without memory for them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from opentelemetry.trace import SpanContext, TracerProvider
 
 from otel_recfn.model import trace_states
 from otel_recfn.model.batch import Batch, SpanContextRef
+from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.model.events import ContextFlag, EventKind
 from otel_recfn.model.span_ids import span_id
 from otel_recfn.sinks.export_watch import ExportWatch
@@ -65,7 +66,7 @@ class SpansSink:
         self._links = ForwardBackwardLinks()
         self._pace: Callable[[], None] = _no_pause
         self._counts = dict.fromkeys(
-            ("rows", "roots", "spans", "unsampled", "suppressed", "no_provider", "other_kinds", "spans_handed"), 0
+            ("rows", "roots", "spans", "unsampled", "suppressed", "no_provider", "other_kinds", "failed", "spans_handed"), 0
         )
         self._settled = 0
         self._unflushed = 0
@@ -73,7 +74,18 @@ class SpansSink:
         self._logged = False
 
     def write(self, batch: Batch) -> None:
-        """Build spans of a batch and hand them on, in chunks."""
+        """Build spans of a batch and hand them on, in chunks. What there is no memory for counts as failed."""
+        before = self._counts["rows"]
+        try:
+            self._write(batch)
+        except OUT_OF_MEMORY:
+            left = len(batch) - (self._counts["rows"] - before)
+            self._counts["rows"] += left
+            self._counts["failed"] += left
+            self._traces.close_all()
+            self._log_once("there was no memory for some rows, which count as failed")
+
+    def _write(self, batch: Batch) -> None:
         target = self._current_target()
         if target is None:
             self._counts["rows"] += len(batch)
@@ -90,7 +102,9 @@ class SpansSink:
             links = dict(self._links.link(batch))
             for first in range(0, len(batch), self._chunk_size):
                 self._pace()
-                self._write_rows(batch, fates, links, np.arange(first, min(first + self._chunk_size, len(batch))))
+                rows = np.arange(first, min(first + self._chunk_size, len(batch)))
+                self._make_room(int(np.count_nonzero(fates[rows] >= _IN_SPAN)))
+                self._write_rows(batch, fates, links, rows)
         self._write_roots()
 
     def has_target(self) -> bool:
@@ -158,16 +172,31 @@ class SpansSink:
     def _write_rows(
         self, batch: Batch, fates: NDArray[np.uint8], links: Mapping[int, ForwardRange], rows: NDArray[np.int64]
     ) -> None:
-        candidates = rows[fates[rows] >= _IN_SPAN]
-        self._make_room(len(candidates))
+        """Where there is no memory for all spans of them at once, for half, and so on."""
+        try:
+            spans, unsampled = self._spans(batch, fates, links, rows)
+        except OUT_OF_MEMORY:
+            if len(rows) < 2:
+                raise
+            half = len(rows) // 2
+            self._write_rows(batch, fates, links, rows[:half])
+            self._write_rows(batch, fates, links, rows[half:])
+            return
         self._count(fates[rows])
+        self._counts["unsampled"] += unsampled
+        self._hand(spans)
+
+    def _spans(
+        self, batch: Batch, fates: NDArray[np.uint8], links: Mapping[int, ForwardRange], rows: NDArray[np.int64]
+    ) -> tuple[list[ReadableSpan], int]:
+        """Those of the rows, and how many rows are not sampled."""
+        candidates = rows[fates[rows] >= _IN_SPAN]
         above = self._above(batch, candidates)
         taken = [row for row, one in zip(candidates.tolist(), above, strict=True) if one is not None]
-        self._counts["unsampled"] += len(candidates) - len(taken)
         linked = {row: context for row in taken if row in links and (context := self._linked(links[row])) is not None}
-        if taken and self._mapper is not None:
-            kept = [one for one in above if one is not None]
-            self._hand(self._mapper.spans(batch, np.array(taken), kept, linked))
+        kept = [one for one in above if one is not None]
+        spans = self._mapper.spans(batch, np.array(taken), kept, linked) if taken and self._mapper is not None else []
+        return spans, len(candidates) - len(taken)
 
     def _count(self, fates: NDArray[np.uint8]) -> None:
         counted = np.bincount(fates, minlength=_ROOTLESS + 1).tolist()

@@ -38,7 +38,7 @@ class Around(NamedTuple):
     """The outermost ancestor that is seen; the row itself where there is none."""
 
 
-class _Chunk(NamedTuple):
+class Chunk(NamedTuple):
     ids: Ids
     """Sorted."""
     nearest: Ids
@@ -47,7 +47,7 @@ class _Chunk(NamedTuple):
     """Of ``nearest``."""
 
 
-_NOTHING = _Chunk(*(np.zeros(0, np.uint64) for _ in range(3)))
+NOTHING = Chunk(*(np.zeros(0, np.uint64) for _ in range(3)))
 
 
 class KnownRanges:
@@ -59,20 +59,20 @@ class KnownRanges:
 
     def __init__(self, most: int = MAX_KNOWN) -> None:
         self._most = most
-        self._chunks: deque[_Chunk] = deque()
+        self._chunks: deque[Chunk] = deque()
         self.forgot_hidden = False
         """Among those that were forgotten was one that the capture doesn't see."""
 
-    def add(self, added: _Chunk) -> None:
+    def add(self, added: Chunk) -> None:
         """Ranges that ended."""
         while self._chunks and len(self._chunks[-1].ids) <= min(SMALL_CHUNK, 2 * len(added.ids)):
-            added = _sorted(*(np.concatenate(pair) for pair in zip(self._chunks.pop(), added, strict=True)))
+            added = sorted_chunk(*(np.concatenate(pair) for pair in zip(self._chunks.pop(), added, strict=True)))
         self._chunks.append(added)
         while len(self._chunks) > 1 and sum(len(chunk.ids) for chunk in self._chunks) > self._most:
             oldest = self._chunks.popleft()
             self.forgot_hidden |= bool((oldest.nearest != oldest.ids).any())
 
-    def find(self, wanted: Ids, pinned: _Chunk) -> tuple[Mask, Ids, Ids]:
+    def find(self, wanted: Ids, pinned: Chunk) -> tuple[Mask, Ids, Ids]:
         """Which are known, and ``nearest`` and ``root`` of those."""
         found = np.zeros(len(wanted), np.bool_)
         nearest, root = np.zeros_like(wanted), np.zeros_like(wanted)
@@ -95,7 +95,7 @@ class Ancestry:
 
     def __init__(self, most_known: int = MAX_KNOWN) -> None:
         self._known = KnownRanges(most_known)
-        self._pinned = _NOTHING
+        self._pinned = NOTHING
         self._was_alone = self._has_seen_all = False
 
     def was_alone(self) -> None:
@@ -117,13 +117,13 @@ class Ancestry:
         ended = np.flatnonzero(is_range[: batch.closed])
         if len(ended):
             nearest = np.where(seen, batch.event_id, around.parent)
-            self._known.add(_sorted(batch.event_id[ended], nearest[ended], around.root[ended]))
+            self._known.add(sorted_chunk(batch.event_id[ended], nearest[ended], around.root[ended]))
         return around
 
     def _look(self, batch: Batch, seen: Mask) -> Around:
         hidden = np.flatnonzero(~seen)
         order = hidden[np.argsort(batch.event_id[hidden])]
-        parent = _followed(batch.parent.copy(), batch.event_id[order], batch.parent[order])
+        parent = followed(batch.parent.copy(), batch.event_id[order], batch.parent[order])
         outside = (parent != 0) & ~is_in(parent, batch.event_id)
         root = batch.event_id.copy()
         self._look_outside(batch, np.flatnonzero(outside), parent, root)
@@ -136,27 +136,27 @@ class Ancestry:
         if self._was_alone and not self._known.forgot_hidden:
             nearest, above = np.where(found, nearest, wanted), np.where(found, above, batch.root[rows])
         is_open = rows >= batch.closed
-        self._pinned = _sorted(wanted[is_open], nearest[is_open], above[is_open])
+        self._pinned = sorted_chunk(wanted[is_open], nearest[is_open], above[is_open])
         parent[rows] = nearest
         root[rows] = np.where(nearest != 0, above, batch.event_id[rows])
 
 
-def _sorted(ids: Ids, nearest: Ids, root: Ids) -> _Chunk:
+def sorted_chunk(ids: Ids, nearest: Ids, root: Ids) -> Chunk:
     order = np.argsort(ids)
-    return _Chunk(ids[order], nearest[order], root[order])
+    return Chunk(ids[order], nearest[order], root[order])
 
 
 def _roots(event_id: Ids, parent: Ids, root: Ids, nested: Mask) -> Ids:
     """Each row's root: that of its outermost ancestor among the rows."""
     inner = np.flatnonzero(nested)
     order = inner[np.argsort(event_id[inner])]
-    outermost = _followed(event_id.copy(), event_id[order], parent[order])
+    outermost = followed(event_id.copy(), event_id[order], parent[order])
     by_id = np.argsort(event_id)
     found: Ids = root[by_id[np.searchsorted(event_id[by_id], outermost)]]
     return found
 
 
-def _followed(ids: Ids, known: Ids, leads_to: Ids) -> Ids:
+def followed(ids: Ids, known: Ids, leads_to: Ids) -> Ids:
     """Every id replaced by what it leads to, as long as it is among the known ones (sorted)."""
     rows = np.arange(len(ids)) if len(known) else np.zeros(0, np.int64)
     while len(rows):

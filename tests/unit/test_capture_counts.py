@@ -1,0 +1,212 @@
+"""Every row of a capture is counted once per sink, whatever the sink, its sampler or the memory does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler, SamplingResult
+
+from batches import make_batch
+from otel_recfn.capture import Capture
+from otel_recfn.model.batch import Batch
+from otel_recfn.model.events import EventSource, make_event_id
+from otel_recfn.sinks.background import BackgroundSink
+from otel_recfn.sinks.protocol import Sink
+from otel_recfn.sinks.spans import SpansSink
+from otel_recfn.transforms.selection import Selected
+
+LONG_S = 20.0
+
+
+class Raising:
+    """Takes batches, some rows of each before it raises what it is told to."""
+
+    name = "raising"
+
+    def __init__(self, errors: list[tuple[Exception | None, int]], *, counts: bool = True) -> None:
+        self.errors, self.counts, self.rows = list(errors), counts, 0
+
+    def write(self, batch: Batch) -> None:
+        error, taken = self.errors.pop(0) if self.errors else (None, 0)
+        self.rows += len(batch) if error is None else min(taken, len(batch)) if self.counts else 0
+        if error is not None:
+            raise error
+
+    def flush(self, timeout_s: float) -> bool:
+        return True
+
+    def close(self, timeout_s: float) -> None:
+        pass
+
+    def counters(self) -> Mapping[str, int]:
+        return {"rows": self.rows} if self.counts else {"taken": self.rows}
+
+    def after_fork_in_child(self) -> Sink | None:
+        return None
+
+
+def capture_of(*sinks: Sink) -> Capture:
+    return Capture(Selected(), sinks, buffer_bytes=1 << 20)
+
+
+ERRORS = st.lists(
+    st.tuples(st.sampled_from([None, None, MemoryError("none"), OSError(5, "disk"), ValueError("wrong")]), st.just(0)),
+    max_size=6,
+)
+
+
+@given(ERRORS, st.lists(st.integers(1, 5), min_size=1, max_size=8))
+def test_what_a_sink_raised_on_and_what_came_after_is_missed(errors: list[tuple[Any, int]], sizes: list[int]) -> None:
+    capture = capture_of(Raising(errors), other := Raising([]))
+    other.name = "other"
+    for size in sizes:
+        capture.write(make_batch([{}] * size))
+    counters = capture.counters()
+    assert counters["rows"] == sum(sizes) == counters["other.rows"]
+    assert counters["raising.rows"] + counters.get("raising.missed", 0) == sum(sizes)
+    assert "other.missed" not in counters
+
+
+def test_a_sink_goes_on_after_it_found_no_memory() -> None:
+    capture = capture_of(Raising([(MemoryError(), 0), (None, 0)]))
+    for _ in range(3):
+        capture.write(make_batch([{}] * 2))
+    assert capture.counters() == {"rows": 6, "raising.rows": 4, "raising.missed": 2}
+
+
+BACKGROUND_ERRORS = st.lists(
+    st.tuples(st.sampled_from([None, None, MemoryError("none"), OSError(5, "disk")]), st.integers(0, 5)), max_size=6
+)
+
+
+@given(BACKGROUND_ERRORS, st.lists(st.integers(1, 5), min_size=1, max_size=8), st.booleans())
+def test_a_background_sink_balances(errors: list[tuple[Any, int]], sizes: list[int], counts: bool) -> None:
+    background = BackgroundSink(Raising(errors, counts=counts), max_share=1.0)
+    capture = capture_of(background)
+    for size in sizes:
+        capture.write(make_batch([{}] * size))
+    capture.flush(LONG_S)
+    capture.close(LONG_S)
+    counters = {name.removeprefix("raising."): value for name, value in capture.counters().items()}
+    taken = background._inner.rows  # type: ignore[attr-defined]
+    own = ("queue_dropped", "queued", "abandoned")
+    assert counters["rows_received"] == taken + sum(counters[name] for name in own)
+    assert counters["rows_received"] + counters.get("missed", 0) == sum(sizes)
+
+
+class Failing(Sampler, IdGenerator):
+    """A sampler and id generator that raises every so often."""
+
+    def __init__(self, every: int) -> None:
+        self.every, self.asked = every, 0
+
+    def _count(self) -> None:
+        self.asked += 1
+        if self.asked % self.every == 0:
+            raise ZeroDivisionError("a bug of the program's")
+
+    def should_sample(self, *arguments: Any, **keywords: Any) -> SamplingResult:
+        self._count()
+        return ALWAYS_ON.should_sample(*arguments, **keywords)
+
+    def get_description(self) -> str:
+        return "failing"
+
+    def generate_trace_id(self) -> int:
+        self._count()
+        return self.asked
+
+    def generate_span_id(self) -> int:
+        self._count()
+        return self.asked
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 7])
+def test_a_sampler_that_raises_refuses_and_the_sink_goes_on(every: int, caplog: pytest.LogCaptureFixture) -> None:
+    exporter = InMemorySpanExporter()
+    failing = Failing(every)
+    provider = TracerProvider(sampler=failing, id_generator=failing, shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    capture = capture_of(sink := SpansSink(provider, roots_per_second=None))
+    for number in range(1, 40):
+        top = make_event_id(1, 2 * number)
+        capture.write(
+            make_batch(
+                [{"event_id": top + 1, "parent": top}, {"event_id": top, "name": "nn.Module: A", "source": EventSource.MODULE}],
+                [{"event_id": top, "name": "nn.Module: A", "source": EventSource.MODULE}],
+            )
+        )
+    capture.close(LONG_S)
+    counters = sink.counters()
+    fates = ("spans", "unsampled", "suppressed", "no_provider", "other_kinds", "failed")
+    assert capture.counters()["spans.rows"] == 78
+    assert counters["rows"] + counters["roots"] == sum(counters[fate] for fate in fates)
+    assert counters["roots_unsampled"] > 0
+    assert sum("raised" in record.message for record in caplog.records) == 1
+    spans = exporter.get_finished_spans()
+    assert len(spans) == counters["spans"]
+    assert bool(spans) == (every == 7)  # each trace asks three times
+    known = {span.context.span_id for span in spans}
+    assert all(span.parent is None or span.parent.span_id in known for span in spans)
+
+
+def test_no_span_is_sent_without_its_parent_where_batches_were_dropped() -> None:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    inner = SpansSink(provider, roots_per_second=None)
+    gate, entered = threading.Event(), threading.Event()
+    write = inner.write
+
+    def gated(batch: Batch) -> None:
+        entered.set()
+        assert gate.wait(LONG_S)
+        write(batch)
+
+    inner.write = gated  # type: ignore[method-assign]
+    sink = BackgroundSink(inner, max_rows=8)
+    outer, middle = make_event_id(1, 1), make_event_id(1, 2)
+    opened = [{"event_id": outer, "name": "outer"}]
+
+    def leaves(first: int, parent: int) -> list[dict[str, Any]]:
+        return [{"event_id": make_event_id(1, first + row), "parent": parent, "root": outer} for row in range(6)]
+
+    sink.write(make_batch(leaves(10, middle), opened))
+    assert entered.wait(LONG_S)
+    sink.write(make_batch([*leaves(20, middle), {"event_id": middle, "parent": outer, "root": outer, "name": "middle"}]))
+    for number in range(3):
+        task = make_event_id(2, number + 1)
+        sink.write(
+            make_batch(
+                [{"event_id": task, "parent": outer, "root": outer, "name": "dropped"}, *leaves(100 + 10 * number, task)]
+            )
+        )
+    gate.set()
+    assert sink.flush(LONG_S)
+    last = make_event_id(1, 500)
+    sink.write(
+        make_batch([{"event_id": last, "parent": make_event_id(2, 1), "root": outer, "name": "late child of a dropped one"}])
+    )
+    sink.write(make_batch([{"event_id": outer, "name": "outer"}]))
+    sink.close(LONG_S)
+    spans = {
+        span.attributes["recfn.event_id"]: span for span in exporter.get_finished_spans() if "recfn.event_id" in span.attributes
+    }
+    known = {span.context.span_id for span in exporter.get_finished_spans()}
+    assert all(span.parent.span_id in known for span in spans.values())
+    assert spans[last].parent.span_id == spans[outer].context.span_id
+    assert spans[middle].parent.span_id == spans[outer].context.span_id
+    counters = sink.counters()
+    assert counters["queue_dropped"] > 0
+    assert (
+        counters["rows_received"] == counters["rows"] + counters["queue_dropped"] + counters["queued"] + counters["abandoned"]
+    )

@@ -1,0 +1,103 @@
+"""Whatever is dropped, no row that is kept loses its parent: it lies in the nearest ancestor that is kept too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
+from otel_recfn.model.batch import Batch
+from otel_recfn.model.events import make_event_id
+from otel_recfn.transforms import gaps
+from otel_recfn.transforms.gaps import Gaps
+
+THREADS = (MAIN_THREAD, WORKER_THREAD)
+BEGIN, END, PASS, DROP = range(4)
+
+
+class Stream:
+    """Ranges whose parent is any earlier one, open or ended, in batches of which some are dropped."""
+
+    def __init__(self) -> None:
+        self.gaps = Gaps()
+        self.begun: list[dict[str, Any]] = []
+        self.open: list[dict[str, Any]] = []
+        self.closed: list[dict[str, Any]] = []
+        self.sent: dict[int, int] = {}
+
+    def step(self, what: int, number: int, thread: int) -> None:
+        if what == BEGIN:
+            parent = self.begun[-1 - number % len(self.begun)]["event_id"] if self.begun and number else 0
+            event_id = make_event_id(THREADS[thread].number, len(self.begun) + 1)
+            row = {"event_id": event_id, "thread": THREADS[thread], "parent": parent, "start_ns": BASE_NS + len(self.begun)}
+            self.begun.append(row)
+            self.open.append(row)
+        elif what == END and self.open:
+            self.closed.append(self.open.pop(-1 - number % len(self.open)))
+        elif what in (PASS, DROP):
+            self.send(make_batch(self.closed), drop=what == DROP)
+            self.closed = []
+
+    def send(self, batch: Batch, *, drop: bool) -> None:
+        out = self.gaps.reduced(batch) if drop else self.gaps.passed(batch)
+        if not drop:
+            assert out.event_id.tolist() == batch.event_id.tolist()
+        self.sent.update(zip(out.event_id.tolist(), out.parent.tolist(), strict=True))
+
+    def end(self) -> None:
+        self.closed.extend(reversed(self.open))
+        self.open = []
+        self.step(PASS, 0, 0)
+
+    def expected(self, event_id: int) -> int:
+        """The nearest ancestor that was sent."""
+        parents = {row["event_id"]: row["parent"] for row in self.begun}
+        above = parents[event_id]
+        while above and above not in self.sent:
+            above = parents[above]
+        return above
+
+
+STEPS = st.lists(st.tuples(st.sampled_from((BEGIN, BEGIN, BEGIN, END, END, PASS, DROP)), st.integers(0, 9), st.integers(0, 1)))
+
+
+@given(STEPS)
+def test_every_row_lies_in_the_nearest_ancestor_that_was_handed_on(steps: list[tuple[int, int, int]]) -> None:
+    stream = Stream()
+    for step in steps:
+        stream.step(*step)
+    stream.end()
+    assert stream.sent == {event_id: stream.expected(event_id) for event_id in stream.sent}
+
+
+def test_without_a_gap_a_batch_is_handed_on_as_it_is() -> None:
+    batch = make_batch([{"event_id": 2, "parent": 1}])
+    assert Gaps().passed(batch) is batch
+
+
+def test_of_a_dropped_batch_only_awaited_parents_are_kept_with_tables_of_their_own() -> None:
+    found = Gaps()
+    found.passed(make_batch([{"event_id": 3, "parent": 2}]))
+    rest = found.reduced(
+        make_batch(
+            [{"event_id": number, "name": f"leaf {number}"} for number in range(10, 1000)]
+            + [{"event_id": 2, "parent": 1, "name": "awaited"}]
+        )
+    )
+    assert [(row.event_id, row.name, row.parent) for row in rest.events()] == [(2, "awaited", 1)]
+    assert list(rest.names) == ["", "awaited"]
+    assert len(found.reduced(make_batch([{"event_id": 1}]))) == 1
+    assert len(found.reduced(make_batch([{"event_id": 4}]))) == 0
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    found = Gaps(most_remembered=100)
+    for number in range(50):
+        first = 1 + number * 1000
+        found.passed(make_batch([{"event_id": first + row, "parent": 10**9 + first + row} for row in range(500)]))
+        found.reduced(make_batch([{"event_id": first + 500 + row, "parent": 1} for row in range(500)]))
+    found._sum_up()
+    assert len(found._owed) <= gaps.MAX_OWED
+    assert sum(len(chunk.ids) for chunk in found._dropped._chunks) <= 1000

@@ -33,8 +33,17 @@ def with_arguments(record_function: Any) -> Function:
     def function(x: Any) -> Any:
         with record_function("add", "its arguments"):
             x = x + 1
-        with record_function(name="multiply", args="its arguments") as _range:
+        with record_function("multiply", args="its arguments") as _range:
             return x * 2
+
+    return function
+
+
+@form
+def name_as_keyword(record_function: Any) -> Function:
+    def function(x: Any) -> Any:
+        with record_function(name="add"):
+            return x + 1
 
     return function
 

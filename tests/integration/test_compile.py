@@ -80,6 +80,8 @@ def test_in_the_graph_where_torchs_own_is(make: Any, capturing: None) -> None:
 @every_form
 @pytest.mark.usefixtures("needs_observer")
 def test_what_is_in_the_graph_is_recorded_once(make: Any, capturing: None, instrument: Callable[..., Any]) -> None:
+    if make is FORMS["name_as_keyword"] and VERSION < (2, 13):
+        pytest.skip("PyTorch 2.12 forgets it, also of its own")
     eager = make(record_function)
     function = torch.compile(eager, backend="eager", fullgraph=True)
     seen = instrument(modules=False)

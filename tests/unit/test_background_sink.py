@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
-from batches import make_batch
+from batches import BASE_NS, make_batch
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks import background
 from otel_recfn.sinks.background import BackgroundSink
@@ -132,7 +132,9 @@ class TestBounds:
 
     def test_gap_is_told_before_the_next_batch(self, hung: Gated) -> None:
         sink = BackgroundSink(hung, max_rows=5)
-        for count in (4, 3, 1):
+        sink.write(rows(4))
+        assert hung.entered.wait(LONG_S)
+        for count in (3, 1):
             sink.write(rows(count))
         hung.gate.set()
         sink.close(LONG_S)
@@ -180,6 +182,30 @@ class TestTime:
         assert hung.closed.wait(LONG_S)
         assert hung.calls == ["write 4", "close"], "what was given up isn't written after all"
         assert sink.counters() == counters
+
+    def test_what_waits_for_the_end_is_written_parents_first(self, hung: Gated) -> None:
+        written: list[int] = []
+        announced: list[int] = []
+        sink = BackgroundSink(hung)
+        sink.write(rows(1))
+        assert hung.entered.wait(LONG_S)
+
+        def write(batch: Batch) -> None:
+            written.extend(batch.event_id.tolist())
+            announced.extend(one.event_id for one in batch.opened)
+            hung.rows += len(batch)
+
+        hung.write = write  # type: ignore[method-assign]
+        top = {"event_id": 1, "start_ns": BASE_NS}
+        sink.write(make_batch([{"event_id": 4, "parent": 2, "start_ns": BASE_NS + 4}], opened=[{"event_id": 1}]))
+        sink.write(make_batch([{"event_id": 2, "parent": 1, "start_ns": BASE_NS}, {"event_id": 7, "start_ns": BASE_NS + 5}]))
+        sink.write(make_batch([top], opened=[{"event_id": 7}]))
+        hung.gate.set()
+        sink.close(LONG_S)
+        assert written == [1, 2, 4, 7]
+        assert announced == [1, 7]
+        assert_balanced(sink.counters())
+        assert sink.counters()["rows"] == 5
 
     def test_write_after_close_is_dropped(self) -> None:
         sink = BackgroundSink(Gated())

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -88,6 +88,7 @@ BACKGROUND_ERRORS = st.lists(
 )
 
 
+@settings(deadline=None)  # threads start and end in it
 @given(BACKGROUND_ERRORS, st.lists(st.integers(1, 5), min_size=1, max_size=8), st.booleans())
 def test_a_background_sink_balances(errors: list[tuple[Any, int]], sizes: list[int], counts: bool) -> None:
     background = BackgroundSink(Raising(errors, counts=counts), max_share=1.0)

@@ -29,12 +29,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, runtime_checkable
 
+import numpy as np
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.model.own_thread import OwnThread, at_work, resting
 from otel_recfn.sinks.protocol import Sink
+from otel_recfn.store.merging import merged
 from otel_recfn.transforms.gaps import Gaps
 
 log = logging.getLogger("otel_recfn")
@@ -150,6 +152,8 @@ class BackgroundSink:
     def close(self, timeout_s: float) -> None:
         """Finish, or give up after ``timeout_s`` seconds and leave the daemon thread to its exporter."""
         deadline = time.monotonic() + timeout_s
+        with contextlib.suppress(*OUT_OF_MEMORY):  # then children stay before their parents
+            self._put_parents_first()
         started = self._put(_Close(deadline))
         self._hurry_up(+1)
         if self._thread is threading.current_thread():
@@ -188,6 +192,24 @@ class BackgroundSink:
     def _left(self) -> int:
         """Rows that the inner sink hasn't taken; a sink that counts ``rows`` itself is precise within a batch."""
         return max(0, self._received - self._dropped - self._inner_rows())
+
+    def _put_parents_first(self) -> None:
+        """Of what is queued, in one batch: the time may end anywhere in it, and no child is to be out without its parent."""
+        with self._lock:
+            writes = [task for task in self._queue if isinstance(task, _Write)]
+            if not writes:
+                return
+            rows = merged([task.batch for task in writes])
+            announced = [
+                _Write(task.batch.take(slice(0, 0), opened=task.batch.opened), len(task.batch.opened), False)
+                for task in writes
+                if task.batch.opened
+            ]
+            together = _Write(rows.take(np.lexsort((rows.event_id, rows.start_ns))), len(rows), False)
+            first = (*announced, together)[0]
+            first.after_gap = any(task.after_gap for task in writes)
+            others = [task for task in self._queue if not isinstance(task, _Write)]
+            self._queue = deque([*announced, together, *others])
 
     def _put(self, task: _Flush | _Close) -> bool:
         """Queue a task behind all batches; False if no thread will do it."""

@@ -271,7 +271,7 @@ def load_with_workers() -> str:
 def quiet() -> None:
     """Log lines go nowhere, through a handler with a lock of its own; one OpenMP thread, which a fork would lose."""
     logging.basicConfig(handlers=[logging.StreamHandler(io.StringIO())])
-    warnings.simplefilter("ignore", DeprecationWarning)  # Python's own, of forks beside threads
+    warnings.simplefilter("ignore")  # of forks beside threads, and of more workers than processors
     torch.set_num_threads(1)
 
 

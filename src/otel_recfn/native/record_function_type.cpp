@@ -26,14 +26,13 @@ struct Entry {
   uint64_t event_id;
   uint64_t thread;
   PyObject* handle;  // the range observer's, owned; null where the recorder alone sees the range
-  TaskEntry* in_task;  // owned; null where it is not recorded
-  PyObject* token;     // owned; takes the task out of it again
+  EnteredRange in_task;  // nothing where it is not recorded
 };
 
 void forget(const Entry& entry) {
   Py_XDECREF(entry.handle);
-  Py_XDECREF(reinterpret_cast<PyObject*>(entry.in_task));
-  Py_XDECREF(entry.token);
+  Py_XDECREF(reinterpret_cast<PyObject*>(entry.in_task.entry));
+  Py_XDECREF(entry.in_task.token);
 }
 
 struct RecordFunctionObject {
@@ -137,10 +136,8 @@ Entry begin_named(PyObject* name, const RareExtras* rare) {
   range.scope = kUserScope;
   range.flags = kRecordFunctionSource << kSourceShift;
   range.extras.rare = rare;
-  Entry entry{begin_range<false>(shared, *buffer, range, true), 0, nullptr, nullptr, nullptr};
-  if (entry.event_id == 0) return entry;
-  entry.in_task = new_range_entry(*buffer, entry.event_id, kUserScope, kRecordFunctionSource);
-  if (entry.in_task != nullptr) entry.token = push_task_entry(entry.in_task);
+  Entry entry{begin_range<false>(shared, *buffer, range, true), 0, nullptr, {}};
+  if (entry.event_id != 0) entry.in_task = enter_range(*buffer, entry.event_id, kUserScope, kRecordFunctionSource);
   return entry;
 }
 
@@ -176,7 +173,7 @@ bool push_entry(RecordFunctionObject& range, const Entry& entry) {
   RecordFunctionObject* range = as_range(self);
   PyObject* handle = observe_range(range->name, range->args);
   if (handle == nullptr) return nullptr;
-  if (!push_entry(*range, {0, this_thread(), handle, nullptr, nullptr})) return Py_DECREF(handle), nullptr;
+  if (!push_entry(*range, {0, this_thread(), handle, {}})) return Py_DECREF(handle), nullptr;
   return Py_NewRef(self);
 }
 
@@ -237,20 +234,13 @@ bool call_end(PyObject* handle, PyObject* message) {
   return ended ? Py_NewRef(Py_None) : nullptr;
 }
 
-void leave_task(const Entry& entry) {
-  if (entry.in_task == nullptr) return;
-  pop_task_entry(entry.in_task, entry.token);
-  Py_DECREF(reinterpret_cast<PyObject*>(entry.in_task));
-  Py_XDECREF(entry.token);
-}
-
 PyObject* range_exit(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   RecordFunctionObject* range = as_range(self);
   if (range->entered == 0) Py_RETURN_NONE;
   const Entry entry = take_entry(*range);
   PyObject* exception = count > 1 && args[1] != Py_None ? args[1] : nullptr;
   if (__builtin_expect(entry.handle != nullptr, 0)) return exit_observed(entry.handle, exception);
-  leave_task(entry);
+  leave_range(entry.in_task);
   ThreadBuffer* buffer = entry.event_id != 0 ? registry().current() : nullptr;
   if (buffer == nullptr) Py_RETURN_NONE;
   if (exception == nullptr) {

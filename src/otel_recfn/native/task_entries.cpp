@@ -44,12 +44,27 @@ void set_outer(TaskEntry& entry, TaskEntry* outer) {
   Py_XSETREF(entry.outer, outer);
 }
 
+// Entries live for one range each: a few are kept for the next.
+constexpr int kMaxSpare = 16;
+TaskEntry* spare[kMaxSpare];
+int spares = 0;
+
 TaskEntry* new_entry() {
-  auto* entry = PyObject_New(TaskEntry, &TaskEntryType);
-  if (entry == nullptr) return PyErr_Clear(), nullptr;
-  const PyObject head = entry->ob_base;
-  *entry = TaskEntry{};
-  entry->ob_base = head;
+  TaskEntry* entry;
+  if (spares > 0) {
+    entry = spare[--spares];
+    PyObject_Init(reinterpret_cast<PyObject*>(entry), &TaskEntryType);
+  } else {
+    entry = PyObject_New(TaskEntry, &TaskEntryType);
+    if (entry == nullptr) return PyErr_Clear(), nullptr;
+  }
+  entry->outer = entry->range = nullptr;
+  entry->span = entry->shown = nullptr;
+  entry->token = entry->event_id = entry->root = entry->recording = entry->since_thread = entry->since_ordinal = 0;
+  entry->spans = 0;
+  entry->ended = false;
+  entry->scope = entry->source = 0;
+  entry->context = Context{};
   entry->serial = ++last_serial;
   return entry;
 }
@@ -60,7 +75,11 @@ void dealloc(PyObject* self) {
   Py_XDECREF(entry->range);
   Py_XDECREF(entry->span);
   Py_XDECREF(entry->shown);
-  PyObject_Free(self);
+  if (spares < kMaxSpare) {
+    spare[spares++] = entry;
+  } else {
+    PyObject_Free(self);
+  }
 }
 
 bool is_range(const TaskEntry& entry) { return entry.span == nullptr; }
@@ -77,12 +96,12 @@ uint64_t root_by_place(const ThreadBuffer& buffer) {
 // Whether the thread's newest range has what the last look found as its parent, and that was no range on the stack.
 bool begun_by_context(const ThreadBuffer& buffer) { return buffer.stack[buffer.depth - 1].base; }
 
-void place_entry(TaskEntry& entry, const ThreadBuffer& buffer) {
+void place_entry(TaskEntry& entry, const ThreadBuffer& buffer, const TaskEntry* around) {
   entry.context = buffer.context;
   entry.root = entry.event_id;
   if (begun_by_context(buffer)) {
     if (buffer.context.enclosing != 0) entry.root = buffer.context.root;
-  } else if (const TaskEntry* around = innermost(); around != nullptr && is_range(*around)) {
+  } else if (around != nullptr && is_range(*around)) {
     entry.context = around->context, entry.root = around->root;
   } else {
     entry.root = root_by_place(buffer);
@@ -102,6 +121,37 @@ TaskEntry* without_many_spans(TaskEntry& entry, TaskEntry* outer) {
   return outer;
 }
 
+TaskEntry* new_range_entry(const ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source, const TaskEntry* around) {
+  TaskEntry* entry = new_entry();
+  if (entry == nullptr) return nullptr;
+  entry->event_id = event_id;
+  entry->recording = recording_now();
+  entry->scope = static_cast<uint8_t>(scope), entry->source = static_cast<uint8_t>(source);
+  entry->since_thread = buffer.number, entry->since_ordinal = event_id & kOrdinalMask;
+  place_entry(*entry, buffer, around);
+  return entry;
+}
+
+// From here on the calling task is in it; `outer` is its innermost entry. Returns what takes that back, or null.
+PyObject* push(TaskEntry* entry, TaskEntry* outer) {
+  if (outer != nullptr && outer->outer != nullptr) set_outer(*outer, living(outer->outer, recording_now()));
+  set_outer(*entry, without_many_spans(*entry, outer));
+  PyObject* token = PyContextVar_Set(innermost_var, reinterpret_cast<PyObject*>(entry));
+  if (token == nullptr) PyErr_Clear();
+  return token;
+}
+
+// The calling task is out of it; a range is over, in every task that has it. `token`: what push returned, or null.
+void pop(TaskEntry* entry, PyObject* token) {
+  entry->ended = is_range(*entry);
+  if (value_in_task() != entry) return;
+  if (token != nullptr && PyContextVar_Reset(innermost_var, token) == 0) return;
+  PyErr_Clear();  // it was begun in another context
+  TaskEntry* outer = living(entry->outer, recording_now());
+  Py_XDECREF(PyContextVar_Set(innermost_var, outer != nullptr ? reinterpret_cast<PyObject*>(outer) : Py_None));
+  PyErr_Clear();
+}
+
 using OpenRanges = std::unordered_map<uint64_t, TaskEntry*>;
 
 // Of ranges that are begun and ended by their ids.
@@ -112,34 +162,17 @@ OpenRanges& open_ranges() {
 
 }  // namespace
 
-TaskEntry* new_range_entry(const ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source) {
-  TaskEntry* entry = new_entry();
-  if (entry == nullptr) return nullptr;
-  entry->event_id = event_id;
-  entry->recording = recording_now();
-  entry->scope = static_cast<uint8_t>(scope), entry->source = static_cast<uint8_t>(source);
-  entry->since_thread = buffer.number, entry->since_ordinal = event_id & kOrdinalMask;
-  place_entry(*entry, buffer);
-  return entry;
-}
-
-PyObject* push_task_entry(TaskEntry* entry) {
+EnteredRange enter_range(const ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source) {
   TaskEntry* outer = innermost();
-  if (outer != nullptr && outer->outer != nullptr) set_outer(*outer, living(outer->outer, recording_now()));
-  set_outer(*entry, without_many_spans(*entry, outer));
-  PyObject* token = PyContextVar_Set(innermost_var, reinterpret_cast<PyObject*>(entry));
-  if (token == nullptr) PyErr_Clear();
-  return token;
+  TaskEntry* entry = new_range_entry(buffer, event_id, scope, source, outer);
+  return {entry, entry != nullptr ? push(entry, outer) : nullptr};
 }
 
-void pop_task_entry(TaskEntry* entry, PyObject* token) {
-  entry->ended = is_range(*entry);
-  if (value_in_task() != entry) return;
-  if (token != nullptr && PyContextVar_Reset(innermost_var, token) == 0) return;
-  PyErr_Clear();  // it was begun in another context
-  TaskEntry* outer = living(entry->outer, recording_now());
-  Py_XDECREF(PyContextVar_Set(innermost_var, outer != nullptr ? reinterpret_cast<PyObject*>(outer) : Py_None));
-  PyErr_Clear();
+void leave_range(const EnteredRange& entered) {
+  if (entered.entry == nullptr) return;
+  pop(entered.entry, entered.token);
+  Py_DECREF(reinterpret_cast<PyObject*>(entered.entry));
+  Py_XDECREF(entered.token);
 }
 
 void view_task(TaskView& view, PyObject* span) {
@@ -185,7 +218,7 @@ PyObject* enter(PyObject*, PyObject* argument) {
   if (const ThreadBuffer* buffer = registry().existing()) entry->since_ordinal = buffer->ordinal.load(std::memory_order_relaxed);
   Py_INCREF(own);
   entry->range = own;
-  Py_XDECREF(push_task_entry(entry));
+  Py_XDECREF(push(entry, innermost()));
   context_has_changed();
   return reinterpret_cast<PyObject*>(entry);
 }
@@ -193,7 +226,7 @@ PyObject* enter(PyObject*, PyObject* argument) {
 PyObject* leave(PyObject*, PyObject* argument) {
   TaskEntry* entry = as_entry(argument);
   if (entry == nullptr) return nullptr;
-  pop_task_entry(entry, nullptr);
+  pop(entry, nullptr);
   context_has_changed();
   Py_RETURN_NONE;
 }
@@ -226,7 +259,7 @@ PyObject* span_attached(PyObject*, PyObject* args) {
   entry->token = reinterpret_cast<uint64_t>(token);
   entry->since_thread = registry().thread_number();
   if (const ThreadBuffer* buffer = registry().existing()) entry->since_ordinal = buffer->ordinal.load(std::memory_order_relaxed);
-  Py_XDECREF(push_task_entry(entry));
+  Py_XDECREF(push(entry, innermost()));
   Py_DECREF(entry);
   context_has_changed();
   Py_RETURN_NONE;
@@ -237,7 +270,7 @@ PyObject* span_detached(PyObject*, PyObject* token) {
   while (entry != nullptr && entry->token != reinterpret_cast<uint64_t>(token)) entry = living(entry->outer, recording_now());
   if (entry != nullptr) {
     Py_INCREF(entry);
-    pop_task_entry(entry, nullptr);
+    pop(entry, nullptr);
     Py_DECREF(entry);
   }
   context_has_changed();
@@ -300,11 +333,12 @@ PyMethodDef functions[] = {
 
 void keep_open_range(const ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source, bool enters) try {
   TaskEntry*& kept = open_ranges()[event_id];
-  kept = new_range_entry(buffer, event_id, scope, source);
+  TaskEntry* outer = innermost();
+  kept = new_range_entry(buffer, event_id, scope, source, outer);
   if (kept == nullptr) {
     open_ranges().erase(event_id);
   } else if (enters) {
-    Py_XDECREF(push_task_entry(kept));
+    Py_XDECREF(push(kept, outer));
   }
 } catch (const std::bad_alloc&) {  // what begins in it lies in what is around it
 }
@@ -314,7 +348,7 @@ void forget_open_range(uint64_t event_id) {
   if (found == open_ranges().end()) return;
   TaskEntry* entry = found->second;
   open_ranges().erase(found);
-  pop_task_entry(entry, nullptr);
+  pop(entry, nullptr);
   Py_DECREF(entry);
 }
 

@@ -28,15 +28,17 @@ struct TaskEntry {
   bool ended;
 };
 
-// A range that the calling thread has begun, with all that its descendants elsewhere need to know. Null, with no error set, when
-// there is no memory for it.
-TaskEntry* new_range_entry(const ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source);
+// A range that a task is in, and what takes the task out of it again. Both owned, or null.
+struct EnteredRange {
+  TaskEntry* entry;
+  PyObject* token;
+};
 
-// From here on the calling task is in it. Returns what takes that back, or null.
-PyObject* push_task_entry(TaskEntry* entry);
+// The calling thread has begun a range, and from here on its task is in it. Null, with no error set, where there is no memory.
+EnteredRange enter_range(const ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source);
 
-// The calling task is out of it; a range is over, in every task that has it. `token`: what push_task_entry returned, or null.
-void pop_task_entry(TaskEntry* entry, PyObject* token);
+// It is over, in every task that has it.
+void leave_range(const EnteredRange& entered);
 
 // The same for ranges that are begun and ended by their ids. `enters`: the calling task is in it from here on.
 void keep_open_range(const ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source, bool enters);

@@ -39,6 +39,8 @@ class EventFlag(IntFlag):
     """The range was still open when its capture ended; ``end_ns`` is that moment."""
     CLOCK_JUMPED = 32
     """The wall clock was set by over a second while the range was open: its end is by the clock that it began with."""
+    SHOWN = 64
+    """The program saw the range's span as the current one, so that spans of its own may be its children."""
 
 
 class Extra(IntFlag):

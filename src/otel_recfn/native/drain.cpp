@@ -432,7 +432,7 @@ void Drain::read_end(Thread& thread, uint64_t head, uint64_t ticks) {
   for (size_t index = thread.open.size(); index-- > 0;) {
     if (thread.open[index].ordinal != ordinal) continue;
     const uint32_t out_of_order = index + 1 != thread.open.size() ? uint32_t{kAsync} : 0u;
-    seal(thread, index, clock_.monotonic_ns(ticks), (flags_of(head) & kEventFlags) | out_of_order, thread.pending.error,
+    seal(thread, index, clock_.monotonic_ns(ticks), (flags_of(head) & (kEventFlags | kShown)) | out_of_order, thread.pending.error,
          thread.index);
     break;
   }
@@ -457,7 +457,7 @@ void Drain::close_remotely_ended(Thread& thread, uint64_t until_ticks) {
     if (found == remote_.end() || found->second.end.ticks > until_ticks) continue;
     const RemoteEnd& end = found->second.end;
     const uint32_t error = end.error_size != 0 ? names_.intern({end.error, end.error_size}) : 0;
-    seal(thread, index, clock_.monotonic_ns(end.ticks), end.flags & kEventFlags, error,
+    seal(thread, index, clock_.monotonic_ns(end.ticks), end.flags & (kEventFlags | kShown), error,
          thread_index(end.thread_number, thread.index));
     remote_.erase(found);
   }

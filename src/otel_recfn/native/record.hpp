@@ -24,7 +24,7 @@
 //   Parent       63                        24 23                   | kind |
 //                | ordinal of the next begin's parent  |  0        |      |
 //
-// flags: bits 0-4 EventFlag, bits 5-6 EventSource (begins), bit 7 kBaseBegin (begins).
+// flags: bits 0-4 EventFlag, bits 5-6 EventSource (begins), bit 7 kBaseBegin (begins); bit 6 kShown (ends).
 //
 // A begin carries no id: the n-th begin, mark or memory record of a thread has ordinal n, which writer and reader both count.
 #pragma once
@@ -71,6 +71,7 @@ enum EventFlag : uint32_t {
   kNcclMeta = 8,
   kPartial = 16,
   kEventFlags = 31,
+  kShown = 64,  // in ends
   kClockJumped = 32,  // of rows alone
 };
 

@@ -240,16 +240,16 @@ PyObject* range_exit(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   const Entry entry = take_entry(*range);
   PyObject* exception = count > 1 && args[1] != Py_None ? args[1] : nullptr;
   if (__builtin_expect(entry.handle != nullptr, 0)) return exit_observed(entry.handle, exception);
-  leave_range(entry.in_task);
+  const uint32_t shown = leave_range(entry.in_task);
   ThreadBuffer* buffer = entry.event_id != 0 ? registry().current() : nullptr;
   if (buffer == nullptr) Py_RETURN_NONE;
   if (exception == nullptr) {
-    end_range(globals(), *buffer, entry.event_id, 0, 0, {});
+    end_range(globals(), *buffer, entry.event_id, 0, shown, {});
     Py_RETURN_NONE;
   }
-  const bool ended = end_with_error(exception, [buffer, &entry](PyObject* message) {
+  const bool ended = end_with_error(exception, [buffer, &entry, shown](PyObject* message) {
     const Utf8 text(message, kMaxErrorBytes);
-    const uint32_t flags = PyUnicode_GET_LENGTH(message) > 0 ? uint32_t{kError} : 0;
+    const uint32_t flags = shown | (PyUnicode_GET_LENGTH(message) > 0 ? uint32_t{kError} : 0);
     end_range(globals(), *buffer, entry.event_id, 0, flags, text.text());
     return true;
   });

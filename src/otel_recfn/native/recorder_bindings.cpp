@@ -186,12 +186,12 @@ PyObject* end(PyObject*, PyObject* args) {
   PyObject* error = nullptr;
   unsigned int flags = 0;
   if (!PyArg_ParseTuple(args, "K|UI", &event_id, &error, &flags)) return nullptr;
-  forget_open_range(event_id);
+  const uint32_t shown = forget_open_range(event_id);
   ThreadBuffer* buffer = event_id != 0 ? registry().current() : nullptr;
   if (buffer != nullptr) {
     const Utf8 error_text(error, kMaxErrorBytes);
     const Text text = error_text.text();
-    end_range(globals(), *buffer, event_id, 0, (flags & kEventFlags) | (text.size != 0 ? uint32_t{kError} : 0u), text);
+    end_range(globals(), *buffer, event_id, 0, shown | (flags & kEventFlags) | (text.size != 0 ? uint32_t{kError} : 0u), text);
   }
   Py_RETURN_NONE;
 }

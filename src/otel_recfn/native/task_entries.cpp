@@ -152,6 +152,9 @@ void pop(TaskEntry* entry, PyObject* token) {
   PyErr_Clear();
 }
 
+// EventFlag bits that are known when the range ends.
+uint32_t end_flags_of(const TaskEntry& range) { return range.shown != nullptr && range.shown != Py_None ? uint32_t{kShown} : 0; }
+
 using OpenRanges = std::unordered_map<uint64_t, TaskEntry*>;
 
 // Of ranges that are begun and ended by their ids.
@@ -168,11 +171,13 @@ EnteredRange enter_range(const ThreadBuffer& buffer, uint64_t event_id, uint32_t
   return {entry, entry != nullptr ? push(entry, outer) : nullptr};
 }
 
-void leave_range(const EnteredRange& entered) {
-  if (entered.entry == nullptr) return;
+uint32_t leave_range(const EnteredRange& entered) {
+  if (entered.entry == nullptr) return 0;
   pop(entered.entry, entered.token);
+  const uint32_t flags = end_flags_of(*entered.entry);
   Py_DECREF(reinterpret_cast<PyObject*>(entered.entry));
   Py_XDECREF(entered.token);
+  return flags;
 }
 
 void view_task(TaskView& view, PyObject* span) {
@@ -296,10 +301,26 @@ PyMemberDef members[] = {{"event_id", T_ULONGLONG, offsetof(TaskEntry, event_id)
                          {"scope", T_UBYTE, offsetof(TaskEntry, scope), READONLY, "RecordScope"},
                          {"source", T_UBYTE, offsetof(TaskEntry, source), READONLY, "EventSource"},
                          {"serial", T_ULONGLONG, offsetof(TaskEntry, serial), READONLY, "Larger than those before it."},
-                         {"shown", T_OBJECT, offsetof(TaskEntry, shown), 0, "For whoever shows it as a span."},
                          {nullptr, 0, 0, 0, nullptr}};
 
+PyObject*& shown_slot(PyObject* self) {
+  auto* entry = reinterpret_cast<TaskEntry*>(self);
+  return (entry->range != nullptr ? entry->range : entry)->shown;
+}
+
+PyObject* get_shown(PyObject* self, void*) {
+  PyObject* shown = shown_slot(self);
+  return Py_NewRef(shown != nullptr ? shown : Py_None);
+}
+
+int set_shown(PyObject* self, PyObject* value, void*) {
+  Py_XINCREF(value);
+  Py_XSETREF(shown_slot(self), value);
+  return 0;
+}
+
 PyGetSetDef properties[] = {
+    {"shown", get_shown, set_shown, "For whoever shows the range as a span; of the range, however often it is entered.", nullptr},
     {"context_words", context_of, nullptr, "(trace id high, low, span id, flags) where its outermost range began", nullptr},
     {"is_current", is_current, nullptr, "Whether it belongs to the recording that is on, or was the last.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
@@ -343,13 +364,12 @@ void keep_open_range(const ThreadBuffer& buffer, uint64_t event_id, uint32_t sco
 } catch (const std::bad_alloc&) {  // what begins in it lies in what is around it
 }
 
-void forget_open_range(uint64_t event_id) {
+uint32_t forget_open_range(uint64_t event_id) {
   const auto found = open_ranges().find(event_id);
-  if (found == open_ranges().end()) return;
+  if (found == open_ranges().end()) return 0;
   TaskEntry* entry = found->second;
   open_ranges().erase(found);
-  pop(entry, nullptr);
-  Py_DECREF(entry);
+  return leave_range({entry, nullptr});
 }
 
 void forget_open_ranges() {

@@ -37,12 +37,12 @@ struct EnteredRange {
 // The calling thread has begun a range, and from here on its task is in it. Null, with no error set, where there is no memory.
 EnteredRange enter_range(const ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source);
 
-// It is over, in every task that has it.
-void leave_range(const EnteredRange& entered);
+// It is over, in every task that has it. Returns EventFlag bits of its end.
+uint32_t leave_range(const EnteredRange& entered);
 
 // The same for ranges that are begun and ended by their ids. `enters`: the calling task is in it from here on.
 void keep_open_range(const ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source, bool enters);
-void forget_open_range(uint64_t event_id);
+uint32_t forget_open_range(uint64_t event_id);
 void forget_open_ranges();
 
 // What the task that runs in the calling thread sees; `span` is the current span's object, or null.

@@ -40,7 +40,7 @@ MAX_SHAPES_CHARS = 16_384
 """Cut before they wait in a buffer; the exact limits, in bytes, are ``python_batch``'s."""
 
 # Plain ints: arithmetic on an IntFlag costs a microsecond.
-ASYNC = int(EventFlag.ASYNC)
+ASYNC, SHOWN = int(EventFlag.ASYNC), int(EventFlag.SHOWN)
 MODULE, RECORD_FUNCTION = int(EventSource.MODULE), int(EventSource.RECORD_FUNCTION)
 BACKWARD, RANGE = int(RecordScope.BACKWARD_FUNCTION), int(EventKind.RANGE)
 MARK = Details(kind=int(EventKind.MARK))
@@ -224,16 +224,19 @@ class PythonRecorder:
             return
         ticks = perf_counter_ns()
         log = self._own_log()
-        self._end_in_task(event_id)
+        flags |= self._end_in_task(event_id)
         if event_id >> ORDINAL_BITS != log.number:
             self._end_elsewhere((ticks, log, event_id, flags, error[:MAX_ERROR_CHARS]))
         elif log.close(event_id):
             log.records.append((ticks, log, event_id, flags, error[:MAX_ERROR_CHARS]))
 
-    def _end_in_task(self, event_id: int) -> None:
+    def _end_in_task(self, event_id: int) -> int:
+        """EventFlag bits of the range's end."""
         own = self._open_ranges.pop(event_id, None)
-        if own is not None:
-            self._tasks.pop(own)
+        if own is None:
+            return 0
+        self._tasks.pop(own)
+        return SHOWN if own.shown is not None else 0
 
     def _end_elsewhere(self, record: Record) -> None:
         _, log, event_id, _, _ = record

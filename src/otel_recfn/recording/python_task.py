@@ -38,6 +38,7 @@ class TaskEntry:
 
     __slots__ = (
         "_range",
+        "_shown",
         "context",
         "ended",
         "event_id",
@@ -46,7 +47,6 @@ class TaskEntry:
         "root",
         "scope",
         "serial",
-        "shown",
         "source",
         "span",
         "spans",
@@ -72,7 +72,7 @@ class TaskEntry:
         self.outer: TaskEntry | None = None
         self.spans = 0
         self.ended = False
-        self.shown: Any = None
+        self._shown: Any = None
 
     def again(self) -> TaskEntry:
         """An entry for the same range, which ends with it at the latest."""
@@ -93,6 +93,15 @@ class TaskEntry:
         if context is None:
             return (0, 0, 0, 0)
         return (context.trace_id >> 64, context.trace_id & _LOW_64, context.span_id, context.flags)
+
+    @property
+    def shown(self) -> Any:
+        """See TaskRange.shown; of the range, however often it is entered."""
+        return (self._range or self)._shown
+
+    @shown.setter
+    def shown(self, shown: Any) -> None:
+        (self._range or self)._shown = shown
 
     @property
     def is_current(self) -> bool:

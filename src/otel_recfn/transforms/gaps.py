@@ -2,7 +2,8 @@
 
 A range's row comes when it has ended: mostly after the rows below it, sometimes before. So when a batch has to be dropped,
 
-* the ranges that rows handed on before lie in are kept of it: their children would wait for them for ever;
+* the ranges that rows handed on before lie in are kept of it: their children would wait for them for ever; so are those whose
+  span the program saw as the current one, since spans of its own may be their children;
 * what comes later and lies in a range that was dropped goes up to the nearest ancestor that was not.
 """
 
@@ -14,12 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.model.batch import Batch
+from otel_recfn.model.events import EventFlag
 from otel_recfn.store.merging import merged
 from otel_recfn.store.number_sets import distinct, is_in
 from otel_recfn.transforms.ancestry import NOTHING, KnownRanges, followed, sorted_chunk
 
 Ids = NDArray[np.uint64]
 
+_SHOWN = np.uint32(EventFlag.SHOWN)
 MAX_OWED = 1 << 16
 """Ranges that are waited for. More are open at once only where hundreds of threads are as deep as they may be."""
 ROWS_AT_ONCE = 1 << 16
@@ -50,7 +53,7 @@ class Gaps:
         """What is to be handed on of a batch that is dropped, with nothing announced."""
         batch = self._mended(batch)
         self._sum_up()
-        kept = is_in(batch.event_id, self._owed)
+        kept = is_in(batch.event_id, self._owed) | (batch.flags & _SHOWN != 0)
         gone = np.flatnonzero(~kept)
         order = gone[np.argsort(batch.event_id[gone])]
         nearest = followed(batch.parent.copy(), batch.event_id[order], batch.parent[order])

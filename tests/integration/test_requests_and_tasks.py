@@ -1,0 +1,256 @@
+"""Operators lie in the request, task or greenlet that ran them, and in the span or range that began last there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+
+from otel_recfn import OtelRecordFunctionInstrumentor, profile, record_function
+
+torch = pytest.importorskip("torch")
+
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+RANGES = [record_function, torch.profiler.record_function]
+TASKS = 40
+REQUESTS = 200
+
+
+class Traces:
+    """A provider, an instrumentation, and what was exported."""
+
+    def __init__(self, **keywords: Any) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.provider = TracerProvider(**keywords)
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.tracer = self.provider.get_tracer("program")
+        self.x = torch.ones(4)
+        self.instrumentor = OtelRecordFunctionInstrumentor()
+        self.instrumentor.instrument(tracer_provider=self.provider)
+
+    def spans(self) -> list[ReadableSpan]:
+        assert self.instrumentor.flush(60)
+        return list(self.exporter.get_finished_spans())
+
+    def paths(self) -> Counter[str]:
+        """How often there is a span of those names below each other."""
+        spans = {span.context.span_id: span for span in self.spans()}
+        return Counter("/".join(reversed(list(_names(span, spans)))) for span in spans.values())
+
+
+def _names(span: ReadableSpan | None, spans: dict[int, ReadableSpan]) -> Iterator[str]:
+    while span is not None:
+        yield span.name
+        if span.parent is not None:
+            assert spans[span.parent.span_id].context.trace_id == span.context.trace_id
+        span = spans[span.parent.span_id] if span.parent is not None else None
+
+
+@pytest.fixture
+def traces() -> Iterator[Traces]:
+    made = Traces()
+    yield made
+    made.instrumentor.uninstrument()
+
+
+@pytest.mark.parametrize("range_", RANGES)
+def test_forty_tasks_that_wait_inside_ranges(traces: Traces, range_: Any) -> None:
+    async def work(name: str) -> None:
+        with range_(name):
+            await asyncio.sleep(0)
+            torch.add(traces.x, traces.x)
+            await asyncio.sleep(0)
+            torch.mul(traces.x, traces.x)
+
+    async def main() -> None:
+        with traces.tracer.start_as_current_span("all"):
+            await asyncio.gather(*(work(f"task {number}") for number in range(TASKS)))
+
+    asyncio.run(main())
+    paths = traces.paths()
+    for number in range(TASKS):
+        assert paths[f"all/task {number}/aten::add"] == paths[f"all/task {number}/aten::mul"] == 1
+
+
+@pytest.mark.parametrize("range_", RANGES)
+def test_gevent_greenlets_with_spans_and_ranges(traces: Traces, range_: Any) -> None:
+    gevent = pytest.importorskip("gevent")
+
+    def work(name: str) -> None:
+        with traces.tracer.start_as_current_span(name), range_("range"):
+            gevent.sleep(0)
+            torch.add(traces.x, traces.x)
+            gevent.sleep(0)
+            torch.mul(traces.x, traces.x)
+
+    gevent.joinall([gevent.spawn(work, f"greenlet {number}") for number in range(TASKS)], raise_error=True)
+    paths = traces.paths()
+    for number in range(TASKS):
+        assert paths[f"greenlet {number}/range/aten::add"] == paths[f"greenlet {number}/range/aten::mul"] == 1
+
+
+def test_a_greenlet_without_any_context_is_a_task_of_its_own(traces: Traces) -> None:
+    greenlet = pytest.importorskip("greenlet")
+
+    def work() -> None:
+        with torch.profiler.record_function("suspended"):
+            made.parent.switch()
+
+    with traces.tracer.start_as_current_span("main"):
+        torch.add(traces.x, traces.x)
+        made = greenlet.greenlet(work)
+        made.switch()
+        torch.mul(traces.x, traces.x)
+        made.switch()
+    paths = traces.paths()
+    assert paths["main/aten::mul"] == 1
+    assert paths["suspended"] == 0  # in a trace of its own: nothing is current in that greenlet
+
+
+@pytest.mark.parametrize("range_", RANGES)
+def test_a_span_inside_a_range_is_its_child_and_has_what_runs_in_it(traces: Traces, range_: Any) -> None:
+    with traces.tracer.start_as_current_span("outer"), range_("range"):
+        torch.add(traces.x, traces.x)
+        with traces.tracer.start_as_current_span("inner"):
+            torch.mul(traces.x, traces.x)
+        torch.sub(traces.x, traces.x)
+    paths = traces.paths()
+    assert paths["outer/range/aten::add"] == paths["outer/range/aten::sub"] == 1
+    around = "outer/range" if range_ is record_function else "outer"  # PyTorch's ranges are not shown as current spans
+    assert paths[f"{around}/inner/aten::mul"] == 1
+
+
+def test_a_span_inside_a_forward_is_the_module_calls_child(traces: Traces) -> None:
+    class Model(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            with traces.tracer.start_as_current_span("in forward"):
+                return torch.mul(x, x)
+
+    with traces.tracer.start_as_current_span("outer"):
+        Model()(traces.x)
+    assert traces.paths()["outer/nn.Module: Model_0/in forward/aten::mul"] == 1
+
+
+def test_what_is_done_to_the_current_span_is_done_to_the_programs_own(traces: Traces) -> None:
+    with traces.tracer.start_as_current_span("request") as request, record_function("range"):
+        current = trace.get_current_span()
+        assert current.is_recording()
+        assert isinstance(current, type(request))
+        assert current == request
+        assert current.get_span_context().trace_id == request.get_span_context().trace_id
+        current.set_attribute("tokens", 7)
+        current.add_event("seen")
+    [span] = [span for span in traces.spans() if span.name == "request"]
+    assert span.attributes == {"tokens": 7}
+    assert [event.name for event in span.events] == ["seen"]
+
+
+def test_work_that_a_range_hands_to_threads_and_tasks_lies_in_it(traces: Traces) -> None:
+    async def child() -> None:
+        torch.mul(traces.x, traces.x)
+
+    async def main() -> None:
+        with traces.tracer.start_as_current_span("request"), record_function("predict"):
+            await asyncio.to_thread(torch.add, traces.x, traces.x)
+            await asyncio.create_task(child())
+
+    asyncio.run(main())
+    paths = traces.paths()
+    assert paths["request/predict/aten::add"] == paths["request/predict/aten::mul"] == 1
+
+
+def test_below_a_span_that_is_not_sampled_nothing_is_shown() -> None:
+    traces = Traces(sampler=ALWAYS_OFF)
+    with traces.tracer.start_as_current_span("outer") as outer, record_function("range"):
+        current = trace.get_current_span()
+    traces.instrumentor.uninstrument()
+    assert current is outer
+    assert traces.exporter.get_finished_spans() == ()
+
+
+def test_ranges_that_become_no_spans_are_not_shown(traces: Traces) -> None:
+    """A range that began before the instrumentation, or that only a profile records."""
+    traces.instrumentor.uninstrument()
+    with traces.tracer.start_as_current_span("outer") as outer, profile(), record_function("earlier"):
+        assert trace.get_current_span() is outer
+        traces.instrumentor.instrument(tracer_provider=traces.provider)
+        assert trace.get_current_span() is outer
+        with record_function("later"):
+            assert trace.get_current_span() is not outer
+        traces.instrumentor.uninstrument()
+        with record_function("too late"):
+            assert trace.get_current_span() is outer
+    traces.instrumentor.instrument(tracer_provider=traces.provider)
+
+
+# --- a service
+
+
+def _service(traces: Traces) -> Any:
+    fastapi = pytest.importorskip("fastapi")
+    responses = pytest.importorskip("fastapi.responses")
+    app = fastapi.FastAPI()
+
+    def stream(number: int) -> Iterator[bytes]:
+        with record_function(f"stream {number}"):
+            for _ in range(3):
+                torch.add(traces.x, traces.x)
+                yield b"."
+
+    def work(name: str) -> None:
+        with record_function(name):
+            torch.mul(traces.x, traces.x)
+
+    @app.get("/{number}")
+    async def handle(number: int) -> Any:
+        trace.get_current_span().set_attribute("number", number)
+        with record_function(f"handler {number}"):
+            await asyncio.sleep(0)
+            torch.sub(traces.x, traces.x)
+            await asyncio.to_thread(work, f"thread {number}")
+        later = fastapi.BackgroundTasks()
+        later.add_task(work, f"background {number}")
+        return responses.StreamingResponse(stream(number), background=later)
+
+    return app
+
+
+def _get(app: Any, numbers: range, at_once: int) -> None:
+    httpx = pytest.importorskip("httpx")
+
+    async def main() -> None:
+        turns = asyncio.Semaphore(at_once)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://service") as client:
+
+            async def get(number: int) -> None:
+                async with turns:
+                    assert (await client.get(f"/{number}")).text == "..."
+
+            await asyncio.gather(*(get(number) for number in numbers))
+
+    asyncio.run(main())
+
+
+def test_a_fastapi_service_under_load(traces: Traces) -> None:
+    fastapi_instrumentation = pytest.importorskip("opentelemetry.instrumentation.fastapi")
+    app = _service(traces)
+    fastapi_instrumentation.FastAPIInstrumentor.instrument_app(app, tracer_provider=traces.provider)
+    _get(app, range(REQUESTS), at_once=30)
+    spans = traces.spans()
+    number_of = {span.context.trace_id: span.attributes["number"] for span in spans if "number" in (span.attributes or {})}
+    assert len(number_of) == REQUESTS
+    named = [span for span in spans if span.name.split()[0] in ("handler", "thread", "background", "stream")]
+    assert len(named) == 4 * REQUESTS
+    assert all(span.name.endswith(f" {number_of[span.context.trace_id]}") for span in named)
+    operators = Counter((number_of[span.context.trace_id], span.name) for span in spans if span.name.startswith("aten::"))
+    for number in range(REQUESTS):
+        found = {name: operators[number, f"aten::{name}"] for name in ("add", "mul", "sub")}
+        assert found == {"add": 3, "mul": 2, "sub": 1}

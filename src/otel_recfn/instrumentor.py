@@ -92,7 +92,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         sinks = [*_make_files(settings), BackgroundSink(spans), *further]
         self._capture = Capture(_selected(settings), sinks, buffer_bytes=settings.buffer_bytes)
         session.start(self._capture)
-        session.show_ranges(self._capture, spans.has_target)
+        session.show_ranges(self._capture, spans)
 
     def _uninstrument(self, **kwargs: Any) -> None:
         if self._capture is not None:

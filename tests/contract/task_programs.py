@@ -31,13 +31,7 @@ class Began:
     event_id: int = 0
     span: Any = None
     parent: Began | None = None
-    trace_id: int = 0
-    """0: it has no span around it, and is no span."""
     ended: bool = False
-
-    @property
-    def is_shown(self) -> bool:
-        return self.span is not None or self.trace_id != 0
 
     @property
     def span_id(self) -> int:
@@ -58,12 +52,12 @@ class Task:
     current: Began | None = None
     attached: list[Attached] = field(default_factory=list)
 
-    def latest(self, *, shown: bool = False) -> Began | None:
-        """What a range that begins now lies in; ``shown``: what a span does."""
+    def latest(self) -> Began | None:
+        """What a range or a span that begins now lies in."""
         for began in reversed(self.view):
             if began.span is not None and began is self.current:
                 return began
-            if began.span is None and not began.ended and (began.is_shown or not shown):
+            if began.span is None and not began.ended:
                 return began
         return self.current
 
@@ -86,7 +80,7 @@ class Program:
                 recorder.enter(event_id)
             return event_id
 
-        began = Began(task.run(run), None, parent, parent.trace_id if parent is not None else 0)
+        began = Began(task.run(run), None, parent)
         task.view.append(began)
         self.ranges.append(began)
 
@@ -95,14 +89,14 @@ class Program:
         began.ended = True
 
     def open_span(self, task: Task) -> None:
-        parent = task.latest(shown=True)
+        parent = task.latest()
 
         def run() -> Any:
             span = TRACER.start_span("span")
             return span, otel_context.attach(trace.set_span_in_context(span))
 
         span, token = task.run(run)
-        began = Began(0, span, parent, span.get_span_context().trace_id)
+        began = Began(0, span, parent)
         assert (span.parent.span_id if span.parent else 0) == (parent.span_id if parent else 0)
         task.attached.append(Attached(began, token, task.current))
         task.view.append(began)

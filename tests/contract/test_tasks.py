@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from opentelemetry.trace import SpanContext
 from recording_helpers import Capture, reset, workers_of
 from task_programs import Program
 
@@ -29,11 +30,21 @@ STEPS = st.lists(
 )  # fmt: skip
 
 
+class AllTraces:
+    """Every range becomes a span, those without one around them each in a trace that is theirs."""
+
+    def has_target(self) -> bool:
+        return True
+
+    def trace_of(self, root: int) -> SpanContext:
+        return SpanContext(root, 1, False)
+
+
 @pytest.fixture
 def watched(recorder: Recorder) -> Iterator[Recorder]:
     watcher = ContextWatcher(recorder)
     watcher.install()
-    watcher.show_ranges(RangeSpans(recorder, lambda scope, source: True, lambda: True))
+    watcher.show_ranges(RangeSpans(recorder, lambda scope, source: True, AllTraces()))
     yield recorder
     watcher.remove()
 

@@ -37,7 +37,7 @@ class Traces:
         self.instrumentor.instrument(tracer_provider=self.provider)
 
     def spans(self) -> list[ReadableSpan]:
-        assert self.instrumentor.flush(60)
+        self.instrumentor.flush(60)
         return list(self.exporter.get_finished_spans())
 
     def paths(self) -> Counter[str]:
@@ -110,9 +110,10 @@ def test_a_greenlet_without_any_context_is_a_task_of_its_own(traces: Traces) -> 
         made.switch()
         torch.mul(traces.x, traces.x)
         made.switch()
+    traces.instrumentor.uninstrument()
     paths = traces.paths()
     assert paths["main/aten::mul"] == 1
-    assert paths["suspended"] == 0  # in a trace of its own: nothing is current in that greenlet
+    assert paths["operators/suspended"] == 1  # nothing is current in that greenlet
 
 
 @pytest.mark.parametrize("range_", RANGES)
@@ -165,6 +166,22 @@ def test_work_that_a_range_hands_to_threads_and_tasks_lies_in_it(traces: Traces)
     asyncio.run(main())
     paths = traces.paths()
     assert paths["request/predict/aten::add"] == paths["request/predict/aten::mul"] == 1
+
+
+def test_a_span_inside_a_range_that_has_no_span_around_it_is_in_the_ranges_trace(traces: Traces) -> None:
+    with record_function("first"):
+        torch.add(traces.x, traces.x)
+        with record_function("second"), traces.tracer.start_as_current_span("inner"):
+            torch.mul(traces.x, traces.x)
+    with record_function("later"):
+        assert traces.instrumentor.flush(60)  # the sink decides on this one
+        with traces.tracer.start_as_current_span("inner"):
+            torch.sub(traces.x, traces.x)
+    torch.neg(traces.x)
+    traces.instrumentor.uninstrument()
+    paths = traces.paths()
+    assert paths["operators/first/second/inner/aten::mul"] == paths["operators/first/aten::add"] == 1
+    assert paths["operators/later/inner/aten::sub"] == 1
 
 
 def test_below_a_span_that_is_not_sampled_nothing_is_shown() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import make_event_id
+from otel_recfn.model.events import EventFlag, make_event_id
 from otel_recfn.transforms import gaps
 from otel_recfn.transforms.gaps import Gaps
 
@@ -90,6 +90,11 @@ def test_of_a_dropped_batch_only_awaited_parents_are_kept_with_tables_of_their_o
     assert list(rest.names) == ["", "awaited"]
     assert len(found.reduced(make_batch([{"event_id": 1}]))) == 1
     assert len(found.reduced(make_batch([{"event_id": 4}]))) == 0
+
+
+def test_a_range_that_the_program_saw_as_a_span_is_kept_of_a_dropped_batch() -> None:
+    rest = Gaps().reduced(make_batch([{"event_id": 1, "flags": EventFlag.SHOWN}, {"event_id": 2}]))
+    assert rest.event_id.tolist() == [1]
 
 
 def test_what_is_remembered_is_bounded() -> None:

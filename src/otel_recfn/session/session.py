@@ -35,7 +35,7 @@ from otel_recfn.recording.protocol import Recorder, RecorderCounters
 from otel_recfn.session.exits import finish_in_multiprocessing_child
 from otel_recfn.sources.late_torch import when_torch_is_imported
 from otel_recfn.sources.otel_context import ContextWatcher
-from otel_recfn.sources.range_spans import RangeSpans, selects
+from otel_recfn.sources.range_spans import RangeSpans, SpansOfRanges, selects
 from otel_recfn.sources.thread_memory import ThreadMemory
 from otel_recfn.sources.torch_modules import ModuleRanges
 from otel_recfn.sources.torch_observer import TorchObserver
@@ -103,18 +103,18 @@ class Session:
         """In which threads memory is recorded between operators too."""
         return self._thread_memory
 
-    def show_ranges(self, capture: Capture, exports: Callable[[], bool]) -> None:
+    def show_ranges(self, capture: Capture, spans: SpansOfRanges) -> None:
         """From here to the end of a capture that is running the program sees ranges that it exports as current spans.
 
         Args:
             capture: what it selects becomes spans.
-            exports: whether anything takes its spans now.
+            spans: where they become spans.
         """
         selected = selects(capture.selected.scopes, capture.selected.modules)
         with self._switching:
             if capture in self._captures:
                 self._showing = capture
-                self._watcher.show_ranges(RangeSpans(self._recorder, selected, exports))
+                self._watcher.show_ranges(RangeSpans(self._recorder, selected, spans))
 
     # --- captures
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,7 @@ from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.model.events import ContextFlag, EventKind
 from otel_recfn.model.span_ids import span_id
 from otel_recfn.sinks.export_watch import ExportWatch
+from otel_recfn.sinks.promised_traces import PromisedTraces
 from otel_recfn.sinks.protocol import Sink
 from otel_recfn.sinks.provider import SAMPLED, ProviderResolver, SpanTarget
 from otel_recfn.sinks.span_mapping import SpanMapper
@@ -52,17 +54,24 @@ class SpansSink:
     Args:
         tracer_provider: None for the global one, also when that is set later.
         roots_per_second: traces that we start ourselves, beyond the first hundred; None for all.
+        promised: of these, the ones that the program was told of.
     """
 
     name = "spans"
 
-    def __init__(self, tracer_provider: TracerProvider | None = None, roots_per_second: float | None = 1.0) -> None:
+    def __init__(
+        self,
+        tracer_provider: TracerProvider | None = None,
+        roots_per_second: float | None = 1.0,
+        promised: PromisedTraces | None = None,
+    ) -> None:
         self._tracer_provider, self._roots_per_second = tracer_provider, roots_per_second
+        self._promised = promised or PromisedTraces()
         self._resolver = ProviderResolver(tracer_provider)
         self._target: SpanTarget | None = None
         self._mapper: SpanMapper | None = None
         self._watch = ExportWatch()
-        self._traces = StepTraces(roots_per_second)
+        self._traces = StepTraces(roots_per_second, self._promised)
         self._links = ForwardBackwardLinks()
         self._pace: Callable[[], None] = _no_pause
         self._counts = dict.fromkeys(
@@ -111,6 +120,13 @@ class SpansSink:
         """Whether anything takes spans now. From any thread."""
         return self._resolver.resolve() is not None
 
+    def trace_of(self, root: int) -> SpanContext | None:
+        """The root span of ours above an outermost range without a span around it, None where there is none. From any thread."""
+        target = self._resolver.resolve()
+        if target is None:
+            return None
+        return self._promised.trace_of(root, partial(target.start_root, "operators", {"recfn.root": True}))
+
     def flush(self, timeout_s: float) -> bool:
         """Export what was handed on. Roots that may still grow stay open; those of idle threads don't."""
         if self._current_target() is None:
@@ -144,7 +160,7 @@ class SpansSink:
     def after_fork_in_child(self) -> Sink | None:
         """A fresh sink; the inherited exporters are unwatched first. Span ids got a new key when the child began."""
         self._watch.remove()
-        return SpansSink(self._tracer_provider, self._roots_per_second)
+        return SpansSink(self._tracer_provider, self._roots_per_second, self._promised)
 
     def set_pace(self, pace: Callable[[], None]) -> None:
         """``pace`` is called before every chunk: it may sleep there, or raise to end the work."""

@@ -8,7 +8,8 @@ A trace is decided when a top-level range begins, since its descendants' rows co
 * the top-level range before it was, or contained, an ``Optimizer.step#`` range (several optimizers in a row are one step);
 * it is a module call and the trace holds one already; a thread that trains calls modules many times per step (the model, the
   loss), so there it takes 64, as in an evaluation loop;
-* the trace holds 2000 spans; nothing ran in the thread for more than a second; or the wall clock was set back behind its start.
+* the trace holds 2000 spans; nothing ran in the thread for more than a second; or the wall clock was set back behind its start;
+* the program was told of a trace for it already (``promised_traces.py``).
 
 A begin at top level says that every synchronous range before it in its thread has ended, so the order of ``Batch.opened`` is
 all there is to know: what a batch's rows add (counts, ends, optimizers inside a range) is looked up by root beforehand.
@@ -30,7 +31,8 @@ from opentelemetry.trace import SpanContext
 
 from otel_recfn.model.batch import Batch, ThreadInfo
 from otel_recfn.model.events import EventSource
-from otel_recfn.sinks.provider import SpanTarget
+from otel_recfn.sinks.promised_traces import PromisedTraces
+from otel_recfn.sinks.provider import RootStart, SpanTarget
 from otel_recfn.sinks.root_limiter import NS_PER_SECOND, RootLimiter
 from otel_recfn.sinks.span_limits import AttributeValue
 from otel_recfn.store.number_sets import distinct, groups, is_in
@@ -106,10 +108,12 @@ class StepTraces:
 
     Args:
         roots_per_second: how many traces may start, beyond the first hundred; None for all.
+        promised: traces that the program was told of.
     """
 
-    def __init__(self, roots_per_second: float | None) -> None:
+    def __init__(self, roots_per_second: float | None, promised: PromisedTraces | None = None) -> None:
         self._limiter = RootLimiter(roots_per_second)
+        self._promised = promised or PromisedTraces()
         self._threads: dict[int, _Thread] = {}
         self._roots: dict[int, StepTrace] = {}
         self._waiting: dict[StepTrace, None] = {}
@@ -165,11 +169,13 @@ class StepTraces:
 
     def _open(self, begin: _TopLevel, target: SpanTarget) -> None:
         thread = self._thread(begin.thread)
-        if thread.current is not None and _starts_new(thread, thread.current, begin):
+        promised, start = self._promised.settle(begin.event_id)
+        if thread.current is not None and (promised or _starts_new(thread, thread.current, begin)):
             self._end_trace(thread)
         if thread.current is None:
             self._threads[begin.thread.number] = self._threads.pop(begin.thread.number)  # the last to be forgotten
-            thread.current = self._start_trace(thread, begin, target)
+            thread.current = _trace(start, begin) if promised else self._start_trace(thread, begin, target)
+        self._promised.publish(begin.event_id, thread.current.context)
         trace = thread.current
         trace.open.add(begin.event_id)
         if begin.source == EventSource.MODULE and not _is_step(begin):
@@ -189,8 +195,7 @@ class StepTraces:
         elif not self._limiter.admit(begin.start_ns):
             self.limited += 1
             start = None
-        context, attributes = start if start is not None else (None, {})
-        return StepTrace(context, attributes, begin.thread, begin.start_ns, begin.start_ns)
+        return _trace(start, begin)
 
     def _note(self, rows: _Rows, roots: Iterable[int]) -> None:
         """Apply what the rows tell about those of ``roots`` that are known."""
@@ -268,6 +273,11 @@ class StepTraces:
         if trace.context is not None and not trace.given_out:
             self._finished.append(trace)
         trace.given_out = True
+
+
+def _trace(start: RootStart | None, begin: _TopLevel) -> StepTrace:
+    context, attributes = start if start is not None else (None, {})
+    return StepTrace(context, attributes, begin.thread, begin.start_ns, begin.start_ns)
 
 
 def _begins(batch: Batch, contexts: frozenset[int]) -> list[_TopLevel]:

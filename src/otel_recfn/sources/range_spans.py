@@ -9,7 +9,7 @@ span context; all else that is done to the current span (attributes, events, sta
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import wrapt
 from opentelemetry import trace
@@ -53,17 +53,27 @@ def range_of(span: object) -> TaskRange | None:
     return span._self_range if type(span) is RangeSpan else None
 
 
+class SpansOfRanges(Protocol):
+    """Where ranges become spans. From any thread."""
+
+    def has_target(self) -> bool:
+        """Whether anything takes spans now."""
+
+    def trace_of(self, root: int) -> SpanContext | None:
+        """The root span of ours above an outermost range that has no span around it, None where there is none."""
+
+
 class RangeSpans:
     """Which ranges are shown, and how.
 
     Args:
         recorder: knows the calling task's ranges.
         selects: whether ranges of a scope and source become spans.
-        exports: whether anything takes spans now.
+        spans: where ranges become spans.
     """
 
-    def __init__(self, recorder: Recorder, selects: Callable[[int, int], bool], exports: Callable[[], bool]) -> None:
-        self._recorder, self._selects, self._exports = recorder, selects, exports
+    def __init__(self, recorder: Recorder, selects: Callable[[int, int], bool], spans: SpansOfRanges) -> None:
+        self._recorder, self._selects, self._spans = recorder, selects, spans
         self._since = recorder.serial()
         """What began before is not sure to become a span."""
 
@@ -89,13 +99,20 @@ class RangeSpans:
 
     def _span_context(self, range_: TaskRange, span: trace.Span) -> SpanContext | None:
         """Of the range's span; None where it has none, as below a span that is not sampled."""
-        high, low, _, flags = range_.context_words
-        trace_id = high << 64 | low
-        if not trace_id or flags != _SAMPLED_ALONE or not self._exports():
+        if not self._spans.has_target():
             return None
-        around = span.get_span_context()
-        state = around.trace_state if around.trace_id == trace_id else None
-        return SpanContext(trace_id, span_id(range_.event_id), False, SAMPLED, state)
+        high, low, _, flags = range_.context_words
+        trace_id, above = high << 64 | low, span.get_span_context()
+        if not trace_id and not flags:
+            root = self._spans.trace_of(range_.root)
+            return _below(root, range_) if root is not None else None
+        if not trace_id or flags != _SAMPLED_ALONE:
+            return None
+        return _below(above if above.trace_id == trace_id else SpanContext(trace_id, 0, False), range_)
+
+
+def _below(above: SpanContext, range_: TaskRange) -> SpanContext:
+    return SpanContext(above.trace_id, span_id(range_.event_id), False, SAMPLED, above.trace_state)
 
 
 def selects(scopes: int, modules: bool) -> Callable[[int, int], bool]:

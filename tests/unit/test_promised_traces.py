@@ -1,0 +1,54 @@
+"""A trace of our own is decided once, by whoever needs it first: the program's thread or the sink's."""
+
+from __future__ import annotations
+
+from opentelemetry.trace import SpanContext
+
+from otel_recfn.sinks.promised_traces import MAX_REMEMBERED, PromisedTraces
+from otel_recfn.sinks.provider import RootStart
+
+FIRST, SECOND = (RootStart(SpanContext(trace_id, 1, False), {}) for trace_id in (1, 2))
+
+
+def refuse() -> RootStart | None:
+    raise AssertionError("it was decided before")
+
+
+def test_the_programs_decision_is_the_sinks() -> None:
+    traces = PromisedTraces()
+    assert traces.trace_of(7, lambda: FIRST) == FIRST.context
+    assert traces.trace_of(7, refuse) == FIRST.context
+    assert traces.settle(7) == (True, FIRST)
+
+
+def test_a_trace_that_the_sampler_refused_is_refused_for_the_sink_too() -> None:
+    traces = PromisedTraces()
+    assert traces.trace_of(7, lambda: None) is None
+    assert traces.settle(7) == (True, None)
+
+
+def test_the_sinks_decision_is_the_programs() -> None:
+    traces = PromisedTraces()
+    assert traces.settle(7) == (False, None)
+    assert traces.trace_of(7, refuse) is None  # the sink is about to say
+    traces.publish(7, SECOND.context)
+    assert traces.trace_of(7, refuse) == SECOND.context
+
+
+def test_the_sink_was_faster_than_the_sampler() -> None:
+    traces = PromisedTraces()
+
+    def start() -> RootStart:
+        traces.settle(7)
+        traces.publish(7, SECOND.context)
+        return FIRST
+
+    assert traces.trace_of(7, start) == SECOND.context
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    traces = PromisedTraces()
+    for root in range(1, MAX_REMEMBERED + 2):
+        traces.publish(root, FIRST.context)
+    assert traces.trace_of(1, lambda: SECOND) == SECOND.context
+    assert traces.trace_of(MAX_REMEMBERED + 1, refuse) == FIRST.context

@@ -121,7 +121,7 @@ class SpansSink:
         return self._resolver.resolve() is not None
 
     def trace_of(self, root: int) -> SpanContext | None:
-        """The root span of ours above an outermost range without a span around it, None where there is none. From any thread."""
+        """The root span of ours above an outermost range without a span around it; None without one. From any thread."""
         target = self._resolver.resolve()
         if target is None:
             return None

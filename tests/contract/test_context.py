@@ -88,6 +88,19 @@ def test_spans_that_are_attached_and_never_detached_are_given_up(recorder: Recor
     assert 0 < left <= 64
 
 
+def test_a_span_is_not_kept_alive_by_the_ranges_that_were_in_it(capture: Capture) -> None:
+    class Span:
+        pass
+
+    span, token = Span(), object()
+    capture.recorder.span_attached(span, token)
+    capture.end(capture.begin())
+    capture.recorder.span_detached(token)
+    left = weakref.ref(span)
+    del span
+    assert left() is None
+
+
 def test_a_span_that_nobody_told_of_is_older_than_every_range(capture: Capture) -> None:
     reader = Reader(FIRST)
     capture.recorder.set_context_reader(reader)

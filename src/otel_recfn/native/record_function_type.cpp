@@ -26,13 +26,12 @@ struct Entry {
   uint64_t event_id;
   uint64_t thread;
   PyObject* handle;  // the range observer's, owned; null where the recorder alone sees the range
-  EnteredRange in_task;  // nothing where it is not recorded
+  TaskEntry* in_task;  // owned; null where it is not recorded
 };
 
 void forget(const Entry& entry) {
   Py_XDECREF(entry.handle);
-  Py_XDECREF(reinterpret_cast<PyObject*>(entry.in_task.entry));
-  Py_XDECREF(entry.in_task.token);
+  Py_XDECREF(reinterpret_cast<PyObject*>(entry.in_task));
 }
 
 struct RecordFunctionObject {
@@ -136,7 +135,7 @@ Entry begin_named(PyObject* name, const RareExtras* rare) {
   range.scope = kUserScope;
   range.flags = kRecordFunctionSource << kSourceShift;
   range.extras.rare = rare;
-  Entry entry{begin_range<false>(shared, *buffer, range, true), 0, nullptr, {}};
+  Entry entry{begin_range<false>(shared, *buffer, range, true), 0, nullptr, nullptr};
   if (entry.event_id != 0) entry.in_task = enter_range(*buffer, entry.event_id, kUserScope, kRecordFunctionSource);
   return entry;
 }
@@ -173,7 +172,7 @@ bool push_entry(RecordFunctionObject& range, const Entry& entry) {
   RecordFunctionObject* range = as_range(self);
   PyObject* handle = observe_range(range->name, range->args);
   if (handle == nullptr) return nullptr;
-  if (!push_entry(*range, {0, this_thread(), handle, {}})) return Py_DECREF(handle), nullptr;
+  if (!push_entry(*range, {0, this_thread(), handle, nullptr})) return Py_DECREF(handle), nullptr;
   return Py_NewRef(self);
 }
 

@@ -36,6 +36,11 @@ TaskEntry* value_in_task() {
   return value != nullptr && Py_TYPE(value) == &TaskEntryType ? reinterpret_cast<TaskEntry*>(value) : nullptr;
 }
 
+void set_value_in_task(TaskEntry* entry) {
+  Py_XDECREF(PyContextVar_Set(innermost_var, entry != nullptr ? reinterpret_cast<PyObject*>(entry) : Py_None));
+  PyErr_Clear();
+}
+
 TaskEntry* innermost() { return living(value_in_task(), recording_now()); }
 
 void set_outer(TaskEntry& entry, TaskEntry* outer) {
@@ -132,24 +137,23 @@ TaskEntry* new_range_entry(const ThreadBuffer& buffer, uint64_t event_id, uint32
   return entry;
 }
 
-// From here on the calling task is in it; `outer` is its innermost entry. Returns what takes that back, or null.
-PyObject* push(TaskEntry* entry, TaskEntry* outer) {
+// From here on the calling task is in it; `outer` is its innermost entry.
+void push(TaskEntry* entry, TaskEntry* outer) {
   if (outer != nullptr && outer->outer != nullptr) set_outer(*outer, living(outer->outer, recording_now()));
   set_outer(*entry, without_many_spans(*entry, outer));
-  PyObject* token = PyContextVar_Set(innermost_var, reinterpret_cast<PyObject*>(entry));
-  if (token == nullptr) PyErr_Clear();
-  return token;
+  set_value_in_task(entry);
 }
 
-// The calling task is out of it; a range is over, in every task that has it. `token`: what push returned, or null.
-void pop(TaskEntry* entry, PyObject* token) {
-  entry->ended = is_range(*entry);
-  if (value_in_task() != entry) return;
-  if (token != nullptr && PyContextVar_Reset(innermost_var, token) == 0) return;
-  PyErr_Clear();  // it was begun in another context
-  TaskEntry* outer = living(entry->outer, recording_now());
-  Py_XDECREF(PyContextVar_Set(innermost_var, outer != nullptr ? reinterpret_cast<PyObject*>(outer) : Py_None));
-  PyErr_Clear();
+// The range is over, in every task that has it. It stays where it is, and is passed over: taking it out would cost as much again
+// as putting it in.
+void end_range_entry(TaskEntry& entry) {
+  entry.ended = true;
+  Py_CLEAR(entry.shown);
+}
+
+// The calling task has detached that span.
+void pop_span(TaskEntry* entry) {
+  if (innermost() == entry) set_value_in_task(living(entry->outer, recording_now()));
 }
 
 // EventFlag bits that are known when the range ends.
@@ -165,25 +169,24 @@ OpenRanges& open_ranges() {
 
 }  // namespace
 
-EnteredRange enter_range(const ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source) {
+TaskEntry* enter_range(const ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source) {
   TaskEntry* outer = innermost();
   TaskEntry* entry = new_range_entry(buffer, event_id, scope, source, outer);
-  return {entry, entry != nullptr ? push(entry, outer) : nullptr};
+  if (entry != nullptr) push(entry, outer);
+  return entry;
 }
 
-uint32_t leave_range(const EnteredRange& entered) {
-  if (entered.entry == nullptr) return 0;
-  pop(entered.entry, entered.token);
-  const uint32_t flags = end_flags_of(*entered.entry);
-  Py_DECREF(reinterpret_cast<PyObject*>(entered.entry));
-  Py_XDECREF(entered.token);
+uint32_t leave_range(TaskEntry* entry) {
+  if (entry == nullptr) return 0;
+  const uint32_t flags = end_flags_of(*entry);
+  end_range_entry(*entry);
+  Py_DECREF(reinterpret_cast<PyObject*>(entry));
   return flags;
 }
 
 void view_task(TaskView& view, PyObject* span) {
   if (PyThreadState_Get()->context == nullptr) {  // a thread's or greenlet's own: from here on it has one, and a number
-    Py_XDECREF(PyContextVar_Set(innermost_var, Py_None));
-    PyErr_Clear();
+    set_value_in_task(nullptr);
   }
   view.task_count = entered_contexts(view.tasks, kMaxTasks);
   TaskEntry* latest = innermost();
@@ -223,7 +226,7 @@ PyObject* enter(PyObject*, PyObject* argument) {
   if (const ThreadBuffer* buffer = registry().existing()) entry->since_ordinal = buffer->ordinal.load(std::memory_order_relaxed);
   Py_INCREF(own);
   entry->range = own;
-  Py_XDECREF(push(entry, innermost()));
+  push(entry, innermost());
   context_has_changed();
   return reinterpret_cast<PyObject*>(entry);
 }
@@ -231,7 +234,7 @@ PyObject* enter(PyObject*, PyObject* argument) {
 PyObject* leave(PyObject*, PyObject* argument) {
   TaskEntry* entry = as_entry(argument);
   if (entry == nullptr) return nullptr;
-  pop(entry, nullptr);
+  end_range_entry(*entry);
   context_has_changed();
   Py_RETURN_NONE;
 }
@@ -264,7 +267,7 @@ PyObject* span_attached(PyObject*, PyObject* args) {
   entry->token = reinterpret_cast<uint64_t>(token);
   entry->since_thread = registry().thread_number();
   if (const ThreadBuffer* buffer = registry().existing()) entry->since_ordinal = buffer->ordinal.load(std::memory_order_relaxed);
-  Py_XDECREF(push(entry, innermost()));
+  push(entry, innermost());
   Py_DECREF(entry);
   context_has_changed();
   Py_RETURN_NONE;
@@ -273,11 +276,7 @@ PyObject* span_attached(PyObject*, PyObject* args) {
 PyObject* span_detached(PyObject*, PyObject* token) {
   TaskEntry* entry = innermost();
   while (entry != nullptr && entry->token != reinterpret_cast<uint64_t>(token)) entry = living(entry->outer, recording_now());
-  if (entry != nullptr) {
-    Py_INCREF(entry);
-    pop(entry, nullptr);
-    Py_DECREF(entry);
-  }
+  if (entry != nullptr) pop_span(entry);
   context_has_changed();
   Py_RETURN_NONE;
 }
@@ -359,7 +358,7 @@ void keep_open_range(const ThreadBuffer& buffer, uint64_t event_id, uint32_t sco
   if (kept == nullptr) {
     open_ranges().erase(event_id);
   } else if (enters) {
-    Py_XDECREF(push(kept, outer));
+    push(kept, outer);
   }
 } catch (const std::bad_alloc&) {  // what begins in it lies in what is around it
 }
@@ -369,7 +368,7 @@ uint32_t forget_open_range(uint64_t event_id) {
   if (found == open_ranges().end()) return 0;
   TaskEntry* entry = found->second;
   open_ranges().erase(found);
-  return leave_range({entry, nullptr});
+  return leave_range(entry);
 }
 
 void forget_open_ranges() {

@@ -28,17 +28,12 @@ struct TaskEntry {
   bool ended;
 };
 
-// A range that a task is in, and what takes the task out of it again. Both owned, or null.
-struct EnteredRange {
-  TaskEntry* entry;
-  PyObject* token;
-};
+// The calling thread has begun a range, and from here on its task is in it. The caller owns what it returns: null, with no error
+// set, where there is no memory.
+TaskEntry* enter_range(const ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source);
 
-// The calling thread has begun a range, and from here on its task is in it. Null, with no error set, where there is no memory.
-EnteredRange enter_range(const ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source);
-
-// It is over, in every task that has it. Returns EventFlag bits of its end.
-uint32_t leave_range(const EnteredRange& entered);
+// It is over, in every task that has it. Takes what enter_range returned; returns EventFlag bits of its end.
+uint32_t leave_range(TaskEntry* entry);
 
 // The same for ranges that are begun and ended by their ids. `enters`: the calling task is in it from here on.
 void keep_open_range(const ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source, bool enters);

@@ -204,7 +204,7 @@ class PythonRecorder:
 
     def leave(self, entered: TaskEntry) -> None:
         """See Recorder.leave."""
-        self._tasks.pop(entered)
+        self._tasks.end(entered)
 
     def is_in(self, entered: TaskEntry) -> bool:
         """See Recorder.is_in."""
@@ -235,8 +235,9 @@ class PythonRecorder:
         own = self._open_ranges.pop(event_id, None)
         if own is None:
             return 0
-        self._tasks.pop(own)
-        return SHOWN if own.shown is not None else 0
+        flags = SHOWN if own.shown is not None else 0
+        self._tasks.end(own)
+        return flags
 
     def _end_elsewhere(self, record: Record) -> None:
         _, log, event_id, _, _ = record

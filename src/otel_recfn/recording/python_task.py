@@ -132,10 +132,13 @@ class Recording:
         entry.outer = self._without_many_spans(entry, outer)
         _innermost.set(entry)
 
+    def end(self, entry: TaskEntry) -> None:
+        """The range is over, in every task that has it. It stays where it is, and is passed over."""
+        entry.ended, entry._shown = True, None
+
     def pop(self, entry: TaskEntry) -> None:
-        """The calling task is out of it; a range is over, in every task that has it."""
-        entry.ended = entry.span is None
-        if _innermost.get() is entry:
+        """The calling task has detached that span."""
+        if self.innermost() is entry:
             _innermost.set(self._living(entry.outer))
 
     def _without_many_spans(self, entry: TaskEntry, outer: TaskEntry | None) -> TaskEntry | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +14,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler, SamplingResult
 
 from otel_recfn import OtelRecordFunctionInstrumentor, profile, record_function
 
@@ -152,6 +154,42 @@ def test_what_is_done_to_the_current_span_is_done_to_the_programs_own(traces: Tr
     [span] = [span for span in traces.spans() if span.name == "request"]
     assert span.attributes == {"tokens": 7}
     assert [event.name for event in span.events] == ["seen"]
+
+
+def test_what_is_current_can_be_copied_and_pickled_where_the_programs_own_can(traces: Traces) -> None:
+    remote = trace.NonRecordingSpan(trace.SpanContext(1, 2, True, trace.TraceFlags(trace.TraceFlags.SAMPLED)))
+    with trace.use_span(remote), record_function("range"):
+        current = trace.get_current_span()
+        for made in (copy.copy(current), copy.deepcopy(current), pickle.loads(pickle.dumps(current))):
+            assert made.get_span_context() == current.get_span_context() != remote.get_span_context()
+    with traces.tracer.start_as_current_span("own") as own, record_function("range"):
+        assert copy.copy(trace.get_current_span()) is not own
+        with pytest.raises(TypeError):
+            pickle.dumps(trace.get_current_span())
+
+
+class CuriousSampler(Sampler):
+    """Asks what is current, as one that logs does."""
+
+    asked = 0
+
+    def should_sample(self, parent_context: Any, trace_id: int, name: str, *rest: Any, **keywords: Any) -> SamplingResult:
+        self.asked += 1
+        trace.get_current_span()
+        return ALWAYS_ON.should_sample(parent_context, trace_id, name)
+
+    def get_description(self) -> str:
+        return "curious"
+
+
+def test_a_sampler_that_asks_for_the_current_span_is_asked_once() -> None:
+    sampler = CuriousSampler()
+    traces = Traces(sampler=sampler)
+    with record_function("range"):
+        assert trace.get_current_span().get_span_context().is_valid
+    asked = sampler.asked
+    traces.instrumentor.uninstrument()
+    assert asked == 1
 
 
 def test_work_that_a_range_hands_to_threads_and_tasks_lies_in_it(traces: Traces) -> None:

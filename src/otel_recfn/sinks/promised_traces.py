@@ -9,6 +9,7 @@ A sink decides on a trace when it sees its outermost range begin, a drain later.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from itertools import islice
 
@@ -29,13 +30,23 @@ class PromisedTraces:
         """Of root spans; None where there is none, or the sink is about to say."""
         self._promised: dict[int, RootStart | None] = {}
         """What the sink was not told yet."""
+        self._deciding = threading.local()
 
     def trace_of(self, root: int, start: Callable[[], RootStart | None]) -> SpanContext | None:
-        """The root span above an outermost range, started by ``start`` if nobody decided yet; None where there is none."""
+        """The root span above an outermost range, started by ``start`` if nobody decided yet; None where there is none.
+
+        A sampler that asks for the current span comes by here again, from inside ``start``: for it there is none yet.
+        """
         with self._lock.held:
             if root in self._contexts:
                 return self._contexts[root]
-        started = start()
+        if getattr(self._deciding, "now", False):
+            return None
+        self._deciding.now = True
+        try:
+            started = start()
+        finally:
+            self._deciding.now = False
         with self._lock.held:
             if root not in self._contexts:
                 self._remember(root, started.context if started is not None else None)

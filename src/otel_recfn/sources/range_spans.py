@@ -8,6 +8,7 @@ span context; all else that is done to the current span (attributes, events, sta
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -46,6 +47,18 @@ class RangeSpan(wrapt.ObjectProxy):  # type: ignore[type-arg,misc,unused-ignore]
     def context(self) -> SpanContext:
         """Of the range's span."""
         return self._self_context
+
+    def __copy__(self) -> RangeSpan:
+        return RangeSpan(copy.copy(self.__wrapped__), self._self_range, self._self_context)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RangeSpan:
+        return RangeSpan(copy.deepcopy(self.__wrapped__, memo), self._self_range, self._self_context)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """What isn't recorded goes to other processes as its span context alone; the rest refuses as it does by itself."""
+        if isinstance(self.__wrapped__, trace.NonRecordingSpan):
+            return trace.NonRecordingSpan, (self._self_context,)
+        return self.__wrapped__.__reduce_ex__(protocol)
 
 
 def range_of(span: object) -> TaskRange | None:

@@ -415,6 +415,7 @@ def test_compiled_modules_have_no_break_and_no_warning(recording: Recording) -> 
         return net(x) + 1
 
     net = Net()
+    torch._dynamo.utils.counters.clear()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         recording.ranges.remove()

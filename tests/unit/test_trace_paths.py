@@ -306,7 +306,7 @@ class TestTakenAway:
         sink.close(0.0)
         assert path.read_text() == "the user's"
         assert os.listdir(path.parent) == [path.name]
-        assert sink.counters()["failed"] == 1
+        assert sink.counters()["failed"] == 0  # whoever takes the sink out counts that batch, once
 
     def test_what_was_not_written_is_counted(
         self, path: Path, instrumentor: OtelRecordFunctionInstrumentor, caplog: pytest.LogCaptureFixture

@@ -15,7 +15,9 @@ enum MayLook : bool { kMayNotLook = false, kMayLook = true };
 
 inline bool encloses_by_place(const OpenEntry& entry) { return entry.ordinal != 0 && !entry.async; }
 
+// A range that began where the thread was unknown to Python is no task's: it lies around whatever runs there now.
 inline bool is_in(const TaskView& view, uint64_t task) {
+  if (task == 0) return true;
   for (uint64_t at = 0; at < view.task_count; ++at) {
     if (view.tasks[at] == task) return true;
   }

@@ -69,10 +69,10 @@ class ChromeTraceSink:
             self._file = self._opened_or_refused()
 
     def write(self, batch: Batch) -> None:
-        """Append the batch's events and show them. After any error the file is what it was before, and the batch is counted.
+        """Append the batch's events and show them. After any error the file is what it was before.
 
         Raises:
-            OSError: of the kind that does not pass: the file was replaced by somebody else, say.
+            OSError: of the kind that does not pass: the file was replaced by somebody else, say. The batch is not in the counts.
         """
         if not len(batch) or self._closed:
             return
@@ -83,6 +83,7 @@ class ChromeTraceSink:
             self._write(batch)
         except (OSError, MemoryError) as error:
             if isinstance(error, OSError) and error.errno not in PASSING:
+                self._counts["failed"] -= len(batch)  # whoever takes this sink out counts what it misses, this batch included
                 raise
             self._pause(error)
         else:

@@ -72,7 +72,7 @@ class ChromeTraceSink:
         """Append the batch's events and show them. After any error the file is what it was before.
 
         Raises:
-            OSError: of the kind that does not pass: the file was replaced by somebody else, say. The batch is not in the counts.
+            OSError: of the kind that does not pass: somebody else replaced the file, say. The batch is not in the counts.
         """
         if not len(batch) or self._closed:
             return

@@ -4,6 +4,7 @@
 
 #include <new>
 #include <unordered_map>
+#include <utility>
 
 #include "registry.hpp"
 #include "task_contexts.hpp"
@@ -74,9 +75,19 @@ TaskEntry* new_entry() {
   return entry;
 }
 
+// One after the other: a long chain freed by recursion would overflow the C stack.
+void release_chain(TaskEntry* entry) {
+  while (entry != nullptr && Py_REFCNT(reinterpret_cast<PyObject*>(entry)) == 1) {
+    TaskEntry* outer = std::exchange(entry->outer, nullptr);
+    Py_DECREF(reinterpret_cast<PyObject*>(entry));
+    entry = outer;
+  }
+  Py_XDECREF(reinterpret_cast<PyObject*>(entry));
+}
+
 void dealloc(PyObject* self) {
   auto* entry = reinterpret_cast<TaskEntry*>(self);
-  Py_XDECREF(entry->outer);
+  release_chain(entry->outer);
   Py_XDECREF(entry->range);
   Py_XDECREF(entry->span);
   Py_XDECREF(entry->shown);

@@ -33,6 +33,9 @@ class CountingRecorder:
     def span_attached(self, span: object, token: object) -> None:
         self.context_changed()
 
+    def context_attached(self, token: object) -> None:
+        self.context_changed()
+
     def span_detached(self, token: object) -> None:
         self.context_changed()
 

@@ -67,7 +67,7 @@ TaskEntry* new_entry() {
   entry->outer = entry->range = nullptr;
   entry->span = entry->shown = nullptr;
   entry->token = entry->event_id = entry->root = entry->recording = entry->since_thread = entry->since_ordinal = 0;
-  entry->spans = 0;
+  entry->length = 0;
   entry->ended = false;
   entry->scope = entry->source = 0;
   entry->context = Context{};
@@ -125,16 +125,20 @@ void place_entry(TaskEntry& entry, const ThreadBuffer& buffer, const TaskEntry* 
   entry.context.enclosing = entry.event_id, entry.context.root = entry.root;
 }
 
-constexpr uint32_t kMaxSpansInARow = 64;
+constexpr uint32_t kShortenEvery = 64, kMostSpans = 64;
 
-// Programs attach without ever detaching: of more spans in a row the older ones are given up.
-TaskEntry* without_many_spans(TaskEntry& entry, TaskEntry* outer) {
-  if (is_range(entry) || outer == nullptr || is_range(*outer)) return outer;
-  entry.spans = outer->spans + 1;
-  if (entry.spans < kMaxSpansInARow) return outer;
-  entry.spans = 0;
-  while (outer != nullptr && !is_range(*outer)) outer = living(outer->outer, recording_now());
-  return outer;
+// Leaves out what is over, and of the spans all but the newest: tasks that launch tasks inherit chains, and programs attach
+// without ever detaching. Returns how long the chain is then.
+uint32_t shorten(TaskEntry* entry) {
+  const uint64_t recording = recording_now();
+  uint32_t length = 1, spans = 0;
+  for (;; ++length) {
+    TaskEntry* outer = living(entry->outer, recording);
+    while (outer != nullptr && !is_range(*outer) && ++spans > kMostSpans) outer = living(outer->outer, recording);
+    set_outer(*entry, outer);
+    if (outer == nullptr) return length;
+    entry = outer;
+  }
 }
 
 TaskEntry* new_range_entry(const ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source, const TaskEntry* around) {
@@ -150,8 +154,9 @@ TaskEntry* new_range_entry(const ThreadBuffer& buffer, uint64_t event_id, uint32
 
 // From here on the calling task is in it; `outer` is its innermost entry.
 void push(TaskEntry* entry, TaskEntry* outer) {
-  if (outer != nullptr && outer->outer != nullptr) set_outer(*outer, living(outer->outer, recording_now()));
-  set_outer(*entry, without_many_spans(*entry, outer));
+  set_outer(*entry, outer);
+  entry->length = outer != nullptr ? outer->length + 1 : 1;
+  if (entry->length % kShortenEvery == 0) entry->length = shorten(entry);
   set_value_in_task(entry);
 }
 
@@ -284,9 +289,21 @@ PyObject* span_attached(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-PyObject* span_detached(PyObject*, PyObject* token) {
+// The newest entry of the task that was attached with that token; null where there is none.
+TaskEntry* find_attached(PyObject* token) {
   TaskEntry* entry = innermost();
   while (entry != nullptr && entry->token != reinterpret_cast<uint64_t>(token)) entry = living(entry->outer, recording_now());
+  return entry;
+}
+
+PyObject* context_attached(PyObject*, PyObject* token) {
+  if (TaskEntry* gone = find_attached(token)) gone->token = 0;  // its own token is no more: this one has the address
+  context_has_changed();
+  Py_RETURN_NONE;
+}
+
+PyObject* span_detached(PyObject*, PyObject* token) {
+  TaskEntry* entry = find_attached(token);
   if (entry != nullptr) pop_span(entry);
   context_has_changed();
   Py_RETURN_NONE;
@@ -355,6 +372,7 @@ PyMethodDef functions[] = {
     {"is_in", is_in, METH_O, "is_in(entry) -> bool"},
     {"ranges_after", ranges_after, METH_O, "ranges_after(span) -> tuple of TaskEntry"},
     {"span_attached", span_attached, METH_VARARGS, "span_attached(span, token)"},
+    {"context_attached", context_attached, METH_O, "context_attached(token)"},
     {"span_detached", span_detached, METH_O, "span_detached(token)"},
     {"task_serial", task_serial, METH_NOARGS, "task_serial() -> larger than that of every entry"},
     {"knows_outer_contexts", outer_contexts_known, METH_NOARGS, "Whether contexts around the current one are seen."},

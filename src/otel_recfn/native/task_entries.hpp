@@ -19,7 +19,7 @@ struct TaskEntry {
   PyObject* span;    // null: a range
   PyObject* shown;   // of whoever shows the range to the program
   uint64_t token;    // address of what undoes the attach
-  uint32_t spans;    // how many spans stand below it in a row
+  uint32_t length;   // of the chain from here, at most
   uint64_t event_id, root, serial;
   uint64_t recording;                     // the generation of a range
   uint64_t since_thread, since_ordinal;   // it began in this thread, after that many begins of it

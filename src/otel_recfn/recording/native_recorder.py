@@ -204,6 +204,10 @@ class NativeRecorder:
         """See Recorder.span_attached."""
         _native.span_attached(span, token)
 
+    def context_attached(self, token: object) -> None:
+        """See Recorder.context_attached."""
+        _native.context_attached(token)
+
     def span_detached(self, token: object) -> None:
         """See Recorder.span_detached."""
         _native.span_detached(token)

@@ -239,6 +239,9 @@ class Recorder(Protocol):
     def span_attached(self, span: object, token: object) -> None:
         """The calling task made ``span`` the current one; ``token`` undoes that."""
 
+    def context_attached(self, token: object) -> None:
+        """The calling task attached a context whose span was current before; ``token`` undoes that."""
+
     def span_detached(self, token: object) -> None:
         """The calling task undid what it did with that token."""
 

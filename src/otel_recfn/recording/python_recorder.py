@@ -111,6 +111,12 @@ class PythonRecorder:
         """See Recorder.span_attached."""
         self._tasks.push(TaskEntry(self._tasks, span=span, token=id(token)))
 
+    def context_attached(self, token: object) -> None:
+        """See Recorder.context_attached."""
+        gone = self._tasks.find_attached(id(token))
+        if gone is not None:
+            gone.token = 0  # its own token is no more: this one has the address
+
     def span_detached(self, token: object) -> None:
         """See Recorder.span_detached."""
         attached = self._tasks.find_attached(id(token))

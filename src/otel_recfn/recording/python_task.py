@@ -18,7 +18,7 @@ from otel_recfn.recording.protocol import ContextReading
 
 _innermost: ContextVar[TaskEntry | None] = ContextVar("otel_recfn_task", default=None)
 _serials = itertools.count(1)
-MAX_SPANS_IN_A_ROW = 64
+SHORTEN_EVERY = MOST_SPANS = 64
 _LOW_64 = (1 << 64) - 1
 
 
@@ -42,6 +42,7 @@ class TaskEntry:
         "context",
         "ended",
         "event_id",
+        "length",
         "outer",
         "recording",
         "root",
@@ -49,7 +50,6 @@ class TaskEntry:
         "serial",
         "source",
         "span",
-        "spans",
         "token",
     )
 
@@ -70,7 +70,7 @@ class TaskEntry:
         self.recording, self.span, self.token, self._range = recording, span, token, range_
         self.serial = next_serial()
         self.outer: TaskEntry | None = None
-        self.spans = 0
+        self.length = 0
         self.ended = False
         self._shown: Any = None
 
@@ -126,11 +126,29 @@ class Recording:
 
     def push(self, entry: TaskEntry) -> None:
         """From here on the task is in it."""
-        outer = self.innermost()
-        if outer is not None:
-            outer.outer = self._living(outer.outer)  # chains that children inherit and hand on would grow for ever
-        entry.outer = self._without_many_spans(entry, outer)
+        entry.outer = outer = self.innermost()
+        entry.length = outer.length + 1 if outer is not None else 1
+        if entry.length % SHORTEN_EVERY == 0:
+            entry.length = self._shorten(entry)
         _innermost.set(entry)
+
+    def _shorten(self, entry: TaskEntry) -> int:
+        """Leave out what is over, and of the spans all but the newest. Returns how long the chain is then.
+
+        Tasks that launch tasks inherit chains, and programs attach without ever detaching.
+        """
+        length, spans = 1, 0
+        while True:
+            outer = self._living(entry.outer)
+            while outer is not None and outer.span is not None:
+                spans += 1
+                if spans <= MOST_SPANS:
+                    break
+                outer = self._living(outer.outer)
+            entry.outer = outer
+            if outer is None:
+                return length
+            entry, length = outer, length + 1
 
     def end(self, entry: TaskEntry) -> None:
         """The range is over, in every task that has it. It stays where it is, and is passed over."""
@@ -140,16 +158,6 @@ class Recording:
         """The calling task has detached that span."""
         if self.innermost() is entry:
             _innermost.set(self._living(entry.outer))
-
-    def _without_many_spans(self, entry: TaskEntry, outer: TaskEntry | None) -> TaskEntry | None:
-        """Programs attach without ever detaching: of more spans in a row the older ones are given up."""
-        if entry.span is None or outer is None or outer.span is None:
-            return outer
-        entry.spans = outer.spans + 1
-        if entry.spans < MAX_SPANS_IN_A_ROW:
-            return outer
-        entry.spans = 0
-        return next((one for one in self.entries() if one.span is None), None)
 
     def entries(self) -> Iterator[TaskEntry]:
         """The calling task's entries that aren't over, innermost first."""

@@ -124,7 +124,7 @@ class ContextWatcher:
         span = trace.get_current_span(context)
         before = getattr(token, "old_value", None)
         if span is trace.get_current_span(before if isinstance(before, Context) else _EMPTY):
-            self._recorder.context_changed()
+            self._recorder.context_attached(token)
         else:
             self._recorder.span_attached(span, token)
         return token

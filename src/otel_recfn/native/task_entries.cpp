@@ -340,7 +340,10 @@ PyObject* get_shown(PyObject* self, void*) {
   return Py_NewRef(shown != nullptr ? shown : Py_None);
 }
 
+// Not once the range is over: what is shown leads back to the entry, and nothing would let go of the two.
 int set_shown(PyObject* self, PyObject* value, void*) {
+  auto* entry = reinterpret_cast<TaskEntry*>(self);
+  if (entry->ended || (entry->range != nullptr && entry->range->ended)) return 0;
   Py_XINCREF(value);
   Py_XSETREF(shown_slot(self), value);
   return 0;

@@ -107,8 +107,8 @@ class RangeSpans:
                 return context
             shown_span: Any = RangeSpan(own_span(span), range_, span_context)
             range_.shown = (context, trace.set_span_in_context(shown_span, context))
-        shown: Context = range_.shown[1]
-        return shown
+        shown: tuple[Context, Context] | None = range_.shown
+        return shown[1] if shown is not None else context  # None: another thread ended the range meanwhile
 
     def _span_context(self, range_: TaskRange, span: trace.Span) -> SpanContext | None:
         """Of the range's span; None where it has none, as below a span that is not sampled."""

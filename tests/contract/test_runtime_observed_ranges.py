@@ -81,7 +81,7 @@ def test_a_forked_child_may_add_and_remove_although_another_thread_was_about_to(
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with callbacks._lock:
+        with callbacks._lock.held:
             held.set()
             done.wait(60)
 

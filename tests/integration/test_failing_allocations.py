@@ -20,13 +20,18 @@ pytestmark = [
 ]
 
 RECORD = """
+import os
 import threading
 from failing_allocations import each_failure, with_failures
+from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.model.events import EventFlag
 from otel_recfn.recording import backend
 from otel_recfn.recording.protocol import ContextReading
 
 recorder = backend.recorder()
+from otel_recfn.recording import python_batch, python_pairing  # as the session imports them, before anything is recorded
+# Where its interpreter loop finds no memory for a small object, CPython 3.10 loses the exception or its own heap.
+smallest = 256 if os.environ["OTEL_RECFN_RECORDER"] == "python" else 0
 count = 0
 left_open = []
 rows = {}
@@ -79,8 +84,8 @@ recorder.start(record_all, 8 << 20)
 record()
 failed = 0
 for fail in (1, 5):
-    for raised in each_failure(drain, fail):
-        assert raised is None or isinstance(raised, MemoryError), repr(raised)
+    for raised in each_failure(drain, fail, smallest):
+        assert raised is None or isinstance(raised, OUT_OF_MEMORY), repr(raised)
         failed += raised is not None
         if batch[0] is not None:
             keep(batch[0])
@@ -122,8 +127,8 @@ def start_and_record():
 
 start_and_record()
 for fail in (1, 5):
-    for raised in each_failure(drain, fail):
-        assert raised is None or isinstance(raised, MemoryError), repr(raised)
+    for raised in each_failure(drain, fail, smallest):
+        assert raised is None or isinstance(raised, OUT_OF_MEMORY), repr(raised)
         while batch[0] is not None:
             more, batch[0] = batch[0], None
             keep(more)
@@ -198,7 +203,7 @@ smallest = 256 if sys.argv[1] == "spans" else 0  # numpy itself crashes where an
 capture.write(made[0])
 for fail in (1, 4):
     for raised in each_failure(lambda: capture.write(made[0]), fail, smallest):
-        assert raised is None or isinstance(raised, MemoryError), repr(raised)
+        assert raised is None or isinstance(raised, OUT_OF_MEMORY), repr(raised)
         made[0] = batch()
         if fail == 1:
             assert not capture._removed, capture._removed[0][1]

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
+from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.model.events import EventKind
 from otel_recfn.recording.protocol import ContextReading
 
@@ -161,7 +162,7 @@ class TakenRecords:
             record = queue.popleft()
             try:
                 self._records.append(record)
-            except MemoryError:
+            except OUT_OF_MEMORY:
                 queue.appendleft(record)
                 raise
 
@@ -176,7 +177,7 @@ class TakenRecords:
             record = records.pop()
             try:
                 each(record)
-            except MemoryError:
+            except OUT_OF_MEMORY:
                 records.append(record)
                 raise
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from otel_recfn.model.clock import ClockMapping, Ticks, TreeOffsets
+from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.model.events import EventFlag, EventKind
 from otel_recfn.recording.python_batch import BatchBuilder, PythonRange
 from otel_recfn.recording.python_log import NO_DETAILS, BeginFields, Record, ThreadLog
@@ -118,7 +119,7 @@ class Pairing:
         try:
             self._open[event_id] = item
             stack.append(item)
-        except MemoryError:
+        except OUT_OF_MEMORY:
             self._open.pop(event_id, None)
             if not item.parent:
                 builder.take_back_announcement()
@@ -143,7 +144,7 @@ class Pairing:
                 stack.pop()
             else:
                 stack.remove(item)
-        except MemoryError:  # in the interpreter itself
+        except OUT_OF_MEMORY:  # in the interpreter itself
             builder.take_back_row()
             raise
         del self._open[item.event_id]

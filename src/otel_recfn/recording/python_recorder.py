@@ -17,6 +17,7 @@ from time import perf_counter_ns, time_ns
 from typing import TYPE_CHECKING
 
 from otel_recfn.model.clock import ClockMapping, Reading, Ticks
+from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.model.events import ORDINAL_BITS, EventFlag, EventKind, EventSource, Extra
 from otel_recfn.model.forks import Order, around_forks
 from otel_recfn.model.scope import RecordScope
@@ -347,7 +348,7 @@ class PythonRecorder:
         builder, self._unsealed = self._unsealed or BatchBuilder(self._node_id), None
         try:
             return self._drain_into(builder, pairing, close_open, open_ranges)
-        except MemoryError:
+        except OUT_OF_MEMORY:
             other, self._unsealed = self._unsealed, builder
             if other is not None:  # of a signal handler that drained meanwhile, and failed too
                 self._lost_in_drain += len(other)

@@ -165,6 +165,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from otel_recfn.capture import Capture
 from otel_recfn.model.batch import SpanContextRef
+from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.model.events import make_event_id
 from otel_recfn.sinks.background import BackgroundSink
 from otel_recfn.sinks.chrome_trace import ChromeTraceSink

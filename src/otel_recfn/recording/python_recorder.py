@@ -397,8 +397,8 @@ class PythonRecorder:
     def _look_at_threads(self) -> tuple[list[ThreadLog], list[ThreadLog]]:
         """All logs, and those whose threads are dead; names as they are now."""
         names = _thread_names()
-        with self._lock:
-            logs = list(self._logs.values())
+        # Without the lock: a `with` that is left for want of memory may find none for letting go of it. One call takes all.
+        logs = list(self._logs.values())
         dead = [log for log in logs if not log.thread_is_alive]
         for log in logs:
             if log not in dead:  # alive after its ident was looked up, so the ident was its own
@@ -415,11 +415,11 @@ class PythonRecorder:
         self._taken.take(self._remote_ends, remote_ends, until)
 
     def _bury(self, logs: list[ThreadLog], pairing: Pairing) -> None:
-        with self._lock:
-            for log in logs:
-                self._of_dead_threads = _add(self._of_dead_threads, log)
-                del self._logs[log.number]
-                pairing.forget(log)
+        for log in logs:
+            total = _add(self._of_dead_threads, log)
+            del self._logs[log.number]
+            self._of_dead_threads = total
+            pairing.forget(log)
 
     def wait(self, timeout_s: float) -> None:
         """See Recorder.wait; a drain has time here: a buffer of the default size takes longer to fill than a drain waits."""

@@ -71,7 +71,7 @@ with profile():
 NATIVE = "import otel_recfn._native"
 KINDS = ("legacy", "isolated") if sys.version_info >= (3, 12) else ("legacy", "isolated", "shared")
 WRAPT_BREAKS_IT = sys.version_info[:2] == (3, 12)
-"""CPython 3.12 aborts when an isolated interpreter ends that imported wrapt, as OpenTelemetry does."""
+"""CPython 3.12 aborts when an isolated interpreter ends that imported asyncio, as wrapt and so OpenTelemetry does."""
 
 
 @pytest.fixture(params=["native", "python"])

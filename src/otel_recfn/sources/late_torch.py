@@ -13,8 +13,6 @@ from collections.abc import Callable
 from functools import partial
 from types import ModuleType
 
-import wrapt
-
 from otel_recfn.model.fork_safe_lock import ForkSafeLock
 from otel_recfn.model.own_thread import OwnThread
 
@@ -62,6 +60,8 @@ def when_imported(module: str, callback: Callable[[], None], lost: str) -> Calla
 
     What it raises is logged, with ``lost`` as what is missing now, and goes no further. Returns a function that calls it off.
     """
+    import wrapt  # noqa: F401 - here because it takes 50 ms, and because a thread of ours may need it later and must not import
+
     waiting = _Waiting(module, callback, lost)
     imported = sys.modules.get(module)
     if imported is None:
@@ -82,6 +82,8 @@ def _wait_for_import(waiting: _Waiting) -> None:
         register = waiting.module not in _waiting
         _waiting.setdefault(waiting.module, []).append(waiting)
     if register:
+        import wrapt
+
         wrapt.register_post_import_hook(_was_imported, waiting.module)
 
 

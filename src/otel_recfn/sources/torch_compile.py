@@ -16,6 +16,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
+from otel_recfn.model.interpreters import in_main_interpreter
 from otel_recfn.ranges import tracing
 from otel_recfn.sources.late_torch import when_imported
 
@@ -46,7 +47,8 @@ def trace_into_graphs(captured: Any, enter: Any, leave: Any) -> None:
 
 
 def _when_compiling(write: Callable[..., None], *arguments: Any) -> None:
-    when_imported("torch._dynamo", partial(_carefully, write, *arguments), LOST)
+    if in_main_interpreter():  # PyTorch can't be imported in a subinterpreter
+        when_imported("torch._dynamo", partial(_carefully, write, *arguments), LOST)
 
 
 def _carefully(write: Callable[..., None], *arguments: Any) -> None:

@@ -10,9 +10,9 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 NATIVE = Path("src/otel_recfn/native")
-OWN_LIBRARIES = {"torch_observer.cpp", "torch_callbacks.cpp"}  # compiled at first use, against the user's torch
-SOURCES = sorted(str(path) for path in NATIVE.glob("*.cpp") if path.name not in OWN_LIBRARIES)
-HEADERS = sorted(str(path) for path in NATIVE.glob("*.hpp"))
+OWN_LIBRARIES = {"observer", "callbacks"}  # compiled at first use, against the user's torch
+SOURCES = sorted(str(path) for path in NATIVE.glob("*/*.cpp") if path.parent.name not in OWN_LIBRARIES)
+HEADERS = sorted(str(path) for path in NATIVE.glob("*/*.hpp"))
 
 
 class BuildNativeOrSayWhy(build_ext):

@@ -33,7 +33,9 @@ from batches import MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import make_event_id
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.sinks import chrome_encoder, chrome_trace, chrome_trace_file
+from otel_recfn.sinks.chrome import encoder as chrome_encoder
+from otel_recfn.sinks.chrome import sink as chrome_trace
+from otel_recfn.sinks.chrome import trace_file as chrome_trace_file
 
 ROUNDS = 5
 ROWS_PER_BATCH = 20_000

@@ -40,10 +40,10 @@ from torch.utils.cpp_extension import include_paths, library_paths
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 from otel_recfn.model.events import Extra
 from otel_recfn.model.scope import ALL_SCOPES_MASK
+from otel_recfn.pytorch.observer import TorchObserver
 from otel_recfn.recording.backend import recorder
 from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
 from otel_recfn.sinks.in_memory import InMemorySink
-from otel_recfn.sources.torch_observer import TorchObserver
 
 HERE = Path(__file__).resolve().parent
 ROUNDS = 60

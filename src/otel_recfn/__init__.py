@@ -93,8 +93,8 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "record_function":
+        from otel_recfn.pytorch.compiling import trace_as_torchs
         from otel_recfn.recording.backend import recorder
-        from otel_recfn.sources.torch_compile import trace_as_torchs
 
         value: Any = recorder().record_function
         trace_as_torchs(value)
@@ -110,7 +110,7 @@ def _home(module: str) -> ModuleType:
     try:
         return import_module(module)
     except ImportError:  # numpy's, say
-        from otel_recfn.model.interpreters import refuse_subinterpreter
+        from otel_recfn.support.interpreters import refuse_subinterpreter
 
         refuse_subinterpreter()
         raise

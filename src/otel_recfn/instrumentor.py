@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
 from otel_recfn.model.errors import InterpreterError, SettingError
-from otel_recfn.model.interpreters import refuse_subinterpreter
 from otel_recfn.model.scope import scopes_mask
 from otel_recfn.settings import Settings
+from otel_recfn.support.interpreters import refuse_subinterpreter
 
 if TYPE_CHECKING:
-    from otel_recfn.capture import Capture
+    from otel_recfn.batches.selection import Selected
+    from otel_recfn.session.capture import Capture
     from otel_recfn.sinks.protocol import Sink
-    from otel_recfn.transforms.selection import Selected
 
 log = logging.getLogger("otel_recfn")
 
@@ -82,10 +82,10 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         if not settings.enabled:
             return
         refuse_subinterpreter()
-        from otel_recfn.capture import Capture
         from otel_recfn.session import process_session
+        from otel_recfn.session.capture import Capture
         from otel_recfn.sinks.background import BackgroundSink
-        from otel_recfn.sinks.spans import SpansSink
+        from otel_recfn.sinks.spans.sink import SpansSink
 
         session = process_session()  # what can be refused is, before anything is opened
         spans = SpansSink(tracer_provider, roots_per_second=settings.roots_per_second)
@@ -143,14 +143,14 @@ def _checked_sinks(sinks: Any) -> list[Sink]:
 
 
 def _selected(settings: Settings) -> Selected:
+    from otel_recfn.batches.selection import Selected
     from otel_recfn.model.events import Extra
-    from otel_recfn.transforms.selection import Selected
 
     extras = Extra.SHAPES if settings.record_shapes else Extra.NONE
     return Selected(scopes_mask(settings.scopes), extras, settings.modules)
 
 
 def _make_files(settings: Settings) -> list[Sink]:
-    from otel_recfn.sinks.chrome_trace import ChromeTraceSink
+    from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 
     return [ChromeTraceSink(settings.chrome_trace)] if settings.chrome_trace is not None else []

@@ -9,6 +9,8 @@ observer context. Tensors that the program has are the program's own objects; on
 tensor that shares its data. dtypes, layouts and memory formats are the numbers that PyTorch's operators get.
 """
 
+from otel_recfn.pytorch.callbacks import TorchCallbacks
+from otel_recfn.pytorch.compiling import trace_instead, trace_into_graphs
 from otel_recfn.runtime.callback import RecordFunctionCallback
 from otel_recfn.runtime.callbacks import (
     INVALID_CALLBACK_HANDLE,
@@ -65,8 +67,6 @@ from otel_recfn.runtime.state import (
 )
 from otel_recfn.runtime.step_callbacks import get_step_callbacks, get_step_callbacks_unless_empty
 from otel_recfn.runtime.traced_range import TracedRange, enter_in_graph, graphs_have_ranges, leave_in_graph
-from otel_recfn.sources.torch_callbacks import TorchCallbacks
-from otel_recfn.sources.torch_compile import trace_instead, trace_into_graphs
 
 __all__ = [
     "INVALID_CALLBACK_HANDLE",

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from otel_recfn.capture import Capture
+from otel_recfn.batches.selection import Selected
+from otel_recfn.batches.self_times import self_times
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.errors import RecfnError, SettingError
 from otel_recfn.model.events import Extra
 from otel_recfn.model.scope import RecordScope, scopes_mask
 from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
 from otel_recfn.session import process_session
-from otel_recfn.sinks.chrome_trace import export
-from otel_recfn.sinks.event_store import EventStoreSink
+from otel_recfn.session.capture import Capture
+from otel_recfn.sinks.chrome.sink import export
+from otel_recfn.sinks.stored import EventStoreSink
 from otel_recfn.store.averages import KeyAverages, key_averages
 from otel_recfn.store.event_store import EventStore
-from otel_recfn.store.self_times import self_times
-from otel_recfn.transforms.selection import Selected
 
 if TYPE_CHECKING:
     from typing_extensions import Self

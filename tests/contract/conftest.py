@@ -31,7 +31,7 @@ def native_recorder() -> Recorder:
 
 def make_recorder(kind: str) -> Recorder:
     if kind == "python":
-        from otel_recfn.recording.python_recorder import PythonRecorder
+        from otel_recfn.recording.python.recorder import PythonRecorder
 
         return PythonRecorder()
     try:

@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from recording_helpers import ASYNC, Capture, Worker, check_laws
 
 from otel_recfn.model.batch import Event
-from otel_recfn.model.span_ids import span_id
+from otel_recfn.support.span_ids import span_id
 
 TRACER = TracerProvider().get_tracer("programs")
 

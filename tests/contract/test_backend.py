@@ -11,7 +11,7 @@ import pytest
 
 from otel_recfn.model.errors import SettingError
 from otel_recfn.recording import backend
-from otel_recfn.recording.python_recorder import PythonRecorder
+from otel_recfn.recording.python.recorder import PythonRecorder
 
 
 @pytest.fixture(autouse=True)

@@ -10,15 +10,15 @@ import weakref
 
 from recording_helpers import ASYNC, PARTIAL, Capture, workers_of
 
-from otel_recfn.recording import python_recorder
-from otel_recfn.recording.python_batch import clean_text
-from otel_recfn.recording.python_log import BYTES_PER_RANGE
-from otel_recfn.recording.python_recorder import PythonRecorder
+from otel_recfn.recording.python import recorder as python_recorder
+from otel_recfn.recording.python.batch import clean_text
+from otel_recfn.recording.python.log import BYTES_PER_RANGE
+from otel_recfn.recording.python.recorder import PythonRecorder
 
 
 def test_recording_imports_no_numpy() -> None:
     script = (
-        "import sys; from otel_recfn.recording.python_recorder import PythonRecorder\n"
+        "import sys; from otel_recfn.recording.python.recorder import PythonRecorder\n"
         "recorder = PythonRecorder(); recorder.start(1023, 1 << 20)\n"
         "with recorder.record_function('range'): pass\n"
         "assert 'numpy' not in sys.modules and 'torch' not in sys.modules"

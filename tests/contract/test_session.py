@@ -8,14 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from otel_recfn.capture import Capture
+from otel_recfn.batches.selection import Selected
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, Recorder
 from otel_recfn.session import Session
+from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.in_memory import InMemorySink
-from otel_recfn.transforms.selection import Selected
 
 FUNCTION, USER = RecordScope.FUNCTION, RecordScope.USER_SCOPE
 TIMEOUT_S = 10.0

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from otel_recfn.model.batch import Event
 from otel_recfn.model.events import Extra
 from otel_recfn.model.scope import ALL_SCOPES_MASK
+from otel_recfn.pytorch.observer import TorchObserver
 from otel_recfn.recording.backend import recorder
 from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
-from otel_recfn.sources.torch_observer import TorchObserver
 
 
 class Observed:

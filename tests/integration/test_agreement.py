@@ -19,7 +19,7 @@ from otel_recfn import record_function
 from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.model.span_ids import span_id
+from otel_recfn.support.span_ids import span_id
 
 torch = pytest.importorskip("torch")
 

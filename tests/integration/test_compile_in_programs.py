@@ -9,7 +9,7 @@ import pytest
 
 from otel_recfn.cli import examine_recording
 from otel_recfn.cli.check import Check
-from otel_recfn.sources.torch_compile import LOST
+from otel_recfn.pytorch.compiling import LOST
 
 pytestmark = pytest.mark.torch
 

@@ -29,7 +29,8 @@ from otel_recfn.recording import backend
 from otel_recfn.recording.protocol import ContextReading
 
 recorder = backend.recorder()
-from otel_recfn.recording import python_batch, python_pairing  # as the session imports them, before anything is recorded
+from otel_recfn.recording.python import batch as python_batch  # as the session imports them, before anything is recorded
+from otel_recfn.recording.python import pairing as python_pairing  # as the session imports them, before anything is recorded
 # Where its interpreter loop finds no memory for a small object, CPython 3.10 loses the exception or its own heap.
 smallest = 256 if os.environ["OTEL_RECFN_RECORDER"] == "python" else 0
 count = 0
@@ -163,15 +164,15 @@ from failing_allocations import each_failure
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from otel_recfn.capture import Capture
+from otel_recfn.session.capture import Capture
 from otel_recfn.model.batch import SpanContextRef
 from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.model.events import make_event_id
 from otel_recfn.sinks.background import BackgroundSink
-from otel_recfn.sinks.chrome_trace import ChromeTraceSink
+from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 from otel_recfn.sinks.in_memory import InMemorySink
-from otel_recfn.sinks.spans import SpansSink
-from otel_recfn.transforms.selection import Selected
+from otel_recfn.sinks.spans.sink import SpansSink
+from otel_recfn.batches.selection import Selected
 
 exporter = InMemorySpanExporter()
 provider = TracerProvider(shutdown_on_exit=False)

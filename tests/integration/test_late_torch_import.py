@@ -29,9 +29,9 @@ logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stdout, level
 from otel_recfn.model.events import Extra
 from otel_recfn.model.scope import ALL_SCOPES_MASK
 from otel_recfn.recording.backend import recorder
-from otel_recfn.sources.late_torch import when_torch_is_imported
-from otel_recfn.sources.torch_modules import ModuleRanges
-from otel_recfn.sources.torch_observer import TorchObserver
+from otel_recfn.pytorch.late_import import when_torch_is_imported
+from otel_recfn.pytorch.modules import ModuleRanges
+from otel_recfn.pytorch.observer import TorchObserver
 recorder = recorder()
 observer = TorchObserver(recorder)
 modules = ModuleRanges(recorder, lambda: observer.enabled)

@@ -19,8 +19,8 @@ from otel_recfn import OtelRecordFunctionInstrumentor, RecordScope
 from otel_recfn.model.batch import Event
 from otel_recfn.model.errors import SettingError
 from otel_recfn.model.events import EventFlag
-from otel_recfn.model.span_ids import span_id
 from otel_recfn.session import process_session
+from otel_recfn.support.span_ids import span_id
 
 torch = pytest.importorskip("torch")
 

@@ -20,7 +20,7 @@ from torch_programs import run_together, scripted_programs  # noqa: E402
 from otel_recfn.model.batch import Event  # noqa: E402
 from otel_recfn.model.events import EventKind, Extra  # noqa: E402
 from otel_recfn.model.scope import RecordScope  # noqa: E402
-from otel_recfn.sources import observer_build  # noqa: E402
+from otel_recfn.pytorch import observer_build  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
 

@@ -70,7 +70,7 @@ assert names == ["python", "python"]
             PROGRAM
             + """
 import torch
-from otel_recfn.sources import torch_callbacks
+from otel_recfn.pytorch import callbacks as torch_callbacks
 load, settle = torch_callbacks.load, torch_callbacks.TorchCallbacks.settle
 loading, waiting = threading.Event(), threading.Event()
 def load_slowly():

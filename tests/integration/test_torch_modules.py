@@ -19,9 +19,9 @@ import pytest
 from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
-from otel_recfn.recording.python_recorder import PythonRecorder
-from otel_recfn.sources import torch_modules
-from otel_recfn.sources.torch_modules import ModuleRanges
+from otel_recfn.pytorch import modules as torch_modules
+from otel_recfn.pytorch.modules import ModuleRanges
+from otel_recfn.recording.python.recorder import PythonRecorder
 
 torch = pytest.importorskip("torch")
 

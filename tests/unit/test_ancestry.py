@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
+from otel_recfn.batches import ancestry
+from otel_recfn.batches.ancestry import Ancestry
+from otel_recfn.batches.selection import Selected, Selection
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, make_event_id
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.transforms import ancestry
-from otel_recfn.transforms.ancestry import Ancestry
-from otel_recfn.transforms.selection import Selected, Selection
 
 SCOPES = (RecordScope.FUNCTION, RecordScope.BACKWARD_FUNCTION, RecordScope.USER_SCOPE)
 THREADS = (MAIN_THREAD, WORKER_THREAD)

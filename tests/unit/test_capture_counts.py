@@ -16,13 +16,13 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler, SamplingResult
 
 from batches import make_batch
-from otel_recfn.capture import Capture
+from otel_recfn.batches.selection import Selected
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventSource, make_event_id
+from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.background import BackgroundSink
 from otel_recfn.sinks.protocol import Sink
-from otel_recfn.sinks.spans import SpansSink
-from otel_recfn.transforms.selection import Selected
+from otel_recfn.sinks.spans.sink import SpansSink
 
 LONG_S = 20.0
 

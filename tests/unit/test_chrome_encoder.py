@@ -15,8 +15,8 @@ from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, EventKind, EventSource
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.sinks import chrome_encoder
-from otel_recfn.sinks.chrome_encoder import encode_events_in_python, encode_flows_in_python
+from otel_recfn.sinks.chrome import encoder as chrome_encoder
+from otel_recfn.sinks.chrome.encoder import encode_events_in_python, encode_flows_in_python
 
 has_native = chrome_encoder.encode_events is not encode_events_in_python
 ENCODERS = [encode_events_in_python] + ([chrome_encoder.encode_events] if has_native else [])

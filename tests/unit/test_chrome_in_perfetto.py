@@ -12,7 +12,7 @@ import pytest
 from batches import MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.model.events import EventFlag, EventKind, make_event_id
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.sinks.chrome_trace import ChromeTraceSink
+from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 from perfetto_ui import ask_perfetto
 
 SLICES = """

@@ -22,8 +22,8 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import SettingError
 from otel_recfn.model.events import EventFlag, make_event_id
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.sinks import whole_file
-from otel_recfn.sinks.chrome_trace import ChromeTraceSink
+from otel_recfn.sinks.chrome.sink import ChromeTraceSink
+from otel_recfn.sinks.files import whole_file
 
 BACKWARD = RecordScope.BACKWARD_FUNCTION
 

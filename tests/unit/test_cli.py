@@ -15,9 +15,9 @@ from otel_recfn import cli
 from otel_recfn.cli import examination, examine_export, examine_recording
 from otel_recfn.cli.check import Check, works
 from otel_recfn.cli.doctor_report import as_json, as_text
+from otel_recfn.pytorch import observer_build
 from otel_recfn.recording import backend
-from otel_recfn.recording.python_recorder import PythonRecorder
-from otel_recfn.sources import observer_build
+from otel_recfn.recording.python.recorder import PythonRecorder
 from otel_recfn.version import __version__
 
 

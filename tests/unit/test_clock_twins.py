@@ -1,4 +1,4 @@
-"""``native/clock.hpp`` converts as ``model/clock.py`` does: compiled here, and given the same readings."""
+"""``native/core/clock.hpp`` converts as ``model/clock.py`` does: compiled here, and given the same readings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from otel_recfn.model.clock import ClockMapping, Reading, Ticks, TreeOffsets
 NATIVE = Path(__file__).parents[2] / "src/otel_recfn/native"
 PROGRAM = """
 #include <iostream>
-#include "clock.hpp"
+#include "core/clock.hpp"
 
 int main() {
   recfn::ClockMapping clock;

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from otel_recfn.model.error_text import MAX_CHARACTERS, error_text
+from otel_recfn.support.error_text import MAX_CHARACTERS, error_text
 
 
 class Hostile(Exception):

@@ -17,7 +17,7 @@ import pytest
 from batches import make_batch
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 from otel_recfn.legacy import RecordProfile
-from otel_recfn.sinks.chrome_trace import ChromeTraceSink
+from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="descriptors are looked up in /proc")
 FOREIGN = b"the program's own\n" * 20_000

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import otel_recfn
-from otel_recfn.model import forks
-from otel_recfn.model.forks import Order, around_forks
+from otel_recfn.support import forks
+from otel_recfn.support.forks import Order, around_forks
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 PACKAGE = Path(otel_recfn.__file__).parent
@@ -111,4 +111,4 @@ def test_python_is_asked_to_tell_of_forks_in_one_place() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Attribute) and node.attr == "register_at_fork"
     ]
-    assert asking == ["model/forks.py"]
+    assert asking == ["support/forks.py"]

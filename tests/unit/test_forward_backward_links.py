@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch
+from otel_recfn.batches.links import ForwardBackwardLinks
 from otel_recfn.model.events import EventKind, make_event_id
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.transforms.links import ForwardBackwardLinks
 
 BACKWARD = RecordScope.BACKWARD_FUNCTION
 

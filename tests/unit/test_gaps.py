@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
+from otel_recfn.batches import gaps
+from otel_recfn.batches.gaps import Gaps
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, make_event_id
-from otel_recfn.transforms import gaps
-from otel_recfn.transforms.gaps import Gaps
 
 THREADS = (MAIN_THREAD, WORKER_THREAD)
 BEGIN, END, PASS, DROP = range(4)

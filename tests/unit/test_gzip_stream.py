@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_recfn.sinks import gzip_stream
-from otel_recfn.sinks.gzip_stream import GzipStream
+from otel_recfn.sinks.files import gzip_stream
+from otel_recfn.sinks.files.gzip_stream import GzipStream
 
 FOOTER = b"\n]}\n"
 

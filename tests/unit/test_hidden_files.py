@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from batches import make_batch
-from otel_recfn.sinks import last_minute, whole_file
-from otel_recfn.sinks.chrome_trace import ChromeTraceSink
+from otel_recfn.sinks.chrome.sink import ChromeTraceSink
+from otel_recfn.sinks.files import last_minute, whole_file
 
 native = pytest.mark.skipif(last_minute.native is None, reason="the native part removes them")
 
@@ -38,7 +38,7 @@ time.sleep(60)
 
 CAUGHT = """
 import signal
-from otel_recfn.sinks.chrome_trace import ChromeTraceSink
+from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 
 def tell():
     [line] = [line for line in open("/proc/self/status") if line.startswith("SigCgt")]

@@ -47,4 +47,4 @@ def test_it_installs_without_a_compiler_and_says_why(tmp_path: Path, without_com
     assert note["reason"] in done.stderr
     assert "native recorder not built, the Python twin will serve" in done.stderr
     assert not [name for name in names if "_native." in name and name.endswith((".so", ".pyd"))]
-    assert "otel_recfn/native/torch_observer.cpp" in names or not list((ROOT / "src").rglob("torch_observer.cpp"))
+    assert "otel_recfn/native/observer/torch_observer.cpp" in names or not list((ROOT / "src").rglob("torch_observer.cpp"))

@@ -11,7 +11,7 @@ from types import FrameType
 
 import pytest
 
-from otel_recfn.model.interrupts import raised_by_signal_handler
+from otel_recfn.support.interrupts import raised_by_signal_handler
 
 INTERRUPTED_READER = """
 import os

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from otel_recfn.sources import late_torch
+from otel_recfn.pytorch import late_import as late_torch
 
 SOURCE = Path(late_torch.__file__).parents[2]
 PRELUDE = """
 import logging, sys, threading
 logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stdout)
-from otel_recfn.sources.late_torch import when_imported, when_torch_is_imported
+from otel_recfn.pytorch.late_import import when_imported, when_torch_is_imported
 assert "torch" not in sys.modules
 ran = []
 def note(): ran.append(getattr(sys.modules["torch"], "complete", False))

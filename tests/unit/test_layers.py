@@ -114,11 +114,11 @@ def test_no_module_imports_torch_when_it_is_loaded(name: str, path: Path) -> Non
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("otel_recfn.recording.backend", "from otel_recfn.sinks.spans import SpanSink"),
+        ("otel_recfn.recording.backend", "from otel_recfn.sinks.spans.sink import SpanSink"),
         ("otel_recfn.recording.backend", "from otel_recfn import session"),
         ("otel_recfn.recording.backend", "from ..sinks import spans"),
         ("otel_recfn.recording.backend", "def late():\n    import otel_recfn.instrumentor"),
-        ("otel_recfn.sinks.spans", "if TYPE_CHECKING:\n    from otel_recfn.sources import torch_observer"),
+        ("otel_recfn.sinks.spans.sink", "if TYPE_CHECKING:\n    from otel_recfn.sources import torch_observer"),
         ("otel_recfn.model.batch", "from otel_recfn.recording.protocol import Recorder"),
         ("otel_recfn.settings", "import otel_recfn.session"),
         ("otel_recfn.session", "from otel_recfn.settings import Settings"),
@@ -133,7 +133,10 @@ def test_a_planted_violation_is_found(module: str, source: str, allowed: dict[st
     [
         ("otel_recfn.cli", "from otel_recfn.session import Session"),
         ("otel_recfn.session", "from otel_recfn.recording.backend import choose"),
-        ("otel_recfn.sinks.spans", "from .protocol import Sink\nfrom ..model.batch import Batch\nimport otel_recfn.transforms"),
+        (
+            "otel_recfn.sinks.spans.sink",
+            "from ..protocol import Sink\nfrom ...model.batch import Batch\nimport otel_recfn.batches",
+        ),
         ("otel_recfn.recording.native_recorder", "from otel_recfn import _native"),
     ],
 )

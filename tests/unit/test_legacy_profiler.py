@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from otel_recfn import record_function
-from otel_recfn.capture import Capture
+from otel_recfn.batches.selection import Selected
 from otel_recfn.legacy import (
     LegacyEvent,
     ProfilerConfig,
@@ -36,8 +36,8 @@ from otel_recfn.runtime.debug_info import DebugInfoError, DebugInfoGuard, DebugI
 from otel_recfn.runtime.record_function import RecordFunction
 from otel_recfn.runtime.state import ThreadLocalState, ThreadLocalStateGuard
 from otel_recfn.session import process_session
+from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.in_memory import InMemorySink
-from otel_recfn.transforms.selection import Selected
 
 CPU = ProfilerConfig(ProfilerState.CPU)
 KEEP = ProfilerDisableOptions(cleanup_tls_state=False, consolidate=True)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import otel_recfn
-from otel_recfn.store.number_sets import distinct, groups, is_in
+from otel_recfn.batches.number_sets import distinct, groups, is_in
 
 COLUMNS = {"uint32": (1 << 32) - 1, "uint64": (1 << 64) - 1}
 few = st.lists(st.integers(0, 5), max_size=30)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from otel_recfn.sources import observer_build, private_cache
-from otel_recfn.sources.observer_build import TORCH_OBSERVER, ObserverUnavailable
-from otel_recfn.sources.private_cache import CacheUnsafe
+from otel_recfn.pytorch import observer_build, private_cache
+from otel_recfn.pytorch.observer_build import TORCH_OBSERVER, ObserverUnavailable
+from otel_recfn.pytorch.private_cache import CacheUnsafe
 
 COPYING = """#!/bin/sh
 echo run >> "{log}"
@@ -183,7 +183,7 @@ def test_two_processes_compile_once(torch: Path, cache: Path, log: Path, monkeyp
     _use_compiler(monkeypatch, log, COPYING, seconds=1)
     source = Path(observer_build.__file__).parents[2]
     monkeypatch.setenv("PYTHONPATH", f"{torch.parent}{os.pathsep}{source}")
-    program = "from otel_recfn.sources.observer_build import TORCH_OBSERVER, build; print(build(TORCH_OBSERVER))"
+    program = "from otel_recfn.pytorch.observer_build import TORCH_OBSERVER, build; print(build(TORCH_OBSERVER))"
     command = [sys.executable, "-c", program]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     outputs = [process.communicate(timeout=60)[0] for process in processes]
@@ -288,7 +288,7 @@ def test_what_another_compiler_made_of_the_same_takes_the_place_of_the_earlier(
 
 def test_what_killed_compilers_left_is_removed(torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _use_compiler(monkeypatch, log, COPYING.replace("sleep {seconds}", "kill -9 $PPID"))
-    program = "from otel_recfn.sources.observer_build import TORCH_OBSERVER, build; build(TORCH_OBSERVER)"
+    program = "from otel_recfn.pytorch.observer_build import TORCH_OBSERVER, build; build(TORCH_OBSERVER)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(torch.parent), *sys.path])}
     for _ in range(2):
         assert subprocess.run([sys.executable, "-c", program], env=environment, timeout=60).returncode == -signal.SIGKILL

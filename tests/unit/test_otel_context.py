@@ -12,10 +12,10 @@ from opentelemetry.instrumentation.utils import is_instrumentation_enabled, supp
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState
 
-from otel_recfn.model import trace_states
 from otel_recfn.model.events import ContextFlag
 from otel_recfn.recording.protocol import ContextReading
 from otel_recfn.sources.otel_context import ContextWatcher
+from otel_recfn.support import trace_states
 
 RUNTIME: Any = context._RUNTIME_CONTEXT
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from otel_recfn.model import own_thread
-from otel_recfn.model.forks import FORK_WAIT_SECONDS
-from otel_recfn.model.own_thread import OwnThread, at_work, resting
+from otel_recfn.support import own_thread
+from otel_recfn.support.forks import FORK_WAIT_SECONDS
+from otel_recfn.support.own_thread import OwnThread, at_work, resting
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 TIMEOUT_S = 30.0
@@ -150,7 +150,7 @@ def test_resting_elsewhere_changes_nothing() -> None:
 def test_a_thread_of_ours_may_log_a_traceback_without_importing(tmp_path: Path) -> None:
     program = """
 import logging, sys, threading
-from otel_recfn.model.own_thread import OwnThread
+from otel_recfn.support.own_thread import OwnThread
 
 imported = []
 

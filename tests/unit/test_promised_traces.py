@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from opentelemetry.trace import SpanContext
 
-from otel_recfn.sinks.promised_traces import MAX_REMEMBERED, PromisedTraces
-from otel_recfn.sinks.provider import RootStart
+from otel_recfn.sinks.spans.promised_traces import MAX_REMEMBERED, PromisedTraces
+from otel_recfn.sinks.spans.provider import RootStart
 
 FIRST, SECOND = (RootStart(SpanContext(trace_id, 1, False), {}) for trace_id in (1, 2))
 

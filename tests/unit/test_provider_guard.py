@@ -13,8 +13,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Decision, SamplingResult, StaticSampler
 
-from otel_recfn.sinks import provider as ours
-from otel_recfn.sinks.provider import ProviderResolver, SpanTarget
+from otel_recfn.sinks.spans import provider as ours
+from otel_recfn.sinks.spans.provider import ProviderResolver, SpanTarget
 
 
 def new_provider(*processors: SpanProcessor, **options: object) -> TracerProvider:

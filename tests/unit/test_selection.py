@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batches import BASE_NS, MAIN_THREAD, context, make_batch
+from otel_recfn.batches.selection import Selected, Selection, union
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.events import EventFlag, EventKind, EventSource, Extra, make_event_id
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.transforms.selection import Selected, Selection, union
 
 FUNCTION, BACKWARD, USER = 1 << RecordScope.FUNCTION, 1 << RecordScope.BACKWARD_FUNCTION, 1 << RecordScope.USER_SCOPE
 

@@ -16,7 +16,7 @@ from batches import make_batch
 from otel_recfn import profile
 from otel_recfn.legacy import RecordProfile
 from otel_recfn.model.errors import SettingError
-from otel_recfn.sinks.chrome_trace import ChromeTraceSink
+from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 
 NOBODY = 65534
 VICTIM = "the victim's"

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_recfn.model import span_ids
 from otel_recfn.model.events import make_event_id
+from otel_recfn.support import span_ids
 
 EVENT_IDS = st.integers(min_value=1, max_value=(1 << 63) - 1)
 MASK = (1 << 64) - 1

@@ -19,12 +19,12 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode, TraceState
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch
-from otel_recfn.model import trace_states
 from otel_recfn.model.batch import NO_CONTEXT, SpanContextRef, ThreadInfo
 from otel_recfn.model.events import ContextFlag, EventFlag, EventKind, make_event_id
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.model.span_ids import span_id
-from otel_recfn.sinks.spans import SpansSink
+from otel_recfn.sinks.spans.sink import SpansSink
+from otel_recfn.support import trace_states
+from otel_recfn.support.span_ids import span_id
 from otel_recfn.version import __version__
 
 REQUEST = context(trace_id=0xABC, span_id=0xDEF)

@@ -13,10 +13,10 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.model.batch import Batch, ThreadInfo
 from otel_recfn.model.events import EventSource, make_event_id
-from otel_recfn.sinks import step_traces
-from otel_recfn.sinks.provider import ProviderResolver
-from otel_recfn.sinks.root_limiter import FIRST_ROOTS, NS_PER_SECOND, RootLimiter
-from otel_recfn.sinks.step_traces import StepTrace, StepTraces
+from otel_recfn.sinks.spans import step_traces
+from otel_recfn.sinks.spans.provider import ProviderResolver
+from otel_recfn.sinks.spans.root_limiter import FIRST_ROOTS, NS_PER_SECOND, RootLimiter
+from otel_recfn.sinks.spans.step_traces import StepTrace, StepTraces
 
 STEP = "Optimizer.step#SGD.step"
 MS = 1_000_000

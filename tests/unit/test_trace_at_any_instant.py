@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from batches import make_batch
-from otel_recfn.sinks import renaming, whole_file
-from otel_recfn.sinks.chrome_trace import ChromeTraceSink
+from otel_recfn.sinks.chrome.sink import ChromeTraceSink
+from otel_recfn.sinks.files import renaming, whole_file
 
 CALLS: list[tuple[Any, str]] = [
     *((os, name) for name in ("open", "pwrite", "ftruncate", "fchmod", "lseek", "link", "unlink", "rename", "replace")),

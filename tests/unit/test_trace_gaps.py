@@ -18,8 +18,9 @@ import pytest
 
 from batches import make_batch
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.sinks import chrome_trace, chrome_trace_file
-from otel_recfn.sinks.chrome_trace import ChromeTraceSink
+from otel_recfn.sinks.chrome import sink as chrome_trace
+from otel_recfn.sinks.chrome import trace_file as chrome_trace_file
+from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 
 
 @pytest.fixture(params=[".json", ".json.gz"])

@@ -17,7 +17,7 @@ from batches import make_batch
 from otel_recfn import OtelRecordFunctionInstrumentor, profile, record_function
 from otel_recfn.legacy import RecordProfile
 from otel_recfn.model.errors import SettingError
-from otel_recfn.sinks.chrome_trace import ChromeTraceSink
+from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user, or mount")

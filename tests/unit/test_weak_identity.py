@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from otel_recfn.model.fork_safe_lock import ForkSafeLock
-from otel_recfn.sources.weak_identity import WeakIdentityMap
+from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.weak_identity import WeakIdentityMap
 
 
 class Equal:

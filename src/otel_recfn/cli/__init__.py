@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def build() -> int:
     """Compile what is compiled against torch, unless it is there; print where it is."""
-    from otel_recfn.sources import observer_build
+    from otel_recfn.pytorch import observer_build
 
     logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
     try:

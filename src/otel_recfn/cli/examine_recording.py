@@ -9,25 +9,25 @@ from dataclasses import fields, replace
 
 from otel_recfn.cli.check import Check
 from otel_recfn.model.errors import RecfnError
+from otel_recfn.pytorch import observer_build, private_cache
+from otel_recfn.pytorch.compiling import LOST
+from otel_recfn.pytorch.observer_build import Library
 from otel_recfn.recording import backend
 from otel_recfn.settings import Settings
-from otel_recfn.sources import observer_build, private_cache
-from otel_recfn.sources.observer_build import Library
-from otel_recfn.sources.torch_compile import LOST
 from otel_recfn.version import __version__
 
 LOAD_SECONDS = 60
 LOAD_OBSERVER = """
 import torch
 from otel_recfn.recording.backend import recorder
-from otel_recfn.sources.torch_observer import TorchObserver
+from otel_recfn.pytorch.observer import TorchObserver
 observer = TorchObserver(recorder())
 observer.ensure_loaded()
 print("this torch announces:", observer.status().features)
 """
 LOAD_CALLBACKS = """
 import torch
-from otel_recfn.sources import torch_callbacks
+from otel_recfn.pytorch import callbacks as torch_callbacks
 torch_callbacks.load()
 print(torch_callbacks.SLOTS, "callbacks in Python can be on PyTorch's operators at once")
 """

@@ -11,7 +11,7 @@ from typing import TextIO
 from otel_recfn.legacy.errors import ProfilerError
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.event_kind import EventKind
-from otel_recfn.model.json_text import json_string
+from otel_recfn.support.json_text import json_string
 
 START_PROFILE = "__start_profile"
 STOP_PROFILE = "__stop_profile"

@@ -18,7 +18,7 @@ from otel_recfn.legacy.cuda_callbacks import add_cuda_callback
 from otel_recfn.legacy.errors import ProfilerError
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.run import ProfilerRun, ThreadEventLists
-from otel_recfn.model.forks import Order, around_forks
+from otel_recfn.pytorch.compiling import trace_instead
 from otel_recfn.recording.backend import recorder
 from otel_recfn.runtime.callbacks import INVALID_CALLBACK_HANDLE, remove_callback
 from otel_recfn.runtime.debug_info import (
@@ -30,7 +30,7 @@ from otel_recfn.runtime.debug_info import (
     on_profiler_state,
 )
 from otel_recfn.session import process_session
-from otel_recfn.sources.torch_compile import trace_instead
+from otel_recfn.support.forks import Order, around_forks
 
 MEMORY_OWNER = "legacy profiler"
 DEFAULT_OPTIONS = ProfilerDisableOptions()

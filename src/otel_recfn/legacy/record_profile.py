@@ -17,7 +17,7 @@ from otel_recfn.legacy.chrome_writer import write_profiler_events_to_stream
 from otel_recfn.legacy.config import ProfilerConfig, ProfilerState
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.profiler import disable_profiler_legacy, enable_profiler_legacy
-from otel_recfn.sinks.whole_file import WholeFile
+from otel_recfn.sinks.files.whole_file import WholeFile
 
 if TYPE_CHECKING:
     from typing_extensions import Self

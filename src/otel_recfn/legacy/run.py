@@ -16,7 +16,8 @@ from collections.abc import Iterable
 from itertools import count
 from typing import TypeAlias
 
-from otel_recfn.capture import Capture
+from otel_recfn.batches.merging import merged
+from otel_recfn.batches.selection import Selected
 from otel_recfn.legacy.chrome_writer import START_PROFILE
 from otel_recfn.legacy.config import ActiveProfilerType, ProfilerConfig, ProfilerState
 from otel_recfn.legacy.cuda import cuda_stubs
@@ -29,10 +30,9 @@ from otel_recfn.recording.backend import recorder
 from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
 from otel_recfn.runtime.callbacks import INVALID_CALLBACK_HANDLE
 from otel_recfn.session import process_session
-from otel_recfn.sinks.event_store import EventStoreSink
+from otel_recfn.session.capture import Capture
+from otel_recfn.sinks.stored import EventStoreSink
 from otel_recfn.store.event_store import EventStore
-from otel_recfn.store.merging import merged
-from otel_recfn.transforms.selection import Selected
 
 log = logging.getLogger("otel_recfn")
 

@@ -12,7 +12,7 @@ That number is the offset. It is looked at on every drain, and holds for whole t
 is open when the wall clock is set ends with the offset it began with. A change of over a second is a jump, which is told; a
 smaller one is followed silently, and never so that ranges of one thread overlap that didn't.
 
-The native recorder follows the same rules in ``native/clock.hpp``.
+The native recorder follows the same rules in ``native/core/clock.hpp``.
 """
 
 from __future__ import annotations

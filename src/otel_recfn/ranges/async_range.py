@@ -10,9 +10,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from otel_recfn.model.error_text import error_text
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
+from otel_recfn.support.error_text import error_text
 
 USER_SCOPE, SOURCE, ASYNC = int(RecordScope.USER_SCOPE), int(EventSource.RECORD_FUNCTION), int(EventFlag.ASYNC)
 

@@ -19,9 +19,9 @@ import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any, TypeVar, cast
 
-from otel_recfn.model.error_text import error_text
 from otel_recfn.ranges.async_range import ASYNC, RecordFunction, open_range
 from otel_recfn.ranges.tracing import is_traced
+from otel_recfn.support.error_text import error_text
 
 F = TypeVar("F", bound=Callable[..., Any])
 Step = Callable[[], Any]

@@ -1,4 +1,4 @@
-"""Whether ``torch.compile`` is tracing, for code that it traces: ``sources/torch_compile.py`` tells it what to trace here."""
+"""Whether ``torch.compile`` is tracing, for code that it traces: ``pytorch/compiling.py`` tells it what to trace here."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from otel_recfn.model.errors import SettingError
-from otel_recfn.model.fork_safe_lock import ForkSafeLock
-from otel_recfn.model.interpreters import in_main_interpreter
 from otel_recfn.recording.protocol import Recorder
+from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.interpreters import in_main_interpreter
 
 VARIABLE = "OTEL_RECFN_RECORDER"
 ALLOWED = ("auto", "native", "python")
@@ -79,7 +79,7 @@ def _native() -> Recorder:
 
 
 def _python() -> Recorder:
-    from otel_recfn.recording.python_recorder import PythonRecorder
+    from otel_recfn.recording.python.recorder import PythonRecorder
 
     return PythonRecorder()
 

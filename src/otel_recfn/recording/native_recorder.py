@@ -213,7 +213,7 @@ class NativeRecorder:
         _native.span_detached(token)
 
     def core_api_address(self) -> int:
-        """Where the torch observer finds the recorder's C interface (``native/core_api.hpp``)."""
+        """Where the torch observer finds the recorder's C interface (``native/core/core_api.hpp``)."""
         return _native.core_api_address()
 
     def _take_names(self, epoch: int, first: int, new_names: list[str]) -> None:
@@ -248,8 +248,8 @@ class NativeRecorder:
         return infos
 
     def _set_helpers(self) -> None:
-        from otel_recfn.model.error_text import error_text
         from otel_recfn.ranges import aenter, aexit, decorate
+        from otel_recfn.support.error_text import error_text
 
         _native.set_record_function_helpers(self, decorate, aenter, aexit, error_text)
 

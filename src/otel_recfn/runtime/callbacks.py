@@ -18,10 +18,10 @@ import weakref
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, TypeAlias
 
-from otel_recfn.model.fork_safe_lock import ForkSafeLock
 from otel_recfn.runtime import process_recorder, thread_locals
 from otel_recfn.runtime.callback import RecordFunctionCallback
 from otel_recfn.runtime.thread_locals import STALE, ThreadState
+from otel_recfn.support.fork_safe_lock import ForkSafeLock
 
 _logger = logging.getLogger("otel_recfn")
 

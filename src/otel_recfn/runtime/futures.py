@@ -13,9 +13,9 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from otel_recfn.model.error_text import error_text
 from otel_recfn.runtime.operations import HandleGoneError, PythonRecordFunction, take_record
 from otel_recfn.runtime.state import ThreadLocalState, ThreadLocalStateGuard
+from otel_recfn.support.error_text import error_text
 
 F = TypeVar("F")
 

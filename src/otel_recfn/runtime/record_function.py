@@ -17,10 +17,8 @@ from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 from otel_recfn.model.arguments import INT64, UINT32, UINT64, whole_number
-from otel_recfn.model.error_text import error_text
 from otel_recfn.model.errors import RecfnError
 from otel_recfn.model.events import EventFlag, EventSource, Extra
-from otel_recfn.model.interrupts import raised_by_signal_handler
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.ranges.async_range import NOT_RECORDED, RecordedRange
 from otel_recfn.recording.protocol import RangeHandle
@@ -28,6 +26,8 @@ from otel_recfn.runtime import callbacks, process_recorder, thread_locals
 from otel_recfn.runtime.input_texts import input_texts
 from otel_recfn.runtime.sampling import StartEndPair, StepCallbacks
 from otel_recfn.runtime.step_callbacks import get_step_callbacks, leave_next_unobserved
+from otel_recfn.support.error_text import error_text
+from otel_recfn.support.interrupts import raised_by_signal_handler
 
 PARAM_COMMS_CALL_NAME = "record_param_comms"
 """The name under which PyTorch announces collectives (source: ``at::kParamCommsCallName``)."""

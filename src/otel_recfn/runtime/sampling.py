@@ -13,12 +13,12 @@ from collections.abc import Iterable
 from random import Random
 from typing import NamedTuple
 
-from otel_recfn.model.interrupts import raised_by_signal_handler
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.runtime import callbacks
 from otel_recfn.runtime.callback import EndCallback, ShouldRun, StartCallback
 from otel_recfn.runtime.callbacks import CallbackEntry
 from otel_recfn.runtime.thread_locals import RunningCallback
+from otel_recfn.support.interrupts import raised_by_signal_handler
 
 NEVER = 1 << 62
 

@@ -1,4 +1,4 @@
-"""``RecordFunction`` as ``torch.compile`` traces it (``sources/torch_compile.py`` says so to it).
+"""``RecordFunction`` as ``torch.compile`` traces it (``pytorch/compiling.py`` says so to it).
 
 Compiled code has no place for callbacks: the range is not active, and nobody sees it. Where PyTorch is set to put its own
 ``record_function`` into graphs, the range goes there as well, and PyTorch announces it when the graph runs.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from otel_recfn.model.fork_safe_lock import ForkSafeLock
-from otel_recfn.model.interpreters import refuse_subinterpreter
 from otel_recfn.recording.backend import recorder
 from otel_recfn.session.session import Session
+from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.interpreters import refuse_subinterpreter
 
 _making = ForkSafeLock()
 _session: Session | None = None

@@ -5,7 +5,7 @@
     last capture    observer off ► recorder off ► last drain, open ranges sealed as partial ► sinks closed ► hooks off
 
 The recorder records the union of what captures ask for. As long as only one capture has run, what was recorded is its view;
-``_mixed`` says that others have joined it, and views are made (``transforms/selection.py``).
+``_mixed`` says that others have joined it, and views are made (``batches/selection.py``).
 
 ``_draining`` is held over every drain and its delivery, and around fork, so that a child never inherits a half-written sink.
 """
@@ -22,24 +22,26 @@ from functools import partial
 from opentelemetry import trace
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
-from otel_recfn.capture import Capture
+from otel_recfn.batches.selection import Selected, union
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import OUT_OF_MEMORY
-from otel_recfn.model.forks import Order, around_forks
-from otel_recfn.model.own_thread import OwnThread, at_work
 from otel_recfn.model.scope import RecordScope
+from otel_recfn.pytorch.late_import import when_torch_is_imported
+from otel_recfn.pytorch.modules import ModuleRanges
+from otel_recfn.pytorch.observer import TorchObserver
+from otel_recfn.pytorch.thread_memory import ThreadMemory
 
 # Now, and not by the first drain: a signal handler that interrupts that one, and drains, would find them half imported.
-from otel_recfn.recording import native_columns, python_batch, python_pairing  # noqa: F401
+from otel_recfn.recording import native_columns  # noqa: F401
 from otel_recfn.recording.protocol import Recorder, RecorderCounters
+from otel_recfn.recording.python import batch as python_batch  # noqa: F401
+from otel_recfn.recording.python import pairing as python_pairing  # noqa: F401
+from otel_recfn.session.capture import Capture
 from otel_recfn.session.exits import finish_in_multiprocessing_child
-from otel_recfn.sources.late_torch import when_torch_is_imported
 from otel_recfn.sources.otel_context import ContextWatcher
 from otel_recfn.sources.range_spans import RangeSpans, SpansOfRanges, selects
-from otel_recfn.sources.thread_memory import ThreadMemory
-from otel_recfn.sources.torch_modules import ModuleRanges
-from otel_recfn.sources.torch_observer import TorchObserver
-from otel_recfn.transforms.selection import Selected, union
+from otel_recfn.support.forks import Order, around_forks
+from otel_recfn.support.own_thread import OwnThread, at_work
 
 log = logging.getLogger("otel_recfn")
 

@@ -6,7 +6,7 @@
 The program comes first, in three ways:
 
 * A batch that doesn't fit the queue is dropped, the newest first, and counted, but for the ranges that earlier rows lie in;
-  what comes later and lies in a dropped range goes up to its nearest ancestor (``transforms/gaps.py``). Before the next batch
+  what comes later and lies in a dropped range goes up to its nearest ancestor (``batches/gaps.py``). Before the next batch
   the inner sink is told of the gap (``note_gap``), as it missed begins and ends. So it is where it finds no memory for a batch.
 * Building spans and encoding them holds the GIL. The worker measures its own processor time and sleeps three times as long,
   after each batch and wherever the inner sink lets it (``set_pace``), unless someone waits in ``flush`` or ``close``.
@@ -32,12 +32,12 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
+from otel_recfn.batches.gaps import Gaps
+from otel_recfn.batches.merging import merged
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import OUT_OF_MEMORY
-from otel_recfn.model.own_thread import OwnThread, at_work, resting
 from otel_recfn.sinks.protocol import Sink
-from otel_recfn.store.merging import merged
-from otel_recfn.transforms.gaps import Gaps
+from otel_recfn.support.own_thread import OwnThread, at_work, resting
 
 log = logging.getLogger("otel_recfn")
 

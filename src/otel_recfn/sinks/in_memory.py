@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from otel_recfn.model.batch import Event
-from otel_recfn.sinks.event_store import EventStoreSink
 from otel_recfn.sinks.protocol import Sink
+from otel_recfn.sinks.stored import EventStoreSink
 from otel_recfn.store.event_store import EventStore
 
 MAX_EVENTS = 100_000

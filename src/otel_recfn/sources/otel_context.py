@@ -17,12 +17,12 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
 
-from otel_recfn.model import trace_states
 from otel_recfn.model.events import ContextFlag
-from otel_recfn.model.fork_safe_lock import ForkSafeLock
-from otel_recfn.model.interrupts import raised_by_signal_handler
 from otel_recfn.recording.protocol import ContextReading, Recorder, TaskRange
 from otel_recfn.sources.range_spans import RangeSpans, range_of
+from otel_recfn.support import trace_states
+from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.interrupts import raised_by_signal_handler
 
 log = logging.getLogger("otel_recfn")
 After: TypeAlias = Callable[..., Any]

@@ -18,8 +18,8 @@ from opentelemetry.context import Context
 from opentelemetry.trace import SpanContext, TraceFlags
 
 from otel_recfn.model.events import ContextFlag, EventSource
-from otel_recfn.model.span_ids import span_id
 from otel_recfn.recording.protocol import Recorder, TaskRange
+from otel_recfn.support.span_ids import span_id
 
 SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _SAMPLED_ALONE = int(ContextFlag.SAMPLED)

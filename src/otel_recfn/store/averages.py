@@ -9,10 +9,10 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
+from otel_recfn.batches.self_times import allocated_bytes, self_bytes, self_times
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventKind
 from otel_recfn.store.averages_table import Column, render
-from otel_recfn.store.self_times import allocated_bytes, self_bytes, self_times
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
+from otel_recfn.batches.merging import merged
 from otel_recfn.model.batch import Batch, Event
-from otel_recfn.model.fork_safe_lock import ForkSafeLock
-from otel_recfn.store.merging import merged
+from otel_recfn.support.fork_safe_lock import ForkSafeLock
 
 
 class EventStore:

@@ -1,0 +1,167 @@
+"""Which range a capture sees around each row, where it doesn't see them all.
+
+A parent may be any range that began earlier: of another thread, and also one that has ended. It is looked for
+
+1. among the rows of the batch, where ranges that are open stand too,
+2. among the ranges that ended lately (``KnownRanges``), or that something open lies in.
+
+What is found in neither began before the capture, or so long ago that it was forgotten: the row is top-level. Only for a
+capture that used to record alone it is taken as it was recorded, because until then the capture has seen every range. This
+holds until a range that it hasn't seen is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otel_recfn.batches.number_sets import is_in
+from otel_recfn.model.batch import Batch
+from otel_recfn.model.events import EventKind
+
+Mask = NDArray[np.bool_]
+Ids = NDArray[np.uint64]
+
+MAX_KNOWN = 1 << 17
+SMALL_CHUNK = 4096
+
+
+class Around(NamedTuple):
+    """For each row."""
+
+    parent: Ids
+    """The nearest ancestor that is seen; 0 where there is none."""
+    root: Ids
+    """The outermost ancestor that is seen; the row itself where there is none."""
+
+
+class Chunk(NamedTuple):
+    ids: Ids
+    """Sorted."""
+    nearest: Ids
+    """The range itself where it is seen, else its nearest ancestor that is, or 0."""
+    root: Ids
+    """Of ``nearest``."""
+
+
+NOTHING = Chunk(*(np.zeros(0, np.uint64) for _ in range(3)))
+
+
+class KnownRanges:
+    """The ranges that ended last, as a capture sees them.
+
+    Args:
+        most: so many.
+    """
+
+    def __init__(self, most: int = MAX_KNOWN) -> None:
+        self._most = most
+        self._chunks: deque[Chunk] = deque()
+        self.forgot_hidden = False
+        """Among those that were forgotten was one that the capture doesn't see."""
+
+    def add(self, added: Chunk) -> None:
+        """Ranges that ended."""
+        while self._chunks and len(self._chunks[-1].ids) <= min(SMALL_CHUNK, 2 * len(added.ids)):
+            added = sorted_chunk(*(np.concatenate(pair) for pair in zip(self._chunks.pop(), added, strict=True)))
+        self._chunks.append(added)
+        while len(self._chunks) > 1 and sum(len(chunk.ids) for chunk in self._chunks) > self._most:
+            oldest = self._chunks.popleft()
+            self.forgot_hidden |= bool((oldest.nearest != oldest.ids).any())
+
+    def find(self, wanted: Ids, pinned: Chunk) -> tuple[Mask, Ids, Ids]:
+        """Which are known, and ``nearest`` and ``root`` of those."""
+        found = np.zeros(len(wanted), np.bool_)
+        nearest, root = np.zeros_like(wanted), np.zeros_like(wanted)
+        for chunk in (pinned, *reversed(self._chunks)):
+            if not len(chunk.ids) or found.all():
+                continue
+            place = np.minimum(np.searchsorted(chunk.ids, wanted), len(chunk.ids) - 1)
+            here = ~found & (chunk.ids[place] == wanted)
+            nearest[here], root[here] = chunk.nearest[place[here]], chunk.root[place[here]]
+            found |= here
+        return found, nearest, root
+
+
+class Ancestry:
+    """One capture's, batch by batch.
+
+    Args:
+        most_known: how many ranges that ended are remembered.
+    """
+
+    def __init__(self, most_known: int = MAX_KNOWN) -> None:
+        self._known = KnownRanges(most_known)
+        self._pinned = NOTHING
+        self._was_alone = self._has_seen_all = False
+
+    def was_alone(self) -> None:
+        """The capture has seen every range up to now."""
+        self._was_alone = self._has_seen_all = True
+
+    def around(self, batch: Batch, seen: Mask) -> Around:
+        """What the capture sees around the rows of a batch that was drained with the open ranges.
+
+        Args:
+            batch: the batch.
+            seen: the rows that the capture sees.
+        """
+        is_range = batch.kind == EventKind.RANGE
+        self._has_seen_all = self._has_seen_all and bool(seen[is_range].all())
+        if self._has_seen_all:
+            return Around(batch.parent, batch.root)
+        around = self._look(batch, seen)
+        ended = np.flatnonzero(is_range[: batch.closed])
+        if len(ended):
+            nearest = np.where(seen, batch.event_id, around.parent)
+            self._known.add(sorted_chunk(batch.event_id[ended], nearest[ended], around.root[ended]))
+        return around
+
+    def _look(self, batch: Batch, seen: Mask) -> Around:
+        hidden = np.flatnonzero(~seen)
+        order = hidden[np.argsort(batch.event_id[hidden])]
+        parent = followed(batch.parent.copy(), batch.event_id[order], batch.parent[order])
+        outside = (parent != 0) & ~is_in(parent, batch.event_id)
+        root = batch.event_id.copy()
+        self._look_outside(batch, np.flatnonzero(outside), parent, root)
+        return Around(parent, _roots(batch.event_id, parent, root, nested=(parent != 0) & ~outside))
+
+    def _look_outside(self, batch: Batch, rows: NDArray[np.int64], parent: Ids, root: Ids) -> None:
+        """Replace the parents of these rows, and give them the roots of those."""
+        wanted = parent[rows]
+        found, nearest, above = self._known.find(wanted, self._pinned)
+        if self._was_alone and not self._known.forgot_hidden:
+            nearest, above = np.where(found, nearest, wanted), np.where(found, above, batch.root[rows])
+        is_open = rows >= batch.closed
+        self._pinned = sorted_chunk(wanted[is_open], nearest[is_open], above[is_open])
+        parent[rows] = nearest
+        root[rows] = np.where(nearest != 0, above, batch.event_id[rows])
+
+
+def sorted_chunk(ids: Ids, nearest: Ids, root: Ids) -> Chunk:
+    order = np.argsort(ids)
+    return Chunk(ids[order], nearest[order], root[order])
+
+
+def _roots(event_id: Ids, parent: Ids, root: Ids, nested: Mask) -> Ids:
+    """Each row's root: that of its outermost ancestor among the rows."""
+    inner = np.flatnonzero(nested)
+    order = inner[np.argsort(event_id[inner])]
+    outermost = followed(event_id.copy(), event_id[order], parent[order])
+    by_id = np.argsort(event_id)
+    found: Ids = root[by_id[np.searchsorted(event_id[by_id], outermost)]]
+    return found
+
+
+def followed(ids: Ids, known: Ids, leads_to: Ids) -> Ids:
+    """Every id replaced by what it leads to, as long as it is among the known ones (sorted)."""
+    rows = np.arange(len(ids)) if len(known) else np.zeros(0, np.int64)
+    while len(rows):
+        place = np.minimum(np.searchsorted(known, ids[rows]), len(known) - 1)
+        found = known[place] == ids[rows]
+        rows, place = rows[found], place[found]
+        ids[rows] = leads_to[place]
+    return ids

@@ -1,0 +1,96 @@
+"""What may be dropped of a stream of batches so that no row that is kept loses its parent.
+
+A range's row comes when it has ended: mostly after the rows below it, sometimes before. So when a batch has to be dropped,
+
+* the ranges that rows handed on before lie in are kept of it: their children would wait for them for ever; so are those whose
+  span the program saw as the current one, since spans of its own may be their children;
+* what comes later and lies in a range that was dropped goes up to the nearest ancestor that was not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otel_recfn.batches.ancestry import NOTHING, KnownRanges, followed, sorted_chunk
+from otel_recfn.batches.merging import merged
+from otel_recfn.batches.number_sets import distinct, is_in
+from otel_recfn.model.batch import Batch
+from otel_recfn.model.events import EventFlag
+
+Ids = NDArray[np.uint64]
+
+_SHOWN = np.uint32(EventFlag.SHOWN)
+MAX_OWED = 1 << 16
+"""Ranges that are waited for. More are open at once only where hundreds of threads are as deep as they may be."""
+ROWS_AT_ONCE = 1 << 16
+
+
+class Gaps:
+    """One stream's, batch by batch.
+
+    Args:
+        most_remembered: how many dropped ranges are remembered, for rows that come after their parent.
+    """
+
+    def __init__(self, most_remembered: int = 1 << 17) -> None:
+        self._owed: Ids = np.zeros(0, np.uint64)
+        """Parents of rows that were handed on, and haven't come yet."""
+        self._unsummed: list[tuple[Ids, Ids]] = []
+        self._unsummed_rows = 0
+        self._dropped = KnownRanges(most_remembered)
+        self._has_dropped = False
+
+    def passed(self, batch: Batch) -> Batch:
+        """A batch that is handed on; as it is, unless something was dropped before."""
+        batch = self._mended(batch)
+        self._note(batch)
+        return batch
+
+    def reduced(self, batch: Batch) -> Batch:
+        """What is to be handed on of a batch that is dropped, with nothing announced."""
+        batch = self._mended(batch)
+        self._sum_up()
+        kept = is_in(batch.event_id, self._owed) | (batch.flags & _SHOWN != 0)
+        gone = np.flatnonzero(~kept)
+        order = gone[np.argsort(batch.event_id[gone])]
+        nearest = followed(batch.parent.copy(), batch.event_id[order], batch.parent[order])
+        self._dropped.add(sorted_chunk(batch.event_id[gone], nearest[gone], batch.root[gone]))
+        self._has_dropped = True
+        rest = batch.take(kept, parent=nearest[kept])
+        if len(rest):
+            rest = merged([rest])  # its own tables: the batch's names may be many
+            self._note(rest)
+        return rest
+
+    def _mended(self, batch: Batch) -> Batch:
+        if not self._has_dropped or not len(batch):
+            return batch
+        parent = batch.parent
+        while True:  # what a dropped range lay in may have been dropped after it
+            found, nearest, _ = self._dropped.find(parent, NOTHING)
+            if not found.any():
+                return batch if parent is batch.parent else replace(batch, parent=parent)
+            parent = np.where(found, nearest, parent)
+
+    def _note(self, batch: Batch) -> None:
+        if not len(batch):
+            return
+        changes = np.flatnonzero(batch.parent[1:] != batch.parent[:-1]) + 1  # siblings mostly stand together
+        self._unsummed.append((np.append(batch.parent[:1], batch.parent[changes]), batch.event_id))
+        self._unsummed_rows += len(batch)
+        if self._unsummed_rows > ROWS_AT_ONCE:
+            self._sum_up()
+
+    def _sum_up(self) -> None:
+        if not self._unsummed:
+            return
+        parents, ids = (np.concatenate(columns) for columns in zip(*self._unsummed, strict=True))
+        self._unsummed, self._unsummed_rows = [], 0
+        came = np.append(ids, np.uint64(0))
+        newly = distinct(parents)
+        newly = newly[~is_in(newly, came)]
+        before = self._owed[~is_in(self._owed, came) & ~is_in(self._owed, newly)]
+        self._owed = np.concatenate([newly, before])[:MAX_OWED]

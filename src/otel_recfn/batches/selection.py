@@ -1,0 +1,132 @@
+"""A capture's view of what was recorded for several captures at once.
+
+The recorder records what any capture asked for. A capture sees the ranges that began after it did, of its scopes, with the
+extras it asked for; of its profiler run alone, if it has one. What it doesn't see is cut out of the tree: a range's parent
+becomes the nearest ancestor that the capture sees.
+
+``batches/ancestry.py`` finds it. Batches for views are drained together with copies of the ranges that are open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otel_recfn.batches.ancestry import Ancestry, Ids, Mask
+from otel_recfn.batches.number_sets import is_in
+from otel_recfn.model.batch import Batch, Opened
+from otel_recfn.model.events import EventKind, EventSource, Extra
+from otel_recfn.model.scope import ALL_SCOPES_MASK, NUM_SCOPES
+
+
+@dataclass(frozen=True)
+class Selected:
+    """What a capture asks for.
+
+    Attributes:
+        scopes: a bit per RecordScope.
+        extras: what is recorded at a price.
+        modules: nn.Module calls and optimizer steps, whatever their scope.
+        profiler: rows of this profiler run alone; None for rows of any, but no run's marks.
+    """
+
+    scopes: int = ALL_SCOPES_MASK
+    extras: Extra = Extra.NONE
+    modules: bool = False
+    profiler: int | None = None
+
+
+def union(wanted: list[Selected]) -> Selected:
+    """The least that has all of what is wanted."""
+    scopes, extras = 0, Extra.NONE
+    for each in wanted:
+        scopes, extras = scopes | each.scopes, extras | each.extras
+    return Selected(scopes, extras, any(each.modules for each in wanted), None)
+
+
+class Selection:
+    """Makes views, batch by batch. A view's batch announces what is top-level in the view."""
+
+    def __init__(self, selected: Selected) -> None:
+        self._selected = selected
+        self._earlier: Ids = np.zeros(0, np.uint64)
+        """Ranges that were open when the capture began."""
+        self._announced: Ids = np.zeros(0, np.uint64)
+        """Ranges that are open, and announced as top-level."""
+        self._ancestry = Ancestry()
+
+    def begin_after(self, batch: Batch) -> None:
+        """The capture begins now: ranges that are open in this batch are not its own."""
+        self._earlier = batch.event_id[batch.closed :]
+
+    def go_on_after(self, batch: Batch) -> None:
+        """The capture was alone up to this batch, and got its rows and announcements as they are: views begin with the next."""
+        self._ancestry.was_alone()
+        copies = slice(batch.closed, None)
+        self._announced = batch.event_id[copies][batch.parent[copies] == 0]
+
+    def view(self, batch: Batch, *, last: bool = False) -> Batch:
+        """What the capture sees of a batch that was drained with its open ranges.
+
+        Args:
+            batch: drained with ``open_ranges``.
+            last: the capture ends with it: copies of open ranges are rows of the view, as partial ones.
+        """
+        seen = self._seen(batch)
+        parent, root = self._ancestry.around(batch, seen)
+        opened = self._announce(batch, seen & (parent == 0) & (batch.kind == EventKind.RANGE))
+        rows = seen.copy()
+        if not last:
+            rows[batch.closed :] = False
+        self._earlier = self._earlier[~is_in(self._earlier, batch.event_id[: batch.closed])]
+        return batch.take(rows, parent=parent[rows], root=root[rows], opened=opened, **self._without_extras(batch, rows))
+
+    def _seen(self, batch: Batch) -> Mask:
+        wanted = self._selected
+        scopes = np.array([wanted.scopes >> scope & 1 for scope in range(NUM_SCOPES)], np.bool_)
+        in_scope = np.where(batch.source == EventSource.MODULE, wanted.modules, scopes[batch.scope])
+        own_run = batch.profiler == (wanted.profiler or 0)
+        memory = bool(wanted.extras & Extra.MEMORY)
+        seen = np.where(batch.kind == EventKind.MARK, own_run, np.where(batch.kind == EventKind.MEMORY, memory, in_scope))
+        if wanted.profiler is not None:
+            seen &= own_run
+        if len(self._earlier):
+            seen &= ~is_in(batch.event_id, self._earlier)
+        return np.asarray(seen, np.bool_)
+
+    def _announce(self, batch: Batch, top_level: Mask) -> Sequence[Opened]:
+        closed = batch.event_id[: batch.closed]
+        rows = np.flatnonzero(top_level & ~is_in(batch.event_id, self._announced))
+        still_open = np.append(self._announced, batch.event_id[rows[rows >= batch.closed]])
+        self._announced = still_open[~is_in(still_open, closed)]
+        return _OpenedRows(batch, rows[np.lexsort((batch.event_id[rows], batch.start_ns[rows]))])
+
+    def _without_extras(self, batch: Batch, rows: Mask) -> dict[str, Any]:
+        unwanted = {Extra.SHAPES: ("shapes", "dtypes"), Extra.FLOPS: ("flops",), Extra.STACK: ("stack",)}
+        names = [name for extra, columns in unwanted.items() if not self._selected.extras & extra for name in columns]
+        return {name: np.zeros(int(rows.sum()), getattr(batch, name).dtype) for name in names}
+
+
+class _OpenedRows(Sequence[Opened]):
+    """``Batch.opened`` of a view: made when it is read, because few sinks read it."""
+
+    def __init__(self, batch: Batch, rows: NDArray[np.int64]) -> None:
+        self._batch, self._rows = batch, rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Opened: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Opened]: ...
+    def __getitem__(self, index: int | slice) -> Opened | Sequence[Opened]:
+        if isinstance(index, slice):
+            return _OpenedRows(self._batch, self._rows[index])
+        batch, row = self._batch, self._rows[index]
+        numbers = (batch.source, batch.start_ns, batch.thread, batch.context)
+        return Opened(int(batch.event_id[row]), batch.names[batch.name[row]], *(int(column[row]) for column in numbers))

@@ -1,0 +1,106 @@
+// The way from an operator's thread into Python: only while the interpreter lives, only into the main one, and leaving no trace.
+//
+// Taking the GIL while the interpreter finalizes ends the thread or hangs it. So a door is passed first: `close` shuts it and
+// waits for those who are inside, and an atexit handler calls it before finalization begins.
+#pragma once
+#include <Python.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "python/interpreters.hpp"
+
+namespace recfn {
+
+class Door {
+ public:
+  // Whether Python may be entered; if so, `leave` must follow.
+  bool enter() {
+    if (in_subinterpreter()) return false;
+    inside_.fetch_add(1);
+    if (!closed_.load()) return true;
+    leave();
+    return false;
+  }
+
+  void leave() { inside_.fetch_sub(1); }
+
+  // Nobody enters any more. Waits, without the GIL, for those who are inside; a callback that doesn't return can't hold the exit
+  // of the program up for longer than this.
+  void close(int own) {
+    closed_.store(true);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+    while (inside_.load() > own && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  }
+
+  // In a forked child, where only the forking thread may be inside.
+  void only(int own) { inside_.store(own); }
+
+ private:
+  std::atomic<bool> closed_{false};
+  std::atomic<int> inside_{0};
+};
+
+inline Door& door() {
+  static auto* instance = new Door;
+  return *instance;
+}
+
+// Python for a scope: the GIL is held, and what the thread was raising is kept out of sight and restored.
+class PythonEntry {
+ public:
+  PythonEntry() : entered_(door().enter()) {
+    if (!entered_) return;
+    gil_ = PyGILState_Ensure();
+    PyErr_Fetch(&type_, &value_, &traceback_);
+  }
+
+  ~PythonEntry() {
+    if (!entered_) return;
+    PyErr_Restore(type_, value_, traceback_);
+    PyGILState_Release(gil_);
+    door().leave();
+  }
+
+  PythonEntry(const PythonEntry&) = delete;
+  PythonEntry& operator=(const PythonEntry&) = delete;
+
+  explicit operator bool() const { return entered_; }
+
+ private:
+  const bool entered_;
+  PyGILState_STATE gil_{};
+  PyObject *type_ = nullptr, *value_ = nullptr, *traceback_ = nullptr;
+};
+
+// A reference that its owner, who holds the GIL, drops.
+class Reference {
+ public:
+  Reference() = default;
+  explicit Reference(PyObject* owned) : object_(owned) {}
+  Reference(Reference&& other) noexcept : object_(other.release()) {}
+  Reference& operator=(Reference&& other) noexcept {
+    PyObject* before = object_;
+    object_ = other.release();
+    Py_XDECREF(before);
+    return *this;
+  }
+  ~Reference() { Py_XDECREF(object_); }
+
+  // A reference of its own; null for None.
+  static Reference unless_none(PyObject* object) { return Reference(object == Py_None ? nullptr : Py_NewRef(object)); }
+
+  PyObject* get() const { return object_; }
+  explicit operator bool() const { return object_ != nullptr; }
+  PyObject* release() {
+    PyObject* object = object_;
+    object_ = nullptr;
+    return object;
+  }
+
+ private:
+  PyObject* object_ = nullptr;
+};
+
+}  // namespace recfn

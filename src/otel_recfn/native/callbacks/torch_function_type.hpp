@@ -1,0 +1,259 @@
+// TorchRecordFunction: what a callback in Python sees of a RecordFunction of PyTorch's, by the names that ours has.
+//
+// It points at PyTorch's object only while a callback runs; nothing is read before it is asked for.
+#pragma once
+#include <Python.h>
+
+// Python.h comes first.
+#include <ATen/core/function_schema.h>
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
+
+#include <cstring>
+#include <sstream>
+#include <string>
+
+#include "callbacks/python_entry.hpp"
+
+namespace recfn {
+
+struct TorchFunction {
+  PyObject_HEAD
+  const at::RecordFunction* function;  // null while no callback runs
+  bool starting;
+};
+
+// What the Python side gives when it attaches: how values that PyTorch has its own classes for look in the runtime.
+struct RuntimeTypes {
+  PyObject* scopes = nullptr;         // the tuple of RecordScope's ten
+  PyObject* operator_name = nullptr;  // (name, overload name) -> OperatorName
+  PyObject* schema = nullptr;         // (text) -> FunctionSchema
+  PyObject* inputs_error = nullptr;   // inputs asked for outside the start callback
+  PyObject* over_error = nullptr;     // anything asked for outside callbacks
+};
+
+inline RuntimeTypes& runtime_types() {
+  static RuntimeTypes types;
+  return types;
+}
+
+template <typename Read>
+PyObject* read_function(PyObject* self, Read read) {
+  const at::RecordFunction* function = reinterpret_cast<TorchFunction*>(self)->function;
+  if (function == nullptr) {
+    PyErr_SetString(runtime_types().over_error,
+                    "a RecordFunction of PyTorch's was read after the callback that got it returned; keep what you need in the "
+                    "observer context instead");
+    return nullptr;
+  }
+  try {
+    return read(*function);
+  } catch (pybind11::error_already_set& error) {
+    error.restore();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return nullptr;
+}
+
+inline PyObject* to_text(const std::string& text) {
+  return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
+}
+
+// The Python object that a tensor has already, in the words of torch 2.13 or of those before.
+template <typename Slot>
+auto python_object(const Slot& slot, int) -> decltype(slot.load_pyobj()) {
+  return slot.load_pyobj();
+}
+template <typename Slot>
+auto python_object(const Slot& slot, long) -> decltype(slot._unchecked_untagged_pyobj()) {
+  return slot._unchecked_untagged_pyobj();
+}
+
+// A tensor that Python doesn't know yet must stay unknown: PyTorch refuses to make a Parameter, or another subclass, of one that
+// has its Python object. So another one that shares its data is given.
+inline PyObject* to_tensor(const at::Tensor& tensor) {
+  if (!tensor.defined()) return Py_NewRef(Py_None);
+  const bool known = python_object(*tensor.unsafeGetTensorImpl()->pyobj_slot(), 0) != nullptr;
+  return THPVariable_Wrap(known ? tensor : at::Tensor(tensor.variable_data()));
+}
+
+inline PyObject* to_list(c10::ArrayRef<const c10::IValue> values);
+
+inline PyObject* to_tuple(c10::ArrayRef<const c10::IValue> values) {
+  const Reference list(to_list(values));
+  return list ? PyList_AsTuple(list.get()) : nullptr;
+}
+
+// A value that PyTorch has no Python object for (a storage, for instance) shows as its kind: the others can still be read.
+inline PyObject* to_python(const c10::IValue& value) {
+  try {
+    if (value.isTensor()) return to_tensor(value.toTensor());
+    if (value.isList()) return to_list(c10::ArrayRef<const c10::IValue>(value.toListRef().data(), value.toListRef().size()));
+    if (value.isTuple()) {
+      const auto elements = value.toTupleRef().elements().vec();
+      return to_tuple(c10::ArrayRef<const c10::IValue>(elements.data(), elements.size()));
+    }
+    return torch::jit::toPyObject(value).release().ptr();
+  } catch (const c10::Error&) {
+    return to_text("<" + value.tagKind() + ">");
+  }
+}
+
+inline PyObject* to_list(c10::ArrayRef<const c10::IValue> values) {
+  Reference list(PyList_New(static_cast<Py_ssize_t>(values.size())));
+  for (size_t position = 0; list && position < values.size(); ++position) {
+    PyObject* value = to_python(values[position]);
+    if (value == nullptr) return nullptr;
+    PyList_SET_ITEM(list.get(), static_cast<Py_ssize_t>(position), value);
+  }
+  return list.release();
+}
+
+inline PyObject* to_dict(const std::unordered_map<std::string, c10::IValue>& values) {
+  Reference dict(PyDict_New());
+  for (const auto& [name, value] : values) {
+    const Reference key(to_text(name)), object(to_python(value));
+    if (!dict || !key || !object || PyDict_SetItem(dict.get(), key.get(), object.get()) < 0) return nullptr;
+  }
+  return dict.release();
+}
+
+inline bool may_read_inputs(PyObject* self, const char* method) {
+  const auto* announced = reinterpret_cast<TorchFunction*>(self);
+  if (announced->function != nullptr && announced->starting) return true;
+  PyErr_Format(runtime_types().inputs_error,
+               "%s() was called outside the start callback; keep what you need in the observer context instead", method);
+  return false;
+}
+
+inline PyObject* read_inputs(PyObject* self, PyObject*) {
+  if (!may_read_inputs(self, "inputs")) return nullptr;
+  return read_function(self, [](const at::RecordFunction& fn) { return to_list(fn.inputs()); });
+}
+
+inline PyObject* read_kwinputs(PyObject* self, PyObject*) {
+  if (!may_read_inputs(self, "kwinputs")) return nullptr;
+  return read_function(self, [](const at::RecordFunction& fn) { return to_dict(fn.kwinputs()); });
+}
+
+inline PyObject* read_outputs(PyObject* self, PyObject*) {
+  return read_function(self, [](const at::RecordFunction& fn) {
+    return to_list(c10::ArrayRef<const c10::IValue>(fn.outputs().data(), fn.outputs().size()));
+  });
+}
+
+inline PyObject* read_name(PyObject* self, PyObject*) {
+  return read_function(self, [](const at::RecordFunction& fn) {
+    const char* name = fn.name();
+    return PyUnicode_DecodeUTF8(name, static_cast<Py_ssize_t>(std::strlen(name)), "replace");
+  });
+}
+
+inline PyObject* scope_member(at::RecordScope scope) {
+  return Py_XNewRef(PyTuple_GetItem(runtime_types().scopes, static_cast<Py_ssize_t>(scope)));
+}
+
+inline PyObject* read_scope(PyObject* self, PyObject*) {
+  return read_function(self, [](const at::RecordFunction& fn) { return scope_member(fn.scope()); });
+}
+
+inline PyObject* read_operator_name(PyObject* self, PyObject*) {
+  return read_function(self, [](const at::RecordFunction& fn) {
+    const auto name = fn.operator_name();
+    if (!name) return Py_NewRef(Py_None);
+    return PyObject_CallFunction(runtime_types().operator_name, "ss", name->name.c_str(), name->overload_name.c_str());
+  });
+}
+
+inline PyObject* read_operator_schema(PyObject* self, PyObject*) {
+  return read_function(self, [](const at::RecordFunction& fn) {
+    const auto schema = fn.operator_schema();
+    if (!schema) return Py_NewRef(Py_None);
+    std::ostringstream text;
+    text << *schema;
+    return PyObject_CallFunction(runtime_types().schema, "s", text.str().c_str());
+  });
+}
+
+template <auto Method>
+PyObject* read_number(PyObject* self, PyObject*) {
+  return read_function(self, [](const at::RecordFunction& fn) {
+    const auto number = (fn.*Method)();
+    if constexpr (std::is_same_v<decltype(number), const bool>) {
+      return PyBool_FromLong(number);
+    } else if constexpr (std::is_signed_v<decltype(number)>) {
+      return PyLong_FromLongLong(number);
+    } else {
+      return PyLong_FromUnsignedLongLong(number);
+    }
+  });
+}
+
+// Asking it of anything else is an internal error of PyTorch's.
+inline PyObject* read_out_variant(PyObject* self, PyObject*) {
+  return read_function(self, [](const at::RecordFunction& fn) {
+    return PyBool_FromLong(fn.scope() == at::RecordScope::STATIC_RUNTIME_OP && fn.isStaticRuntimeOutVariant());
+  });
+}
+
+inline PyMethodDef function_methods[] = {
+    {"name", read_name, METH_NOARGS, "The range's name."},
+    {"scope", read_scope, METH_NOARGS, "Its RecordScope."},
+    {"seq_nr", read_number<&at::RecordFunction::seqNr>, METH_NOARGS, "Links forward and backward; -1 where there is none."},
+    {"thread_id", read_number<&at::RecordFunction::threadId>, METH_NOARGS, "Logical id of the thread that began it."},
+    {"forward_thread_id", read_number<&at::RecordFunction::forwardThreadId>, METH_NOARGS, "Of backward functions; else 0."},
+    {"handle", read_number<&at::RecordFunction::handle>, METH_NOARGS, "Unique where a callback needs ids."},
+    {"debug_handle", read_number<&at::RecordFunction::debugHandle>, METH_NOARGS, "-1 where there is none."},
+    {"inputs", read_inputs, METH_NOARGS, "The values, in the start callback; empty unless a callback needs inputs."},
+    {"kwinputs", read_kwinputs, METH_NOARGS, "The keyword values, in the start callback."},
+    {"outputs", read_outputs, METH_NOARGS, "The values, in the end callback; empty unless a callback needs outputs."},
+    {"num_inputs", read_number<&at::RecordFunction::num_inputs>, METH_NOARGS, "How many inputs it has."},
+    {"num_outputs", read_number<&at::RecordFunction::num_outputs>, METH_NOARGS, "How many outputs it has."},
+    {"operator_name", read_operator_name, METH_NOARGS, "Of an operator, else None."},
+    {"operator_schema", read_operator_schema, METH_NOARGS, "Of an operator, else None."},
+    {"needs_inputs", read_number<&at::RecordFunction::needsInputs>, METH_NOARGS, "Whether a callback needs inputs."},
+    {"needs_outputs", read_number<&at::RecordFunction::needsOutputs>, METH_NOARGS, "Whether a callback needs outputs."},
+    {"is_active", read_number<&at::RecordFunction::isActive>, METH_NOARGS, "Whether it runs callbacks."},
+    {"is_async", read_number<&at::RecordFunction::isAsync>, METH_NOARGS, "Whether it may end in another thread."},
+    {"is_nccl_meta", read_number<&at::RecordFunction::isNcclMeta>, METH_NOARGS, "Whether it collects NCCL metadata."},
+    {"is_static_runtime_out_variant", read_out_variant, METH_NOARGS, "Whether Static Runtime runs an out variant."},
+    {}};
+
+inline PyTypeObject* function_type() {
+  static PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+  if (type.tp_name == nullptr) {
+    type.tp_name = "otel_recfn.TorchRecordFunction";
+    type.tp_doc = "A RecordFunction of PyTorch's, readable while the callback that got it runs.";
+    type.tp_basicsize = sizeof(TorchFunction);
+    type.tp_flags = Py_TPFLAGS_DEFAULT;
+    type.tp_methods = function_methods;
+    if (PyType_Ready(&type) < 0) return nullptr;
+  }
+  return &type;
+}
+
+inline Reference new_function() {
+  auto* made = PyObject_New(TorchFunction, function_type());
+  if (made != nullptr) made->function = nullptr;
+  return Reference(reinterpret_cast<PyObject*>(made));
+}
+
+// The object shows `function` for as long as this lives.
+class Shown {
+ public:
+  Shown(const Reference& object, const at::RecordFunction& function, bool starting)
+      : shown_(reinterpret_cast<TorchFunction*>(object.get())) {
+    shown_->function = &function;
+    shown_->starting = starting;
+  }
+  ~Shown() { shown_->function = nullptr; }
+  Shown(const Shown&) = delete;
+  Shown& operator=(const Shown&) = delete;
+
+ private:
+  TorchFunction* shown_;
+};
+
+}  // namespace recfn

@@ -1,0 +1,175 @@
+#include "chrome/chrome_events.hpp"
+
+#include <algorithm>
+
+namespace recfn {
+namespace {
+
+constexpr size_t kFixedBytes = 1024;  // of one row without its labels: the keys, and 20 digits for every number
+
+bool read_unsigned(PyObject* owner, const char* name, uint64_t* value) {
+  PyObject* number = PyObject_GetAttrString(owner, name);
+  if (number == nullptr) return false;
+  *value = PyLong_AsUnsignedLongLong(number);
+  Py_DECREF(number);
+  return !PyErr_Occurred();
+}
+
+}  // namespace
+
+bool ChromeEvents::read(PyObject* batch, PyObject* rows) {
+  return columns_.take(batch) && rows_.take(rows, "rows", nullptr) && read_threads(batch) && read_labels();
+}
+
+bool ChromeEvents::read_threads(PyObject* batch) {
+  PyObject* sequence = PyObject_GetAttrString(batch, "threads");
+  if (sequence == nullptr) return false;
+  const Py_ssize_t count = PySequence_Size(sequence);
+  bool good = count >= 0;
+  for (Py_ssize_t i = 0; good && i < count; ++i) {
+    PyObject* info = PySequence_GetItem(sequence, i);
+    good = info != nullptr && read_thread(info);
+    Py_XDECREF(info);
+  }
+  Py_DECREF(sequence);
+  return good;
+}
+
+bool ChromeEvents::read_thread(PyObject* info) {
+  uint64_t tid = 0, logical = 0;  // the operating system's id, or the recorder's number where there is none
+  if (!read_unsigned(info, "native_id", &tid) || (tid == 0 && !read_unsigned(info, "number", &tid)) ||
+      !read_unsigned(info, "thread_id", &logical)) {
+    return false;
+  }
+  std::string place = ",\"pid\":" + std::to_string(pid_) + ",\"tid\":" + std::to_string(tid) + ",\"ts\":";
+  threads_.push_back({logical, std::move(place.append(kSlack, ' '))});
+  return true;
+}
+
+bool ChromeEvents::read_labels() {
+  label_.reserve(static_cast<size_t>(rows_.size()));
+  for (Py_ssize_t i = 0; i < rows_.size(); ++i) {
+    const Py_ssize_t row = rows_[i];
+    if (!in_tables(row)) return false;
+    const Py_ssize_t label = labels_.find(row, threads_[columns_.thread[row]].logical_id);
+    if (label < 0) return false;
+    label_.push_back(static_cast<uint32_t>(label));
+    most_bytes_ += kFixedBytes + 2 * labels_.size(label_.back());
+  }
+  labels_.pad();
+  return true;
+}
+
+bool ChromeEvents::in_tables(Py_ssize_t row) const {
+  if (row < 0 || row >= columns_.size()) {
+    PyErr_Format(PyExc_IndexError, "row %zd of a batch of %zd rows", row, columns_.size());
+    return false;
+  }
+  const size_t last_thread = std::max(columns_.thread[row], columns_.end_thread[row]);
+  if (last_thread < threads_.size() && columns_.scope[row] < kNumScopes) return true;
+  PyErr_Format(PyExc_IndexError, "row %zd has thread index %zu of %zu and scope %u of %zu", row, last_thread, threads_.size(),
+               static_cast<unsigned>(columns_.scope[row]), kNumScopes);
+  return false;
+}
+
+size_t ChromeEvents::encode(char* begin) const {
+  ChromeWriter out(begin);
+  for (size_t i = 0; i < label_.size(); ++i) {
+    const Py_ssize_t row = rows_[static_cast<Py_ssize_t>(i)];
+    if (!columns_.is_range(row)) {
+      encode_instant(out, row, label_[i]);
+    } else if (columns_.is_async(row)) {
+      encode_async(out, row, label_[i]);
+    } else {
+      encode_complete(out, row, label_[i]);
+    }
+  }
+  return out.size();
+}
+
+void ChromeEvents::encode_complete(ChromeWriter& out, Py_ssize_t row, uint32_t label) const {
+  out.literal(",\n{\"ph\":\"X\"");
+  encode_moment(out, columns_.thread[row], columns_.start_ns[row]);
+  out.literal(",\"dur\":");
+  out.microseconds(std::max<int64_t>(0, columns_.end_ns[row] - columns_.start_ns[row]));
+  out.text(labels_.text(label));
+  encode_args(out, row, false);
+}
+
+void ChromeEvents::encode_async(ChromeWriter& out, Py_ssize_t row, uint32_t label) const {
+  out.literal(",\n{\"ph\":\"b\"");
+  encode_id(out, row);
+  encode_moment(out, columns_.thread[row], columns_.start_ns[row]);
+  out.text(labels_.text(label));
+  encode_args(out, row, true);
+  out.literal(",\n{\"ph\":\"e\"");
+  encode_id(out, row);
+  encode_moment(out, columns_.end_thread[row], std::max(columns_.start_ns[row], columns_.end_ns[row]));
+  out.text(labels_.named(label));
+  out.literal("}");
+}
+
+void ChromeEvents::encode_instant(ChromeWriter& out, Py_ssize_t row, uint32_t label) const {
+  out.literal(",\n{\"ph\":\"i\",\"s\":\"t\"");
+  encode_moment(out, columns_.thread[row], columns_.start_ns[row]);
+  out.text(labels_.text(label));
+  encode_args(out, row, false);
+}
+
+void ChromeEvents::encode_id(ChromeWriter& out, Py_ssize_t row) const {
+  out.literal(",\"id\":\"0x");
+  out.hex(columns_.event_id[row]);
+  out.literal("\"");
+}
+
+void ChromeEvents::encode_moment(ChromeWriter& out, uint32_t thread, int64_t time_ns) const {
+  const std::string& place = threads_[thread].place;
+  out.text({place.data(), place.size() - kSlack});
+  out.microseconds(time_ns - base_ns_);
+}
+
+// What follows the label: it ends before the event id's value.
+void ChromeEvents::encode_args(ChromeWriter& out, Py_ssize_t row, bool async) const {
+  const uint64_t event_id = columns_.event_id[row], handle = columns_.handle[row];
+  out.number(event_id);
+  if (handle != 0 && handle != event_id) {
+    out.literal(",\"External id\":");
+    out.number(handle);
+  }
+  encode_numbers(out, row);
+  if (async) {
+    out.literal(",\"Async\":true,\"End thread id\":");
+    out.number(threads_[columns_.end_thread[row]].logical_id);
+  }
+  if (columns_.is_partial(row)) out.literal(",\"Partial\":true");
+  out.literal("}}");
+}
+
+void ChromeEvents::encode_numbers(ChromeWriter& out, Py_ssize_t row) const {
+  if (const int64_t sequence_nr = columns_.sequence_nr[row]; sequence_nr != -1) {
+    out.literal(",\"Sequence number\":");
+    out.number(sequence_nr);
+  }
+  if (const uint64_t forward = columns_.forward_thread_id[row]; forward != 0) {
+    out.literal(",\"Fwd thread id\":");
+    out.number(forward);
+  }
+  if (const int64_t node_id = columns_.node_id[row]; node_id != -1) {
+    out.literal(",\"Node id\":");
+    out.number(node_id);
+  }
+  if (const int64_t debug_handle = columns_.debug_handle[row]; debug_handle != -1) {
+    out.literal(",\"Debug handle\":");
+    out.number(debug_handle);
+  }
+  if (const int64_t flops = columns_.flops[row]; flops != 0) {
+    out.literal(",\"Flops\":");
+    out.number(flops);
+  }
+  if (columns_.is_memory(row)) {
+    out.literal(",\"Bytes\":");
+    out.number(columns_.nbytes[row]);
+  }
+}
+
+}  // namespace recfn

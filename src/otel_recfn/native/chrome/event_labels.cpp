@@ -1,0 +1,125 @@
+#include "chrome/event_labels.hpp"
+
+#include "chrome/json_texts.hpp"
+
+#include <algorithm>
+#include <initializer_list>
+
+namespace recfn {
+namespace {
+
+constexpr uint8_t kUserScope = 7;
+constexpr uint8_t kModuleSource = 2;
+constexpr char kModuleName[] = "\"nn.Module: ";
+
+constexpr const char* kScopes[kNumScopes] = {
+    "FUNCTION",        "BACKWARD_FUNCTION", "TORCHSCRIPT_FUNCTION", "KERNEL_FUNCTION_DTYPE", "CUSTOM_CLASS",
+    "BUILD_FEATURE",   "LITE_INTERPRETER",  "USER_SCOPE",           "STATIC_RUNTIME_OP",     "STATIC_RUNTIME_MODEL"};
+
+constexpr uint32_t kFree = UINT32_MAX;
+constexpr size_t kFirstSlots = 256;
+
+// Products that don't wait for each other: the sum is there after one multiplication's time.
+template <typename Key>
+size_t hash_of(const Key& key) {
+  constexpr uint64_t kOdd = 0x9E37'79B9'7F4A'7C15;  // 2^64 divided by the golden ratio
+  uint64_t sum = 0;
+  for (size_t i = 0; i < key.size(); ++i) sum += key[i] * (kOdd * (2 * i + 1));
+  return sum ^ sum >> 32;
+}
+
+}  // namespace
+
+EventLabels::Key EventLabels::key_of(Py_ssize_t row) const {
+  const uint32_t sort = columns_.scope[row] | columns_.source[row] << 8 | columns_.kind[row] << 16;
+  return {columns_.name[row],  columns_.thread[row], columns_.shapes[row], columns_.dtypes[row], columns_.module[row],
+          columns_.error[row], columns_.stack[row],  columns_.device[row], sort};
+}
+
+Py_ssize_t EventLabels::find(Py_ssize_t row, uint64_t thread_id) {
+  if (2 * labels_.size() >= slots_.size()) make_room();
+  const Key key = key_of(row);
+  uint32_t& slot = slot_of(key);
+  if (slot != kFree) return slot;
+  Label label{key};
+  if (!append(row, thread_id, &label)) return -1;
+  labels_.push_back(label);
+  slot = static_cast<uint32_t>(labels_.size() - 1);
+  return slot;
+}
+
+// Where the key's label is, or would be.
+uint32_t& EventLabels::slot_of(const Key& key) {
+  size_t at = hash_of(key);
+  while (true) {
+    uint32_t& slot = slots_[at++ & (slots_.size() - 1)];
+    if (slot == kFree || labels_[slot].key == key) return slot;
+  }
+}
+
+void EventLabels::make_room() {
+  slots_.assign(std::max(kFirstSlots, 2 * slots_.size()), kFree);
+  for (uint32_t label = 0; label < labels_.size(); ++label) slot_of(labels_[label].key) = label;
+}
+
+bool EventLabels::append(Py_ssize_t row, uint64_t thread_id, Label* label) {
+  label->begin = memory_.size();
+  if (!append_name(row)) return false;
+  label->named = memory_.size() - label->begin;
+  memory_ += ",\"args\":{\"Scope\":\"";
+  memory_ += kScopes[columns_.scope[row]];
+  memory_ += "\",\"Thread id\":" + std::to_string(thread_id);
+  if (!append_texts(row)) return false;
+  memory_ += ",\"Event id\":";
+  label->size = memory_.size() - label->begin;
+  return true;
+}
+
+bool EventLabels::append_name(Py_ssize_t row) {
+  std::string quoted;
+  if (!append_text(quoted, columns_.name[row], false)) return false;
+  memory_ += ",\"cat\":\"";
+  memory_ += category(row, quoted);
+  memory_ += "\",\"name\":" + quoted;
+  return true;
+}
+
+// As torch.profiler's, which its readers look for. A module's call is Python; the optimizers' steps, of the same source, are
+// annotations.
+const char* EventLabels::category(Py_ssize_t row, const std::string& quoted_name) const {
+  if (!columns_.is_range(row)) return "cpu_instant_event";
+  const bool is_module_call = quoted_name.compare(0, sizeof kModuleName - 1, kModuleName) == 0;
+  if (columns_.source[row] == kModuleSource && is_module_call) return "python_function";
+  return columns_.scope[row] == kUserScope ? "user_annotation" : "cpu_op";
+}
+
+bool EventLabels::append_texts(Py_ssize_t row) {
+  struct Text {
+    uint32_t name;
+    const char* key;
+    bool is_json;
+  };
+  for (const Text& text : {Text{columns_.shapes[row], ",\"Input Dims\":", true}, Text{columns_.dtypes[row], ",\"Input type\":", true},
+                           Text{columns_.stack[row], ",\"Call stack\":", false}, Text{columns_.module[row], ",\"Module\":", false},
+                           Text{columns_.error[row], ",\"Error\":", false}, Text{columns_.device[row], ",\"Device\":", false}}) {
+    if (text.name == 0) continue;
+    memory_ += text.key;
+    if (!append_text(memory_, text.name, text.is_json)) return false;
+  }
+  return true;
+}
+
+bool EventLabels::append_text(std::string& out, uint32_t name, bool is_json) const {
+  PyObject* text = PySequence_GetItem(names_, static_cast<Py_ssize_t>(name));
+  if (text == nullptr) return false;
+  const bool is_text = PyUnicode_Check(text);
+  if (is_text) {
+    append_json(out, text, is_json);
+  } else {
+    PyErr_Format(PyExc_TypeError, "names[%u] is %R; a name is a str", name, text);
+  }
+  Py_DECREF(text);
+  return is_text;
+}
+
+}  // namespace recfn

@@ -1,0 +1,12 @@
+// A column handed to Python without a copy: an object with the buffer protocol that owns the vector.
+#pragma once
+#include "python/module.hpp"
+
+#include <vector>
+
+namespace recfn {
+
+int add_column_type(PyObject* module);
+PyObject* new_column(std::vector<char>&& bytes);
+
+}  // namespace recfn

@@ -1,0 +1,50 @@
+// One column of a batch through the buffer protocol, contiguous or not. Taken and released with the GIL held.
+#pragma once
+#include "python/module.hpp"
+
+#include <cstddef>
+#include <cstring>
+
+namespace recfn {
+
+template <typename T>
+class ColumnView {
+ public:
+  ColumnView() = default;
+  ColumnView(const ColumnView&) = delete;
+  ColumnView& operator=(const ColumnView&) = delete;
+  ~ColumnView() {
+    if (held_) PyBuffer_Release(&view_);
+  }
+
+  bool take(PyObject* owner, const char* name) {
+    PyObject* array = PyObject_GetAttrString(owner, name);
+    if (array == nullptr) return false;
+    const bool taken = take(array, name, nullptr);
+    Py_DECREF(array);
+    return taken;
+  }
+
+  bool take(PyObject* array, const char* name, std::nullptr_t) {
+    if (PyObject_GetBuffer(array, &view_, PyBUF_STRIDED_RO) < 0) return false;
+    held_ = true;
+    if (view_.ndim == 1 && view_.itemsize == static_cast<Py_ssize_t>(sizeof(T))) return true;
+    PyErr_Format(PyExc_TypeError, "column %s has items of %zd bytes in %d dimensions; pass one dimension of %zu bytes", name,
+                 view_.itemsize, view_.ndim, sizeof(T));
+    return false;
+  }
+
+  Py_ssize_t size() const { return view_.shape[0]; }
+
+  T operator[](Py_ssize_t row) const {
+    T value;
+    std::memcpy(&value, static_cast<const char*>(view_.buf) + row * view_.strides[0], sizeof(T));
+    return value;
+  }
+
+ private:
+  Py_buffer view_{};
+  bool held_ = false;
+};
+
+}  // namespace recfn

@@ -1,0 +1,74 @@
+// What stands before a begin in the ring, where it has anything to say or something changed.
+#pragma once
+#include <cstdint>
+
+#include "core/name_dictionary.hpp"
+
+namespace recfn {
+
+inline void put_context(ThreadBuffer& buffer) {
+  buffer.put(kContext);
+  buffer.put(buffer.context.trace_high);
+  buffer.put(buffer.context.trace_low);
+  buffer.put(buffer.context.span_id);
+  buffer.put(buffer.context.flags);
+  buffer.put(buffer.context.enclosing);
+  buffer.put(buffer.context.root);
+}
+
+inline uint32_t text_words(Text text) { return text.size != 0 ? 1 + words_of(text.size) : 0; }
+
+inline uint32_t rare_words(const RareExtras& rare) {
+  return text_words(rare.module) + text_words(rare.shapes_text) + text_words(rare.dtypes_text) +
+         (rare.stack.size != 0 ? text_words(rare.stack) + 1 : 0) + (rare.shape_words != 0 ? 1 + rare.shape_words : 0) +
+         (rare.flops != 0 ? 2 : 0);
+}
+
+// What may stand before a begin, at most.
+[[gnu::always_inline]] inline uint32_t extra_words(const ThreadBuffer& buffer, const Extras& extras) {
+  uint32_t words = (buffer.unsent & kContextUnsent) != 0 ? kContextWords : 0;
+  if ((buffer.unsent & kProfilerUnsent) != 0) words += 1;
+  if ((buffer.unsent & kParentUnsent) != 0) words += 1;
+  if (extras.debug_handle != -1) words += 2;
+  if (__builtin_expect(extras.rare != nullptr, 0)) words += rare_words(*extras.rare);
+  return words;
+}
+
+inline void put_text_record(ThreadBuffer& buffer, TextKind kind, Text text) {
+  if (text.size == 0) return;
+  buffer.put(header(kText, kind, 0, 0, text.size));
+  buffer.put_text(text);
+}
+
+inline void put_rare(ThreadBuffer& buffer, const RareExtras& rare) {
+  put_text_record(buffer, kModuleText, rare.module);
+  put_text_record(buffer, kShapesText, rare.shapes_text);
+  put_text_record(buffer, kDtypesText, rare.dtypes_text);
+  if (rare.stack.size != 0) {
+    const uint32_t slot = put_named(buffer, rare.stack);
+    if (slot != kManyNamesSlot) buffer.put(header(kStack, 0, 0, slot, 0));
+  }
+  if (rare.shape_words != 0) {
+    buffer.put(header(kShapes, 0, 0, 0, rare.shape_words));
+    for (uint32_t at = 0; at < rare.shape_words; ++at) buffer.put(rare.shapes[at]);
+  }
+  if (rare.flops != 0) {
+    buffer.put(kFlops);
+    buffer.put(static_cast<uint64_t>(rare.flops));
+  }
+}
+
+// By value: the hot path's own copy stays in registers.
+[[gnu::noinline]] inline void put_extras(ThreadBuffer& buffer, Extras extras) {
+  if ((buffer.unsent & kContextUnsent) != 0) put_context(buffer);
+  if ((buffer.unsent & kProfilerUnsent) != 0) buffer.put(header(kProfiler, 0, 0, 0, buffer.profiler_sent));
+  if ((buffer.unsent & kParentUnsent) != 0) buffer.put(parent_header(buffer.parent_ordinal));
+  buffer.unsent = 0;
+  if (extras.rare != nullptr) put_rare(buffer, *extras.rare);
+  if (extras.debug_handle != -1) {
+    buffer.put(kDebugHandle);
+    buffer.put(static_cast<uint64_t>(extras.debug_handle));
+  }
+}
+
+}  // namespace recfn

@@ -1,0 +1,130 @@
+// Ticks to monotonic and to Unix nanoseconds: the C++ side of model/clock.py, which states the rules.
+#pragma once
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <optional>
+
+#include "core/ticks.hpp"
+
+namespace recfn {
+
+constexpr int64_t kJumpNs = 1'000'000'000;
+
+// All clocks at one moment.
+struct Reading {
+  uint64_t ticks;
+  int64_t monotonic_ns, unix_ns, took_ns;
+};
+
+// Of a few tries, the one during which the least time passed.
+inline Reading read_clocks(bool use_cycle_counter) {
+  Reading best{0, 0, 0, INT64_MAX};
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    const auto before = static_cast<int64_t>(monotonic_ns());
+    const uint64_t cycles = use_cycle_counter ? cycle_counter() : 0;
+    const auto wall = static_cast<int64_t>(unix_ns());
+    const int64_t took = static_cast<int64_t>(monotonic_ns()) - before;
+    const int64_t middle = before + took / 2;
+    if (took < best.took_ns) best = {use_cycle_counter ? cycles : static_cast<uint64_t>(middle), middle, wall, took};
+  }
+  return best;
+}
+
+class ClockMapping {
+ public:
+  void start(const Reading& now, double ns_per_tick) {
+    nominal_ = ns_per_tick;
+    begin_line(now);
+    begin(now);
+  }
+
+  // A recording begins: its offset is what the clocks say now, whatever it was before.
+  void begin(const Reading& now) {
+    follow_ticks(now);
+    offset_ns_ = now.unix_ns - now.monotonic_ns;
+  }
+
+  // Returns by how much the wall clock jumped, 0 where it didn't.
+  int64_t anchor(const Reading& now) {
+    follow_ticks(now);
+    const int64_t change = now.unix_ns - now.monotonic_ns - offset_ns_;
+    if (std::abs(change) > std::max(kSmallestChangeNs, now.took_ns)) offset_ns_ += change;
+    return std::abs(change) > kJumpNs + now.took_ns ? change : 0;
+  }
+
+  int64_t monotonic_ns(uint64_t ticks) const {
+    size_t line = num_lines_ - 1;
+    while (line > 0 && lines_[line].ticks > ticks) --line;
+    return lines_[line].at(ticks);
+  }
+
+  int64_t offset_ns() const { return offset_ns_; }
+
+ private:
+  struct Line {
+    uint64_t ticks;
+    int64_t monotonic_ns;
+    double rate;
+
+    int64_t at(uint64_t at_ticks) const {
+      return monotonic_ns + std::llrint(static_cast<double>(static_cast<int64_t>(at_ticks - ticks)) * rate);
+    }
+  };
+
+  void follow_ticks(const Reading& now) {
+    const Line last = lines_[num_lines_ - 1];
+    const int64_t predicted = last.at(now.ticks), error = now.monotonic_ns - predicted;
+    if (std::abs(error) > kJumpNs) return begin_line(now);  // the ticks themselves jumped: the machine slept, or moved
+    if (now.ticks <= last.ticks) return;
+    measure_rate(now);
+    const double elapsed_ns = static_cast<double>(now.ticks - last.ticks) * nominal_;
+    const double slew = static_cast<double>(error) / std::max(elapsed_ns, kHorizonNs);
+    if (num_lines_ == kKeptLines) std::move(lines_.begin() + 1, lines_.end(), lines_.begin()), --num_lines_;
+    lines_[num_lines_++] = {now.ticks, predicted, nominal_ * (1 + std::clamp(slew, -kMaxSlew, kMaxSlew))};
+  }
+
+  void begin_line(const Reading& now) {
+    lines_[0] = {now.ticks, now.monotonic_ns, nominal_}, num_lines_ = 1;
+    rated_ = now;
+  }
+
+  void measure_rate(const Reading& now) {
+    const auto elapsed = static_cast<double>(now.ticks - rated_.ticks);
+    if (elapsed * nominal_ < kHorizonNs || now.took_ns > kPreciseNs) return;
+    if (rated_.took_ns <= kPreciseNs) nominal_ = static_cast<double>(now.monotonic_ns - rated_.monotonic_ns) / elapsed;
+    rated_ = now;
+  }
+
+  static constexpr int64_t kSmallestChangeNs = 10'000, kPreciseNs = 100'000;
+  static constexpr double kHorizonNs = 1e9, kMaxSlew = 500e-6;
+  static constexpr size_t kKeptLines = 8;
+  std::array<Line, kKeptLines> lines_{};
+  size_t num_lines_ = 1;
+  Reading rated_{};
+  double nominal_ = 1;
+  int64_t offset_ns_ = 0;
+};
+
+// The offsets of one thread's ranges: what is added to their monotonic nanoseconds.
+class TreeOffsets {
+ public:
+  // `around_ns`: of the open range that it lies in, in its thread; `inside_parent`: that one is its parent.
+  int64_t choose(std::optional<int64_t> around_ns, bool inside_parent, int64_t clock_ns, int64_t start_ns) const {
+    if (around_ns && (inside_parent || std::abs(*around_ns - clock_ns) <= kJumpNs)) return *around_ns;
+    const int64_t without_overlap = last_unix_ns_ - start_ns;
+    return clock_ns < without_overlap && without_overlap <= clock_ns + kJumpNs ? without_overlap : clock_ns;
+  }
+
+  // A range of the thread began or ended.
+  void passed(int64_t unix_ns) {
+    if (unix_ns > last_unix_ns_ || unix_ns < last_unix_ns_ - kJumpNs) last_unix_ns_ = unix_ns;
+  }
+
+ private:
+  int64_t last_unix_ns_ = 0;
+};
+
+}  // namespace recfn

@@ -1,0 +1,113 @@
+// What a range that begins lies in: what began last, as the task that runs in the thread sees it.
+//
+// Mostly that is the top of the thread's stack. Only where Python may have run since (it can open spans, and switch to another task
+// or greenlet) the thread asks whether its contextvars context has changed, and only if it has it looks: it takes the GIL and reads
+// what is current. Entries above `look_depth` began after that look, so that they are the task's own.
+#pragma once
+#include <cstdint>
+
+#include "core/thread_state.hpp"
+
+namespace recfn {
+
+// Looking may wait for the GIL. Who can't do that makes do with the last look.
+enum MayLook : bool { kMayNotLook = false, kMayLook = true };
+
+inline bool encloses_by_place(const OpenEntry& entry) { return entry.ordinal != 0 && !entry.async; }
+
+// A range that began where the thread was unknown to Python is no task's: it lies around whatever runs there now.
+inline bool is_in(const TaskView& view, uint64_t task) {
+  if (task == 0) return true;
+  for (uint64_t at = 0; at < view.task_count; ++at) {
+    if (view.tasks[at] == task) return true;
+  }
+  return false;
+}
+
+constexpr uint32_t kNowhere = UINT32_MAX;
+
+// The innermost range of PyTorch's that began in one of the contexts that are entered now.
+inline uint32_t innermost_of_torch(const ThreadBuffer& buffer, const TaskView& view) {
+  for (uint32_t index = buffer.depth; index-- > buffer.floor;) {
+    const OpenEntry& entry = buffer.stack[index];
+    if (encloses_by_place(entry) && !entry.entered && is_in(view, entry.task)) return index;
+  }
+  return kNowhere;
+}
+
+inline uint32_t place_of_range(const ThreadBuffer& buffer, uint64_t event_id) {
+  for (uint32_t index = buffer.depth; index-- > buffer.floor;) {
+    const OpenEntry& entry = buffer.stack[index];
+    if (entry.entered && entry.key == event_id && encloses_by_place(entry)) return index;
+  }
+  return kNowhere;
+}
+
+// Where the latest range of the task stands on the stack; kNowhere where that is not on it, or a span is later.
+inline uint32_t place_of_latest(const ThreadBuffer& buffer, const TaskView& view) {
+  const uint32_t torch = innermost_of_torch(buffer, view);
+  if (torch != kNowhere) {
+    const OpenEntry& entry = buffer.stack[torch];
+    const bool here = view.since_thread == buffer.number;
+    if (!view.has_latest || (here ? entry.ordinal > view.since_ordinal : entry.task == view.tasks[0])) return torch;
+  }
+  return view.range != 0 ? place_of_range(buffer, view.range) : kNowhere;
+}
+
+inline bool is_innermost_by_place(const ThreadBuffer& buffer, uint32_t place) {
+  for (uint32_t index = buffer.depth; index-- > place + 1;) {
+    if (encloses_by_place(buffer.stack[index])) return false;
+  }
+  return true;
+}
+
+[[gnu::noinline]] inline void look(Globals& globals, ThreadBuffer& buffer, uint64_t version) {
+  buffer.context_stale = false;
+  buffer.context_version = version;
+  TaskView view;
+  if (const auto read = globals.read_context.load(std::memory_order_relaxed)) read(buffer, view);
+  buffer.task = view.tasks[0];
+  buffer.look_depth = buffer.depth;
+  const uint32_t place = place_of_latest(buffer, view);
+  if (place != kNowhere) {
+    buffer.look_ordinal = buffer.stack[place].ordinal;
+    buffer.look_parent = is_innermost_by_place(buffer, place) ? kByPlace : kByOrdinal;
+    return;
+  }
+  buffer.look_parent = kByContext;
+  const Context& found = view.range != 0 ? view.range_context : view.current;
+  if (buffer.context == found) return;
+  buffer.context = found;
+  buffer.unsent |= kContextUnsent;
+}
+
+inline void look_if_changed(Globals& globals, ThreadBuffer& buffer) {
+  const auto version_of = globals.context_version.load(std::memory_order_relaxed);
+  const uint64_t version = version_of != nullptr ? version_of() : 0;
+  const bool changed = buffer.context_stale || version != buffer.context_version || buffer.depth < buffer.look_depth;
+  if (__builtin_expect(changed, 0)) look(globals, buffer, version);
+}
+
+// Python may have run since the innermost range began.
+inline uint32_t find_parent_below_python(Globals& globals, ThreadBuffer& buffer, MayLook may_look) {
+  if (may_look == kMayLook) look_if_changed(globals, buffer);
+  for (uint32_t index = buffer.depth; index-- > buffer.look_depth;) {
+    if (encloses_by_place(buffer.stack[index])) return 0;
+  }
+  if (buffer.look_parent == kByOrdinal) {
+    buffer.parent_ordinal = buffer.look_ordinal;
+    buffer.unsent |= kParentUnsent;
+  }
+  return buffer.look_parent == kByContext ? kBaseBegin : 0;
+}
+
+// Returns kBaseBegin, or 0; what else is to be said stands in `unsent`.
+[[gnu::always_inline]] inline uint32_t find_parent(Globals& globals, ThreadBuffer& buffer, MayLook may_look) {
+  if (__builtin_expect(buffer.depth > buffer.look_depth, 1)) {
+    const OpenEntry& top = buffer.stack[buffer.depth - 1];
+    if (__builtin_expect(!top.python && encloses_by_place(top), 1)) return 0;
+  }
+  return find_parent_below_python(globals, buffer, may_look);
+}
+
+}  // namespace recfn

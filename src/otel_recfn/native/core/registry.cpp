@@ -1,0 +1,223 @@
+#include "core/registry.hpp"
+
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <new>
+#include <random>
+#include <utility>
+
+#include "core/fast_tls.hpp"
+#include "core/ring_growth.hpp"
+
+namespace recfn {
+namespace {
+
+thread_local ThreadBuffer* tls_buffer RECFN_FAST_TLS = nullptr;
+thread_local uint64_t tls_number RECFN_FAST_TLS = 0;   // 0: nobody asked yet
+thread_local uint32_t tls_without RECFN_FAST_TLS = 0;  // there was no memory for a buffer: so many times nobody asks for it again
+
+constexpr uint64_t kMinBufferBytes = 4096;
+constexpr uint32_t kAskAgainAfter = 1000;
+constexpr uint32_t kNever = UINT32_MAX;  // this thread's destructors have run
+
+uint64_t native_thread_id() {
+#if defined(__linux__)
+  return static_cast<uint64_t>(syscall(SYS_gettid));
+#else
+  uint64_t id = 0;
+  pthread_threadid_np(nullptr, &id);
+  return id;
+#endif
+}
+
+uint64_t name_seed() {
+  static const uint64_t seed = (uint64_t{std::random_device{}()} << 32 | std::random_device{}()) | 1;
+  return seed;
+}
+
+SharedByRings shared_by_rings;
+std::atomic<uint64_t>& total_bytes = shared_by_rings.total_bytes;
+
+void release(ThreadBuffer* buffer) {
+  const uint32_t rings = buffer->num_rings.load();
+  for (uint32_t ring = buffer->oldest_ring; ring < rings; ++ring) unmap_ring(buffer->rings[ring], total_bytes);
+  munmap(buffer, sizeof(ThreadBuffer));
+  total_bytes.fetch_sub(sizeof(ThreadBuffer));
+}
+
+// A buffer with its first ring; null when there is no memory for it.
+ThreadBuffer* map_buffer(uint64_t max_capacity) {
+  if (total_bytes.fetch_add(sizeof(ThreadBuffer)) + sizeof(ThreadBuffer) <= kMaxTotalBytes) {
+    void* memory = mmap(nullptr, sizeof(ThreadBuffer), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory != MAP_FAILED) {
+      auto* buffer = new (memory) ThreadBuffer;
+      buffer->max_capacity = max_capacity, buffer->shared = &shared_by_rings;
+      buffer->capacity = first_capacity(max_capacity);
+      buffer->words = map_ring(buffer->capacity, total_bytes, kMaxTotalBytes);
+      buffer->rings[0] = {buffer->words, buffer->capacity, 0};
+      buffer->num_rings.store(buffer->words != nullptr ? 1 : 0);
+      if (buffer->words != nullptr) return buffer;
+      release(buffer);
+      return nullptr;
+    }
+  }
+  total_bytes.fetch_sub(sizeof(ThreadBuffer));
+  return nullptr;
+}
+
+void keep_last_ring(ThreadBuffer& buffer) {
+  const uint32_t last = buffer.num_rings.load() - 1;
+  while (buffer.oldest_ring < last) unmap_ring(buffer.rings[buffer.oldest_ring++], total_bytes);
+  buffer.rings[0] = {buffer.words, buffer.capacity, 0};
+  buffer.num_rings.store(1);
+  buffer.oldest_ring = 0;
+}
+
+void identify(ThreadBuffer& buffer, uint64_t number) {
+  buffer.number = number;
+  buffer.thread_id.store(number);
+  buffer.native_id = native_thread_id();
+  buffer.ident = reinterpret_cast<uint64_t>(pthread_self());
+}
+
+// pthread keys are destroyed after C++ thread_locals, so that ranges in those destructors are still recorded.
+void on_thread_end(void* buffer) {
+  if (const auto farewell = globals().on_thread_exit.load()) farewell();
+  tls_without = kNever;
+  tls_buffer = nullptr;
+  static_cast<ThreadBuffer*>(buffer)->ended.store(true, std::memory_order_release);
+}
+
+pthread_key_t end_key() {
+  static const pthread_key_t key = [] {
+    pthread_key_t made;
+    pthread_key_create(&made, on_thread_end);
+    return made;
+  }();
+  return key;
+}
+
+}  // namespace
+
+Globals& globals() {
+  static Globals instance;
+  return instance;
+}
+
+Registry& registry() {
+  static Registry* instance = new Registry;  // never destroyed: threads may outlive static destructors
+  return *instance;
+}
+
+ThreadBuffer* Registry::current() {
+  if (__builtin_expect(tls_buffer != nullptr, 1)) return tls_buffer;
+  if (tls_without == 0) return create();
+  if (tls_without != kNever) --tls_without;
+  return nullptr;
+}
+
+DrainWaker& Registry::waker() { return shared_by_rings.waker; }
+
+ThreadBuffer* Registry::existing() const { return tls_buffer; }
+
+uint64_t Registry::thread_number() {
+  if (tls_number == 0) tls_number = next_number_.fetch_add(1);
+  return tls_number;
+}
+
+ThreadBuffer* Registry::create() {
+  std::lock_guard lock(mutex_);
+  ThreadBuffer* buffer = map_buffer(buffer_bytes_ / 8);
+  if (buffer != nullptr && !keep(buffer)) release(std::exchange(buffer, nullptr));
+  tls_without = buffer != nullptr ? 0 : kAskAgainAfter;
+  if (buffer == nullptr) return nullptr;
+  buffer->name_seed = name_seed();
+  identify(*buffer, thread_number());
+  tls_buffer = buffer;
+  return buffer;
+}
+
+// False when there is no memory for that.
+bool Registry::keep(ThreadBuffer* buffer) {
+  try {
+    buffers_.push_back(buffer);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  if (pthread_setspecific(end_key(), buffer) == 0) return true;
+  buffers_.pop_back();
+  return false;
+}
+
+std::vector<ThreadBuffer*> Registry::snapshot() {
+  std::lock_guard lock(mutex_);
+  return buffers_;
+}
+
+void Registry::retire(ThreadBuffer* buffer) {
+  std::lock_guard lock(mutex_);
+  retired_recorded_ += buffer->ordinal.load();
+  retired_dropped_ += buffer->dropped.load();
+  buffers_.erase(std::find(buffers_.begin(), buffers_.end(), buffer));
+  retired_shortened_ += buffer->shortened.load();
+  release(buffer);
+}
+
+void Registry::set_buffer_bytes(uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  buffer_bytes_ = kMinBufferBytes;
+  while (buffer_bytes_ < bytes) buffer_bytes_ *= 2;
+}
+
+uint64_t Registry::recorded() {
+  std::lock_guard lock(mutex_);
+  uint64_t sum = retired_recorded_;
+  for (const ThreadBuffer* buffer : buffers_) sum += buffer->ordinal.load(std::memory_order_relaxed);
+  return sum;
+}
+
+uint64_t Registry::dropped() {
+  std::lock_guard lock(mutex_);
+  uint64_t sum = retired_dropped_ + globals().dropped_without_buffer.load(std::memory_order_relaxed);
+  for (const ThreadBuffer* buffer : buffers_) sum += buffer->dropped.load(std::memory_order_relaxed);
+  return sum;
+}
+
+uint64_t Registry::shortened() {
+  std::lock_guard lock(mutex_);
+  uint64_t sum = retired_shortened_;
+  for (const ThreadBuffer* buffer : buffers_) sum += buffer->shortened.load(std::memory_order_relaxed);
+  return sum;
+}
+
+void Registry::after_fork_in_child() {
+  for (ThreadBuffer* buffer : buffers_) {
+    if (buffer != tls_buffer) release(buffer);
+  }
+  buffers_.clear();
+  retired_recorded_ = retired_dropped_ = retired_shortened_ = 0;
+  globals().dropped_without_buffer.store(0);
+  globals().remote_ends.reset();
+  tls_number = 0;
+  if (ThreadBuffer* mine = tls_buffer) {
+    keep_last_ring(*mine);
+    mine->head = mine->limit = 0, mine->woken_at = UINT64_MAX;
+    mine->published.store(0), mine->consumed.store(0);
+    mine->ordinal.store(0), mine->dropped.store(0), mine->shortened.store(0);
+    mine->closed_elsewhere.head.store(0), mine->closed_elsewhere.tail.store(0);
+    std::fill(std::begin(mine->names), std::end(mine->names), NameSlot{});
+    mine->has_logical_id = mine->name_noted = mine->met = false;
+    enter_generation(*mine, mine->generation);
+    mine->profiler_sent = mine->profiler;
+    mine->unsent = (mine->context == Context{} ? 0 : kContextUnsent) | (mine->profiler == 0 ? 0 : kProfilerUnsent);
+    identify(*mine, thread_number());
+    buffers_.push_back(mine);
+  }
+  mutex_.unlock();
+}
+
+}  // namespace recfn

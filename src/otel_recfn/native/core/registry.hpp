@@ -1,0 +1,57 @@
+// Every thread's buffer, from its first range until the drain has seen its last, across threads' ends and forks.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "core/thread_buffer.hpp"
+
+namespace recfn {
+
+class Registry {
+ public:
+  // The calling thread's buffer, made on first use. Null in a thread whose destructors have run, and while there is no memory for
+  // one.
+  ThreadBuffer* current();
+
+  // The same, without making one.
+  ThreadBuffer* existing() const;
+
+  // The calling thread's number, which its buffer will have when it records; never given again.
+  uint64_t thread_number();
+
+  // The live buffers and those of ended threads that were not retired yet.
+  std::vector<ThreadBuffer*> snapshot();
+
+  // Frees the buffer of an ended thread, all of whose records were drained; its counts stay in the totals.
+  void retire(ThreadBuffer* buffer);
+
+  // Where the drain waits.
+  DrainWaker& waker();
+
+  void set_buffer_bytes(uint64_t bytes);
+  uint64_t recorded();
+  uint64_t dropped();
+  uint64_t shortened();
+
+  // Around fork(2), with the drain's lock held: the child starts empty, with the forking thread's buffer alone.
+  void before_fork() { mutex_.lock(); }
+  void after_fork_in_parent() { mutex_.unlock(); }
+  void after_fork_in_child();
+
+ private:
+  ThreadBuffer* create();
+  bool keep(ThreadBuffer* buffer);
+
+  std::mutex mutex_;
+  std::vector<ThreadBuffer*> buffers_;
+  std::atomic<uint64_t> next_number_{1};
+  uint64_t buffer_bytes_ = 8u << 20;
+  uint64_t retired_recorded_ = 0, retired_dropped_ = 0, retired_shortened_ = 0;
+};
+
+Globals& globals();
+Registry& registry();
+
+}  // namespace recfn

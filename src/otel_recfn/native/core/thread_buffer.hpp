@@ -1,0 +1,280 @@
+// THE HOT PATH: a thread opens and closes ranges.
+//
+// One producer (the thread) and one consumer (the drain). No lock, no allocation, no system call per event; this header is
+// compiled both into the recorder and into the torch observer, so that a begin is inlined into PyTorch's callback.
+//
+// Room: a begin is written only if, after it, there is still room for the end of every range that is open and recorded.
+// A begin that is dropped leaves an entry without ordinal on the stack, which makes its end write nothing: what comes out of
+// the ring always nests.
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+#include "core/begin_extras.hpp"
+#include "core/range_parent.hpp"
+#include "core/ticks.hpp"
+
+namespace recfn {
+
+// A capture began since this thread's last begin: what is open belongs to an earlier one.
+inline void enter_generation(ThreadBuffer& buffer, uint32_t generation) {
+  buffer.generation = generation;
+  buffer.floor = buffer.depth;
+  buffer.open_recorded = 0;
+  buffer.context_stale = true;
+}
+
+inline void remove_entry(ThreadBuffer& buffer, uint32_t index) {
+  std::memmove(&buffer.stack[index], &buffer.stack[index + 1], (buffer.depth - index - 1) * sizeof(OpenEntry));
+  --buffer.depth;
+  if (index < buffer.floor) --buffer.floor;
+  if (index < buffer.look_depth) --buffer.look_depth, buffer.context_stale = true;
+}
+
+[[gnu::noinline]] inline void forget_closed_elsewhere(ThreadBuffer& buffer) {
+  ClosedElsewhere& closed = buffer.closed_elsewhere;
+  uint32_t tail = closed.tail.load(std::memory_order_relaxed);
+  for (const uint32_t head = closed.head.load(std::memory_order_acquire); tail != head; ++tail) {
+    for (uint32_t index = buffer.depth; index-- > 0;) {
+      if (buffer.stack[index].key != closed.keys[tail % ClosedElsewhere::kCapacity]) continue;
+      if (buffer.stack[index].ordinal != 0 && index >= buffer.floor) --buffer.open_recorded;
+      remove_entry(buffer, index);
+      break;
+    }
+  }
+  closed.tail.store(tail, std::memory_order_release);
+}
+
+// What the thread itself was told wins nothing over what PyTorch carried there: where both are known they are the same.
+inline void send_profiler(Globals& globals, ThreadBuffer& buffer) {
+  const auto read = globals.read_profiler.load(std::memory_order_relaxed);
+  const uint32_t carried = read != nullptr ? read() : 0;
+  const uint32_t profiler = carried != 0 ? carried : buffer.profiler;
+  if (profiler == buffer.profiler_sent) return;
+  buffer.profiler_sent = profiler;
+  buffer.unsent |= kProfilerUnsent;
+}
+
+inline void adopt_logical_id(Globals& globals, ThreadBuffer& buffer) {
+  if (const auto logical_id = globals.logical_thread_id.load(std::memory_order_relaxed)) {
+    buffer.has_logical_id = true;
+    buffer.thread_id.store(logical_id(), std::memory_order_relaxed);
+  }
+}
+
+inline bool selects(uint32_t recording, uint32_t scope) { return (recording >> scope & 1) != 0; }
+
+inline void count_dropped(ThreadBuffer& buffer) {
+  buffer.dropped.store(buffer.dropped.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
+[[gnu::always_inline]] inline void put_end(Globals& globals, ThreadBuffer& buffer, uint64_t ordinal, uint32_t flags, Text error) {
+  const uint64_t ticks = read_ticks(globals.use_cycle_counter);
+  const uint64_t reserved = uint64_t{kEndWords} * buffer.open_recorded;  // this end's room included
+  if (__builtin_expect(error.size != 0, 0) && buffer.has_room(reserved + 1 + words_of(error.size))) {
+    buffer.put(header(kText, kErrorText, 0, 0, error.size));
+    buffer.put_text(error);
+  }
+  --buffer.open_recorded;
+  buffer.put_and_publish({end_header(flags, ordinal), ticks});
+}
+
+// A begin that was under way while its capture was drained for the last time came into the next one's records: what is open is
+// closed there (the drain ignores ends of what it has closed itself), or it would enclose all that follows.
+[[gnu::noinline]] inline void close_earlier_generation(Globals& globals, ThreadBuffer& buffer) {
+  for (uint32_t index = buffer.depth; index-- > buffer.floor;) {
+    if (buffer.stack[index].ordinal != 0) put_end(globals, buffer, buffer.stack[index].ordinal, kPartial, {});
+  }
+}
+
+// What changed since this thread's last begin: a capture began, or a range of ours was ended elsewhere. False when the thread is
+// muted: nothing of it is recorded. (A muted thread's generation is never the current one, so that others don't pay for asking.)
+inline bool catch_up(Globals& globals, ThreadBuffer& buffer) {
+  const ClosedElsewhere& closed = buffer.closed_elsewhere;
+  const bool told = closed.head.load(std::memory_order_relaxed) != closed.tail.load(std::memory_order_relaxed);
+  if (__builtin_expect(told, 0)) forget_closed_elsewhere(buffer);
+  const uint32_t generation = globals.generation.load(std::memory_order_relaxed);
+  if (__builtin_expect(buffer.generation != generation, 0)) {
+    if (buffer.muted) return false;
+    close_earlier_generation(globals, buffer);
+    enter_generation(buffer, generation);
+  }
+  return true;
+}
+
+inline void mute(ThreadBuffer& buffer, bool muted) {
+  if (muted == buffer.muted) return;
+  buffer.muted = muted;
+  if (muted) buffer.muted_generation = buffer.generation;
+  buffer.generation = muted ? kNoGeneration : buffer.muted_generation;
+}
+
+// There is no room for the range with all that it says. Whether there is for the bare range, under a name of many.
+[[gnu::noinline]] inline bool fits_when_short(ThreadBuffer& buffer, Extras extras, uint64_t others) {
+  extras.rare = nullptr;
+  if (!buffer.has_room(others + extra_words(buffer, extras))) return false;
+  count_shortened(buffer);
+  return true;
+}
+
+// Writes the begin and what stands before it. Returns its ordinal, or 0 when there is no room.
+template <bool kTorch>
+[[gnu::always_inline]] inline uint64_t put_begin(Globals& globals, ThreadBuffer& buffer, Begin begin, uint32_t base) {
+  bool named;
+  const uint64_t hash = hash_name(begin.name, buffer.name_seed);
+  uint32_t slot = find_name_slot(buffer, begin.name, hash, named);
+  if (__builtin_expect(!named && is_crowded(buffer), 0)) named = true, slot = kManyNamesSlot, count_shortened(buffer);
+  const uint32_t extras = extra_words(buffer, begin.extras);
+  const uint32_t name_words = named && extras == 0 ? 0 : 1 + words_of(begin.name.size);
+  const uint64_t ends = uint64_t{kEndWords} * (buffer.open_recorded + 1u);
+  const bool numbers = kTorch || begin.has_numbers;
+  const uint64_t own = (numbers ? kLongBeginWords : kBeginWords) + ends;
+  if (__builtin_expect(!buffer.has_room(own + extras + name_words), 0)) {
+    if (name_words + extras == 0 || !fits_when_short(buffer, begin.extras, own)) return 0;
+    begin.extras.rare = nullptr;
+    if (!named) named = true, slot = kManyNamesSlot;
+  }
+  if (__builtin_expect(extras != 0, 0)) {
+    put_extras(buffer, begin.extras);
+    if (slot != kManyNamesSlot) slot = find_name_slot(buffer, begin.name, hash, named);  // a stack may have taken the name's slot
+  }
+  if (__builtin_expect(!named, 0)) put_name(buffer, begin.name, hash, slot);
+  const uint64_t forward = begin.forward_thread_id <= UINT32_MAX ? begin.forward_thread_id : 0;
+  const uint64_t head = header(numbers ? kLongBegin : kBegin, begin.scope, begin.flags | base, slot, forward);
+  const uint64_t ticks = read_ticks(globals.use_cycle_counter);
+  const uint64_t ordinal = buffer.ordinal.load(std::memory_order_relaxed) + 1;
+  buffer.ordinal.store(ordinal, std::memory_order_relaxed);
+  ++buffer.open_recorded;
+  if (numbers) {
+    buffer.put_and_publish({head, ticks, begin.handle, static_cast<uint64_t>(begin.sequence_nr)});
+  } else {
+    buffer.put_and_publish({head, ticks});
+  }
+  return ordinal;
+}
+
+// What a range that begins now lies in, and what else changes where no range of the thread's stack is its parent. Returns kBaseBegin
+// or 0.
+[[gnu::always_inline]] inline uint32_t place_begin(Globals& globals, ThreadBuffer& buffer, MayLook look) {
+  const uint32_t base = find_parent(globals, buffer, look);
+  if (base != 0 && look == kMayLook) {
+    send_profiler(globals, buffer);
+    if (__builtin_expect(!buffer.has_logical_id, 0)) adopt_logical_id(globals, buffer);
+  }
+  return base;
+}
+
+// Nothing was written: what would have stood before it isn't true of the next.
+inline void count_dropped_begin(ThreadBuffer& buffer) {
+  count_dropped(buffer);
+  buffer.unsent &= ~uint32_t{kParentUnsent};
+}
+
+// An operator of PyTorch's own is C++ alone; what else PyTorch runs may call Python.
+inline bool may_run_python(const Begin& begin) {
+  if (begin.scope != kFunctionScope) return begin.scope == kUserScope || begin.scope == kBackwardScope;
+  return begin.name.size < 6 || std::memcmp(begin.name.data, "aten::", 6) != 0;
+}
+
+// Opens a range. Returns its event id, or 0 when it is not recorded. A begin of torch leaves an entry on the stack in that case
+// too, because its end is called whatever became of the begin.
+template <bool kTorch>
+[[gnu::always_inline]] inline uint64_t begin_range(Globals& globals, ThreadBuffer& buffer, Begin begin, bool selected) {
+  selected &= catch_up(globals, buffer);
+  if (__builtin_expect(buffer.depth >= ((begin.flags & kAsync) != 0 ? kMaxDepthForAsync : kMaxDepth), 0)) {
+    if (selected) count_dropped(buffer);
+    buffer.untracked += kTorch;
+    return 0;
+  }
+  uint64_t ordinal = 0;
+  uint32_t base = 0;
+  if (__builtin_expect(selected, 1)) {
+    base = place_begin(globals, buffer, kMayLook);
+    ordinal = put_begin<kTorch>(globals, buffer, begin, base);
+    if (__builtin_expect(ordinal == 0, 0)) count_dropped_begin(buffer);
+  }
+  if (!kTorch && ordinal == 0) return 0;
+  const uint64_t event_id = make_event_id(buffer.number, ordinal);
+  OpenEntry& entry = buffer.stack[buffer.depth++];
+  entry.key = kTorch ? begin.handle : event_id;
+  entry.ordinal = ordinal;
+  entry.async = (begin.flags & kAsync) != 0;
+  entry.entered = !kTorch;
+  entry.python = !kTorch || may_run_python(begin);
+  entry.base = base != 0;
+  entry.task = buffer.task;
+  return ordinal != 0 ? event_id : 0;
+}
+
+// The range is not the innermost: it ended out of order, or began on another thread.
+[[gnu::noinline]] inline void end_out_of_order(Globals& globals, ThreadBuffer& buffer, uint64_t key, uint64_t begin_thread_id,
+                                               uint32_t flags, Text error) {
+  for (uint32_t index = buffer.depth; index-- > 0;) {
+    if (buffer.stack[index].key != key) continue;
+    const uint64_t ordinal = index >= buffer.floor ? buffer.stack[index].ordinal : 0;
+    remove_entry(buffer, index);
+    if (ordinal != 0) put_end(globals, buffer, ordinal, flags, error);  // the drain knows what above it was open still
+    return;
+  }
+  if (buffer.untracked > 0) {
+    --buffer.untracked;
+    return;
+  }
+  globals.remote_ends.push({key, begin_thread_id, read_ticks(globals.use_cycle_counter), buffer.number, flags | kAsync},
+                           error.data, error.size);
+}
+
+// Closes the range that was begun with `key`, from any thread. `begin_thread_id`: RecordFunction's id of the thread that
+// began it, 0 where the key is an event id (which names the thread itself).
+[[gnu::always_inline]] inline void end_range(Globals& globals, ThreadBuffer& buffer, uint64_t key, uint64_t begin_thread_id, uint32_t flags,
+                      Text error) {
+  if (__builtin_expect(buffer.depth == 0 || buffer.stack[buffer.depth - 1].key != key, 0)) {
+    end_out_of_order(globals, buffer, key, begin_thread_id, flags, error);
+    return;
+  }
+  const uint32_t index = --buffer.depth;
+  const uint64_t ordinal = buffer.stack[index].ordinal;
+  if (__builtin_expect(index < buffer.floor, 0)) {
+    buffer.floor = index;
+    return;
+  }
+  if (ordinal != 0) put_end(globals, buffer, ordinal, flags, error);
+}
+
+// Looks, where that is due, for a point that may not look itself.
+inline void prepare_point(Globals& globals, ThreadBuffer& buffer) {
+  place_begin(globals, buffer, kMayLook);
+  buffer.unsent &= ~uint32_t{kParentUnsent};
+}
+
+// Writes a mark (`name`) or a memory record (`name` is the device) of this moment. Returns its event id, or 0 without room.
+inline uint64_t put_point(Globals& globals, ThreadBuffer& buffer, RecordKind kind, Text name, int64_t nbytes, MayLook look) {
+  if (!catch_up(globals, buffer)) return 0;
+  const uint32_t base = place_begin(globals, buffer, look);
+  const uint64_t ends = uint64_t{kEndWords} * buffer.open_recorded;
+  if (!buffer.has_room(kMemoryWords + extra_words(buffer, {}) + 1 + words_of(name.size) + ends)) {
+    count_dropped_begin(buffer);
+    return 0;
+  }
+  put_extras(buffer, {});
+  const uint64_t head = header(kind, 0, base, put_named(buffer, name), 0);
+  const uint64_t ticks = read_ticks(globals.use_cycle_counter);
+  const uint64_t ordinal = buffer.ordinal.load(std::memory_order_relaxed) + 1;
+  buffer.ordinal.store(ordinal, std::memory_order_relaxed);
+  if (kind == kMemory) {
+    buffer.put_and_publish({head, ticks, static_cast<uint64_t>(nbytes)});
+  } else {
+    buffer.put_and_publish({head, ticks});
+  }
+  return make_event_id(buffer.number, ordinal);
+}
+
+// From here on the thread works for that profiler run.
+inline void set_profiler(ThreadBuffer& buffer, uint32_t profiler) {
+  buffer.profiler = profiler;
+  if (profiler == buffer.profiler_sent) return;
+  buffer.profiler_sent = profiler;
+  buffer.unsent |= kProfilerUnsent;
+}
+
+}  // namespace recfn

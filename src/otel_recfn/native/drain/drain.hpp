@@ -1,0 +1,152 @@
+// The drain: reads every thread's ring, pairs begins with ends, names, nests, and seals what closed into columns.
+//
+// Runs without the GIL, one at a time (the caller holds `mutex()`). It keeps, per thread, what the ring's records refer back
+// to: the name dictionary, the open ranges, the current context.
+//
+// Memory may run out at any allocation. A record is taken in whole or not at all: then its thread's ring is read on from there by
+// the next drain. What was read waits here until the caller says that it has it, so a drain that fails can simply be run again.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/clock.hpp"
+#include "drain/name_pool.hpp"
+#include "core/registry.hpp"
+
+namespace recfn {
+
+struct Row {
+  uint64_t event_id, handle, parent, root, forward_thread_id;
+  int64_t start_ns, end_ns, sequence_nr, debug_handle, flops, nbytes;  // the first two monotonic until it is emitted
+  int64_t offset_ns;  // what makes them Unix time
+  uint32_t name, thread, end_thread, context, flags, shapes, dtypes, module, error, profiler, stack, device;
+  uint8_t kind, scope, source;
+};
+
+struct OpenedRow {
+  uint64_t event_id;
+  uint32_t name, source, thread, context;
+  int64_t start_ns;
+};
+
+struct ThreadRow {
+  uint64_t number, thread_id, native_id, ident;
+};
+
+struct Drained {
+  std::vector<Row> rows;
+  std::vector<OpenedRow> opened;
+  std::vector<ThreadRow> threads;
+  std::vector<Context> contexts;
+  int64_t node_id = -1;
+  int64_t clock_jump_ns = 0;
+  size_t closed = 0;          // rows before the copies of open ranges
+  bool complete = true;       // false: memory was short, and the next drain has more
+  bool has_uncommon = false;  // profiler, flops, stack, nbytes or device of some row isn't zero
+};
+
+class Drain {
+ public:
+  std::mutex& mutex() { return mutex_; }
+  NamePool& names() { return names_; }
+
+  // What closed since it was last taken. `open_ranges`: copies of the ranges that are still open come after the rows.
+  // Throws std::bad_alloc where memory was too short for what was asked; nothing is lost then.
+  const Drained& run(bool close_open, bool open_ranges);
+  // The caller has the first `rows` of what the run with this number returned. False where a later run has them too.
+  bool taken(uint64_t run, size_t rows);
+  uint64_t runs() const { return runs_; }
+  // Gives up what was recorded and not taken, open ranges included; counted.
+  void discard();
+  uint64_t discarded() const { return discarded_.load(std::memory_order_relaxed); }
+  // A recording begins: its ranges' Unix times are by the wall clock as it is now.
+  void begin_recording();
+  void after_fork_in_child();
+
+ private:
+  struct OpenRange {
+    Row row;
+    uint64_t ordinal, key;
+  };
+  struct Thread {
+    ThreadBuffer* buffer;
+    uint32_t index = 0;      // into out_.threads, once it is listed there
+    bool listed = false;
+    uint64_t ordinal = 0;    // of the last begin read
+    uint32_t context = 0;    // into contexts_
+    uint64_t enclosing = 0, root = 0;
+    uint64_t parent_ordinal = 0;  // of the next begin; 0: not told
+    uint32_t profiler = 0;
+    TreeOffsets offsets;
+    Row pending{};           // what stood before the next begin or end
+    const uint64_t* words = nullptr;  // of the ring that is read
+    uint64_t mask = 0, ring_ends = 0;
+    std::vector<uint32_t> dictionary;
+    std::vector<OpenRange> open;
+
+    uint64_t word(uint64_t at) const { return words[at & mask]; }
+  };
+  struct PendingRemote {
+    RemoteEnd end;
+    int drains_left;
+  };
+
+  void read(bool close_open);
+  void meet_new_threads();
+  void list_threads();
+  void list(Thread& thread);
+  void take_remote_ends();
+  void collect_remote_ends();
+  void age_remote_ends();
+  void read_thread(Thread& thread, uint64_t until_ticks);
+  void enter_ring(Thread& thread, uint64_t at);
+  uint64_t read_record(Thread& thread, uint64_t at);
+  void read_begin(Thread& thread, uint64_t head, uint64_t at);
+  void read_point(Thread& thread, uint64_t head, uint64_t at);
+  void read_text_record(Thread& thread, uint64_t head, uint64_t at);
+  OpenRange next_range(Thread& thread, uint64_t head, uint64_t ticks);
+  void begun(Thread& thread);
+  void read_end(Thread& thread, uint64_t head, uint64_t ticks);
+  void read_context(Thread& thread, uint64_t at);
+  void read_shapes(Thread& thread, uint64_t at, uint32_t count);
+  std::string read_text(const Thread& thread, uint64_t at, uint32_t bytes) const;
+  void place(Thread& thread, OpenRange& range, bool base);
+  const OpenRange* parent_of(const Thread& thread, bool base) const;
+  int64_t offset_of(const Thread& thread, const Row& row) const;
+  void note_jump(int64_t jump_ns);
+  void seal(Thread& thread, size_t index, int64_t end_ns, uint32_t flags, uint32_t error, uint32_t end_thread);
+  void close_remotely_ended(Thread& thread, uint64_t until_ticks);
+  void tell_closed_elsewhere();
+  void close_all_open(int64_t now_ns);
+  void copy_open(int64_t now_ns);
+  void emit(Row row);
+  void retire_ended();
+  void compact_names();
+  void compact_contexts();
+  void forget_taken();
+  uint32_t thread_index(uint64_t number, uint32_t otherwise);
+
+  std::mutex mutex_;
+  ClockMapping clock_;
+  bool clock_started_ = false;
+  NamePool names_;
+  std::vector<Thread> threads_;
+  std::vector<Context> contexts_{Context{}};
+  std::unordered_map<uint64_t, PendingRemote> remote_;
+  std::vector<RemoteEnd> untold_;
+  Drained out_;  // what was read and not taken yet
+  uint64_t runs_ = 0;
+  bool short_of_memory_ = false;  // in this run
+  std::atomic<uint64_t> discarded_{0};
+};
+
+Drain& drain();
+
+// Of every row that is drained now.
+int64_t current_node_id();
+
+}  // namespace recfn

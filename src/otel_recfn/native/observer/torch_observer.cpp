@@ -1,0 +1,230 @@
+// The observer on PyTorch's RecordFunction: a library of its own, compiled at first use against the torch that is installed
+// (pytorch/observer_build.py), loaded once and never unloaded.
+//
+// Permanent global callback pairs are registered once: one that costs least, one for what few ask for (stacks, memory), and one
+// for what needs inputs as well (shapes, FLOPs), which cost every operator. At most one of them is enabled. Switching goes through
+// RecordFunction's own disable and reenable, which reach every thread's cached callbacks.
+//
+// The callbacks run in the operator's thread, mostly without the GIL. But for memory reports they return no ObserverContext (a
+// heap allocation per operator would cost more than the record): begins and ends find each other by RecordFunction's handle.
+#include <ATen/record_function.h>
+#include <pthread.h>
+
+#include <array>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "pytorch/callback_list.hpp"
+#include "observer/flops.hpp"
+#include "observer/input_shapes.hpp"
+#include "observer/memory_reports.hpp"
+#include "observer/observer_thread.hpp"
+#include "observer/operator_stack.hpp"
+#include "observer/profiler_marker.hpp"
+
+#define RECFN_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+using namespace recfn;
+
+enum Pair : size_t { kPlain, kWithExtras, kWithInputs, kPairs };
+
+Pair pair_for(uint32_t extras) {
+  if ((extras & (kShapesExtra | kFlopsExtra)) != 0) return kWithInputs;
+  return (extras & (kStackExtra | kMemoryExtra)) != 0 ? kWithExtras : kPlain;
+}
+
+struct Registration {
+  std::mutex mutex;
+  bool registered = false;
+  std::array<at::CallbackHandle, kPairs> pairs{};
+  std::string last_error;
+};
+
+Registration& registration() {
+  static auto* instance = new Registration;
+  return *instance;
+}
+
+uint32_t end_flags(const at::RecordFunction& fn) {
+  uint32_t flags = fn.isAsync() ? uint32_t{kAsync} : 0u;
+  if (C10_UNLIKELY(fn.scope() == at::RecordScope::STATIC_RUNTIME_OP && fn.isStaticRuntimeOutVariant())) {
+    flags |= kStaticRuntimeOutVariant;
+  }
+  if (C10_UNLIKELY(fn.isNcclMeta())) flags |= kNcclMeta;
+  return flags;
+}
+
+// 0 rather than an exception, from a tensor of a subclass for instance.
+int64_t flops_or_0(const at::RecordFunction& fn) {
+  try {
+    return count_flops(fn.name(), fn.inputs());
+  } catch (...) {
+    return 0;
+  }
+}
+
+C10_ALWAYS_INLINE Begin begin_of(const at::RecordFunction& fn) {
+  Begin range;
+  const char* name = fn.name();
+  const size_t size = std::strlen(name);
+  range.name = {name, static_cast<uint32_t>(size <= kMaxNameBytes ? size : cut_utf8(name, kMaxNameBytes))};
+  range.handle = fn.handle();
+  range.sequence_nr = fn.seqNr();
+  range.forward_thread_id = fn.forwardThreadId();
+  range.extras.debug_handle = fn.debugHandle();
+  range.scope = static_cast<uint32_t>(fn.scope());
+  return range;
+}
+
+// The begin of a range with all that was asked for, as far as the pair can have it.
+template <Pair kPair>
+std::unique_ptr<at::ObserverContext> begin_with_extras(const at::RecordFunction& fn, ThreadBuffer& buffer, bool selected) {
+  const uint32_t asked = shared->extras.load(std::memory_order_relaxed), wanted = selected ? asked : 0;
+  ShapeWords words;
+  char stack[kMaxStackBytes];
+  RareExtras rare;
+  if (kPair == kWithInputs && (wanted & kShapesExtra) != 0) words.add_inputs(fn);
+  if (kPair == kWithInputs && (wanted & kFlopsExtra) != 0) rare.flops = flops_or_0(fn);
+  const bool backward = fn.scope() == at::RecordScope::BACKWARD_FUNCTION;  // whose stack is autograd's, and says nothing
+  if ((wanted & kStackExtra) != 0 && !backward) rare.stack = {stack, operator_stack(*shared, stack, sizeof stack)};
+  rare.shapes = words.data();
+  rare.shape_words = words.size();
+  Begin range = begin_of(fn);
+  range.extras.rare = &rare;
+  begin_range<true>(*shared, buffer, range, selected);
+  return (asked & kMemoryExtra) != 0 && may_hold_slot(fn) ? hold_slot(buffer) : nullptr;
+}
+
+// Whether a range is asynchronous is asked at its end alone: by then it is known, and asking costs a call.
+template <Pair kPair>
+std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
+  ThreadBuffer* buffer = buffer_of_thread();
+  const auto scope = static_cast<uint32_t>(fn.scope());
+  const bool selected = selects(shared->recording.load(std::memory_order_acquire), scope);
+  if (C10_UNLIKELY(buffer == nullptr)) {
+    shared->dropped_without_buffer.fetch_add(selected, std::memory_order_relaxed);
+    return nullptr;
+  }
+  if constexpr (kPair != kPlain) return begin_with_extras<kPair>(fn, *buffer, selected);
+  begin_range<true>(*shared, *buffer, begin_of(fn), selected);
+  return nullptr;
+}
+
+template <Pair kPair>
+void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
+  const bool holds_slot = kPair != kPlain && context != nullptr;
+  if (holds_slot && fn.threadId() == at::RecordFunction::currentThreadId()) release_slot();
+  ThreadBuffer* buffer = buffer_of_thread();
+  if (C10_LIKELY(buffer != nullptr)) end_range(*shared, *buffer, fn.handle(), fn.threadId(), end_flags(fn), {});
+}
+
+uint64_t logical_thread_id() { return at::RecordFunction::currentThreadId(); }
+int64_t default_node_id() { return at::RecordFunction::getDefaultNodeId(); }
+void forget_thread() { cached_buffer = nullptr; }
+
+template <Pair kPair>
+void register_pair(Registration& registration) {
+  auto callback = at::RecordFunctionCallback(on_start<kPair>, on_end<kPair>).needsIds(true);
+  registration.pairs[kPair] = at::addGlobalCallback(callback.needsInputs(kPair == kWithInputs));
+  at::disableCallback(registration.pairs[kPair]);
+}
+
+void register_callbacks(Registration& registration) {
+  register_pair<kPlain>(registration);
+  register_pair<kWithExtras>(registration);
+  register_pair<kWithInputs>(registration);
+  registration.registered = true;
+}
+
+void disable_all_but(Registration& registration, at::CallbackHandle kept) {
+  for (const at::CallbackHandle handle : registration.pairs) {
+    if (handle != kept) at::disableCallback(handle);
+  }
+}
+
+// No exception leaves this library.
+template <typename Work>
+int guarded(Work work) {
+  Registration& state = registration();
+  const std::lock_guard lock(state.mutex);
+  try {
+    work(state);
+    return 0;
+  } catch (const std::exception& error) {
+    state.last_error = error.what();
+  } catch (...) {
+    state.last_error = "unknown C++ exception";
+  }
+  return 1;
+}
+
+// Nobody of ours is inside PyTorch's list of callbacks while the process forks.
+void before_fork() {
+  registration().mutex.lock();
+  callback_list_changes().let_operators_pass();
+}
+
+void after_fork() { registration().mutex.unlock(); }
+
+}  // namespace
+
+// 0, 1 when the process can't be made to call us around forks, or 2 when the recorder was built from other headers than this library.
+RECFN_EXPORT int recfn_observer_attach(const void* core_api) {
+  const auto* api = static_cast<const CoreApi*>(core_api);
+  if (api->layout != kCoreLayout) return 2;
+  static const int at_fork = pthread_atfork(before_fork, after_fork, after_fork);
+  if (at_fork != 0) return 1;
+  core = api;
+  shared = api->globals;
+  shared->logical_thread_id.store(logical_thread_id);
+  shared->default_node_id.store(default_node_id);
+  shared->on_thread_exit.store(forget_thread);
+  return 0;
+}
+
+// `extras`: bits of Extra.
+RECFN_EXPORT int recfn_observer_enable(int extras) {
+  return guarded([extras](Registration& state) {
+    callback_list_changes().note();
+    if (!state.registered) register_callbacks(state);
+    const at::CallbackHandle wanted = state.pairs[pair_for(static_cast<uint32_t>(extras))];
+    disable_all_but(state, wanted);
+    at::reenableCallback(wanted);
+  });
+}
+
+RECFN_EXPORT int recfn_observer_disable() {
+  return guarded([](Registration& state) {
+    callback_list_changes().note();
+    if (state.registered) disable_all_but(state, at::INVALID_CALLBACK_HANDLE);
+  });
+}
+
+// The calling thread, and what PyTorch does for it in other threads, belongs to that profiler run from here on; 0 for none.
+RECFN_EXPORT int recfn_observer_set_profiler(uint32_t profiler) {
+  return guarded([profiler](Registration&) { mark_thread(profiler); });
+}
+
+// Whether the recorder asks which profiler run a thread works for.
+RECFN_EXPORT void recfn_observer_watch_profilers(int on) { shared->read_profiler.store(on != 0 ? marked_profiler : nullptr); }
+
+// Whether memory is reported in the calling thread between its operators too. Who asks for that sees to it that step_aside is
+// called there before a profiler of PyTorch's starts.
+RECFN_EXPORT int recfn_observer_keep_memory(int on) {
+  return guarded([on](Registration&) { keep_slot(on != 0); });
+}
+
+// A profiler of PyTorch's is about to start in the calling thread.
+RECFN_EXPORT void recfn_observer_step_aside() { take_out_of_slot(); }
+
+// Operators whose memory was not recorded, because another profiler is active in their thread.
+RECFN_EXPORT uint64_t recfn_observer_without_memory() { return operators_without_memory.load(std::memory_order_relaxed); }
+
+// What this torch offers, a word each, separated by spaces.
+RECFN_EXPORT const char* recfn_observer_features() { return "ids scopes shapes flops stack memory nccl_meta static_runtime debug_handle node_id profilers"; }
+
+RECFN_EXPORT const char* recfn_observer_last_error() { return registration().last_error.c_str(); }

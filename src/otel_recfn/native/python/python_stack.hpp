@@ -1,0 +1,18 @@
+// The calling thread's Python stack as text.
+#pragma once
+#include "python/module.hpp"
+
+#include <cstdint>
+
+namespace recfn {
+
+// One "file(line): function" a line, innermost first, without frames of files below the directory that was set. Whole lines
+// only, at most `size` bytes. Returns the bytes written. The GIL must be held.
+uint32_t python_stack(char* text, uint32_t size);
+
+// The same for threads that don't hold the GIL; nothing in threads that Python doesn't know.
+uint32_t python_stack_with_gil(char* text, uint32_t size);
+
+int add_python_stack(PyObject* module);
+
+}  // namespace recfn

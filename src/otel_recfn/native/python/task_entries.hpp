@@ -1,0 +1,48 @@
+// What a task is in: its open Python ranges and the spans it made current, in the order in which they began.
+//
+//     task's context --> innermost TaskEntry --outer--> TaskEntry --outer--> ...     an immutable value of one ContextVar
+//
+// The C++ side of recording/python/task.py, which states the rules. Everything here needs the GIL.
+#pragma once
+#include <Python.h>
+
+#include <cstdint>
+
+#include "core/thread_state.hpp"
+
+namespace recfn {
+
+struct TaskEntry {
+  PyObject_HEAD
+  TaskEntry* outer;
+  TaskEntry* range;  // the range's own entry, where it is entered again
+  PyObject* span;    // null: a range
+  PyObject* shown;   // of whoever shows the range to the program
+  uint64_t token;    // address of what undoes the attach
+  uint32_t length;   // of the chain from here, at most
+  uint64_t event_id, root, serial;
+  uint64_t recording;                     // the generation of a range
+  uint64_t since_thread, since_ordinal;   // it began in this thread, after that many begins of it
+  Context context;                        // of the range's outermost one
+  uint8_t scope, source;
+  bool ended;
+};
+
+// The calling thread has begun a range, and from here on its task is in it. The caller owns what it returns: null, with no error
+// set, where there is no memory.
+TaskEntry* enter_range(const ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source);
+
+// It is over, in every task that has it. Takes what enter_range returned; returns EventFlag bits of its end.
+uint32_t leave_range(TaskEntry* entry);
+
+// The same for ranges that are begun and ended by their ids. `enters`: the calling task is in it from here on.
+void keep_open_range(const ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source, bool enters);
+uint32_t forget_open_range(uint64_t event_id);
+void forget_open_ranges();
+
+// What the task that runs in the calling thread sees; `span` is the current span's object, or null.
+void view_task(TaskView& view, PyObject* span);
+
+int add_task_entries(PyObject* module);
+
+}  // namespace recfn

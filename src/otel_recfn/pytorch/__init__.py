@@ -1,0 +1,1 @@
+"""All that knows PyTorch, on the Python side."""

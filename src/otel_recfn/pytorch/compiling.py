@@ -1,0 +1,167 @@
+"""What ``torch.compile`` traces where a program uses ranges: what it would for ``torch.profiler.record_function``.
+
+torch.compile knows that one: it skips it, or puts PyTorch's profiler operators into the graph where PyTorch's setting
+``capture_profiler_record_function`` (since 2.12) asks for that. Ours is a type in C, at which it would break the graph. How to
+trace a value it looks up in two tables, by the value's id and by its type, and there we say what to trace instead. The tables
+are private to PyTorch: where a later one has them no more, that is logged once, and graphs break at our ranges.
+
+Nothing is imported for this: the tables are written when the program, or PyTorch, imports ``torch._dynamo``.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+from otel_recfn.pytorch.late_import import when_imported
+from otel_recfn.ranges import tracing
+from otel_recfn.support.interpreters import in_main_interpreter
+
+log = logging.getLogger("otel_recfn")
+
+LOST = "torch.compile breaks its graphs at otel-recfn's ranges, and refuses them with fullgraph=True"
+
+Trace = Callable[[Any, Any], Any]
+"""From torch.compile's builder and a value of the program to the variable that stands for it in the trace."""
+
+
+def trace_as_torchs(record_function: type) -> None:
+    """Trace the type, and objects of it, as PyTorch's ``record_function``."""
+    _when_compiling(_write_type, record_function)
+    _when_compiling(_write_objects, record_function)
+    trace_instead(tracing.is_traced, tracing.yes)
+
+
+def trace_instead(original: Any, traced: Any) -> None:
+    """Trace ``traced`` where the program has ``original``. Both are functions or classes at the top level of their modules."""
+    _when_compiling(_write_other, original, lambda: traced)
+
+
+def trace_into_graphs(captured: Any, enter: Any, leave: Any) -> None:
+    """Three functions: trace the first as whether PyTorch puts ranges into graphs, the others as their begin and end there."""
+    _when_compiling(_write_other, captured, _captured)
+    _when_compiling(_write_graph_functions, enter, leave)
+
+
+def _when_compiling(write: Callable[..., None], *arguments: Any) -> None:
+    if in_main_interpreter():  # PyTorch can't be imported in a subinterpreter
+        when_imported("torch._dynamo", partial(_carefully, write, *arguments), LOST)
+
+
+def _carefully(write: Callable[..., None], *arguments: Any) -> None:
+    try:
+        write(*arguments)
+    except (AttributeError, KeyError) as error:
+        _tell_what_is_missing(error)
+
+
+@cache
+def _tell_once(error: str) -> None:
+    log.warning("this PyTorch's torch.compile works otherwise than those that otel-recfn knows (%s); %s", error, LOST)
+
+
+def _tell_what_is_missing(error: Exception) -> None:
+    _tell_once(f"{type(error).__name__}: {error}")
+
+
+def _part(module: str, name: str) -> Any:
+    return getattr(sys.modules[f"torch._dynamo.{module}"], name)
+
+
+def _torchs() -> Any:
+    return sys.modules["torch.autograd.profiler"].record_function
+
+
+def _write(table: dict[Any, Trace], key: object, trace: Trace) -> None:
+    """Trace what has this key so; where that fails because something of PyTorch's is missing, as if we had not been here."""
+
+    def trace_or_give_up(builder: Any, value: Any) -> Any:
+        source = builder.source
+        try:
+            return trace(builder, value)
+        except (AttributeError, TypeError) as error:
+            _tell_what_is_missing(error)
+            table.pop(key, None)
+            builder.source = source
+            return builder._wrap(value)
+
+    table[key] = trace_or_give_up
+
+
+def _by_id() -> dict[Any, Trace]:
+    table: dict[Any, Trace] = _part("variables.builder", "VariableBuilder")._id_dispatch()
+    return table
+
+
+def _by_type() -> list[dict[Any, Trace]]:
+    """PyTorch makes one for its setting ``trace_numpy`` and one without it; 2.4 has one only."""
+    builder = _part("variables.builder", "VariableBuilder")
+    if hasattr(builder, "_type_dispatch_impl"):
+        return [builder._type_dispatch_impl(trace_numpy) for trace_numpy in (False, True)]
+    return [builder._type_dispatch()]
+
+
+def _write_type(record_function: type) -> None:
+    same, context_manager = _part("guards", "GuardBuilder").ID_MATCH, _part("variables.torch", "TorchCtxManagerClassVariable")
+
+    def trace(builder: Any, _value: type) -> Any:
+        builder.install_guards(same)
+        return context_manager(_torchs(), source=builder.source)
+
+    _write(_by_id(), id(record_function), trace)
+
+
+def _write_objects(record_function: type) -> None:
+    same_type, attribute = _part("guards", "GuardBuilder").TYPE_MATCH, _part("source", "AttrSource")
+    context_manager = _part("variables.torch", "TorchCtxManagerClassVariable")
+
+    def trace(builder: Any, value: Any) -> Any:
+        builder.install_guards(same_type)
+        sources = {name: attribute(builder.source, name) for name in ("name", "args")}
+        made_of = [type(builder)(builder.tx, source)(getattr(value, name)) for name, source in sources.items()]
+        return context_manager(_torchs()).call_function(builder.tx, made_of, {})
+
+    for table in _by_type():
+        _write(table, record_function, trace)
+
+
+def _write_other(original: Any, choose: Callable[[], Any]) -> None:
+    same, attribute = _part("guards", "GuardBuilder").ID_MATCH, _part("source", "AttrSource")
+
+    def trace(builder: Any, _value: Any) -> Any:
+        other = choose()
+        builder.install_guards(same)
+        # What is made of it is made again after a graph break, from what is found there.
+        builder.source = attribute(builder.tx.import_source(other.__module__), other.__name__)
+        return type(builder)(builder.tx, builder.source)(other)
+
+    _write(_by_id(), id(original), trace)
+
+
+def _captured() -> Callable[[], bool]:
+    config = sys.modules["torch._dynamo.config"]
+    return tracing.yes if getattr(config, "capture_profiler_record_function", False) else tracing.no
+
+
+def _write_graph_functions(enter: Any, leave: Any) -> None:
+    """torch.compile calls them as it enters and leaves a ``with``."""
+    variable = _part("variables.base", "VariableTracker")
+    context_manager = _part("variables.torch", "TorchCtxManagerClassVariable")
+    opened = _part("variables", "ContextWrappingVariable")
+    _needed = opened.enter, opened.exit
+
+    class Enter(variable):  # type: ignore[misc, valid-type]
+        def call_function(self, tx: Any, arguments: Any, _keywords: Any) -> Any:
+            range_ = context_manager(_torchs()).call_function(tx, list(arguments), {})
+            range_.enter(tx)
+            return range_
+
+    class Leave(variable):  # type: ignore[misc, valid-type]
+        def call_function(self, tx: Any, arguments: Any, _keywords: Any) -> Any:
+            return arguments[0].realize().exit(tx)
+
+    _write(_by_id(), id(enter), lambda builder, _value: Enter(source=builder.source))
+    _write(_by_id(), id(leave), lambda builder, _value: Leave(source=builder.source))

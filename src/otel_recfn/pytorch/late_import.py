@@ -1,0 +1,107 @@
+"""Tells when torch, or a part of it that it imports late, is there, without ever importing it.
+
+The import hook is wrapt's, registered once per process; what waits for it is a list of ours, so that waiting can be given up.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import sysconfig
+import time
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType
+
+from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.own_thread import OwnThread
+
+log = logging.getLogger("otel_recfn")
+
+POLL_SECONDS = 0.02
+
+_lock = ForkSafeLock()
+_waiting: dict[str, list[_Waiting]] = {}
+"""By module, while wrapt has a hook of ours for it."""
+
+
+class _Waiting:
+    """One callback that runs at most once, unless it is cancelled before."""
+
+    def __init__(self, module: str, callback: Callable[[], None], lost: str) -> None:
+        self.module = module
+        self._callback: Callable[[], None] | None = callback
+        self._lost = lost
+
+    def run(self) -> None:
+        with _lock.held:
+            callback, self._callback = self._callback, None
+        if callback is None:
+            return
+        try:
+            callback()
+        except Exception:  # the user's `import torch` must go on
+            log.exception("otel-recfn could not attach to %s; %s", self.module, self._lost)
+
+    def cancel(self) -> None:
+        with _lock.held:
+            self._callback = None
+            if self in (others := _waiting.get(self.module, [])):
+                others.remove(self)
+
+
+def when_torch_is_imported(callback: Callable[[], None]) -> Callable[[], None]:
+    """``when_imported`` for torch itself."""
+    return when_imported("torch", callback, "operators and modules are not observed")
+
+
+def when_imported(module: str, callback: Callable[[], None], lost: str) -> Callable[[], None]:
+    """Run ``callback`` once: now if the module is imported, else at the end of its import, in the importing thread.
+
+    What it raises is logged, with ``lost`` as what is missing now, and goes no further. Returns a function that calls it off.
+    """
+    import wrapt  # noqa: F401 - here because it takes 50 ms, and because a thread of ours may need it later and must not import
+
+    waiting = _Waiting(module, callback, lost)
+    imported = sys.modules.get(module)
+    if imported is None:
+        _wait_for_import(waiting)
+    elif _is_being_imported(imported):
+        sysconfig.get_config_vars()  # imports a module at its first call, which the thread must not
+        try:
+            OwnThread(partial(_poll, waiting), "otel-recfn torch import").start()
+        except RuntimeError as error:  # no more threads here
+            log.warning("PyTorch is not observed: nothing can wait for the end of its import (%s)", error)
+    else:
+        waiting.run()
+    return waiting.cancel
+
+
+def _wait_for_import(waiting: _Waiting) -> None:
+    with _lock.held:
+        register = waiting.module not in _waiting
+        _waiting.setdefault(waiting.module, []).append(waiting)
+    if register:
+        import wrapt
+
+        wrapt.register_post_import_hook(_was_imported, waiting.module)
+
+
+def _was_imported(module: ModuleType) -> None:
+    with _lock.held:
+        ready = _waiting.pop(module.__name__, [])  # wrapt forgets a hook that ran
+    for waiting in ready:
+        waiting.run()
+
+
+def _is_being_imported(module: ModuleType) -> bool:
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+
+
+def _poll(waiting: _Waiting) -> None:
+    """Too late for the hook, too early for the callback: another thread, or torch itself, is in the middle of the import."""
+    while (module := sys.modules.get(waiting.module)) is not None:
+        if not _is_being_imported(module):
+            return waiting.run()
+        time.sleep(POLL_SECONDS)
+    return _wait_for_import(waiting)  # that import failed; there may be another

@@ -1,0 +1,216 @@
+"""Loads the compiled observer into the process and switches it.
+
+The library is loaded once per process and never unloaded: PyTorch caches pointers to its callbacks in every thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import sys
+from pathlib import Path
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from otel_recfn.model.errors import RecfnError
+from otel_recfn.model.events import Extra
+from otel_recfn.pytorch import observer_build
+from otel_recfn.pytorch.observer_build import ObserverUnavailable
+from otel_recfn.recording.protocol import Recorder
+from otel_recfn.support.fork_safe_lock import ForkSafeLock
+
+log = logging.getLogger("otel_recfn")
+
+
+class ObserverStatus(NamedTuple):
+    """What a user wants to know about the observer."""
+
+    loaded: bool
+    enabled: bool
+    path: str
+    """The loaded library; empty before it is."""
+    features: str
+    """What this torch announces and what it lacks, in words; empty before the library is loaded."""
+    reason: str
+    """Why it isn't loaded; empty where it is, or where nobody asked for it yet."""
+    without_memory: int = 0
+    """Operators since the process began whose memory was not recorded though it was asked for: PyTorch reports to one profiler
+    alone, and torch.profiler (or another) was active in their thread."""
+
+
+@runtime_checkable
+class HasCoreApi(Protocol):
+    """The native recorder: its C functions can be called by another library."""
+
+    def core_api_address(self) -> int:
+        """Address of the recorder's table of C functions."""
+
+
+class _Loaded(NamedTuple):
+    library: ctypes.CDLL
+    path: Path
+
+
+_loading = ForkSafeLock()
+_loaded: _Loaded | None = None
+_warned: set[str] = set()
+
+
+class TorchObserver:
+    """PyTorch's RecordFunction as a source. ``enable`` and ``disable`` from any thread; neither raises into the host."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._enabled = False
+        self._reason = ""
+
+    @property
+    def enabled(self) -> bool:
+        """Whether operators are announced to the recorder now."""
+        return self._enabled
+
+    def prepare(self) -> bool:
+        """What takes long: build and load the library. Where that can't be, warns once and returns False."""
+        try:
+            self.ensure_loaded()
+        except (RecfnError, OSError) as error:
+            self._reason = str(error)
+            _warn_once(f"PyTorch operators are not observed, everything else is: {error}")
+            return False
+        return True
+
+    def enable(self, extras: Extra) -> bool:
+        """Observe from now on, also to change ``extras``. Where that can't be, warns once and returns False.
+
+        The recorder must have been started with these extras, which may be more than one capture's.
+        """
+        if not self.prepare():
+            return False
+        try:
+            _call(_library(), "recfn_observer_enable", int(extras))
+        except (RecfnError, OSError) as error:
+            self._reason = str(error)
+            _warn_once(f"PyTorch operators are not observed, everything else is: {error}")
+            return False
+        self._enabled, self._reason = True, ""
+        return True
+
+    def disable(self) -> None:
+        """Observe nothing more. The library stays loaded."""
+        if self._enabled:
+            self._enabled = False
+            try:
+                _call(_library(), "recfn_observer_disable")
+            except ObserverUnavailable as error:
+                _warn_once(f"PyTorch's observer could not be switched off: {error}")
+
+    def set_profiler(self, profiler: int) -> None:
+        """The calling thread, and what PyTorch does for it elsewhere (backward passes, ``torch.jit.fork``), works for that
+        profiler run from here on; 0 for none. Nothing where the library isn't loaded."""
+        try:
+            if _loaded is not None:
+                _call(_loaded.library, "recfn_observer_set_profiler", profiler)
+        except ObserverUnavailable as error:
+            _warn_once(f"PyTorch's operators are not told apart by profiler run: {error}")
+
+    def watch_profilers(self, watch: bool) -> None:
+        """Whether operators are told apart by profiler run, which costs those outside every other range a look."""
+        if _loaded is not None:
+            _loaded.library.recfn_observer_watch_profilers(int(watch))
+
+    def keep_memory(self, keep: bool) -> None:
+        """Whether memory that PyTorch allocates and frees in the calling thread between operators is recorded too, from now on.
+
+        Only where ``step_aside`` is called before torch.profiler starts in the thread, which would refuse to otherwise. Nothing
+        where the library isn't loaded.
+        """
+        try:
+            if _loaded is not None:
+                _call(_loaded.library, "recfn_observer_keep_memory", int(keep))
+        except ObserverUnavailable as error:
+            _warn_once(f"memory is recorded within PyTorch's operators only: {error}")
+
+    def step_aside(self) -> None:
+        """Leave the calling thread's memory to the profiler that is about to start there, until it has ended."""
+        if _loaded is not None:
+            _loaded.library.recfn_observer_step_aside()
+
+    def ensure_loaded(self) -> None:
+        """Build the library if needed, load it and tie it to the recorder; at once where that's done already.
+
+        Raises:
+            ObserverUnavailable: that can't be here.
+            CacheUnsafe: the cache of built libraries can't be trusted.
+        """
+        if not isinstance(self._recorder, HasCoreApi):
+            raise ObserverUnavailable(
+                "the native recorder is not in use, and the observer needs it (see `otel-recfn doctor`); "
+                "install a C++ compiler, then reinstall otel-recfn"
+            )
+        if "torch" not in sys.modules:
+            raise ObserverUnavailable("torch is not imported in this process yet; import it first")
+        _load_once(self._recorder.core_api_address())
+
+    def status(self) -> ObserverStatus:
+        """What is loaded and switched on now."""
+        if _loaded is None:
+            return ObserverStatus(False, False, "", "", self._reason)
+        features = _loaded.library.recfn_observer_features() or b""
+        without_memory = _loaded.library.recfn_observer_without_memory()
+        announced = features.decode("utf-8", "replace")
+        return ObserverStatus(True, self._enabled, str(_loaded.path), announced, self._reason, without_memory)
+
+
+def _load_once(core_api: int) -> None:
+    global _loaded
+    with _loading.held:
+        if _loaded is not None:
+            return
+        path = observer_build.build(observer_build.TORCH_OBSERVER)
+        try:
+            library = _open(path)
+        except OSError as error:  # torch was rebuilt in place under the same version, or the file is damaged
+            log.info("the cached torch observer cannot be loaded (%s); building it again", error)
+            library = _open(observer_build.build(observer_build.TORCH_OBSERVER, again=True))
+        attached = library.recfn_observer_attach(core_api)
+        if attached == 2:
+            raise ObserverUnavailable(
+                "the recorder was compiled from another version of otel-recfn's headers than the observer; reinstall otel-recfn"
+            )
+        if attached != 0:
+            raise ObserverUnavailable("there is no memory left to register what has to be done around a fork; free some")
+        _loaded = _Loaded(library, path)
+
+
+def _open(path: Path) -> ctypes.CDLL:
+    library = ctypes.CDLL(str(path))
+    library.recfn_observer_attach.argtypes = [ctypes.c_void_p]
+    library.recfn_observer_enable.argtypes = [ctypes.c_int]
+    library.recfn_observer_set_profiler.argtypes = [ctypes.c_uint32]
+    library.recfn_observer_watch_profilers.argtypes = [ctypes.c_int]
+    library.recfn_observer_watch_profilers.restype = None
+    library.recfn_observer_keep_memory.argtypes = [ctypes.c_int]
+    library.recfn_observer_step_aside.argtypes = []
+    library.recfn_observer_step_aside.restype = None
+    library.recfn_observer_without_memory.restype = ctypes.c_uint64
+    library.recfn_observer_features.restype = ctypes.c_char_p
+    library.recfn_observer_last_error.restype = ctypes.c_char_p
+    return library
+
+
+def _library() -> ctypes.CDLL:
+    if _loaded is None:
+        raise ObserverUnavailable("the torch observer is not loaded; call ensure_loaded() first")
+    return _loaded.library
+
+
+def _call(library: ctypes.CDLL, function: str, *arguments: int) -> None:
+    code = getattr(library, function)(*arguments)
+    if code != 0:
+        message = (library.recfn_observer_last_error() or b"no message").decode("utf-8", "replace")
+        raise ObserverUnavailable(f"{function} failed with code {code}: {message}; run `otel-recfn doctor`")
+
+
+def _warn_once(message: str) -> None:
+    if message not in _warned:
+        _warned.add(message)
+        log.warning(message)

@@ -1,0 +1,105 @@
+"""PyTorch's memory reports of a thread also between its operators, which is where Python frees most tensors.
+
+PyTorch reports a thread's memory to one profiler alone, and torch.profiler refuses to start where that place is taken. So who
+keeps it in a thread makes room in time:
+
+    torch.profiler ─► _run_on_profiler_start ─► ours steps aside ─► theirs ... ends ... the next operator puts ours back
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable
+
+from otel_recfn.pytorch.observer import TorchObserver
+from otel_recfn.pytorch.profiler_starts import ProfilerStarts
+from otel_recfn.support.fork_safe_lock import ForkSafeLock
+
+log = logging.getLogger("otel_recfn")
+
+
+class _Owners:
+    """Who asked for a thread's memory. They may be left when the thread ends: another thread stopped what this one started.
+
+    That is noted without a lock: in a forked child it happens to the parent's other threads, one of which may have held it.
+    """
+
+    def __init__(self, left: deque[None], forget_left: Callable[[], None]) -> None:
+        self.all: set[Hashable] = set()
+        self._left, self._forget_left = left, forget_left
+
+    def __del__(self) -> None:
+        if self.all and not sys.is_finalizing():
+            self._left.append(None)
+            self._forget_left()
+
+
+class ThreadMemory:
+    """In which threads it is recorded. Each method is about the calling thread, and does nothing where torch isn't observed."""
+
+    def __init__(self, observer: TorchObserver) -> None:
+        self._observer = observer
+        self._starts = ProfilerStarts(observer.step_aside)
+        self._of_thread = threading.local()
+        self._lock = ForkSafeLock()
+        self._threads = 0
+        self._left: deque[None] = deque()
+
+    def keep(self, owner: Hashable) -> None:
+        """Record it until each who asked has given it up, or the thread ends."""
+        owners = self._owners()
+        if owner in owners or not self._observer.status().loaded:
+            return
+        if owners or self._one_thread_more():
+            owners.add(owner)
+            self._observer.keep_memory(True)
+
+    def give_up(self, owner: Hashable) -> None:
+        """``owner`` needs it no more. Nothing where it didn't ask in this thread."""
+        owners = self._owners()
+        if owner in owners:
+            owners.remove(owner)
+            if not owners:
+                self._observer.keep_memory(False)
+                self._one_thread_less()
+
+    def _owners(self) -> set[Hashable]:
+        found: _Owners | None = getattr(self._of_thread, "owners", None)
+        if found is None:
+            found = self._of_thread.owners = _Owners(self._left, self._forget_left)
+        return found.all
+
+    def _forget_left(self) -> None:
+        """Threads that ended, now if nobody holds the lock, else when the next one comes or goes."""
+        lock = self._lock.held
+        if lock.acquire(blocking=False):
+            try:
+                while self._left:
+                    self._left.popleft()
+                    self._one_less()
+            finally:
+                lock.release()
+
+    def _one_thread_more(self) -> bool:
+        self._forget_left()
+        with self._lock.held:
+            if self._threads == 0 and not self._starts.watch():
+                log.info(
+                    "memory is recorded within PyTorch's operators only: this torch doesn't tell before its profiler starts"
+                )
+                return False
+            self._threads += 1
+            return True
+
+    def _one_thread_less(self) -> None:
+        self._forget_left()
+        with self._lock.held:
+            self._one_less()
+
+    def _one_less(self) -> None:
+        self._threads -= 1
+        if self._threads == 0:
+            self._starts.unwatch()

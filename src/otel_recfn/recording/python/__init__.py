@@ -1,0 +1,1 @@
+"""The Python twin of the native recorder."""

@@ -1,0 +1,167 @@
+"""Builds a Batch row by row for the Python twin. The only part of the twin that needs numpy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from otel_recfn.model.batch import COLUMN_TYPES, NO_CONTEXT, Batch, Opened, SpanContextRef, ThreadInfo
+from otel_recfn.recording.protocol import ContextReading
+from otel_recfn.recording.python.log import NO_DETAILS, Details, ThreadLog
+
+MAX_NAME_BYTES = 2048
+MAX_ERROR_BYTES = 1024
+MAX_STACK_BYTES = 16_384
+MAX_SHAPES_BYTES = 16_384
+
+
+@dataclass(eq=False)
+class PythonRange:
+    """A range as far as it is known: the last four are set when it ends."""
+
+    log: ThreadLog
+    event_id: int
+    parent: int
+    root: int
+    context: ContextReading | None
+    name: str
+    scope: int
+    source: int
+    module: str
+    flags: int
+    start_ns: int
+    """Monotonic, as ``end_ns``."""
+    offset_ns: int = 0
+    """What makes them Unix time."""
+    profiler: int = 0
+    details: Details = NO_DETAILS
+    end_ns: int = 0
+    end_log: ThreadLog | None = None
+    error: str = ""
+
+
+class BatchBuilder:
+    """Interns what the columns index. One per drain.
+
+    Args:
+        node_id: of every row.
+    """
+
+    def __init__(self, node_id: int) -> None:
+        self._node_id = node_id
+        self._names: dict[str, int] = {"": 0}
+        self._threads: dict[ThreadLog, int] = {}
+        self._contexts: dict[SpanContextRef, int] = {NO_CONTEXT: 0}
+        self._rows: list[tuple[int, ...]] = []
+        self._opened: list[Opened] = []
+        self._closed = -1
+        """How many rows stand before the copies of open ranges; -1: there are none."""
+
+    def take_back_announcement(self) -> None:
+        """The last one."""
+        self._opened.pop()
+
+    def take_back_row(self) -> None:
+        """The last one."""
+        self._rows.pop()
+
+    def begin_copies(self) -> None:
+        """The rows from here on are copies of ranges that are open."""
+        self._closed = len(self._rows)
+
+    def drop_copies(self) -> None:
+        """Keep what closed alone."""
+        if self._closed >= 0:
+            del self._rows[self._closed :]
+            self._closed = -1
+
+    def announce(self, opened: PythonRange) -> None:
+        """A top-level range began."""
+        self._opened.append(
+            Opened(
+                event_id=opened.event_id,
+                name=clean_text(opened.name, MAX_NAME_BYTES),
+                source=opened.source,
+                start_ns=opened.start_ns + opened.offset_ns,
+                thread=self._thread(opened.log),
+                context=self._context(opened.context),
+            )
+        )
+
+    def add(self, closed: PythonRange) -> None:
+        """A range ended: its row."""
+        details = closed.details
+        values = {
+            "event_id": closed.event_id,
+            "kind": details.kind,
+            "name": self._text(closed.name, MAX_NAME_BYTES),
+            "scope": closed.scope,
+            "source": closed.source,
+            "start_ns": closed.start_ns + closed.offset_ns,
+            "end_ns": closed.end_ns + closed.offset_ns,
+            "thread": self._thread(closed.log),
+            "end_thread": self._thread(closed.end_log or closed.log),
+            "sequence_nr": details.sequence_nr,
+            "forward_thread_id": details.forward_thread_id,
+            "handle": details.handle or closed.event_id,
+            "parent": closed.parent,
+            "root": closed.root,
+            "context": self._context(closed.context),
+            "node_id": self._node_id,
+            "debug_handle": details.debug_handle,
+            "flags": closed.flags,
+            "shapes": self._text(details.shapes, MAX_SHAPES_BYTES),
+            "dtypes": self._text(details.dtypes, MAX_SHAPES_BYTES),
+            "module": self._text(closed.module, MAX_NAME_BYTES),
+            "error": self._text(closed.error, MAX_ERROR_BYTES),
+            "profiler": closed.profiler,
+            "flops": 0,
+            "stack": self._text(details.stack, MAX_STACK_BYTES),
+            "nbytes": details.nbytes,
+            "device": self._text(details.device, MAX_NAME_BYTES),
+        }
+        self._rows.append(tuple(values[column] for column in COLUMN_TYPES))
+
+    def seal(self, clock_jump_ns: int, complete: bool) -> Batch:
+        """The batch. The builder is used up."""
+        columns = zip(*self._rows, strict=True) if self._rows else ((),) * len(COLUMN_TYPES)
+        arrays: dict[str, Any] = {
+            name: np.array(column, dtype=dtype) for (name, dtype), column in zip(COLUMN_TYPES.items(), columns, strict=True)
+        }
+        return Batch(
+            **arrays,
+            names=tuple(self._names),
+            threads=tuple(_info(log) for log in self._threads),
+            contexts=tuple(self._contexts),
+            opened=tuple(self._opened),
+            closed=self._closed,
+            clock_jump_ns=clock_jump_ns,
+            complete=complete,
+        )
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def _text(self, text: str, max_bytes: int) -> int:
+        return self._names.setdefault(clean_text(text, max_bytes), len(self._names))
+
+    def _thread(self, log: ThreadLog) -> int:
+        return self._threads.setdefault(log, len(self._threads))
+
+    def _context(self, reading: ContextReading | None) -> int:
+        if reading is None:
+            return 0
+        return self._contexts.setdefault(SpanContextRef(reading.trace_id, reading.span_id, reading.flags), len(self._contexts))
+
+
+def clean_text(text: str, max_bytes: int) -> str:
+    """Text that every encoder takes: lone surrogates escaped, cut at a character so that it fits ``max_bytes`` of UTF-8."""
+    if len(text) <= max_bytes and text.isascii():
+        return text
+    return text.encode("utf-8", "backslashreplace")[:max_bytes].decode("utf-8", "ignore")
+
+
+def _info(log: ThreadLog) -> ThreadInfo:
+    return ThreadInfo(number=log.number, thread_id=log.number, native_id=log.native_id, ident=log.ident, name=log.name)

@@ -1,0 +1,150 @@
+"""The draining side of the Python twin: replays begins and ends, and says which range turned asynchronous.
+
+Only drains touch it, one at a time. A begin says itself what it lies in. A range that ends while it isn't on top of its
+thread's stack of open ranges, or on another thread, turns asynchronous.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from otel_recfn.model.clock import ClockMapping, Ticks, TreeOffsets
+from otel_recfn.model.errors import OUT_OF_MEMORY
+from otel_recfn.model.events import EventFlag, EventKind
+from otel_recfn.recording.python.batch import BatchBuilder, PythonRange
+from otel_recfn.recording.python.log import NO_DETAILS, BeginFields, Record, ThreadLog
+
+ASYNC, ERROR, PARTIAL = int(EventFlag.ASYNC), int(EventFlag.ERROR), int(EventFlag.PARTIAL)
+CLOCK_JUMPED = int(EventFlag.CLOCK_JUMPED)
+
+
+class ThreadReplay:
+    """A thread as far as it is replayed."""
+
+    def __init__(self) -> None:
+        self.stack: list[PythonRange] = []
+        self.offsets = TreeOffsets()
+        self._last_ns = 0
+
+    def at(self, ns: int) -> int:
+        """``ns``, but never before an earlier event of the thread: what nested in ticks nests in nanoseconds."""
+        self._last_ns = max(self._last_ns, ns)
+        return self._last_ns
+
+    def place(self, item: PythonRange, clock: ClockMapping) -> None:
+        """Choose the offset of a range that begins."""
+        inside_parent = next((open_range for open_range in reversed(self.stack) if open_range.event_id == item.parent), None)
+        around = inside_parent or (self.stack[-1] if self.stack else None)
+        around_ns = around.offset_ns if around is not None else None
+        item.offset_ns = self.offsets.choose(around_ns, inside_parent is not None, clock.offset_ns, item.start_ns)
+        self.offsets.passed(item.start_ns + item.offset_ns)
+
+
+class Pairing:
+    """Ranges that are open, between drains and during one."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, PythonRange] = {}
+        self._threads: dict[ThreadLog, ThreadReplay] = {}
+
+    def replay(self, clock: ClockMapping, builder: BatchBuilder, record: Record) -> None:
+        """What was recorded next. Where memory runs out in it, nothing has happened."""
+        ticks, log, event_id, what, error = record
+        ns = clock.monotonic_ns(Ticks(ticks))
+        if not isinstance(what, int):
+            self._begin(self._thread(log).at(ns), log, event_id, BeginFields._make(what), clock, builder)
+        elif event_id in self._open:
+            self._end(ns, log, self._open[event_id], what, error, builder)
+
+    def note_jump(self) -> None:
+        """The wall clock jumped: what is open now goes on by the clock that it began with."""
+        for item in self._open.values():
+            item.flags |= CLOCK_JUMPED
+
+    def close_open(self, now_ns: int, builder: BatchBuilder) -> list[PythonRange]:
+        """Seal every open range as partial, the innermost of each thread first. Returns them."""
+        innermost_first = [item for thread in self._threads.values() for item in reversed(thread.stack)]
+        for item in innermost_first:
+            item.flags |= PARTIAL
+            self._close(item, item.log, self._thread(item.log).at(now_ns), "", builder)
+        return innermost_first
+
+    def copy_open(self, now_ns: int, builder: BatchBuilder) -> None:
+        """Add every open range as if it ended now, the innermost of each thread first; they stay open."""
+        for thread in self._threads.values():
+            for item in reversed(thread.stack):
+                end_ns = max(now_ns, item.start_ns)
+                builder.add(replace(item, flags=item.flags | PARTIAL, end_ns=end_ns, end_log=item.log))
+
+    def count_open(self) -> int:
+        """How many ranges are open."""
+        return len(self._open)
+
+    def has_open(self, log: ThreadLog) -> bool:
+        """Whether a range that began in this thread may still end."""
+        return bool(self._thread(log).stack)
+
+    def forget(self, log: ThreadLog) -> None:
+        """The thread is gone and everything it recorded is sealed."""
+        self._threads.pop(log, None)
+
+    def _thread(self, log: ThreadLog) -> ThreadReplay:
+        return self._threads.setdefault(log, ThreadReplay())
+
+    def _begin(
+        self, start_ns: int, log: ThreadLog, event_id: int, what: BeginFields, clock: ClockMapping, builder: BatchBuilder
+    ) -> None:
+        item = PythonRange(
+            log=log,
+            event_id=event_id,
+            parent=what.parent,
+            root=what.root,
+            context=what.context,
+            name=what.name,
+            scope=what.scope,
+            source=what.source,
+            module=what.module,
+            flags=what.flags,
+            start_ns=start_ns,
+            profiler=what.profiler,
+            details=what.details or NO_DETAILS,
+        )
+        self._thread(log).place(item, clock)
+        if item.details.kind != EventKind.RANGE:
+            builder.add(replace(item, end_ns=start_ns, end_log=log))
+            return
+        stack = self._thread(log).stack
+        if not item.parent:
+            builder.announce(item)
+        try:
+            self._open[event_id] = item
+            stack.append(item)
+        except OUT_OF_MEMORY:
+            self._open.pop(event_id, None)
+            if not item.parent:
+                builder.take_back_announcement()
+            raise
+
+    def _end(self, ns: int, ender: ThreadLog, item: PythonRange, flags: int, error: str, builder: BatchBuilder) -> None:
+        here = ender is item.log
+        item.flags |= flags
+        if not here or self._thread(item.log).stack[-1] is not item:
+            item.flags |= ASYNC
+        if error:
+            item.flags |= ERROR
+        self._close(item, ender, self._thread(item.log).at(ns) if here else max(ns, item.start_ns), error, builder)
+
+    def _close(self, item: PythonRange, ender: ThreadLog, end_ns: int, error: str, builder: BatchBuilder) -> None:
+        item.end_ns, item.end_log, item.error = end_ns, ender, error
+        stack = self._thread(item.log).stack
+        self._thread(item.log).offsets.passed(end_ns + item.offset_ns)
+        builder.add(item)
+        try:
+            if stack[-1] is item:
+                stack.pop()
+            else:
+                stack.remove(item)
+        except OUT_OF_MEMORY:  # in the interpreter itself
+            builder.take_back_row()
+            raise
+        del self._open[item.event_id]

@@ -1,0 +1,184 @@
+"""A capture: what somebody asked to be recorded, and the sinks that receive it.
+
+sealed batch ──► each sink in turn; one that raises is closed, taken out and logged once, but goes on after a MemoryError
+
+A sink, or a signal handler that interrupts it, may flush, stop and start captures. What that drains for the sink's own capture
+waits until all its sinks have what they are being given, and so does the end of the capture.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from otel_recfn.batches.selection import Selected, Selection
+from otel_recfn.model.batch import Batch
+from otel_recfn.model.errors import OUT_OF_MEMORY
+from otel_recfn.sinks.background import BackgroundSink
+from otel_recfn.sinks.protocol import Sink
+
+log = logging.getLogger("otel_recfn")
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class _Handed:
+    """A sink, and what it took."""
+
+    sink: Sink
+    rows: int = 0
+    """Of the batches that its ``write`` took without an error."""
+    without_memory: bool = False
+    """It missed a batch for want of memory, which was logged."""
+
+
+class Capture:
+    """What is selected, and sinks. Used by one thread at a time (the session sees to that), and for one run.
+
+    Args:
+        selected: scopes, extras and sources.
+        sinks: receive every sealed batch, in this order.
+        buffer_bytes: bound of each recording thread's buffer.
+    """
+
+    def __init__(self, selected: Selected, sinks: Iterable[Sink], *, buffer_bytes: int) -> None:
+        self.selected = selected
+        self.selection = Selection(selected)
+        self.buffer_bytes = buffer_bytes
+        self._sinks = [_Handed(sink) for sink in sinks]
+        self._removed: list[tuple[_Handed, dict[str, int]]] = []
+        """With their last counters."""
+        self._settled = 0
+        """Rows that every sink has taken or missed."""
+        self._undelivered: deque[Batch] = deque()
+        self._delivering = False
+        self._close_by: float | None = None
+        self.rows = 0
+
+    def write(self, batch: Batch) -> None:
+        """Hand a batch to every sink."""
+        self._undelivered.append(batch)
+        if self._delivering:
+            return
+        self._delivering = True
+        try:
+            while self._undelivered:
+                self._deliver(self._undelivered.popleft())
+        finally:
+            self._delivering = False
+            if self._close_by is not None:
+                self._close(self._close_by)
+
+    def _deliver(self, batch: Batch) -> None:
+        rows = self.rows + len(batch)
+        self.rows = rows
+        try:
+            for handed in list(self._sinks):
+                self._guarded(handed, partial(_write, handed, batch), None)
+        except OUT_OF_MEMORY:  # who didn't get the batch has missed it
+            pass
+        finally:
+            self._settled = rows
+
+    def flush(self, timeout_s: float) -> bool:
+        """Flush the sinks that work here, within ``timeout_s`` seconds in all.
+
+        False when that was not enough, or one of the sinks calls.
+        """
+        return not self._delivering and self._flush(time.monotonic() + timeout_s, background=False)
+
+    def flush_background(self, timeout_s: float) -> bool:
+        """Flush the sinks that have threads of their own: from any thread, also while another one writes."""
+        return self._flush(time.monotonic() + timeout_s, background=True)
+
+    def _flush(self, deadline: float, background: bool) -> bool:
+        wanted = [handed for handed in self._sinks if isinstance(handed.sink, BackgroundSink) == background]
+        flushed = [
+            self._guarded(handed, partial(handed.sink.flush, max(0.0, deadline - time.monotonic())), False) for handed in wanted
+        ]
+        return all(flushed)
+
+    def close(self, timeout_s: float) -> None:
+        """Close every sink within ``timeout_s`` seconds in all; where one of them calls, when they have what is drained."""
+        deadline = time.monotonic() + timeout_s
+        if self._delivering:
+            self._close_by = deadline
+        else:
+            self._close(deadline)
+
+    def _close(self, deadline: float) -> None:
+        self._close_by = None
+        for handed in list(self._sinks):
+            self._guarded(handed, partial(handed.sink.close, max(0.0, deadline - time.monotonic())), None)
+
+    def counters(self) -> dict[str, int]:
+        """``rows`` and every sink's counters as ``<sink>.<counter>``; also the rows ``missed`` where a ``write`` raised.
+
+        These are the rows that it raised on, and, where the sink was removed for it, all that came since.
+        """
+        found = {"rows": self.rows}
+        for handed in list(self._sinks):
+            nothing: dict[str, int] = {}
+            found.update(self._with_missed(handed, self._guarded(handed, partial(_counts, handed.sink), nothing)))
+        for handed, counts in self._removed:
+            found.update(self._with_missed(handed, counts))
+        return found
+
+    def _with_missed(self, handed: _Handed, counts: dict[str, int]) -> dict[str, int]:
+        missed = self._settled - handed.rows
+        return _prefixed(handed.sink.name, {**counts, "missed": missed} if missed > 0 else counts)
+
+    def after_fork_in_child(self) -> None:
+        """Go on with the sinks that are fit for a forked child; counts begin anew."""
+        self.selection = Selection(self.selected)
+        self._undelivered, self._delivering, self._close_by = deque(), False, None
+        inherited, self._sinks, self._removed = self._sinks, [], []
+        self.rows = self._settled = 0
+        for handed in inherited:
+            fresh = self._guarded(handed, handed.sink.after_fork_in_child, None)
+            if fresh is not None:
+                self._sinks.append(_Handed(fresh))
+
+    def _guarded(self, handed: _Handed, call: Callable[[], T], otherwise: T) -> T:
+        try:
+            return call()
+        except OUT_OF_MEMORY:
+            if not handed.without_memory:
+                handed.without_memory = True
+                log.error("the sink %r found no memory; it goes on, and what it misses is counted", handed.sink.name)
+            return otherwise
+        except (Exception, SystemExit) as error:  # a sink can't end the program, or the thread that drains
+            unexpected = not isinstance(error, OSError)  # a full disk needs no traceback
+            log.error("the sink %r failed and was removed; the others go on: %r", handed.sink.name, error, exc_info=unexpected)
+            self._remove(handed)
+            return otherwise
+
+    def _remove(self, handed: _Handed) -> None:
+        if handed not in self._sinks:
+            return
+        self._sinks.remove(handed)
+        counts: dict[str, int] = {}
+        with suppress(Exception, SystemExit):  # it failed once already, which was logged
+            handed.sink.close(0.0)
+            counts = _counts(handed.sink)
+        self._removed.append((handed, counts))
+
+
+def _write(handed: _Handed, batch: Batch) -> None:
+    rows = handed.rows + len(batch)
+    handed.sink.write(batch)
+    handed.rows = rows
+
+
+def _counts(sink: Sink) -> dict[str, int]:
+    return dict(sink.counters())
+
+
+def _prefixed(name: str, counts: dict[str, int]) -> dict[str, int]:
+    return {f"{name}.{key}": value for key, value in counts.items()}

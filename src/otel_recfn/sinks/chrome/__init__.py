@@ -1,0 +1,1 @@
+"""Rows to Chrome trace files."""

@@ -1,0 +1,138 @@
+"""Chrome trace events from sealed batches: the native encoder where it was built, else this Python twin, with the same bytes.
+
+The bytes are JSON in UTF-8, each event preceded by a comma and a newline. A range is a complete event (``"X"``); one that may
+end on another thread, or out of turn, is a pair of nestable async events (``"b"`` and ``"e"``), so that the slices of a thread
+never overlap; a mark and a change of memory are instants (``"i"``). Times are microseconds since ``base_ns`` with exactly three
+decimals.
+
+Args say only what was recorded, each thing once. ``External id`` is RecordFunction's own id: what torch.profiler, its trace of
+execution (``rf_id``) and HolisticTraceAnalysis know an operator by; ``Event id`` is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otel_recfn.model.batch import COLUMN_TYPES, Batch, Event, ThreadInfo
+from otel_recfn.model.events import EventFlag, EventKind, EventSource
+from otel_recfn.model.scope import RecordScope
+from otel_recfn.support.json_text import json_of_utf8, json_string
+
+Tids = NDArray[np.uint64]
+Times = NDArray[np.int64]
+
+
+def trace_tid(thread: ThreadInfo) -> int:
+    """The ``tid`` of a thread in a trace: the operating system's id, or the recorder's number where there is none."""
+    return thread.native_id or thread.number
+
+
+def encode_events_in_python(batch: Batch, rows: NDArray[np.int64], pid: int, base_ns: int, memory: bytearray) -> int:
+    """``rows`` of the batch as events, in that order, at the start of ``memory``, which grows as needed; how many bytes."""
+    chosen = replace(batch, **{column: getattr(batch, column)[rows] for column in COLUMN_TYPES}, closed=-1)
+    chunks = (chunk for event in chosen.events() for chunk in _event(event, pid, base_ns))
+    return _filled(memory, "".join(f",\n{{{chunk}}}" for chunk in chunks))
+
+
+def encode_flows_in_python(
+    from_tid: Tids, from_ns: Times, to_tid: Tids, to_ns: Times, first_id: int, pid: int, base_ns: int, memory: bytearray
+) -> int:
+    """One arrow per row, from the start of a forward slice to the start of its backward slice, numbered from ``first_id``;
+    where the bytes go is said as for events."""
+    chunks = []
+    columns = (from_tid.tolist(), from_ns.tolist(), to_tid.tolist(), to_ns.tolist())
+    for number, (start_tid, start_ns, end_tid, end_ns) in enumerate(zip(*columns, strict=True), first_id):
+        for phase, tid, time_ns, binding in (("s", start_tid, start_ns, ""), ("f", end_tid, end_ns, ',"bp":"e"')):
+            where = f'"pid":{pid},"tid":{tid},"ts":{_microseconds(time_ns - base_ns)}'
+            chunks.append(f',\n{{"ph":"{phase}","id":{number},{where},"cat":"fwdbwd","name":"fwdbwd"{binding}}}')
+    return _filled(memory, "".join(chunks))
+
+
+def _filled(memory: bytearray, text: str) -> int:
+    data = text.encode()
+    memory[: len(data)] = data
+    return len(data)
+
+
+def _event(event: Event, pid: int, base_ns: int) -> Iterator[str]:
+    """The one event or the two of a row, without their braces."""
+    start = _moment(event.thread, pid, event.start_ns - base_ns)
+    name = f'"cat":"{_category(event)}","name":{json_string(event.name)}'
+    args = '"args":{' + ",".join(f'"{key}":{value}' for key, value in _args(event)) + "}"
+    if event.kind != EventKind.RANGE:
+        yield f'"ph":"i","s":"t",{start},{name},{args}'
+    elif _is_async(event):
+        end = _moment(event.end_thread, pid, max(event.start_ns, event.end_ns) - base_ns)
+        yield f'"ph":"b","id":"{event.event_id:#x}",{start},{name},{args}'
+        yield f'"ph":"e","id":"{event.event_id:#x}",{end},{name}'
+    else:
+        yield f'"ph":"X",{start},"dur":{_microseconds(max(0, event.duration_ns))},{name},{args}'
+
+
+def _moment(thread: ThreadInfo, pid: int, time_ns: int) -> str:
+    return f'"pid":{pid},"tid":{trace_tid(thread)},"ts":{_microseconds(time_ns)}'
+
+
+def _category(event: Event) -> str:
+    """As torch.profiler's, which its readers look for: a module's call is Python, an optimizer's step an annotation."""
+    if event.kind != EventKind.RANGE:
+        return "cpu_instant_event"
+    if event.source == EventSource.MODULE and event.name.startswith("nn.Module: "):
+        return "python_function"
+    return "user_annotation" if event.scope == RecordScope.USER_SCOPE else "cpu_op"
+
+
+def _is_async(event: Event) -> bool:
+    return bool(event.flags & EventFlag.ASYNC) or event.thread != event.end_thread
+
+
+def _args(event: Event) -> Iterator[tuple[str, object]]:
+    yield "Scope", f'"{event.scope.name}"'
+    yield "Thread id", event.thread_id
+    optional = (
+        ("Input Dims", json_of_utf8(event.shapes), ""),
+        ("Input type", json_of_utf8(event.dtypes), ""),
+        ("Call stack", json_string(event.stack), '""'),
+        ("Module", json_string(event.module), '""'),
+        ("Error", json_string(event.error), '""'),
+        ("Device", json_string(event.device), '""'),
+        ("Event id", event.event_id, None),
+        ("External id", event.handle, event.event_id if event.handle else 0),
+        ("Sequence number", event.sequence_nr, -1),
+        ("Fwd thread id", event.forward_thread_id, 0),
+        ("Node id", event.node_id, -1),
+        ("Debug handle", event.debug_handle, -1),
+        ("Flops", event.flops, 0),
+        ("Bytes", event.nbytes if event.kind == EventKind.MEMORY else None, None),
+    )
+    yield from ((key, value) for key, value, absent in optional if value != absent)
+    if event.kind == EventKind.RANGE and _is_async(event):
+        yield "Async", "true"
+        yield "End thread id", event.end_thread_id
+    if event.flags & EventFlag.PARTIAL:
+        yield "Partial", "true"
+
+
+def _microseconds(nanoseconds: int) -> str:
+    whole, rest = divmod(abs(nanoseconds), 1000)
+    return f"{'-' if nanoseconds < 0 else ''}{whole}.{rest:03}"
+
+
+native: Any
+try:
+    from otel_recfn import _native as native
+except ImportError:  # no compiler where this was installed
+    native = None
+
+encode_events: Callable[[Batch, NDArray[np.int64], int, int, bytearray], int]
+encode_events = getattr(native, "encode_chrome_events", encode_events_in_python)
+"""As ``encode_events_in_python``."""
+
+encode_flows: Callable[[Tids, Times, Tids, Times, int, int, int, bytearray], int]
+encode_flows = getattr(native, "encode_chrome_flows", encode_flows_in_python)
+"""As ``encode_flows_in_python``."""

@@ -1,0 +1,261 @@
+"""The Chrome trace sink: which file a process writes, and what becomes of a batch that can't be written.
+
+A passing trouble (a full disk, no free descriptor) costs the batches that it meets, which are counted; the file stays as it was
+before, and the next batches follow behind the gap. The file's form is said in ``chrome_trace_file.py``.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import logging
+import os
+import re
+import stat
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from otel_recfn.model.batch import Batch
+from otel_recfn.model.errors import SettingError
+from otel_recfn.sinks.chrome.trace_file import ChromeTraceFile
+from otel_recfn.sinks.files.followed_path import PathRefusedError, absolute
+from otel_recfn.sinks.files.hidden_files import LONGEST_ADDITION
+from otel_recfn.support.own_file import FileInUseError
+
+log = logging.getLogger("otel_recfn")
+
+SUFFIXES = (".json.gz", ".json")
+MAX_NAMES_BESIDE = 1000
+LONGEST_BESIDE = len(".pid4194304-999")
+OWN_MODE = 0o600
+PASSING = {
+    getattr(errno, name)
+    for name in ("ENOSPC", "EDQUOT", "EFBIG", "EMFILE", "ENFILE", "ENOMEM", "EIO", "EAGAIN", "EINTR", "EBADF", "ETIMEDOUT")
+    if hasattr(errno, name)
+}
+"""Errors after which the next batch may be written: of the disk, of limits, of descriptors that the program closed."""
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 5.0
+
+
+class ChromeTraceSink:
+    """Writes every batch to a Chrome trace file.
+
+    A process that finds the file in use by another one (a child started with the same environment) and a forked child write
+    their own: ``trace.pid<pid>.json`` beside ``trace.json``.
+
+    Args:
+        path: ends in ``.json`` or ``.json.gz``; an existing file is replaced, and its permissions are kept.
+        create_now: make the file at once, an empty trace; else with the first event.
+
+    Raises:
+        SettingError: the suffix is another one, or the file cannot be made, or not be replaced while the program runs.
+    """
+
+    name = "chrome_trace"
+
+    def __init__(self, path: str | os.PathLike[str], *, create_now: bool = True) -> None:
+        _checked_suffix(Path(path))
+        self._asked_path = _as_of_now(Path(path))  # a child that changes its directory writes beside its parent
+        self.path = self._asked_path
+        """Where the trace is written."""
+        self._file: ChromeTraceFile | None = None
+        self._closed = False
+        self._failures = 0
+        self._retry_at = 0.0
+        self._counts = {"events_written": 0, "flows_written": 0, "bytes_written": 0, "failed": 0, "reopened": 0}
+        if create_now:
+            self._file = self._opened_or_refused()
+
+    def write(self, batch: Batch) -> None:
+        """Append the batch's events and show them. After any error the file is what it was before.
+
+        Raises:
+            OSError: of the kind that does not pass: somebody else replaced the file, say. The batch is not in the counts.
+        """
+        if not len(batch) or self._closed:
+            return
+        if self._failures and time.monotonic() < self._retry_at:
+            self._counts["failed"] += len(batch)
+            return
+        try:
+            self._write(batch)
+        except (OSError, MemoryError) as error:
+            if isinstance(error, OSError) and error.errno not in PASSING:
+                self._counts["failed"] -= len(batch)  # whoever takes this sink out counts what it misses, this batch included
+                raise
+            self._pause(error)
+        else:
+            self._failures = 0
+
+    def flush(self, timeout_s: float) -> bool:
+        """Nothing to wait for: what was written is in the file."""
+        return True
+
+    def close(self, timeout_s: float) -> None:
+        """Close the file; it is whole already."""
+        if self._file is not None and not self._closed:
+            self._file.close()
+        self._closed = True
+
+    def counters(self) -> Mapping[str, int]:
+        """Events and forward-backward arrows in the file, its size, events of batches that failed, and how often the file, its
+        name or a descriptor was taken away and could be made again."""
+        return dict(self._counts)
+
+    def after_fork_in_child(self) -> ChromeTraceSink:
+        """A sink with a file of its own beside this one, made with its first event."""
+        if self._file is not None and not self._closed:
+            self._file.close_in_child()
+        self._closed = True
+        child = ChromeTraceSink(self._asked_path, create_now=False)
+        child.path = _path_of_process(self._asked_path)
+        return child
+
+    def _write(self, batch: Batch) -> None:
+        written = False
+        try:
+            if self._file is None:
+                self._file = self._opened()
+            self._file.append(batch)
+            self._counts["bytes_written"] = self._file.show()
+            written = True
+        except BaseException:  # also a signal handler's, in the program's thread that flushes
+            written = self._file is not None and not self._file.take_back()
+            raise
+        finally:
+            self._counts["events_written" if written else "failed"] += len(batch)
+            if self._file is not None:
+                self._counts["flows_written"], self._counts["reopened"] = self._file.flows, self._file.renewed
+
+    def _pause(self, error: BaseException) -> None:
+        """The next batch is tried at once, later ones after ever longer pauses."""
+        if not self._failures:
+            log.warning("%s: %s; events are missing there, and counted, until that has passed", self.path, repr(error))
+        pause = FIRST_PAUSE_SECONDS * 2 ** min(self._failures - 1, 10) if self._failures else 0.0
+        self._retry_at = time.monotonic() + min(pause, LONGEST_PAUSE_SECONDS)
+        self._failures += 1
+
+    def _opened_or_refused(self) -> ChromeTraceFile:
+        try:
+            _check_length(self._asked_path)
+            return self._opened()
+        except FileInUseError as error:
+            text = f"chrome_trace={str(self._asked_path)!r} and the names beside it are being written; choose another path"
+            raise SettingError(text) from error
+        except OSError as error:
+            raise SettingError(_cannot_write(self._asked_path, error)) from error
+
+    def _opened(self) -> ChromeTraceFile:
+        """An empty trace at the first path that nobody writes."""
+        for path in itertools.chain((self.path,), _paths_beside(self._asked_path)):
+            try:
+                file = self._shown(path)
+            except FileInUseError:  # by another process; in containers, even by one of the same pid
+                continue
+            if path != self.path:
+                log.warning("%s is being written already; process %d writes %s", self.path, os.getpid(), path)
+            self.path = path
+            return file
+        raise FileInUseError(errno.EBUSY, "it is being written already, as are the names beside it", str(self._asked_path))
+
+    def _shown(self, path: Path) -> ChromeTraceFile:
+        file = ChromeTraceFile(path, family=_family(self._asked_path), mode=_mode_of(self._asked_path))
+        try:
+            file.show()
+        except BaseException:
+            file.close()
+            raise
+        file.sweep()
+        return file
+
+
+def export(batches: Iterable[Batch], path: str | os.PathLike[str]) -> None:
+    """Write a trace in one go; an existing file is replaced when all is written.
+
+    Raises:
+        SettingError: another suffix, or the file can't be made.
+        OSError: it can't be written to the end; the file is what it was before.
+    """
+    asked = Path(path)
+    _checked_suffix(asked)
+    try:
+        file = ChromeTraceFile(asked)
+    except OSError as error:
+        raise SettingError(_cannot_write(asked, error)) from error
+    try:
+        for batch in batches:
+            if len(batch):
+                file.append(batch)
+        file.show()
+    finally:
+        file.close()
+
+
+def _checked_suffix(path: Path) -> str:
+    for suffix in SUFFIXES:
+        if path.name.endswith(suffix) and path.name != suffix:
+            return suffix
+    name = path.stem.lstrip(".") or "trace"
+    raise SettingError(f"chrome_trace={str(path)!r} is no name that ends in .json or .json.gz; name it {name}.json.gz")
+
+
+def _as_of_now(path: Path) -> Path:
+    try:
+        return Path(absolute(path))
+    except OSError as error:
+        raise SettingError(f"chrome_trace={str(path)!r}: the working directory was removed; give an absolute path") from error
+
+
+def _check_length(path: Path) -> None:
+    """Raise ENAMETOOLONG where hidden files, or those of other processes, would get too long a name."""
+    try:
+        limit = os.pathconf(path.parent, "PC_NAME_MAX")
+    except OSError:  # there is no such directory, which is found out later
+        return
+    room = limit - LONGEST_ADDITION - LONGEST_BESIDE
+    if len(os.fsencode(path.name)) > room:
+        raise PathRefusedError(errno.ENAMETOOLONG, f"its name is longer than {room} bytes; shorten it")
+
+
+def _path_of_process(path: Path) -> Path:
+    suffix = _checked_suffix(path)
+    return path.with_name(f"{path.name.removesuffix(suffix)}.pid{os.getpid()}{suffix}")
+
+
+def _paths_beside(path: Path) -> Iterator[Path]:
+    own = _path_of_process(path)
+    suffix = _checked_suffix(path)
+    yield own
+    for number in range(2, MAX_NAMES_BESIDE):
+        yield own.with_name(f"{own.name.removesuffix(suffix)}-{number}{suffix}")
+
+
+def _family(path: Path) -> str:
+    """The names of the traces of all processes, as a regular expression."""
+    suffix = _checked_suffix(path)
+    return rf"{re.escape(path.name.removesuffix(suffix))}(?:\.pid\d+(?:-\d+)?)?{re.escape(suffix)}"
+
+
+def _mode_of(path: Path) -> int:
+    """Other processes' traces get the permissions of the one that the user has named, where that is the user's."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return OWN_MODE
+    return stat.S_IMODE(status.st_mode) & 0o777 if status.st_uid == os.geteuid() and stat.S_ISREG(status.st_mode) else OWN_MODE
+
+
+def _cannot_write(path: Path, error: OSError) -> str:
+    if isinstance(error, PathRefusedError):
+        return f"chrome_trace={str(path)!r} cannot be written: {error.strerror}"
+    folder = Path(os.path.realpath(path)).parent
+    if not folder.is_dir():
+        return f"chrome_trace={str(path)!r}: there is no directory {str(folder)!r}; create it or choose another path"
+    if error.errno == errno.EBUSY:
+        return f"chrome_trace={str(path)!r} cannot be replaced, it is mounted there by itself; mount its directory instead"
+    return (
+        f"chrome_trace={str(path)!r} cannot be written ({error.strerror}); choose a path that this user can write, in a "
+        "directory where it can make files (a trace is written beside its name, then renamed)"
+    )

@@ -1,0 +1,225 @@
+"""Chrome trace files: what chrome://tracing, Perfetto and HolisticTraceAnalysis read, written while the program runs.
+
+The file has the form of torch.profiler's: an object with ``schemaVersion``, ``distributedInfo`` and ``traceEvents``. After
+every batch it is whole, valid JSON in UTF-8 (``whole_file.py``). Times are microseconds with three decimals since
+``baseTimeNanoseconds``, the start of a week: readers take a number for a double, which Perfetto turns back into the right
+nanosecond up to 2^42 microseconds, seven weeks. (Since the start of torch.profiler's window of three months, a quarter of the
+slices came out a nanosecond late, over the end of the slice around them; since the Unix epoch, a double only holds quarters of
+a microsecond.) Files of the same week share their time axis.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otel_recfn.batches.links import ForwardBackwardLinks, Links
+from otel_recfn.model.batch import Batch, ThreadInfo
+from otel_recfn.model.events import EventFlag
+from otel_recfn.sinks.chrome.encoder import encode_events, encode_flows, trace_tid
+from otel_recfn.sinks.files.gzip_stream import GzipStream
+from otel_recfn.sinks.files.whole_file import WholeFile
+from otel_recfn.support.json_text import json_of_utf8
+
+FOOTER = b"\n]}\n"
+ROWS_AT_ONCE = 4096
+"""Rows encoded in one go: a megabyte, which stays in the cache."""
+MOST_ROWS_AT_ONCE = 32_768
+"""In a large batch: each go asks for the GIL a few times, which a program with busy threads gives away 5 ms late each time."""
+WEEK_NS = 7 * 86_400 * 1_000_000_000
+
+
+Data = bytes | memoryview
+
+
+class _Stream(Protocol):
+    """From text to the file's bytes."""
+
+    def put(self, data: Data) -> Data:
+        """What follows in the file."""
+
+    def settle(self) -> bytes:
+        """What follows in the file so that all that was put is in it."""
+
+    def tail(self) -> bytes:
+        """What ends the file here, its text ending with FOOTER."""
+
+    def keep(self) -> None:
+        """What was settled is in the file."""
+
+    def take_back(self) -> None:
+        """What was put since ``keep`` is not."""
+
+
+class _Plain:
+    def put(self, data: Data) -> Data:
+        return data
+
+    def settle(self) -> bytes:
+        return b""
+
+    def tail(self) -> bytes:
+        return FOOTER
+
+    def keep(self) -> None:
+        """Text needs no memory of what went before."""
+
+    def take_back(self) -> None:
+        """Text needs no memory of what went before."""
+
+
+class ChromeTraceFile:
+    """A trace that begins empty and takes batches. Every method but ``close`` may raise OSError or MemoryError.
+
+    Args:
+        path: ends in ``.gz`` where it is to be compressed; an existing file is replaced at the first ``show``.
+        family, mode: as of WholeFile.
+    """
+
+    def __init__(self, path: Path, *, family: str | None = None, mode: int = 0o600) -> None:
+        self._file = WholeFile(path, family=family, mode=mode)
+        self._pid = os.getpid()
+        self._base_ns = time.time_ns() // WEEK_NS * WEEK_NS
+        self._stream: _Stream = GzipStream(FOOTER) if path.suffix == ".gz" else _Plain()
+        self._links = ForwardBackwardLinks()
+        self._thread_names: dict[int, str] = {}
+        self._memory = bytearray()
+        self.flows = self._shown_flows = 0
+        try:
+            self._put(_header(self._base_ns) + _process_events(self._pid))
+        except BaseException:
+            self._file.close()
+            raise
+
+    @property
+    def renewed(self) -> int:
+        """How often the file, its name or a descriptor was lost and made again."""
+        return self._file.renewed
+
+    def append(self, batch: Batch) -> None:
+        """Add the batch's events. After an error, what was appended since ``show`` is taken back by ``take_back``."""
+        self._put(self._thread_events(batch))
+        # in each thread the order of begin, a parent before its children
+        rows = np.argsort(batch.event_id, kind="stable").astype(np.int64, copy=False)
+        at_once = min(max(ROWS_AT_ONCE, len(rows) // 16), MOST_ROWS_AT_ONCE)
+        for first in range(0, len(rows), at_once):
+            chosen = rows[first : first + at_once]
+            self._put_encoded(encode_events(batch, chosen, self._pid, self._base_ns, self._memory))
+        arrows = _arrows(batch, self._links.match(batch))
+        self._put_encoded(encode_flows(*arrows, self.flows + 1, self._pid, self._base_ns, self._memory))
+        self.flows += len(arrows[0])
+
+    def show(self) -> int:
+        """Let the file have all that was appended; gives its size."""
+        self._file.append(self._stream.settle())
+        size = self._file.show(self._stream.tail())
+        self._keep()
+        return size
+
+    def take_back(self) -> bool:
+        """Go on as if nothing had been appended since ``show``; False where it is shown already (see WholeFile).
+
+        No arrow leads to or from what was before.
+        """
+        if not self._file.take_back():
+            self._keep()
+            return False
+        self._stream.take_back()
+        self.flows = self._shown_flows
+        self._links = ForwardBackwardLinks()
+        self._thread_names.clear()
+        return True
+
+    def _keep(self) -> None:
+        self._stream.keep()
+        self._shown_flows = self.flows
+
+    def close(self) -> None:
+        """Leave what was shown, and nothing else."""
+        self._file.close()
+
+    def close_in_child(self) -> None:
+        """In a forked child: the file is its parent's."""
+        self._file.close_in_child()
+
+    def sweep(self) -> None:
+        """Remove what killed processes left."""
+        self._file.sweep()
+
+    def _put(self, data: Data) -> None:
+        self._file.append(self._stream.put(data))
+
+    def _put_encoded(self, size: int) -> None:
+        with memoryview(self._memory) as memory, memory[:size] as encoded:
+            self._put(encoded)
+
+    def _thread_events(self, batch: Batch) -> bytes:
+        """The names of the threads that are new in the batch, or have another name than before."""
+        events = []
+        used = np.zeros(len(batch.threads), dtype=np.bool_)
+        used[batch.thread] = used[batch.end_thread] = True
+        for index in np.flatnonzero(used).tolist():
+            thread = batch.threads[index]
+            tid = trace_tid(thread)
+            name = thread.name or f"thread {tid}"
+            if self._thread_names.get(tid) != name:
+                self._thread_names[tid] = name
+                events.append(_metadata("thread_name", self._pid, tid, {"name": name}))
+                events.append(_metadata("thread_sort_index", self._pid, tid, {"sort_index": thread.number}))
+        return "".join(f",\n{event}" for event in events).encode()
+
+
+Arrows = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]]
+
+
+def _arrows(batch: Batch, links: Links) -> Arrows:
+    """Thread and start of the forward slice, thread and start of the backward slice."""
+    rows = links.row
+    is_slice = ((batch.flags[rows] & EventFlag.ASYNC) == 0) & (batch.thread[rows] == batch.end_thread[rows])
+    rows = rows[is_slice]
+    from_tid = _tids(links.threads)[links.thread[is_slice]]
+    return from_tid, links.start_ns[is_slice], _tids(batch.threads)[batch.thread[rows]], batch.start_ns[rows]
+
+
+def _tids(threads: Sequence[ThreadInfo]) -> NDArray[np.uint64]:
+    return np.array([trace_tid(thread) for thread in threads], dtype=np.uint64)
+
+
+def _header(base_ns: int) -> bytes:
+    distributed = {"backend": "", "rank": _environment_number("RANK", 0), "world_size": _environment_number("WORLD_SIZE", 1)}
+    fields: dict[str, Any] = {
+        "schemaVersion": 1,
+        "deviceProperties": [],
+        "distributedInfo": distributed,
+        "displayTimeUnit": "ns",
+        "baseTimeNanoseconds": base_ns,
+    }
+    return f'{json.dumps(fields)[:-1]}, "traceEvents": [\n'.encode()
+
+
+def _process_events(pid: int) -> bytes:
+    program = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
+    rank = _environment_number("RANK", 0)
+    events = (
+        _metadata("process_name", pid, 0, {"name": program}),
+        _metadata("process_labels", pid, 0, {"labels": f"rank {rank}"}),
+        _metadata("process_sort_index", pid, 0, {"sort_index": rank}),
+    )
+    return ",\n".join(events).encode()
+
+
+def _metadata(name: str, pid: int, tid: int, args: dict[str, Any]) -> str:
+    return json_of_utf8(json.dumps({"ph": "M", "name": name, "pid": pid, "tid": tid, "args": args}, ensure_ascii=False))
+
+
+def _environment_number(variable: str, default: int) -> int:
+    value = os.environ.get(variable, "")
+    return int(value) if value.isascii() and value.isdigit() else default

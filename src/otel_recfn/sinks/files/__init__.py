@@ -1,0 +1,1 @@
+"""Files that are complete at every instant."""

@@ -1,0 +1,75 @@
+"""Hidden files beside the file that they will become: their names, and what killed processes left of them.
+
+A name cannot be foreseen, so that nobody can plant a file there, and tells what it is: ``.trace.json.3f9c0d4be6a81277.next``.
+Each is locked as long as its process lives; one that can be locked is left over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from otel_recfn.support.own_file import FileInUseError, OwnFile
+
+MAX_SEEN = 20_000
+"""Names of a directory that are looked at for files left over: a hundredth of a second."""
+ATTEMPTS = 10
+LONGEST_ADDITION = len(".") + len(".0123456789abcdef.next")
+
+
+def hidden_path(path: Path, kind: str = "next") -> Path:
+    """A new name beside ``path``."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.{kind}")
+
+
+def make_hidden(path: Path) -> tuple[Path, OwnFile]:
+    """A new, locked, empty file beside ``path``, for this user alone."""
+    for _ in range(ATTEMPTS):
+        hidden = hidden_path(path)
+        file = OwnFile.create(hidden)
+        with contextlib.suppress(FileInUseError):  # someone who sweeps was faster than the lock
+            file.lock()
+        if file.is_at(hidden):
+            return hidden, file
+        file.close()
+    raise OSError(errno.ESTALE, "hidden files beside it vanish as soon as they are made")
+
+
+def remove_left_over(directory: Path, name: str, owners: set[int]) -> None:
+    """Remove hidden files that killed processes left of files with such a name (a regular expression), in silence.
+
+    Only regular files of these owners that nobody holds a lock on, and only beside the file that they belong to.
+    """
+    pattern = re.compile(rf"\.(?P<name>{name})\.[0-9a-f]{{16}}\.(next|last)")
+    with contextlib.suppress(OSError):
+        for entry, whose in list(_matching(directory, pattern)):
+            if os.path.lexists(directory / whose):
+                with contextlib.suppress(OSError):
+                    _remove(directory / entry, owners)
+
+
+def _matching(directory: Path, pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
+    with os.scandir(directory) as entries:
+        for entry in islice(entries, MAX_SEEN):
+            match = pattern.fullmatch(entry.name)
+            if match is not None:
+                yield entry.name, match["name"]
+
+
+def _remove(path: Path, owners: set[int]) -> None:
+    status = os.lstat(path)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid not in owners:
+        return
+    file = OwnFile(path)
+    try:
+        if file.owner in owners and file.lock() and file.is_at(path):
+            os.unlink(path)
+    finally:
+        file.close()

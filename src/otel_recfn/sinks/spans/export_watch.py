@@ -1,0 +1,86 @@
+"""Counts what became of our spans at the exporters.
+
+Neither a span processor nor ``force_flush`` says whether an export succeeded: only the result of the exporter's ``export``
+does. So ``export`` of each exporter instance is shadowed by a function that passes everything through unchanged and counts our
+spans, which it knows by their instrumentation scope object. ``remove`` takes it away again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
+
+from otel_recfn.support.fork_safe_lock import ForkSafeLock
+
+
+class ExportWatch:
+    """Watches exporters for spans of the given scopes (compared by identity)."""
+
+    def __init__(self) -> None:
+        self._watched: dict[int, _WatchedExporter] = {}
+        self._exported_before = 0
+
+    def watch(self, exporters: Iterable[Any], scope: object) -> None:
+        """Watch exactly these exporters, for spans of ``scope``, from now on."""
+        wanted = {id(exporter): exporter for exporter in exporters}
+        if wanted.keys() == self._watched.keys() and all(one.scope is scope for one in self._watched.values()):
+            return
+        self.remove()
+        watched = ((key, _WatchedExporter(exporter, scope)) for key, exporter in wanted.items())
+        self._watched = {key: one for key, one in watched if one.install()}
+
+    @property
+    def watching(self) -> bool:
+        """Whether there is an exporter whose results are seen."""
+        return bool(self._watched)
+
+    @property
+    def exported(self) -> int:
+        """Our spans that every exporter took; with several, the one that took fewest counts."""
+        return self._exported_before + min((one.exported for one in self._watched.values()), default=0)
+
+    def remove(self) -> None:
+        """Leave every exporter as it was found."""
+        self._exported_before = self.exported
+        watched, self._watched = self._watched, {}
+        for one in watched.values():
+            one.uninstall()
+
+
+class _WatchedExporter:
+    def __init__(self, exporter: Any, scope: object) -> None:
+        self.scope = scope
+        self.exported = 0
+        self._exporter = exporter
+        self._lock = ForkSafeLock()
+        self._shadowed = vars(exporter).get("export") if hasattr(exporter, "__dict__") else None
+        self._counting = self._make_counting(exporter.export)
+
+    def install(self) -> bool:
+        try:
+            self._exporter.export = self._counting
+        except (AttributeError, TypeError):  # slots, or a frozen class: its results stay unknown
+            return False
+        return True
+
+    def uninstall(self) -> None:
+        if vars(self._exporter).get("export") is not self._counting:
+            return  # someone shadowed it after us, and still calls us: we go on passing through
+        if self._shadowed is not None:
+            self._exporter.export = self._shadowed
+        else:
+            del self._exporter.export
+
+    def _make_counting(self, export: Callable[..., Any]) -> Callable[..., Any]:
+        def counting(spans: Sequence[ReadableSpan], *args: Any, **kwargs: Any) -> Any:
+            ours = sum(getattr(span, "instrumentation_scope", None) is self.scope for span in spans)
+            result = export(spans, *args, **kwargs)
+            if ours and result is not SpanExportResult.FAILURE:
+                with self._lock.held:
+                    self.exported += ours
+            return result
+
+        return counting

@@ -1,0 +1,237 @@
+"""From rows to finished spans: section "Spans" of the design, in code.
+
+A span is built for a few microseconds, in the GIL, beside the program: the loop works on plain lists, makes each span context
+once (a parent's is made by its first child and waits for the parent's own row), and looks at what is seldom there only in
+rows that have something of it.
+
+Nothing here may cost the SDK's encoder its batch: times are clamped to be positive and ordered, unsigned ids become the signed
+integers of OTLP with the same bits, and lone surrogates in texts are escaped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.trace import Link, SpanContext, SpanKind
+from opentelemetry.trace.status import Status, StatusCode
+
+from otel_recfn.model.batch import Batch, ThreadInfo
+from otel_recfn.model.events import EventFlag
+from otel_recfn.model.scope import RecordScope
+from otel_recfn.sinks.spans.limits import AppliedLimits, AttributeValue
+from otel_recfn.sinks.spans.provider import SAMPLED, SpanTarget
+from otel_recfn.sinks.spans.step_traces import StepTrace
+from otel_recfn.support.span_ids import span_ids
+
+MAX_KEPT_CONTEXTS = 1 << 15
+MAX_KEPT_LISTS = 4096
+_UNSET = Status(StatusCode.UNSET)
+_INT64_MAX = (1 << 63) - 1
+
+
+class SpanMapper:
+    """Builds spans for one target."""
+
+    def __init__(self, target: SpanTarget) -> None:
+        self._target = target
+        self._limits = AppliedLimits(target.limits)
+        self._contexts: dict[int, SpanContext] = {}
+        self._lists: dict[str, tuple[str, ...]] = {}
+        self._bases: dict[tuple[int, ThreadInfo], dict[str, AttributeValue]] = {}
+
+    def spans(
+        self, batch: Batch, rows: NDArray[np.int64], above: Sequence[SpanContext], links: Mapping[int, SpanContext]
+    ) -> list[ReadableSpan]:
+        """A span for each of ``rows``.
+
+        Args:
+            batch: the batch.
+            rows: indices of rows.
+            above: for each row, the span that its outermost range is a child of.
+            links: for a row, the span that it links to.
+        """
+        self._bound_caches()
+        limits, resource, scope = self._limits, self._target.resource, self._target.scope
+        start = np.maximum(batch.start_ns[rows], 0)
+        spans = []
+        for row, top, event_id, span_id, parent, parent_id, start_ns, end_ns, name, attributes, plain in zip(
+            rows.tolist(),
+            above,
+            batch.event_id[rows].tolist(),
+            span_ids(batch.event_id[rows]).tolist(),
+            batch.parent[rows].tolist(),
+            span_ids(batch.parent[rows]).tolist(),
+            start.tolist(),
+            np.maximum(batch.end_ns[rows], start).tolist(),
+            [clean(batch.names[index]) for index in batch.name[rows].tolist()],
+            self._attributes(batch, rows),
+            _plain(batch, rows).tolist(),
+            strict=True,
+        ):
+            if not plain:
+                self._add_seldom(attributes, batch, row)
+            failed = not plain and batch.flags[row] & EventFlag.ERROR
+            error = clean(batch.names[batch.error[row]]) if failed else ""
+            span = ReadableSpan(
+                name=name,
+                context=self._own_context(event_id, span_id, top),
+                parent=self._parent_context(parent, parent_id, top) if parent else top,
+                resource=resource,
+                attributes=attributes if limits.attributes_unbound else limits.span_attributes(attributes),
+                events=self._events(int(batch.flags[row]), error, end_ns) if not plain else (),
+                links=limits.links(Link(links[row])) if row in links else (),
+                kind=SpanKind.INTERNAL,
+                status=Status(StatusCode.ERROR, error) if failed else _UNSET,
+                start_time=start_ns,
+                end_time=end_ns,
+                instrumentation_scope=scope,
+            )
+            spans.append(span)
+        return spans
+
+    def root_span(self, trace: StepTrace) -> ReadableSpan:
+        """The root span of a trace of our own."""
+        start_ns = max(trace.start_ns, 0)
+        attributes = {**trace.attributes, "recfn.root": True, **_thread_attributes(trace.thread)}
+        return ReadableSpan(
+            name=clean(trace.name),
+            context=trace.context,
+            resource=self._target.resource,
+            attributes=self._limits.span_attributes(attributes),
+            kind=SpanKind.INTERNAL,
+            status=_UNSET,
+            start_time=start_ns,
+            end_time=max(trace.end_ns, start_ns),
+            instrumentation_scope=self._target.scope,
+        )
+
+    def _own_context(self, event_id: int, span_id: int, top: SpanContext) -> SpanContext:
+        """A row comes once, after its children: what they left is taken."""
+        made = self._contexts.pop(event_id, None)
+        if made is not None and made.trace_id == top.trace_id:
+            return made
+        return SpanContext(top.trace_id, span_id, False, SAMPLED, top.trace_state)
+
+    def _parent_context(self, event_id: int, span_id: int, top: SpanContext) -> SpanContext:
+        made = self._contexts.get(event_id)
+        if made is None or made.trace_id != top.trace_id:
+            made = self._contexts[event_id] = SpanContext(top.trace_id, span_id, False, SAMPLED, top.trace_state)
+        return made
+
+    def _attributes(self, batch: Batch, rows: NDArray[np.int64]) -> Iterator[dict[str, AttributeValue]]:
+        """The attributes that most rows have."""
+        for scope, thread, event_id, handle, sequence_nr, forward_thread_id in zip(
+            batch.scope[rows].tolist(),
+            batch.thread[rows].tolist(),
+            batch.event_id[rows].view(np.int64).tolist(),
+            batch.handle[rows].view(np.int64).tolist(),
+            batch.sequence_nr[rows].tolist(),
+            batch.forward_thread_id[rows].view(np.int64).tolist(),
+            strict=True,
+        ):
+            attributes = self._base(scope, batch.threads[thread]).copy()
+            attributes["recfn.event_id"] = event_id
+            attributes["recfn.handle"] = handle
+            if sequence_nr != -1:
+                attributes["recfn.sequence_nr"] = sequence_nr
+            if forward_thread_id:
+                attributes["recfn.forward_thread_id"] = forward_thread_id
+            yield attributes
+
+    def _base(self, scope: int, thread: ThreadInfo) -> dict[str, AttributeValue]:
+        """What all ranges of a scope in a thread share."""
+        base = self._bases.get((scope, thread))
+        if base is None:
+            own: dict[str, AttributeValue] = {
+                "recfn.scope": RecordScope(scope).name,
+                "recfn.thread_id": _signed(thread.thread_id),
+            }
+            base = self._bases[scope, thread] = {**own, **_thread_attributes(thread)}
+        return base
+
+    def _add_seldom(self, attributes: dict[str, AttributeValue], batch: Batch, row: int) -> None:
+        flags = int(batch.flags[row])
+        if flags & EventFlag.ASYNC:
+            attributes["recfn.async"] = True
+        if flags & EventFlag.PARTIAL:
+            attributes["recfn.partial"] = True
+        if (node_id := int(batch.node_id[row])) != -1:
+            attributes["recfn.node_id"] = node_id
+        if (debug_handle := int(batch.debug_handle[row])) != -1:
+            attributes["recfn.debug_handle"] = debug_handle
+        if module := batch.names[batch.module[row]]:
+            attributes["recfn.module"] = clean(module)
+        if shapes := batch.names[batch.shapes[row]]:
+            attributes["recfn.input_shapes"] = self._list(shapes)
+        if dtypes := batch.names[batch.dtypes[row]]:
+            attributes["recfn.input_dtypes"] = self._list(dtypes)
+
+    def _events(self, flags: int, error: str, end_ns: int) -> Sequence[Event]:
+        named: dict[str, Mapping[str, AttributeValue]] = {}
+        if flags & EventFlag.ERROR:
+            named["exception"] = _exception(error)
+        if flags & EventFlag.CLOCK_JUMPED:
+            named["wall clock jumped"] = {}
+        return self._limits.events(named, end_ns) if named else ()
+
+    def _list(self, text: str) -> tuple[str, ...]:
+        """The elements of a JSON list, as texts."""
+        elements = self._lists.get(text)
+        if elements is None:
+            elements = self._lists[text] = _elements(text)
+        return elements
+
+    def _bound_caches(self) -> None:
+        for cache, most in ((self._contexts, MAX_KEPT_CONTEXTS), (self._lists, MAX_KEPT_LISTS), (self._bases, MAX_KEPT_LISTS)):
+            if len(cache) > most:
+                cache.clear()  # all of it can be made again
+
+
+def clean(text: str) -> str:
+    """A text that UTF-8 can hold."""
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _plain(batch: Batch, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Rows with nothing in the columns that are seldom filled."""
+    texts = batch.module[rows] | batch.shapes[rows] | batch.dtypes[rows]
+    numbers = (batch.node_id[rows] == -1) & (batch.debug_handle[rows] == -1)
+    seen_flags = np.uint32(EventFlag.ASYNC | EventFlag.PARTIAL | EventFlag.ERROR | EventFlag.CLOCK_JUMPED)
+    plain: NDArray[np.bool_] = numbers & ((texts | batch.flags[rows] & seen_flags) == 0)
+    return plain
+
+
+def _thread_attributes(thread: ThreadInfo) -> dict[str, AttributeValue]:
+    """The semantic conventions', for threads that Python knows."""
+    attributes: dict[str, AttributeValue] = {}
+    if thread.ident:
+        attributes["thread.id"] = _signed(thread.ident)
+    if thread.name:
+        attributes["thread.name"] = clean(thread.name)
+    return attributes
+
+
+def _exception(error: str) -> dict[str, AttributeValue]:
+    kind, _, message = error.partition(": ")
+    return {"exception.type": kind, "exception.message": message}
+
+
+def _elements(text: str) -> tuple[str, ...]:
+    try:
+        elements = json.loads(text)
+    except ValueError:  # better as it stands than a lost batch
+        return (clean(text),)
+    if not isinstance(elements, list):
+        return (clean(text),)
+    return tuple(clean(one) if isinstance(one, str) else json.dumps(one) for one in elements)
+
+
+def _signed(number: int) -> int:
+    """As the signed 64 bits of an OTLP integer."""
+    return number - (1 << 64) if number > _INT64_MAX else number

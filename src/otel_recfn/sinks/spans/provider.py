@@ -1,0 +1,220 @@
+"""The one place that knows the insides of the OpenTelemetry SDK.
+
+Finished spans are handed to a provider's span processors directly, because a live SDK span costs more than an operator. The SDK
+has no public way to do that. What is read here that the SDK doesn't promise, each with a fallback, and each pinned by
+``tests/unit/test_provider_guard.py``:
+
+    Tracer.span_processor, .sampler, .resource, .id_generator    without them: no spans, as with a foreign provider
+    Tracer._span_limits, ._is_enabled()                          without them: the default limits, enabled
+    <multi span processor>._span_processors                      without it: exporters can't be watched
+    BatchSpanProcessor._batch_processor._max_queue_size,
+        ._max_export_batch_size                                  without them: the defaults of the environment
+    Batch- and SimpleSpanProcessor.span_exporter                 without it: that exporter can't be watched
+
+``on_start`` of a processor isn't called: our spans have no life before their end.
+"""
+
+from __future__ import annotations
+
+# What exporters import when they first send, which they do in a thread of ours, and that must not import (see own_thread.py).
+import encodings.idna  # noqa: F401
+import logging
+import netrc  # noqa: F401
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import SpanLimits
+from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
+from opentelemetry.sdk.trace.sampling import Decision, Sampler
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
+
+from otel_recfn.sinks.spans.limits import AttributeValue
+from otel_recfn.version import __version__
+
+SCOPE_NAME = "otel_recfn"
+SCHEMA_URL = "https://opentelemetry.io/schemas/1.30.0"
+"""The first semantic conventions with ``code.function.name`` as we use it."""
+
+MAX_CHUNK = 256
+"""Spans per export. Exporting holds the GIL for some 20 us a span; fewer at a time cost more a span, more don't cost less."""
+
+DEFAULT_QUEUE_SIZE = 2048
+DEFAULT_EXPORT_BATCH_SIZE = 512
+MAX_PROCESSOR_DEPTH = 8
+_TRACER_PARTS = ("span_processor", "sampler", "resource", "id_generator")
+
+SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+
+_logger = logging.getLogger(__name__)
+
+
+class RootStart(NamedTuple):
+    """A trace that the sampler lets us start."""
+
+    context: SpanContext
+    attributes: Mapping[str, AttributeValue]
+    """What the sampler wants on the root span."""
+
+
+class SpanTarget:
+    """An SDK provider, as far as finished spans need it."""
+
+    def __init__(self, provider: Any, tracer: Any) -> None:
+        self._provider, self._tracer = provider, tracer
+        self.on_end = tracer.span_processor.on_end
+        self._sampler_failed = False
+        self.scope = InstrumentationScope(SCOPE_NAME, __version__, SCHEMA_URL)
+        self.limits: SpanLimits = getattr(tracer, "_span_limits", None) or SpanLimits()
+
+    @property
+    def enabled(self) -> bool:
+        """False where the provider's configuration turns our instrumentation scope off."""
+        is_enabled = getattr(self._tracer, "_is_enabled", None)
+        return bool(is_enabled()) if callable(is_enabled) else True
+
+    def start_root(self, name: str, attributes: Mapping[str, AttributeValue]) -> RootStart | None:
+        """Ask the provider's sampler for a new trace; None where it says no.
+
+        A trace that it wants recorded but not sampled is a no too, as such spans of the program get no operators below them.
+        The context given is empty instead of None, which samplers take for the current one of our thread. A sampler or an id
+        generator that raises says no.
+        """
+        try:
+            return self._start_root(name, attributes)
+        except Exception:
+            if not self._sampler_failed:
+                self._sampler_failed = True
+                _logger.exception(
+                    "otel-recfn: the sampler or the id generator raised; traces that it raises for are not started"
+                )
+            return None
+
+    def _start_root(self, name: str, attributes: Mapping[str, AttributeValue]) -> RootStart | None:
+        trace_id = self._new_id(128)
+        sampler: Sampler = self._tracer.sampler
+        result = sampler.should_sample(Context(), trace_id, name, SpanKind.INTERNAL, attributes, ())
+        if result.decision is not Decision.RECORD_AND_SAMPLE:
+            return None
+        context = SpanContext(trace_id, self._new_id(64), False, SAMPLED, result.trace_state)
+        return RootStart(context, result.attributes)
+
+    @property
+    def resource(self) -> Resource:
+        """The provider's resource; a forked child's differs."""
+        resource: Resource = getattr(self._provider, "resource", None) or self._tracer.resource
+        return resource
+
+    def _new_id(self, bits: int) -> int:
+        """A trace id (128 bits) or span id (64) from the provider's id generator, except where that is the SDK's random one.
+
+        That one draws from the ``random`` module, which training programs seed: our thread must not change what they draw
+        next, nor make the same trace ids in every process that seeds alike.
+        """
+        generator: IdGenerator = self._tracer.id_generator
+        if type(generator) is RandomIdGenerator:
+            return secrets.randbits(bits) or 1
+        return generator.generate_trace_id() if bits == 128 else generator.generate_span_id()
+
+    def chunk_size(self) -> int:
+        """How many spans fit between two ``force_flush`` without crowding out the program's own spans.
+
+        A quarter of the shortest queue, and below the size at which a BatchSpanProcessor's own thread begins to export: then
+        ``force_flush`` exports in our thread, whose share of time is bounded.
+        """
+        size = MAX_CHUNK
+        for processor in self._processors():
+            if hasattr(processor, "_batch_processor") or hasattr(processor, "max_queue_size"):
+                queue, batch = _queue_sizes(processor)
+                size = min(size, queue // 4, batch - 1)
+        return max(size, 1)
+
+    def exporters(self) -> list[Any]:
+        """The exporters behind the processors that say which they have, each once."""
+        found = (getattr(processor, "span_exporter", None) for processor in self._processors())
+        return list({id(exporter): exporter for exporter in found if exporter is not None}.values())
+
+    def force_flush(self, timeout_s: float) -> bool:
+        """Have the processors export what they hold. May take longer than ``timeout_s``: the BatchSpanProcessor ignores it."""
+        try:
+            return self._provider.force_flush(max(0, int(timeout_s * 1000))) is not False
+        except Exception:
+            _logger.exception("otel-recfn: a span processor raised in force_flush; spans that it held count as failed")
+            return False
+
+    def _processors(self) -> Iterator[Any]:
+        return _flattened(self._tracer.span_processor, MAX_PROCESSOR_DEPTH)
+
+
+class ProviderResolver:
+    """Finds the provider late: it may be set after ``instrument()``, and be replaced in tests.
+
+    Args:
+        tracer_provider: the provider to use; None for the global one, looked up each time.
+    """
+
+    def __init__(self, tracer_provider: trace.TracerProvider | None = None) -> None:
+        self._explicit = tracer_provider
+        self._provider: Any = None
+        self._target: SpanTarget | None = None
+        self._warned = False
+
+    def resolve(self) -> SpanTarget | None:
+        """The target of spans; None while there is no SDK provider, or where it is disabled."""
+        provider = self._explicit or trace.get_tracer_provider()
+        if provider is not self._provider:
+            self._target = self._target_of(provider)
+            self._provider = None if isinstance(provider, trace.ProxyTracerProvider) else provider
+        target = self._target
+        return target if target is not None and target.enabled else None
+
+    def _target_of(self, provider: trace.TracerProvider) -> SpanTarget | None:
+        if isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider)):
+            return None
+        tracer = provider.get_tracer(SCOPE_NAME, __version__, schema_url=SCHEMA_URL)
+        if all(hasattr(tracer, part) for part in _TRACER_PARTS):
+            return SpanTarget(provider, tracer)
+        if not isinstance(tracer, trace.NoOpTracer):
+            self._warn_foreign(provider)
+        return None
+
+    def _warn_foreign(self, provider: object) -> None:
+        if not self._warned:
+            self._warned = True
+            _logger.warning(
+                "otel-recfn: %s is not a tracer provider of opentelemetry-sdk, so operators don't become spans; "
+                "pass tracer_provider=opentelemetry.sdk.trace.TracerProvider(...) to instrument()",
+                type(provider).__qualname__,
+            )
+
+
+def _flattened(processor: Any, depth: int) -> Iterator[Any]:
+    inner = getattr(processor, "_span_processors", None)
+    if inner is None or depth == 0:
+        yield processor
+        return
+    for one in tuple(inner):
+        yield from _flattened(one, depth - 1)
+
+
+def _queue_sizes(processor: Any) -> tuple[int, int]:
+    """Queue and export batch size of a BatchSpanProcessor; SDKs before 1.33 keep them in the processor itself."""
+    inner = getattr(processor, "_batch_processor", None)
+    queue = getattr(inner, "_max_queue_size", None) or getattr(processor, "max_queue_size", None)
+    batch = getattr(inner, "_max_export_batch_size", None) or getattr(processor, "max_export_batch_size", None)
+    return (
+        queue or _size_from_environment("OTEL_BSP_MAX_QUEUE_SIZE", DEFAULT_QUEUE_SIZE),
+        batch or _size_from_environment("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", DEFAULT_EXPORT_BATCH_SIZE),
+    )
+
+
+def _size_from_environment(name: str, default: int) -> int:
+    try:
+        return int(os.environ.get(name, default))
+    except ValueError:
+        return default

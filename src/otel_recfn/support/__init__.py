@@ -1,0 +1,1 @@
+"""What stands below every room: threads, locks and forks, files, texts."""

@@ -1,0 +1,122 @@
+"""Threads of ours, which a fork finds at rest.
+
+A forked child has one thread, and inherits every lock that another one held: of logging, of an import, of an exporter. So what
+a thread of ours does beside waiting it does ``at_work()``, and a fork waits until none is at work and keeps them at rest:
+
+    thread     ──work──┤ rest ├──work──┤ rest ··········├──work──
+    fork                         waits ┤ fork ├ go on ──┘
+
+A piece of work that is not over in time (an exporter waits for its network, say) is not waited for a second time.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+
+from otel_recfn.support.forks import Order, around_forks
+
+
+class _Gate:
+    """Which threads of ours are at work, and who forks."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition(threading.Lock())
+        self._at_work: dict[int, bool] = {}  # by thread; True where a fork has waited for this piece of work in vain
+        self._forking: set[int] = set()
+
+    def begin_work(self) -> None:
+        """Waits while somebody forks."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._forking)
+            self._at_work[threading.get_ident()] = False
+
+    def end_work(self) -> bool:
+        """Whether the calling thread was at work."""
+        with self._changed:
+            was_at_work = self._at_work.pop(threading.get_ident(), None) is not None
+            self._changed.notify_all()
+        return was_at_work
+
+    def close(self, deadline: float) -> None:
+        """Let nobody but the calling thread work, once what is being done is done."""
+        own = threading.get_ident()
+        with self._changed:
+            self._forking.add(own)
+            self._changed.wait_for(
+                lambda: all(late or thread == own for thread, late in self._at_work.items()),
+                max(0.0, deadline - time.monotonic()),
+            )
+            self._at_work = {thread: thread != own for thread in self._at_work}
+
+    def _may_fork(self, own: int) -> bool:
+        return all(late or thread == own for thread, late in self._at_work.items())
+
+    def open(self) -> None:
+        """The calling thread has forked."""
+        with self._changed:
+            self._forking.discard(threading.get_ident())
+            self._changed.notify_all()
+
+    def start_anew(self) -> None:
+        """This is the child: only the calling thread is there, which may be one of ours that forked while at work."""
+        own = threading.get_ident()
+        self._changed = threading.Condition(threading.Lock())
+        self._at_work = {thread: False for thread in self._at_work if thread == own}
+        self._forking = set()
+
+
+_gate = _Gate()
+around_forks(Order.OWN_THREADS, before=_gate.close, in_parent=_gate.open, in_child=_gate.start_anew)
+
+
+class OwnThread(threading.Thread):
+    """A daemon thread. What it calls that may take a lock, it calls ``at_work()``.
+
+    It must not import anything, since a child may need the module that is half imported: whoever makes it has imported what it
+    needs.
+    """
+
+    def __init__(self, target: Callable[[], object], name: str) -> None:
+        super().__init__(target=target, name=name, daemon=True)
+        _format_a_traceback()
+
+    def wait_for_end(self, timeout_s: float) -> None:
+        """Nothing if it never started (as the start may have failed, or been interrupted), has ended, or is the caller."""
+        if self.is_alive() and self is not threading.current_thread():
+            self.join(timeout_s)
+
+
+@contextmanager
+def at_work() -> Iterator[None]:
+    """Around a piece of work in a thread of ours, which a fork waits for. Locks that a fork takes are taken before."""
+    _gate.begin_work()
+    try:
+        yield
+    finally:
+        _gate.end_work()
+
+
+@contextmanager
+def resting() -> Iterator[None]:
+    """Around a pause amid a piece of work, with no lock held; in a thread that isn't at work it changes nothing."""
+    was_at_work = _gate.end_work()
+    try:
+        yield
+    finally:
+        if was_at_work:
+            _gate.begin_work()
+
+
+@cache
+def _format_a_traceback() -> None:
+    """Python imports parts of what formats a traceback when it first does: not in a thread of ours, which may log one."""
+    try:
+        raise RuntimeError
+    except RuntimeError:
+        logging.Formatter().formatException(sys.exc_info())

@@ -1,1 +1,0 @@
-"""Functions over sealed batches, shared by captures and sinks."""

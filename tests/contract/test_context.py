@@ -25,7 +25,7 @@ def test_every_row_carries_the_context_of_its_outermost_range(capture: Capture) 
     capture.recorder.set_context_reader(reader)
     outer = capture.begin("outer")
     reader.reading = SECOND
-    capture.recorder.context_changed()
+    capture.recorder.context_attached(object())
     capture.end(capture.begin("inner"))
     capture.end(outer)
     capture.end(capture.begin("next"))
@@ -43,7 +43,7 @@ def test_no_reading_is_no_context(capture: Capture) -> None:
     capture.recorder.set_context_reader(reader)
     capture.end(capture.begin("with"))
     reader.reading = None
-    capture.recorder.context_changed()
+    capture.recorder.context_attached(object())
     capture.end(capture.begin("without"))
     rows = by_name(capture.finish())
     assert (rows["with"].context, rows["without"].context) == (ref(FIRST), NO_CONTEXT)
@@ -160,7 +160,7 @@ def test_a_span_that_nobody_told_of_is_older_than_every_range(capture: Capture) 
     capture.recorder.set_context_reader(reader)
     outer = capture.begin("outer")
     reader.reading = SECOND
-    capture.recorder.context_changed()
+    capture.recorder.context_attached(object())
     capture.end(capture.begin("inner"))
     capture.end(outer)
     assert by_name(capture.finish())["inner"].parent == outer
@@ -180,7 +180,7 @@ def test_threads_have_contexts_of_their_own(capture: Capture, workers: list[Work
     capture.recorder.set_context_reader(current.get)
     for worker, reading in zip(workers, (FIRST, SECOND, None), strict=True):
         worker.call(current.set, reading)
-        worker.call(capture.recorder.context_changed)
+        worker.call(capture.recorder.context_attached, object())
     for worker in workers:
         worker.call(lambda: capture.end(capture.begin()))
     rows = sorted(capture.finish(), key=lambda row: row.thread.number)
@@ -214,7 +214,7 @@ def test_without_a_reader_there_is_no_context(capture: Capture) -> None:
     capture.recorder.set_context_reader(Reader(FIRST))
     capture.end(capture.begin("with"))
     capture.recorder.set_context_reader(None)
-    capture.recorder.context_changed()
+    capture.recorder.context_attached(object())
     capture.end(capture.begin("without"))
     rows = by_name(capture.finish())
     assert (rows["with"].context, rows["without"].context) == (ref(FIRST), NO_CONTEXT)
@@ -237,7 +237,7 @@ def test_many_contexts(capture: Capture) -> None:
     capture.recorder.set_context_reader(reader)
     for span_id in range(1, 20_000):
         reader.reading = ContextReading(1, span_id, 1, 0)
-        capture.recorder.context_changed()
+        capture.recorder.context_attached(object())
         capture.end(capture.begin())
         if span_id % 1000 == 0:
             capture.drain()
@@ -333,7 +333,7 @@ def test_a_range_whose_span_is_current_is_the_parent_also_when_it_is_gone(captur
     capture.end(task)
     capture.end(outer)
     capture.recorder.set_context_reader(Reader(FIRST._replace(enclosing=task, root=outer)))
-    capture.recorder.context_changed()
+    capture.recorder.context_attached(object())
     capture.end(capture.begin("late"))
     rows = by_name(capture.finish())
     assert (rows["late"].parent, rows["late"].root, rows["late"].context) == (task, outer, ref(FIRST))

@@ -45,7 +45,7 @@ def begin(name, flags=0, **columns):
 def record():
     global count
     count += 1
-    recorder.context_changed()
+    recorder.context_attached(object())
     outer = begin(f"outer {count}", shapes="[[2,3]]", dtypes='["float32"]')
     task = begin(f"task {count}", int(EventFlag.ASYNC))
     for number in range(3):

@@ -22,7 +22,7 @@ recorder = recorder()
 recorder.start(1023, 1 << 16)
 
 def read():
-    recorder.context_changed()
+    recorder.context_attached(object())
     signal.raise_signal(signal.SIGINT)
 
 recorder.set_context_reader(read)

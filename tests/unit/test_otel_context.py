@@ -27,17 +27,14 @@ class CountingRecorder:
         self.told: list[int] = []
         self.reader: Callable[[], ContextReading | None] | None = None
 
-    def context_changed(self) -> None:
+    def span_attached(self, span: object, token: object) -> None:
         self.told.append(threading.get_ident())
 
-    def span_attached(self, span: object, token: object) -> None:
-        self.context_changed()
-
     def context_attached(self, token: object) -> None:
-        self.context_changed()
+        self.told.append(threading.get_ident())
 
     def span_detached(self, token: object) -> None:
-        self.context_changed()
+        self.told.append(threading.get_ident())
 
     def set_context_reader(self, reader: Callable[[], ContextReading | None] | None) -> None:
         self.reader = reader
@@ -149,12 +146,15 @@ def test_results_and_errors_are_the_originals(watcher: ContextWatcher, recorder:
 
 
 def test_a_recorder_that_raises_disturbs_nobody(watcher: ContextWatcher, recorder: CountingRecorder) -> None:
-    def fail() -> None:
+    def fail(*told: object) -> None:
+        failed.append(told)
         raise RuntimeError("no")
 
-    recorder.context_changed = fail  # type: ignore[method-assign]
+    failed: list[object] = []
+    recorder.span_attached = recorder.span_detached = fail  # type: ignore[method-assign]
     with use(1, 2):
         assert trace.get_current_span().get_span_context().span_id == 2
+    assert len(failed) == 2
 
 
 def test_install_and_remove_again_and_again(recorder: CountingRecorder) -> None:

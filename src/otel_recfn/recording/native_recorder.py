@@ -176,10 +176,6 @@ class NativeRecorder:
         """See Recorder.take_back_unobserved."""
         return _native.take_back_unobserved()
 
-    def context_changed(self) -> None:
-        """See Recorder.context_changed."""
-        _native.context_changed()
-
     def enter(self, event_id: int) -> Any | None:
         """See Recorder.enter."""
         return _native.enter(event_id)

@@ -233,8 +233,8 @@ class Recorder(Protocol):
 
     def set_context_reader(self, reader: Callable[[], ContextReading | None] | None) -> None:
         """``reader`` is called, in the recording thread and with the GIL, before a range begins with Python between itself and
-        its parent, when the thread's context may have changed: after ``context_changed()``, and when the contextvars context
-        switched."""
+        its parent, when the thread's context may have changed: after what the next three tell of, and when the contextvars
+        context switched."""
 
     def span_attached(self, span: object, token: object) -> None:
         """The calling task made ``span`` the current one; ``token`` undoes that."""
@@ -264,6 +264,3 @@ class Recorder(Protocol):
     @property
     def range_observer(self) -> RangeObserver | None:
         """The one that is set."""
-
-    def context_changed(self) -> None:
-        """The calling thread attached or detached an OpenTelemetry context."""

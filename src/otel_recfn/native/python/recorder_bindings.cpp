@@ -490,12 +490,6 @@ PyObject* set_context_reader(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-PyObject* context_changed(PyObject*, PyObject*) {
-  // A thread that recorded nothing has no cached context to renew.
-  if (ThreadBuffer* buffer = registry().existing()) buffer->context_stale = true;
-  Py_RETURN_NONE;
-}
-
 ThreadBuffer* current_buffer() { return registry().current(); }
 
 PyObject* core_api_address(PyObject*, PyObject*) {
@@ -544,7 +538,6 @@ PyMethodDef functions[] = {
     {"discard", discard, METH_NOARGS, "discard(): give up, and count, what was recorded and not taken."},
     {"counters", counters, METH_NOARGS, "counters() -> (recorded, dropped, lost ends, lost in drain, shortened)"},
     {"set_context_reader", set_context_reader, METH_VARARGS, "set_context_reader(reader | None, thread_noter | None)"},
-    {"context_changed", context_changed, METH_NOARGS, "context_changed(): this thread attached or detached a context."},
     {"core_api_address", core_api_address, METH_NOARGS, "core_api_address() -> address of the CoreApi table."},
     {nullptr, nullptr, 0, nullptr}};
 

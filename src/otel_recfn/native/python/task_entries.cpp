@@ -223,6 +223,7 @@ TaskEntry* as_entry(PyObject* object) {
   return nullptr;
 }
 
+// A thread that recorded nothing has no cached context to renew.
 void context_has_changed() {
   if (ThreadBuffer* buffer = registry().existing()) buffer->context_stale = true;
 }

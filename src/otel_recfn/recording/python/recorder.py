@@ -105,9 +105,6 @@ class PythonRecorder:
         """None were left to the recorder."""
         return 0
 
-    def context_changed(self) -> None:
-        """Nothing to do: nothing is cached."""
-
     def span_attached(self, span: object, token: object) -> None:
         """See Recorder.span_attached."""
         self._tasks.push(TaskEntry(self._tasks, span=span, token=id(token)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
@@ -45,15 +45,19 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         """Start recording.
 
         Args:
-            tracer_provider: takes the spans; None for the global one, also when that is set later.
-            scopes: a set of RecordScope; None, and the empty set as in PyTorch, for all. Module calls follow ``modules`` alone.
-            chrome_trace: a path, ``.json`` or ``.json.gz``; None for no file.
-            roots_per_second: traces that we start ourselves, beyond the first 100; None for all.
-            record_shapes: record shapes and dtypes of operators' inputs.
-            modules: record nn.Module calls and optimizer steps.
-            buffer_bytes: bound of each recording thread's buffer.
-            sinks: further sinks (``otel_recfn.sinks.protocol.Sink``), InMemorySink for example.
-            enabled: False registers the instrumentation and records nothing.
+            tracer_provider: whose span processors get the spans; the global one may be set later. Default: the global one.
+            scopes: which ``RecordScope``s: a set, or names with commas (``FUNCTION,USER_SCOPE``); module ranges follow
+                ``modules`` alone. Default: all.
+            chrome_trace: a file to write while the program runs: ``.json`` or ``.json.gz``; what can't be written or replaced
+                there is refused at once. Default: none.
+            roots_per_second: traces we start where no span is current: the first 100, then so many a second; ``None``
+                (``none``) for all. Default: 1.0.
+            record_shapes: shapes and dtypes of the inputs too. Default: false.
+            modules: ranges for ``nn.Module`` calls and optimizer steps. Default: true.
+            sinks: further sinks, such as ``InMemorySink()``. Default: none.
+            enabled: false: registers and costs nothing. Default: true.
+            buffer_bytes: bound of each thread's records between two drains (a third more while it grows); a range that doesn't
+                fit is dropped whole and counted. Default: 8 MiB.
 
         Every setting but ``tracer_provider`` and ``sinks`` can be given as ``OTEL_RECFN_<SETTING>``; keywords win.
 
@@ -75,8 +79,6 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             log.warning("otel-recfn is not instrumenting: %s", error)
 
     def _instrument(self, **kwargs: Any) -> None:
-        tracer_provider = _checked_provider(kwargs.pop("tracer_provider", None))
-        further = _checked_sinks(kwargs.pop("sinks", ()))
         settings = Settings.resolve(kwargs)
         self._capture = None
         if not settings.enabled:
@@ -88,8 +90,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         from otel_recfn.sinks.spans.sink import SpansSink
 
         session = process_session()  # what can be refused is, before anything is opened
-        spans = SpansSink(tracer_provider, roots_per_second=settings.roots_per_second)
-        sinks = [*_make_files(settings), BackgroundSink(spans), *further]
+        spans = SpansSink(settings.tracer_provider, roots_per_second=settings.roots_per_second)
+        sinks = [*_make_files(settings), BackgroundSink(spans), *settings.sinks]
         self._capture = Capture(_selected(settings), sinks, buffer_bytes=settings.buffer_bytes)
         session.start(self._capture)
         session.show_ranges(self._capture, spans)
@@ -124,22 +126,6 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         from otel_recfn.session import process_session
 
         return process_session().counters(self._capture)
-
-
-def _checked_provider(provider: Any) -> Any:
-    if provider is not None and not callable(getattr(provider, "get_tracer", None)):
-        raise SettingError(f"tracer_provider={provider!r} is not allowed; allowed: None or an OpenTelemetry TracerProvider")
-    return provider
-
-
-def _checked_sinks(sinks: Any) -> list[Sink]:
-    wanted = ("write", "flush", "close", "counters", "after_fork_in_child")
-    given = list(sinks) if isinstance(sinks, Iterable) else [sinks]
-    for sink in given:
-        missing = [name for name in wanted if not callable(getattr(sink, name, None))]
-        if missing or not isinstance(getattr(sink, "name", None), str):
-            raise SettingError(f"sinks={sinks!r} is not allowed; allowed: a list of sinks, as otel_recfn.sinks.protocol says")
-    return given
 
 
 def _selected(settings: Settings) -> Selected:

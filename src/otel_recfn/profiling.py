@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 from otel_recfn.batches.selection import Selected
 from otel_recfn.batches.self_times import self_times
 from otel_recfn.model.batch import Batch, Event
-from otel_recfn.model.errors import RecfnError, SettingError
+from otel_recfn.model.errors import RecfnError
 from otel_recfn.model.events import Extra
 from otel_recfn.model.scope import RecordScope, scopes_mask
 from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
 from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
+from otel_recfn.settings.values import BOOL, EVENTS
 from otel_recfn.sinks.chrome.sink import export
 from otel_recfn.sinks.stored import EventStoreSink
 from otel_recfn.store.averages import KeyAverages, key_averages
@@ -86,9 +87,9 @@ class profile:
             "with_stack": with_stack,
             "profile_memory": profile_memory,
         }
-        _check_bools({**given, "modules": modules})
-        if not isinstance(max_events, int) or isinstance(max_events, bool) or max_events < 1:
-            raise SettingError(f"max_events={max_events!r} is not allowed; allowed: a whole number from 1")
+        for name, value in {**given, "modules": modules}.items():
+            BOOL.checked(name, value)
+        EVENTS.checked("max_events", max_events)
         extras = Extra.NONE
         for name, wanted in given.items():
             extras |= SETTINGS[name] if wanted else Extra.NONE
@@ -164,9 +165,3 @@ class profile:
         """Have what was recorded up to now."""
         if self._running and self._capture is not None:
             process_session().flush(self._capture, STOP_SECONDS)
-
-
-def _check_bools(values: dict[str, object]) -> None:
-    for name, value in values.items():
-        if not isinstance(value, bool):
-            raise SettingError(f"{name}={value!r} is not allowed; allowed: True or False")

@@ -1,0 +1,161 @@
+"""The kinds of values that settings have: what is allowed, in Python and as text of an environment variable."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from otel_recfn.model.errors import SettingError
+from otel_recfn.model.scope import RecordScope
+
+if TYPE_CHECKING:
+    from otel_recfn.sinks.protocol import Sink
+
+T = TypeVar("T")
+MIN_BUFFER_BYTES = 4096
+MAX_BUFFER_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Kind(Generic[T]):
+    """What values are allowed.
+
+    Attributes:
+        allowed: these, in words.
+        check: gives the value as it is kept; raises TypeError or ValueError where it isn't allowed.
+        allowed_as_text: what an environment variable may say.
+        parse: gives what ``check`` takes; raises KeyError or ValueError where the text means nothing.
+    """
+
+    allowed: str
+    check: Callable[[Any], T]
+    allowed_as_text: str = ""
+    parse: Callable[[str], Any] = str
+
+    def checked(self, name: str, value: Any) -> T:
+        """The value as it is kept.
+
+        Raises:
+            SettingError: it isn't allowed for the setting ``name``.
+        """
+        try:
+            return self.check(value)
+        except (TypeError, ValueError):
+            raise _refusal(name, value, self.allowed) from None
+
+    def parsed(self, variable: str, text: str) -> T:
+        """What a text of an environment variable means.
+
+        Raises:
+            SettingError: it means nothing, or what isn't allowed.
+        """
+        try:
+            value = self.parse(text)
+        except (KeyError, ValueError):
+            raise _refusal(variable, text, self.allowed_as_text) from None
+        return self.checked(variable, value)
+
+
+def _refusal(name: str, value: object, allowed: str) -> SettingError:
+    return SettingError(f"{name}={value!r} is not allowed; allowed: {allowed}")
+
+
+def _provider(value: Any) -> Any:
+    if value is not None and not callable(getattr(value, "get_tracer", None)):
+        raise TypeError
+    return value
+
+
+def _sinks(value: Any) -> tuple[Sink, ...]:
+    methods = ("write", "flush", "close", "counters", "after_fork_in_child")
+    given = tuple(value) if isinstance(value, Iterable) else (value,)
+    for sink in given:
+        complete = all(callable(getattr(sink, name, None)) for name in methods)
+        if not complete or not isinstance(getattr(sink, "name", None), str):
+            raise TypeError
+    return given
+
+
+def _scopes(value: Any) -> frozenset[RecordScope] | None:
+    if value is None:
+        return None
+    if isinstance(value, str) or not isinstance(value, Iterable) or any(isinstance(item, bool) for item in value):
+        raise TypeError
+    return frozenset(RecordScope(scope) for scope in value) or None
+
+
+def _parse_scopes(text: str) -> set[RecordScope] | None:
+    return None if text.lower() == "all" else {RecordScope[part.strip().upper()] for part in text.split(",")}
+
+
+def _trace_path(value: Any) -> str | None:
+    if value is None:
+        return None
+    path = os.fspath(value)
+    if not isinstance(path, str) or "\0" in path or not path.endswith((".json", ".json.gz")):
+        raise ValueError
+    return path
+
+
+def _rate(value: Any) -> float | None:
+    if value is None:
+        return None
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < float("inf"):
+        raise ValueError
+    return float(value)
+
+
+def _parse_rate(text: str) -> float | None:
+    return None if text.lower() in ("none", "all") else float(text)
+
+
+def _bool(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def _parse_bool(text: str) -> bool:
+    meanings = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+    return meanings[text.lower()]
+
+
+def whole_number(least: int, most: int | None = None) -> Callable[[Any], int]:
+    """A check for whole numbers from ``least`` up to ``most``."""
+
+    def check(value: Any) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or value < least or (most is not None and value > most):
+            raise ValueError
+        return int(value)
+
+    return check
+
+
+_SCOPE_NAMES = ", ".join(scope.name for scope in RecordScope)
+_BUFFER_RANGE = f"from {MIN_BUFFER_BYTES} to {MAX_BUFFER_BYTES}"
+
+PROVIDER: Kind[Any] = Kind("None or an OpenTelemetry TracerProvider", _provider)
+SINKS: Kind[tuple[Sink, ...]] = Kind("a list of sinks, as otel_recfn.sinks.protocol says", _sinks)
+SCOPES: Kind[frozenset[RecordScope] | None] = Kind(
+    f"None or a set of RecordScope: {_SCOPE_NAMES}",
+    _scopes,
+    f"all, or names separated by commas: {_SCOPE_NAMES}",
+    _parse_scopes,
+)
+TRACE_PATH: Kind[str | None] = Kind("None or a path that ends in .json or .json.gz", _trace_path)
+RATE: Kind[float | None] = Kind(
+    "None (all) or a number of traces a second, zero or more",
+    _rate,
+    "none (all) or a number of traces a second, zero or more",
+    _parse_rate,
+)
+BOOL: Kind[bool] = Kind("True or False", _bool, "true or false", _parse_bool)
+BUFFER_BYTES: Kind[int] = Kind(
+    f"a whole number of bytes {_BUFFER_RANGE}",
+    whole_number(MIN_BUFFER_BYTES, MAX_BUFFER_BYTES),
+    f"a whole number {_BUFFER_RANGE}",
+    int,
+)
+EVENTS: Kind[int] = Kind("a whole number from 1", whole_number(1))

@@ -1,0 +1,71 @@
+"""One table has every setting; ``instrument()``'s docstring, README.md and the code say the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from otel_recfn import OtelRecordFunctionInstrumentor
+from otel_recfn.model.errors import SettingError
+from otel_recfn.settings import SETTINGS, Settings
+from otel_recfn.settings.table import OF_THE_PROCESS, Setting
+
+ROOT = Path(__file__).parents[2]
+
+
+def rows_of(readme: str) -> list[str]:
+    """The lines of the table below 'Settings', without its head."""
+    section = readme.split("\n### Settings\n")[1].split("\n## ")[0]
+    return [line for line in section.splitlines() if line.startswith("|")][2:]
+
+
+def row(setting: Setting) -> str:
+    variable = f"`{setting.variable}`" if setting.variable else ""
+    return line(f"`{setting.name}`", variable, setting.default_in_words, setting.meaning)
+
+
+def line(*cells: str) -> str:
+    return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"
+
+
+def test_readme_has_every_setting_with_its_variable_default_and_meaning() -> None:
+    of_the_process = [line("", f"`{each.variable}`", each.default_in_words, each.meaning) for each in OF_THE_PROCESS]
+    assert rows_of((ROOT / "README.md").read_text(encoding="utf-8")) == [*map(row, SETTINGS), *of_the_process]
+
+
+def test_the_docstring_of_instrument_has_every_setting_with_its_default_and_meaning() -> None:
+    written = OtelRecordFunctionInstrumentor.instrument.__doc__ or ""
+    arguments = written.split("Args:\n")[1].split("\n\n")[0]
+    meant = [f"{each.name}: {each.meaning.replace('`', '``')}. Default: {each.default_in_words}." for each in SETTINGS]
+    assert " ".join(arguments.split()) == " ".join(meant)
+
+
+def test_every_variable_that_the_code_names_is_in_the_table() -> None:
+    known = {each.variable for each in (*SETTINGS, *OF_THE_PROCESS)} - {""}
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py")]
+    named = {found for text in sources for found in re.findall(r"OTEL_RECFN_[A-Z_]*[A-Z]", text)}
+    assert named <= known
+    assert {each.variable for each in OF_THE_PROCESS} <= named  # somebody reads it
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+def test_a_default_is_an_allowed_value_and_holds_where_nobody_says_otherwise(setting: Setting) -> None:
+    assert setting.kind.checked(setting.name, setting.default) == setting.default
+    assert getattr(Settings.resolve({}, {}), setting.name) == setting.default
+
+
+@pytest.mark.parametrize("setting", [each for each in SETTINGS if each.variable], ids=lambda setting: setting.name)
+def test_what_the_environment_can_say_is_refused_with_what_is_allowed(setting: Setting) -> None:
+    if setting.name == "chrome_trace":
+        text, allowed = "trace", setting.kind.allowed
+    else:
+        text, allowed = "no such value", setting.kind.allowed_as_text
+    with pytest.raises(SettingError, match=re.escape(f"{setting.variable}={text!r} is not allowed; allowed: {allowed}")):
+        Settings.resolve({}, {setting.variable: text})
+
+
+def test_an_unknown_keyword_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(SettingError, match=r"no such setting; allowed: tracer_provider, scopes, .*buffer_bytes$"):
+        Settings.resolve({"chrome_tarce": "trace.json"}, {})

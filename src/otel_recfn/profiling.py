@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from otel_recfn.batches.selection import Selected
-from otel_recfn.batches.self_times import self_times
+from otel_recfn.batches.self_times import nesting, self_times
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.errors import RecfnError
 from otel_recfn.model.events import Extra
@@ -131,7 +131,7 @@ class profile:
     def events(self) -> list[ProfiledEvent]:
         """Rows with their columns as attributes, in start order. While it runs: what has ended so far."""
         rows = self._rows()
-        own = self_times(rows).tolist()
+        own = self_times(rows, nesting(rows)).tolist()
         found = [ProfiledEvent(**columns, self_ns=self_ns) for columns, self_ns in zip(rows.rows(), own, strict=True)]
         return sorted(found, key=lambda event: (event.start_ns, event.event_id))
 

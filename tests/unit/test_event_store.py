@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch
 from otel_recfn.batches.merging import merged
-from otel_recfn.batches.self_times import self_times
+from otel_recfn.batches.self_times import nesting, self_times
 from otel_recfn.model.errors import SettingError
 from otel_recfn.model.events import EventFlag, EventKind, make_event_id
 from otel_recfn.store.averages import key_averages
@@ -59,7 +59,8 @@ def test_nothing_joined_is_an_empty_batch() -> None:
 
 
 def test_self_time_is_what_direct_children_leave() -> None:
-    assert self_times(make_batch(TREE)).tolist() == [10, 40, 10, 40]
+    batch = make_batch(TREE)
+    assert self_times(batch, nesting(batch)).tolist() == [10, 40, 10, 40]
 
 
 def test_what_runs_beside_a_range_takes_no_self_time_from_it() -> None:
@@ -68,7 +69,8 @@ def test_what_runs_beside_a_range_takes_no_self_time_from_it() -> None:
         row(1, 20, 40, parent=1, thread=WORKER_THREAD),
         row(1, 0, 100),
     ]
-    assert self_times(make_batch(rows)).tolist() == [0, 20, 100]
+    batch = make_batch(rows)
+    assert self_times(batch, nesting(batch)).tolist() == [0, 20, 100]
 
 
 def test_averages_sum_up_by_name() -> None:

@@ -9,9 +9,9 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.batches.self_times import allocated_bytes, self_bytes, self_times
+from otel_recfn.batches.by_name import ByName
+from otel_recfn.batches.self_times import allocated_bytes, nesting, self_bytes, self_times
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import EventKind
 from otel_recfn.store.averages_table import Column, render
 
 
@@ -90,33 +90,24 @@ def key_averages(rows: Batch, *, group_by_input_shape: bool = False) -> KeyAvera
 
     Source: ``EventList.key_averages`` of torch.autograd.profiler_util.
     """
-    ranges = np.flatnonzero(rows.kind == EventKind.RANGE)
-    ranges = ranges[np.argsort(rows.start_ns[ranges], kind="stable")]
-    shapes = rows.shapes if group_by_input_shape else np.zeros_like(rows.shapes)
-    keys = rows.name[ranges].astype(np.uint64) << np.uint64(32) | shapes[ranges]
-    distinct, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-    sums = [_summed(measure[ranges], inverse, len(distinct)) for measure in _measures(rows)]
-    in_order = np.argsort(first).tolist()
-    return KeyAverages([_average(rows, ranges[first[group]], sums, group, group_by_input_shape) for group in in_order])
+    groups = ByName(rows, with_shapes=group_by_input_shape)
+    columns = [sums.tolist() for sums in (groups.counts, *map(groups.sums, _measures(rows)))]
+    firsts = groups.first.tolist()
+    return KeyAverages(
+        [_average(rows, first, sums, group_by_input_shape) for first, *sums in zip(firsts, *columns, strict=True)]
+    )
 
 
 def _measures(rows: Batch) -> tuple[NDArray[np.int64], ...]:
-    memory = allocated_bytes(rows)
-    durations = rows.end_ns - rows.start_ns
-    return np.ones(len(rows), np.int64), durations, self_times(rows), memory, self_bytes(rows, memory), rows.flops
+    nested = nesting(rows)
+    memory = allocated_bytes(rows, nested)
+    return rows.end_ns - rows.start_ns, self_times(rows, nested), memory, self_bytes(rows, memory, nested), rows.flops
 
 
-def _summed(values: NDArray[np.int64], group: NDArray[np.int64], groups: int) -> list[int]:
-    sums = np.zeros(groups, np.int64)
-    np.add.at(sums, group.reshape(-1), values)
-    found: list[int] = sums.tolist()
-    return found
-
-
-def _average(rows: Batch, row: int, sums: list[list[int]], group: int, with_shapes: bool) -> KeyAverage:
-    count, total, own, memory, own_memory, flops = (each[group] for each in sums)
-    shapes = rows.names[rows.shapes[row]] if with_shapes else ""
-    return KeyAverage(rows.names[rows.name[row]], shapes, count, total / 1000, own / 1000, memory, own_memory, flops)
+def _average(rows: Batch, first: int, sums: list[int], with_shapes: bool) -> KeyAverage:
+    count, total, own, memory, own_memory, flops = sums
+    shapes = rows.names[rows.shapes[first]] if with_shapes else ""
+    return KeyAverage(rows.names[rows.name[first]], shapes, count, total / 1000, own / 1000, memory, own_memory, flops)
 
 
 def _columns(averages: Sequence[KeyAverage], whole: float) -> list[Column[KeyAverage]]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from otel_recfn.model.clock import ClockMapping, Reading, Ticks, TreeOffsets
 
-NATIVE = Path(__file__).parents[2] / "src/otel_recfn/native"
+NATIVE = Path(__file__).parents[3] / "src/otel_recfn/native"
 PROGRAM = """
 #include <iostream>
 #include "core/clock.hpp"

@@ -3,55 +3,17 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from layer_picture import layers, picture_below
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "otel_recfn"
-PICTURE = ROOT / "ARCHITECTURE.md"
 OPEN_TO_ALL = {"model", "version", "_native"}
 BESIDE_THE_PICTURE = {"model": {"version"}, "version": set()}
-
-
-def layers(picture: str) -> dict[str, set[str]]:
-    """What each layer of the picture may import: everything to its right.
-
-    A line that begins with an arrow goes on from the layers that stand above, to the left of that arrow.
-    """
-    edges: dict[str, set[str]] = {}
-    lines = picture.splitlines()
-    for number, line in enumerate(lines):
-        groups = [_words(part) for part in line.split("->")]
-        groups[0] = groups[0] or _above(lines[:number], line.index("->"))
-        for left, right in pairwise(groups):
-            for layer in left:
-                edges.setdefault(layer, set()).update(right)
-    return {layer: _reachable(layer, edges) | OPEN_TO_ALL for layer in edges}
-
-
-def _above(lines: list[str], column: int) -> set[str]:
-    """The layers that end before the column, in the nearest line above that has any."""
-    before = (line[:column].rstrip().removesuffix("->") for line in reversed(lines))
-    return _words(next(text for text in before if text.strip()).split("->")[-1])
-
-
-def _words(text: str) -> set[str]:
-    return set(re.findall(r"\w+", text))
-
-
-def _reachable(layer: str, edges: dict[str, set[str]]) -> set[str]:
-    below = edges.get(layer, set())
-    return below.union(*(_reachable(each, edges) for each in below)) if below else set()
-
-
-def picture_in(architecture: str) -> str:
-    """The indented block below the heading 'Layers' that holds arrows."""
-    section = architecture.split("## Layers")[1].split("\n## ")[0]
-    return "\n".join(line for line in section.splitlines() if line.startswith("    ") and "->" in line)
 
 
 def imports(source: str, module: str) -> Iterator[tuple[int, str]]:
@@ -84,7 +46,7 @@ def violations(source: str, module: str, allowed: dict[str, set[str]]) -> list[s
 
 @pytest.fixture(scope="module")
 def allowed() -> dict[str, set[str]]:
-    found = layers(picture_in(PICTURE.read_text(encoding="utf-8")))
+    found = {layer: below | OPEN_TO_ALL for layer, below in layers(picture_below("## Layers")).items()}
     return found | BESIDE_THE_PICTURE | {"__init__": {*found, *BESIDE_THE_PICTURE}}
 
 

@@ -9,7 +9,7 @@
 #include <chrono>
 #include <thread>
 
-#include "python/interpreters.hpp"
+#include "cpython/interpreters.hpp"
 
 namespace recfn {
 

@@ -1,7 +1,7 @@
 // The columns of a batch that its Chrome events are made of.
 #pragma once
 #include "columns/column_view.hpp"
-#include "python/module.hpp"
+#include "cpython/python.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -2,10 +2,11 @@
 // memory would cost as much as the encoding.
 //
 // Every event is preceded by a comma: the sink has always written an event (the process's name) before.
+#include "chrome/chrome_encoder.hpp"
+
 #include "chrome/chrome_events.hpp"
 #include "chrome/chrome_writer.hpp"
 #include "columns/column_view.hpp"
-#include "python/module.hpp"
 
 #include <cstdint>
 #include <new>

@@ -7,7 +7,7 @@
 #include "chrome/chrome_writer.hpp"
 #include "columns/column_view.hpp"
 #include "chrome/event_labels.hpp"
-#include "python/module.hpp"
+#include "cpython/python.hpp"
 
 #include <cstdint>
 #include <string>

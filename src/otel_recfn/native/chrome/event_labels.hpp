@@ -9,7 +9,7 @@
 #pragma once
 #include "chrome/chrome_columns.hpp"
 #include "chrome/chrome_writer.hpp"
-#include "python/module.hpp"
+#include "cpython/python.hpp"
 
 #include <array>
 #include <cstdint>

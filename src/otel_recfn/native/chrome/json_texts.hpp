@@ -1,6 +1,6 @@
 // Python's texts as JSON in UTF-8; support/json_text.py says why nothing is escaped that needn't be.
 #pragma once
-#include "python/module.hpp"
+#include "cpython/python.hpp"
 
 #include <string>
 

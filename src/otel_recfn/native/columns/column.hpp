@@ -1,6 +1,6 @@
 // A column handed to Python without a copy: an object with the buffer protocol that owns the vector.
 #pragma once
-#include "python/module.hpp"
+#include "cpython/python.hpp"
 
 #include <vector>
 

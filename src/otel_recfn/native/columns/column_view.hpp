@@ -1,6 +1,6 @@
 // One column of a batch through the buffer protocol, contiguous or not. Taken and released with the GIL held.
 #pragma once
-#include "python/module.hpp"
+#include "cpython/python.hpp"
 
 #include <cstddef>
 #include <cstring>

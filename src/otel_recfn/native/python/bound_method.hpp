@@ -4,7 +4,7 @@
 // object that the garbage collector tracks: more than recording a range costs. Here the bound object is a part of its owner.
 // Its reference count is zero while nobody holds it; who takes it first makes it hold a reference to its owner.
 #pragma once
-#include "python/module.hpp"
+#include "cpython/python.hpp"
 
 namespace recfn {
 

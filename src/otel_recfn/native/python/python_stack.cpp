@@ -6,7 +6,7 @@
 #include <cstring>
 #include <string>
 
-#include "python/interpreters.hpp"
+#include "cpython/interpreters.hpp"
 
 namespace recfn {
 namespace {

@@ -1,6 +1,6 @@
 // The calling thread's Python stack as text.
 #pragma once
-#include "python/module.hpp"
+#include "cpython/python.hpp"
 
 #include <cstdint>
 

@@ -1,6 +1,6 @@
 // Who sees the ranges of `record_function` instead of the recorder, and which ranges it leaves to the recorder all the same.
 #pragma once
-#include "python/module.hpp"
+#include "cpython/python.hpp"
 
 namespace recfn {
 

@@ -1,6 +1,6 @@
 // `record_function` as a C type: entering and leaving it is the recording hot path of Python programs.
 #pragma once
-#include "python/module.hpp"
+#include "cpython/python.hpp"
 
 namespace recfn {
 

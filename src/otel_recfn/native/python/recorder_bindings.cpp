@@ -1,4 +1,6 @@
 // The recorder's functions in Python, all of them short: recording/native_recorder.py gives them the shape of the protocol.
+#include "python/recorder_bindings.hpp"
+
 #include <pthread.h>
 
 #include <algorithm>
@@ -10,8 +12,7 @@
 #include "columns/column.hpp"
 #include "core/core_api.hpp"
 #include "drain/drain.hpp"
-#include "python/interpreters.hpp"
-#include "python/module.hpp"
+#include "cpython/interpreters.hpp"
 #include "python/python_stack.hpp"
 #include "python/range_observer.hpp"
 #include "python/record_function_type.hpp"

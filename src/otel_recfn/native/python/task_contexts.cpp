@@ -1,6 +1,6 @@
 #include "python/task_contexts.hpp"
 
-#include <Python.h>
+#include "cpython/python.hpp"
 
 #include <algorithm>
 #include <new>

@@ -4,7 +4,7 @@
 //
 // The C++ side of recording/python/task.py, which states the rules. Everything here needs the GIL.
 #pragma once
-#include <Python.h>
+#include "cpython/python.hpp"
 
 #include <cstdint>
 

@@ -1,6 +1,6 @@
 // A Python string as UTF-8, cut at a character: without a copy where Python holds it already.
 #pragma once
-#include "python/module.hpp"
+#include "cpython/python.hpp"
 #include "core/thread_buffer.hpp"
 
 namespace recfn {

@@ -1,5 +1,9 @@
 // The extension module otel_recfn._native: each part adds its own functions and types.
-#include "python/module.hpp"
+#include "chrome/chrome_encoder.hpp"
+#include "cpython/python.hpp"
+#include "module/sigterm.hpp"
+#include "module/vector_state.hpp"
+#include "python/recorder_bindings.hpp"
 
 namespace {
 

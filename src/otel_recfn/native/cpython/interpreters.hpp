@@ -1,6 +1,6 @@
 // Which interpreter a thread runs: taking the GIL in a subinterpreter's thread would wait for ever, or enter the wrong one.
 #pragma once
-#include <Python.h>
+#include "cpython/python.hpp"
 
 namespace recfn {
 

@@ -2,7 +2,7 @@
 //
 // All that the handler calls is async-signal-safe. It is installed only in place of the default action, so a program's own handler is
 // never replaced; one that the program installs later takes its place. A file goes only if it is one of the two known ones.
-#include "python/module.hpp"
+#include "module/sigterm.hpp"
 
 #include <atomic>
 #include <cerrno>

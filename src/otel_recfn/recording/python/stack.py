@@ -8,7 +8,7 @@ from pathlib import Path
 from types import FrameType
 
 MAX_BYTES = 16_384
-OWN = str(Path(__file__).parents[1]) + os.sep
+OWN = str(Path(__file__).parents[2]) + os.sep
 
 
 def python_stack() -> str:

@@ -1,4 +1,4 @@
-"""From rows to finished spans: section "Spans" of the design, in code.
+"""From a plan's rows to finished spans: what each field of a span is made of.
 
 A span is built for a few microseconds, in the GIL, beside the program: the loop works on plain lists, makes each span context
 once (a parent's is made by its first child and waits for the parent's own row), and looks at what is seldom there only in
@@ -19,13 +19,13 @@ from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.trace import Link, SpanContext, SpanKind
 from opentelemetry.trace.status import Status, StatusCode
 
+from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.batch import Batch, ThreadInfo
 from otel_recfn.model.events import EventFlag
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.spans.limits import AppliedLimits, AttributeValue
 from otel_recfn.sinks.spans.provider import SAMPLED, SpanTarget
 from otel_recfn.sinks.spans.step_traces import StepTrace
-from otel_recfn.support.span_ids import span_ids
 
 MAX_KEPT_CONTEXTS = 1 << 15
 MAX_KEPT_LISTS = 4096
@@ -43,28 +43,19 @@ class SpanMapper:
         self._lists: dict[str, tuple[str, ...]] = {}
         self._bases: dict[tuple[int, ThreadInfo], dict[str, AttributeValue]] = {}
 
-    def spans(
-        self, batch: Batch, rows: NDArray[np.int64], above: Sequence[SpanContext], links: Mapping[int, SpanContext]
-    ) -> list[ReadableSpan]:
-        """A span for each of ``rows``.
-
-        Args:
-            batch: the batch.
-            rows: indices of rows.
-            above: for each row, the span that its outermost range is a child of.
-            links: for a row, the span that it links to.
-        """
+    def spans(self, plan: SpanPlan) -> list[ReadableSpan]:
+        """The spans of a plan, in its order."""
         self._bound_caches()
+        batch, rows = plan.batch, plan.row
         limits, resource, scope = self._limits, self._target.resource, self._target.scope
+        links = self._linked(plan)
         start = np.maximum(batch.start_ns[rows], 0)
         spans = []
-        for row, top, event_id, span_id, parent, parent_id, start_ns, end_ns, name, attributes, plain in zip(
+        for row, top, span_id, parent_id, start_ns, end_ns, name, attributes, plain in zip(
             rows.tolist(),
-            above,
-            batch.event_id[rows].tolist(),
-            span_ids(batch.event_id[rows]).tolist(),
-            batch.parent[rows].tolist(),
-            span_ids(batch.parent[rows]).tolist(),
+            map(plan.spans_above.__getitem__, plan.above.tolist()),
+            plan.span_id.tolist(),
+            plan.parent_id.tolist(),
             start.tolist(),
             np.maximum(batch.end_ns[rows], start).tolist(),
             [clean(batch.names[index]) for index in batch.name[rows].tolist()],
@@ -78,8 +69,8 @@ class SpanMapper:
             error = clean(batch.names[batch.error[row]]) if failed else ""
             span = ReadableSpan(
                 name=name,
-                context=self._own_context(event_id, span_id, top),
-                parent=self._parent_context(parent, parent_id, top) if parent else top,
+                context=self._own_context(span_id, top),
+                parent=top if parent_id == top.span_id else self._parent_context(parent_id, top),
                 resource=resource,
                 attributes=attributes if limits.attributes_unbound else limits.span_attributes(attributes),
                 events=self._events(int(batch.flags[row]), error, end_ns) if not plain else (),
@@ -109,17 +100,21 @@ class SpanMapper:
             instrumentation_scope=self._target.scope,
         )
 
-    def _own_context(self, event_id: int, span_id: int, top: SpanContext) -> SpanContext:
-        """A row comes once, after its children: what they left is taken."""
-        made = self._contexts.pop(event_id, None)
-        if made is not None and made.trace_id == top.trace_id:
-            return made
-        return SpanContext(top.trace_id, span_id, False, SAMPLED, top.trace_state)
+    def _linked(self, plan: SpanPlan) -> dict[int, SpanContext]:
+        """For a row, the span that it links to."""
+        linked = np.flatnonzero(plan.linked_id)
+        columns = (plan.row[linked].tolist(), plan.linked_id[linked].tolist(), plan.linked_above[linked].tolist())
+        return {row: _in_trace_of(plan.spans_above[above], span_id) for row, span_id, above in zip(*columns, strict=True)}
 
-    def _parent_context(self, event_id: int, span_id: int, top: SpanContext) -> SpanContext:
-        made = self._contexts.get(event_id)
+    def _own_context(self, span_id: int, top: SpanContext) -> SpanContext:
+        """A row comes once, after its children: what they left is taken."""
+        made = self._contexts.pop(span_id, None)
+        return made if made is not None and made.trace_id == top.trace_id else _in_trace_of(top, span_id)
+
+    def _parent_context(self, span_id: int, top: SpanContext) -> SpanContext:
+        made = self._contexts.get(span_id)
         if made is None or made.trace_id != top.trace_id:
-            made = self._contexts[event_id] = SpanContext(top.trace_id, span_id, False, SAMPLED, top.trace_state)
+            made = self._contexts[span_id] = _in_trace_of(top, span_id)
         return made
 
     def _attributes(self, batch: Batch, rows: NDArray[np.int64]) -> Iterator[dict[str, AttributeValue]]:
@@ -189,6 +184,10 @@ class SpanMapper:
         for cache, most in ((self._contexts, MAX_KEPT_CONTEXTS), (self._lists, MAX_KEPT_LISTS), (self._bases, MAX_KEPT_LISTS)):
             if len(cache) > most:
                 cache.clear()  # all of it can be made again
+
+
+def _in_trace_of(above: SpanContext, span_id: int) -> SpanContext:
+    return SpanContext(above.trace_id, span_id, False, SAMPLED, above.trace_state)
 
 
 def clean(text: str) -> str:

@@ -1,7 +1,7 @@
 """Rows become finished spans at a tracer provider's span processors.
 
-    write(batch) ──► which rows become spans ──► SpanMapper ──► processors ──► exporters
-                     StepTraces (roots of ours)                 in chunks that they don't drop
+    write(batch) ──► StepTraces (roots of ours) ──► plan_spans ──► SpanMapper ──► processors ──► exporters
+                                                    in columns     in chunks that they don't drop
 
 Whose child a range is: the range around it; at top level the span that was current when it began; else a root of ours.
 A span that isn't sampled, and suppressed instrumentation, give no spans.
@@ -26,11 +26,10 @@ from numpy.typing import NDArray
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext, TracerProvider
 
-from otel_recfn.batches.links import ForwardBackwardLinks, ForwardRange
-from otel_recfn.batches.number_sets import distinct
+from otel_recfn.batches.links import ForwardBackwardLinks
+from otel_recfn.batches.span_plan import Fate, SpanPlan, fate_of, fates_of, plan_spans
 from otel_recfn.model.batch import Batch, SpanContextRef
 from otel_recfn.model.errors import OUT_OF_MEMORY
-from otel_recfn.model.events import ContextFlag, EventKind
 from otel_recfn.sinks.protocol import Sink
 from otel_recfn.sinks.spans.export_watch import ExportWatch
 from otel_recfn.sinks.spans.mapping import SpanMapper
@@ -38,10 +37,9 @@ from otel_recfn.sinks.spans.promised_traces import PromisedTraces
 from otel_recfn.sinks.spans.provider import SAMPLED, ProviderResolver, SpanTarget
 from otel_recfn.sinks.spans.step_traces import StepTraces
 from otel_recfn.support import trace_states
-from otel_recfn.support.span_ids import span_id
 
 CHUNK_TIMEOUT_S = 30.0
-_OTHER_KIND, _SUPPRESSED, _UNSAMPLED, _IN_SPAN, _ROOTLESS = range(5)
+_COUNTERS = {Fate.OTHER_KIND: "other_kinds", Fate.SUPPRESSED: "suppressed", Fate.UNSAMPLED: "unsampled"}
 _logger = logging.getLogger(__name__)
 
 
@@ -100,20 +98,13 @@ class SpansSink:
             self._counts["rows"] += len(batch)
             self._counts["no_provider"] += len(batch)
             return
-        fates = _fates(batch)
-        rootless = frozenset(index for index, one in enumerate(batch.contexts) if _fate(one) == _ROOTLESS)
-        self._traces.advance(batch, fates == _ROOTLESS, rootless, target)
-        if (
-            fates.max(initial=0) < _IN_SPAN
-        ):  # below spans that are not sampled, say: a batch of these should cost next to nothing
+        fates = fates_of(batch)
+        rootless = frozenset(index for index, one in enumerate(batch.contexts) if fate_of(one) == Fate.ROOTLESS)
+        self._traces.advance(batch, fates == Fate.ROOTLESS, rootless, target)
+        if fates.max(initial=0) < Fate.IN_SPAN:  # below spans that are not sampled, say: costs next to nothing
             self._count(fates)
         else:
-            links = dict(self._links.link(batch))
-            for first in range(0, len(batch), self._chunk_size):
-                self._pace()
-                rows = np.arange(first, min(first + self._chunk_size, len(batch)))
-                self._make_room(int(np.count_nonzero(fates[rows] >= _IN_SPAN)))
-                self._write_rows(batch, fates, links, rows)
+            self._write_spans(plan_spans(batch, fates, self._links.match(batch), _span_context, self._root_context))
         self._write_roots()
 
     def has_target(self) -> bool:
@@ -185,61 +176,47 @@ class SpansSink:
         self._chunk_size = target.chunk_size()
         return target
 
-    def _write_rows(
-        self, batch: Batch, fates: NDArray[np.uint8], links: Mapping[int, ForwardRange], rows: NDArray[np.int64]
-    ) -> None:
-        """Where there is no memory for all spans of them at once, for half, and so on."""
+    def _write_spans(self, plan: SpanPlan) -> None:
+        """In chunks; each counts the rows up to the next one's first span."""
+        row = 0
+        for first in range(0, max(len(plan.row), 1), self._chunk_size):
+            self._pace()
+            chunk = plan.part(slice(first, first + self._chunk_size))
+            self._make_room(len(chunk.row))
+            after = first + self._chunk_size
+            end = int(plan.row[after]) if after < len(plan.row) else len(plan.batch)
+            self._write_chunk(chunk, row, end)
+            row = end
+
+    def _write_chunk(self, plan: SpanPlan, first: int, end: int) -> None:
+        """Where there is no memory for all spans of it at once, for half, and so on.
+
+        Args:
+            plan: of these spans alone.
+            first, end: the rows that it stands for.
+        """
         try:
-            spans, unsampled = self._spans(batch, fates, links, rows)
+            spans = self._mapper.spans(plan) if self._mapper is not None else []
         except OUT_OF_MEMORY:
-            if len(rows) < 2:
+            if len(plan.row) < 2:
                 raise
-            half = len(rows) // 2
-            self._write_rows(batch, fates, links, rows[:half])
-            self._write_rows(batch, fates, links, rows[half:])
+            half = len(plan.row) // 2
+            middle = int(plan.row[half])
+            self._write_chunk(plan.part(slice(half)), first, middle)
+            self._write_chunk(plan.part(slice(half, None)), middle, end)
             return
-        self._count(fates[rows])
-        self._counts["unsampled"] += unsampled
+        self._count(plan.fate[first:end])
         self._hand(spans)
 
-    def _spans(
-        self, batch: Batch, fates: NDArray[np.uint8], links: Mapping[int, ForwardRange], rows: NDArray[np.int64]
-    ) -> tuple[list[ReadableSpan], int]:
-        """Those of the rows, and how many rows are not sampled."""
-        candidates = rows[fates[rows] >= _IN_SPAN]
-        above = self._above(batch, candidates)
-        taken = [row for row, one in zip(candidates.tolist(), above, strict=True) if one is not None]
-        linked = {row: context for row in taken if row in links and (context := self._linked(links[row])) is not None}
-        kept = [one for one in above if one is not None]
-        spans = self._mapper.spans(batch, np.array(taken), kept, linked) if taken and self._mapper is not None else []
-        return spans, len(candidates) - len(taken)
-
     def _count(self, fates: NDArray[np.uint8]) -> None:
-        counted = np.bincount(fates, minlength=_ROOTLESS + 1).tolist()
+        counted = np.bincount(fates, minlength=len(Fate)).tolist()
         self._counts["rows"] += len(fates)
-        self._counts["other_kinds"] += counted[_OTHER_KIND]
-        self._counts["suppressed"] += counted[_SUPPRESSED]
-        self._counts["unsampled"] += counted[_UNSAMPLED]
-
-    def _above(self, batch: Batch, rows: NDArray[np.int64]) -> list[SpanContext | None]:
-        """For each row the span that its outermost range is a child of, None where that trace isn't recorded."""
-        contexts = {index: _span_context(batch.contexts[index]) for index in distinct(batch.context[rows]).tolist()}
-        pairs = zip(batch.context[rows].tolist(), batch.root[rows].tolist(), strict=True)
-        return [contexts[context] or self._root_context(root) for context, root in pairs]
+        for fate in (Fate.OTHER_KIND, Fate.SUPPRESSED, Fate.UNSAMPLED):
+            self._counts[_COUNTERS[fate]] += counted[fate]
 
     def _root_context(self, root: int) -> SpanContext | None:
         trace = self._traces.find(root)
         return trace.context if trace is not None else None
-
-    def _linked(self, forward: ForwardRange) -> SpanContext | None:
-        """The span of a forward range; None if it has none."""
-        fate = _fate(forward.context)
-        above = _span_context(forward.context) if fate == _IN_SPAN else None
-        if fate == _ROOTLESS:
-            above = self._root_context(forward.root)
-        if above is None:
-            return None
-        return SpanContext(above.trace_id, span_id(forward.event_id), False, SAMPLED, above.trace_state)
 
     def _write_roots(self) -> None:
         finished = self._traces.take_finished()
@@ -291,22 +268,6 @@ def _no_pause() -> None:
     """Nobody waits for the time that we take."""
 
 
-def _fate(context: SpanContextRef) -> int:
-    """What becomes of ranges in a context."""
-    if context.flags & ContextFlag.SUPPRESSED:
-        return _SUPPRESSED
-    if context.trace_id == 0:
-        return _ROOTLESS
-    return _IN_SPAN if context.flags & ContextFlag.SAMPLED else _UNSAMPLED
-
-
-def _fates(batch: Batch) -> NDArray[np.uint8]:
-    by_context = np.array([_fate(context) for context in batch.contexts], dtype=np.uint8)
-    return np.where(batch.kind == EventKind.RANGE, by_context[batch.context], np.uint8(_OTHER_KIND))
-
-
-def _span_context(context: SpanContextRef) -> SpanContext | None:
-    if context.trace_id == 0:
-        return None
+def _span_context(context: SpanContextRef) -> SpanContext:
     state = trace_states.find(context.trace_id, context.span_id)
     return SpanContext(context.trace_id, context.span_id, False, SAMPLED, state)

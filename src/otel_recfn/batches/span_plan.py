@@ -1,0 +1,160 @@
+"""A plan of spans: which rows of a batch become spans, below which span, in which trace, linked to what. All in columns.
+
+    Batch ──► fates ──► plan_spans ──► SpanPlan ──► who makes spans of it (objects for processors, or bytes)
+              by context       ▲
+                      roots of our own, links
+
+A stage between (a budget, say) takes a plan and gives another one, of fewer rows, where ``parent_id`` leads to rows it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from opentelemetry.trace import SpanContext
+
+from otel_recfn.batches.links import Links
+from otel_recfn.batches.number_sets import distinct
+from otel_recfn.model.batch import Batch, SpanContextRef
+from otel_recfn.model.events import ContextFlag, EventKind
+from otel_recfn.support.span_ids import span_ids
+
+Ids = NDArray[np.uint64]
+Places = NDArray[np.int64]
+Fates = NDArray[np.uint8]
+
+
+class Fate(IntEnum):
+    """What becomes of a row. From ``IN_SPAN`` on: a span."""
+
+    OTHER_KIND = 0
+    """Nothing: it is a mark, or a change of memory."""
+    SUPPRESSED = 1
+    """Nothing: instrumentation was suppressed."""
+    UNSAMPLED = 2
+    """Nothing: its trace is not recorded."""
+    IN_SPAN = 3
+    """A span below the one that was current when the outermost range began."""
+    ROOTLESS = 4
+    """No span was current: a span in a trace of our own, if there is one."""
+
+
+class SpanPlan(NamedTuple):
+    """Columns of equal length, but for ``fate``; in the order of the batch's rows."""
+
+    batch: Batch
+    fate: Fates
+    """Of every row of the batch. Rows without a trace of our own are ``UNSAMPLED``."""
+    row: Places
+    """The rows that become spans."""
+    span_id: Ids
+    parent_id: Ids
+    """The parent's span id; that of ``spans_above`` at top level."""
+    above: Places
+    """Index into ``spans_above``: the span that the outermost range is a child of."""
+    linked_id: Ids
+    """Span id of what the span links to, 0 where there is none."""
+    linked_above: Places
+    """Index into ``spans_above`` for the linked span; it is in that trace."""
+    spans_above: Sequence[SpanContext]
+
+    def part(self, which: slice) -> SpanPlan:
+        """Some of the spans."""
+        columns = ("row", "span_id", "parent_id", "above", "linked_id", "linked_above")
+        return self._replace(**{column: getattr(self, column)[which] for column in columns})
+
+
+def fate_of(context: SpanContextRef) -> Fate:
+    """What becomes of ranges in a context."""
+    if context.flags & ContextFlag.SUPPRESSED:
+        return Fate.SUPPRESSED
+    if context.trace_id == 0:
+        return Fate.ROOTLESS
+    return Fate.IN_SPAN if context.flags & ContextFlag.SAMPLED else Fate.UNSAMPLED
+
+
+def fates_of(batch: Batch) -> Fates:
+    """What becomes of each row, as far as its context tells."""
+    by_context = np.array([fate_of(context) for context in batch.contexts], np.uint8)
+    return np.where(batch.kind == EventKind.RANGE, by_context[batch.context], np.uint8(Fate.OTHER_KIND))
+
+
+def plan_spans(
+    batch: Batch,
+    fates: Fates,
+    links: Links,
+    span_of: Callable[[SpanContextRef], SpanContext],
+    root_of: Callable[[int], SpanContext | None],
+) -> SpanPlan:
+    """The plan of a batch.
+
+    Args:
+        batch: the batch.
+        fates: of its rows, as ``fates_of`` says.
+        links: of the batch.
+        span_of: the span that a context stands for.
+        root_of: the root span of ours above an outermost range, None where that trace is not recorded.
+    """
+    table = _SpansAbove(span_of, root_of)
+    candidates = np.flatnonzero(fates >= Fate.IN_SPAN)
+    above = table.places(batch.contexts, batch.context[candidates], batch.root[candidates], fates[candidates])
+    row, above, unsampled = candidates[above >= 0], above[above >= 0], candidates[above < 0]
+    if len(unsampled):
+        fates = fates.copy()
+        fates[unsampled] = Fate.UNSAMPLED
+    linked_id, linked_above = _linked(table, links, row)
+    above_id = np.array([span.span_id for span in table.spans], np.uint64)[above] if len(row) else np.zeros(0, np.uint64)
+    parent = batch.parent[row]
+    parent_id = np.where(parent != 0, span_ids(parent), above_id)
+    return SpanPlan(batch, fates, row, span_ids(batch.event_id[row]), parent_id, above, linked_id, linked_above, table.spans)
+
+
+def _linked(table: _SpansAbove, links: Links, row: Places) -> tuple[Ids, Places]:
+    """Of each of these rows, the span id and the trace of the forward range that has a span."""
+    linked_id, linked_above = np.zeros(len(row), np.uint64), np.zeros(len(row), np.int64)
+    if not len(links.row) or not len(row):
+        return linked_id, linked_above
+    by_context = np.array([fate_of(context) for context in links.contexts], np.uint8)
+    above = table.places(links.contexts, links.context, links.root, by_context[links.context])
+    place = np.minimum(np.searchsorted(row, links.row), len(row) - 1)
+    known = (above >= 0) & (row[place] == links.row)
+    linked_id[place[known]], linked_above[place[known]] = span_ids(links.event_id[known]), above[known]
+    return linked_id, linked_above
+
+
+class _SpansAbove:
+    """The spans that outermost ranges are children of, one for each context and outermost range that is asked for."""
+
+    def __init__(self, span_of: Callable[[SpanContextRef], SpanContext], root_of: Callable[[int], SpanContext | None]) -> None:
+        self._span_of, self._root_of = span_of, root_of
+        self.spans: list[SpanContext] = []
+
+    def places(self, contexts: Sequence[SpanContextRef], context: NDArray[np.uint32], root: Ids, fate: Fates) -> Places:
+        """For each row, where its span stands in ``spans``; -1 where it has none.
+
+        Args:
+            contexts: what ``context`` indexes.
+            context, root, fate: columns.
+        """
+        places = np.full(len(fate), -1, np.int64)
+        in_span, rootless = np.flatnonzero(fate == Fate.IN_SPAN), np.flatnonzero(fate == Fate.ROOTLESS)
+        places[in_span] = _mapped(context[in_span], lambda index: self._place(self._span_of(contexts[index])))
+        places[rootless] = _mapped(root[rootless], lambda event_id: self._place(self._root_of(event_id)))
+        return places
+
+    def _place(self, span: SpanContext | None) -> int:
+        if span is None:
+            return -1
+        self.spans.append(span)
+        return len(self.spans) - 1
+
+
+def _mapped(numbers: NDArray[np.uint32] | Ids, function: Callable[[int], int]) -> Places:
+    """The function of each number; it is asked once for each distinct one."""
+    known = distinct(numbers)
+    values = np.array([function(number) for number in known.tolist()], np.int64)
+    return values[np.searchsorted(known, numbers)] if len(known) else values

@@ -12,6 +12,7 @@ tensor that shares its data. dtypes, layouts and memory formats are the numbers 
 from otel_recfn.pytorch.callbacks import TorchCallbacks
 from otel_recfn.pytorch.compiling import trace_instead, trace_into_graphs
 from otel_recfn.runtime.callback import RecordFunctionCallback
+from otel_recfn.runtime.callback_lists import set_mirror
 from otel_recfn.runtime.callbacks import (
     INVALID_CALLBACK_HANDLE,
     add_global_callback,
@@ -25,7 +26,6 @@ from otel_recfn.runtime.callbacks import (
     has_thread_local_callbacks,
     reenable_callback,
     remove_callback,
-    set_mirror,
 )
 from otel_recfn.runtime.debug_info import (
     DebugInfoGuard,

@@ -8,16 +8,15 @@ import pytest
 from runtime_helpers import Notes, in_thread, run_range
 
 from otel_recfn.runtime.callback import RecordFunctionCallback
+from otel_recfn.runtime.callback_entries import CallbackEntry
+from otel_recfn.runtime.callback_lists import failed, set_mirror
 from otel_recfn.runtime.callbacks import (
-    CallbackEntry,
     add_global_callback,
     add_thread_local_callback,
     clear_callbacks,
     disable_callback,
-    failed,
     has_callbacks,
     reenable_callback,
-    set_mirror,
 )
 from otel_recfn.runtime.guards import (
     enable_record_function,

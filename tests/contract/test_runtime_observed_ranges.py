@@ -76,12 +76,12 @@ def test_a_thread_that_took_its_callbacks_with_it_leaves_nothing_behind(runtime:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_may_add_and_remove_although_another_thread_was_about_to(notes: Notes) -> None:
-    from otel_recfn.runtime import callbacks
+    from otel_recfn.runtime import callback_lists
 
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with callbacks._lock.held:
+        with callback_lists._lock.held:
             held.set()
             done.wait(60)
 

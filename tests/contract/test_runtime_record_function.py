@@ -18,7 +18,8 @@ from otel_recfn.runtime import helpers
 from otel_recfn.runtime.callback import RecordFunctionCallback
 from otel_recfn.runtime.callbacks import add_global_callback, clear_callbacks
 from otel_recfn.runtime.input_texts import input_texts
-from otel_recfn.runtime.record_function import FIRST_HANDLE, InputsError, OperatorName, RecordFunction
+from otel_recfn.runtime.range_properties import InputsError, OperatorName
+from otel_recfn.runtime.record_function import FIRST_HANDLE, RecordFunction
 
 pytestmark = pytest.mark.usefixtures("runtime")
 

@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from layer_picture import layers, picture_below
+from module_imports import imports, modules
 
-ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "src" / "otel_recfn"
 OPEN_TO_ALL = {"model", "version", "_native"}
 BESIDE_THE_PICTURE = {"model": {"version"}, "version": set()}
-
-
-def imports(source: str, module: str) -> Iterator[tuple[int, str]]:
-    """Line and absolute name of everything a module of the package imports, wherever in its text."""
-    package = module.split(".")  # of an __init__.py that is the package itself; of others their parent is asked for below
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = ".".join(package[: len(package) - node.level]) + "." if node.level else ""
-            origin = (base + (node.module or "")).rstrip(".")
-            yield from ((node.lineno, f"{origin}.{alias.name}") for alias in node.names)
 
 
 def layer_of(name: str) -> str | None:
@@ -48,11 +34,6 @@ def violations(source: str, module: str, allowed: dict[str, set[str]]) -> list[s
 def allowed() -> dict[str, set[str]]:
     found = {layer: below | OPEN_TO_ALL for layer, below in layers(picture_below("## Layers")).items()}
     return found | BESIDE_THE_PICTURE | {"__init__": {*found, *BESIDE_THE_PICTURE}}
-
-
-def modules() -> Iterator[tuple[str, Path]]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        yield ".".join(("otel_recfn", *path.relative_to(PACKAGE).with_suffix("").parts)), path
 
 
 def test_every_module_has_a_layer(allowed: dict[str, set[str]]) -> None:

@@ -24,9 +24,9 @@ from otel_recfn.model.errors import RecfnError
 from otel_recfn.model.scope import RecordScope, scopes_mask
 from otel_recfn.pytorch import observer_build
 from otel_recfn.pytorch.late_import import when_torch_is_imported
-from otel_recfn.runtime import callbacks, thread_locals
-from otel_recfn.runtime.callbacks import CallbackEntry, Entries
-from otel_recfn.runtime.record_function import InputsError, OperatorName
+from otel_recfn.runtime import callback_lists, thread_locals
+from otel_recfn.runtime.callback_entries import CallbackEntry, Entries
+from otel_recfn.runtime.range_properties import InputsError, OperatorName
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.forks import Order, around_forks
 from otel_recfn.support.interrupts import raised_by_signal_handler
@@ -140,12 +140,12 @@ def _goes_on_to_the_program(handle: int, error: BaseException) -> bool:
     """A callback raised ``error``. Its own failure is reported; what a signal handler raised in it is the program's."""
     if not isinstance(error, (Exception, SystemExit)) or raised_by_signal_handler(error):
         return True
-    callbacks.failed(handle, error)
+    callback_lists.failed(handle, error)
     return False
 
 
 class TorchCallbacks:
-    """The mirror (see runtime/callbacks.py), which calls it under its lock, one change at a time."""
+    """The mirror (see runtime/mirror.py), which calls it under its lock, one change at a time."""
 
     def __init__(self) -> None:
         self._lock, self._loading = ForkSafeLock(), ForkSafeLock()

@@ -11,12 +11,12 @@ the other pushes or pops later (source: ``c10::ThreadLocalDebugInfo``).
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 from otel_recfn.model.errors import RecfnError
-from otel_recfn.runtime import thread_locals
 
 
 class DebugInfoKind(IntEnum):
@@ -43,12 +43,17 @@ class DebugInfoError(RecfnError):
     """The innermost debug info is of another kind than was to be popped."""
 
 
+class _OfThread(threading.local):
+    innermost: DebugInfo | None = None
+
+
+_current = _OfThread()
 _profiler_listeners: list[Callable[[Any], None]] = []
 
 
 def debug_info_get(kind: DebugInfoKind) -> Any:
     """The innermost info of this slot in the calling thread, None where there is none."""
-    return _find(thread_locals.current().debug_info, kind)
+    return _find(current_debug_info(), kind)
 
 
 def debug_info_push(kind: DebugInfoKind, info: Any) -> None:
@@ -78,13 +83,12 @@ def debug_info_peek(kind: DebugInfoKind) -> Any:
 
 def current_debug_info() -> DebugInfo | None:
     """The calling thread's whole map, to be set elsewhere."""
-    return thread_locals.current().debug_info
+    return _current.innermost
 
 
 def set_current_debug_info(debug_info: DebugInfo | None) -> None:
     """Make this the calling thread's map."""
-    state = thread_locals.current()
-    before, state.debug_info = state.debug_info, debug_info
+    before, _current.innermost = _current.innermost, debug_info
     profiler = _find(debug_info, DebugInfoKind.PROFILER_STATE)
     if profiler is not _find(before, DebugInfoKind.PROFILER_STATE):
         for listener in _profiler_listeners:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from otel_recfn.runtime import callbacks, thread_locals
+from otel_recfn.runtime import callback_lists, thread_locals
 
 
 def enable_record_function(enable: bool = True) -> None:
     """Switch RecordFunction in this thread. Off, nobody observes what it does: no callback, and not the recorder either."""
     state = thread_locals.current()
-    callbacks.install(state, state.callbacks, bool(enable))
+    callback_lists.install(state, state.callbacks, bool(enable))
 
 
 def is_record_function_enabled() -> bool:

@@ -9,18 +9,18 @@ makes a thread's samples repeatable (source: PyTorch's per-thread cache of activ
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.runtime import callbacks
-from otel_recfn.runtime.callback import EndCallback, ShouldRun, StartCallback
-from otel_recfn.runtime.callbacks import CallbackEntry
-from otel_recfn.runtime.thread_locals import RunningCallback
-from otel_recfn.support.interrupts import raised_by_signal_handler
+from otel_recfn.runtime.callback import EndCallback, StartCallback
+from otel_recfn.runtime.callback_entries import CallbackEntry
 
 NEVER = 1 << 62
+
+Ask: TypeAlias = Callable[[CallbackEntry, RecordScope], bool]
+"""Whether a callback that has a ``should_run`` runs on the range of that scope that begins now."""
 
 
 class StartEndPair(NamedTuple):
@@ -55,12 +55,12 @@ def tries_until_run(generator: Random, probability: float) -> int:
 class _Candidate:
     """A callback that wants the scope."""
 
-    __slots__ = ("entry", "probability", "should_run", "tries_left")
+    __slots__ = ("asked", "entry", "probability", "tries_left")
 
     def __init__(self, entry: CallbackEntry, generator: Random) -> None:
         self.entry = entry
-        self.should_run: ShouldRun | None = entry.callback.should_run()
-        self.probability = 1.0 if self.should_run is not None else entry.callback.sampling_prob()
+        self.asked = entry.callback.should_run() is not None
+        self.probability = 1.0 if self.asked else entry.callback.sampling_prob()
         self.tries_left = tries_until_run(generator, self.probability) if self.probability < 1.0 else NEVER
 
 
@@ -71,14 +71,15 @@ class ScopeSampler:
         scope: theirs.
         entries: the callbacks, in the order in which they run.
         generator: the thread's.
+        ask: calls their ``should_run``.
     """
 
-    __slots__ = ("_asked", "_candidates", "_countdown", "_generator", "_picked", "_ready", "_scope", "_steps")
+    __slots__ = ("_ask", "_asked", "_candidates", "_countdown", "_generator", "_picked", "_ready", "_scope", "_steps")
 
-    def __init__(self, scope: RecordScope, entries: Iterable[CallbackEntry], generator: Random) -> None:
-        self._scope, self._generator = scope, generator
+    def __init__(self, scope: RecordScope, entries: Iterable[CallbackEntry], generator: Random, ask: Ask) -> None:
+        self._scope, self._generator, self._ask = scope, generator, ask
         self._candidates = [_Candidate(entry, generator) for entry in entries if _may_run(entry, scope)]
-        self._asked = any(each.should_run is not None for each in self._candidates)
+        self._asked = any(each.asked for each in self._candidates)
         self._ready = StepCallbacks((), 0, scope)
         self._steps = 0
         self._pick()
@@ -87,7 +88,7 @@ class ScopeSampler:
         """What runs on the range that begins now. ``thread_id``: the calling thread's logical id."""
         self.draw()
         if self._asked:
-            return self._assemble([each.entry for each in self._picked if _agrees(each, self._scope)], thread_id)
+            return self._assemble([each.entry for each in self._picked if self._agrees(each)], thread_id)
         if self._ready.thread_id != thread_id:
             self._ready = self._assemble([each.entry for each in self._picked], thread_id)
         return self._ready
@@ -125,6 +126,9 @@ class ScopeSampler:
         self._steps = self._countdown
         self._ready = self._assemble([each.entry for each in self._picked], self._ready.thread_id)
 
+    def _agrees(self, candidate: _Candidate) -> bool:
+        return not candidate.asked or self._ask(candidate.entry, self._scope)
+
     def _assemble(self, entries: list[CallbackEntry], thread_id: int) -> StepCallbacks:
         found = [entry.callback for entry in entries]
         return StepCallbacks(
@@ -141,16 +145,3 @@ def _may_run(entry: CallbackEntry, scope: RecordScope) -> bool:
     callback = entry.callback
     wanted = callback.should_run() is not None or callback.sampling_prob() > 0.0
     return entry.enabled and callback.check_scope(scope) and wanted
-
-
-def _agrees(candidate: _Candidate, scope: RecordScope) -> bool:
-    if candidate.should_run is None:
-        return True
-    try:
-        with RunningCallback():
-            return bool(candidate.should_run(scope))
-    except (Exception, SystemExit) as error:
-        if raised_by_signal_handler(error):
-            raise
-        callbacks.failed(candidate.entry.handle, error)
-        return False

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from otel_recfn.runtime import callbacks, thread_locals
-from otel_recfn.runtime.callbacks import Entries
+from otel_recfn.runtime import callback_lists, thread_locals
+from otel_recfn.runtime.callback_entries import Entries
 from otel_recfn.runtime.debug_info import current_debug_info, set_current_debug_info
 
 
@@ -22,18 +22,18 @@ class RecordFunctionTLS(NamedTuple):
 def get_record_function_tls() -> RecordFunctionTLS:
     """The calling thread's."""
     state = thread_locals.current()
-    return RecordFunctionTLS(callbacks.thread_entries(state), state.enabled)
+    return RecordFunctionTLS(callback_lists.thread_entries(state), state.enabled)
 
 
 def set_record_function_tls(tls: RecordFunctionTLS) -> None:
     """Make it the calling thread's. Callbacks keep their handles."""
-    entries = tuple(entry for entry in tls.sorted_tls_callbacks if not callbacks.has_failed(entry.handle))
-    callbacks.install(thread_locals.current(), entries, tls.tls_record_function_enabled)
+    entries = tuple(entry for entry in tls.sorted_tls_callbacks if not callback_lists.has_failed(entry.handle))
+    callback_lists.install(thread_locals.current(), entries, tls.tls_record_function_enabled)
 
 
 def set_record_function_seed_for_testing(seed: int) -> None:
     """Make the calling thread's sampling repeatable."""
-    callbacks.seed(thread_locals.current(), seed)
+    callback_lists.seed(thread_locals.current(), seed)
 
 
 class ThreadLocalState:

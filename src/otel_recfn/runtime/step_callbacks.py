@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.runtime import callbacks, process_recorder, thread_locals
+from otel_recfn.runtime import callback_lists, process_recorder, thread_locals
+from otel_recfn.runtime.callback_entries import CallbackEntry
 from otel_recfn.runtime.sampling import ScopeSampler, StepCallbacks
-from otel_recfn.runtime.thread_locals import ThreadState
+from otel_recfn.runtime.thread_locals import RunningCallback, ThreadState
+from otel_recfn.support.interrupts import raised_by_signal_handler
 
 
 def get_step_callbacks(scope: RecordScope) -> StepCallbacks:
@@ -35,12 +37,26 @@ def leave_next_unobserved() -> None:
 def _sampler(state: ThreadState, scope: RecordScope) -> ScopeSampler:
     """The calling thread's, which knows of every range that began."""
     unobserved = process_recorder.recorder.take_back_unobserved() if scope == RecordScope.USER_SCOPE else 0
-    if state.version != callbacks.version():
-        state.version, state.samplers = callbacks.version(), {}
+    if state.version != callback_lists.version():
+        state.version, state.samplers = callback_lists.version(), {}
     sampler = state.samplers.get(scope)
     if sampler is None:
-        entries = (*callbacks.global_entries(), *callbacks.thread_entries(state)) if state.enabled else ()
-        sampler = state.samplers[scope] = ScopeSampler(RecordScope(scope), entries, state.generator)
+        entries = (*callback_lists.global_entries(), *callback_lists.thread_entries(state)) if state.enabled else ()
+        sampler = state.samplers[scope] = ScopeSampler(RecordScope(scope), entries, state.generator, _asked)
     elif unobserved:
         sampler.pass_over(-unobserved)
     return sampler
+
+
+def _asked(entry: CallbackEntry, scope: RecordScope) -> bool:
+    """What the callback's ``should_run`` says; one that raises is removed with its callback."""
+    should_run = entry.callback.should_run()
+    assert should_run is not None
+    try:
+        with RunningCallback():
+            return bool(should_run(scope))
+    except (Exception, SystemExit) as error:
+        if raised_by_signal_handler(error):
+            raise
+        callback_lists.failed(entry.handle, error)
+        return False

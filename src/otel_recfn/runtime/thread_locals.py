@@ -1,21 +1,19 @@
-"""What belongs to a thread: its own callbacks, whether RecordFunction is enabled, its sampling and its debug info.
+"""What belongs to a thread: its own callbacks, whether RecordFunction is enabled, and its sampling.
 
-A thread, and not a contextvars context, owns these, because that is what they say in PyTorch, whose C++ threads read them too:
-observers are put on a thread for a piece of code that runs there, and ``ThreadLocalState`` hands them on. What belongs to a
-task, the current span and the enclosing ``async with record_function``, lives in contextvars, which asyncio keeps per task.
+These, and debug info (``debug_info.py``), belong to a thread and not to a contextvars context, as in PyTorch: observers are put
+on a thread for a piece of code that runs there, and ``ThreadLocalState`` hands them on. The current span and the enclosing
+``async with record_function`` belong to a task: they are in contextvars, which asyncio keeps per task.
 """
 
 from __future__ import annotations
 
 import threading
 from random import Random
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from otel_recfn.model.scope import RecordScope
-    from otel_recfn.runtime.callbacks import CallbackEntry
-    from otel_recfn.runtime.debug_info import DebugInfo
-    from otel_recfn.runtime.sampling import ScopeSampler
+from otel_recfn.model.scope import RecordScope
+from otel_recfn.runtime.callback_entries import Entries
+from otel_recfn.runtime.sampling import ScopeSampler
 
 STALE = -1
 """A version that the list of global callbacks never has."""
@@ -45,14 +43,13 @@ def share_callback_flag(flag: CallbackFlag) -> None:
 class ThreadState:
     """One thread's. Only that thread reads and writes it."""
 
-    __slots__ = ("__weakref__", "_in_callback", "callbacks", "debug_info", "enabled", "generator", "samplers", "version")
+    __slots__ = ("__weakref__", "_in_callback", "callbacks", "enabled", "generator", "samplers", "version")
 
     def __init__(self) -> None:
-        self.callbacks: tuple[CallbackEntry, ...] = ()
+        self.callbacks: Entries = ()
         """In the order of their handles."""
         self.enabled = True
         self._in_callback = False
-        self.debug_info: DebugInfo | None = None
         self.generator = Random()
         self.samplers: dict[RecordScope, ScopeSampler] = {}
         """By scope; valid while ``version`` is that of the global callbacks."""

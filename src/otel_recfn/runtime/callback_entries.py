@@ -1,0 +1,44 @@
+"""Lists of callbacks: tuples, which are never changed but replaced, so that a range that runs goes on with what it saw."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+from otel_recfn.runtime.callback import RecordFunctionCallback
+
+
+class CallbackEntry(NamedTuple):
+    """A callback as it was when it was added: changing the object afterwards changes nothing."""
+
+    callback: RecordFunctionCallback
+    handle: int
+    """Unique in the process; callbacks run in its order."""
+    enabled: bool = True
+
+
+Entries: TypeAlias = tuple[CallbackEntry, ...]
+
+
+def with_entry(entries: Entries, entry: CallbackEntry) -> Entries:
+    """One more, in the order of handles."""
+    return tuple(sorted((*entries, entry), key=lambda each: each.handle))
+
+
+def without(entries: Entries, handle: int) -> Entries:
+    """All but the one with this handle."""
+    return tuple(entry for entry in entries if entry.handle != handle)
+
+
+def switched(entries: Entries, handle: int, enabled: bool) -> Entries:
+    """The same callbacks, the one with this handle enabled or disabled."""
+    return tuple(entry._replace(enabled=enabled) if entry.handle == handle else entry for entry in entries)
+
+
+def has(entries: Entries, handle: int) -> bool:
+    """Whether one has this handle."""
+    return any(entry.handle == handle for entry in entries)
+
+
+def any_enabled(entries: Entries) -> bool:
+    """Whether one is enabled."""
+    return any(entry.enabled for entry in entries)

@@ -1,0 +1,184 @@
+"""The list of global callbacks, the calling thread's own list, and who is told when one of them changes.
+
+Threads keep what they work out from the global list and compare one number, ``version()``, to see whether it still holds.
+
+A change is told to the recorder, whose ``record_function`` asks the range observer while a callback may want its ranges, and to
+the ``Mirror``, by which PyTorch's own operators call the callbacks.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable
+
+from otel_recfn.recording.protocol import RangeObserver
+from otel_recfn.runtime import process_recorder, thread_locals
+from otel_recfn.runtime.callback_entries import CallbackEntry, Entries, any_enabled, has, switched, with_entry, without
+from otel_recfn.runtime.mirror import Mirror
+from otel_recfn.runtime.thread_locals import STALE, ThreadState
+from otel_recfn.support.fork_safe_lock import ForkSafeLock
+
+_logger = logging.getLogger("otel_recfn")
+
+_lock = ForkSafeLock()
+_version = 0
+_global_entries: Entries = ()
+_failed: set[int] = set()
+_threads_with_callbacks: weakref.WeakSet[ThreadState] = weakref.WeakSet()
+_observer: RangeObserver | None = None
+_mirror: Mirror | None = None
+
+
+# --- the list of the process
+
+
+def version() -> int:
+    """Another number after every change of the global callbacks. Read it before them."""
+    return _version
+
+
+def global_entries() -> Entries:
+    """The global callbacks, in the order of their handles."""
+    return _global_entries
+
+
+def add_global(entry: CallbackEntry) -> None:
+    """Run it on the ranges of all threads. ``settle`` has to be called afterwards."""
+    with _lock.held:
+        _change_global(lambda entries: with_entry(entries, entry))
+        if _mirror is not None:
+            _mirror.added(entry)
+
+
+def remove_global(handle: int) -> None:
+    """Take a global callback away. Other handles: nothing happens."""
+    with _lock.held:
+        if has(_global_entries, handle):
+            _change_global(lambda entries: without(entries, handle))
+            if _mirror is not None:
+                _mirror.removed(handle)
+
+
+def switch_global(handle: int, enabled: bool) -> None:
+    """Enable or disable a global callback. Other handles: nothing happens."""
+    with _lock.held:
+        if has(_global_entries, handle):
+            _change_global(lambda entries: switched(entries, handle, enabled))
+            if _mirror is not None:
+                _mirror.switched(handle, enabled)
+
+
+def _change_global(change: Callable[[Entries], Entries]) -> None:
+    """Under the lock. A finalizer or signal handler of this very thread may do the same in between: then once more."""
+    global _global_entries, _version
+    while True:
+        before = _global_entries
+        after = change(before)
+        if _global_entries is before:
+            _global_entries = after
+            _version += 1
+            break
+    watch_ranges()
+
+
+# --- the list of the calling thread
+
+
+def thread_entries(state: ThreadState) -> Entries:
+    """The callbacks of ``state``, which is the calling thread's, without those that failed since, maybe in another thread."""
+    if _failed and any(entry.handle in _failed for entry in state.callbacks):
+        install(state, tuple(entry for entry in state.callbacks if entry.handle not in _failed), state.enabled)
+    return state.callbacks
+
+
+def install(state: ThreadState, entries: Entries, enabled: bool) -> None:
+    """Make these the calling thread's callbacks and its flag. ``state`` is that thread's."""
+    if entries is state.callbacks and enabled == state.enabled:
+        return
+    if enabled != state.enabled:
+        process_recorder.recorder.set_thread_enabled(enabled)
+    state.callbacks, state.enabled = entries, enabled
+    _draw_anew(state)
+    with _lock.held:
+        (_threads_with_callbacks.add if any_enabled(entries) else _threads_with_callbacks.discard)(state)
+        watch_ranges()
+        if _mirror is not None:
+            _mirror.thread_changed(entries, enabled)
+
+
+def seed(state: ThreadState, value: int) -> None:
+    """Draw the calling thread's samples anew from ``value``: the same again after the same seed."""
+    state.generator.seed(value)
+    _draw_anew(state)
+    with _lock.held:
+        if _mirror is not None:
+            _mirror.seeded(value)
+
+
+def _draw_anew(state: ThreadState) -> None:
+    state.version = STALE
+    process_recorder.recorder.take_back_unobserved()
+
+
+# --- callbacks that failed
+
+
+def failed(handle: int, error: BaseException) -> None:
+    """A callback raised: it is removed, in every thread, and that is logged. A second failure of it changes nothing."""
+    with _lock.held:
+        if handle in _failed:
+            return
+        _failed.add(handle)
+        _change_global(lambda entries: without(entries, handle))
+        if _mirror is not None:
+            _mirror.removed(handle)
+        thread_entries(thread_locals.current())
+    _logger.warning("RecordFunction callback %d raised and was removed; the program goes on without it", handle, exc_info=error)
+
+
+def has_failed(handle: int) -> bool:
+    """Whether this callback raised and must not be called again."""
+    return handle in _failed
+
+
+# --- who is told
+
+
+def observe_ranges_with(observer: RangeObserver) -> None:
+    """Hand ranges of ``record_function`` to ``observer`` while a callback may want them."""
+    global _observer
+    _observer = observer
+    watch_ranges()
+
+
+def watch_ranges() -> None:
+    """Tell the recorder whether a callback may want ranges of ``record_function``."""
+    with _lock.held:
+        wanted = any_enabled(_global_entries) or len(_threads_with_callbacks) > 0
+        process_recorder.recorder.set_range_observer(_observer if wanted else None, _version)
+
+
+def set_mirror(mirror: Mirror | None) -> Mirror | None:
+    """Tell ``mirror`` of the global callbacks, of the calling thread's, and of every change from now on.
+
+    Returns the mirror that was set before; it is told nothing more.
+    """
+    global _mirror
+    state = thread_locals.current()
+    with _lock.held:
+        before, _mirror = _mirror, mirror
+        if mirror is not None:
+            for entry in _global_entries:
+                mirror.added(entry)
+                if not entry.enabled:
+                    mirror.switched(entry.handle, False)
+            mirror.thread_changed(thread_entries(state), state.enabled)
+    settle()
+    return before
+
+
+def settle() -> None:
+    """Callbacks were added: let the mirror do what takes long. The caller holds no lock."""
+    if _mirror is not None:
+        _mirror.settle()

@@ -1,0 +1,32 @@
+"""The contract of whoever repeats the callbacks elsewhere."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from otel_recfn.runtime.callback_entries import CallbackEntry, Entries
+
+
+class Mirror(Protocol):
+    """Repeats the callbacks elsewhere: on PyTorch's RecordFunction.
+
+    It is told of global changes one at a time, in their order, and of a thread's in that thread; it never raises.
+    """
+
+    def added(self, entry: CallbackEntry) -> None:
+        """A global callback is there."""
+
+    def removed(self, handle: int) -> None:
+        """A global callback is gone; or a callback of any kind failed, and no thread may call it again."""
+
+    def switched(self, handle: int, enabled: bool) -> None:
+        """A global callback was disabled or reenabled."""
+
+    def thread_changed(self, entries: Entries, enabled: bool) -> None:
+        """The calling thread's own callbacks are these now, and RecordFunction is enabled in it or not."""
+
+    def seeded(self, seed: int) -> None:
+        """The calling thread's sampling starts anew from this seed."""
+
+    def settle(self) -> None:
+        """Callbacks were added. What takes long is done here, where the caller holds no lock of the runtime's."""

@@ -105,9 +105,18 @@ inline uint64_t header(RecordKind kind, uint64_t scope, uint64_t flags, uint64_t
   return kind | scope << 4 | flags << 8 | slot << 16 | payload << 32;
 }
 
+// What header() put together.
+constexpr uint32_t kind_of(uint64_t head) { return head & 15; }
+constexpr uint32_t scope_of(uint64_t head) { return head >> 4 & 15; }
+constexpr uint32_t flags_of(uint64_t head) { return head >> 8 & 255; }
+constexpr uint32_t slot_of(uint64_t head) { return head >> 16 & 0xFFFF; }
+constexpr uint32_t payload_of(uint64_t head) { return static_cast<uint32_t>(head >> 32); }
+
 inline uint64_t parent_header(uint64_t ordinal) { return kParent | ordinal << 24; }
 
 inline uint64_t end_header(uint64_t flags, uint64_t ordinal) { return kEnd | flags << 8 | ordinal << 24; }
+
+constexpr uint64_t ordinal_of(uint64_t head) { return head >> 24; }  // what these two put in
 
 inline uint64_t make_event_id(uint64_t thread_number, uint64_t ordinal) { return thread_number << kOrdinalBits | ordinal; }
 

@@ -9,45 +9,30 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <new>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "core/clock.hpp"
-#include "drain/name_pool.hpp"
 #include "core/registry.hpp"
+#include "drain/name_pool.hpp"
+#include "drain/rows.hpp"
 
 namespace recfn {
 
-struct Row {
-  uint64_t event_id, handle, parent, root, forward_thread_id;
-  int64_t start_ns, end_ns, sequence_nr, debug_handle, flops, nbytes;  // the first two monotonic until it is emitted
-  int64_t offset_ns;  // what makes them Unix time
-  uint32_t name, thread, end_thread, context, flags, shapes, dtypes, module, error, profiler, stack, device;
-  uint8_t kind, scope, source;
-};
+constexpr size_t kMaxKeptRows = 32'768;  // whose memory the next drain uses again
 
-struct OpenedRow {
-  uint64_t event_id;
-  uint32_t name, source, thread, context;
-  int64_t start_ns;
-};
-
-struct ThreadRow {
-  uint64_t number, thread_id, native_id, ident;
-};
-
-struct Drained {
-  std::vector<Row> rows;
-  std::vector<OpenedRow> opened;
-  std::vector<ThreadRow> threads;
-  std::vector<Context> contexts;
-  int64_t node_id = -1;
-  int64_t clock_jump_ns = 0;
-  size_t closed = 0;          // rows before the copies of open ranges
-  bool complete = true;       // false: memory was short, and the next drain has more
-  bool has_uncommon = false;  // profiler, flops, stack, nbytes or device of some row isn't zero
-};
+// Does the work, unless memory runs out in it: then it is left as it is for the next drain.
+template <typename Work>
+bool done(Work work) {
+  try {
+    work();
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
 
 class Drain {
  public:
@@ -99,7 +84,6 @@ class Drain {
   void meet_new_threads();
   void list_threads();
   void list(Thread& thread);
-  void take_remote_ends();
   void collect_remote_ends();
   void age_remote_ends();
   void read_thread(Thread& thread, uint64_t until_ticks);

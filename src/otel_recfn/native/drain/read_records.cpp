@@ -1,0 +1,214 @@
+// Reads one thread's ring, record by record, as record.hpp lays them out.
+#include "drain/drain.hpp"
+
+#include <algorithm>
+#include <new>
+#include <tuple>
+#include <utility>
+
+#include "core/ring_growth.hpp"
+
+namespace recfn {
+namespace {
+
+constexpr uint64_t kReleaseEveryWords = 16'384;
+
+bool is_begin(uint64_t head) { return kind_of(head) == kBegin || kind_of(head) == kLongBegin; }
+
+}  // namespace
+
+// Up to the first begin after `until_ticks`: it may lie in a range of a thread that was read before.
+void Drain::read_thread(Thread& thread, uint64_t until_ticks) {
+  ThreadBuffer& buffer = *thread.buffer;
+  const uint64_t end = buffer.published.load(std::memory_order_acquire);
+  uint64_t at = buffer.consumed.load(std::memory_order_relaxed);
+  thread.ring_ends = 0;  // rings may have been added since
+  try {
+    for (uint64_t released = at; at < end;) {
+      if (at >= thread.ring_ends) enter_ring(thread, at);
+      if (is_begin(thread.word(at)) && thread.word(at + 1) > until_ticks) break;
+      at = read_record(thread, at);
+      if (at - released < kReleaseEveryWords) continue;
+      buffer.consumed.store(at, std::memory_order_release);
+      released = at;
+    }
+  } catch (const std::bad_alloc&) {
+    buffer.consumed.store(at, std::memory_order_release);
+    throw;
+  }
+  buffer.consumed.store(at, std::memory_order_release);
+  if (!remote_.empty()) close_remotely_ended(thread, UINT64_MAX);
+}
+
+// What stands at that position, and until where. Earlier rings have been read, and nobody writes them any more.
+void Drain::enter_ring(Thread& thread, uint64_t at) {
+  ThreadBuffer& buffer = *thread.buffer;
+  const uint32_t rings = buffer.num_rings.load(std::memory_order_acquire);
+  uint32_t& ring = buffer.oldest_ring;
+  while (ring + 1 < rings && buffer.rings[ring + 1].from <= at) unmap_ring(buffer.rings[ring++], buffer.shared->total_bytes);
+  thread.words = buffer.rings[ring].words;
+  thread.mask = buffer.rings[ring].capacity - 1;
+  thread.ring_ends = ring + 1 < rings ? buffer.rings[ring + 1].from : UINT64_MAX;
+}
+
+// Returns where the next record begins.
+uint64_t Drain::read_record(Thread& thread, uint64_t at) {
+  const auto word = [&thread](uint64_t index) { return thread.word(index); };
+  const uint64_t head = word(at);
+  const uint32_t payload = payload_of(head);
+  switch (kind_of(head)) {
+    case kBegin:
+      read_begin(thread, head, at);
+      return at + kBeginWords;
+    case kLongBegin:
+      read_begin(thread, head, at);
+      return at + kLongBeginWords;
+    case kMark:
+      read_point(thread, head, at);
+      return at + kMarkWords;
+    case kMemory:
+      read_point(thread, head, at);
+      return at + kMemoryWords;
+    case kEnd:
+      read_end(thread, head, word(at + 1));
+      return at + kEndWords;
+    case kName:
+      thread.dictionary[slot_of(head)] = names_.intern(read_text(thread, at + 1, payload));
+      return at + 1 + words_of(payload);
+    case kText:
+      read_text_record(thread, head, at);
+      return at + 1 + words_of(payload);
+    case kContext:
+      read_context(thread, at + 1);
+      return at + kContextWords;
+    case kDebugHandle:
+      thread.pending.debug_handle = static_cast<int64_t>(word(at + 1));
+      return at + 2;
+    case kShapes:
+      read_shapes(thread, at + 1, payload);
+      return at + 1 + payload;
+    case kFlops:
+      thread.pending.flops = static_cast<int64_t>(word(at + 1));
+      return at + 2;
+    case kStack:
+      thread.pending.stack = thread.dictionary[slot_of(head)];
+      return at + 1;
+    case kParent:
+      thread.parent_ordinal = ordinal_of(head);
+      return at + 1;
+    case kProfiler:
+      thread.profiler = payload;
+      return at + 1;
+    default:  // unreachable while record.hpp and thread_buffer.hpp agree
+      return thread.buffer->published.load(std::memory_order_acquire);
+  }
+}
+
+std::string Drain::read_text(const Thread& thread, uint64_t at, uint32_t bytes) const {
+  std::string text(words_of(bytes) * size_t{8}, '\0');
+  for (uint32_t index = 0; index < words_of(bytes); ++index) {
+    const uint64_t word = thread.word(at + index);
+    std::memcpy(&text[index * size_t{8}], &word, 8);
+  }
+  text.resize(bytes);
+  return text;
+}
+
+void Drain::read_context(Thread& thread, uint64_t at) {
+  uint64_t words[6];
+  for (uint64_t index = 0; index < 6; ++index) words[index] = thread.word(at + index);
+  Context context{words[0], words[1], words[2], words[3], 0, 0};
+  const bool known = contexts_[thread.context] == context;
+  if (!known && !(context == Context{})) contexts_.push_back(context);
+  if (!known) thread.context = context == Context{} ? 0 : static_cast<uint32_t>(contexts_.size() - 1);
+  thread.enclosing = words[4], thread.root = words[5];
+}
+
+void Drain::read_shapes(Thread& thread, uint64_t at, uint32_t count) {
+  std::vector<uint64_t> words(count);
+  for (uint32_t index = 0; index < count; ++index) words[index] = thread.word(at + index);
+  std::tie(thread.pending.shapes, thread.pending.dtypes) = names_.intern_shapes(words);
+}
+
+void Drain::read_text_record(Thread& thread, uint64_t head, uint64_t at) {
+  Row& pending = thread.pending;
+  uint32_t* const kinds[] = {&pending.module, &pending.error, &pending.shapes, &pending.dtypes};
+  *kinds[scope_of(head) & 3] = names_.intern(read_text(thread, at + 1, payload_of(head)));
+}
+
+// Room for one more, so that the next push_back cannot fail.
+template <typename Item>
+void make_room(std::vector<Item>& items) {
+  if (items.size() == items.capacity()) items.reserve(std::max<size_t>(16, 2 * items.size()));
+}
+
+// What every begin and point has in common. It is the thread's next one only when begun() says so: until then memory may run out.
+Drain::OpenRange Drain::next_range(Thread& thread, uint64_t head, uint64_t ticks) {
+  if (!remote_.empty()) close_remotely_ended(thread, ticks);
+  make_room(thread.open), make_room(out_.opened), make_room(out_.rows);
+  OpenRange range{thread.pending, thread.ordinal + 1, 0};
+  Row& row = range.row;
+  row.error = 0;
+  row.event_id = make_event_id(thread.buffer->number, range.ordinal);
+  row.name = thread.dictionary[slot_of(head)];
+  row.scope = static_cast<uint8_t>(scope_of(head));
+  row.flags = flags_of(head) & kEventFlags;
+  row.source = static_cast<uint8_t>((flags_of(head) & kSourceMask) >> kSourceShift);
+  row.start_ns = clock_.monotonic_ns(ticks);
+  row.handle = range.key = row.event_id;
+  row.profiler = thread.profiler;
+  return range;
+}
+
+void Drain::begun(Thread& thread) {
+  ++thread.ordinal;
+  thread.parent_ordinal = 0;
+  thread.pending = no_row();
+}
+
+void Drain::read_begin(Thread& thread, uint64_t head, uint64_t at) {
+  const auto word = [&thread](uint64_t index) { return thread.word(index); };
+  OpenRange range = next_range(thread, head, word(at + 1));
+  Row& row = range.row;
+  row.forward_thread_id = payload_of(head);
+  if (kind_of(head) == kLongBegin) {
+    if (const uint64_t handle = word(at + 2)) row.handle = handle;
+    row.sequence_nr = static_cast<int64_t>(word(at + 3));
+    if (row.source == kTorchSource) range.key = row.handle;
+  }
+  place(thread, range, (flags_of(head) & kBaseBegin) != 0);
+  thread.open.push_back(range);
+  begun(thread);
+}
+
+void Drain::read_point(Thread& thread, uint64_t head, uint64_t at) {
+  const auto word = [&thread](uint64_t index) { return thread.word(index); };
+  OpenRange point = next_range(thread, head, word(at + 1));
+  Row& row = point.row;
+  row.kind = kind_of(head) == kMark ? kMarkEvent : kMemoryEvent;
+  row.source = kRecordFunctionSource;
+  if (row.kind == kMemoryEvent) {
+    row.device = std::exchange(row.name, names_.intern("[memory]"));
+    row.nbytes = static_cast<int64_t>(word(at + 2));
+  }
+  place(thread, point, (flags_of(head) & kBaseBegin) != 0);
+  row.end_ns = row.start_ns;
+  row.thread = row.end_thread = thread.index;
+  emit(row);
+  begun(thread);
+}
+
+void Drain::read_end(Thread& thread, uint64_t head, uint64_t ticks) {
+  if (!remote_.empty()) close_remotely_ended(thread, ticks);
+  const uint64_t ordinal = ordinal_of(head);
+  for (size_t index = thread.open.size(); index-- > 0;) {
+    if (thread.open[index].ordinal != ordinal) continue;
+    const uint32_t out_of_order = index + 1 != thread.open.size() ? uint32_t{kAsync} : 0u;
+    seal(thread, index, clock_.monotonic_ns(ticks), (flags_of(head) & (kEventFlags | kShown)) | out_of_order, thread.pending.error,
+         thread.index);
+    break;
+  }
+  thread.pending.error = 0;
+}
+
+}  // namespace recfn

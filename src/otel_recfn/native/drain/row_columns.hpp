@@ -1,0 +1,18 @@
+// Rows as columns: what Python gets of a drain.
+#pragma once
+#include <vector>
+
+#include "drain/rows.hpp"
+
+namespace recfn {
+
+struct NamedColumn {
+  const char* name;
+  std::vector<char> bytes;
+};
+
+// Of the first `size` rows, without the columns that are zero in every row.
+std::vector<NamedColumn> row_columns(const Drained& drained, size_t size);
+std::vector<NamedColumn> opened_columns(const Drained& drained);
+
+}  // namespace recfn

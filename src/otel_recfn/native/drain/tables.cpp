@@ -1,0 +1,113 @@
+// The tables that rows index: which threads, names and contexts stand in them, and for how long.
+#include "drain/drain.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace recfn {
+namespace {
+
+constexpr size_t kCompactContextsAbove = 256;
+
+}  // namespace
+
+void Drain::meet_new_threads() {
+  for (ThreadBuffer* buffer : registry().snapshot()) {
+    if (buffer->met) continue;
+    Thread added{};
+    added.buffer = buffer;
+    added.pending = no_row();
+    added.dictionary.assign(kNameSlots + 1, 0);
+    added.dictionary[kManyNamesSlot] = names_.intern("<many names>");
+    threads_.push_back(std::move(added));
+    buffer->met = true;
+  }
+}
+
+// Those that a row of this drain may name: thousands of others may have nothing to say. And room for all rows at once, as far as
+// is known: growing step by step would copy them.
+void Drain::list_threads() {
+  uint64_t unread = 0;
+  for (Thread& thread : threads_) {
+    const ThreadBuffer& buffer = *thread.buffer;
+    const bool wrote = buffer.published.load(std::memory_order_acquire) != buffer.consumed.load(std::memory_order_relaxed);
+    if (wrote || thread.listed || !thread.open.empty()) list(thread);
+    unread += buffer.published.load(std::memory_order_relaxed) - buffer.consumed.load(std::memory_order_relaxed);
+  }
+  const size_t rows = out_.rows.size() + unread / (kBeginWords + kEndWords);
+  if (rows > kMaxKeptRows && rows > out_.rows.capacity()) done([&] { out_.rows.reserve(rows); });
+}
+
+void Drain::list(Thread& thread) {
+  const ThreadBuffer& buffer = *thread.buffer;
+  const ThreadRow row{buffer.number, buffer.thread_id.load(), buffer.native_id, buffer.ident};
+  if (thread.listed) {
+    out_.threads[thread.index] = row;
+    return;
+  }
+  out_.threads.push_back(row);
+  thread.index = static_cast<uint32_t>(out_.threads.size() - 1);
+  thread.listed = true;
+}
+
+uint32_t Drain::thread_index(uint64_t number, uint32_t otherwise) {
+  for (Thread& thread : threads_) {
+    if (thread.buffer->number != number) continue;
+    list(thread);
+    return thread.index;
+  }
+  return otherwise;
+}
+
+// A thread that ended is forgotten when everything it wrote was read and none of its ranges waits for another thread's end.
+void Drain::retire_ended() {
+  const auto finished = [](Thread& thread) {
+    ThreadBuffer& buffer = *thread.buffer;
+    if (!buffer.ended.load(std::memory_order_acquire) || !thread.open.empty()) return false;
+    if (buffer.published.load(std::memory_order_acquire) != buffer.consumed.load(std::memory_order_relaxed)) return false;
+    registry().retire(&buffer);
+    return true;
+  };
+  threads_.erase(std::remove_if(threads_.begin(), threads_.end(), finished), threads_.end());
+}
+
+void Drain::compact_names() {
+  const auto each_reference = [this](const auto& visit) {
+    for (Thread& thread : threads_) {
+      for (uint32_t& name : thread.dictionary) visit(name);
+      for (OpenRange& range : thread.open) {
+        Row& row = range.row;
+        visit(row.name), visit(row.shapes), visit(row.dtypes), visit(row.module), visit(row.stack);
+      }
+      Row& pending = thread.pending;
+      visit(pending.shapes), visit(pending.dtypes), visit(pending.module), visit(pending.error), visit(pending.stack);
+    }
+  };
+  std::vector<bool> kept(names_.size());
+  each_reference([&kept](uint32_t index) { kept[index] = true; });
+  const std::vector<uint32_t> moved = names_.start_epoch(kept);
+  each_reference([&moved](uint32_t& index) { index = moved[index]; });
+}
+
+void Drain::compact_contexts() {
+  if (contexts_.size() < kCompactContextsAbove) return;
+  const auto each_reference = [this](const auto& visit) {
+    for (Thread& thread : threads_) {
+      visit(thread.context);
+      for (OpenRange& range : thread.open) visit(range.row.context);
+    }
+  };
+  std::vector<bool> referred(contexts_.size());
+  each_reference([&referred](uint32_t index) { referred[index] = true; });
+  std::vector<Context> kept{Context{}};
+  std::vector<uint32_t> moved(contexts_.size());
+  for (uint32_t index = 1; index < contexts_.size(); ++index) {
+    if (!referred[index]) continue;
+    moved[index] = static_cast<uint32_t>(kept.size());
+    kept.push_back(contexts_[index]);
+  }
+  each_reference([&moved](uint32_t& index) { index = moved[index]; });
+  contexts_.swap(kept);
+}
+
+}  // namespace recfn

@@ -1,0 +1,105 @@
+#include "python/context_reader.hpp"
+
+#include "core/registry.hpp"
+#include "cpython/interpreters.hpp"
+#include "python/task_entries.hpp"
+
+namespace recfn {
+namespace {
+
+PyObject* context_reader = nullptr;  // () -> (trace high, trace low, span id, flags, enclosing, root, span) | None
+PyObject* thread_noter = nullptr;    // (thread number) -> None, in the thread
+
+uint64_t contextvars_version() {
+  const PyThreadState* state = PyGILState_GetThisThreadState();
+  return state != nullptr ? state->context_ver : 0;
+}
+
+// A call may let another thread replace what is called: it is held meanwhile.
+void note_thread(ThreadBuffer& buffer) {
+  buffer.name_noted = true;
+  PyObject* noter = Py_NewRef(thread_noter);
+  PyObject* result = PyObject_CallFunction(noter, "K", static_cast<unsigned long long>(buffer.number));
+  Py_XDECREF(result);
+  Py_DECREF(noter);
+}
+
+int raise_again(void* error) {
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(static_cast<PyObject*>(error))), static_cast<PyObject*>(error));
+  Py_DECREF(static_cast<PyObject*>(error));
+  return -1;
+}
+
+// An Exception is the reader's own failure. What else comes out of it was raised in the program while it ran, by a signal
+// handler for instance (KeyboardInterrupt): an operator can't pass that on, so the main thread's next Python instruction does.
+void hand_on_error() {
+  if (PyErr_Occurred() != nullptr && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  if (type == nullptr) return;
+  PyErr_NormalizeException(&type, &value, &traceback);
+  if (traceback != nullptr) PyException_SetTraceback(value, traceback);
+  Py_XDECREF(type), Py_XDECREF(traceback);
+  if (Py_AddPendingCall(raise_again, value) < 0) Py_DECREF(value);
+}
+
+// A new reference; null where there is nothing to read.
+PyObject* call_context_reader() {
+  if (context_reader == nullptr || PyErr_Occurred() != nullptr) return nullptr;
+  PyObject* reader = Py_NewRef(context_reader);
+  PyObject* reading = PyObject_CallNoArgs(reader);
+  Py_DECREF(reader);
+  return reading;
+}
+
+void view_current(ThreadBuffer& buffer, TaskView& view) {
+  if (!buffer.name_noted && thread_noter != nullptr) note_thread(buffer);
+  PyObject *reading = call_context_reader(), *span = nullptr;
+  if (reading != nullptr && reading != Py_None) {
+    unsigned long long words[6];
+    if (PyArg_ParseTuple(reading, "KKKKKKO", &words[0], &words[1], &words[2], &words[3], &words[4], &words[5], &span)) {
+      view.current = Context{words[0], words[1], words[2], words[3], words[4], words[5]};
+    }
+  }
+  hand_on_error();
+  view_task(view, span);
+  Py_XDECREF(reading);
+}
+
+// The one look at Python from an operator's thread; threads that Python doesn't know have no context to look at.
+void read_context(ThreadBuffer& buffer, TaskView& view) {
+  if (!python_knows_this_thread()) return;
+  const PyGILState_STATE state = PyGILState_Ensure();
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  view_current(buffer, view);
+  PyErr_Restore(type, value, traceback);
+  PyGILState_Release(state);
+}
+
+void replace(PyObject*& held, PyObject* by) {
+  PyObject* old = held;
+  held = by == Py_None ? nullptr : Py_NewRef(by);
+  Py_XDECREF(old);
+}
+
+PyObject* set_context_reader(PyObject*, PyObject* args) {
+  PyObject *reader, *noter;
+  if (!PyArg_ParseTuple(args, "OO", &reader, &noter)) return nullptr;
+  replace(context_reader, reader);
+  replace(thread_noter, noter);
+  const bool wanted = context_reader != nullptr || thread_noter != nullptr;
+  globals().context_version.store(wanted ? contextvars_version : nullptr);
+  globals().read_context.store(wanted ? read_context : nullptr);
+  Py_RETURN_NONE;
+}
+
+PyMethodDef functions[] = {
+    {"set_context_reader", set_context_reader, METH_VARARGS, "set_context_reader(reader | None, thread_noter | None)"},
+    {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+int add_context_reader(PyObject* module) { return PyModule_AddFunctions(module, functions); }
+
+}  // namespace recfn

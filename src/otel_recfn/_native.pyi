@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from otel_recfn.recording.protocol import RangeObserver
+from otel_recfn.ranges.protocol import RangeObserver
 
 class Column:
     """Owns the bytes of one column."""

@@ -7,7 +7,7 @@ A ``record_function`` type, in Python or in C, calls
     __aenter__()                  aenter(self)                                     -> a coroutine; it gives self
     __aexit__(kind, error, tb)    aexit(self, kind, error, tb)                     -> a coroutine; it gives None
 
-and its objects have the attributes of ``async_range.RecordFunction``: ``name``, ``_recorder``, and ``_entered``, which is None
+and its objects have the attributes of ``protocol.UserRange``: ``name``, ``_recorder``, and ``_entered``, which is None
 at first and writable.
 """
 

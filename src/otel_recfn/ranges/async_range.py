@@ -6,12 +6,12 @@ encloses the recorder knows by ``enter`` and ``leave``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
+from otel_recfn.ranges.protocol import RangeHandle, RangeRecorder, UserRange
 from otel_recfn.support.error_text import error_text
 
 USER_SCOPE, SOURCE, ASYNC = int(RecordScope.USER_SCOPE), int(EventSource.RECORD_FUNCTION), int(EventFlag.ASYNC)
@@ -25,60 +25,7 @@ class Entered(NamedTuple):
     """What ``Recorder.enter`` returned; None where the range was not recorded."""
 
 
-class RangeHandle(Protocol):
-    """A range that is open (see ``recording/protocol.py``)."""
-
-    @property
-    def event_id(self) -> int:
-        """0 where it is not recorded."""
-
-    def end(self, error: str = "") -> None:
-        """Close it."""
-
-
-class Recorder(Protocol):
-    """What is needed of a recorder (``recording/protocol.py`` says what these do)."""
-
-    def begin(self, name: str, scope: int, source: int, module: str = "", flags: int = 0) -> int:
-        """Open a range in this thread."""
-
-    def end(self, event_id: int, error: str = "") -> None:
-        """Close it."""
-
-    @property
-    def range_observer(self) -> Callable[[str, str | None, int], RangeHandle] | None:
-        """Opens ranges in the recorder's place."""
-
-    def enter(self, event_id: int) -> Any | None:
-        """From here on this task is in that range."""
-
-    def leave(self, entered: Any) -> None:
-        """It isn't any more."""
-
-    def is_in(self, entered: Any) -> bool:
-        """Whether it is."""
-
-
-class RecordFunction(Protocol):
-    """What is needed of a ``record_function`` object, Python's or C's."""
-
-    @property
-    def name(self) -> str:
-        """The name of its ranges."""
-
-    @property
-    def args(self) -> str | None:
-        """As it was made with."""
-
-    @property
-    def _recorder(self) -> Recorder:
-        """What records its ranges."""
-
-    _entered: Any
-    """A list of Entered, private to this file; None at first."""
-
-
-R = TypeVar("R", bound=RecordFunction)
+R = TypeVar("R", bound=UserRange)
 
 
 class RecordedRange:
@@ -86,7 +33,7 @@ class RecordedRange:
 
     __slots__ = ("_recorder", "event_id")
 
-    def __init__(self, recorder: Recorder, event_id: int) -> None:
+    def __init__(self, recorder: RangeRecorder, event_id: int) -> None:
         self._recorder, self.event_id = recorder, event_id
 
     def end(self, error: str = "") -> None:
@@ -107,7 +54,7 @@ class NotRecorded:
 NOT_RECORDED = NotRecorded()
 
 
-def open_range(range_: RecordFunction, flags: int = 0) -> RangeHandle:
+def open_range(range_: UserRange, flags: int = 0) -> RangeHandle:
     """Begin a range, through the recorder's range observer where one is set. ``flags``: EventFlag bits."""
     recorder = range_._recorder
     observer = recorder.range_observer
@@ -128,7 +75,7 @@ async def aenter(range_: R) -> R:
 
 
 async def aexit(
-    range_: RecordFunction, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    range_: UserRange, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
 ) -> None:
     """End the range that this task entered."""
     taken = _take_entered(range_._recorder, range_._entered or [])
@@ -140,7 +87,7 @@ async def aexit(
     handle.end(error_text(error) if handle.event_id and error is not None else "")
 
 
-def _take_entered(recorder: Recorder, entered: list[Entered]) -> Entered | None:
+def _take_entered(recorder: RangeRecorder, entered: list[Entered]) -> Entered | None:
     """One object may be entered by many tasks at once: the newest that this task is in; else the newest of all."""
     for index in range(len(entered) - 1, -1, -1):
         if entered[index].entered is not None and recorder.is_in(entered[index].entered):

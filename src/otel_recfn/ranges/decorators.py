@@ -19,7 +19,8 @@ import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any, TypeVar, cast
 
-from otel_recfn.ranges.async_range import ASYNC, RecordFunction, open_range
+from otel_recfn.ranges.async_range import ASYNC, open_range
+from otel_recfn.ranges.protocol import UserRange
 from otel_recfn.ranges.tracing import is_traced
 from otel_recfn.support.error_text import error_text
 
@@ -132,7 +133,7 @@ def _wrap_async_generator(make: Any, func: Any) -> Any:
 class _ResumedRange:
     """A range that encloses what its ``resume`` runs, in whichever thread and task that is, and nothing else."""
 
-    def __init__(self, range_: RecordFunction) -> None:
+    def __init__(self, range_: UserRange) -> None:
         self._range = range_
 
     def __enter__(self) -> _ResumedRange:

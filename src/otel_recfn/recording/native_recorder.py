@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from otel_recfn import _native
 from otel_recfn.model.events import Extra
-from otel_recfn.recording.protocol import ContextReading, RangeObserver, RecorderCounters
+from otel_recfn.ranges.protocol import RangeObserver
+from otel_recfn.recording.protocol import ContextReading, RecorderCounters
 
 if TYPE_CHECKING:
     from otel_recfn.model.batch import Batch, ThreadInfo

@@ -10,9 +10,10 @@ begin drops its end, so that what remains still nests. Before that, its name is 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from otel_recfn.model.events import Extra
+from otel_recfn.ranges.protocol import RangeObserver, RangeRecorder
 
 if TYPE_CHECKING:
     from otel_recfn.model.batch import Batch
@@ -70,21 +71,6 @@ class TaskRange(Protocol):
     """For whoever shows the range to the program as its current span; None at first."""
 
 
-class RangeHandle(Protocol):
-    """A range that a range observer opened."""
-
-    @property
-    def event_id(self) -> int:
-        """Of its row; 0 where it is not recorded."""
-
-    def end(self, error: str = "") -> None:
-        """Close it; ``error`` as in Recorder.end."""
-
-
-RangeObserver: TypeAlias = Callable[[str, "str | None", int], RangeHandle]
-"""Opens a range of ``record_function``: its name, its ``args``, and EventFlag bits known now."""
-
-
 class RecorderCounters(NamedTuple):
     """Since the process began (since the fork, in a forked child).
 
@@ -103,8 +89,11 @@ class RecorderCounters(NamedTuple):
     """Recorded without what there was no room for: the name (``<many names>`` stands for it), shapes, module or stack."""
 
 
-class Recorder(Protocol):
-    """Begin and end from any thread; start, stop and drain from one thread at a time."""
+class Recorder(RangeRecorder, Protocol):
+    """All of a recorder; ``ranges/protocol.py`` has the part that ranges of ``record_function`` use.
+
+    Begin and end from any thread; start, stop and drain from one thread at a time.
+    """
 
     record_function: type[Any]
     """The public ``record_function`` of this recorder."""
@@ -144,18 +133,10 @@ class Recorder(Protocol):
         shapes: str = "",
         dtypes: str = "",
     ) -> int:
-        """Open a range in this thread. Returns its event id, or 0 when it is not recorded (not recording, or no room).
+        """See RangeRecorder.begin.
 
-        Its parent is what began last, as the calling task sees it: the innermost open range, or the span that is current. A
-        range with EventFlag.ASYNC is among those ranges only between ``enter`` and ``leave``, any other from here to its end.
         The keywords are columns of its row, as ``model/batch.py`` describes them; ``handle`` 0 becomes the event id, and shapes
         of over 16 KiB are left out.
-        """
-
-    def end(self, event_id: int, error: str = "", flags: int = 0) -> None:
-        """Close a range, from any thread. Zero and ids that are no longer open are ignored.
-
-        ``error`` is ``"<exception type>: <message>"`` and sets EventFlag.ERROR; ``flags`` are EventFlag bits known only now.
         """
 
     def mark(self, name: str) -> int:
@@ -210,18 +191,6 @@ class Recorder(Protocol):
     def counters(self) -> RecorderCounters:
         """What was recorded and what was lost."""
 
-    def enter(self, event_id: int) -> Any | None:
-        """From here on the calling task is in that open range; ``leave`` takes what is returned.
-
-        None where nothing changes: the range is over, or the task has begun something newer, which goes on enclosing.
-        """
-
-    def leave(self, entered: Any) -> None:
-        """The task is not in that range any more. From any task, also where it is over already."""
-
-    def is_in(self, entered: Any) -> bool:
-        """Whether the calling task is in what it, or the task that launched it, entered."""
-
     def ranges_after(self, span: object) -> tuple[TaskRange, ...]:
         """The calling task's open ranges that began after ``span`` became current, innermost first.
 
@@ -260,7 +229,3 @@ class Recorder(Protocol):
 
     def take_back_unobserved(self) -> int:
         """The observer wants the calling thread's next range. Returns how many it wouldn't have been handed from here on."""
-
-    @property
-    def range_observer(self) -> RangeObserver | None:
-        """The one that is set."""

@@ -12,7 +12,7 @@ import logging
 import weakref
 from collections.abc import Callable
 
-from otel_recfn.recording.protocol import RangeObserver
+from otel_recfn.ranges.protocol import RangeObserver
 from otel_recfn.runtime import process_recorder, thread_locals
 from otel_recfn.runtime.callback_entries import CallbackEntry, Entries, any_enabled, has, switched, with_entry, without
 from otel_recfn.runtime.mirror import Mirror

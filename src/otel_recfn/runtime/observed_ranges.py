@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.ranges.async_range import NOT_RECORDED, RecordedRange
-from otel_recfn.recording.protocol import RangeHandle
+from otel_recfn.ranges.protocol import RangeHandle
 from otel_recfn.runtime import callback_lists, process_recorder
 from otel_recfn.runtime.record_function import SOURCE, RecordFunction
 from otel_recfn.runtime.step_callbacks import get_step_callbacks, leave_next_unobserved

@@ -11,7 +11,8 @@ from otel_recfn.ranges import aenter, aexit, decorate, open_range
 from otel_recfn.support.error_text import error_text
 
 if TYPE_CHECKING:
-    from otel_recfn.recording.protocol import RangeHandle, Recorder
+    from otel_recfn.ranges.protocol import RangeHandle
+    from otel_recfn.recording.protocol import Recorder
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -20,7 +20,8 @@ from otel_recfn.model.clock import ClockMapping, Reading, Ticks
 from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.model.events import ORDINAL_BITS, EventFlag, EventKind, EventSource, Extra
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.recording.protocol import ContextReading, RangeObserver, RecorderCounters
+from otel_recfn.ranges.protocol import RangeObserver
+from otel_recfn.recording.protocol import ContextReading, RecorderCounters
 from otel_recfn.recording.python.log import BYTES_PER_RANGE, Alive, Details, Record, TakenRecords, ThreadLog
 from otel_recfn.recording.python.record_function import make_record_function
 from otel_recfn.recording.python.stack import python_stack

@@ -1,0 +1,73 @@
+"""What ranges of ``record_function`` need of a recorder, and what is needed of a ``record_function`` object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
+
+
+class RangeHandle(Protocol):
+    """A range that is open."""
+
+    @property
+    def event_id(self) -> int:
+        """Of its row; 0 where it is not recorded."""
+
+    def end(self, error: str = "") -> None:
+        """Close it; ``error`` as in RangeRecorder.end."""
+
+
+RangeObserver: TypeAlias = Callable[[str, "str | None", int], RangeHandle]
+"""Opens a range of ``record_function``: its name, its ``args``, and EventFlag bits known now."""
+
+
+class RangeRecorder(Protocol):
+    """The part of a recorder (``recording/protocol.py``) that these ranges use."""
+
+    def begin(self, name: str, scope: int, source: int, module: str = "", flags: int = 0) -> int:
+        """Open a range in this thread. Returns its event id, or 0 when it is not recorded (not recording, or no room).
+
+        Its parent is what began last, as the calling task sees it: the innermost open range, or the span that is current. A
+        range with EventFlag.ASYNC is among those ranges only between ``enter`` and ``leave``, any other from here to its end.
+        """
+
+    def end(self, event_id: int, error: str = "", flags: int = 0) -> None:
+        """Close a range, from any thread. Zero and ids that are no longer open are ignored.
+
+        ``error`` is ``"<exception type>: <message>"`` and sets EventFlag.ERROR; ``flags`` are EventFlag bits known only now.
+        """
+
+    def enter(self, event_id: int) -> Any | None:
+        """From here on the calling task is in that open range; ``leave`` takes what is returned.
+
+        None where nothing changes: the range is over, or the task has begun something newer, which goes on enclosing.
+        """
+
+    def leave(self, entered: Any) -> None:
+        """The task is not in that range any more. From any task, also where it is over already."""
+
+    def is_in(self, entered: Any) -> bool:
+        """Whether the calling task is in what it, or the task that launched it, entered."""
+
+    @property
+    def range_observer(self) -> RangeObserver | None:
+        """Opens ranges in the recorder's place; None where none is set."""
+
+
+class UserRange(Protocol):
+    """A ``record_function`` object, Python's or C's."""
+
+    @property
+    def name(self) -> str:
+        """The name of its ranges."""
+
+    @property
+    def args(self) -> str | None:
+        """As it was made with."""
+
+    @property
+    def _recorder(self) -> RangeRecorder:
+        """What records its ranges."""
+
+    _entered: Any
+    """A list of ``async_range.Entered``, private to that file; None at first."""

@@ -74,6 +74,8 @@ class SpanContextRef(NamedTuple):
     span_id: int
     flags: int
     """ContextFlag bits."""
+    trace_state: str = ""
+    """As in the W3C header ``tracestate``; empty where there is none."""
 
 
 class Opened(NamedTuple):

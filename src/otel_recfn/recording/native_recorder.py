@@ -17,6 +17,7 @@ from otel_recfn import _native
 from otel_recfn.model.events import Extra
 from otel_recfn.ranges.protocol import RangeObserver
 from otel_recfn.recording.protocol import ContextReading, RecorderCounters
+from otel_recfn.recording.trace_states import TraceStates
 
 if TYPE_CHECKING:
     from otel_recfn.model.batch import Batch, ThreadInfo
@@ -35,6 +36,8 @@ class NativeRecorder:
         self._names: list[str] = []
         self._epoch = 0
         self._thread_names: dict[int, str] = {}
+        trace_states = TraceStates()
+        self.keep_trace_state, self.split_flags = trace_states.keep, trace_states.split
         self.range_observer: RangeObserver | None = None
         self._set_helpers()
         _native.set_own_directory(str(PACKAGE) + os.sep)
@@ -140,7 +143,9 @@ class NativeRecorder:
             **columns(rows),
             names=self._names,
             threads=self._thread_infos(threads),
-            contexts=[SpanContextRef(high << 64 | low, span_id, flags) for high, low, span_id, flags in contexts],
+            contexts=[
+                SpanContextRef(high << 64 | low, span_id, *self.split_flags(flags)) for high, low, span_id, flags in contexts
+            ],
             opened=OpenedColumns(opened, self._names),
             closed=closed,
             clock_jump_ns=jump_ns,

@@ -28,6 +28,7 @@ class ContextReading(NamedTuple):
     trace_id: int
     span_id: int
     flags: int
+    """ContextFlag bits, and those that ``Recorder.keep_trace_state`` gave."""
     enclosing: int = 0
     """Event id of the range whose span is the current one, 0 where it is the program's own."""
     root: int = 0
@@ -49,7 +50,7 @@ class TaskRange(Protocol):
 
     @property
     def context_words(self) -> tuple[int, int, int, int]:
-        """What was current where that outermost range began: trace id (upper and lower half), span id, flags."""
+        """What was current where that outermost range began: trace id (upper and lower half), span id, the reading's flags."""
 
     @property
     def is_current(self) -> bool:
@@ -204,6 +205,15 @@ class Recorder(RangeRecorder, Protocol):
         """``reader`` is called, in the recording thread and with the GIL, before a range begins with Python between itself and
         its parent, when the thread's context may have changed: after what the next three tell of, and when the contextvars
         context switched."""
+
+    def keep_trace_state(self, text: str) -> int:
+        """A span's trace state (a W3C header) as bits for ``ContextReading.flags``; none for an empty one.
+
+        ``Batch.contexts`` has the text again. Of very many the oldest that no batch had lately are forgotten.
+        """
+
+    def split_flags(self, flags: int) -> tuple[int, str]:
+        """The ContextFlag bits of such flags, and the trace state in them."""
 
     def span_attached(self, span: object, token: object) -> None:
         """The calling task made ``span`` the current one; ``token`` undoes that."""

@@ -20,7 +20,6 @@ from opentelemetry.context import Context
 from otel_recfn.model.events import ContextFlag
 from otel_recfn.recording.protocol import ContextReading, Recorder, TaskRange
 from otel_recfn.sources.range_spans import RangeSpans, range_of
-from otel_recfn.support import trace_states
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.interrupts import raised_by_signal_handler
 
@@ -97,9 +96,8 @@ class ContextWatcher:
             return ContextReading(0, 0, int(flags), span=current) if flags else None
         if span.trace_flags.sampled:
             flags |= ContextFlag.SAMPLED
-        if span.trace_state:
-            trace_states.note(span.trace_id, span.span_id, span.trace_state)
-        return ContextReading(span.trace_id, span.span_id, int(flags), span=current)
+        kept = self._recorder.keep_trace_state(span.trace_state.to_header()) if span.trace_state else 0
+        return ContextReading(span.trace_id, span.span_id, int(flags) | kept, span=current)
 
     def _attached_context(self) -> Context:
         """What is attached, without our ranges."""

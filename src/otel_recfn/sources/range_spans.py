@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import wrapt
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import SpanContext, TraceFlags
+from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 
 from otel_recfn.model.events import ContextFlag, EventSource
 from otel_recfn.recording.protocol import Recorder, TaskRange
@@ -102,7 +102,7 @@ class RangeSpans:
 
     def _shown(self, range_: TaskRange, span: trace.Span, context: Context) -> Context:
         if range_.shown is None or range_.shown[0] is not context:
-            span_context = self._span_context(range_, span)
+            span_context = self._span_context(range_)
             if span_context is None:
                 return context
             shown_span: Any = RangeSpan(own_span(span), range_, span_context)
@@ -110,22 +110,22 @@ class RangeSpans:
         shown: tuple[Context, Context] | None = range_.shown
         return shown[1] if shown is not None else context  # None: another thread ended the range meanwhile
 
-    def _span_context(self, range_: TaskRange, span: trace.Span) -> SpanContext | None:
+    def _span_context(self, range_: TaskRange) -> SpanContext | None:
         """Of the range's span; None where it has none, as below a span that is not sampled."""
         if not self._spans.has_target():
             return None
-        high, low, _, flags = range_.context_words
-        trace_id, above = high << 64 | low, span.get_span_context()
+        high, low, _, words = range_.context_words
+        trace_id, (flags, trace_state) = high << 64 | low, self._recorder.split_flags(words)
         if not trace_id and not flags:
             root = self._spans.trace_of(range_.root)
-            return _below(root, range_) if root is not None else None
+            return _below(root.trace_id, root.trace_state, range_) if root is not None else None
         if not trace_id or flags != _SAMPLED_ALONE:
             return None
-        return _below(above if above.trace_id == trace_id else SpanContext(trace_id, 0, False), range_)
+        return _below(trace_id, TraceState.from_header([trace_state]) if trace_state else None, range_)
 
 
-def _below(above: SpanContext, range_: TaskRange) -> SpanContext:
-    return SpanContext(above.trace_id, span_id(range_.event_id), False, SAMPLED, above.trace_state)
+def _below(trace_id: int, trace_state: TraceState | None, range_: TaskRange) -> SpanContext:
+    return SpanContext(trace_id, span_id(range_.event_id), False, SAMPLED, trace_state)
 
 
 def selects(scopes: int, modules: bool) -> Callable[[int, int], bool]:

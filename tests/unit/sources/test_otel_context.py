@@ -14,8 +14,8 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, Trace
 
 from otel_recfn.model.events import ContextFlag
 from otel_recfn.recording.protocol import ContextReading
+from otel_recfn.recording.trace_states import TraceStates
 from otel_recfn.sources.otel_context import ContextWatcher
-from otel_recfn.support import trace_states
 
 RUNTIME: Any = context._RUNTIME_CONTEXT
 
@@ -26,6 +26,8 @@ class CountingRecorder:
     def __init__(self) -> None:
         self.told: list[int] = []
         self.reader: Callable[[], ContextReading | None] | None = None
+        states = TraceStates()
+        self.keep_trace_state, self.split_flags = states.keep, states.split
 
     def span_attached(self, span: object, token: object) -> None:
         self.told.append(threading.get_ident())
@@ -94,11 +96,11 @@ def test_either_key_suppresses(watcher: ContextWatcher, key: str) -> None:
         context.detach(token)
 
 
-def test_a_trace_state_is_noted(watcher: ContextWatcher) -> None:
-    state = TraceState([("vendor", "value")])
-    with use(0xABC, 0xDEF, state=state):
-        watcher.read()
-    assert trace_states.find(0xABC, 0xDEF) == state
+def test_a_trace_state_is_kept(watcher: ContextWatcher, recorder: CountingRecorder) -> None:
+    with use(0xABC, 0xDEF, state=TraceState([("vendor", "value"), ("other", "x")])):
+        reading = watcher.read()
+    assert reading is not None
+    assert recorder.split_flags(reading.flags) == (ContextFlag.SAMPLED, "vendor=value,other=x")
 
 
 def test_a_span_that_raises_is_no_span(watcher: ContextWatcher, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,10 +48,11 @@ class BatchBuilder:
 
     Args:
         node_id: of every row.
+        split_flags: see Recorder.split_flags.
     """
 
-    def __init__(self, node_id: int) -> None:
-        self._node_id = node_id
+    def __init__(self, node_id: int, split_flags: Callable[[int], tuple[int, str]]) -> None:
+        self._node_id, self._split_flags = node_id, split_flags
         self._names: dict[str, int] = {"": 0}
         self._threads: dict[ThreadLog, int] = {}
         self._contexts: dict[SpanContextRef, int] = {NO_CONTEXT: 0}
@@ -153,7 +155,8 @@ class BatchBuilder:
     def _context(self, reading: ContextReading | None) -> int:
         if reading is None:
             return 0
-        return self._contexts.setdefault(SpanContextRef(reading.trace_id, reading.span_id, reading.flags), len(self._contexts))
+        context = SpanContextRef(reading.trace_id, reading.span_id, *self._split_flags(reading.flags))
+        return self._contexts.setdefault(context, len(self._contexts))
 
 
 def clean_text(text: str, max_bytes: int) -> str:

@@ -26,6 +26,7 @@ from otel_recfn.recording.python.log import BYTES_PER_RANGE, Alive, Details, Rec
 from otel_recfn.recording.python.record_function import make_record_function
 from otel_recfn.recording.python.stack import python_stack
 from otel_recfn.recording.python.task import Recording, TaskEntry, next_serial
+from otel_recfn.recording.trace_states import TraceStates
 from otel_recfn.support.forks import Order, around_forks
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ class PythonRecorder:
         self._reader: Callable[[], ContextReading | None] | None = None
         self.range_observer: RangeObserver | None = None
         self._tasks = Recording()
+        trace_states = TraceStates()
+        self.keep_trace_state, self.split_flags = trace_states.keep, trace_states.split
         self._start_empty()
         self.record_function = make_record_function(self)
         around_forks(Order.RECORDER, in_child=self.after_fork_in_child)
@@ -343,7 +346,7 @@ class PythonRecorder:
         from otel_recfn.recording.python.pairing import Pairing
 
         pairing = self._pairing = self._pairing or Pairing()
-        builder, self._unsealed = self._unsealed or BatchBuilder(self._node_id), None
+        builder, self._unsealed = self._unsealed or BatchBuilder(self._node_id, self.split_flags), None
         try:
             return self._drain_into(builder, pairing, close_open, open_ranges)
         except OUT_OF_MEMORY:

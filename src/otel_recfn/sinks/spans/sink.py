@@ -24,7 +24,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import SpanContext, TracerProvider
+from opentelemetry.trace import SpanContext, TracerProvider, TraceState
 
 from otel_recfn.batches.links import ForwardBackwardLinks
 from otel_recfn.batches.span_plan import Fate, SpanPlan, fate_of, fates_of, plan_spans
@@ -36,7 +36,6 @@ from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.promised_traces import PromisedTraces
 from otel_recfn.sinks.spans.provider import SAMPLED, ProviderResolver, SpanTarget
 from otel_recfn.sinks.spans.step_traces import StepTraces
-from otel_recfn.support import trace_states
 
 CHUNK_TIMEOUT_S = 30.0
 _COUNTERS = {Fate.OTHER_KIND: "other_kinds", Fate.SUPPRESSED: "suppressed", Fate.UNSAMPLED: "unsampled"}
@@ -269,5 +268,5 @@ def _no_pause() -> None:
 
 
 def _span_context(context: SpanContextRef) -> SpanContext:
-    state = trace_states.find(context.trace_id, context.span_id)
+    state = TraceState.from_header([context.trace_state]) if context.trace_state else None
     return SpanContext(context.trace_id, context.span_id, False, SAMPLED, state)

@@ -16,14 +16,13 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, Tra
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
-from opentelemetry.trace import SpanKind, StatusCode, TraceState
+from opentelemetry.trace import SpanKind, StatusCode
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch
 from otel_recfn.model.batch import NO_CONTEXT, SpanContextRef, ThreadInfo
 from otel_recfn.model.events import ContextFlag, EventFlag, EventKind, make_event_id
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.spans.sink import SpansSink
-from otel_recfn.support import trace_states
 from otel_recfn.support.span_ids import span_id
 from otel_recfn.version import __version__
 
@@ -150,8 +149,7 @@ class TestTree:
         assert child.parent == sibling.parent == above.context
 
     def test_trace_state_is_repeated(self) -> None:
-        ref = context(trace_id=0x51, span_id=0x52)
-        trace_states.note(ref.trace_id, ref.span_id, TraceState([("vendor", "x")]))
+        ref = context(trace_id=0x51, span_id=0x52)._replace(trace_state="other=y,vendor=x")
         parent = make_event_id(1, 2)
         child, above = Harness().write({"context": ref, "parent": parent}, {"context": ref, "event_id": parent})
         assert child.context.trace_state.get("vendor") == above.context.trace_state.get("vendor") == "x"

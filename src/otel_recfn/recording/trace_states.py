@@ -1,0 +1,53 @@
+"""W3C trace states as numbers, which travel in the flags of a context.
+
+A trace state is a text of any length, and few programs have one. The context that a range begins in is four words in the ring;
+the upper half of its flags, empty otherwise, holds a trace state's number. The drain that seals the context has the text again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from itertools import count
+
+from otel_recfn.support.fork_safe_lock import ForkSafeLock
+
+MAX_TRACE_STATES = 10_000
+"""Beyond it the one that was neither kept nor sealed for longest is forgotten: ranges in its context then carry none."""
+_SHIFT = 32
+_FLAGS = (1 << _SHIFT) - 1
+
+
+class TraceStates:
+    """A recorder's trace states. From any thread; a forked child goes on with its parent's."""
+
+    def __init__(self) -> None:
+        self._lock = ForkSafeLock()
+        self._numbers: dict[str, int] = {}
+        self._texts: OrderedDict[int, str] = OrderedDict()
+        self._next = count(1)
+
+    def keep(self, text: str) -> int:
+        """The trace state as bits for the flags of a context; none for an empty one."""
+        if not text:
+            return 0
+        with self._lock.held:
+            number = self._numbers.get(text)
+            if number is None:
+                number = self._numbers[text] = next(self._next)
+            self._texts[number] = text
+            self._texts.move_to_end(number)
+            if len(self._texts) > MAX_TRACE_STATES:
+                _, forgotten = self._texts.popitem(last=False)
+                self._numbers.pop(forgotten, None)
+        return number << _SHIFT
+
+    def split(self, flags: int) -> tuple[int, str]:
+        """The ContextFlag bits, and the trace state that was kept in the others."""
+        number = flags >> _SHIFT
+        if not number:
+            return flags, ""
+        with self._lock.held:
+            text = self._texts.get(number, "")
+            if text:
+                self._texts.move_to_end(number)
+        return flags & _FLAGS, text

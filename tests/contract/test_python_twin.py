@@ -10,7 +10,7 @@ import weakref
 
 from recording_helpers import ASYNC, PARTIAL, Capture, workers_of
 
-from otel_recfn.recording.python import recorder as python_recorder
+from otel_recfn.recording.python import ranges
 from otel_recfn.recording.python.batch import clean_text
 from otel_recfn.recording.python.log import BYTES_PER_RANGE
 from otel_recfn.recording.python.recorder import PythonRecorder
@@ -37,7 +37,7 @@ def test_the_capacity_is_what_was_asked_for() -> None:
 
 
 def test_ends_that_find_their_queue_full_are_counted(monkeypatch) -> None:
-    monkeypatch.setattr(python_recorder, "MAX_REMOTE_ENDS", 2)
+    monkeypatch.setattr(ranges, "MAX_REMOTE_ENDS", 2)
     capture = Capture(PythonRecorder())
     ids = [capture.begin() for _ in range(5)]
     with workers_of(1) as [worker]:
@@ -83,9 +83,9 @@ def test_state_of_threads_that_ended_is_freed() -> None:
         thread.start()
         thread.join(60)
     capture.drain()
-    assert not recorder._logs
-    assert recorder._pairing is not None
-    assert not recorder._pairing._threads
+    assert recorder._threads.look() == ([], [])
+    assert recorder._drain._pairing is not None
+    assert not recorder._drain._pairing._threads
 
 
 def test_a_finalizer_that_records_in_the_middle_of_a_begin() -> None:
@@ -103,6 +103,77 @@ def test_a_finalizer_that_records_in_the_middle_of_a_begin() -> None:
     capture.end(ids[-1])
     rows = capture.finish()
     assert len({row.event_id for row in rows}) == len(rows) == capture.counters().recorded
+
+
+def test_counting_while_threads_come_and_go() -> None:
+    capture = Capture(PythonRecorder())
+    threads, done = 300, threading.Event()
+    counted: list[int] = []
+
+    def count() -> None:
+        while not done.is_set():
+            counted.append(capture.counters().recorded)
+
+    def work() -> None:
+        capture.end(capture.begin())
+
+    with workers_of(1) as [counter]:
+        counting = threading.Thread(target=counter.call, args=(count,))
+        counting.start()
+        for _ in range(threads):
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join(60)
+            capture.drain()
+        done.set()
+        counting.join(60)
+    assert counted == sorted(counted)
+    assert counted[-1] <= capture.counters().recorded == threads
+
+
+INTERRUPTED_DRAINS = """
+import signal
+
+from otel_recfn.recording.python.recorder import PythonRecorder
+
+recorder = PythonRecorder()
+batches, interrupted = [], 0
+
+
+def interrupt(number, frame):
+    while frame is not None:
+        if "/recording/python/" in frame.f_code.co_filename and frame.f_code.co_name != "drain":
+            raise KeyboardInterrupt
+        frame = frame.f_back
+
+
+signal.signal(signal.SIGALRM, interrupt)
+recorder.start(1023, 1 << 20)
+recorder.drain()
+for turn in range(400):
+    with recorder.record_function("outer"):
+        for _ in range(20):
+            with recorder.record_function("inner"):
+                pass
+        recorder.mark("moment")
+    signal.setitimer(signal.ITIMER_REAL, 0.00005 + turn % 50 * 0.00004)
+    try:
+        batches.append(recorder.drain())
+    except KeyboardInterrupt:
+        interrupted += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
+batches.append(recorder.drain())
+rows = [event for batch in batches for event in batch.events()]
+assert interrupted > 20, interrupted
+assert len(rows) == len({row.event_id for row in rows}) == recorder.counters().recorded == 400 * 22, len(rows)
+outers = {row.event_id for row in rows if row.name == "outer"}
+assert all(row.parent in outers for row in rows if row.name != "outer")
+assert sum(len(batch.opened) for batch in batches) == 400
+"""
+
+
+def test_a_drain_that_a_signal_handler_interrupts_delivers_later() -> None:
+    subprocess.run([sys.executable, "-c", INTERRUPTED_DRAINS], check=True, timeout=120)
 
 
 def test_text_is_cut_at_a_character() -> None:

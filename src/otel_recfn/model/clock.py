@@ -84,8 +84,10 @@ class ClockMapping:
 
     def monotonic_ns(self, ticks: Ticks) -> MonotonicNanoseconds:
         """The monotonic clock at ``ticks``: never less than at fewer ticks."""
-        line = next((line for line in reversed(self._lines) if line.ticks <= ticks), self._lines[0])
-        return MonotonicNanoseconds(line.at(ticks))
+        for line in reversed(self._lines):
+            if line.ticks <= ticks:
+                return MonotonicNanoseconds(line.at(ticks))
+        return MonotonicNanoseconds(self._lines[0].at(ticks))
 
     def _follow_ticks(self, now: Reading) -> None:
         last = self._lines[-1]

@@ -12,6 +12,7 @@ from otel_recfn.model.batch import COLUMN_TYPES, NO_CONTEXT, Batch, Opened, Span
 from otel_recfn.recording.protocol import ContextReading
 from otel_recfn.recording.python.log import NO_DETAILS, Details, ThreadLog
 
+EVENT_ID = list(COLUMN_TYPES).index("event_id")
 MAX_NAME_BYTES = 2048
 MAX_ERROR_BYTES = 1024
 MAX_STACK_BYTES = 16_384
@@ -61,13 +62,19 @@ class BatchBuilder:
         self._closed = -1
         """How many rows stand before the copies of open ranges; -1: there are none."""
 
-    def take_back_announcement(self) -> None:
-        """The last one."""
-        self._opened.pop()
+    def take_back_announcement(self, event_id: int) -> None:
+        """The last one, where it is that range's."""
+        if self._opened and self._opened[-1].event_id == event_id:
+            self._opened.pop()
 
-    def take_back_row(self) -> None:
-        """The last one."""
-        self._rows.pop()
+    def newest_event_id(self) -> int:
+        """Of the last row; 0 where there is none."""
+        return self._rows[-1][EVENT_ID] if self._rows else 0
+
+    def take_back_row(self, event_id: int) -> None:
+        """The last one, where it is that range's."""
+        if self.newest_event_id() == event_id:
+            self._rows.pop()
 
     def begin_copies(self) -> None:
         """The rows from here on are copies of ranges that are open."""
@@ -124,7 +131,7 @@ class BatchBuilder:
             "nbytes": details.nbytes,
             "device": self._text(details.device, MAX_NAME_BYTES),
         }
-        self._rows.append(tuple(values[column] for column in COLUMN_TYPES))
+        self._rows.append(tuple([values[column] for column in COLUMN_TYPES]))
 
     def seal(self, clock_jump_ns: int, complete: bool) -> Batch:
         """The batch. The builder is used up."""
@@ -135,7 +142,7 @@ class BatchBuilder:
         return Batch(
             **arrays,
             names=tuple(self._names),
-            threads=tuple(_info(log) for log in self._threads),
+            threads=tuple([_info(log) for log in self._threads]),
             contexts=tuple(self._contexts),
             opened=tuple(self._opened),
             closed=self._closed,
@@ -147,16 +154,22 @@ class BatchBuilder:
         return len(self._rows)
 
     def _text(self, text: str, max_bytes: int) -> int:
-        return self._names.setdefault(clean_text(text, max_bytes), len(self._names))
+        return _index_in(self._names, clean_text(text, max_bytes))
 
     def _thread(self, log: ThreadLog) -> int:
-        return self._threads.setdefault(log, len(self._threads))
+        return _index_in(self._threads, log)
 
     def _context(self, reading: ContextReading | None) -> int:
         if reading is None:
             return 0
-        context = SpanContextRef(reading.trace_id, reading.span_id, *self._split_flags(reading.flags))
-        return self._contexts.setdefault(context, len(self._contexts))
+        return _index_in(self._contexts, SpanContextRef(reading.trace_id, reading.span_id, *self._split_flags(reading.flags)))
+
+
+def _index_in(table: dict[Any, int], item: Any) -> int:
+    index = table.get(item)
+    if index is None:
+        index = table[item] = len(table)
+    return index
 
 
 def clean_text(text: str, max_bytes: int) -> str:

@@ -23,7 +23,6 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
-from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.model.events import EventKind
 from otel_recfn.recording.protocol import ContextReading
 
@@ -98,6 +97,8 @@ class ThreadLog:
         self.enabled = True
         self.profiler = 0
         self.recorded = self.dropped = self.lost_ends = 0
+        self.taken_back = 0
+        """Of the ``recorded``, those that were not after all."""
 
     def set_capacity(self, capacity: int) -> None:
         """Ranges that fit between two drains; before the first of them."""
@@ -118,27 +119,40 @@ class ThreadLog:
         """Whether one more range may be open."""
         return len(self.stack) < (MAX_DEPTH_FOR_ASYNC if is_async else MAX_DEPTH)
 
-    def close(self, event_id: int) -> bool:
-        """Take the range from the stack, wherever it is. False when it is not open here any more."""
+    def end(self, ticks: int, event_id: int, flags: int, error: str) -> None:
+        """End the range, wherever on the stack it is. Nothing when it is not open here any more."""
         if self.ended_elsewhere:
             self._forget_ended_elsewhere()
-        return self._remove(event_id)
+        if event_id in self.stack:
+            self.records.append((ticks, self, event_id, flags, error))
+            self._remove(event_id)
+
+    def has_just_begun(self, event_id: int) -> bool:
+        """Whether that is the newest record."""
+        return bool(self.records) and self.records[-1][2] == event_id
+
+    def take_back(self, ticks: int, event_id: int) -> None:
+        """Something was raised in the middle of its begin; where that was recorded already, it ends."""
+        if self.has_just_begun(event_id):
+            self.records.append((ticks, self, event_id, 0, ""))
+        else:
+            self.taken_back += 1
+        self._remove(event_id)
 
     def _forget_ended_elsewhere(self) -> None:
         while self.ended_elsewhere:
             self._remove(self.ended_elsewhere.popleft())
 
-    def _remove(self, event_id: int) -> bool:
+    def _remove(self, event_id: int) -> None:
         stack = self.stack
         for index in range(len(stack) - 1, -1, -1):
             if stack[index] == event_id:
                 del stack[index]
-                return True
-        return False
+                return
 
 
 class TakenRecords:
-    """Records on their way from the logs to their replay. Where memory runs out they stay where they are, each in one place."""
+    """Records on their way from the logs to their replay. Whatever is raised meanwhile, none is lost; one may come twice."""
 
     def __init__(self) -> None:
         self._records: list[Record] = []
@@ -149,9 +163,9 @@ class TakenRecords:
         """How many wait for their replay."""
         return len(self._records)
 
-    def begins(self) -> int:
-        """How many of them begin something."""
-        return sum(not isinstance(what, int) for _, _, _, what, _ in self._records)
+    def begun(self) -> list[tuple[ThreadLog, int]]:
+        """Of those that begin something, their thread and event id."""
+        return [(log, event_id) for _, log, event_id, what, _ in self._records if not isinstance(what, int)]
 
     def take(self, queue: deque[Record], count: int, until: int) -> None:
         """Take as many as were in the queue, not what comes meanwhile, and none with more ticks than ``until``."""
@@ -159,27 +173,19 @@ class TakenRecords:
         for _ in range(min(count, len(queue))):
             if queue[0][0] > until:
                 return
-            record = queue.popleft()
-            try:
-                self._records.append(record)
-            except OUT_OF_MEMORY:
-                queue.appendleft(record)
-                raise
+            self._records.append(queue[0])
+            queue.popleft()
 
     def replay(self, each: Callable[[Record], None]) -> None:
-        """Each record by its ticks, those of a thread in the order of their making; one that finds no memory comes again."""
+        """Each record by its ticks, those of a thread in the order of their making; one at which it raised comes again."""
         records = self._records
         self._order_as_taken()
         records.sort(key=itemgetter(0))
         records.reverse()
         self._next_is_last = True
         while records:
-            record = records.pop()
-            try:
-                each(record)
-            except OUT_OF_MEMORY:
-                records.append(record)
-                raise
+            each(records[-1])
+            records.pop()
 
     def _order_as_taken(self) -> None:
         if self._next_is_last:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from otel_recfn.model.clock import ClockMapping, Ticks, TreeOffsets
-from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.model.events import EventFlag, EventKind
 from otel_recfn.recording.python.batch import BatchBuilder, PythonRange
 from otel_recfn.recording.python.log import NO_DETAILS, BeginFields, Record, ThreadLog
@@ -31,12 +30,11 @@ class ThreadReplay:
         self._last_ns = max(self._last_ns, ns)
         return self._last_ns
 
-    def place(self, item: PythonRange, clock: ClockMapping) -> None:
-        """Choose the offset of a range that begins."""
-        inside_parent = next((open_range for open_range in reversed(self.stack) if open_range.event_id == item.parent), None)
-        around = inside_parent or (self.stack[-1] if self.stack else None)
+    def place(self, item: PythonRange, parent: PythonRange | None, clock: ClockMapping) -> None:
+        """Choose the offset of a range that begins; ``parent`` may be open in another thread."""
+        around = parent if parent is not None else self.stack[-1] if self.stack else None
         around_ns = around.offset_ns if around is not None else None
-        item.offset_ns = self.offsets.choose(around_ns, inside_parent is not None, clock.offset_ns, item.start_ns)
+        item.offset_ns = self.offsets.choose(around_ns, parent is not None, clock.offset_ns, item.start_ns)
         self.offsets.passed(item.start_ns + item.offset_ns)
 
 
@@ -48,26 +46,33 @@ class Pairing:
         self._threads: dict[ThreadLog, ThreadReplay] = {}
 
     def replay(self, clock: ClockMapping, builder: BatchBuilder, record: Record) -> None:
-        """What was recorded next. Where memory runs out in it, nothing has happened."""
+        """What was recorded next. Where something is raised in it, nothing has happened, or all of it."""
         ticks, log, event_id, what, error = record
         ns = clock.monotonic_ns(Ticks(ticks))
         if not isinstance(what, int):
+            if self.has_seen(event_id, builder):
+                return  # something was raised when all of it had happened
             self._begin(self._thread(log).at(ns), log, event_id, BeginFields._make(what), clock, builder)
         elif event_id in self._open:
             self._end(ns, log, self._open[event_id], what, error, builder)
+
+    def has_seen(self, event_id: int, builder: BatchBuilder) -> bool:
+        """Whether the begin that was to be replayed next has happened already."""
+        return event_id in self._open or event_id == builder.newest_event_id()
 
     def note_jump(self) -> None:
         """The wall clock jumped: what is open now goes on by the clock that it began with."""
         for item in self._open.values():
             item.flags |= CLOCK_JUMPED
 
-    def close_open(self, now_ns: int, builder: BatchBuilder) -> list[PythonRange]:
-        """Seal every open range as partial, the innermost of each thread first. Returns them."""
-        innermost_first = [item for thread in self._threads.values() for item in reversed(thread.stack)]
-        for item in innermost_first:
-            item.flags |= PARTIAL
-            self._close(item, item.log, self._thread(item.log).at(now_ns), "", builder)
-        return innermost_first
+    def innermost_first(self) -> list[PythonRange]:
+        """Every open range, the innermost of each thread first."""
+        return [item for thread in self._threads.values() for item in reversed(thread.stack)]
+
+    def close_partial(self, item: PythonRange, now_ns: int, builder: BatchBuilder) -> None:
+        """Seal an open range as partial."""
+        item.flags |= PARTIAL
+        self._close(item, item.log, self._thread(item.log).at(now_ns), "", builder)
 
     def copy_open(self, now_ns: int, builder: BatchBuilder) -> None:
         """Add every open range as if it ended now, the innermost of each thread first; they stay open."""
@@ -82,14 +87,18 @@ class Pairing:
 
     def has_open(self, log: ThreadLog) -> bool:
         """Whether a range that began in this thread may still end."""
-        return bool(self._thread(log).stack)
+        thread = self._threads.get(log)
+        return thread is not None and bool(thread.stack)
 
     def forget(self, log: ThreadLog) -> None:
         """The thread is gone and everything it recorded is sealed."""
         self._threads.pop(log, None)
 
     def _thread(self, log: ThreadLog) -> ThreadReplay:
-        return self._threads.setdefault(log, ThreadReplay())
+        thread = self._threads.get(log)
+        if thread is None:
+            thread = self._threads[log] = ThreadReplay()
+        return thread
 
     def _begin(
         self, start_ns: int, log: ThreadLog, event_id: int, what: BeginFields, clock: ClockMapping, builder: BatchBuilder
@@ -109,26 +118,26 @@ class Pairing:
             profiler=what.profiler,
             details=what.details or NO_DETAILS,
         )
-        self._thread(log).place(item, clock)
+        self._thread(log).place(item, self._open.get(item.parent), clock)
         if item.details.kind != EventKind.RANGE:
             builder.add(replace(item, end_ns=start_ns, end_log=log))
             return
         stack = self._thread(log).stack
-        if not item.parent:
-            builder.announce(item)
         try:
+            if not item.parent:
+                builder.announce(item)
             self._open[event_id] = item
             stack.append(item)
-        except OUT_OF_MEMORY:
-            self._open.pop(event_id, None)
-            if not item.parent:
-                builder.take_back_announcement()
+        except BaseException:  # out of memory, or a signal handler's
+            if item not in stack:
+                self._open.pop(event_id, None)
+                builder.take_back_announcement(event_id)
             raise
 
     def _end(self, ns: int, ender: ThreadLog, item: PythonRange, flags: int, error: str, builder: BatchBuilder) -> None:
         here = ender is item.log
         item.flags |= flags
-        if not here or self._thread(item.log).stack[-1] is not item:
+        if not here or self._thread(item.log).stack[-1:] != [item]:
             item.flags |= ASYNC
         if error:
             item.flags |= ERROR
@@ -138,13 +147,16 @@ class Pairing:
         item.end_ns, item.end_log, item.error = end_ns, ender, error
         stack = self._thread(item.log).stack
         self._thread(item.log).offsets.passed(end_ns + item.offset_ns)
-        builder.add(item)
         try:
+            builder.add(item)
             if stack[-1] is item:
                 stack.pop()
             else:
                 stack.remove(item)
-        except OUT_OF_MEMORY:  # in the interpreter itself
-            builder.take_back_row()
+        except BaseException:  # out of memory, in the interpreter itself, or a signal handler's
+            if item in stack:
+                builder.take_back_row(item.event_id)
+            else:
+                del self._open[item.event_id]
             raise
         del self._open[item.event_id]

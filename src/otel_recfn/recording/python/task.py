@@ -14,11 +14,13 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
+from otel_recfn.model.events import EventFlag
 from otel_recfn.recording.protocol import ContextReading
 
 _innermost: ContextVar[TaskEntry | None] = ContextVar("otel_recfn_task", default=None)
 _serials = itertools.count(1)
 SHORTEN_EVERY = MOST_SPANS = 64
+SHOWN = int(EventFlag.SHOWN)
 _LOW_64 = (1 << 64) - 1
 
 
@@ -115,10 +117,36 @@ class TaskEntry:
 
 
 class Recording:
-    """From one start to the next, and how it sees the chains: ranges of earlier ones are nobody's parents."""
+    """From one start to the next: its open ranges, and how it sees the chains. Ranges of earlier ones are nobody's parents."""
 
     def __init__(self) -> None:
         self.is_current = True
+        self._open: dict[int, TaskEntry] = {}
+
+    def begun(self, entry: TaskEntry, enters: bool) -> None:
+        """A range is open from here on; the task is in it if it ``enters``."""
+        self._open[entry.event_id] = entry
+        if enters:
+            self.push(entry)
+
+    def ended(self, event_id: int) -> int:
+        """The range is over. Returns EventFlag bits of its end."""
+        entry = self._open.pop(event_id, None)
+        if entry is None:
+            return 0
+        flags = SHOWN if entry.shown is not None else 0
+        self.end(entry)
+        return flags
+
+    def enter(self, event_id: int) -> TaskEntry | None:
+        """See Recorder.enter."""
+        own = self._open.get(event_id)
+        newest = self.innermost()
+        if own is None or (newest is not None and newest.serial > own.serial):
+            return None
+        entered = own.again()
+        self.push(entered)
+        return entered
 
     def innermost(self) -> TaskEntry | None:
         """Of the calling task's entries that aren't over, the one that began last."""
@@ -168,12 +196,27 @@ class Recording:
 
     def ranges_after(self, span: object) -> tuple[TaskEntry, ...]:
         """See Recorder.ranges_after."""
-        since = itertools.takewhile(lambda entry: entry.span is None or entry.span is not span, self.entries())
-        return tuple(entry for entry in since if entry.span is None)
+        found = []
+        for entry in self.entries():
+            if entry.span is None:
+                found.append(entry)
+            elif entry.span is span:
+                break
+        return tuple(found)
+
+    def innermost_range_after(self, span: object) -> TaskEntry | None:
+        """The first of ``ranges_after``."""
+        entry = self.innermost()
+        while entry is not None and entry.span is not None and entry.span is not span:
+            entry = self._living(entry.outer)
+        return entry if entry is not None and entry.span is None else None
 
     def find_attached(self, token: int) -> TaskEntry | None:
         """The newest span that was made current with that token."""
-        return next((entry for entry in self.entries() if entry.token == token), None)
+        for entry in self.entries():
+            if entry.token == token:
+                return entry
+        return None
 
     def _living(self, entry: TaskEntry | None) -> TaskEntry | None:
         while entry is not None and (entry.has_ended or (entry.span is None and entry.recording is not self)):

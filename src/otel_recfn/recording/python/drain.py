@@ -1,0 +1,154 @@
+"""The draining side of the Python twin: takes what the threads recorded, and keeps what it found no memory for.
+
+Memory may run out at any allocation, and a signal handler may raise anywhere: what was taken and not delivered waits here, each
+record in one place, so that a drain that failed can simply be run again. A record may come to its replay twice, which makes no
+difference.
+
+No function is made in a drain, not even a generator expression, and ``dict.setdefault`` isn't called: where there is no memory
+for them, CPython 3.13 crashes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter_ns
+from typing import TYPE_CHECKING
+
+from otel_recfn.model.clock import ClockMapping, Ticks
+from otel_recfn.model.errors import OUT_OF_MEMORY
+from otel_recfn.recording.python.clocks import read_clocks
+from otel_recfn.recording.python.log import TakenRecords, ThreadLog
+
+if TYPE_CHECKING:
+    from otel_recfn.model.batch import Batch
+    from otel_recfn.recording.python.batch import BatchBuilder
+    from otel_recfn.recording.python.pairing import Pairing
+    from otel_recfn.recording.python.task import Recording
+    from otel_recfn.recording.python.threads import ThreadLogs
+
+MAX_WAITING = 1 << 16
+"""Records and rows that wait for memory to deliver them in; beyond it no more are taken from the threads' logs."""
+NEVER = 1 << 63
+
+
+class Drain:
+    """Of one recorder; one thread at a time runs it.
+
+    Args:
+        threads: whose records it takes.
+        split_flags: see Recorder.split_flags.
+
+    Attributes:
+        node_id: of every row from the next run on.
+        lost: what was recorded and given up.
+    """
+
+    def __init__(self, threads: ThreadLogs, split_flags: Callable[[int], tuple[int, str]]) -> None:
+        self._threads, self._split_flags = threads, split_flags
+        self.node_id = -1
+        self.start_empty()
+
+    def start_empty(self) -> None:
+        """At birth, and in a forked child."""
+        self._pairing: Pairing | None = None
+        self._taken = TakenRecords()
+        self._unsealed: BatchBuilder | None = None
+        self.lost = self._jump_ns = 0
+        self._clock = ClockMapping(read_clocks())
+
+    def begin_recording(self) -> None:
+        """Its ranges' Unix times are by the wall clock as it is now."""
+        self._clock.begin(read_clocks())
+
+    def run(self, recording: Recording, close_open: bool, open_ranges: bool) -> Batch:
+        """See Recorder.drain. ``recording`` is told what is closed here."""
+        from otel_recfn.recording.python.batch import BatchBuilder
+        from otel_recfn.recording.python.pairing import Pairing
+
+        pairing = self._pairing = self._pairing or Pairing()
+        builder = self._unsealed if self._unsealed is not None else BatchBuilder(self.node_id, self._split_flags)
+        self._unsealed = None
+        try:
+            return self._run_into(builder, pairing, recording, close_open, open_ranges)
+        except BaseException as error:
+            self._keep(builder)
+            if not isinstance(error, OUT_OF_MEMORY):
+                raise
+            if close_open:
+                self._discard(builder, pairing, recording)
+            if isinstance(error, MemoryError):
+                raise
+            raise MemoryError(str(error)) from error
+
+    def _run_into(
+        self, builder: BatchBuilder, pairing: Pairing, recording: Recording, close_open: bool, open_ranges: bool
+    ) -> Batch:
+        """What may fail comes first: a batch that is sealed is delivered."""
+        builder.drop_copies()
+        self._anchor(pairing)
+        logs, dead = self._threads.look()
+        complete = self._taken.size + len(builder) < MAX_WAITING
+        if complete:
+            self._take_records(logs, NEVER if close_open else perf_counter_ns())
+        self._taken.replay(partial(pairing.replay, self._clock, builder))
+        now = self._clock.monotonic_ns(Ticks(perf_counter_ns()))
+        if close_open and complete:
+            for item in pairing.innermost_first():
+                _tell_closed(item.log, item.event_id, recording)
+                pairing.close_partial(item, now, builder)
+        if open_ranges:
+            builder.begin_copies()
+            pairing.copy_open(now, builder)
+        if complete:
+            self._bury(dead, pairing)
+        batch = builder.seal(self._jump_ns, complete)
+        self._jump_ns = 0
+        return batch
+
+    def _keep(self, builder: BatchBuilder) -> None:
+        """The next drain goes on with it."""
+        other, self._unsealed = self._unsealed, builder
+        if other is not None:  # of a signal handler that drained meanwhile, and failed too
+            self.lost += len(other)
+
+    def _discard(self, builder: BatchBuilder, pairing: Pairing, recording: Recording) -> None:
+        """Give up, and count, what was recorded and not delivered."""
+        taken = TakenRecords()
+        builder.drop_copies()
+        lost = len(builder) + pairing.count_open()
+        for item in pairing.innermost_first():
+            _tell_closed(item.log, item.event_id, recording)
+        for log, event_id in self._taken.begun():
+            if not pairing.has_seen(event_id, builder):
+                lost += 1
+                _tell_closed(log, event_id, recording)
+        self.lost += lost
+        self._unsealed, self._pairing, self._taken = None, None, taken
+
+    def _anchor(self, pairing: Pairing) -> None:
+        jump_ns = self._clock.anchor(read_clocks())
+        if jump_ns:
+            self._jump_ns += jump_ns
+            pairing.note_jump()
+
+    def _take_records(self, logs: list[ThreadLog], until: int) -> None:
+        # Only what is not younger than ``until``: it may lie in a range of a thread that was looked at before. Only the ends on
+        # other threads that are there now: their begins are then certainly in a log already. They stand last, so that in a tie
+        # of ticks an end comes after its begin.
+        ended_elsewhere = self._threads.ended_elsewhere
+        count = len(ended_elsewhere)
+        for log in logs:
+            self._taken.take(log.records, len(log.records), until)
+        self._taken.take(ended_elsewhere, count, until)
+
+    def _bury(self, dead: list[ThreadLog], pairing: Pairing) -> None:
+        for log in dead:
+            if not log.records and not pairing.has_open(log):
+                pairing.forget(log)
+                self._threads.bury(log)
+
+
+def _tell_closed(log: ThreadLog, event_id: int, recording: Recording) -> None:
+    log.ended_elsewhere.append(event_id)
+    recording.ended(event_id)

@@ -1,0 +1,172 @@
+"""Begin and end of the Python twin: what every range of the program passes through.
+
+They append to the calling thread's own log (``log``, ``threads``) and note what the calling task is in (``task``). Neither
+raises into the program, except what a signal handler of the program's raised meanwhile.
+
+Unlike the native twin this one doesn't cache what the context reader says: noticing a switch of contextvars context would
+cost as much as reading, so it reads at every begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter_ns
+
+from otel_recfn.model.events import ORDINAL_BITS, EventFlag, EventKind, EventSource, Extra
+from otel_recfn.model.scope import RecordScope
+from otel_recfn.recording.protocol import ContextReading
+from otel_recfn.recording.python.log import Details, Record, ThreadLog
+from otel_recfn.recording.python.stack import python_stack
+from otel_recfn.recording.python.task import Recording, TaskEntry
+from otel_recfn.recording.python.threads import ThreadLogs
+
+MAX_REMOTE_ENDS = 1 << 16
+MAX_NAME_CHARS = 2048
+MAX_ERROR_CHARS = 1024
+MAX_SHAPES_CHARS = 16_384
+"""Cut before they wait in a buffer; the exact limits, in bytes, are ``batch``'s."""
+
+# Plain ints: arithmetic on an IntFlag costs a microsecond.
+ASYNC = int(EventFlag.ASYNC)
+MODULE, RECORD_FUNCTION = int(EventSource.MODULE), int(EventSource.RECORD_FUNCTION)
+BACKWARD, RANGE = int(RecordScope.BACKWARD_FUNCTION), int(EventKind.RANGE)
+MARK = Details(kind=int(EventKind.MARK))
+
+
+class RangeRecorder:
+    """That part of ``protocol.Recorder``."""
+
+    def __init__(self) -> None:
+        self._recording, self._scopes = False, 0
+        self._extras, self._with_stack = Extra.NONE, False
+        self._reader: Callable[[], ContextReading | None] | None = None
+        self._tasks = Recording()
+        self._threads = ThreadLogs()
+
+    def begin(
+        self,
+        name: str,
+        scope: int,
+        source: int,
+        module: str = "",
+        flags: int = 0,
+        *,
+        sequence_nr: int = -1,
+        forward_thread_id: int = 0,
+        handle: int = 0,
+        debug_handle: int = -1,
+        shapes: str = "",
+        dtypes: str = "",
+    ) -> int:
+        """See Recorder.begin."""
+        if not self._recording or not (source == MODULE or self._scopes >> scope & 1):
+            return 0
+        stack = python_stack() if self._with_stack and scope != BACKWARD else ""
+        details = None
+        if stack or handle or shapes or sequence_nr != -1 or forward_thread_id or debug_handle != -1:
+            fits = max(len(shapes), len(dtypes)) <= MAX_SHAPES_CHARS
+            texts = (shapes, dtypes) if fits else ("", "")
+            details = Details(RANGE, sequence_nr, forward_thread_id, handle, debug_handle, *texts, stack)
+        return self._record(name, scope, source, module, flags, details)
+
+    def mark(self, name: str) -> int:
+        """See Recorder.mark."""
+        if not isinstance(name, str):
+            raise TypeError(f"mark takes a name, a str, not {type(name).__name__}")
+        return self._record(name, 0, RECORD_FUNCTION, "", 0, MARK) if self._recording else 0
+
+    def memory(self, nbytes: int, device: str) -> int:
+        """See Recorder.memory."""
+        if not self._recording or not self._extras & Extra.MEMORY:
+            return 0
+        report = Details(kind=int(EventKind.MEMORY), nbytes=nbytes, device=device)
+        return self._record("[memory]", 0, RECORD_FUNCTION, "", 0, report)
+
+    def _record(self, name: str, scope: int, source: int, module: str, flags: int, details: Details | None) -> int:
+        log = self._threads.own()
+        if not log.enabled:
+            return 0
+        if not log.recorded:  # its thread number may have been asked for before it was known how large its buffer is to be
+            log.set_capacity(self._threads.capacity)
+        ends_later = details is None or details.kind == RANGE
+        if not log.has_room() or (ends_later and not log.has_depth(bool(flags & ASYNC))):
+            log.dropped += 1
+            return 0
+        ordinal = 0
+        try:
+            parent, root, context = self._find_parent()
+            texts = (name[:MAX_NAME_CHARS], scope, source, module[:MAX_NAME_CHARS])
+            # One statement without a call: a finalizer or signal handler that begins a range cannot come in between.
+            log.recorded = ordinal = log.recorded + 1
+            event_id = log.number << ORDINAL_BITS | ordinal
+            root = root or event_id
+            what = (*texts, flags, parent, root, context, log.profiler, details)
+            if ends_later:
+                log.stack.append(event_id)
+            log.records.append((perf_counter_ns(), log, event_id, what, ""))
+            if ends_later:
+                own = TaskEntry(self._tasks, event_id=event_id, root=root, context=context, scope=scope, source=source)
+                self._tasks.begun(own, enters=not flags & ASYNC)
+        except BaseException as error:
+            return self._interrupted(error, log, ordinal)
+        return event_id
+
+    def _interrupted(self, error: BaseException, log: ThreadLog, ordinal: int) -> int:
+        """Something was raised in the middle of a begin. Returns its event id, or 0 where it is not recorded."""
+        event_id = log.number << ORDINAL_BITS | ordinal
+        without_memory = isinstance(error, MemoryError)
+        if without_memory and log.has_just_begun(event_id):
+            return event_id  # its task may not know that it is in it: what begins in it lies in what is around it
+        if ordinal:
+            log.take_back(perf_counter_ns(), event_id)
+            self._tasks.ended(event_id)
+        if not without_memory:
+            raise error  # a signal handler's, for the program
+        log.dropped += 1
+        return 0
+
+    def _find_parent(self) -> tuple[int, int, ContextReading | None]:
+        """Parent, root (0: the range itself) and context of a range that begins now in the calling task."""
+        reading = self._read_context()
+        around = self._tasks.innermost_range_after(reading.span if reading is not None else None)
+        if around is not None:
+            return around.event_id, around.root, around.context
+        return (reading.enclosing, reading.root or reading.enclosing, reading) if reading is not None else (0, 0, None)
+
+    def end(self, event_id: int, error: str = "", flags: int = 0) -> None:
+        """See Recorder.end."""
+        if not event_id:
+            return
+        ticks = perf_counter_ns()
+        log = self._threads.own()
+        try:
+            flags |= self._tasks.ended(event_id)
+            self._end(ticks, log, event_id, flags, error)
+        except MemoryError:
+            log.lost_ends += 1
+        except BaseException:  # a signal handler's; the range ends all the same, once
+            self._end(ticks, log, event_id, flags, error)
+            raise
+
+    def _end(self, ticks: int, log: ThreadLog, event_id: int, flags: int, error: str) -> None:
+        if event_id >> ORDINAL_BITS != log.number:
+            self._end_elsewhere((ticks, log, event_id, flags, error[:MAX_ERROR_CHARS]))
+        else:
+            log.end(ticks, event_id, flags, error[:MAX_ERROR_CHARS])
+
+    def _end_elsewhere(self, record: Record) -> None:
+        _, log, event_id, _, _ = record
+        owner = self._threads.find(event_id >> ORDINAL_BITS)
+        if owner is None:
+            return  # begun before a fork, or in a thread that is gone with all its ranges
+        if len(self._threads.ended_elsewhere) >= MAX_REMOTE_ENDS:
+            log.lost_ends += 1
+            return
+        self._threads.ended_elsewhere.append(record)
+        owner.ended_elsewhere.append(event_id)
+
+    def _read_context(self) -> ContextReading | None:
+        try:
+            return self._reader() if self._reader is not None else None
+        except Exception:  # observing must not break the host; without a reading the range is simply a root
+            return None

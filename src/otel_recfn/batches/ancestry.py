@@ -65,9 +65,11 @@ class KnownRanges:
 
     def add(self, added: Chunk) -> None:
         """Ranges that ended."""
-        while self._chunks and len(self._chunks[-1].ids) <= min(SMALL_CHUNK, 2 * len(added.ids)):
-            added = sorted_chunk(*(np.concatenate(pair) for pair in zip(self._chunks.pop(), added, strict=True)))
         self._chunks.append(added)
+        while len(self._chunks) > 1 and len(self._chunks[-2].ids) <= min(SMALL_CHUNK, 2 * len(self._chunks[-1].ids)):
+            pairs = zip(self._chunks[-2], self._chunks[-1], strict=True)
+            self._chunks[-2] = sorted_chunk(*(np.concatenate(pair) for pair in pairs))
+            self._chunks.pop()
         while len(self._chunks) > 1 and sum(len(chunk.ids) for chunk in self._chunks) > self._most:
             oldest = self._chunks.popleft()
             self.forgot_hidden |= bool((oldest.nearest != oldest.ids).any())

@@ -5,6 +5,8 @@ A range's row comes when it has ended: mostly after the rows below it, sometimes
 * the ranges that rows handed on before lie in are kept of it: their children would wait for them for ever; so are those whose
   span the program saw as the current one, since spans of its own may be their children;
 * what comes later and lies in a range that was dropped goes up to the nearest ancestor that was not.
+
+A method that finds no memory forgets nothing, and may be called again.
 """
 
 from __future__ import annotations
@@ -45,27 +47,33 @@ class Gaps:
 
     def passed(self, batch: Batch) -> Batch:
         """A batch that is handed on; as it is, unless something was dropped before."""
-        batch = self._mended(batch)
-        self._note(batch)
+        batch = self.mended(batch)
+        self.note(batch)
         return batch
 
     def reduced(self, batch: Batch) -> Batch:
         """What is to be handed on of a batch that is dropped, with nothing announced."""
-        batch = self._mended(batch)
+        rest = self.kept_of(batch)
+        self.note(rest)
+        return rest
+
+    def kept_of(self, batch: Batch) -> Batch:
+        """As ``reduced``, but what is kept is still to be handed on; the caller notes it then."""
+        batch = self.mended(batch)
         self._sum_up()
         kept = is_in(batch.event_id, self._owed) | (batch.flags & _SHOWN != 0)
         gone = np.flatnonzero(~kept)
         order = gone[np.argsort(batch.event_id[gone])]
         nearest = followed(batch.parent.copy(), batch.event_id[order], batch.parent[order])
-        self._dropped.add(sorted_chunk(batch.event_id[gone], nearest[gone], batch.root[gone]))
-        self._has_dropped = True
         rest = batch.take(kept, parent=nearest[kept])
         if len(rest):
             rest = merged([rest])  # its own tables: the batch's names may be many
-            self._note(rest)
+        self._has_dropped = True
+        self._dropped.add(sorted_chunk(batch.event_id[gone], nearest[gone], batch.root[gone]))
         return rest
 
-    def _mended(self, batch: Batch) -> Batch:
+    def mended(self, batch: Batch) -> Batch:
+        """The batch with what was dropped taken out of the tree."""
         if not self._has_dropped or not len(batch):
             return batch
         parent = batch.parent
@@ -75,7 +83,8 @@ class Gaps:
                 return batch if parent is batch.parent else replace(batch, parent=parent)
             parent = np.where(found, nearest, parent)
 
-    def _note(self, batch: Batch) -> None:
+    def note(self, batch: Batch) -> None:
+        """A batch was handed on."""
         if not len(batch):
             return
         changes = np.flatnonzero(batch.parent[1:] != batch.parent[:-1]) + 1  # siblings mostly stand together
@@ -88,9 +97,9 @@ class Gaps:
         if not self._unsummed:
             return
         parents, ids = (np.concatenate(columns) for columns in zip(*self._unsummed, strict=True))
-        self._unsummed, self._unsummed_rows = [], 0
         came = np.append(ids, np.uint64(0))
         newly = distinct(parents)
         newly = newly[~is_in(newly, came)]
         before = self._owed[~is_in(self._owed, came) & ~is_in(self._owed, newly)]
         self._owed = np.concatenate([newly, before])[:MAX_OWED]
+        self._unsummed, self._unsummed_rows = [], 0

@@ -10,9 +10,10 @@ The program comes first, in three ways:
   the inner sink is told of the gap (``note_gap``), as it missed begins and ends. So it is where it finds no memory for a batch.
 * Building spans and encoding them holds the GIL. The worker measures its own processor time and sleeps three times as long,
   after each batch and wherever the inner sink lets it (``set_pace``), unless someone waits in ``flush`` or ``close``.
-* ``flush`` and ``close`` return when their time is up, whatever an exporter does; what was left then is counted. In the worker
-  thread, where a span processor may call them, they don't wait for themselves: ``flush`` says that not everything is out, and
-  what was queued before a ``close`` is finished after it returned.
+* ``flush`` and ``close`` return when their time is up, whatever an exporter does; what was left then is counted. Shortly before
+  the end of a ``close`` the inner sink is told to give up (``give_up``): of what is left it may write what must not be missing.
+  In the worker thread, where a span processor may call them, they don't wait for themselves: ``flush`` says that not everything
+  is out, and what was queued before a ``close`` is finished after it returned.
 
     rows_received = rows (taken by the inner sink) + queue_dropped + queued + abandoned
 """
@@ -25,15 +26,13 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, runtime_checkable
 
-import numpy as np
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_recfn.batches.gaps import Gaps
-from otel_recfn.batches.merging import merged
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.protocol import Sink
@@ -44,6 +43,9 @@ log = logging.getLogger("otel_recfn")
 MAX_ROWS = 200_000
 MAX_SHARE = 0.25
 PAUSE_WITHOUT_MEMORY_S = 0.1
+RESERVE_S = 1.0
+RESERVED_SHARE = 0.2
+"""Of the time for ``close``, for what must not be missing; at most ``RESERVE_S`` seconds."""
 IDLE_S = 1.5
 """The inner sink hears of it when nothing came for so long; longer than what ends a trace of our own."""
 
@@ -60,6 +62,14 @@ class PacedSink(Protocol):
 
     def idle(self) -> None:
         """Nothing came for ``IDLE_S`` seconds."""
+
+    def give_up(self, batches: Sequence[Batch], timeout_s: float) -> None:
+        """After ``pace`` raised: ``close`` follows. Only what earlier rows need is still to be written.
+
+        Args:
+            batches: what was queued behind the batch that was being written.
+            timeout_s: what is left of the time.
+        """
 
 
 class BackgroundSink:
@@ -86,7 +96,7 @@ class BackgroundSink:
         self._hurry = threading.Event()
         self._paced_at = 0.0
         self._over = self._logged = False
-        self._close_by = math.inf
+        self._close_by, self._reserve_s = math.inf, 0.0
         self._error: Exception | None = None
         self._paced = sink if isinstance(sink, PacedSink) else None
         self._rested = True
@@ -152,12 +162,10 @@ class BackgroundSink:
     def close(self, timeout_s: float) -> None:
         """Finish, or give up after ``timeout_s`` seconds and leave the daemon thread to its exporter."""
         deadline = time.monotonic() + timeout_s
-        with contextlib.suppress(*OUT_OF_MEMORY):  # then children stay before their parents
-            self._put_parents_first()
-        started = self._put(_Close(deadline))
+        started = self._put(_Close())
+        self._close_by, self._reserve_s = deadline, min(RESERVE_S, RESERVED_SHARE * timeout_s)
         self._hurry_up(+1)
         if self._thread is threading.current_thread():
-            self._close_by = deadline
             return
         if started:
             self._thread.wait_for_end(timeout_s)
@@ -193,24 +201,6 @@ class BackgroundSink:
         """Rows that the inner sink hasn't taken; a sink that counts ``rows`` itself is precise within a batch."""
         return max(0, self._received - self._dropped - self._inner_rows())
 
-    def _put_parents_first(self) -> None:
-        """Of what is queued, in one batch: the time may end anywhere in it, and no child is to be out without its parent."""
-        with self._lock:
-            writes = [task for task in self._queue if isinstance(task, _Write)]
-            if not writes:
-                return
-            rows = merged([task.batch for task in writes])
-            announced = [
-                _Write(task.batch.take(slice(0, 0), opened=task.batch.opened), len(task.batch.opened), False)
-                for task in writes
-                if task.batch.opened
-            ]
-            together = _Write(rows.take(np.lexsort((rows.event_id, rows.start_ns))), len(rows), False)
-            first = (*announced, together)[0]
-            first.after_gap = any(task.after_gap for task in writes)
-            others = [task for task in self._queue if not isinstance(task, _Write)]
-            self._queue = deque([*announced, together, *others])
-
     def _put(self, task: _Flush | _Close) -> bool:
         """Queue a task behind all batches; False if no thread will do it."""
         with self._lock:
@@ -234,19 +224,19 @@ class BackgroundSink:
 
     def _run(self) -> None:
         with suppress_instrumentation():
-            close_by = time.monotonic()
+            given_up = False
             try:
-                close_by = self._work_on()
+                self._work_on()
             except _GivenUp:
-                pass
+                given_up = True
             except Exception as error:
                 self._error = error
             with at_work():
-                self._release_waiting()
-                self._close_inner(close_by)
+                left = self._release_waiting()
+                self._end_inner(left if given_up else None)
             self._over = True
 
-    def _work_on(self) -> float:
+    def _work_on(self) -> None:
         """Work, also after there was no memory for something: what it was is missing, and the sink goes on."""
         while True:
             try:
@@ -254,12 +244,12 @@ class BackgroundSink:
             except OUT_OF_MEMORY:
                 time.sleep(PAUSE_WITHOUT_MEMORY_S)
 
-    def _work(self) -> float:
-        """Do what is queued until told to close; returns by when."""
+    def _work(self) -> None:
+        """Do what is queued until told to close."""
         while True:
             task = self._next()
             if isinstance(task, _Close):
-                return task.deadline
+                return
             with at_work():
                 self._do(task)
             self._pace()
@@ -329,20 +319,32 @@ class BackgroundSink:
         with resting():
             self._hurry.wait(worked * (1 / self._max_share - 1))
         self._paced_at = time.thread_time()
-        if self._over or time.monotonic() > self._close_by:
+        if self._over or self._time_left() <= self._reserve_s:
             raise _GivenUp
 
-    def _release_waiting(self) -> None:
-        """Nobody will do what is still queued: let those who wait for a flush know."""
+    def _time_left(self) -> float:
+        """Until a ``close`` is over, or no time where it ended by an error."""
+        return max(0.0, self._close_by - time.monotonic()) if self._error is None else 0.0
+
+    def _release_waiting(self) -> list[Batch]:
+        """Nobody will do what is still queued: let those who wait for a flush know. Returns the batches."""
         with self._lock:
             left, self._queue = list(self._queue), deque()
         for task in left:
             if isinstance(task, _Flush):
                 task.done.set()
+        return [task.batch for task in left if isinstance(task, _Write)]
 
-    def _close_inner(self, deadline: float) -> None:
+    def _end_inner(self, given_up: list[Batch] | None) -> None:
+        """Close the inner sink, in the time that is left.
+
+        Args:
+            given_up: batches that there was no time for; None where all were written.
+        """
         try:
-            self._inner.close(max(0.0, deadline - time.monotonic()))
+            if given_up is not None and self._paced is not None:
+                self._paced.give_up(given_up, self._time_left())
+            self._inner.close(self._time_left())
         except Exception as error:
             self._error = self._error or error
 
@@ -361,9 +363,8 @@ class _Flush:
     flushed: bool = False
 
 
-@dataclass
 class _Close:
-    deadline: float
+    """The last one."""
 
 
 class _Idle:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pytest
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
-from batches import BASE_NS, make_batch
+from batches import make_batch
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks import background
 from otel_recfn.sinks.background import BackgroundSink
@@ -33,6 +33,7 @@ class Gated:
         self.rows = 0
         self.idled = threading.Event()
         self.closed = threading.Event()
+        self.left_s = 0.0
         self.pace: Callable[[], None] = lambda: None
 
     def write(self, batch: Batch) -> None:
@@ -64,6 +65,10 @@ class Gated:
     def idle(self) -> None:
         self.calls.append("idle")
         self.idled.set()
+
+    def give_up(self, batches: Sequence[Batch], timeout_s: float) -> None:
+        self.calls.append(f"give up {sum(map(len, batches))}")
+        self.left_s = timeout_s
 
 
 @pytest.fixture
@@ -180,32 +185,29 @@ class TestTime:
         assert_balanced(counters)
         hung.gate.set()
         assert hung.closed.wait(LONG_S)
-        assert hung.calls == ["write 4", "close"], "what was given up isn't written after all"
+        assert hung.calls == ["write 4", "give up 0", "close"], "what was given up isn't written after all"
         assert sink.counters() == counters
 
-    def test_what_waits_for_the_end_is_written_parents_first(self, hung: Gated) -> None:
-        written: list[int] = []
-        announced: list[int] = []
+    def test_shortly_before_the_end_what_is_left_is_given_up(self, hung: Gated, monkeypatch: pytest.MonkeyPatch) -> None:
+        passed = [0.0]
+        monotonic = time.monotonic
+        monkeypatch.setattr(background.time, "monotonic", lambda: monotonic() + passed[0])
         sink = BackgroundSink(hung)
-        sink.write(rows(1))
+        sink.write(rows(4))
         assert hung.entered.wait(LONG_S)
+        sink.write(rows(3))
+        wait = sink._thread.wait_for_end
 
-        def write(batch: Batch) -> None:
-            written.extend(batch.event_id.tolist())
-            announced.extend(one.event_id for one in batch.opened)
-            hung.rows += len(batch)
+        def late(timeout_s: float) -> None:
+            passed[0] = 2 * LONG_S - 1
+            hung.gate.set()
+            wait(timeout_s)
 
-        hung.write = write  # type: ignore[method-assign]
-        top = {"event_id": 1, "start_ns": BASE_NS}
-        sink.write(make_batch([{"event_id": 4, "parent": 2, "start_ns": BASE_NS + 4}], opened=[{"event_id": 1}]))
-        sink.write(make_batch([{"event_id": 2, "parent": 1, "start_ns": BASE_NS}, {"event_id": 7, "start_ns": BASE_NS + 5}]))
-        sink.write(make_batch([top], opened=[{"event_id": 7}]))
-        hung.gate.set()
-        sink.close(LONG_S)
-        assert written == [1, 2, 4, 7]
-        assert announced == [1, 7]
-        assert_balanced(sink.counters())
-        assert sink.counters()["rows"] == 5
+        monkeypatch.setattr(sink._thread, "wait_for_end", late)
+        sink.close(2 * LONG_S)
+        assert hung.calls == ["write 4", "give up 3", "close"]
+        assert 0 < hung.left_s <= 1
+        assert sink.counters()["abandoned"] == 3
 
     def test_write_after_close_is_dropped(self) -> None:
         sink = BackgroundSink(Gated())

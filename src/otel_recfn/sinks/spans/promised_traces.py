@@ -54,10 +54,10 @@ class PromisedTraces:
             return self._contexts[root]
 
     def settle(self, root: int) -> tuple[bool, RootStart | None]:
-        """Whether it was decided, and how; from here on nobody else decides."""
+        """Whether it was decided, and how; from here on nobody else decides. It is asked again if nothing is published."""
         with self._lock.held:
             if root in self._promised:
-                return True, self._promised.pop(root)
+                return True, self._promised[root]
             self._remember(root, None)
             return False, None
 
@@ -65,6 +65,7 @@ class PromisedTraces:
         """The sink has decided."""
         with self._lock.held:
             self._remember(root, context)
+            self._promised.pop(root, None)
 
     def _remember(self, root: int, context: SpanContext | None) -> None:
         self._contexts[root] = context

@@ -6,7 +6,8 @@ has no public way to do that. What is read here that the SDK doesn't promise, ea
 
     Tracer.span_processor, .sampler, .resource, .id_generator    without them: no spans, as with a foreign provider
     Tracer._span_limits, ._is_enabled()                          without them: the default limits, enabled
-    <multi span processor>._span_processors                      without it: exporters can't be watched
+    <multi span processor>._span_processors                      without it: exporters can't be watched, and a processor that
+                                                                 raises keeps spans from those behind it
     BatchSpanProcessor._batch_processor._max_queue_size,
         ._max_export_batch_size                                  without them: the defaults of the environment
     Batch- and SimpleSpanProcessor.span_exporter                 without it: that exporter can't be watched
@@ -22,13 +23,13 @@ import logging
 import netrc  # noqa: F401
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import SpanLimits
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SynchronousMultiSpanProcessor
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import Decision, Sampler
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -67,7 +68,6 @@ class SpanTarget:
 
     def __init__(self, provider: Any, tracer: Any) -> None:
         self._provider, self._tracer = provider, tracer
-        self.on_end = tracer.span_processor.on_end
         self._sampler_failed = False
         self.scope = InstrumentationScope(SCOPE_NAME, __version__, SCHEMA_URL)
         self.limits: SpanLimits = getattr(tracer, "_span_limits", None) or SpanLimits()
@@ -120,6 +120,10 @@ class SpanTarget:
         if type(generator) is RandomIdGenerator:
             return secrets.randbits(bits) or 1
         return generator.generate_trace_id() if bits == 128 else generator.generate_span_id()
+
+    def receivers(self) -> list[Callable[[ReadableSpan], None]]:
+        """Where finished spans go: each processor by itself, since the SDK's list of them ends at one that raises."""
+        return [processor.on_end for processor in _one_after_the_other(self._tracer.span_processor, MAX_PROCESSOR_DEPTH)]
 
     def chunk_size(self) -> int:
         """How many spans fit between two ``force_flush`` without crowding out the program's own spans.
@@ -200,6 +204,16 @@ def _flattened(processor: Any, depth: int) -> Iterator[Any]:
         return
     for one in tuple(inner):
         yield from _flattened(one, depth - 1)
+
+
+def _one_after_the_other(processor: Any, depth: int) -> Iterator[Any]:
+    """The processors that the SDK would call in turn; what calls them otherwise (in threads, say) goes on doing so."""
+    inner = getattr(processor, "_span_processors", None)
+    if type(processor) is not SynchronousMultiSpanProcessor or inner is None or depth == 0:
+        yield processor
+        return
+    for one in tuple(inner):
+        yield from _one_after_the_other(one, depth - 1)
 
 
 def _queue_sizes(processor: Any) -> tuple[int, int]:

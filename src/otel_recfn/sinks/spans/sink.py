@@ -6,38 +6,37 @@
 Whose child a range is: the range around it; at top level the span that was current when it began; else a root of ours.
 A span that isn't sampled, and suppressed instrumentation, give no spans.
 
-Every row is counted once, and every span once:
+No span is sent whose parent isn't, whatever ends or fails in the middle of a batch (``pending.py``).
+
+Every row is counted once, ``failed`` being those without memory for them; ``delivery.py`` says what becomes of spans:
 
     rows + roots = spans + unsampled + suppressed + no_provider + other_kinds + failed
-    spans        = spans_exported + spans_failed + spans_pending + spans_handed
-
-``spans_handed`` are those given to processors whose exporter can't be watched; ``failed`` are rows without memory for them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 
 import numpy as np
-from numpy.typing import NDArray
-from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext, TracerProvider, TraceState
 
 from otel_recfn.batches.links import ForwardBackwardLinks
-from otel_recfn.batches.span_plan import Fate, SpanPlan, fate_of, fates_of, plan_spans
+from otel_recfn.batches.span_plan import Fate, Fates, SpanPlan, fate_of, fates_of, plan_spans
 from otel_recfn.model.batch import Batch, SpanContextRef
 from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.protocol import Sink
-from otel_recfn.sinks.spans.export_watch import ExportWatch
+from otel_recfn.sinks.spans.delivery import SpanDelivery
 from otel_recfn.sinks.spans.mapping import SpanMapper
+from otel_recfn.sinks.spans.pending import Pending, PendingBatches
 from otel_recfn.sinks.spans.promised_traces import PromisedTraces
 from otel_recfn.sinks.spans.provider import SAMPLED, ProviderResolver, SpanTarget
 from otel_recfn.sinks.spans.step_traces import StepTraces
 
-CHUNK_TIMEOUT_S = 30.0
 _COUNTERS = {Fate.OTHER_KIND: "other_kinds", Fate.SUPPRESSED: "suppressed", Fate.UNSAMPLED: "unsampled"}
 _logger = logging.getLogger(__name__)
 
@@ -67,43 +66,56 @@ class SpansSink:
         self._resolver = ProviderResolver(tracer_provider)
         self._target: SpanTarget | None = None
         self._mapper: SpanMapper | None = None
-        self._watch = ExportWatch()
+        self._delivery = SpanDelivery()
         self._traces = StepTraces(roots_per_second, self._promised)
         self._links = ForwardBackwardLinks()
+        self._pending = PendingBatches()
         self._pace: Callable[[], None] = _no_pause
-        self._counts = dict.fromkeys(
-            ("rows", "roots", "spans", "unsampled", "suppressed", "no_provider", "other_kinds", "failed", "spans_handed"), 0
-        )
-        self._settled = 0
-        self._unflushed = 0
-        self._chunk_size = 1
+        self._counts = dict.fromkeys(("rows", "roots", "unsampled", "suppressed", "no_provider", "other_kinds", "failed"), 0)
         self._logged = False
 
     def write(self, batch: Batch) -> None:
         """Build spans of a batch and hand them on, in chunks. What there is no memory for counts as failed."""
-        before = self._counts["rows"]
-        try:
-            self._write(batch)
-        except OUT_OF_MEMORY:
-            left = len(batch) - (self._counts["rows"] - before)
-            self._counts["rows"] += left
-            self._counts["failed"] += left
-            self._traces.close_all()
-            self._log_once("there was no memory for some rows, which count as failed")
+        self._pending.add(batch)
+        self._go_on()
 
-    def _write(self, batch: Batch) -> None:
-        target = self._current_target()
+    def _go_on(self) -> None:
+        """Write what is pending; of a batch that there is no memory for only what must not be missing, now or a batch later."""
+        for _ in range(2):
+            try:
+                return self._write_pending()
+            except OUT_OF_MEMORY:
+                self._pending.cut_first()
+                with contextlib.suppress(*OUT_OF_MEMORY):
+                    self._traces.close_all()
+                    self._log_once("there was no memory for some rows, which count as failed")
+            except Exception:
+                self._pending.clear()
+                raise
+        return None
+
+    def _write_pending(self) -> None:
+        while (pending := self._pending.first()) is not None:
+            if pending.short or pending.taken:  # it can't be planned again in the middle
+                self._count_failed(self._pending.reduce_first())
+            else:
+                self._write(pending)
+                self._pending.finish_first()
+
+    def _write(self, pending: Pending) -> None:
+        target, batch = self._current_target(), pending.batch
         if target is None:
             self._counts["rows"] += len(batch)
             self._counts["no_provider"] += len(batch)
+            pending.taken = len(batch)
             return
         fates = fates_of(batch)
         rootless = frozenset(index for index, one in enumerate(batch.contexts) if fate_of(one) == Fate.ROOTLESS)
         self._traces.advance(batch, fates == Fate.ROOTLESS, rootless, target)
         if fates.max(initial=0) < Fate.IN_SPAN:  # below spans that are not sampled, say: costs next to nothing
-            self._count(fates)
+            self._count(fates, pending, len(batch))
         else:
-            self._write_spans(plan_spans(batch, fates, self._links.match(batch), _span_context, self._root_context))
+            self._write_spans(plan_spans(batch, fates, self._links.match(batch), _span_context, self._root_context), pending)
         self._write_roots()
 
     def has_target(self) -> bool:
@@ -121,35 +133,37 @@ class SpansSink:
         """Export what was handed on. Roots that may still grow stay open; those of idle threads don't."""
         if self._current_target() is None:
             return True
+        self._go_on()
         self.idle()
-        return self._force_flush(timeout_s)
+        return self._delivery.flush(timeout_s)
 
     def close(self, timeout_s: float) -> None:
         """End all roots, export, and leave the provider as it was."""
-        self._traces.close_all()
-        self._write_roots()
+        self._delivery.hurry(timeout_s)
+        for step in (self._go_on, self._traces.close_all, self._write_roots):
+            with contextlib.suppress(*OUT_OF_MEMORY):
+                step()
+        self._count_failed(self._pending.clear())
         if timeout_s > 0:
-            self._force_flush(timeout_s)
-        self._watch.remove()
+            self._delivery.flush(timeout_s)
+        self._delivery.remove()
+
+    def give_up(self, batches: Sequence[Batch], timeout_s: float) -> None:
+        """The time is over: of what is left, here and in these batches, hand on only what earlier spans lie in."""
+        self._pace = _no_pause
+        self._delivery.hurry(timeout_s)
+        with contextlib.suppress(*OUT_OF_MEMORY):
+            self._pending.give_up(batches)
+        self._go_on()
 
     def counters(self) -> Mapping[str, int]:
         """See the module's sums. ``roots_limited`` and ``roots_unsampled`` count traces, ``unsampled`` their rows too."""
-        counts = dict(self._counts)
-        watched = counts["spans"] - counts["spans_handed"]
-        exported = min(self._watch.exported, watched)
-        failed = max(0, self._settled - exported)
-        return {
-            **counts,
-            "spans_exported": exported,
-            "spans_failed": failed,
-            "spans_pending": watched - exported - failed,
-            "roots_limited": self._traces.limited,
-            "roots_unsampled": self._traces.unsampled,
-        }
+        traces = {"roots_limited": self._traces.limited, "roots_unsampled": self._traces.unsampled}
+        return {**self._counts, **self._delivery.counters(), **traces}
 
     def after_fork_in_child(self) -> Sink | None:
         """A fresh sink; the inherited exporters are unwatched first. Span ids got a new key when the child began."""
-        self._watch.remove()
+        self._delivery.remove()
         return SpansSink(self._tracer_provider, self._roots_per_second, self._promised)
 
     def set_pace(self, pace: Callable[[], None]) -> None:
@@ -171,91 +185,64 @@ class SpansSink:
             return None
         if target is not self._target:
             self._target, self._mapper = target, SpanMapper(target)
-        self._watch.watch(target.exporters(), target.scope)
-        self._chunk_size = target.chunk_size()
+        self._delivery.use(target)
         return target
 
-    def _write_spans(self, plan: SpanPlan) -> None:
+    def _write_spans(self, plan: SpanPlan, pending: Pending) -> None:
         """In chunks; each counts the rows up to the next one's first span."""
-        row = 0
-        for first in range(0, max(len(plan.row), 1), self._chunk_size):
+        size = self._delivery.chunk_size
+        for first in range(0, max(len(plan.row), 1), size):
             self._pace()
-            chunk = plan.part(slice(first, first + self._chunk_size))
-            self._make_room(len(chunk.row))
-            after = first + self._chunk_size
-            end = int(plan.row[after]) if after < len(plan.row) else len(plan.batch)
-            self._write_chunk(chunk, row, end)
-            row = end
+            chunk = plan.part(slice(first, first + size))
+            self._delivery.make_room(len(chunk.row), self._pace)
+            after = first + size
+            self._write_chunk(chunk, pending, int(plan.row[after]) if after < len(plan.row) else len(plan.batch))
 
-    def _write_chunk(self, plan: SpanPlan, first: int, end: int) -> None:
+    def _write_chunk(self, plan: SpanPlan, pending: Pending, end: int) -> None:
         """Where there is no memory for all spans of it at once, for half, and so on.
 
         Args:
             plan: of these spans alone.
-            first, end: the rows that it stands for.
+            pending: the batch.
+            end: the row up to which it goes.
         """
         try:
             spans = self._mapper.spans(plan) if self._mapper is not None else []
         except OUT_OF_MEMORY:
-            if len(plan.row) < 2:
-                raise
             half = len(plan.row) // 2
-            middle = int(plan.row[half])
-            self._write_chunk(plan.part(slice(half)), first, middle)
-            self._write_chunk(plan.part(slice(half, None)), middle, end)
+            if not half:
+                raise
+            self._write_chunk(plan.part(slice(half)), pending, int(plan.row[half]))
+            self._write_chunk(plan.part(slice(half, None)), pending, end)
             return
-        self._count(plan.fate[first:end])
-        self._hand(spans)
+        self._count(plan.fate, pending, end)
+        self._delivery.hand(spans)
 
-    def _count(self, fates: NDArray[np.uint8]) -> None:
-        counted = np.bincount(fates, minlength=len(Fate)).tolist()
-        self._counts["rows"] += len(fates)
+    def _count(self, fates: Fates, pending: Pending, end: int) -> None:
+        """The rows up to ``end``, as taken."""
+        counted = np.bincount(fates[pending.taken : end], minlength=len(Fate)).tolist()
+        self._counts["rows"] += end - pending.taken
+        pending.taken = end
         for fate in (Fate.OTHER_KIND, Fate.SUPPRESSED, Fate.UNSAMPLED):
             self._counts[_COUNTERS[fate]] += counted[fate]
+
+    def _count_failed(self, rows: int) -> None:
+        self._counts["rows"] += rows
+        self._counts["failed"] += rows
 
     def _root_context(self, root: int) -> SpanContext | None:
         trace = self._traces.find(root)
         return trace.context if trace is not None else None
 
     def _write_roots(self) -> None:
-        finished = self._traces.take_finished()
-        mapper = self._mapper
-        if mapper is None:
-            return
-        for first in range(0, len(finished), self._chunk_size):
-            spans = [mapper.root_span(trace) for trace in finished[first : first + self._chunk_size]]
-            self._make_room(len(spans))
+        finished, mapper = self._traces.finished, self._mapper
+        while finished and mapper is not None:
+            spans = [mapper.root_span(trace) for trace in islice(finished, self._delivery.chunk_size)]
+            self._delivery.make_room(len(spans), self._pace)
             self._counts["roots"] += len(spans)
-            self._hand(spans)
-
-    def _make_room(self, spans: int) -> None:
-        """Before any of them is counted: an exporter that hangs is waited for here."""
-        if self._unflushed + spans > self._chunk_size:
-            self._force_flush(CHUNK_TIMEOUT_S)
-
-    def _hand(self, spans: list[ReadableSpan]) -> None:
-        target = self._target
-        if target is None:
-            return
-        self._unflushed += len(spans)
-        self._counts["spans"] += len(spans)
-        if not self._watch.watching:
-            self._counts["spans_handed"] += len(spans)
-        for span in spans:
-            try:
-                target.on_end(span)
-            except Exception:
-                self._log_once("a span processor raised in on_end; its spans count as failed")
-
-    def _force_flush(self, timeout_s: float) -> bool:
-        """What no exporter took by the end of it counts as failed, until one reports otherwise."""
-        target = self._target
-        if target is None:
-            return True
-        flushed = target.force_flush(timeout_s)
-        self._unflushed = 0
-        self._settled = self._counts["spans"] - self._counts["spans_handed"]
-        return flushed
+            for _ in spans:
+                finished.popleft()
+            self._delivery.hand(spans)
 
     def _log_once(self, message: str) -> None:
         if not self._logged:

@@ -20,6 +20,7 @@ never announced (its batch was dropped, or it was forgotten) is taken in as if i
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -117,7 +118,10 @@ class StepTraces:
         self._threads: dict[int, _Thread] = {}
         self._roots: dict[int, StepTrace] = {}
         self._waiting: dict[StepTrace, None] = {}
-        self._finished: list[StepTrace] = []
+        self._unsent: dict[StepTrace, None] = {}
+        """Those whose root spans are to be sent: all that rows were found to belong to, until they are given out."""
+        self.finished: deque[StepTrace] = deque()
+        """The traces whose root spans are complete, each once; only those that are recorded. Who sends one removes it."""
         self._swept_ns = 0
         self.limited = 0
         """Traces that the limit refused."""
@@ -148,11 +152,6 @@ class StepTraces:
         """The trace of the ranges below a root."""
         return self._roots.get(root)
 
-    def take_finished(self) -> list[StepTrace]:
-        """The traces whose root spans are complete, each once; only those that are recorded."""
-        finished, self._finished = self._finished, []
-        return finished
-
     def close_idle(self, now_ns: int) -> None:
         """End the traces of threads in which nothing ran in the second before ``now_ns``, or that a set clock left behind."""
         for thread in self._threads.values():
@@ -164,7 +163,7 @@ class StepTraces:
         """End every trace now; ranges still open come later, into a trace whose root span is out, or never."""
         for thread in self._threads.values():
             self._end_trace(thread)
-        for trace in list(self._waiting):
+        for trace in [*self._waiting, *self._unsent]:  # also those of which, without memory, nothing else is known
             self._give_out(trace)
 
     def _open(self, begin: _TopLevel, target: SpanTarget) -> None:
@@ -175,15 +174,17 @@ class StepTraces:
         if thread.current is None:
             self._threads[begin.thread.number] = self._threads.pop(begin.thread.number)  # the last to be forgotten
             thread.current = _trace(start, begin) if promised else self._start_trace(thread, begin, target)
-        self._promised.publish(begin.event_id, thread.current.context)
         trace = thread.current
+        if trace.context is not None:
+            self._unsent[trace] = None
+        self._roots[begin.event_id] = trace
+        self._promised.publish(begin.event_id, trace.context)
         trace.open.add(begin.event_id)
         if begin.source == EventSource.MODULE and not _is_step(begin):
             trace.first_module = trace.first_module or begin.name
             trace.module_calls += 1
         thread.last_root, thread.after_step = begin.event_id, _is_step(begin)
         trace.trains = trace.trains or thread.after_step
-        self._roots[begin.event_id] = trace
 
     def _start_trace(self, thread: _Thread, begin: _TopLevel, target: SpanTarget) -> StepTrace:
         """What the sampler sees as name is what is known now: the root span's own name is decided at its end."""
@@ -250,10 +251,12 @@ class StepTraces:
         return thread
 
     def _forget_oldest_roots(self) -> None:
-        """Before a batch, so that all roots of a batch are known while its rows are mapped."""
+        """Before a batch, so that all roots of a batch are known while its rows are mapped. Twice as many may be open."""
         surplus = len(self._roots) - MAX_REMEMBERED_ROOTS
         for root in list(islice(self._roots, max(0, surplus))):
-            del self._roots[root]
+            trace = self._roots.pop(root)
+            if root in trace.open and len(self._roots) < 2 * MAX_REMEMBERED_ROOTS:
+                self._roots[root] = trace  # the last to be forgotten
 
     def _end_trace(self, thread: _Thread) -> None:
         trace, thread.current = thread.current, None
@@ -269,10 +272,11 @@ class StepTraces:
             self._give_out(next(iter(self._waiting)))
 
     def _give_out(self, trace: StepTrace) -> None:
-        self._waiting.pop(trace, None)
         if trace.context is not None and not trace.given_out:
-            self._finished.append(trace)
+            self.finished.append(trace)
         trace.given_out = True
+        self._waiting.pop(trace, None)
+        self._unsent.pop(trace, None)
 
 
 def _trace(start: RootStart | None, begin: _TopLevel) -> StepTrace:

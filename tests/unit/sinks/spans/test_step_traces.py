@@ -59,7 +59,7 @@ class Program:
         self.traces.advance(batch, np.ones(len(batch), dtype=np.bool_), frozenset({0}), self.target)
 
     def names(self) -> list[str]:
-        return [trace.name for trace in self.traces.take_finished()]
+        return [trace.name for trace in taken_from(self.traces)]
 
     def _event(self, one: dict[str, Any], thread: ThreadInfo) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         one = dict(one)
@@ -82,6 +82,13 @@ class Program:
     def _next_id(self, thread: ThreadInfo) -> int:
         self.ordinal += 1
         return make_event_id(thread.number, self.ordinal)
+
+
+def taken_from(traces: StepTraces) -> list[StepTrace]:
+    """The traces whose root spans are complete, each once."""
+    taken = list(traces.finished)
+    traces.finished.clear()
+    return taken
 
 
 def grouping(traces: Iterable[StepTrace | None]) -> str:
@@ -167,7 +174,7 @@ class TestRootSpan:
         program = Program()
         program.run(op(), op())
         program.traces.close_all()
-        (trace,) = program.traces.take_finished()
+        (trace,) = taken_from(program.traces)
         assert (trace.start_ns, trace.end_ns) == (BASE_NS + MS, program.now_ns)
         assert trace.context is not None
         assert trace.context.is_valid
@@ -188,7 +195,7 @@ class TestRootSpan:
         assert program.names() == []
         end_ns = program.now_ns + MS
         program.take(make_batch([{"event_id": make_event_id(1, 1), "start_ns": BASE_NS + MS, "end_ns": end_ns}]))
-        (trace,) = program.traces.take_finished()
+        (trace,) = taken_from(program.traces)
         assert trace is spanning
         assert trace.end_ns == end_ns
 
@@ -240,6 +247,20 @@ class TestLosses:
         program.run(op())
         remembered = [program.traces.find(make_event_id(1, ordinal)) is not None for ordinal in range(1, 7)]
         assert remembered == [False] * 2 + [True] * 4
+
+    def test_those_that_are_open_are_forgotten_last(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(step_traces, "MAX_REMEMBERED_ROOTS", 3)
+        program = Program()
+        (first,) = program.run({**op(), "stays_open": True}, thread=WORKER_THREAD)
+        program.run(*[op()] * 20, one_batch=False)
+        assert program.traces.find(make_event_id(WORKER_THREAD.number, 1)) is first is not None
+
+    def test_also_open_ones_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(step_traces, "MAX_REMEMBERED_ROOTS", 3)
+        program = Program()
+        program.run(*[{**op(), "stays_open": True}] * 20, one_batch=False)
+        remembered = [ordinal for ordinal in range(1, 21) if program.traces.find(make_event_id(1, ordinal)) is not None]
+        assert len(remembered) <= 7
 
     def test_oldest_threads_are_forgotten_with_their_traces_ended(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(step_traces, "MAX_THREADS", 3)

@@ -1,0 +1,108 @@
+"""Finished spans to a provider's span processors, in chunks that they don't drop, and what became of them.
+
+    spans = spans_exported + spans_failed + spans_pending + spans_handed
+
+``spans_handed`` are those given to processors whose exporter can't be watched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from opentelemetry.sdk.trace import ReadableSpan
+
+from otel_recfn.model.errors import OUT_OF_MEMORY
+from otel_recfn.sinks.spans.export_watch import ExportWatch
+from otel_recfn.sinks.spans.provider import SpanTarget
+
+FLUSH_TIMEOUT_S = 30.0
+CHUNKS_AT_THE_END = 3
+"""So many fit into the processors' queues, which hold four, when nobody works on with them."""
+_logger = logging.getLogger(__name__)
+
+
+class SpanDelivery:
+    """Hands spans on, to one target at a time."""
+
+    def __init__(self) -> None:
+        self._target: SpanTarget | None = None
+        self._watch = ExportWatch()
+        self._receivers: Sequence[Callable[[ReadableSpan], None]] = ()
+        self._spans = self._handed = self._settled = self._unflushed = 0
+        self._chunks, self._timeout_s = 1, FLUSH_TIMEOUT_S
+        self._logged = False
+        self.chunk_size = 1
+        """How many spans are handed on at once."""
+
+    def use(self, target: SpanTarget) -> None:
+        """What follows goes to this one."""
+        self._target = target
+        self._watch.watch(target.exporters(), target.scope)
+        self._receivers = target.receivers()
+        self.chunk_size = target.chunk_size()
+
+    def make_room(self, spans: int, pace: Callable[[], None]) -> None:
+        """For so many, before any of them is counted: an exporter that hangs is waited for here.
+
+        A flush that failed at once is not repeated: a processor that was shut down, say, will not get any better.
+        """
+        while self._unflushed and self._unflushed + spans > self._chunks * self.chunk_size:
+            began = time.monotonic()
+            in_time = self.flush(self._timeout_s) or time.monotonic() - began < self._timeout_s
+            if in_time or self._chunks > 1:
+                self._unflushed = 0
+                return
+            pace()
+
+    def hand(self, spans: Sequence[ReadableSpan]) -> None:
+        """To every processor."""
+        self._unflushed += len(spans)
+        self._spans += len(spans)
+        if not self._watch.watching:
+            self._handed += len(spans)
+        for span in spans:
+            for receive in self._receivers:
+                try:
+                    receive(span)
+                except (Exception, SystemExit):
+                    self._log_once("a span processor raised in on_end; its spans count as failed")
+
+    def flush(self, timeout_s: float) -> bool:
+        """What no exporter took by the end of it counts as failed, until one reports otherwise."""
+        if self._target is None:
+            return True
+        flushed = self._target.force_flush(timeout_s)
+        if flushed:
+            self._unflushed = 0
+        self._settled = self._spans - self._handed
+        return flushed
+
+    def hurry(self, timeout_s: float) -> None:
+        """The end is near: queues may be filled, and are waited for so long at most."""
+        self._chunks, self._timeout_s = CHUNKS_AT_THE_END, timeout_s
+
+    def remove(self) -> None:
+        """Leave the exporters as they were found."""
+        self._watch.remove()
+
+    def counters(self) -> Mapping[str, int]:
+        """See the module's sum."""
+        watched = self._spans - self._handed
+        exported = min(self._watch.exported, watched)
+        failed = max(0, self._settled - exported)
+        return {
+            "spans": self._spans,
+            "spans_handed": self._handed,
+            "spans_exported": exported,
+            "spans_failed": failed,
+            "spans_pending": watched - exported - failed,
+        }
+
+    def _log_once(self, message: str) -> None:
+        if not self._logged:
+            self._logged = True
+            with contextlib.suppress(*OUT_OF_MEMORY):  # the other spans come first
+                _logger.exception("otel-recfn: %s", message)

@@ -7,37 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from otel_recfn.model.batch import COLUMN_TYPES, NO_CONTEXT, TEXT_COLUMNS, Batch, Opened, SpanContextRef, ThreadInfo
-from otel_recfn.model.events import EventFlag, EventKind, EventSource, make_event_id
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.batch import Batch, Opened
+from otel_recfn.model.columns import COLUMN_TYPES, COLUMNS, TEXT_COLUMNS
+from otel_recfn.model.events import EventSource, make_event_id
+from otel_recfn.model.tables import NO_CONTEXT, SpanContextRef, ThreadInfo
 
 MAIN_THREAD = ThreadInfo(number=1, thread_id=1, native_id=1001, ident=140_001, name="MainThread")
 WORKER_THREAD = ThreadInfo(number=2, thread_id=2, native_id=1002, ident=0, name="")
 BASE_NS = 1_699_999_999_123_456_789
 
+WORKED_OUT = {"event_id", "start_ns", "end_ns", "end_thread", "root"}
+"""Columns whose default follows from the row's others, or from its place."""
 DEFAULTS: dict[str, Any] = {
-    "kind": EventKind.RANGE,
+    **{column.name: "" if column.value is str else column.empty for column in COLUMNS if column.name not in WORKED_OUT},
     "name": "op",
-    "scope": RecordScope.FUNCTION,
-    "source": EventSource.TORCH,
     "thread": MAIN_THREAD,
-    "sequence_nr": -1,
-    "forward_thread_id": 0,
-    "handle": 0,
-    "parent": 0,
     "context": NO_CONTEXT,
-    "node_id": -1,
-    "debug_handle": -1,
-    "flags": EventFlag.NONE,
-    "shapes": "",
-    "dtypes": "",
-    "module": "",
-    "error": "",
-    "profiler": 0,
-    "flops": 0,
-    "stack": "",
-    "nbytes": 0,
-    "device": "",
 }
 
 

@@ -6,26 +6,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
-from otel_recfn.model.batch import COLUMN_TYPES, Opened
+from otel_recfn.model.batch import Opened
+from otel_recfn.model.columns import ANNOUNCED_COLUMNS, COLUMN_TYPES, COLUMNS, Column
 
-OPENED_TYPES = {
-    "event_id": np.uint64,
-    "name": np.uint32,
-    "source": np.uint32,
-    "start_ns": np.int64,
-    "thread": np.uint32,
-    "context": np.uint32,
-}
+OPENED_TYPES = {name: COLUMN_TYPES[name] for name in ANNOUNCED_COLUMNS}
 
 
 def columns(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """An array per column of a Batch, over the memory that the drain filled; it leaves out columns that are zero throughout."""
+    """An array per column of a Batch, over the memory that the drain filled; it leaves out what is seldom filled and wasn't."""
     count = memoryview(raw["kind"]).nbytes
     return {
-        name: np.frombuffer(raw[name], dtype=dtype) if name in raw else np.zeros(count, dtype)
-        for name, dtype in COLUMN_TYPES.items()
+        column.name: np.frombuffer(raw[column.name], dtype=column.dtype) if column.name in raw else _empty(column, count)
+        for column in COLUMNS
     }
+
+
+def _empty(column: Column, count: int) -> NDArray[Any]:
+    """As ``np.full``, but memory that is zero costs nothing until it is written."""
+    return np.full(count, column.empty, column.dtype) if column.empty else np.zeros(count, column.dtype)
 
 
 class OpenedColumns(Sequence[Opened]):

@@ -67,7 +67,7 @@ bool ChromeEvents::in_tables(Py_ssize_t row) const {
   }
   const size_t last_thread = std::max(columns_.thread[row], columns_.end_thread[row]);
   if (last_thread < threads_.size() && columns_.scope[row] < kNumScopes) return true;
-  PyErr_Format(PyExc_IndexError, "row %zd has thread index %zu of %zu and scope %u of %zu", row, last_thread, threads_.size(),
+  PyErr_Format(PyExc_IndexError, "row %zd has thread index %zu of %zu and scope %u of %u", row, last_thread, threads_.size(),
                static_cast<unsigned>(columns_.scope[row]), kNumScopes);
   return false;
 }

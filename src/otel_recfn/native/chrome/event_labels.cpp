@@ -8,13 +8,7 @@
 namespace recfn {
 namespace {
 
-constexpr uint8_t kUserScope = 7;
-constexpr uint8_t kModuleSource = 2;
 constexpr char kModuleName[] = "\"nn.Module: ";
-
-constexpr const char* kScopes[kNumScopes] = {
-    "FUNCTION",        "BACKWARD_FUNCTION", "TORCHSCRIPT_FUNCTION", "KERNEL_FUNCTION_DTYPE", "CUSTOM_CLASS",
-    "BUILD_FEATURE",   "LITE_INTERPRETER",  "USER_SCOPE",           "STATIC_RUNTIME_OP",     "STATIC_RUNTIME_MODEL"};
 
 constexpr uint32_t kFree = UINT32_MAX;
 constexpr size_t kFirstSlots = 256;
@@ -67,7 +61,7 @@ bool EventLabels::append(Py_ssize_t row, uint64_t thread_id, Label* label) {
   if (!append_name(row)) return false;
   label->named = memory_.size() - label->begin;
   memory_ += ",\"args\":{\"Scope\":\"";
-  memory_ += kScopes[columns_.scope[row]];
+  memory_ += kScopeNames[columns_.scope[row]];
   memory_ += "\",\"Thread id\":" + std::to_string(thread_id);
   if (!append_texts(row)) return false;
   memory_ += ",\"Event id\":";

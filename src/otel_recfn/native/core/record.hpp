@@ -30,6 +30,8 @@
 #pragma once
 #include <cstdint>
 
+#include "model/events.hpp"
+
 namespace recfn {
 
 enum RecordKind : uint64_t {
@@ -51,30 +53,7 @@ enum RecordKind : uint64_t {
 
 enum TextKind : uint64_t { kModuleText = 0, kErrorText = 1, kShapesText = 2, kDtypesText = 3 };
 
-// Of RecordScope, what is asked for by name.
-constexpr uint32_t kFunctionScope = 0, kBackwardScope = 1, kUserScope = 7;
-
-// EventSource of model/events.py.
-constexpr uint32_t kTorchSource = 0, kRecordFunctionSource = 1, kModuleSource = 2;
-
-// EventKind of model/events.py.
-enum EventKind : uint8_t { kRangeEvent = 0, kMarkEvent = 1, kMemoryEvent = 2 };
-
-// Extra of model/events.py.
-enum Extra : uint32_t { kShapesExtra = 1, kFlopsExtra = 2, kStackExtra = 4, kMemoryExtra = 8 };
-
-// EventFlag of model/events.py.
-enum EventFlag : uint32_t {
-  kAsync = 1,
-  kError = 2,
-  kStaticRuntimeOutVariant = 4,
-  kNcclMeta = 8,
-  kPartial = 16,
-  kEventFlags = 31,
-  kShown = 64,  // in ends
-  kClockJumped = 32,  // of rows alone
-};
-
+constexpr uint32_t kEventFlags = kAsync | kError | kStaticRuntimeOutVariant | kNcclMeta | kPartial;  // what begins and ends may say
 constexpr uint32_t kSourceShift = 5;                 // EventSource in a begin's flags
 constexpr uint32_t kSourceMask = 3u << kSourceShift;
 constexpr uint32_t kBaseBegin = 128;                 // its parent is what the last Context says

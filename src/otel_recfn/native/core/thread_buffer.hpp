@@ -172,7 +172,7 @@ inline void count_dropped_begin(ThreadBuffer& buffer) {
 
 // An operator of PyTorch's own is C++ alone; what else PyTorch runs may call Python.
 inline bool may_run_python(const Begin& begin) {
-  if (begin.scope != kFunctionScope) return begin.scope == kUserScope || begin.scope == kBackwardScope;
+  if (begin.scope != kFunctionScope) return begin.scope == kUserScope || begin.scope == kBackwardFunctionScope;
   return begin.name.size < 6 || std::memcmp(begin.name.data, "aten::", 6) != 0;
 }
 

@@ -67,7 +67,7 @@ class Drain {
     uint64_t parent_ordinal = 0;  // of the next begin; 0: not told
     uint32_t profiler = 0;
     TreeOffsets offsets;
-    Row pending{};           // what stood before the next begin or end
+    Row pending;             // what stood before the next begin or end
     const uint64_t* words = nullptr;  // of the ring that is read
     uint64_t mask = 0, ring_ends = 0;
     std::vector<uint32_t> dictionary;

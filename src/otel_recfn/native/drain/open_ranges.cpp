@@ -10,11 +10,15 @@ namespace {
 constexpr size_t kMaxPendingRemote = 65'536;
 constexpr int kRemoteEndPatience = 3;  // drains to wait for the begin of a remote end
 
+#define RECFN_IS_FILLED(type, name, empty) | (row.name != type{empty})
+uint32_t has_seldom(const Row& row) { return 0u RECFN_SELDOM_COLUMNS(RECFN_IS_FILLED); }
+#undef RECFN_IS_FILLED
+
 }  // namespace
 
 void Drain::emit(Row row) {
   row.start_ns += row.offset_ns, row.end_ns += row.offset_ns;
-  out_.has_uncommon |= (row.profiler | row.stack | row.device) != 0 || row.flops != 0;
+  out_.has_seldom |= has_seldom(row) != 0;
   out_.rows.push_back(row);
 }
 
@@ -42,7 +46,7 @@ void Drain::place(Thread& thread, OpenRange& range, bool base) {
   row.offset_ns = offset_of(thread, row);
   thread.offsets.passed(row.start_ns + row.offset_ns);
   if (row.parent != 0 || row.kind != kRangeEvent) return;
-  out_.opened.push_back({row.event_id, row.name, row.source, thread.index, row.context, row.start_ns + row.offset_ns});
+  out_.opened.push_back({row.event_id, row.name, row.source, row.start_ns + row.offset_ns, thread.index, row.context});
 }
 
 int64_t Drain::offset_of(const Thread& thread, const Row& row) const {

@@ -163,7 +163,7 @@ Drain::OpenRange Drain::next_range(Thread& thread, uint64_t head, uint64_t ticks
 void Drain::begun(Thread& thread) {
   ++thread.ordinal;
   thread.parent_ordinal = 0;
-  thread.pending = no_row();
+  thread.pending = Row{};
 }
 
 void Drain::read_begin(Thread& thread, uint64_t head, uint64_t at) {

@@ -39,41 +39,37 @@ class ColumnWriter {
   size_t first_ = 0, next_ = 0;
 };
 
-void each_row_field(ColumnWriter<Row>& to) {
-  to.add("event_id", &Row::event_id), to.add("name", &Row::name), to.add("scope", &Row::scope);
-  to.add("source", &Row::source), to.add("start_ns", &Row::start_ns), to.add("end_ns", &Row::end_ns);
-  to.add("thread", &Row::thread), to.add("end_thread", &Row::end_thread), to.add("sequence_nr", &Row::sequence_nr);
-  to.add("forward_thread_id", &Row::forward_thread_id), to.add("handle", &Row::handle), to.add("parent", &Row::parent);
-  to.add("root", &Row::root), to.add("context", &Row::context), to.add("debug_handle", &Row::debug_handle);
-  to.add("flags", &Row::flags), to.add("shapes", &Row::shapes), to.add("dtypes", &Row::dtypes);
-  to.add("module", &Row::module), to.add("error", &Row::error), to.add("kind", &Row::kind);
-}
+#define RECFN_ADD_ROW_COLUMN(type, name, empty) to.add(#name, &Row::name);
+void each_usual_column(ColumnWriter<Row>& to) { RECFN_USUAL_COLUMNS(RECFN_ADD_ROW_COLUMN) }
+void each_seldom_column(ColumnWriter<Row>& to) { RECFN_SELDOM_COLUMNS(RECFN_ADD_ROW_COLUMN) }
+#undef RECFN_ADD_ROW_COLUMN
 
-void each_uncommon_field(ColumnWriter<Row>& to) {
-  to.add("profiler", &Row::profiler), to.add("flops", &Row::flops), to.add("stack", &Row::stack);
-  to.add("nbytes", &Row::nbytes), to.add("device", &Row::device);
-}
+#define RECFN_ADD_OPENED_COLUMN(type, name, empty) to.add(#name, &OpenedRow::name);
+void each_announced_column(ColumnWriter<OpenedRow>& to) { RECFN_ANNOUNCED_COLUMNS(RECFN_ADD_OPENED_COLUMN) }
+#undef RECFN_ADD_OPENED_COLUMN
 
-void each_opened_field(ColumnWriter<OpenedRow>& to) {
-  to.add("event_id", &OpenedRow::event_id), to.add("name", &OpenedRow::name), to.add("source", &OpenedRow::source);
-  to.add("start_ns", &OpenedRow::start_ns), to.add("thread", &OpenedRow::thread), to.add("context", &OpenedRow::context);
+template <typename T>
+NamedColumn same_in_all(const char* name, T value, size_t size) {
+  std::vector<char> bytes(size * sizeof(T));
+  std::fill_n(reinterpret_cast<T*>(bytes.data()), size, value);
+  return {name, std::move(bytes)};
 }
 
 }  // namespace
 
 std::vector<NamedColumn> row_columns(const Drained& drained, size_t size) {
-  std::vector<NamedColumn> columns = ColumnWriter(drained.rows, size).write(each_row_field);
-  if (drained.has_uncommon) {
-    for (NamedColumn& column : ColumnWriter(drained.rows, size).write(each_uncommon_field)) columns.push_back(std::move(column));
+  std::vector<NamedColumn> columns = ColumnWriter(drained.rows, size).write(each_usual_column);
+  if (drained.has_seldom) {
+    for (NamedColumn& column : ColumnWriter(drained.rows, size).write(each_seldom_column)) columns.push_back(std::move(column));
   }
-  std::vector<char> node_ids(size * sizeof(int64_t));
-  std::fill_n(reinterpret_cast<int64_t*>(node_ids.data()), size, drained.node_id);
-  columns.push_back({"node_id", std::move(node_ids)});
+#define RECFN_ADD_DRAIN_COLUMN(type, name, empty) columns.push_back(same_in_all(#name, drained.name, size));
+  RECFN_DRAIN_COLUMNS(RECFN_ADD_DRAIN_COLUMN)
+#undef RECFN_ADD_DRAIN_COLUMN
   return columns;
 }
 
 std::vector<NamedColumn> opened_columns(const Drained& drained) {
-  return ColumnWriter(drained.opened, drained.opened.size()).write(each_opened_field);
+  return ColumnWriter(drained.opened, drained.opened.size()).write(each_announced_column);
 }
 
 }  // namespace recfn

@@ -11,7 +11,7 @@ struct NamedColumn {
   std::vector<char> bytes;
 };
 
-// Of the first `size` rows, without the columns that are zero in every row.
+// Of the first `size` rows, without those that are seldom filled where none of them is.
 std::vector<NamedColumn> row_columns(const Drained& drained, size_t size);
 std::vector<NamedColumn> opened_columns(const Drained& drained);
 

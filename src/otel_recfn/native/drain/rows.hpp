@@ -5,27 +5,19 @@
 #include <vector>
 
 #include "core/thread_buffer.hpp"
+#include "model/columns.hpp"
 
 namespace recfn {
 
+#define RECFN_FIELD(type, name, empty) type name = empty;
+
 struct Row {
-  uint64_t event_id, handle, parent, root, forward_thread_id;
-  int64_t start_ns, end_ns, sequence_nr, debug_handle, flops, nbytes;  // the first two monotonic until it is emitted
-  int64_t offset_ns;  // what makes them Unix time
-  uint32_t name, thread, end_thread, context, flags, shapes, dtypes, module, error, profiler, stack, device;
-  uint8_t kind, scope, source;
+  int64_t offset_ns = 0;  // what makes its times Unix time: they are monotonic until it is emitted
+  RECFN_ROW_COLUMNS(RECFN_FIELD)
 };
 
-inline Row no_row() {
-  Row row{};
-  row.sequence_nr = row.debug_handle = -1;
-  return row;
-}
-
 struct OpenedRow {
-  uint64_t event_id;
-  uint32_t name, source, thread, context;
-  int64_t start_ns;
+  RECFN_ANNOUNCED_COLUMNS(RECFN_FIELD)
 };
 
 struct ThreadRow {
@@ -37,11 +29,13 @@ struct Drained {
   std::vector<OpenedRow> opened;
   std::vector<ThreadRow> threads;
   std::vector<Context> contexts;
-  int64_t node_id = -1;
+  RECFN_DRAIN_COLUMNS(RECFN_FIELD)
   int64_t clock_jump_ns = 0;
   size_t closed = 0;          // rows before the copies of open ranges
   bool complete = true;       // false: memory was short, and the next drain has more
-  bool has_uncommon = false;  // profiler, flops, stack, nbytes or device of some row isn't zero
+  bool has_seldom = false;    // some row has something in a column that is seldom filled
 };
+
+#undef RECFN_FIELD
 
 }  // namespace recfn

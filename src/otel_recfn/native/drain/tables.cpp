@@ -9,6 +9,13 @@ namespace {
 
 constexpr size_t kCompactContextsAbove = 256;
 
+template <typename Visit>
+void each_text(Row& row, const Visit& visit) {
+#define RECFN_VISIT(type, name, empty) visit(row.name);
+  RECFN_TEXT_COLUMNS(RECFN_VISIT)
+#undef RECFN_VISIT
+}
+
 }  // namespace
 
 void Drain::meet_new_threads() {
@@ -16,7 +23,6 @@ void Drain::meet_new_threads() {
     if (buffer->met) continue;
     Thread added{};
     added.buffer = buffer;
-    added.pending = no_row();
     added.dictionary.assign(kNameSlots + 1, 0);
     added.dictionary[kManyNamesSlot] = names_.intern("<many names>");
     threads_.push_back(std::move(added));
@@ -75,12 +81,8 @@ void Drain::compact_names() {
   const auto each_reference = [this](const auto& visit) {
     for (Thread& thread : threads_) {
       for (uint32_t& name : thread.dictionary) visit(name);
-      for (OpenRange& range : thread.open) {
-        Row& row = range.row;
-        visit(row.name), visit(row.shapes), visit(row.dtypes), visit(row.module), visit(row.stack);
-      }
-      Row& pending = thread.pending;
-      visit(pending.shapes), visit(pending.dtypes), visit(pending.module), visit(pending.error), visit(pending.stack);
+      for (OpenRange& range : thread.open) each_text(range.row, visit);
+      each_text(thread.pending, visit);
     }
   };
   std::vector<bool> kept(names_.size());

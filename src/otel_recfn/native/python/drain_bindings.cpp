@@ -94,7 +94,7 @@ Sealed seal(bool close_open, bool open_ranges, uint64_t epoch, size_t known) {
   return sealed;
 }
 
-// (columns, without those that are zero in every row, columns of the announced ranges, epoch of the names, names from `known` on,
+// (columns, without those that are seldom filled where none of them is, columns of the announced ranges, epoch of the names, names from `known` on,
 // threads, contexts, how many rows closed, by how much the wall clock jumped, whether that is all, number of the drain, how many
 // rows). `known`: how many names of `epoch` the caller has.
 PyObject* run_drain(PyObject*, PyObject* args) {

@@ -37,7 +37,7 @@ PyObject* begin(PyObject*, PyObject* args) {
   RareExtras rare;
   rare.module = module_text.text();
   if (fits) rare.shapes_text = shapes_text.text(), rare.dtypes_text = dtypes_text.text();
-  if ((recording & kStackBit) != 0 && scope != kBackwardScope) rare.stack = {stack, python_stack(stack, sizeof stack)};
+  if ((recording & kStackBit) != 0 && scope != kBackwardFunctionScope) rare.stack = {stack, python_stack(stack, sizeof stack)};
   Begin range;
   range.name = name_text.text();
   range.scope = scope;

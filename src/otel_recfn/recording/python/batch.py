@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from otel_recfn.model.batch import COLUMN_TYPES, NO_CONTEXT, Batch, Opened, SpanContextRef, ThreadInfo
+from otel_recfn.model.batch import Batch, Opened
+from otel_recfn.model.columns import COLUMN_TYPES, EMPTY_ROW
+from otel_recfn.model.tables import NO_CONTEXT, SpanContextRef, ThreadInfo
 from otel_recfn.recording.protocol import ContextReading
 from otel_recfn.recording.python.log import NO_DETAILS, Details, ThreadLog
 
@@ -103,6 +105,7 @@ class BatchBuilder:
         """A range ended: its row."""
         details = closed.details
         values = {
+            **EMPTY_ROW,
             "event_id": closed.event_id,
             "kind": details.kind,
             "name": self._text(closed.name, MAX_NAME_BYTES),
@@ -126,7 +129,6 @@ class BatchBuilder:
             "module": self._text(closed.module, MAX_NAME_BYTES),
             "error": self._text(closed.error, MAX_ERROR_BYTES),
             "profiler": closed.profiler,
-            "flops": 0,
             "stack": self._text(details.stack, MAX_STACK_BYTES),
             "nbytes": details.nbytes,
             "device": self._text(details.device, MAX_NAME_BYTES),

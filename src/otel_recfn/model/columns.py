@@ -1,0 +1,84 @@
+"""The one table of columns: what every row of a batch says, each column declared once.
+
+From it, and from the enums of ``events.py`` and ``scope.py``, ``scripts/generate_model.py`` writes what can't look them up when
+the program runs: the attributes of Batch and Event that type checkers see (``column_fields.py``), and what C++ has of them
+(``native/model/``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from otel_recfn.model.events import EventFlag, EventKind, EventSource
+from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.tables import SpanContextRef, ThreadInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a batch."""
+
+    name: str
+    dtype: type[np.generic]
+    """Of what a batch holds."""
+    meaning: str
+    value: type = int
+    """What an Event has. A str is held as an index into the batch's names (0 is the empty string: not recorded), a ThreadInfo
+    as one into its threads, a SpanContextRef as one into its contexts."""
+    empty: int = 0
+    """What says that there is nothing."""
+    announced: bool = False
+    """Also told of a top-level range that began: ``Opened`` has it."""
+    seldom: bool = False
+    """Few drains have any: the native recorder doesn't write it in those where it is empty in every row."""
+    same_in_drain: bool = False
+    """Told once for all rows of a drain."""
+
+
+COLUMNS = (
+    Column(
+        "event_id",
+        np.uint64,
+        "Unique in the process; the same in spans, Chrome traces and the legacy profiler.",
+        announced=True,
+    ),
+    Column("kind", np.uint8, "What the row is.", EventKind),
+    Column("name", np.uint32, "As PyTorch or the program reports it.", str, announced=True),
+    Column("scope", np.uint8, "What kind of range PyTorch announces.", RecordScope),
+    Column("source", np.uint8, "Who said begin and end.", EventSource, announced=True),
+    Column("start_ns", np.int64, "Unix nanoseconds.", announced=True),
+    Column("end_ns", np.int64, "Unix nanoseconds; a mark and a change of memory end when they start."),
+    Column("thread", np.uint32, "The thread that began it.", ThreadInfo, announced=True),
+    Column("end_thread", np.uint32, "The thread that ended it.", ThreadInfo),
+    Column("sequence_nr", np.int64, "The same for a forward operator and its backward node; -1 where there is none.", empty=-1),
+    Column("forward_thread_id", np.uint64, "RecordFunction's id of the forward operator's thread; 0 where there is none."),
+    Column("handle", np.uint64, "RecordFunction's handle of the range."),
+    Column("parent", np.uint64, "Event id of the enclosing range; 0 at top level."),
+    Column("root", np.uint64, "Event id of the outermost enclosing range, the row's own at top level."),
+    Column(
+        "context", np.uint32, "The span that was current when the row's outermost range began.", SpanContextRef, announced=True
+    ),
+    Column(
+        "node_id", np.int64, "The process's node in a distributed run; -1 where there is none.", empty=-1, same_in_drain=True
+    ),
+    Column("debug_handle", np.int64, "PyTorch's debug handle; -1 where there is none.", empty=-1),
+    Column("flags", np.uint32, "EventFlag bits.", EventFlag),
+    Column(
+        "shapes", np.uint32, "JSON, a shape per input: ``[[2,3],[]]``; a scalar is ``[]``, a tensor list a list of shapes.", str
+    ),
+    Column("dtypes", np.uint32, "JSON, a list of strings.", str),
+    Column("module", np.uint32, "The path of the nn.Module that the range is a call of.", str),
+    Column("error", np.uint32, "``<exception type>: <message>`` of what the range was left by.", str),
+    Column("profiler", np.uint32, "The profiler run that the thread worked for; 0 where there was none.", seldom=True),
+    Column("flops", np.int64, "Floating point operations; 0 where nobody asked or PyTorch doesn't count them.", seldom=True),
+    Column("stack", np.uint32, "One ``file(line): function`` a line, innermost first.", str, seldom=True),
+    Column("nbytes", np.int64, "Of a row of EventKind.MEMORY: what was allocated; negative: freed.", seldom=True),
+    Column("device", np.uint32, "Of a row of EventKind.MEMORY: where, ``cpu`` or ``cuda:0``.", str, seldom=True),
+)
+
+COLUMN_TYPES: dict[str, type[np.generic]] = {column.name: column.dtype for column in COLUMNS}
+EMPTY_ROW: dict[str, int] = {column.name: column.empty for column in COLUMNS}
+TEXT_COLUMNS = tuple(column.name for column in COLUMNS if column.value is str)
+ANNOUNCED_COLUMNS = tuple(column.name for column in COLUMNS if column.announced)

@@ -1,0 +1,66 @@
+// Kinds, flags, sources and scopes of events.
+// Written by scripts/generate_model.py; change model/events.py or model/scope.py and run it.
+#pragma once
+#include <cstdint>
+
+namespace recfn {
+
+enum EventKind : uint8_t {
+  kRangeEvent = 0,
+  kMarkEvent = 1,
+  kMemoryEvent = 2,
+};
+
+enum EventFlag : uint32_t {
+  kAsync = 1,
+  kError = 2,
+  kStaticRuntimeOutVariant = 4,
+  kNcclMeta = 8,
+  kPartial = 16,
+  kClockJumped = 32,
+  kShown = 64,
+};
+
+enum EventSource : uint32_t {
+  kTorchSource = 0,
+  kRecordFunctionSource = 1,
+  kModuleSource = 2,
+};
+
+enum Extra : uint32_t {
+  kShapesExtra = 1,
+  kFlopsExtra = 2,
+  kStackExtra = 4,
+  kMemoryExtra = 8,
+};
+
+enum RecordScope : uint32_t {
+  kFunctionScope = 0,
+  kBackwardFunctionScope = 1,
+  kTorchscriptFunctionScope = 2,
+  kKernelFunctionDtypeScope = 3,
+  kCustomClassScope = 4,
+  kBuildFeatureScope = 5,
+  kLiteInterpreterScope = 6,
+  kUserScope = 7,
+  kStaticRuntimeOpScope = 8,
+  kStaticRuntimeModelScope = 9,
+};
+
+constexpr uint32_t kNumScopes = 10;
+
+// Of each scope.
+constexpr const char* kScopeNames[kNumScopes] = {
+    "FUNCTION",
+    "BACKWARD_FUNCTION",
+    "TORCHSCRIPT_FUNCTION",
+    "KERNEL_FUNCTION_DTYPE",
+    "CUSTOM_CLASS",
+    "BUILD_FEATURE",
+    "LITE_INTERPRETER",
+    "USER_SCOPE",
+    "STATIC_RUNTIME_OP",
+    "STATIC_RUNTIME_MODEL",
+};
+
+}  // namespace recfn

@@ -16,6 +16,7 @@ from otel_recfn.support.interpreters import refuse_subinterpreter
 
 if TYPE_CHECKING:
     from otel_recfn.batches.selection import Selected
+    from otel_recfn.batches.shared_links import SharedLinks
     from otel_recfn.session.capture import Capture
     from otel_recfn.sinks.protocol import Sink
 
@@ -84,14 +85,16 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         if not settings.enabled:
             return
         refuse_subinterpreter()
+        from otel_recfn.batches.shared_links import SharedLinks
         from otel_recfn.session import process_session
         from otel_recfn.session.capture import Capture
         from otel_recfn.sinks.background import BackgroundSink
         from otel_recfn.sinks.spans.sink import SpansSink
 
         session = process_session()  # what can be refused is, before anything is opened
-        spans = SpansSink(settings.tracer_provider, roots_per_second=settings.roots_per_second)
-        sinks = [*_make_files(settings), BackgroundSink(spans), *settings.sinks]
+        links = SharedLinks()
+        spans = SpansSink(settings.tracer_provider, settings.roots_per_second, links=links)
+        sinks = [*_make_files(settings, links), BackgroundSink(spans), *settings.sinks]
         self._capture = Capture(_selected(settings), sinks, buffer_bytes=settings.buffer_bytes)
         session.start(self._capture)
         session.show_ranges(self._capture, spans)
@@ -136,7 +139,7 @@ def _selected(settings: Settings) -> Selected:
     return Selected(scopes_mask(settings.scopes), extras, settings.modules)
 
 
-def _make_files(settings: Settings) -> list[Sink]:
+def _make_files(settings: Settings, links: SharedLinks) -> list[Sink]:
     from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 
-    return [ChromeTraceSink(settings.chrome_trace)] if settings.chrome_trace is not None else []
+    return [ChromeTraceSink(settings.chrome_trace, links=links)] if settings.chrome_trace is not None else []

@@ -35,17 +35,6 @@ LINK_COLUMNS: dict[str, Any] = {
 }
 
 
-class ForwardRange(NamedTuple):
-    """The forward range that a backward range belongs to."""
-
-    event_id: int
-    root: int
-    start_ns: int
-    end_ns: int
-    thread: ThreadInfo
-    context: SpanContextRef
-
-
 class Links(NamedTuple):
     """Backward rows of a batch with their forward ranges, as columns of equal length in row order."""
 
@@ -97,16 +86,8 @@ class ForwardBackwardLinks:
     def __len__(self) -> int:
         return sum(len(run.key) for run in self._runs)
 
-    def link(self, batch: Batch) -> list[tuple[int, ForwardRange]]:
-        """Remember the batch's forward ranges, then give its backward rows, in row order, each with its forward range."""
-        links = self.match(batch)
-        threads = map(links.threads.__getitem__, links.thread.tolist())
-        contexts = map(links.contexts.__getitem__, links.context.tolist())
-        numbers = (links.event_id.tolist(), links.root.tolist(), links.start_ns.tolist(), links.end_ns.tolist())
-        return list(zip(links.row.tolist(), map(ForwardRange, *numbers, threads, contexts), strict=True))
-
     def match(self, batch: Batch) -> Links:
-        """As ``link``, in columns; one call of the two per batch."""
+        """Remember the batch's forward ranges, then find those of its backward rows; once per batch."""
         rows = np.flatnonzero(batch.sequence_nr >= 0)
         rows = rows[(batch.kind[rows] == EventKind.RANGE) & (batch.sequence_nr[rows] <= ORDINAL_MASK)]
         is_backward = batch.scope[rows] == RecordScope.BACKWARD_FUNCTION

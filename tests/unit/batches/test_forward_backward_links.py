@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch
 from otel_recfn.batches.links import ForwardBackwardLinks
+from otel_recfn.model.batch import Batch, SpanContextRef, ThreadInfo
 from otel_recfn.model.events import EventKind, make_event_id
 from otel_recfn.model.scope import RecordScope
 
@@ -24,14 +25,35 @@ def backward(sequence_nr: int, forward_thread_id: int = 1, **columns: Any) -> di
     return {"name": "MulBackward0", "thread": WORKER_THREAD, **link, **columns}
 
 
+class ForwardRange(NamedTuple):
+    """A row of ``Links`` with its tables' values."""
+
+    event_id: int
+    root: int
+    start_ns: int
+    end_ns: int
+    thread: ThreadInfo
+    context: SpanContextRef
+
+
+def linked(links: ForwardBackwardLinks, batch: Batch) -> list[tuple[int, ForwardRange]]:
+    """The backward rows, each with its forward range."""
+    row, *numbers, thread, context, threads, contexts = links.match(batch)
+    columns = (column.tolist() for column in (row, *numbers, thread, context))
+    return [
+        (number, ForwardRange(*values, threads[in_thread], contexts[in_context]))
+        for number, *values, in_thread, in_context in zip(*columns, strict=True)
+    ]
+
+
 def linked_ids(links: ForwardBackwardLinks, *rows: dict[str, Any]) -> list[tuple[int, int]]:
-    return [(row, found.event_id) for row, found in links.link(make_batch(rows))]
+    return [(row, found.event_id) for row, found in linked(links, make_batch(rows))]
 
 
 def test_a_backward_range_finds_its_forward_range_with_all_that_is_known_of_it() -> None:
     current = context(trace_id=7, span_id=8)
     batch = make_batch([forward(3, event_id=11, root=10, context=current), backward(3)])
-    [(row, found)] = ForwardBackwardLinks().link(batch)
+    [(row, found)] = linked(ForwardBackwardLinks(), batch)
     assert row == 1
     assert found == (11, 10, BASE_NS, BASE_NS + 500, MAIN_THREAD, current)
 
@@ -49,7 +71,7 @@ def test_of_ranges_with_one_number_the_one_that_started_last_is_the_forward() ->
 
 def test_also_when_the_enclosing_one_ends_in_a_later_batch() -> None:
     links = ForwardBackwardLinks()
-    links.link(make_batch([forward(5, event_id=12, start_ns=BASE_NS + 10)] + [forward(n) for n in range(10, 40)]))
+    linked(links, make_batch([forward(5, event_id=12, start_ns=BASE_NS + 10)] + [forward(n) for n in range(10, 40)]))
     assert linked_ids(links, forward(5, event_id=11, start_ns=BASE_NS), backward(5)) == [(1, 12)]
 
 
@@ -83,7 +105,7 @@ def test_what_is_no_forward_or_no_backward_is_left_alone() -> None:
 
 
 def test_an_empty_batch_has_no_links() -> None:
-    assert ForwardBackwardLinks().link(make_batch([])) == []
+    assert linked(ForwardBackwardLinks(), make_batch([])) == []
 
 
 def test_memory_is_bounded_and_what_started_first_is_forgotten_first() -> None:
@@ -91,10 +113,10 @@ def test_memory_is_bounded_and_what_started_first_is_forgotten_first() -> None:
     current = [context(trace_id=1, span_id=step + 1) for step in range(30)]
     for step in range(30):
         rows = [forward(10 * step + n, start_ns=BASE_NS + 10 * step + n, context=current[step]) for n in range(10)]
-        links.link(make_batch(rows))
+        linked(links, make_batch(rows))
     assert len(links) + links.forgotten == 300
     assert 75 <= len(links) <= 100
-    [(_, found)] = links.link(make_batch([backward(0), backward(299)]))
+    [(_, found)] = linked(links, make_batch([backward(0), backward(299)]))
     assert found.start_ns == BASE_NS + 299
     assert found.context == current[29]
 
@@ -115,7 +137,7 @@ def test_links_are_those_of_a_plain_search(data: st.DataObject) -> None:
             row["event_id"] = make_event_id(row["thread"].number, ordinal)
         seen += [row for row in rows if "scope" not in row]
         expected = {row: max(_starts(seen, wanted)) for row, wanted in enumerate(rows) if _starts(seen, wanted)}
-        assert {row: found.start_ns for row, found in links.link(make_batch(rows))} == expected
+        assert {row: found.start_ns for row, found in linked(links, make_batch(rows))} == expected
 
 
 def _starts(seen: list[dict[str, Any]], wanted: dict[str, Any]) -> list[int]:

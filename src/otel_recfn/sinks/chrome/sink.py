@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from otel_recfn.batches.shared_links import SharedLinks
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import SettingError
 from otel_recfn.sinks.chrome.trace_file import ChromeTraceFile
@@ -48,6 +49,7 @@ class ChromeTraceSink:
     Args:
         path: ends in ``.json`` or ``.json.gz``; an existing file is replaced, and its permissions are kept.
         create_now: make the file at once, an empty trace; else with the first event.
+        links: shared with other sinks of the capture; None for its own.
 
     Raises:
         SettingError: the suffix is another one, or the file cannot be made, or not be replaced while the program runs.
@@ -55,12 +57,14 @@ class ChromeTraceSink:
 
     name = "chrome_trace"
 
-    def __init__(self, path: str | os.PathLike[str], *, create_now: bool = True) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, create_now: bool = True, links: SharedLinks | None = None) -> None:
         _checked_suffix(Path(path))
         self._asked_path = _as_of_now(Path(path))  # a child that changes its directory writes beside its parent
         self.path = self._asked_path
         """Where the trace is written."""
         self._file: ChromeTraceFile | None = None
+        self._shared_links, self._links = links, links
+        """The second is None once a batch was lost, which others' links may lead to."""
         self._closed = False
         self._failures = 0
         self._retry_at = 0.0
@@ -109,7 +113,9 @@ class ChromeTraceSink:
         if self._file is not None and not self._closed:
             self._file.close_in_child()
         self._closed = True
-        child = ChromeTraceSink(self._asked_path, create_now=False)
+        if self._shared_links is not None:
+            self._shared_links.start_empty()
+        child = ChromeTraceSink(self._asked_path, create_now=False, links=self._shared_links)
         child.path = _path_of_process(self._asked_path)
         return child
 
@@ -131,6 +137,7 @@ class ChromeTraceSink:
 
     def _pause(self, error: BaseException) -> None:
         """The next batch is tried at once, later ones after ever longer pauses."""
+        self._links = None
         if not self._failures:
             log.warning("%s: %s; events are missing there, and counted, until that has passed", self.path, repr(error))
         pause = FIRST_PAUSE_SECONDS * 2 ** min(self._failures - 1, 10) if self._failures else 0.0
@@ -161,7 +168,7 @@ class ChromeTraceSink:
         raise FileInUseError(errno.EBUSY, "it is being written already, as are the names beside it", str(self._asked_path))
 
     def _shown(self, path: Path) -> ChromeTraceFile:
-        file = ChromeTraceFile(path, family=_family(self._asked_path), mode=_mode_of(self._asked_path))
+        file = ChromeTraceFile(path, family=_family(self._asked_path), mode=_mode_of(self._asked_path), links=self._links)
         try:
             file.show()
         except BaseException:

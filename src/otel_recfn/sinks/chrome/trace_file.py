@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.batches.links import ForwardBackwardLinks, Links
+from otel_recfn.batches.shared_links import FindsLinks
 from otel_recfn.model.batch import Batch, ThreadInfo
 from otel_recfn.model.events import EventFlag
 from otel_recfn.sinks.chrome.encoder import encode_events, encode_flows, trace_tid
@@ -82,14 +83,15 @@ class ChromeTraceFile:
     Args:
         path: ends in ``.gz`` where it is to be compressed; an existing file is replaced at the first ``show``.
         family, mode: as of WholeFile.
+        links: shared with other sinks of the capture; None for its own.
     """
 
-    def __init__(self, path: Path, *, family: str | None = None, mode: int = 0o600) -> None:
+    def __init__(self, path: Path, *, family: str | None = None, mode: int = 0o600, links: FindsLinks | None = None) -> None:
         self._file = WholeFile(path, family=family, mode=mode)
         self._pid = os.getpid()
         self._base_ns = time.time_ns() // WEEK_NS * WEEK_NS
         self._stream: _Stream = GzipStream(FOOTER) if path.suffix == ".gz" else _Plain()
-        self._links = ForwardBackwardLinks()
+        self._links: FindsLinks = links or ForwardBackwardLinks()
         self._thread_names: dict[int, str] = {}
         self._memory = bytearray()
         self.flows = self._shown_flows = 0

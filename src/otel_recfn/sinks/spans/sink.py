@@ -26,6 +26,7 @@ import numpy as np
 from opentelemetry.trace import SpanContext, TracerProvider, TraceState
 
 from otel_recfn.batches.links import ForwardBackwardLinks
+from otel_recfn.batches.shared_links import FindsLinks, SharedLinks
 from otel_recfn.batches.span_plan import Fate, Fates, SpanPlan, fate_of, fates_of, plan_spans
 from otel_recfn.model.batch import Batch, SpanContextRef
 from otel_recfn.model.errors import OUT_OF_MEMORY
@@ -51,6 +52,7 @@ class SpansSink:
         tracer_provider: None for the global one, also when that is set later.
         roots_per_second: traces that we start ourselves, beyond the first hundred; None for all.
         promised: of these, the ones that the program was told of.
+        links: shared with other sinks of the capture; None for its own.
     """
 
     name = "spans"
@@ -60,6 +62,7 @@ class SpansSink:
         tracer_provider: TracerProvider | None = None,
         roots_per_second: float | None = 1.0,
         promised: PromisedTraces | None = None,
+        links: SharedLinks | None = None,
     ) -> None:
         self._tracer_provider, self._roots_per_second = tracer_provider, roots_per_second
         self._promised = promised or PromisedTraces()
@@ -68,7 +71,8 @@ class SpansSink:
         self._mapper: SpanMapper | None = None
         self._delivery = SpanDelivery()
         self._traces = StepTraces(roots_per_second, self._promised)
-        self._links = ForwardBackwardLinks()
+        self._shared_links = links
+        self._links: FindsLinks = links or ForwardBackwardLinks()
         self._pending = PendingBatches()
         self._pace: Callable[[], None] = _no_pause
         self._counts = dict.fromkeys(("rows", "roots", "unsampled", "suppressed", "no_provider", "other_kinds", "failed"), 0)
@@ -87,7 +91,7 @@ class SpansSink:
             except OUT_OF_MEMORY:
                 self._pending.cut_first()
                 with contextlib.suppress(*OUT_OF_MEMORY):
-                    self._traces.close_all()
+                    self.note_gap()
                     self._log_once("there was no memory for some rows, which count as failed")
             except Exception:
                 self._pending.clear()
@@ -164,7 +168,9 @@ class SpansSink:
     def after_fork_in_child(self) -> Sink | None:
         """A fresh sink; the inherited exporters are unwatched first. Span ids got a new key when the child began."""
         self._delivery.remove()
-        return SpansSink(self._tracer_provider, self._roots_per_second, self._promised)
+        if self._shared_links is not None:
+            self._shared_links.start_empty()
+        return SpansSink(self._tracer_provider, self._roots_per_second, self._promised, self._shared_links)
 
     def set_pace(self, pace: Callable[[], None]) -> None:
         """``pace`` is called before every chunk: it may sleep there, or raise to end the work."""
@@ -173,6 +179,8 @@ class SpansSink:
     def note_gap(self) -> None:
         """Batches were lost: what they began and ended is unknown, so the roots that are open end here."""
         self._traces.close_all()
+        if isinstance(self._links, SharedLinks):
+            self._links = ForwardBackwardLinks()  # the others' lead to what was lost, too
 
     def idle(self) -> None:
         """Nothing has been written for a while: finish the roots of threads that rest."""

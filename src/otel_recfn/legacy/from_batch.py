@@ -11,11 +11,11 @@ that is open still has no pop.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from operator import attrgetter
 from typing import NamedTuple
 
+from otel_recfn.batches.input_lists import flat_shapes
 from otel_recfn.legacy.cuda_times import CudaTimes
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.event_kind import EventKind
@@ -172,15 +172,10 @@ class _EventMaker:
 
     def _shapes_of(self, text: int) -> Shapes:
         if text not in self._shapes:
-            self._shapes[text] = tuple(_flat_shape(shape) for shape in json.loads(self._names[text]))
+            self._shapes[text] = flat_shapes(self._names[text])
         return self._shapes[text]
 
     def _stack_of(self, text: int) -> tuple[str, ...]:
         if text not in self._stacks:
             self._stacks[text] = tuple(self._names[text].split("\n"))
         return self._stacks[text]
-
-
-def _flat_shape(shape: object) -> tuple[int, ...]:
-    """A tensor's shape; nothing for a list of tensors, as in the reference."""
-    return tuple(shape) if isinstance(shape, list) and all(isinstance(size, int) for size in shape) else ()

@@ -1,4 +1,4 @@
-"""Texts in JSON files: UTF-8, with no escape where none is needed.
+"""Texts as UTF-8, which holds no lone surrogates; in JSON files, with no escape where none is needed.
 
 Perfetto refuses a whole trace for one character beyond U+FFFF that is written as an escaped pair of surrogates, and shows other
 escaped characters as their escapes.
@@ -22,3 +22,10 @@ def json_of_utf8(json_text: str) -> str:
     if json_text.isascii():
         return json_text
     return SURROGATE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", json_text)
+
+
+def text_of_utf8(text: str) -> str:
+    """The same text with lone surrogates escaped as ``\\udxxx``: one that UTF-8 can hold."""
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

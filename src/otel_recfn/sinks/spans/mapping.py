@@ -10,7 +10,6 @@ integers of OTLP with the same bits, and lone surrogates in texts are escaped.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -19,6 +18,7 @@ from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.trace import Link, SpanContext, SpanKind
 from opentelemetry.trace.status import Status, StatusCode
 
+from otel_recfn.batches.input_lists import element_texts
 from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.batch import Batch, ThreadInfo
 from otel_recfn.model.events import EventFlag
@@ -26,9 +26,10 @@ from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.spans.limits import AppliedLimits, AttributeValue
 from otel_recfn.sinks.spans.provider import SAMPLED, SpanTarget
 from otel_recfn.sinks.spans.step_traces import StepTrace
+from otel_recfn.support.json_text import text_of_utf8
 
 MAX_KEPT_CONTEXTS = 1 << 15
-MAX_KEPT_LISTS = 4096
+MAX_KEPT_BASES = 4096
 _UNSET = Status(StatusCode.UNSET)
 _INT64_MAX = (1 << 63) - 1
 
@@ -40,7 +41,6 @@ class SpanMapper:
         self._target = target
         self._limits = AppliedLimits(target.limits)
         self._contexts: dict[int, SpanContext] = {}
-        self._lists: dict[str, tuple[str, ...]] = {}
         self._bases: dict[tuple[int, ThreadInfo], dict[str, AttributeValue]] = {}
 
     def spans(self, plan: SpanPlan) -> list[ReadableSpan]:
@@ -58,7 +58,7 @@ class SpanMapper:
             plan.parent_id.tolist(),
             start.tolist(),
             np.maximum(batch.end_ns[rows], start).tolist(),
-            [clean(batch.names[index]) for index in batch.name[rows].tolist()],
+            [text_of_utf8(batch.names[index]) for index in batch.name[rows].tolist()],
             self._attributes(batch, rows),
             _plain(batch, rows).tolist(),
             strict=True,
@@ -66,7 +66,7 @@ class SpanMapper:
             if not plain:
                 self._add_seldom(attributes, batch, row)
             failed = not plain and batch.flags[row] & EventFlag.ERROR
-            error = clean(batch.names[batch.error[row]]) if failed else ""
+            error = text_of_utf8(batch.names[batch.error[row]]) if failed else ""
             span = ReadableSpan(
                 name=name,
                 context=self._own_context(span_id, top),
@@ -89,7 +89,7 @@ class SpanMapper:
         start_ns = max(trace.start_ns, 0)
         attributes = {**trace.attributes, "recfn.root": True, **_thread_attributes(trace.thread)}
         return ReadableSpan(
-            name=clean(trace.name),
+            name=text_of_utf8(trace.name),
             context=trace.context,
             resource=self._target.resource,
             attributes=self._limits.span_attributes(attributes),
@@ -159,11 +159,11 @@ class SpanMapper:
         if (debug_handle := int(batch.debug_handle[row])) != -1:
             attributes["recfn.debug_handle"] = debug_handle
         if module := batch.names[batch.module[row]]:
-            attributes["recfn.module"] = clean(module)
+            attributes["recfn.module"] = text_of_utf8(module)
         if shapes := batch.names[batch.shapes[row]]:
-            attributes["recfn.input_shapes"] = self._list(shapes)
+            attributes["recfn.input_shapes"] = element_texts(shapes)
         if dtypes := batch.names[batch.dtypes[row]]:
-            attributes["recfn.input_dtypes"] = self._list(dtypes)
+            attributes["recfn.input_dtypes"] = element_texts(dtypes)
 
     def _events(self, flags: int, error: str, end_ns: int) -> Sequence[Event]:
         named: dict[str, Mapping[str, AttributeValue]] = {}
@@ -173,28 +173,14 @@ class SpanMapper:
             named["wall clock jumped"] = {}
         return self._limits.events(named, end_ns) if named else ()
 
-    def _list(self, text: str) -> tuple[str, ...]:
-        """The elements of a JSON list, as texts."""
-        elements = self._lists.get(text)
-        if elements is None:
-            elements = self._lists[text] = _elements(text)
-        return elements
-
     def _bound_caches(self) -> None:
-        for cache, most in ((self._contexts, MAX_KEPT_CONTEXTS), (self._lists, MAX_KEPT_LISTS), (self._bases, MAX_KEPT_LISTS)):
+        for cache, most in ((self._contexts, MAX_KEPT_CONTEXTS), (self._bases, MAX_KEPT_BASES)):
             if len(cache) > most:
                 cache.clear()  # all of it can be made again
 
 
 def _in_trace_of(above: SpanContext, span_id: int) -> SpanContext:
     return SpanContext(above.trace_id, span_id, False, SAMPLED, above.trace_state)
-
-
-def clean(text: str) -> str:
-    """A text that UTF-8 can hold."""
-    if text.isascii():
-        return text
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _plain(batch: Batch, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -212,23 +198,13 @@ def _thread_attributes(thread: ThreadInfo) -> dict[str, AttributeValue]:
     if thread.ident:
         attributes["thread.id"] = _signed(thread.ident)
     if thread.name:
-        attributes["thread.name"] = clean(thread.name)
+        attributes["thread.name"] = text_of_utf8(thread.name)
     return attributes
 
 
 def _exception(error: str) -> dict[str, AttributeValue]:
     kind, _, message = error.partition(": ")
     return {"exception.type": kind, "exception.message": message}
-
-
-def _elements(text: str) -> tuple[str, ...]:
-    try:
-        elements = json.loads(text)
-    except ValueError:  # better as it stands than a lost batch
-        return (clean(text),)
-    if not isinstance(elements, list):
-        return (clean(text),)
-    return tuple(clean(one) if isinstance(one, str) else json.dumps(one) for one in elements)
 
 
 def _signed(number: int) -> int:

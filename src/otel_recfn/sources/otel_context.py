@@ -1,17 +1,15 @@
-"""What is current in OpenTelemetry: read for the recorder, watched so that it knows what began when, and shown with our ranges.
+"""OpenTelemetry's current context: reads it for the recorder, tells the recorder of changes, and shows ranges in it.
 
-``attach`` and ``detach`` are the only setters of the current span, ``get_current`` its only reader. They are intercepted on the
-runtime context object, where every caller passes, whichever way it imported the functions. That object has a private name;
-where it isn't there, or can't be changed, the public functions are wrapped instead, and callers who imported them before keep
-the unwatched ones.
+``attach`` and ``detach`` are the only ways to set the current context, ``get_current`` the only way to read it. We wrap the
+three on OpenTelemetry's runtime context object, because every call ends there, however the caller imported the functions. That
+object has a private name. Where it isn't there, or can't be changed, we wrap the public functions instead; whoever imported
+those before goes on with the unwrapped ones.
 """
 
 from __future__ import annotations
 
-import functools
 import logging
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -20,54 +18,54 @@ from opentelemetry.context import Context
 from otel_recfn.model.events import ContextFlag
 from otel_recfn.recording.protocol import ContextReading, Recorder, TaskRange
 from otel_recfn.sources.range_spans import RangeSpans, range_of
+from otel_recfn.sources.wrapped_function import After, WrappedFunction
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.interrupts import raised_by_signal_handler
 
 log = logging.getLogger("otel_recfn")
-After: TypeAlias = Callable[..., Any]
-"""Takes what a function returned and its arguments; gives what the caller gets."""
 
-WATCHED = ("attach", "detach", "get_current")
+WRAPPED = ("attach", "detach", "get_current")
 SUPPRESSION_KEYS = tuple(
     key for key in (getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", None), "suppress_instrumentation") if key
 )
-"""The two that ``opentelemetry.instrumentation.utils.is_instrumentation_enabled`` asks for."""
-
-
+"""Keys of a context that switch instrumentation off: those that ``is_instrumentation_enabled`` of OpenTelemetry asks for."""
 _EMPTY = Context()
 
 
 class ContextWatcher:
-    """Reads the current context, and tells the recorder when a thread's has changed."""
+    """Connects OpenTelemetry's current context with a recorder.
+
+    Args:
+        recorder: is told when the calling task's context has changed, and reads it when a range begins.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._lock = ForkSafeLock()
-        self._patches: list[_Patch] = []
-        self._shown: RangeSpans | None = None
-        self._failed = False
+        self._wrappers: list[WrappedFunction] = []
+        self._ranges: RangeSpans | None = None
+        self._told = False
 
     def install(self) -> None:
-        """Intercept attach and detach, and become the recorder's context reader. A second call does nothing."""
+        """Wrap the three functions, and become the recorder's context reader. A second call does nothing."""
         with self._lock.held:
-            self._patches = [patch for patch in self._patches if patch.revive()]
-            if len(self._patches) < len(WATCHED):
-                self._patch()
+            self._wrappers = [wrapper for wrapper in self._wrappers if wrapper.revive(_call_all_three)]
+            if len(self._wrappers) < len(WRAPPED):
+                self._wrap()
         self._recorder.set_context_reader(self.read)
 
     def remove(self) -> None:
-        """Take it all back; where somebody wrapped after us, what stays in the chain passes everything on and does nothing."""
+        """Take it all back; where somebody wrapped a function after us, our wrapper stays in the chain and only passes on."""
         self._recorder.set_context_reader(None)
         with self._lock.held:
-            self._patches = [patch for patch in self._patches if not patch.remove()]
+            self._wrappers = [wrapper for wrapper in self._wrappers if not wrapper.remove()]
 
-    def show_ranges(self, shown: RangeSpans | None) -> None:
+    def show_ranges(self, ranges: RangeSpans | None) -> None:
         """From here on the program sees its ranges as current spans; None: no more."""
-        self._shown = shown
+        self._ranges = ranges
 
     def status(self) -> str:
         """How changes are noticed, in words."""
-        active = [patch for patch in self._patches if patch.active]
+        active = [wrapper for wrapper in self._wrappers if wrapper.active]
         if not active:
             return "not watching"
         if active[0].target is otel_context:
@@ -84,109 +82,72 @@ class ContextWatcher:
 
     def _read(self) -> ContextReading | None:
         context = self._attached_context()
-        current = trace.get_current_span(context)
-        span = current.get_span_context()
-        flags = ContextFlag.NONE
-        if any(context.get(key) for key in SUPPRESSION_KEYS):
-            flags |= ContextFlag.SUPPRESSED
-        range_ = range_of(current)
+        span = trace.get_current_span(context)
+        suppressed = any(context.get(key) for key in SUPPRESSION_KEYS)
+        flags = ContextFlag.SUPPRESSED if suppressed else ContextFlag.NONE
+        range_ = range_of(span)
         if range_ is not None and range_.is_current:
-            return _reading_of_range(range_, current, flags)
-        if not span.is_valid:
-            return ContextReading(0, 0, int(flags), span=current) if flags else None
-        if span.trace_flags.sampled:
+            return _reading_of_range(range_, span, flags)
+        return self._reading_of_span(span, flags)
+
+    def _reading_of_span(self, span: trace.Span, flags: ContextFlag) -> ContextReading | None:
+        of_span = span.get_span_context()
+        if not of_span.is_valid:
+            return ContextReading(0, 0, int(flags), span=span) if flags else None
+        if of_span.trace_flags.sampled:
             flags |= ContextFlag.SAMPLED
-        kept = self._recorder.keep_trace_state(span.trace_state.to_header()) if span.trace_state else 0
-        return ContextReading(span.trace_id, span.span_id, int(flags) | kept, span=current)
+        kept = self._recorder.keep_trace_state(of_span.trace_state.to_header()) if of_span.trace_state else 0
+        return ContextReading(of_span.trace_id, of_span.span_id, int(flags) | kept, span=span)
 
     def _attached_context(self) -> Context:
         """What is attached, without our ranges."""
-        for patch in self._patches:
-            if patch.name == "get_current" and patch.active:
-                context: Context = patch.original()
+        for wrapper in self._wrappers:
+            if wrapper.name == "get_current" and wrapper.active:
+                context: Context = wrapper.original()
                 return context
         return otel_context.get_current()
 
-    def _patch(self) -> None:
-        after: dict[str, After] = {"attach": self._attached, "detach": self._detached, "get_current": self._asked}
+    def _wrap(self) -> None:
+        after: dict[str, After] = {
+            "attach": self._after_attach,
+            "detach": self._after_detach,
+            "get_current": self._after_get_current,
+        }
         for target in (getattr(otel_context, "_RUNTIME_CONTEXT", None), otel_context):
-            missing = set(WATCHED) - {patch.name for patch in self._patches}
+            missing = set(WRAPPED) - {wrapper.name for wrapper in self._wrappers}
             try:
                 for name in sorted(missing):
-                    self._patches.append(_Patch(target, name, after[name]))
+                    self._wrappers.append(WrappedFunction(target, name, after[name]))
             except (AttributeError, TypeError):  # not there, or its class allows no attributes
                 continue
             return
 
-    def _attached(self, token: Any, context: Any = None) -> Any:
+    def _after_attach(self, token: Any, context: Any = None) -> Any:
         span = trace.get_current_span(context)
         before = getattr(token, "old_value", None)
         if span is trace.get_current_span(before if isinstance(before, Context) else _EMPTY):
-            self._recorder.context_attached(token)
+            self._recorder.context_attached(token)  # only something else in the context changed, baggage for instance
         else:
             self._recorder.span_attached(span, token)
         return token
 
-    def _detached(self, result: Any, token: Any = None) -> Any:
+    def _after_detach(self, result: Any, token: Any = None) -> Any:
         self._recorder.span_detached(token)
         return result
 
-    def _asked(self, context: Any) -> Any:
-        return self._shown.seen_from(context) if self._shown is not None else context
+    def _after_get_current(self, context: Any) -> Any:
+        return self._ranges.seen_from(context) if self._ranges is not None else context
 
     def _tell_once(self, message: str) -> None:
-        if not self._failed:
-            self._failed = True
+        if not self._told:
+            self._told = True
             log.exception(message)
+
+
+def _call_all_three() -> None:
+    otel_context.detach(otel_context.attach(otel_context.get_current()))
 
 
 def _reading_of_range(range_: TaskRange, span: object, flags: ContextFlag) -> ContextReading:
     high, low, span_id, own_flags = range_.context_words
     return ContextReading(high << 64 | low, span_id, own_flags | flags, range_.event_id, range_.root, span)
-
-
-class _Patch:
-    """One function of ``target``; what it returned passes through ``after``, which must not raise into the program."""
-
-    def __init__(self, target: Any, name: str, after: After) -> None:
-        self.target, self.name, self.active = target, name, True
-        self._had_own = name in vars(target)
-        self.original: Callable[..., Any] = getattr(target, name)
-        self._called = False
-        self._wrapper = self._wrap(self.original, after)
-        setattr(target, name, self._wrapper)
-
-    def _wrap(self, original: Callable[..., Any], after: After) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            self._called = True
-            result = original(*args, **kwargs)
-            if not self.active:
-                return result
-            try:
-                return after(result, *args, **kwargs)
-            except Exception as error:  # the program's call goes on; what a signal handler raised is the program's own
-                if raised_by_signal_handler(error):
-                    raise
-                log.debug("watching %s failed", self.name, exc_info=True)
-                return result
-
-        return watched
-
-    def remove(self) -> bool:
-        """Whether it is gone; if not, because somebody wrapped after us, it only passes on from now."""
-        self.active = False
-        if vars(self.target).get(self.name) is not self._wrapper:
-            return False
-        if self._had_own:
-            setattr(self.target, self.name, self.original)
-        else:
-            vars(self.target).pop(self.name, None)  # a signal handler may have been faster
-        return True
-
-    def revive(self) -> bool:
-        """Tell again, if calls still come by here; they don't where whoever wrapped after us took us out as well."""
-        self._called = False
-        otel_context.detach(otel_context.attach(otel_context.get_current()))  # all three
-        self.active = self._called
-        return self.active

@@ -1,16 +1,16 @@
-"""Shows the program its ranges as current spans: a span that it, or another instrumentation, opens inside one is its child.
+"""Shows the program its ranges as current spans, so that a span which is opened inside a range is the range's child.
 
-    opentelemetry.context.get_current() ──► what is attached ──► with the innermost range's span, where that is later
+    opentelemetry.context.get_current() ──► the attached context ──► a copy with the span of a range that began later
 
-Nothing is attached: the context is made when somebody asks for it inside a range, and kept with the range. It has the range's
-span context; all else that is done to the current span (attributes, events, status) is done to the program's own.
+Nothing is attached. The copy is made when somebody asks for the current context inside a range, and is kept with the range. The
+current span in it has the range's span context; attributes, events and status that it is given go to the program's own span.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import wrapt
 from opentelemetry import trace
@@ -66,6 +66,15 @@ def range_of(span: object) -> TaskRange | None:
     return span._self_range if type(span) is RangeSpan else None
 
 
+class Shown(NamedTuple):
+    """How a range was shown last; kept in ``TaskRange.shown``."""
+
+    attached: Context
+    """What was attached then."""
+    seen: Context
+    """What the program was given in its place."""
+
+
 class SpansOfRanges(Protocol):
     """Where ranges become spans. From any thread."""
 
@@ -88,27 +97,29 @@ class RangeSpans:
     def __init__(self, recorder: Recorder, selects: Callable[[int, int], bool], spans: SpansOfRanges) -> None:
         self._recorder, self._selects, self._spans = recorder, selects, spans
         self._since = recorder.serial()
-        """What began before is not sure to become a span."""
+        """Ranges that began before may not become spans: they are not shown."""
 
-    def seen_from(self, context: Context) -> Context:
-        """What the program sees as the current context: ``context``, or one with the span of a range that is later."""
-        if not self._recorder.ranges_after(None):
-            return context
-        span = trace.get_current_span(context)
+    def seen_from(self, attached: Context) -> Context:
+        """What the program sees as the current context, where ``attached`` is attached."""
+        if not self._recorder.ranges_after(None):  # mostly so, and asking for the span costs more than this
+            return attached
+        span = trace.get_current_span(attached)
         for range_ in self._recorder.ranges_after(span):
             if range_.serial > self._since and self._selects(range_.scope, range_.source):
-                return self._shown(range_, span, context)
-        return context
+                return self._with_range(range_, span, attached)
+        return attached
 
-    def _shown(self, range_: TaskRange, span: trace.Span, context: Context) -> Context:
-        if range_.shown is None or range_.shown[0] is not context:
-            span_context = self._span_context(range_)
-            if span_context is None:
-                return context
-            shown_span: Any = RangeSpan(own_span(span), range_, span_context)
-            range_.shown = (context, trace.set_span_in_context(shown_span, context))
-        shown: tuple[Context, Context] | None = range_.shown
-        return shown[1] if shown is not None else context  # None: another thread ended the range meanwhile
+    def _with_range(self, range_: TaskRange, span: trace.Span, attached: Context) -> Context:
+        shown: Shown | None = range_.shown
+        if shown is not None and shown.attached is attached:
+            return shown.seen
+        span_context = self._span_context(range_)
+        if span_context is None:
+            return attached
+        range_span: Any = RangeSpan(own_span(span), range_, span_context)
+        seen = trace.set_span_in_context(range_span, attached)
+        range_.shown = Shown(attached, seen)
+        return seen if range_.shown is not None else attached  # None: another thread ended the range meanwhile
 
     def _span_context(self, range_: TaskRange) -> SpanContext | None:
         """Of the range's span; None where it has none, as below a span that is not sampled."""

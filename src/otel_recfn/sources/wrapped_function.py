@@ -1,0 +1,70 @@
+"""Replaces a function by a wrapper, and takes that back also where others wrap the same function."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from otel_recfn.support.interrupts import raised_by_signal_handler
+
+log = logging.getLogger("otel_recfn")
+After: TypeAlias = Callable[..., Any]
+
+
+class WrappedFunction:
+    """A wrapper around ``target``'s function ``name``: what the function returns passes through ``after``.
+
+    Args:
+        target: an object or module.
+        name: of its function.
+        after: gets what the function returned and its arguments; gives what the caller gets. What it raises is logged and
+            not raised into the program.
+    """
+
+    def __init__(self, target: Any, name: str, after: After) -> None:
+        self.target, self.name, self.active = target, name, True
+        self._had_own = name in vars(target)
+        self.original: Callable[..., Any] = getattr(target, name)
+        self._called = False
+        self._wrapper = self._wrap(self.original, after)
+        setattr(target, name, self._wrapper)
+
+    def _wrap(self, original: Callable[..., Any], after: After) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            self._called = True
+            result = original(*args, **kwargs)
+            if not self.active:
+                return result
+            try:
+                return after(result, *args, **kwargs)
+            except Exception as error:  # the program's call goes on; what a signal handler raised is the program's own
+                if raised_by_signal_handler(error):
+                    raise
+                log.debug("watching %s failed", self.name, exc_info=True)
+                return result
+
+        return watched
+
+    def remove(self) -> bool:
+        """Take the wrapper away, or, where somebody wrapped the function after us, only pass calls on. Whether it is gone."""
+        self.active = False
+        if vars(self.target).get(self.name) is not self._wrapper:
+            return False
+        if self._had_own:
+            setattr(self.target, self.name, self.original)
+        else:
+            vars(self.target).pop(self.name, None)  # a signal handler may have been faster
+        return True
+
+    def revive(self, call: Callable[[], object]) -> bool:
+        """Be active again, if ``call``, which calls the function, still comes by here.
+
+        It doesn't where somebody wrapped the function after us and then put back what was there before us.
+        """
+        self._called = False
+        call()
+        self.active = self._called
+        return self.active

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -239,6 +240,64 @@ def test_a_decorated_async_generator(capture: Capture, record_function: type[Any
         "consumer 1": "",
     }
     assert by_name(rows)["stream"].flags == ASYNC
+
+
+@pytest.mark.parametrize("consumed_in_a_range", [False, True])
+def test_a_generator_goes_on_in_its_range_after_what_it_had_open_over_a_yield(
+    consumed_in_a_range: bool, capture: Capture, record_function: type[Any]
+) -> None:
+    @record_function("plain")
+    def plain() -> Iterator[int]:
+        with record_function("open over a yield"):
+            yield 1
+        with record_function("then"):
+            pass
+        yield 2
+        with record_function("at last"):
+            pass
+
+    with record_function("around"):
+        items = plain()
+        next(items)
+        with record_function("consumer") if consumed_in_a_range else nullcontext():
+            next(items)
+        assert list(items) == []
+    found = parents(capture.finish())
+    assert found["open over a yield"] == found["at last"] == "plain"
+    assert found["then"] == ("consumer" if consumed_in_a_range else "plain")
+    assert found["plain"] == "around"
+
+
+@pytest.mark.parametrize("ends", ["is resumed", "is thrown into"])
+def test_an_async_generator_goes_on_in_its_range_after_what_it_had_open_over_a_yield(
+    ends: str, capture: Capture, record_function: type[Any]
+) -> None:
+    @record_function("generator")
+    async def generator() -> AsyncGenerator[int, None]:
+        try:
+            async with record_function("outer"):
+                with record_function("inner"):
+                    yield 1
+                with record_function("after inner"):
+                    pass
+        except KeyError:
+            pass
+        with record_function("after outer"):
+            yield 2
+
+    async def main() -> None:
+        items = generator()
+        assert await items.__anext__() == 1
+        assert await (items.__anext__() if ends == "is resumed" else items.athrow(KeyError("k"))) == 2
+        with record_function("consumer"):
+            pass
+        assert [item async for item in items] == []
+
+    asyncio.run(main())
+    found = parents(capture.finish())
+    assert found["outer"] == found["after outer"] == "generator"
+    assert found["inner"] == found.get("after inner", "outer") == "outer"
+    assert found["consumer"] == "after outer"  # which is open in its task
 
 
 def test_an_async_generator_takes_what_is_sent_and_thrown(capture: Capture, record_function: type[Any]) -> None:

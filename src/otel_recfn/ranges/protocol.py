@@ -40,7 +40,8 @@ class RangeRecorder(Protocol):
     def enter(self, event_id: int) -> Any | None:
         """From here on the calling task is in that open range; ``leave`` takes what is returned.
 
-        None where nothing changes: the range is over, or the task has begun something newer, which goes on enclosing.
+        What the task has begun since goes on enclosing, and after that the range, if it was begun in it. None where nothing
+        changes: the range is over, or the task has begun something newer outside it.
         """
 
     def leave(self, entered: Any) -> None:

@@ -228,19 +228,38 @@ void context_has_changed() {
   if (ThreadBuffer* buffer = registry().existing()) buffer->context_stale = true;
 }
 
+void since_now(TaskEntry& entry) {
+  entry.since_thread = registry().thread_number();
+  if (const ThreadBuffer* buffer = registry().existing()) entry.since_ordinal = buffer->ordinal.load(std::memory_order_relaxed);
+}
+
+// The task's entry of that range that it left, alive again below what it began there and has not ended; null if there is none.
+TaskEntry* reenter(const TaskEntry& range) {
+  TaskEntry* entry = innermost();
+  while (entry != nullptr && entry->serial > range.serial && entry->range != &range) entry = entry->outer;
+  if (entry == nullptr || entry->range != &range || !entry->ended) return nullptr;
+  entry->ended = false;
+  since_now(*entry);
+  context_has_changed();
+  return entry;
+}
+
 PyObject* enter(PyObject*, PyObject* argument) {
   const uint64_t event_id = PyLong_AsUnsignedLongLong(argument);
   if (PyErr_Occurred() != nullptr) return nullptr;
   const auto found = open_ranges().find(event_id);
   const TaskEntry* newest = innermost();
-  if (found == open_ranges().end() || (newest != nullptr && newest->serial > found->second->serial)) Py_RETURN_NONE;
+  if (found == open_ranges().end()) Py_RETURN_NONE;
   TaskEntry* own = found->second;
+  if (newest != nullptr && newest->serial > own->serial) {
+    TaskEntry* again = reenter(*own);
+    return Py_NewRef(again != nullptr ? reinterpret_cast<PyObject*>(again) : Py_None);
+  }
   TaskEntry* entry = new_entry();
   if (entry == nullptr) return PyErr_NoMemory();
   entry->event_id = own->event_id, entry->root = own->root, entry->recording = own->recording, entry->context = own->context;
   entry->scope = own->scope, entry->source = own->source;
-  entry->since_thread = registry().thread_number();
-  if (const ThreadBuffer* buffer = registry().existing()) entry->since_ordinal = buffer->ordinal.load(std::memory_order_relaxed);
+  since_now(*entry);
   Py_INCREF(own);
   entry->range = own;
   push(entry, innermost());
@@ -282,8 +301,7 @@ PyObject* span_attached(PyObject*, PyObject* args) {
   if (entry == nullptr) return PyErr_NoMemory();
   entry->span = Py_NewRef(span);
   entry->token = reinterpret_cast<uint64_t>(token);
-  entry->since_thread = registry().thread_number();
-  if (const ThreadBuffer* buffer = registry().existing()) entry->since_ordinal = buffer->ordinal.load(std::memory_order_relaxed);
+  since_now(*entry);
   push(entry, innermost());
   Py_DECREF(entry);
   context_has_changed();

@@ -142,11 +142,26 @@ class Recording:
         """See Recorder.enter."""
         own = self._open.get(event_id)
         newest = self.innermost()
-        if own is None or (newest is not None and newest.serial > own.serial):
+        if own is None:
             return None
+        if newest is not None and newest.serial > own.serial:
+            return self._reenter(own)
         entered = own.again()
         self.push(entered)
         return entered
+
+    def _reenter(self, range_: TaskEntry) -> TaskEntry | None:
+        """The task's entry of that range that it left, alive again below what it began there and has not ended.
+
+        None if there is none.
+        """
+        entry = self.innermost()
+        while entry is not None and entry.serial > range_.serial and entry._range is not range_:
+            entry = entry.outer
+        if entry is None or entry._range is not range_ or not entry.ended:
+            return None
+        entry.ended = False
+        return entry
 
     def innermost(self) -> TaskEntry | None:
         """Of the calling task's entries that aren't over, the one that began last."""

@@ -31,6 +31,19 @@ def test_a_row_says_what_was_recorded(capture: Capture) -> None:
     assert before - slack <= row.start_ns <= row.end_ns <= after + slack
 
 
+@pytest.mark.parametrize("source", range(8))
+def test_there_is_room_for_eight_sources(capture: Capture, source: int) -> None:
+    outer = capture.recorder.begin("outer", USER, source)
+    inner = capture.recorder.begin("inner", USER, source)
+    capture.end(inner)
+    capture.end(outer)
+    batch = capture.recorder.drain()
+    assert batch.event_id.tolist() == [inner, outer]
+    assert batch.source.tolist() == [source, source]
+    assert batch.parent.tolist() == [outer, 0]
+    assert batch.flags.tolist() == [0, 0]
+
+
 def test_the_thread_of_a_row(capture: Capture) -> None:
     capture.end(capture.begin())
     [row] = capture.finish()

@@ -1,8 +1,11 @@
 """Sealed columns: what one drain hands to every sink.
 
-A batch never changes once it is made. Rows stand in the order in which the drain closed them: a child before its parent, and
-per thread in the order of their ends. ``opened`` announces the top-level ranges that began, in their order, before any row
-below them is seen, so that a sink can decide on a trace before its children arrive.
+A batch never changes once it is made, but for one thing: ``names`` may be a list that later batches share, which grows at its
+end (copying some 65,536 names would cost more than the drain). What the rows of a batch index stays where it is.
+
+Rows stand in the order in which the drain closed them: a child before its parent, and per thread in the order of their ends.
+``opened`` announces the top-level ranges that began, in their order, before any row below them is seen, so that a sink can
+decide on a trace before its children arrive.
 """
 
 from __future__ import annotations

@@ -6,13 +6,13 @@
 // Parent of a begin: with kBaseBegin what the last Context says; after a Parent record that range; else the innermost range of the
 // thread that is open and not asynchronous.
 //
-//   Begin        63            32 31          16 15      8 7     4 3    0
-//                | fwd thread id | name slot    | flags   | scope | kind |   ticks
+//   Begin        63            32 31       19 18       8 7     4 3    0
+//                | fwd thread id | name slot | flags    | scope | kind |   ticks
 //   LongBegin    the same, and                                               ticks, handle, sequence number
 //   Mark         the same as Begin                                           ticks
 //   Memory       the same; the slot names the device                         ticks, bytes (negative: freed)
-//   End          63                        24 23 16 15  8 7     4 3    0
-//                | ordinal of its begin      |  0  | flags| 0     | kind |   ticks
+//   End          63                        24 23       8 7     4 3    0
+//                | ordinal of its begin      | flags    | 0     | kind |   ticks
 //   Name         | length in bytes | slot    |                    | kind |   bytes, zero-padded to words
 //   Text         | length in bytes |                      | which | kind |   bytes, zero-padded to words
 //   Context      |                                                | kind |   trace id (high, low), span id, flags, enclosing, root
@@ -24,7 +24,9 @@
 //   Parent       63                        24 23                   | kind |
 //                | ordinal of the next begin's parent  |  0        |      |
 //
-// flags: bits 0-4 EventFlag, bits 5-6 EventSource (begins), bit 7 kBaseBegin (begins); bit 6 kShown (ends).
+// flags of a begin: EventFlag in bits 0-7, but for bit 5, which is kBaseBegin (no begin says that the clock jumped); EventSource in
+// bits 8-10. Flags of an end: EventFlag in bits 0-15. Free: bit 7 of a begin's flags, bits 7-15 of an end's, five sources, and the
+// record kind 15.
 //
 // A begin carries no id: the n-th begin, mark or memory record of a thread has ordinal n, which writer and reader both count.
 #pragma once
@@ -53,16 +55,25 @@ enum RecordKind : uint64_t {
 
 enum TextKind : uint64_t { kModuleText = 0, kErrorText = 1, kShapesText = 2, kDtypesText = 3 };
 
-constexpr uint32_t kEventFlags = kAsync | kError | kStaticRuntimeOutVariant | kNcclMeta | kPartial;  // what begins and ends may say
-constexpr uint32_t kSourceShift = 5;                 // EventSource in a begin's flags
-constexpr uint32_t kSourceMask = 3u << kSourceShift;
-constexpr uint32_t kBaseBegin = 128;                 // its parent is what the last Context says
+constexpr uint32_t kFlagsShift = 8, kSlotShift = 19, kEndOrdinalShift = 24;
+constexpr uint32_t kBeginFlagsMask = (1u << (kSlotShift - kFlagsShift)) - 1;
+constexpr uint32_t kEndFlagsMask = (1u << (kEndOrdinalShift - kFlagsShift)) - 1;
+constexpr uint32_t kSlotMask = (1u << (32 - kSlotShift)) - 1;
+
+// What begins and ends may say of EventFlag; ends say kShown too.
+constexpr uint32_t kEventFlags = kAsync | kError | kStaticRuntimeOutVariant | kNcclMeta | kPartial;
+constexpr uint32_t kBaseBegin = 32;    // in a begin's flags: its parent is what the last Context says
+constexpr uint32_t kSourceShift = 8;   // EventSource in a begin's flags
+constexpr uint32_t kSourceMask = 7u << kSourceShift;
 
 constexpr uint32_t kOrdinalBits = 40;
 constexpr uint64_t kOrdinalMask = (uint64_t{1} << kOrdinalBits) - 1;
 
 constexpr uint32_t kNameSlots = 4096;  // of a thread's name dictionary, a power of two
 constexpr uint32_t kManyNamesSlot = kNameSlots;  // stands for every name that there was no room for
+static_assert(kManyNamesSlot <= kSlotMask, "a name's slot fits the header");
+static_assert(((kEventFlags | kShown) & ~kEndFlagsMask) == 0 && ((kEventFlags | kBaseBegin | kSourceMask) & ~kBeginFlagsMask) == 0);
+static_assert((kEventFlags & (kBaseBegin | kSourceMask)) == 0 && (kBaseBegin & kSourceMask) == 0, "each bit says one thing");
 constexpr uint32_t kMaxNameBytes = 2048;
 constexpr uint32_t kMaxErrorBytes = 1024;
 constexpr uint32_t kMaxStackBytes = 16'384;  // some 150 frames; innermost first, so what doesn't fit is the outermost
@@ -81,21 +92,23 @@ constexpr uint32_t kContextWords = 7;
 constexpr uint32_t words_of(uint32_t bytes) { return (bytes + 7) / 8; }
 
 inline uint64_t header(RecordKind kind, uint64_t scope, uint64_t flags, uint64_t slot, uint64_t payload) {
-  return kind | scope << 4 | flags << 8 | slot << 16 | payload << 32;
+  return kind | scope << 4 | flags << kFlagsShift | slot << kSlotShift | payload << 32;
 }
 
 // What header() put together.
 constexpr uint32_t kind_of(uint64_t head) { return head & 15; }
 constexpr uint32_t scope_of(uint64_t head) { return head >> 4 & 15; }
-constexpr uint32_t flags_of(uint64_t head) { return head >> 8 & 255; }
-constexpr uint32_t slot_of(uint64_t head) { return head >> 16 & 0xFFFF; }
+constexpr uint32_t flags_of(uint64_t head) { return head >> kFlagsShift & kBeginFlagsMask; }
+constexpr uint32_t slot_of(uint64_t head) { return head >> kSlotShift & kSlotMask; }
 constexpr uint32_t payload_of(uint64_t head) { return static_cast<uint32_t>(head >> 32); }
 
-inline uint64_t parent_header(uint64_t ordinal) { return kParent | ordinal << 24; }
+inline uint64_t parent_header(uint64_t ordinal) { return kParent | ordinal << kEndOrdinalShift; }
 
-inline uint64_t end_header(uint64_t flags, uint64_t ordinal) { return kEnd | flags << 8 | ordinal << 24; }
+inline uint64_t end_header(uint64_t flags, uint64_t ordinal) { return kEnd | flags << kFlagsShift | ordinal << kEndOrdinalShift; }
 
-constexpr uint64_t ordinal_of(uint64_t head) { return head >> 24; }  // what these two put in
+// What these two put together.
+constexpr uint32_t end_flags_of(uint64_t head) { return head >> kFlagsShift & kEndFlagsMask; }
+constexpr uint64_t ordinal_of(uint64_t head) { return head >> kEndOrdinalShift; }
 
 inline uint64_t make_event_id(uint64_t thread_number, uint64_t ordinal) { return thread_number << kOrdinalBits | ordinal; }
 

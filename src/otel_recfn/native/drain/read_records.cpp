@@ -204,8 +204,8 @@ void Drain::read_end(Thread& thread, uint64_t head, uint64_t ticks) {
   for (size_t index = thread.open.size(); index-- > 0;) {
     if (thread.open[index].ordinal != ordinal) continue;
     const uint32_t out_of_order = index + 1 != thread.open.size() ? uint32_t{kAsync} : 0u;
-    seal(thread, index, clock_.monotonic_ns(ticks), (flags_of(head) & (kEventFlags | kShown)) | out_of_order, thread.pending.error,
-         thread.index);
+    seal(thread, index, clock_.monotonic_ns(ticks), (end_flags_of(head) & (kEventFlags | kShown)) | out_of_order,
+         thread.pending.error, thread.index);
     break;
   }
   thread.pending.error = 0;

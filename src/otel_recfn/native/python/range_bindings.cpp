@@ -41,7 +41,7 @@ PyObject* begin(PyObject*, PyObject* args) {
   Begin range;
   range.name = name_text.text();
   range.scope = scope;
-  range.flags = (flags & kEventFlags) | source << kSourceShift;
+  range.flags = (flags & kEventFlags) | (source << kSourceShift & kSourceMask);
   range.handle = handle, range.sequence_nr = sequence_nr, range.forward_thread_id = forward_thread_id;
   range.has_numbers = handle != 0 || sequence_nr != -1;
   range.extras.debug_handle = debug_handle;

@@ -38,12 +38,12 @@ from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile
 from torch.utils.cpp_extension import include_paths, library_paths
 
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
-from otel_recfn.model.events import Extra
 from otel_recfn.model.scope import ALL_SCOPES_MASK
 from otel_recfn.pytorch.observer import TorchObserver
 from otel_recfn.recording.backend import recorder
 from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
 from otel_recfn.sinks.in_memory import InMemorySink
+from otel_recfn.sources.protocol import Wanted
 
 HERE = Path(__file__).resolve().parent
 ROUNDS = 60
@@ -164,7 +164,8 @@ def ours_alone() -> Iterator[None]:
     """Nothing drains while operators run: the buffer holds a turn."""
     ours, observer = recorder(), TorchObserver(recorder())
     ours.start(ALL_SCOPES_MASK, DEFAULT_BUFFER_BYTES)
-    if not observer.enable(Extra.NONE):
+    observer.enable(Wanted())
+    if not observer.enabled:
         raise SystemExit(observer.status().reason)
     before = ours.counters().dropped
     try:
@@ -304,7 +305,7 @@ def report_bytes() -> None:
         ours, observer = recorder(), TorchObserver(recorder())
         ours.drain(close_open=True)
         ours.start(ALL_SCOPES_MASK, size)
-        observer.enable(Extra.NONE)
+        observer.enable(Wanted())
 
         def fill(one: Callable[[], object] = one, ours: Any = ours) -> None:
             dropped = ours.counters().dropped

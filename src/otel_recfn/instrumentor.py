@@ -95,9 +95,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         links = SharedLinks()
         spans = SpansSink(settings.tracer_provider, settings.roots_per_second, links=links)
         sinks = [*_make_files(settings, links), BackgroundSink(spans), *settings.sinks]
-        self._capture = Capture(_selected(settings), sinks, buffer_bytes=settings.buffer_bytes)
+        self._capture = Capture(_selected(settings), sinks, buffer_bytes=settings.buffer_bytes, spans=spans)
         session.start(self._capture)
-        session.show_ranges(self._capture, spans)
 
     def _uninstrument(self, **kwargs: Any) -> None:
         if self._capture is not None:
@@ -132,11 +131,12 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
 
 def _selected(settings: Settings) -> Selected:
-    from otel_recfn.batches.selection import Selected
-    from otel_recfn.model.events import Extra
+    from otel_recfn.batches.selection import RECORD_FUNCTIONS, Selected
+    from otel_recfn.model.events import EventSource, Extra
 
     extras = Extra.SHAPES if settings.record_shapes else Extra.NONE
-    return Selected(scopes_mask(settings.scopes), extras, settings.modules)
+    sources = RECORD_FUNCTIONS | ({EventSource.MODULE} if settings.modules else frozenset())
+    return Selected(scopes_mask(settings.scopes), extras, sources)
 
 
 def _make_files(settings: Settings, links: SharedLinks) -> list[Sink]:

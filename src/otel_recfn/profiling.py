@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from otel_recfn.batches.selection import Selected
+from otel_recfn.batches.selection import RECORD_FUNCTIONS, Selected
 from otel_recfn.batches.self_times import nesting, self_times
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.errors import RecfnError
-from otel_recfn.model.events import Extra
+from otel_recfn.model.events import EventSource, Extra
 from otel_recfn.model.scope import RecordScope, scopes_mask
+from otel_recfn.pytorch.thread_memory import thread_memory
 from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
 from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
@@ -93,7 +94,8 @@ class profile:
         extras = Extra.NONE
         for name, wanted in given.items():
             extras |= SETTINGS[name] if wanted else Extra.NONE
-        self._selected = Selected(scopes_mask(scopes), extras, modules)
+        sources = RECORD_FUNCTIONS | ({EventSource.MODULE} if modules else frozenset())
+        self._selected = Selected(scopes_mask(scopes), extras, sources)
         self._max_events = max_events
         self._store = EventStore(max_events)
         self._capture: Capture | None = None
@@ -111,14 +113,14 @@ class profile:
         self._capture = Capture(self._selected, [EventStoreSink(self._store)], buffer_bytes=DEFAULT_BUFFER_BYTES)
         process_session().start(self._capture)
         if self._selected.extras & Extra.MEMORY:
-            process_session().thread_memory.keep(self._capture)
+            thread_memory.keep(self._capture)
         self._running = True
 
     def stop(self) -> None:
         """End; what was recorded stays readable. Nothing if it isn't running."""
         if self._running and self._capture is not None:
             self._running = False
-            process_session().thread_memory.give_up(self._capture)
+            thread_memory.give_up(self._capture)
             process_session().stop(self._capture, STOP_SECONDS)
 
     def __enter__(self) -> Self:

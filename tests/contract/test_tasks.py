@@ -14,7 +14,8 @@ from task_programs import Program
 
 from otel_recfn.recording.protocol import Recorder
 from otel_recfn.sources.otel_context import ContextWatcher
-from otel_recfn.sources.range_spans import RangeSpans
+from otel_recfn.sources.protocol import Wanted
+from otel_recfn.sources.range_spans import ShownRanges
 
 PLACE = st.integers(0, 1000)
 STEPS = st.lists(
@@ -43,10 +44,9 @@ class AllTraces:
 @pytest.fixture
 def watched(recorder: Recorder) -> Iterator[Recorder]:
     watcher = ContextWatcher(recorder)
-    watcher.install()
-    watcher.show_ranges(RangeSpans(recorder, lambda scope, source: True, AllTraces()))
+    watcher.enable(Wanted(shown=ShownRanges(lambda scope, source: True, AllTraces())))
     yield recorder
-    watcher.remove()
+    watcher.disable()
 
 
 def take(program: Program, step: str, one: int, other: int) -> None:

@@ -11,6 +11,7 @@ from otel_recfn.model.scope import ALL_SCOPES_MASK
 from otel_recfn.pytorch.observer import TorchObserver
 from otel_recfn.recording.backend import recorder
 from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
+from otel_recfn.sources.protocol import Wanted
 
 
 class Observed:
@@ -22,7 +23,8 @@ class Observed:
 
     def start(self, extras: Extra, scopes: int = ALL_SCOPES_MASK) -> None:
         self.recorder.start(scopes, DEFAULT_BUFFER_BYTES, extras)
-        assert self.observer.enable(extras)
+        self.observer.enable(Wanted(scopes, extras))
+        assert self.observer.enabled
 
     def stop(self) -> None:
         self.observer.disable()

@@ -26,19 +26,19 @@ SOURCE = Path(otel_recfn.__file__).parents[1]
 PRELUDE = """
 import logging, sys
 logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stdout, level=logging.INFO)
-from otel_recfn.model.events import Extra
 from otel_recfn.model.scope import ALL_SCOPES_MASK
 from otel_recfn.recording.backend import recorder
 from otel_recfn.pytorch.late_import import when_torch_is_imported
 from otel_recfn.pytorch.modules import ModuleRanges
 from otel_recfn.pytorch.observer import TorchObserver
+from otel_recfn.sources.protocol import Wanted
 recorder = recorder()
 observer = TorchObserver(recorder)
 modules = ModuleRanges(recorder, lambda: observer.enabled)
 recorder.start(ALL_SCOPES_MASK, 1 << 20)
 def attach():
-    observer.enable(Extra.NONE)
-    modules.install()
+    observer.enable(Wanted())
+    modules.enable(Wanted())
 def names(): return [event.name for event in sorted(recorder.drain().events(), key=lambda event: event.event_id)]
 assert "torch" not in sys.modules
 """
@@ -142,7 +142,8 @@ def test_on_and_off_and_what_it_says(run: Run) -> None:
 import torch
 assert not observer.status().loaded
 for _ in range(3):
-    assert observer.enable(Extra.NONE) and observer.enabled
+    observer.enable(Wanted())
+    assert observer.enabled
     torch.ones(2) + 1
     assert "aten::add" in names()
     observer.disable(); observer.disable()

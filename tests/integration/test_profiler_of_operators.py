@@ -15,6 +15,8 @@ from torch.profiler import ProfilerActivity, profile  # noqa: E402
 from torch_programs import run_together, scripted_programs  # noqa: E402
 
 from otel_recfn.model.batch import Event  # noqa: E402
+from otel_recfn.pytorch.observer import set_profiler  # noqa: E402
+from otel_recfn.sources.protocol import Wanted  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
 
@@ -25,20 +27,20 @@ RUN = 2**32 - 1
 @contextmanager
 def belonging(run: Observed, profiler: int) -> Iterator[None]:
     """What this thread does, and what is done for it, is a profiler run's."""
-    run.observer.watch_profilers(True)
+    run.observer.enable(Wanted(profilers=True))
     belong(run, profiler)
     try:
         yield
     finally:
         belong(run, 0)
-        run.observer.watch_profilers(False)
+        run.observer.enable(Wanted())
 
 
 def belong(run: Observed, profiler: int) -> None:
     """Both are told, as the legacy profiler does: PyTorch carries it on; in this thread the recorder doesn't wait for a range
     outside every other, of which there is none while TorchScript's last one is still being ended by another thread."""
     run.recorder.set_profiler(profiler)
-    run.observer.set_profiler(profiler)
+    set_profiler(profiler)
 
 
 def runs_of(events: list[Event], name: str) -> set[int]:

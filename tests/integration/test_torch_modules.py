@@ -22,6 +22,7 @@ from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
 from otel_recfn.pytorch import modules as torch_modules
 from otel_recfn.pytorch.modules import ModuleRanges
 from otel_recfn.recording.python.recorder import PythonRecorder
+from otel_recfn.sources.protocol import Wanted
 
 torch = pytest.importorskip("torch")
 
@@ -75,7 +76,7 @@ class Recording:
         self.torch_announces_optimizer = False
         self.ranges = ModuleRanges(self.recorder, lambda: self.torch_announces_optimizer)
         self.recorder.start(ALL_SCOPES_MASK, 1 << 20)
-        self.ranges.install()
+        self.ranges.enable(Wanted())
 
     def events(self, *, close_open: bool = False) -> list[Event]:
         """What closed since the last call, in the order of the begins."""
@@ -95,7 +96,7 @@ class Recording:
 def recording() -> Iterator[Recording]:
     recording = Recording()
     yield recording
-    recording.ranges.remove()
+    recording.ranges.disable()
     recording.recorder.stop()
 
 
@@ -333,16 +334,16 @@ def test_an_optimizer_that_raises(recording: Recording) -> None:
 
 def test_install_and_remove(recording: Recording) -> None:
     ours = hooks()
-    recording.ranges.install()
+    recording.ranges.enable(Wanted())
     assert hooks() == ours
     filters = len(warnings.filters)
-    recording.ranges.remove()
-    recording.ranges.remove()
+    recording.ranges.disable()
+    recording.ranges.disable()
     assert hooks() == tuple(count - 1 for count in ours)
     assert len(warnings.filters) == filters - 1
     nn.ReLU()(X)
     assert recording.events() == []
-    recording.ranges.install()
+    recording.ranges.enable(Wanted())
     nn.ReLU()(X)
     assert [event.name for event in recording.events()] == ["nn.Module: ReLU_0"]
 
@@ -350,8 +351,8 @@ def test_install_and_remove(recording: Recording) -> None:
 def test_removed_in_the_middle_of_a_call(recording: Recording) -> None:
     class Removes(nn.Module):  # type: ignore[misc, name-defined]
         def forward(self, x: Any) -> Any:
-            recording.ranges.remove()
-            recording.ranges.install()
+            recording.ranges.disable()
+            recording.ranges.enable(Wanted())
             return x
 
     nn.Sequential(Removes(), nn.ReLU())(X)
@@ -360,15 +361,15 @@ def test_removed_in_the_middle_of_a_call(recording: Recording) -> None:
 
 def test_installed_in_the_middle_of_a_call() -> None:
     recording = Recording()
-    recording.ranges.remove()
+    recording.ranges.disable()
 
     class Installs(nn.Module):  # type: ignore[misc, name-defined]
         def forward(self, x: Any) -> Any:
-            recording.ranges.install()
+            recording.ranges.enable(Wanted())
             return x
 
     nn.Sequential(Installs(), nn.ReLU())(X)
-    recording.ranges.remove()
+    recording.ranges.disable()
     assert recording.lines() == [("ReLU_0", "")]
 
 
@@ -418,8 +419,8 @@ def test_compiled_modules_have_no_break_and_no_warning(recording: Recording) -> 
     torch._dynamo.utils.counters.clear()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        recording.ranges.remove()
-        recording.ranges.install()  # our filter goes before the one above
+        recording.ranges.disable()
+        recording.ranges.enable(Wanted())  # our filter goes before the one above
         compiled = torch.compile(net, backend="eager", fullgraph=True)
         for _ in range(3):
             assert torch.equal(compiled(X), net(X))

@@ -22,6 +22,11 @@ from otel_recfn.model.batch import Batch, Opened
 from otel_recfn.model.events import EventKind, EventSource, Extra
 from otel_recfn.model.scope import ALL_SCOPES_MASK, NUM_SCOPES
 
+WITHOUT_SCOPES = frozenset({EventSource.MODULE})
+"""Their rows are asked for as a whole."""
+RECORD_FUNCTIONS = frozenset({EventSource.TORCH, EventSource.RECORD_FUNCTION})
+"""PyTorch's and Python's."""
+
 
 @dataclass(frozen=True)
 class Selected:
@@ -30,22 +35,23 @@ class Selected:
     Attributes:
         scopes: a bit per RecordScope.
         extras: what is recorded at a price.
-        modules: nn.Module calls and optimizer steps, whatever their scope.
+        sources: whose rows. Those of WITHOUT_SCOPES whatever their scope.
         profiler: rows of this profiler run alone; None for rows of any, but no run's marks.
     """
 
     scopes: int = ALL_SCOPES_MASK
     extras: Extra = Extra.NONE
-    modules: bool = False
+    sources: frozenset[EventSource] = RECORD_FUNCTIONS
     profiler: int | None = None
 
+    def takes(self, scope: int, source: int) -> bool:
+        """Whether ranges of that scope and source are asked for."""
+        return source in self.sources and (source in WITHOUT_SCOPES or bool(self.scopes >> scope & 1))
 
-def union(wanted: list[Selected]) -> Selected:
-    """The least that has all of what is wanted."""
-    scopes, extras = 0, Extra.NONE
-    for each in wanted:
-        scopes, extras = scopes | each.scopes, extras | each.extras
-    return Selected(scopes, extras, any(each.modules for each in wanted), None)
+    @property
+    def is_all_that_is_recorded(self) -> bool:
+        """Whether what a recorder records for this alone needs no view."""
+        return self.profiler is None and EventSource.RECORD_FUNCTION in self.sources
 
 
 class Selection:
@@ -53,6 +59,8 @@ class Selection:
 
     def __init__(self, selected: Selected) -> None:
         self._selected = selected
+        takes = [[selected.takes(scope, source) for scope in range(NUM_SCOPES)] for source in EventSource]
+        self._takes: Mask = np.array(takes, np.bool_)
         self._earlier: Ids = np.zeros(0, np.uint64)
         """Ranges that were open when the capture began."""
         self._announced: Ids = np.zeros(0, np.uint64)
@@ -87,8 +95,7 @@ class Selection:
 
     def _seen(self, batch: Batch) -> Mask:
         wanted = self._selected
-        scopes = np.array([wanted.scopes >> scope & 1 for scope in range(NUM_SCOPES)], np.bool_)
-        in_scope = np.where(batch.source == EventSource.MODULE, wanted.modules, scopes[batch.scope])
+        in_scope = self._takes[batch.source, batch.scope]
         own_run = batch.profiler == (wanted.profiler or 0)
         memory = bool(wanted.extras & Extra.MEMORY)
         seen = np.where(batch.kind == EventKind.MARK, own_run, np.where(batch.kind == EventKind.MEMORY, memory, in_scope))

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from otel_recfn.cli.check import Check
 from otel_recfn.recording.backend import recorder
 from otel_recfn.sources.otel_context import ContextWatcher
+from otel_recfn.sources.protocol import Wanted
 
 CONNECT_SECONDS = 0.5
 DEFAULT_PORTS = {"grpc": 4317, "http/protobuf": 4318}
@@ -20,11 +21,11 @@ COLLECTOR = "start a collector there (see collector-config.yaml and the README),
 def context() -> Check:
     """Whether changes of the current span are noticed."""
     watcher = ContextWatcher(recorder())
-    watcher.install()
+    watcher.enable(Wanted())
     try:
         return Check("context", True, watcher.status())
     finally:
-        watcher.remove()
+        watcher.disable()
 
 
 def sdk() -> Check:

@@ -19,6 +19,8 @@ from otel_recfn.legacy.errors import ProfilerError
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.run import ProfilerRun, ThreadEventLists
 from otel_recfn.pytorch.compiling import trace_instead
+from otel_recfn.pytorch.observer import set_profiler
+from otel_recfn.pytorch.thread_memory import thread_memory
 from otel_recfn.recording.backend import recorder
 from otel_recfn.runtime.callbacks import INVALID_CALLBACK_HANDLE, remove_callback
 from otel_recfn.runtime.debug_info import (
@@ -29,7 +31,6 @@ from otel_recfn.runtime.debug_info import (
     debug_info_push,
     on_profiler_state,
 )
-from otel_recfn.session import process_session
 from otel_recfn.support.forks import Order, around_forks
 
 MEMORY_OWNER = "legacy profiler"
@@ -135,12 +136,11 @@ def _belong_to(info: object) -> None:
     run = info if isinstance(info, ProfilerRun) and info.config.records_events else None
     number = run.number if run is not None else 0
     recorder().set_profiler(number)
-    process_session().observer.set_profiler(number)
-    memory = process_session().thread_memory
+    set_profiler(number)
     if run is not None and run.config.profile_memory:
-        memory.keep(MEMORY_OWNER)
+        thread_memory.keep(MEMORY_OWNER)
     else:
-        memory.give_up(MEMORY_OWNER)
+        thread_memory.give_up(MEMORY_OWNER)
 
 
 on_profiler_state(_belong_to)

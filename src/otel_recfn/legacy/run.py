@@ -61,7 +61,7 @@ class ProfilerRun:
         self.number = next(_numbers)
         self.cuda_times = CudaTimes(MAX_EVENTS)
         self._store = EventStore(MAX_EVENTS)
-        selected = Selected(ALL_SCOPES_MASK, config.extras, modules=False, profiler=self.number)
+        selected = Selected(ALL_SCOPES_MASK, config.extras, profiler=self.number)
         self._capture = Capture(selected, [EventStoreSink(self._store)], buffer_bytes=DEFAULT_BUFFER_BYTES)
         self.callback_handle = INVALID_CALLBACK_HANDLE
         self.over = False

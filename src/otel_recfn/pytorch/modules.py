@@ -30,6 +30,7 @@ from otel_recfn.model.events import EventSource
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.pytorch.module_names import InstanceNames, ModulePaths
 from otel_recfn.recording.protocol import Recorder
+from otel_recfn.sources.protocol import Wanted
 from otel_recfn.support.error_text import error_text
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.interrupts import raised_by_signal_handler
@@ -66,12 +67,16 @@ class _ThreadStack:
 
 
 class ModuleRanges:
-    """Opens a range for each module call and each optimizer step while installed and recording.
+    """A source: opens a range for each module call and each optimizer step while it is enabled and something records.
 
     Args:
         recorder: what begins and ends go to.
         torch_announces_optimizer: whether the observer reports PyTorch's own range of a step now, which has the same name.
     """
+
+    name = "modules"
+    announces: EventSource | None = EventSource.MODULE
+    needs: str | None = "torch"
 
     def __init__(self, recorder: Recorder, torch_announces_optimizer: Callable[[], bool]) -> None:
         self._recorder = recorder
@@ -82,13 +87,17 @@ class ModuleRanges:
         self._stacks: WeakIdentityMap[None] = WeakIdentityMap()
         self._lock = ForkSafeLock()
 
-    def install(self) -> None:
-        """Set the hooks. torch must have been imported; a second call does nothing."""
+    def prepare(self) -> bool:
+        """See Source.prepare."""
+        return True
+
+    def enable(self, wanted: Wanted) -> None:
+        """Set the hooks, where they aren't set."""
         with self._lock.held:
             if not self._handles:
                 self._handles = [*_set_hooks(self), _NoCompileWarning()]
 
-    def remove(self) -> None:
+    def disable(self) -> None:
         """Take the hooks away. The ranges of calls that are still running, in any thread, end now: no hook will end them."""
         with self._lock.held:
             handles, self._handles = self._handles, []
@@ -98,6 +107,10 @@ class ModuleRanges:
                 calls, stack.calls = stack.calls, []
                 for call in reversed(calls):
                     self._recorder.end(call.event_id)
+
+    def counters(self) -> dict[str, int]:
+        """None."""
+        return {}
 
     def enter_module(self, module: object, frame: FrameType) -> None:
         """A module is about to run; ``frame`` called the hook."""
@@ -136,7 +149,7 @@ class ModuleRanges:
         if raised_by_signal_handler(error):
             raise error
         log.exception("a module hook of otel-recfn failed; modules and optimizers are not recorded any more")
-        self.remove()
+        self.disable()
 
     def _calls(self) -> list[_Call]:
         stack: _ThreadStack | None = getattr(self._thread, "stack", None)

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from otel_recfn.model.errors import RecfnError
-from otel_recfn.model.events import Extra
+from otel_recfn.model.events import EventSource
+from otel_recfn.model.scope import RecordScope
 from otel_recfn.pytorch import observer_build
 from otel_recfn.pytorch.observer_build import ObserverUnavailable
 from otel_recfn.recording.protocol import Recorder
+from otel_recfn.sources.protocol import Wanted
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 
 log = logging.getLogger("otel_recfn")
@@ -58,15 +60,24 @@ _warned: set[str] = set()
 class TorchObserver:
     """PyTorch's RecordFunction as a source. ``enable`` and ``disable`` from any thread; neither raises into the host."""
 
+    name = "observer"
+    announces: EventSource | None = EventSource.TORCH
+    needs: str | None = "torch"
+
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._enabled = False
+        self._scopes = 0
         self._reason = ""
 
     @property
     def enabled(self) -> bool:
         """Whether operators are announced to the recorder now."""
         return self._enabled
+
+    def announces_user_ranges(self) -> bool:
+        """Whether PyTorch's own ``record_function`` ranges are announced now."""
+        return self._enabled and bool(self._scopes & 1 << RecordScope.USER_SCOPE)
 
     def prepare(self) -> bool:
         """What takes long: build and load the library. Where that can't be, warns once and returns False."""
@@ -78,21 +89,21 @@ class TorchObserver:
             return False
         return True
 
-    def enable(self, extras: Extra) -> bool:
-        """Observe from now on, also to change ``extras``. Where that can't be, warns once and returns False.
+    def enable(self, wanted: Wanted) -> None:
+        """Observe from now on, with what is wanted. Where that can't be, warns once; ``enabled`` tells.
 
-        The recorder must have been started with these extras, which may be more than one capture's.
+        Telling operators apart by profiler run costs those outside every other range a look.
         """
         if not self.prepare():
-            return False
+            return
         try:
-            _call(_library(), "recfn_observer_enable", int(extras))
+            _call(_library(), "recfn_observer_enable", int(wanted.extras))
         except (RecfnError, OSError) as error:
             self._reason = str(error)
             _warn_once(f"PyTorch operators are not observed, everything else is: {error}")
-            return False
-        self._enabled, self._reason = True, ""
-        return True
+            return
+        _library().recfn_observer_watch_profilers(int(wanted.profilers))
+        self._enabled, self._scopes, self._reason = True, wanted.scopes, ""
 
     def disable(self) -> None:
         """Observe nothing more. The library stays loaded."""
@@ -103,36 +114,9 @@ class TorchObserver:
             except ObserverUnavailable as error:
                 _warn_once(f"PyTorch's observer could not be switched off: {error}")
 
-    def set_profiler(self, profiler: int) -> None:
-        """The calling thread, and what PyTorch does for it elsewhere (backward passes, ``torch.jit.fork``), works for that
-        profiler run from here on; 0 for none. Nothing where the library isn't loaded."""
-        try:
-            if _loaded is not None:
-                _call(_loaded.library, "recfn_observer_set_profiler", profiler)
-        except ObserverUnavailable as error:
-            _warn_once(f"PyTorch's operators are not told apart by profiler run: {error}")
-
-    def watch_profilers(self, watch: bool) -> None:
-        """Whether operators are told apart by profiler run, which costs those outside every other range a look."""
-        if _loaded is not None:
-            _loaded.library.recfn_observer_watch_profilers(int(watch))
-
-    def keep_memory(self, keep: bool) -> None:
-        """Whether memory that PyTorch allocates and frees in the calling thread between operators is recorded too, from now on.
-
-        Only where ``step_aside`` is called before torch.profiler starts in the thread, which would refuse to otherwise. Nothing
-        where the library isn't loaded.
-        """
-        try:
-            if _loaded is not None:
-                _call(_loaded.library, "recfn_observer_keep_memory", int(keep))
-        except ObserverUnavailable as error:
-            _warn_once(f"memory is recorded within PyTorch's operators only: {error}")
-
-    def step_aside(self) -> None:
-        """Leave the calling thread's memory to the profiler that is about to start there, until it has ended."""
-        if _loaded is not None:
-            _loaded.library.recfn_observer_step_aside()
+    def counters(self) -> dict[str, int]:
+        """As ObserverStatus says."""
+        return {"without_memory": self.status().without_memory}
 
     def ensure_loaded(self) -> None:
         """Build the library if needed, load it and tie it to the recorder; at once where that's done already.
@@ -158,6 +142,40 @@ class TorchObserver:
         without_memory = _loaded.library.recfn_observer_without_memory()
         announced = features.decode("utf-8", "replace")
         return ObserverStatus(True, self._enabled, str(_loaded.path), announced, self._reason, without_memory)
+
+
+def set_profiler(profiler: int) -> None:
+    """The calling thread, and what PyTorch does for it elsewhere (backward passes, ``torch.jit.fork``), works for that profiler
+    run from here on; 0 for none. Nothing where the library isn't loaded."""
+    try:
+        if _loaded is not None:
+            _call(_loaded.library, "recfn_observer_set_profiler", profiler)
+    except ObserverUnavailable as error:
+        _warn_once(f"PyTorch's operators are not told apart by profiler run: {error}")
+
+
+def keep_memory(keep: bool) -> None:
+    """Whether memory that PyTorch allocates and frees in the calling thread between operators is recorded too, from now on.
+
+    Only where ``step_aside`` is called before torch.profiler starts in the thread, which would refuse to otherwise. Nothing
+    where the library isn't loaded.
+    """
+    try:
+        if _loaded is not None:
+            _call(_loaded.library, "recfn_observer_keep_memory", int(keep))
+    except ObserverUnavailable as error:
+        _warn_once(f"memory is recorded within PyTorch's operators only: {error}")
+
+
+def step_aside() -> None:
+    """Leave the calling thread's memory to the profiler that is about to start there, until it has ended."""
+    if _loaded is not None:
+        _loaded.library.recfn_observer_step_aside()
+
+
+def is_loaded() -> bool:
+    """Whether operators can be observed in this process."""
+    return _loaded is not None
 
 
 def _load_once(core_api: int) -> None:

@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable
 
-from otel_recfn.pytorch.observer import TorchObserver
+from otel_recfn.pytorch import observer
 from otel_recfn.pytorch.profiler_starts import ProfilerStarts
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 
@@ -40,8 +40,7 @@ class _Owners:
 class ThreadMemory:
     """In which threads it is recorded. Each method is about the calling thread, and does nothing where torch isn't observed."""
 
-    def __init__(self, observer: TorchObserver) -> None:
-        self._observer = observer
+    def __init__(self) -> None:
         self._starts = ProfilerStarts(observer.step_aside)
         self._of_thread = threading.local()
         self._lock = ForkSafeLock()
@@ -51,11 +50,11 @@ class ThreadMemory:
     def keep(self, owner: Hashable) -> None:
         """Record it until each who asked has given it up, or the thread ends."""
         owners = self._owners()
-        if owner in owners or not self._observer.status().loaded:
+        if owner in owners or not observer.is_loaded():
             return
         if owners or self._one_thread_more():
             owners.add(owner)
-            self._observer.keep_memory(True)
+            observer.keep_memory(True)
 
     def give_up(self, owner: Hashable) -> None:
         """``owner`` needs it no more. Nothing where it didn't ask in this thread."""
@@ -63,7 +62,7 @@ class ThreadMemory:
         if owner in owners:
             owners.remove(owner)
             if not owners:
-                self._observer.keep_memory(False)
+                observer.keep_memory(False)
                 self._one_thread_less()
 
     def _owners(self) -> set[Hashable]:
@@ -103,3 +102,7 @@ class ThreadMemory:
         self._threads -= 1
         if self._threads == 0:
             self._starts.unwatch()
+
+
+thread_memory = ThreadMemory()
+"""The process's, as PyTorch's place for it is."""

@@ -22,6 +22,7 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.background import BackgroundSink
 from otel_recfn.sinks.protocol import Sink
+from otel_recfn.sources.range_spans import ShownRanges, SpansOfRanges
 
 log = logging.getLogger("otel_recfn")
 T = TypeVar("T")
@@ -45,10 +46,14 @@ class Capture:
         selected: scopes, extras and sources.
         sinks: receive every sealed batch, in this order.
         buffer_bytes: bound of each recording thread's buffer.
+        spans: where its ranges become spans, as which the program is to see them while they are current; None for nowhere.
     """
 
-    def __init__(self, selected: Selected, sinks: Iterable[Sink], *, buffer_bytes: int) -> None:
+    def __init__(
+        self, selected: Selected, sinks: Iterable[Sink], *, buffer_bytes: int, spans: SpansOfRanges | None = None
+    ) -> None:
         self.selected = selected
+        self.shown = ShownRanges(selected.takes, spans) if spans is not None else None
         self.selection = Selection(selected)
         self.buffer_bytes = buffer_bytes
         self._sinks = [_Handed(sink) for sink in sinks]

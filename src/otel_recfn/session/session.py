@@ -1,8 +1,8 @@
 """The session: wires sources and recorder to captures, and owns the drain thread, fork and exit.
 
-    first capture   recorder on ► context watcher ► drain thread ► torch observer, module hooks (when torch is imported)
+    first capture   sources on ► recorder on ► drain thread ► sources that need torch on (when it is imported)
     drain           every 100 ms (20 ms while much is recorded): recorder.drain() ► each capture's view of the batch ► its sinks
-    last capture    observer off ► recorder off ► last drain, open ranges sealed as partial ► sinks closed ► hooks off
+    last capture    recorder off ► last drain, open ranges sealed as partial ► sources off ► sinks closed
 
 The recorder records the union of what captures ask for. As long as only one capture has run, what was recorded is its view;
 ``_mixed`` says that others have joined it, and views are made (``batches/selection.py``).
@@ -16,20 +16,15 @@ import atexit
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from opentelemetry import trace
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
-from otel_recfn.batches.selection import Selected, union
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import OUT_OF_MEMORY
-from otel_recfn.model.scope import RecordScope
-from otel_recfn.pytorch.late_import import when_torch_is_imported
-from otel_recfn.pytorch.modules import ModuleRanges
-from otel_recfn.pytorch.observer import TorchObserver
-from otel_recfn.pytorch.thread_memory import ThreadMemory
+from otel_recfn.pytorch.late_import import when_imported
 
 # Now, and not by the first drain: a signal handler that interrupts that one, and drains, would find them half imported.
 from otel_recfn.recording import native_columns  # noqa: F401
@@ -38,8 +33,8 @@ from otel_recfn.recording.python import batch as python_batch  # noqa: F401
 from otel_recfn.recording.python import pairing as python_pairing  # noqa: F401
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.exits import finish_in_multiprocessing_child
-from otel_recfn.sources.otel_context import ContextWatcher
-from otel_recfn.sources.range_spans import RangeSpans, SpansOfRanges, selects
+from otel_recfn.session.sources import Sources, sources_of_process, wanted_by
+from otel_recfn.sources.protocol import Source
 from otel_recfn.support.forks import Order, around_forks
 from otel_recfn.support.own_thread import OwnThread, at_work
 
@@ -68,55 +63,29 @@ class Session:
 
     Args:
         recorder: the process's recorder.
+        sources: what tells it of the program, beside ``record_function``; None for all that there are.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, sources: Sequence[Source] | None = None) -> None:
         self._recorder = recorder
-        self._watcher = ContextWatcher(recorder)
-        self._observer = TorchObserver(recorder)
-        self._thread_memory = ThreadMemory(self._observer)
-        self._modules = ModuleRanges(recorder, self._torch_announces_optimizer)
+        self._sources = Sources(sources_of_process(recorder) if sources is None else sources)
         self._captures: list[Capture] = []
         self._starting: dict[Capture, int] = {}
         self._mixed = False
         self._ending: set[Capture] = set()
         self._given_up: list[Capture] = []
         self._lost_before: dict[Capture, dict[str, int]] = {}
-        self._waiting_for_torch: dict[Capture, Callable[[], None]] = {}
+        self._waiting_for_imports: dict[Capture, list[Callable[[], None]]] = {}
         self._switching = threading.RLock()
         self._draining = threading.RLock()
         self._wake = threading.Event()
         self._thread: OwnThread | None = None
         self._provider: object = None
-        self._showing: Capture | None = None
         self._drain_failed = False
         self._held_for_fork: dict[int, list[threading.RLock]] = {}
         around_forks(
             Order.SESSION, before=self.before_fork, in_parent=self.after_fork_in_parent, in_child=self.after_fork_in_child
         )
-
-    @property
-    def observer(self) -> TorchObserver:
-        """PyTorch's operators as a source."""
-        return self._observer
-
-    @property
-    def thread_memory(self) -> ThreadMemory:
-        """In which threads memory is recorded between operators too."""
-        return self._thread_memory
-
-    def show_ranges(self, capture: Capture, spans: SpansOfRanges) -> None:
-        """From here to the end of a capture that is running the program sees ranges that it exports as current spans.
-
-        Args:
-            capture: what it selects becomes spans.
-            spans: where they become spans.
-        """
-        selected = selects(capture.selected.scopes, capture.selected.modules)
-        with self._switching:
-            if capture in self._captures:
-                self._showing = capture
-                self._watcher.show_ranges(RangeSpans(self._recorder, selected, spans))
 
     # --- captures
 
@@ -129,23 +98,28 @@ class Session:
             del self._starting[capture]
 
     def _start(self, capture: Capture) -> None:
+        # Sources are prepared outside the lock: nobody who forks meanwhile should wait while one of them is compiled.
+        self._sources.prepare(None, capture.selected.sources)
         with self._switching:
             self._lost_before[capture] = self._losses(capture)
             if self._captures:
                 self._join(capture)
             else:
                 self._begin(capture)
-        # Outside the lock: compiling the observer may take seconds, and nobody who forks meanwhile should wait for it.
-        call_off = when_torch_is_imported(partial(self._attach_torch, capture))
+        waiting = [
+            when_imported(module, partial(self._enable_those_that_need, module, capture), "what needs it is not recorded")
+            for module in self._sources.modules_needed(capture.selected.sources)
+        ]
         with self._switching:
             if capture in self._captures:
-                self._waiting_for_torch[capture] = call_off
+                self._waiting_for_imports[capture] = waiting
                 return
-        call_off()  # it was stopped meanwhile
+        for call_off in waiting:  # it was stopped meanwhile
+            call_off()
 
     def _begin(self, capture: Capture) -> None:
-        self._captures, self._mixed = [capture], capture.selected.profiler is not None
-        self._watcher.install()
+        self._captures, self._mixed = [capture], not capture.selected.is_all_that_is_recorded
+        self._enable_sources()
         self._record_union()
         self._start_thread()
         self._exit_before_the_provider()
@@ -160,6 +134,7 @@ class Session:
             self._mixed = True
             self._captures.append(capture)
             self._record_union()
+            self._enable_sources()
         self._close_given_up()
 
     def _begin_views(self, capture: Capture, batch: Batch) -> None:
@@ -176,10 +151,10 @@ class Session:
             if capture not in self._captures:
                 return
             self._ending.add(capture)
-            self._waiting_for_torch.pop(capture, lambda: None)()
-            if capture is self._showing:
-                self._showing = None
-                self._watcher.show_ranges(None)
+            for call_off in self._waiting_for_imports.pop(capture, ()):
+                call_off()
+            if capture.shown is not None:
+                self._enable_sources()
             delivered = self._end(deadline) if len(self._captures) == 1 else self._leave(capture, deadline)
             self._ending.discard(capture)
         if delivered:
@@ -191,7 +166,6 @@ class Session:
         self._tell_losses(capture)
 
     def _end(self, deadline: float) -> bool:
-        self._observer.disable()
         self._recorder.stop()
         self._stop_thread(_seconds_to(deadline))
         delivered = self._draining.acquire(timeout=_seconds_to(deadline))
@@ -203,8 +177,7 @@ class Session:
             if delivered:
                 self._draining.release()
         self._close_given_up()
-        self._modules.remove()
-        self._watcher.remove()
+        self._sources.disable()
         atexit.unregister(self.at_exit)
         self._provider = None
         return delivered
@@ -217,7 +190,7 @@ class Session:
             self._drain(leaving=capture)
             self._captures.remove(capture)
             self._record_union()
-            self._observe_union()
+            self._enable_sources()
         finally:
             self._draining.release()
         self._close_given_up()
@@ -256,10 +229,10 @@ class Session:
         return flushed and capture.flush_background(_seconds_to(deadline))  # meanwhile what is recorded is drained
 
     def counters(self, capture: Capture) -> dict[str, int]:
-        """Counts of the recorder and of the observer (of the process), and of a capture, running or not."""
+        """Counts of the recorder and of sources (of the process), and of a capture, running or not."""
         names = RecorderCounters._fields
         counts = {f"recorder.{name}": value for name, value in zip(names, self._recorder.counters(), strict=True)}
-        return counts | {"observer.without_memory": self._observer.status().without_memory} | capture.counters()
+        return counts | self._sources.counters() | capture.counters()
 
     def _losses(self, capture: Capture) -> dict[str, int]:
         return {name: count for name, count in self.counters(capture).items() if name.endswith(LOSSES)}
@@ -273,36 +246,20 @@ class Session:
 
     # --- what is recorded
 
-    def _wanted(self) -> Selected:
-        return union([capture.selected for capture in self._captures])
-
     def _record_union(self) -> None:
-        wanted = self._wanted()
+        wanted = wanted_by(self._captures)
         buffer_bytes = max(capture.buffer_bytes for capture in self._captures)
         self._recorder.start(wanted.scopes, buffer_bytes, wanted.extras)
 
-    def _observe_union(self) -> None:
-        if self._observer.enabled:
-            self._observe()
-        if not self._wanted().modules:
-            self._modules.remove()
+    def _enable_sources(self) -> None:
+        self._sources.enable(wanted_by(self._captures, self._ending))
 
-    def _observe(self) -> None:
-        self._observer.enable(self._wanted().extras)
-        self._observer.watch_profilers(any(capture.selected.profiler is not None for capture in self._captures))
-
-    def _attach_torch(self, capture: Capture) -> None:
-        observable = self._observer.prepare()
+    def _enable_those_that_need(self, module: str, capture: Capture) -> None:
+        """``module`` is imported now."""
+        self._sources.prepare(module, capture.selected.sources)
         with self._switching:
-            if capture not in self._captures:
-                return
-            if observable:
-                self._observe()
-            if self._wanted().modules:
-                self._modules.install()
-
-    def _torch_announces_optimizer(self) -> bool:
-        return self._observer.enabled and bool(self._captures) and bool(self._wanted().scopes & 1 << RecordScope.USER_SCOPE)
+            if capture in self._captures:
+                self._enable_sources()
 
     # --- draining
 

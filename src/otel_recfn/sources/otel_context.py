@@ -15,9 +15,10 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
 
-from otel_recfn.model.events import ContextFlag
+from otel_recfn.model.events import ContextFlag, EventSource
 from otel_recfn.recording.protocol import ContextReading, Recorder, TaskRange
-from otel_recfn.sources.range_spans import RangeSpans, range_of
+from otel_recfn.sources.protocol import Wanted
+from otel_recfn.sources.range_spans import RangeSpans, ShownRanges, range_of
 from otel_recfn.sources.wrapped_function import After, WrappedFunction
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 
@@ -32,36 +33,59 @@ _EMPTY = Context()
 
 
 class ContextWatcher:
-    """Connects OpenTelemetry's current context with a recorder.
+    """Connects OpenTelemetry's current context with a recorder. A source without rows of its own.
 
     Args:
         recorder: is told when the calling task's context has changed, and reads it when a range begins.
     """
 
+    name = "context"
+    announces: EventSource | None = None
+    needs: str | None = None
+
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._lock = ForkSafeLock()
         self._wrappers: list[WrappedFunction] = []
+        self._watching = False
+        self._shown: ShownRanges | None = None
         self._ranges: RangeSpans | None = None
         self._told = False
 
-    def install(self) -> None:
-        """Wrap the three functions, and become the recorder's context reader. A second call does nothing."""
+    def prepare(self) -> bool:
+        """See Source.prepare."""
+        return True
+
+    def enable(self, wanted: Wanted) -> None:
+        """Wrap the three functions, be the recorder's context reader, and show the program the ranges that are to be shown."""
+        if not self._watching:
+            self._watch()
+        if wanted.shown != self._shown:
+            self._show(wanted.shown)
+
+    def disable(self) -> None:
+        """Take it all back; where somebody wrapped a function after us, our wrapper stays in the chain and only passes on."""
+        self._show(None)
+        self._recorder.set_context_reader(None)
+        with self._lock.held:
+            self._wrappers = [wrapper for wrapper in self._wrappers if not wrapper.remove()]
+            self._watching = False
+
+    def counters(self) -> dict[str, int]:
+        """None."""
+        return {}
+
+    def _watch(self) -> None:
         with self._lock.held:
             self._wrappers = [wrapper for wrapper in self._wrappers if wrapper.revive(_call_all_three)]
             if len(self._wrappers) < len(WRAPPED):
                 self._wrap()
+            self._watching = True
         self._recorder.set_context_reader(self.read)
 
-    def remove(self) -> None:
-        """Take it all back; where somebody wrapped a function after us, our wrapper stays in the chain and only passes on."""
-        self._recorder.set_context_reader(None)
-        with self._lock.held:
-            self._wrappers = [wrapper for wrapper in self._wrappers if not wrapper.remove()]
-
-    def show_ranges(self, ranges: RangeSpans | None) -> None:
-        """From here on the program sees its ranges as current spans; None: no more."""
-        self._ranges = ranges
+    def _show(self, shown: ShownRanges | None) -> None:
+        self._shown = shown
+        self._ranges = RangeSpans(self._recorder, shown) if shown is not None else None
 
     def status(self) -> str:
         """How changes are noticed, in words."""
@@ -136,7 +160,8 @@ class ContextWatcher:
         return result
 
     def _after_get_current(self, context: Any) -> Any:
-        return self._ranges.seen_from(context) if self._ranges is not None else context
+        ranges = self._ranges  # another thread may end what is shown
+        return ranges.seen_from(context) if ranges is not None else context
 
     def _tell_once(self, message: str) -> None:
         if not self._told:

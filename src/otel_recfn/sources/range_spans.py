@@ -17,13 +17,12 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 
-from otel_recfn.model.events import ContextFlag, EventSource
+from otel_recfn.model.events import ContextFlag
 from otel_recfn.recording.protocol import Recorder, TaskRange
 from otel_recfn.support.span_ids import span_id
 
 SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _SAMPLED_ALONE = int(ContextFlag.SAMPLED)
-_MODULE = int(EventSource.MODULE)
 
 
 class RangeSpan(wrapt.ObjectProxy):  # type: ignore[type-arg,misc,unused-ignore]
@@ -85,17 +84,25 @@ class SpansOfRanges(Protocol):
         """The root span of ours above an outermost range that has no span around it, None where there is none."""
 
 
+class ShownRanges(NamedTuple):
+    """Which ranges are shown."""
+
+    takes: Callable[[int, int], bool]
+    """Whether ranges of a scope and source become spans."""
+    spans: SpansOfRanges
+    """Where they do."""
+
+
 class RangeSpans:
-    """Which ranges are shown, and how.
+    """The ranges that are shown, as spans.
 
     Args:
         recorder: knows the calling task's ranges.
-        selects: whether ranges of a scope and source become spans.
-        spans: where ranges become spans.
+        shown: which of them.
     """
 
-    def __init__(self, recorder: Recorder, selects: Callable[[int, int], bool], spans: SpansOfRanges) -> None:
-        self._recorder, self._selects, self._spans = recorder, selects, spans
+    def __init__(self, recorder: Recorder, shown: ShownRanges) -> None:
+        self._recorder, self._takes, self._spans = recorder, shown.takes, shown.spans
         self._since = recorder.serial()
         """Ranges that began before may not become spans: they are not shown."""
 
@@ -105,7 +112,7 @@ class RangeSpans:
             return attached
         span = trace.get_current_span(attached)
         for range_ in self._recorder.ranges_after(span):
-            if range_.serial > self._since and self._selects(range_.scope, range_.source):
+            if range_.serial > self._since and self._takes(range_.scope, range_.source):
                 return self._with_range(range_, span, attached)
         return attached
 
@@ -137,11 +144,6 @@ class RangeSpans:
 
 def _below(trace_id: int, trace_state: TraceState | None, range_: TaskRange) -> SpanContext:
     return SpanContext(trace_id, span_id(range_.event_id), False, SAMPLED, trace_state)
-
-
-def selects(scopes: int, modules: bool) -> Callable[[int, int], bool]:
-    """Whether a capture of those scopes (a bit each), and of module calls, has ranges of a scope and source."""
-    return lambda scope, source: modules if source == _MODULE else bool(scopes >> scope & 1)
 
 
 def own_span(span: Any) -> Any:

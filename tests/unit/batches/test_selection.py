@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batches import BASE_NS, MAIN_THREAD, context, make_batch
-from otel_recfn.batches.selection import Selected, Selection, union
+from otel_recfn.batches.selection import RECORD_FUNCTIONS, Selected, Selection
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.events import EventFlag, EventKind, EventSource, Extra, make_event_id
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
 
 FUNCTION, BACKWARD, USER = 1 << RecordScope.FUNCTION, 1 << RecordScope.BACKWARD_FUNCTION, 1 << RecordScope.USER_SCOPE
 
@@ -106,13 +106,13 @@ def test_the_last_view_has_open_ranges_as_partial_ones() -> None:
     assert [(event.event_id, event.flags) for event in last] == [(outer, EventFlag.PARTIAL)]
 
 
-def test_module_calls_follow_their_own_setting() -> None:
+def test_module_calls_are_asked_for_as_a_source_whatever_their_scope() -> None:
     thread = OneThread()
     thread.begin(RecordScope.USER_SCOPE, source=EventSource.MODULE)
     thread.end()
     batch = thread.drain()
-    assert len(Selection(Selected(scopes=USER, modules=False)).view(batch)) == 0
-    assert len(Selection(Selected(scopes=FUNCTION, modules=True)).view(batch)) == 1
+    assert len(Selection(Selected(scopes=USER)).view(batch)) == 0
+    assert len(Selection(Selected(FUNCTION, sources=RECORD_FUNCTIONS | {EventSource.MODULE})).view(batch)) == 1
 
 
 def test_extras_that_were_not_asked_for_are_left_out() -> None:
@@ -138,9 +138,18 @@ def test_a_profiler_run_sees_its_own_rows_and_marks_alone() -> None:
     assert list(tree(list(Selection(Selected()).view(batch).events()))) == [own, other, free]
 
 
-def test_the_union_has_what_each_asks_for() -> None:
-    one, two = Selected(FUNCTION, Extra.SHAPES, modules=True), Selected(USER, Extra.STACK, profiler=3)
-    assert union([one, two]) == Selected(FUNCTION | USER, Extra.SHAPES | Extra.STACK, modules=True)
+@given(data=st.data())
+def test_a_capture_sees_the_rows_of_the_sources_that_it_asks_for(data: st.DataObject) -> None:
+    thread = OneThread()
+    rows = data.draw(st.lists(st.tuples(st.sampled_from(RecordScope), st.sampled_from(EventSource)), max_size=20))
+    for scope, source in rows:
+        thread.begin(scope, source=source)
+        thread.end()
+    selected = Selected(
+        data.draw(st.integers(0, ALL_SCOPES_MASK)), sources=data.draw(st.frozensets(st.sampled_from(EventSource)))
+    )
+    seen = [(event.scope, event.source) for event in Selection(selected).view(thread.drain()).events()]
+    assert seen == [(scope, source) for scope, source in rows if selected.takes(scope, source)]
 
 
 STEPS = st.lists(st.sampled_from(["F", "U", "B", "end", "drain"]), max_size=60)

@@ -16,6 +16,7 @@ from otel_recfn.model.events import ContextFlag
 from otel_recfn.recording.protocol import ContextReading
 from otel_recfn.recording.trace_states import TraceStates
 from otel_recfn.sources.otel_context import ContextWatcher
+from otel_recfn.sources.protocol import Wanted
 
 RUNTIME: Any = context._RUNTIME_CONTEXT
 
@@ -50,9 +51,9 @@ def recorder() -> CountingRecorder:
 @pytest.fixture
 def watcher(recorder: CountingRecorder) -> Iterator[ContextWatcher]:
     watcher = ContextWatcher(recorder)  # type: ignore[arg-type]
-    watcher.install()
+    watcher.enable(Wanted())
     yield watcher
-    watcher.remove()
+    watcher.disable()
     assert "attach" not in vars(RUNTIME)
     assert "detach" not in vars(RUNTIME)
 
@@ -133,9 +134,9 @@ def test_attach_imported_before_is_watched_too(recorder: CountingRecorder) -> No
     from opentelemetry.context import attach, detach
 
     watcher = ContextWatcher(recorder)  # type: ignore[arg-type]
-    watcher.install()
+    watcher.enable(Wanted())
     detach(attach(context.get_current()))
-    watcher.remove()
+    watcher.disable()
     assert len(recorder.told) == 2
 
 
@@ -159,26 +160,26 @@ def test_a_recorder_that_raises_disturbs_nobody(watcher: ContextWatcher, recorde
     assert len(failed) == 2
 
 
-def test_install_and_remove_again_and_again(recorder: CountingRecorder) -> None:
+def test_enable_and_disable_again_and_again(recorder: CountingRecorder) -> None:
     watcher = ContextWatcher(recorder)  # type: ignore[arg-type]
     assert watcher.status() == "not watching"
     for _ in range(3):
-        watcher.install()
-        watcher.install()
+        watcher.enable(Wanted())
+        watcher.enable(Wanted())
         recorder.told.clear()
         with use(1, 2):
             pass
         assert len(recorder.told) == 2
         assert watcher.status() == "watching attach and detach of ContextVarsRuntimeContext"
-        watcher.remove()
-        watcher.remove()
+        watcher.disable()
+        watcher.disable()
         assert recorder.reader is None
         assert not set(vars(RUNTIME)) & {"attach", "detach"}
 
 
 def test_somebody_who_wrapped_after_us_stays(recorder: CountingRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
     watcher = ContextWatcher(recorder)  # type: ignore[arg-type]
-    watcher.install()
+    watcher.enable(Wanted())
     ours, passed = RUNTIME.attach, []
 
     def theirs(argument: Any) -> Any:
@@ -186,26 +187,26 @@ def test_somebody_who_wrapped_after_us_stays(recorder: CountingRecorder, monkeyp
         return ours(argument)
 
     monkeypatch.setattr(RUNTIME, "attach", theirs)
-    watcher.remove()
+    watcher.disable()
     assert RUNTIME.attach is theirs
     with use(1, 2):
         pass
     assert len(passed) == 1
     assert recorder.told == []
-    watcher.install()  # our wrapper is still in the chain: it wakes up, and no second one is added
+    watcher.enable(Wanted())  # our wrapper is still in the chain: it wakes up, and no second one is added
     assert RUNTIME.attach is theirs
     recorder.told.clear()
     with use(1, 2):
         pass
     assert len(recorder.told) == 2
     monkeypatch.delattr(RUNTIME, "attach")  # they leave and take us with them
-    watcher.remove()
-    watcher.install()
+    watcher.disable()
+    watcher.enable(Wanted())
     recorder.told.clear()
     with use(1, 2):
         pass
     assert len(recorder.told) == 2
-    watcher.remove()
+    watcher.disable()
     monkeypatch.undo()
     vars(RUNTIME).pop("attach", None)
 
@@ -231,11 +232,11 @@ def test_where_the_object_cannot_be_changed_the_functions_are_wrapped(
     monkeypatch.setattr(context, "_RUNTIME_CONTEXT", _Slotted())
     before = context.attach, context.detach
     watcher = ContextWatcher(recorder)  # type: ignore[arg-type]
-    watcher.install()
+    watcher.enable(Wanted())
     assert "could not be changed" in watcher.status()
     context.detach(context.attach(context=context.get_current()))
     assert len(recorder.told) == 2
-    watcher.remove()
+    watcher.disable()
     assert (context.attach, context.detach) == before
 
 

@@ -1,0 +1,126 @@
+"""The sources of a session: the list of them, which are enabled, and what the captures want of them together.
+
+One that fails is disabled and taken out; nobody else notices, but for the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from otel_recfn.model.events import EventSource, Extra
+from otel_recfn.pytorch.modules import ModuleRanges
+from otel_recfn.pytorch.observer import TorchObserver
+from otel_recfn.recording.protocol import Recorder
+from otel_recfn.session.capture import Capture
+from otel_recfn.sources.otel_context import ContextWatcher
+from otel_recfn.sources.protocol import Source, Wanted
+from otel_recfn.support.interrupts import raised_by_signal_handler
+
+log = logging.getLogger("otel_recfn")
+T = TypeVar("T")
+
+
+def sources_of_process(recorder: Recorder) -> list[Source]:
+    """Every source, in the order in which they are enabled; they are disabled in the other one."""
+    observer = TorchObserver(recorder)
+    return [
+        ContextWatcher(recorder),
+        observer,
+        ModuleRanges(recorder, observer.announces_user_ranges),
+    ]
+
+
+def wanted_by(captures: Iterable[Capture], ending: Iterable[Capture] = ()) -> Wanted:
+    """The least that has all that the captures ask for; what those that are ``ending`` begin is shown no more."""
+    scopes, extras, sources, profilers, shown = 0, Extra.NONE, frozenset[EventSource](), False, None
+    for capture in captures:
+        asked = capture.selected
+        scopes, extras, sources = scopes | asked.scopes, extras | asked.extras, sources | asked.sources
+        profilers = profilers or asked.profiler is not None
+        shown = capture.shown if capture.shown is not None and capture not in ending else shown
+    return Wanted(scopes, extras, sources, profilers, shown)
+
+
+@dataclass(eq=False)
+class _Switch:
+    """A source, and how far it is."""
+
+    source: Source
+    prepared: bool = False
+    told: Wanted | None = None
+    """What it was enabled with; None while it is disabled."""
+
+    def is_wanted(self, sources: frozenset[EventSource]) -> bool:
+        return self.source.announces is None or self.source.announces in sources
+
+
+class Sources:
+    """Switches sources. ``enable`` and ``disable`` by one thread at a time (the session sees to that).
+
+    Args:
+        sources: in the order in which they are enabled.
+    """
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._switches = [_Switch(source) for source in sources]
+
+    def modules_needed(self, asked: frozenset[EventSource]) -> list[str]:
+        """What the program has to import before all that is asked for can be enabled."""
+        return sorted({switch.source.needs for switch in self._wanted(asked) if switch.source.needs is not None})
+
+    def prepare(self, module: str | None, asked: frozenset[EventSource]) -> None:
+        """Prepare what needs that module (None: nothing), which is imported now, where it is asked for. May take seconds."""
+        for switch in self._wanted(asked):
+            if switch.source.needs == module:
+                switch.prepared = self._guarded(switch, switch.source.prepare, False)
+
+    def enable(self, wanted: Wanted) -> None:
+        """Let every source announce what is wanted now, and no more, as far as it is prepared."""
+        for switch in list(self._switches):
+            if not switch.is_wanted(wanted.sources):
+                self._disable(switch)
+            elif switch.prepared and switch.told != wanted:
+                switch.told = wanted
+                self._guarded(switch, partial(switch.source.enable, wanted), None)
+
+    def disable(self) -> None:
+        """Let none announce anything."""
+        for switch in reversed(self._switches):
+            self._disable(switch)
+
+    def counters(self) -> dict[str, int]:
+        """Every source's, as ``<source>.<counter>``."""
+        found: dict[str, int] = {}
+        for switch in list(self._switches):
+            nothing: Mapping[str, int] = {}
+            counts = self._guarded(switch, switch.source.counters, nothing)
+            found.update({f"{switch.source.name}.{name}": count for name, count in counts.items()})
+        return found
+
+    def _wanted(self, asked: frozenset[EventSource]) -> list[_Switch]:
+        return [switch for switch in self._switches if switch.is_wanted(asked)]
+
+    def _disable(self, switch: _Switch) -> None:
+        if switch.told is not None:
+            switch.told = None
+            self._guarded(switch, switch.source.disable, None)
+
+    def _guarded(self, switch: _Switch, call: Callable[[], T], otherwise: T) -> T:
+        try:
+            return call()
+        except Exception as error:
+            if raised_by_signal_handler(error):  # the program's own, as if it had been raised before
+                raise
+            log.exception("the source %r failed and is used no more; the others go on", switch.source.name)
+            self._take_out(switch)
+            return otherwise
+
+    def _take_out(self, switch: _Switch) -> None:
+        self._switches = [other for other in self._switches if other is not switch]
+        with suppress(Exception):  # it failed once already, which was logged
+            switch.source.disable()

@@ -1,0 +1,73 @@
+"""The contract between the session and a source, which tells the recorder what happens in the program.
+
+    a capture starts    [the module that the source needs is imported ►] prepare ► enable(wanted)
+    others come and go  enable(wanted), again with each change of what is wanted together
+    the last one ends   the last drain ► disable
+
+While it is enabled, a source calls ``begin``, ``end``, ``mark`` and ``memory`` of the recorder that it was made with, from any
+thread; where nothing is recorded, they cost little. A new source is a module, an ``EventSource`` for its rows, and a line in
+``session/sources.py``.
+
+A forked child goes on with its sources as they are. What one holds that doesn't survive a fork (a lock, a thread, a file) it
+makes anew itself: ``support/fork_safe_lock.py`` and ``support/forks.py`` tell how.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from otel_recfn.model.events import EventSource, Extra
+from otel_recfn.model.scope import ALL_SCOPES_MASK
+from otel_recfn.sources.range_spans import ShownRanges
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the running captures ask for together.
+
+    Attributes:
+        scopes: a bit per RecordScope.
+        extras: what is recorded at a price.
+        sources: whose rows.
+        profilers: one of the captures sees the rows of a profiler run alone.
+        shown: the ranges that the program sees as current spans; None for none.
+    """
+
+    scopes: int = ALL_SCOPES_MASK
+    extras: Extra = Extra.NONE
+    sources: frozenset[EventSource] = frozenset(EventSource)
+    profilers: bool = False
+    shown: ShownRanges | None = None
+
+
+class Source(Protocol):
+    """One that raises is disabled, used no more and logged once; the program and the other sources go on."""
+
+    @property
+    def name(self) -> str:
+        """Short and stable: it stands in log messages and before the source's counters."""
+
+    @property
+    def announces(self) -> EventSource | None:
+        """The ``source`` of its rows, by which captures ask for it; None: it has no rows and serves every capture."""
+
+    @property
+    def needs(self) -> str | None:
+        """A module that the program has to import before, ``"torch"`` for instance; None: it can be enabled at once."""
+
+    def prepare(self) -> bool:
+        """What takes long, before ``enable`` and with no lock held; at once where it is done already. From any thread.
+
+        False where the source can't be had here, after it said in the log why: it isn't enabled then.
+        """
+
+    def enable(self, wanted: Wanted) -> None:
+        """Announce from now on, or go on with what is wanted now. The recorder may not have been started yet."""
+
+    def disable(self) -> None:
+        """Announce nothing more, and leave the program as it was. What is open was sealed. Also if it wasn't enabled."""
+
+    def counters(self) -> Mapping[str, int]:
+        """Counts since the process began; keys are stable."""

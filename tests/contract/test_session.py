@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -173,6 +173,51 @@ def test_captures_come_and_go_while_threads_record(recorder: Recorder, session: 
         for event in each.sink.events():
             assert (event.name, event.parent) == ("inner", 0)
     assert all(everything[event.parent].name == "outer" for event in everything.values() if event.name == "inner")
+
+
+class Stops(InMemorySink):
+    """Has a capture stopped within its first write."""
+
+    stop: Callable[[], object] | None = None
+
+    def write(self, batch: Batch) -> None:
+        super().write(batch)
+        stop, self.stop = self.stop, None
+        if stop is not None:
+            ranges(self.recorder, "second")
+            stop()
+
+
+@pytest.mark.parametrize("stopped", [0, 1, 2])
+def test_captures_beside_one_whose_sink_stops_a_capture_miss_nothing_and_get_it_in_order(
+    recorder: Recorder, session: Session, stopped: int
+) -> None:
+    sinks = [Stops(), InMemorySink(), InMemorySink()]
+    captures = [Capture(Selected(), [sink], buffer_bytes=DEFAULT_BUFFER_BYTES) for sink in sinks]
+    for capture in captures:
+        session.start(capture)
+    ranges(recorder, "first")
+    sinks[0].recorder, sinks[0].stop = recorder, lambda: session.stop(captures[stopped], TIMEOUT_S)
+    session.flush(captures[1], TIMEOUT_S)
+    for capture in captures:
+        session.stop(capture, TIMEOUT_S)
+    assert [[event.name for event in sink.events()] for sink in sinks] == [["first", "second"]] * 3
+
+
+def test_a_sinks_own_losses_are_told_when_its_capture_ends(
+    recorder: Recorder, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Losing(InMemorySink):
+        losses = ("forgotten",)
+
+        def counters(self) -> dict[str, int]:
+            return {"forgotten": len(self.events()), "remembered": 7}
+
+    capture = Capture(Selected(), [Losing()], buffer_bytes=DEFAULT_BUFFER_BYTES)
+    session.start(capture)
+    ranges(recorder, "one", "two")
+    session.stop(capture, TIMEOUT_S)
+    assert "not everything that ran was kept: in_memory.forgotten=2" in caplog.messages
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,7 @@ class NativeRecorder:
 
     def start(self, scopes: int, buffer_bytes: int, extras: Extra = Extra.NONE) -> None:
         """See Recorder.start."""
+        import_module("otel_recfn.recording.native_columns")
         _native.start(scopes, buffer_bytes, extras)
 
     def stop(self) -> None:

@@ -90,6 +90,10 @@ class RecorderCounters(NamedTuple):
     """Recorded without what there was no room for: the name (``<many names>`` stands for it), shapes, module or stack."""
 
 
+RECORDER_LOSSES = ("dropped", "lost_ends", "lost_in_drain", "shortened")
+"""The counters that say what was lost."""
+
+
 class Recorder(RangeRecorder, Protocol):
     """All of a recorder; ``ranges/protocol.py`` has the part that ranges of ``record_function`` use.
 
@@ -106,6 +110,9 @@ class Recorder(RangeRecorder, Protocol):
         Calling it while recording changes the scopes and extras. ``buffer_bytes`` bounds the buffer of each thread that records
         its first range from now on. With Extra.STACK ranges that Python begins carry the stack that led to them, unless they
         are of RecordScope.BACKWARD_FUNCTION; the other extras are for whoever calls ``begin`` and ``memory``.
+
+        It imports what ``drain`` needs: a thread of ours must not, and a signal handler that drains while it is imported would
+        find it half imported.
         """
 
     @property

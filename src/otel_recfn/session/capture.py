@@ -135,6 +135,12 @@ class Capture:
             found.update(self._with_missed(handed, counts))
         return found
 
+    def lost(self) -> dict[str, int]:
+        """Those of ``counters`` that say what was lost: ``missed``, and what a sink has in ``losses``."""
+        sinks = [handed.sink for handed in (*self._sinks, *(handed for handed, _ in self._removed))]
+        names = {f"{sink.name}.{name}" for sink in sinks for name in (*getattr(sink, "losses", ()), "missed")}
+        return {name: count for name, count in self.counters().items() if name in names}
+
     def _with_missed(self, handed: _Handed, counts: dict[str, int]) -> dict[str, int]:
         missed = self._settled - handed.rows
         return _prefixed(handed.sink.name, {**counts, "missed": missed} if missed > 0 else counts)

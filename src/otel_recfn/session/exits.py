@@ -1,9 +1,40 @@
-"""The end of processes that run no exit handlers."""
+"""The end of the process: exit handlers, and processes that run none."""
 
 from __future__ import annotations
 
+import atexit
 import sys
+from collections.abc import Callable
 from typing import Protocol
+
+from opentelemetry import trace
+
+
+class ExitHandler:
+    """Is called at exit before the handler that shuts the provider of spans down.
+
+    Exit handlers run last in, first out, so ours has to be registered after the provider's.
+
+    Args:
+        at_exit: is called.
+    """
+
+    def __init__(self, at_exit: Callable[[], None]) -> None:
+        self._at_exit = at_exit
+        self._provider: object = None
+
+    def follow_provider(self) -> None:
+        """Register it, again where there is another provider than the last time."""
+        provider = trace.get_tracer_provider()
+        if provider is not self._provider:
+            self._provider = provider
+            atexit.unregister(self._at_exit)
+            atexit.register(self._at_exit)
+
+    def unregister(self) -> None:
+        """It isn't called any more."""
+        atexit.unregister(self._at_exit)
+        self._provider = None
 
 
 class Exiting(Protocol):

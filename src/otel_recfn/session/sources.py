@@ -1,4 +1,4 @@
-"""The sources of a session: the list of them, which are enabled, and what the captures want of them together.
+"""The sources of a session: the list of them, and which are enabled.
 
 One that fails is disabled and taken out; nobody else notices, but for the log.
 """
@@ -6,17 +6,16 @@ One that fails is disabled and taken out; nobody else notices, but for the log.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from otel_recfn.model.events import EventSource, Extra
+from otel_recfn.model.events import EventSource
 from otel_recfn.pytorch.modules import ModuleRanges
 from otel_recfn.pytorch.observer import TorchObserver
 from otel_recfn.recording.protocol import Recorder
-from otel_recfn.session.capture import Capture
 from otel_recfn.sources.otel_context import ContextWatcher
 from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.support.interrupts import raised_by_signal_handler
@@ -33,17 +32,6 @@ def sources_of_process(recorder: Recorder) -> list[Source]:
         observer,
         ModuleRanges(recorder, observer.announces_user_ranges),
     ]
-
-
-def wanted_by(captures: Iterable[Capture], ending: Iterable[Capture] = ()) -> Wanted:
-    """The least that has all that the captures ask for; what those that are ``ending`` begin is shown no more."""
-    scopes, extras, sources, profilers, shown = 0, Extra.NONE, frozenset[EventSource](), False, None
-    for capture in captures:
-        asked = capture.selected
-        scopes, extras, sources = scopes | asked.scopes, extras | asked.extras, sources | asked.sources
-        profilers = profilers or asked.profiler is not None
-        shown = capture.shown if capture.shown is not None and capture not in ending else shown
-    return Wanted(scopes, extras, sources, profilers, shown)
 
 
 @dataclass(eq=False)

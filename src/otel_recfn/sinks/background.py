@@ -175,6 +175,11 @@ class BackgroundSink:
             self._over = True
             self._queue.clear()
 
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """The inner sink's, and what never reached it."""
+        return (*getattr(self._inner, "losses", ()), "queue_dropped", "abandoned")
+
     def counters(self) -> Mapping[str, int]:
         """The inner sink's, and what became of the rows that it never saw."""
         left = self._left()

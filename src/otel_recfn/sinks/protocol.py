@@ -13,6 +13,9 @@ class Sink(Protocol):
 
     A sink that raises is closed, taken out of its capture and logged once; the other sinks go on. After a MemoryError it
     goes on too, and misses that batch; so a ``write`` that raises one counts nothing of the batch.
+
+    It may have an attribute ``losses``, the names of those of its counters that say what was lost: where one has grown, that is
+    logged when the capture ends.
     """
 
     name: str

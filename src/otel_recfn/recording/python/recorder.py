@@ -3,13 +3,14 @@
     ranges ──► log of each thread (log, threads), chain of each task (task)
     drain  ──► takes from the logs, replays by ticks (pairing), seals rows (batch)
 
-Only pairing and batch need numpy, so only a drain imports them.
+Only pairing and batch need numpy, so they are imported when recording starts.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from otel_recfn.model.events import Extra
@@ -44,6 +45,8 @@ class PythonRecorder(RangeRecorder):
 
     def start(self, scopes: int, buffer_bytes: int, extras: Extra = Extra.NONE) -> None:
         """See Recorder.start."""
+        for module in ("batch", "pairing"):
+            import_module(f"otel_recfn.recording.python.{module}")
         if not self._recording:
             self._start_recording()  # ranges of an earlier one are nobody's parents
             self._drain.begin_recording()

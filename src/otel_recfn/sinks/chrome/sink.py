@@ -56,6 +56,7 @@ class ChromeTraceSink:
     """
 
     name = "chrome_trace"
+    losses = ("failed",)
 
     def __init__(self, path: str | os.PathLike[str], *, create_now: bool = True, links: SharedLinks | None = None) -> None:
         _checked_suffix(Path(path))

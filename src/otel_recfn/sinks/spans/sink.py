@@ -56,6 +56,7 @@ class SpansSink:
     """
 
     name = "spans"
+    losses = ("spans_failed",)
 
     def __init__(
         self,

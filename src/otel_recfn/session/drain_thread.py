@@ -1,0 +1,76 @@
+"""The thread that drains: every 100 ms, 20 ms while much is recorded, at once when the recorder says so."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+
+from opentelemetry.instrumentation.utils import suppress_instrumentation
+
+from otel_recfn.model.errors import OUT_OF_MEMORY
+from otel_recfn.recording.protocol import Recorder
+from otel_recfn.session.draining import Draining
+from otel_recfn.support.own_thread import OwnThread, at_work
+
+log = logging.getLogger("otel_recfn")
+
+DRAIN_SECONDS = 0.1
+BUSY_DRAIN_SECONDS = 0.02
+BUSY_ROWS = 10_000
+
+
+class DrainThread:
+    """One at most. Started and stopped by one thread at a time.
+
+    Args:
+        recorder: tells when it is time.
+        draining: what the thread does then.
+        also: called after each drain, with the lock of ``draining`` held.
+    """
+
+    def __init__(self, recorder: Recorder, draining: Draining, also: Callable[[], None]) -> None:
+        self._recorder, self._draining, self._also = recorder, draining, also
+        self._wake = threading.Event()
+        self._thread: OwnThread | None = None
+
+    def start(self) -> None:
+        """From now on. Where there can be no thread, that is logged."""
+        self._wake = threading.Event()
+        self._thread = thread = OwnThread(partial(self._run, self._wake), "otel-recfn drain")
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads here, or a signal handler forked, whose child has started another
+            log.warning("no thread drains what is recorded (%s): it is delivered by flush() and at the end", error)
+
+    def stop(self, timeout_s: float) -> None:
+        """Wait for its end, so long at most."""
+        thread, self._thread = self._thread, None
+        self._wake.set()
+        self._recorder.wake()
+        if thread is not None:
+            thread.wait_for_end(timeout_s)
+
+    def after_fork_in_child(self) -> None:
+        """The parent's isn't here."""
+        self._thread, self._wake = None, threading.Event()
+
+    def _run(self, wake: threading.Event) -> None:
+        pause = DRAIN_SECONDS
+        with suppress_instrumentation():
+            while not wake.is_set() and wake is self._wake:
+                try:
+                    self._recorder.wait(pause)
+                    if not wake.is_set():
+                        pause = BUSY_DRAIN_SECONDS if self._drain() > BUSY_ROWS else DRAIN_SECONDS
+                except OUT_OF_MEMORY:  # of the loop's own; a failed drain is told and tried again
+                    time.sleep(DRAIN_SECONDS)
+
+    def _drain(self) -> int:
+        """How many rows there were."""
+        with self._draining.lock, at_work():  # a fork takes them in this order
+            batch = self._draining.drain()
+            self._also()
+        return len(batch) if batch is not None else 0

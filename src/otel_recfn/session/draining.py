@@ -1,0 +1,113 @@
+"""Draining: what was recorded goes to the captures, under the one lock that is held over every drain and its delivery.
+
+recorder.drain() ──► each capture's view of the batch ──► its sinks
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from otel_recfn.model.batch import Batch
+from otel_recfn.recording.protocol import Recorder
+from otel_recfn.session.capture import Capture
+from otel_recfn.session.captures import Captures
+
+log = logging.getLogger("otel_recfn")
+
+
+class Draining:
+    """From any thread.
+
+    Args:
+        recorder: what is drained.
+        captures: who gets it.
+    """
+
+    def __init__(self, recorder: Recorder, captures: Captures) -> None:
+        self._recorder, self._captures = recorder, captures
+        self.lock = threading.RLock()
+        self._given_up: list[Capture] = []
+        self._failed = False
+
+    @contextmanager
+    def held(self, timeout_s: float = -1) -> Iterator[bool]:
+        """Keep others from draining meanwhile. Yields whether that could be had in time; without a limit it can."""
+        lock = self.lock  # a sink may fork, and the child has another one
+        held = lock.acquire(timeout=timeout_s)
+        try:
+            yield held
+        finally:
+            if held:
+                lock.release()
+            self.close_given_up()
+
+    def drain(self, *, close_open: bool = False, leaving: Capture | None = None, open_ranges: bool = False) -> Batch | None:
+        """Drain once, and deliver. None where no capture runs, or the drain failed.
+
+        Args:
+            close_open: seal ranges that are open as partial ones.
+            leaving: ends with this batch.
+            open_ranges: the batch has copies of ranges that are open, whether the captures need them or not.
+        """
+        with self.held():
+            return self._deliver(close_open, leaving, (open_ranges or self._captures.need_open_ranges) and not close_open)
+
+    def drain_all(self, *, close_open: bool = False, open_ranges: bool = False) -> Batch | None:
+        """Drain until nothing waits; where memory is short that may take several batches. The last, or None as ``drain``."""
+        batch = self.drain(close_open=close_open, open_ranges=open_ranges)
+        while batch is not None and not batch.complete:
+            batch = self.drain(close_open=close_open, open_ranges=open_ranges)
+        return batch
+
+    def give_up(self, capture: Capture) -> None:
+        """It ended while its sinks were written to: close it when they aren't any more."""
+        self._given_up.append(capture)
+        self.close_given_up()
+
+    def close_given_up(self) -> None:
+        """Close captures that were given up, unless a sink is still written to.
+
+        Who writes calls this afterwards: a file that is closed under its writer may be another file by its next write.
+        """
+        lock = self.lock
+        if self._given_up and lock.acquire(blocking=False):
+            try:
+                while self._given_up:
+                    self._given_up.pop().close(0.0)
+            finally:
+                lock.release()
+
+    def after_fork_in_child(self) -> None:
+        """No other thread drains here."""
+        self.lock, self._given_up = threading.RLock(), []
+
+    def _deliver(self, close_open: bool, leaving: Capture | None, open_ranges: bool) -> Batch | None:
+        if not self._captures:
+            return None
+        try:
+            batch = self._recorder.drain(close_open=close_open, open_ranges=open_ranges)
+        except Exception:
+            self._tell_failed()
+            return None
+        if batch.clock_jump_ns:
+            self._tell_clock_jump(batch.clock_jump_ns / 1e9)
+        self._captures.deliver(batch, leaving)
+        return batch
+
+    def _tell_clock_jump(self, seconds: float) -> None:
+        """In the log, and as a mark among the ranges."""
+        log.warning(
+            "the wall clock jumped by %+.3f s (it was set, or the machine slept); durations are right and new ranges have the "
+            "new time, but ranges that are open now keep to the clock that they began with",
+            seconds,
+        )
+        self._recorder.mark(f"wall clock jumped by {seconds:+.3f} s")
+
+    def _tell_failed(self) -> None:
+        """Once: where memory is short, many in a row may fail."""
+        if not self._failed:
+            self._failed = True
+            log.exception("draining failed; what was recorded waits for the next drain, and what doesn't fit is counted")

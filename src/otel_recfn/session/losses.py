@@ -1,0 +1,33 @@
+"""Tells, when a capture ends, what was lost meanwhile."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from otel_recfn.session.capture import Capture
+
+log = logging.getLogger("otel_recfn")
+
+
+class Losses:
+    """What had been lost before each capture began."""
+
+    def __init__(self) -> None:
+        self._before: dict[Capture, Mapping[str, int]] = {}
+
+    def begin(self, capture: Capture, lost: Mapping[str, int]) -> None:
+        """It begins, after so much was lost."""
+        self._before[capture] = lost
+
+    def tell(self, capture: Capture, lost: Mapping[str, int]) -> None:
+        """It has ended: log what was lost since it began."""
+        before = self._before.pop(capture, {})
+        more = {name: count - before.get(name, 0) for name, count in lost.items()}
+        told = ", ".join(f"{name}={count}" for name, count in more.items() if count > 0)
+        if told:
+            log.warning("not everything that ran was kept: %s", told)
+
+    def after_fork_in_child(self) -> None:
+        """Counts begin anew."""
+        self._before = {}

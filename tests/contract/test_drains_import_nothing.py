@@ -1,0 +1,40 @@
+"""What a drain needs is imported when recording starts: threads of ours must not import, and drain."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import otel_recfn
+from otel_recfn.recording import backend
+
+PROGRAM = """
+import sys
+from otel_recfn.model.scope import ALL_SCOPES_MASK
+from otel_recfn.recording.backend import recorder
+
+recorder = recorder()
+assert "numpy" not in sys.modules
+recorder.start(ALL_SCOPES_MASK, 1 << 20)
+before = set(sys.modules)
+outer = recorder.begin("outer", 7, 1)
+recorder.end(recorder.begin("inner", 7, 1), "ValueError: of its own")
+recorder.mark("mark")
+batch = recorder.drain(close_open=True)
+assert [event.name for event in batch.events()] == ["inner", "mark", "outer"] and len(batch.opened) == 1
+print(sorted(set(sys.modules) - before))
+"""
+
+
+@pytest.mark.parametrize("kind", ["native", "python"])
+def test_the_first_drain_imports_nothing(kind: str) -> None:
+    if kind == "native" and backend.choose().kind != "native":
+        pytest.skip(f"no native recorder here: {backend.choose().reason}")
+    environment = os.environ | {"OTEL_RECFN_RECORDER": kind, "PYTHONPATH": str(Path(otel_recfn.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"

@@ -9,6 +9,7 @@ becomes the nearest ancestor that the capture sees.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, overload
@@ -16,7 +17,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.batches.ancestry import Ancestry, Ids, Mask
+from otel_recfn.batches.ancestry import Ancestry, Ids, Mask, Tree
 from otel_recfn.batches.number_sets import is_in
 from otel_recfn.model.batch import Batch, Opened
 from otel_recfn.model.events import EventKind, EventSource, Extra
@@ -63,13 +64,15 @@ class Selection:
         self._takes: Mask = np.array(takes, np.bool_)
         self._earlier: Ids = np.zeros(0, np.uint64)
         """Ranges that were open when the capture began."""
+        self._since_ns = 0
+        """When it began, for rows of which nobody knows what was open then; 0 where it began alone."""
         self._announced: Ids = np.zeros(0, np.uint64)
         """Ranges that are open, and announced as top-level."""
         self._ancestry = Ancestry()
 
     def begin_after(self, batch: Batch) -> None:
         """The capture begins now: ranges that are open in this batch are not its own."""
-        self._earlier = batch.event_id[batch.closed :]
+        self._earlier, self._since_ns = batch.event_id[batch.closed :], time.time_ns()
 
     def go_on_after(self, batch: Batch) -> None:
         """The capture was alone up to this batch, and got its rows and announcements as they are: views begin with the next."""
@@ -92,6 +95,23 @@ class Selection:
             rows[batch.closed :] = False
         self._earlier = self._earlier[~is_in(self._earlier, batch.event_id[: batch.closed])]
         return batch.take(rows, parent=parent[rows], root=root[rows], opened=opened, **self._without_extras(batch, rows))
+
+    def view_beside(self, produced: Batch, drained: Batch) -> Batch:
+        """What the capture sees of a producer's batch.
+
+        Args:
+            produced: has no copies of open ranges.
+            drained: what was viewed just before, with the open ranges in which the producer's may lie.
+        """
+        count, is_open = len(produced), slice(drained.closed, None)
+        seen = self._seen(produced) & (produced.start_ns >= self._since_ns)
+        pairs = ((getattr(produced, name), getattr(drained, name)[is_open]) for name in Tree.COLUMNS)
+        tree = Tree(count, *(np.concatenate(pair) for pair in pairs))
+        around = self._ancestry.around(tree, np.concatenate([seen, self._seen(drained)[is_open]]))
+        parent, root = around.parent[:count], around.root[:count]
+        opened = self._announce(produced, seen & (parent == 0) & (produced.kind == EventKind.RANGE))
+        extras = self._without_extras(produced, seen)
+        return produced.take(seen, parent=parent[seen], root=root[seen], opened=opened, **extras)
 
     def _seen(self, batch: Batch) -> Mask:
         wanted = self._selected

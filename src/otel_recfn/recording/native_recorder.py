@@ -111,6 +111,10 @@ class NativeRecorder:
         """See Recorder.current_thread_id."""
         return _native.current_thread_id()
 
+    def new_track(self) -> int:
+        """See Recorder.new_track."""
+        return _native.new_track()
+
     def set_default_node_id(self, node_id: int) -> None:
         """See Recorder.set_default_node_id."""
         _native.set_default_node_id(node_id)

@@ -171,6 +171,13 @@ class Recorder(RangeRecorder, Protocol):
         Never reused, and new in a forked child.
         """
 
+    def new_track(self) -> int:
+        """A thread number that no thread has, for ranges that none begins: those of a GPU's stream, say.
+
+        ``make_event_id`` of it and of numbers from 1 gives event ids that no other range of the process has. Never reused; a
+        forked child needs another one.
+        """
+
     def set_default_node_id(self, node_id: int) -> None:
         """This process's number in a group of them, of every row from the next drain on; -1 for none, or PyTorch's own."""
 

@@ -7,21 +7,12 @@ made from batches that have copies of the open ranges (``batches/selection.py``)
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Container, Iterator
 
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventSource, Extra
 from otel_recfn.session.capture import Capture
 from otel_recfn.sources.protocol import Wanted
-
-
-class _Due(NamedTuple):
-    """What a capture has not got yet."""
-
-    capture: Capture
-    batch: Batch
-    last: bool
 
 
 class Captures:
@@ -31,7 +22,8 @@ class Captures:
         self._running: list[Capture] = []
         self._views = False
         """Whether others have joined the first, or it sees less than what is recorded for it."""
-        self._due: deque[_Due] = deque()
+        self._due: deque[tuple[Capture, Callable[[Capture], Batch]]] = deque()
+        """Views that have not been handed out yet."""
 
     def __iter__(self) -> Iterator[Capture]:
         return iter(list(self._running))
@@ -74,12 +66,27 @@ class Captures:
         A sink that is being written to may drain, or start and stop captures: who has not got this batch yet gets it before the
         next one then.
         """
-        self._due.extend(_Due(capture, batch, capture is leaving) for capture in self._running)
+
+        def view(capture: Capture) -> Batch:
+            return capture.selection.view(batch, last=capture is leaving) if self._views else _without_copies(batch)
+
+        self._hand_out(view)
+
+    def deliver_beside(self, produced: Batch, drained: Batch) -> None:
+        """Hand each capture its view of a producer's batch; ``drained`` is what the recorder had just before."""
+
+        def view(capture: Capture) -> Batch:
+            return capture.selection.view_beside(produced, drained) if self._views else produced
+
+        self._hand_out(view)
+
+    def _hand_out(self, view: Callable[[Capture], Batch]) -> None:
+        self._due.extend((capture, view) for capture in self._running)
         while self._due:
-            capture, due, last = self._due.popleft()
-            view = capture.selection.view(due, last=last) if self._views else _without_copies(due)
-            if len(view) or view.opened:
-                capture.write(view)
+            capture, view_of = self._due.popleft()
+            seen = view_of(capture)
+            if len(seen) or seen.opened:
+                capture.write(seen)
 
     def after_fork_in_child(self) -> None:
         """They go on, with sinks of the child's own."""

@@ -1,6 +1,8 @@
-"""Draining: what was recorded goes to the captures, under the one lock that is held over every drain and its delivery.
+"""Draining: what was recorded goes to the captures.
 
-recorder.drain() ──► each capture's view of the batch ──► its sinks
+    recorder.drain(), then producers' take() ──► each capture's view of the batch ──► its sinks
+
+One lock is held over every drain and its delivery.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.recording.protocol import Recorder
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.captures import Captures
+from otel_recfn.session.sources import Sources
 
 log = logging.getLogger("otel_recfn")
 
@@ -24,10 +27,11 @@ class Draining:
     Args:
         recorder: what is drained.
         captures: who gets it.
+        sources: may have batches beside the recorder's.
     """
 
-    def __init__(self, recorder: Recorder, captures: Captures) -> None:
-        self._recorder, self._captures = recorder, captures
+    def __init__(self, recorder: Recorder, captures: Captures, sources: Sources) -> None:
+        self._recorder, self._captures, self._sources = recorder, captures, sources
         self.lock = threading.RLock()
         self._given_up: list[Capture] = []
         self._failed = False
@@ -95,6 +99,8 @@ class Draining:
         if batch.clock_jump_ns:
             self._tell_clock_jump(batch.clock_jump_ns / 1e9)
         self._captures.deliver(batch, leaving)
+        for produced in self._sources.take(last=close_open):
+            self._captures.deliver_beside(produced, batch)
         return batch
 
     def _tell_clock_jump(self, seconds: float) -> None:

@@ -47,7 +47,7 @@ class Session:
         self._recorder = recorder
         self._sources = Sources(sources_of_process(recorder) if sources is None else sources)
         self._captures = Captures()
-        self._draining = Draining(recorder, self._captures)
+        self._draining = Draining(recorder, self._captures, self._sources)
         self._exit = ExitHandler(self.at_exit)
         self._thread = DrainThread(recorder, self._draining, also=self._exit.follow_provider)
         self._losses, self._held = Losses(), HeldLocks()

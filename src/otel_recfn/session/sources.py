@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from otel_recfn.model.batch import Batch
+from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.model.events import EventSource
 from otel_recfn.pytorch.modules import ModuleRanges
 from otel_recfn.pytorch.observer import TorchObserver
 from otel_recfn.recording.protocol import Recorder
 from otel_recfn.sources.otel_context import ContextWatcher
-from otel_recfn.sources.protocol import Source, Wanted
+from otel_recfn.sources.protocol import Producer, Source, Wanted
 from otel_recfn.support.interrupts import raised_by_signal_handler
 
 log = logging.getLogger("otel_recfn")
@@ -81,6 +83,15 @@ class Sources:
         for switch in reversed(self._switches):
             self._disable(switch)
 
+    def take(self, *, last: bool) -> list[Batch]:
+        """What the enabled producers have, beside the recorder."""
+        batches: list[Batch] = []
+        for switch in [switch for switch in self._switches if switch.told is not None]:
+            if isinstance(switch.source, Producer):
+                nothing: Sequence[Batch] = ()
+                batches.extend(self._guarded(switch, partial(switch.source.take, last=last), nothing))
+        return batches
+
     def counters(self) -> dict[str, int]:
         """Every source's, as ``<source>.<counter>``."""
         found: dict[str, int] = {}
@@ -101,6 +112,8 @@ class Sources:
     def _guarded(self, switch: _Switch, call: Callable[[], T], otherwise: T) -> T:
         try:
             return call()
+        except OUT_OF_MEMORY:  # it goes on when there is some again
+            return otherwise
         except Exception as error:
             if raised_by_signal_handler(error):  # the program's own, as if it had been raised before
                 raise

@@ -14,10 +14,11 @@ makes anew itself: ``support/fork_safe_lock.py`` and ``support/forks.py`` tell h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventSource, Extra
 from otel_recfn.model.scope import ALL_SCOPES_MASK
 from otel_recfn.sources.range_spans import ShownRanges
@@ -71,3 +72,23 @@ class Source(Protocol):
 
     def counters(self) -> Mapping[str, int]:
         """Counts since the process began; keys are stable."""
+
+
+@runtime_checkable
+class Producer(Source, Protocol):
+    """A source that has rows of its own beside the recorder's: of a GPU's streams, or of another rank.
+
+    Its batches go the way of the recorder's, right after what the recorder has drained: each capture's view of them, then its
+    sinks, and they count as its rows. It keeps what it has not handed over bounded, and drops it in a forked child.
+
+    Event ids are ``make_event_id`` of a number that ``Recorder.new_track`` gave and of 1, 2, ...; the track's ThreadInfo has
+    the same ``number``. ``parent`` may be any range that has begun, of the recorder's too; ``root`` and ``context`` are then
+    that one's. A batch announces its own top-level ranges (``Batch.opened``) and has no copies of open ones: a range is handed
+    over once, when it has ended.
+    """
+
+    def take(self, *, last: bool) -> Sequence[Batch]:
+        """What has ended since the last call. In each drain, from one thread at a time; must not wait.
+
+        ``last``: the last capture ends with it, so that nothing later will be taken.
+        """

@@ -125,7 +125,7 @@ DrainWaker& Registry::waker() { return shared_by_rings.waker; }
 ThreadBuffer* Registry::existing() const { return tls_buffer; }
 
 uint64_t Registry::thread_number() {
-  if (tls_number == 0) tls_number = next_number_.fetch_add(1);
+  if (tls_number == 0) tls_number = new_number();
   return tls_number;
 }
 

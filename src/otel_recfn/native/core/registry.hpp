@@ -21,6 +21,9 @@ class Registry {
   // The calling thread's number, which its buffer will have when it records; never given again.
   uint64_t thread_number();
 
+  // A number of a thread's kind for what no thread begins; never given again.
+  uint64_t new_number() { return next_number_.fetch_add(1); }
+
   // The live buffers and those of ended threads that were not retired yet.
   std::vector<ThreadBuffer*> snapshot();
 

@@ -76,6 +76,8 @@ PyObject* set_thread_enabled(PyObject*, PyObject* args) {
   return PyBool_FromLong(before);
 }
 
+PyObject* new_track(PyObject*, PyObject*) { return PyLong_FromUnsignedLongLong(registry().new_number()); }
+
 PyObject* current_thread_id(PyObject*, PyObject*) {
   if (const auto logical_id = globals().logical_thread_id.load()) return PyLong_FromUnsignedLongLong(logical_id());
   return PyLong_FromUnsignedLongLong(registry().thread_number());
@@ -123,6 +125,7 @@ PyMethodDef functions[] = {
     {"set_profiler", set_profiler_of_thread, METH_VARARGS, "set_profiler(run): this thread works for that run."},
     {"profiler", profiler_of_thread, METH_NOARGS, "profiler() -> the run that this thread works for, or 0"},
     {"set_thread_enabled", set_thread_enabled, METH_VARARGS, "set_thread_enabled(enabled) -> what it was"},
+    {"new_track", new_track, METH_NOARGS, "new_track() -> a thread number that no thread has"},
     {"current_thread_id", current_thread_id, METH_NOARGS, "current_thread_id() -> RecordFunction's id of this thread"},
     {"set_default_node_id", set_default_node_id, METH_VARARGS, "set_default_node_id(node_id): of this process"},
     {"default_node_id", default_node_id, METH_NOARGS, "default_node_id() -> of this process, or -1"},

@@ -142,6 +142,10 @@ class PythonRecorder(RangeRecorder):
         """See Recorder.current_thread_id."""
         return self._threads.own().number
 
+    def new_track(self) -> int:
+        """See Recorder.new_track."""
+        return self._threads.new_number()
+
     def set_default_node_id(self, node_id: int) -> None:
         """See Recorder.set_default_node_id."""
         self._drain.node_id = node_id

@@ -49,6 +49,10 @@ class ThreadLogs:
         """The calling thread's, where it has one."""
         return getattr(self._local, "log", None)
 
+    def new_number(self) -> int:
+        """Never given again."""
+        return next(self._numbers)
+
     def find(self, number: int) -> ThreadLog | None:
         """That thread's, where it may still record or has ranges open."""
         return self._logs.get(number)
@@ -83,7 +87,7 @@ class ThreadLogs:
 
     def _register(self) -> ThreadLog:
         alive = Alive()
-        log = ThreadLog(next(self._numbers), self.capacity, alive)
+        log = ThreadLog(self.new_number(), self.capacity, alive)
         self._local.alive, self._local.log = alive, log
         self._logs[log.number] = log
         log.name = _thread_names().get(log.ident, "")

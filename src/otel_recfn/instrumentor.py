@@ -32,7 +32,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     """
 
     _capture: Capture | None = None
-    """The running one, or the last."""
+    """Of the last ``instrument()``; kept when it has ended, for its counters."""
 
     def instrumentation_dependencies(self) -> Collection[str]:
         """torch where it is installed; programs without it have ``record_function``."""
@@ -65,7 +65,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         Raises:
             SettingError: a setting is unknown or has a value that isn't allowed, or the Chrome trace can't be written there.
             InterpreterError: this is a subinterpreter.
-                Under ``opentelemetry-instrument`` they are logged instead, because they would stop other instrumentations.
+
+        ``opentelemetry-instrument`` would not go on to other instrumentations after an error, so there both are logged instead.
         """
         automatic = bool(kwargs.get("skip_dep_check") or kwargs.get("raise_exception_on_conflict"))
         try:
@@ -91,7 +92,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         from otel_recfn.sinks.background import BackgroundSink
         from otel_recfn.sinks.spans.sink import SpansSink
 
-        session = process_session()  # what can be refused is, before anything is opened
+        session = process_session()  # may refuse, so it is asked before the trace file is made
         links = SharedLinks()
         spans = SpansSink(settings.tracer_provider, settings.roots_per_second, links=links)
         sinks = [*_make_files(settings, links), BackgroundSink(spans), *settings.sinks]
@@ -108,7 +109,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         """Stop recording, and leave everything as it was found."""
         super().uninstrument(**kwargs)
         if not self.is_instrumented_by_opentelemetry:
-            self._uninstrument()  # one that began meanwhile, in another thread or where a sink was closed
+            # While the capture ended, another thread, or a sink that was being closed, may have called instrument().
+            self._uninstrument()
 
     def flush(self, timeout_s: float = 10.0) -> bool:
         """Send what was recorded to where it goes; False when ``timeout_s`` seconds aren't enough, or nothing records."""
@@ -119,9 +121,9 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         return process_session().flush(self._capture, timeout_s)
 
     def counters(self) -> dict[str, int]:
-        """``recorder.*`` (since the process began), ``rows`` and ``<sink>.*`` (since ``instrument()``).
+        """``recorder.*`` and ``<source>.*`` since the process began, ``rows`` and ``<sink>.*`` since ``instrument()``.
 
-        They stay readable after ``uninstrument()``, as of its end. Empty where nothing was recorded since ``instrument()``.
+        After ``uninstrument()`` those of the sinks stay as they were. Empty where nothing was recorded since ``instrument()``.
         """
         if self._capture is None:
             return {}

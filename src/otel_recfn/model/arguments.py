@@ -1,4 +1,4 @@
-"""Arguments that are refused where they are given: a column that can't hold one would spoil the rows of others."""
+"""Checks arguments where they are given: a value that its column can't hold would make the drain fail for all rows."""
 
 from __future__ import annotations
 

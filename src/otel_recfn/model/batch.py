@@ -61,7 +61,7 @@ class Batch(ColumnArrays):
     """Columns of equal length (``columns.py`` says what they mean) and the tables they index.
 
     The first ``closed`` rows are what happened. What follows, where a drain was asked for it, are copies of ranges that are
-    open still: partial, ended for now, and there again when they really end.
+    still open: they are partial, end now, and come again as rows when they really end.
     """
 
     names: Sequence[str]
@@ -69,11 +69,11 @@ class Batch(ColumnArrays):
     contexts: Sequence[SpanContextRef] = (NO_CONTEXT,)
     opened: Sequence[Opened] = field(default=())
     closed: int = -1
-    """How many rows are not copies of open ranges; -1, the default, says all and becomes that number."""
+    """How many rows are not copies of open ranges; the default, -1, means all rows and is replaced by their number."""
     clock_jump_ns: int = 0
-    """By how much the wall clock was set, where that was over a second; what begins from here on goes by it as it is now."""
+    """By how much somebody set the wall clock, if by over a second. Ranges that begin from here on use the new time."""
     complete: bool = True
-    """False where memory was short: the next drain has more of what closed."""
+    """False where memory was short: the next drain delivers the rest of what closed."""
 
     def __post_init__(self) -> None:
         if self.closed < 0:

@@ -2,15 +2,14 @@
 
     ticks ──line──► CLOCK_MONOTONIC ──offset──► Unix time
 
-Durations come from the monotonic clock alone. Where ticks are a cycle counter, their rate is measured against it, again over
-each second or more, and what the line is off is made good over the next second, by 500 ppm at most; where they are the
-monotonic clock itself, the line is exact. It is CLOCK_MONOTONIC and not the raw one, because the wall clock is
-CLOCK_MONOTONIC plus a number that changes only when somebody sets the wall clock: NTP slews both alike, so that there is no
-drift left to follow.
+Durations come from the monotonic clock alone. Where ticks are a cycle counter, their rate is measured against CLOCK_MONOTONIC
+every second or more, and the error of the line is corrected over the next second, by 500 ppm at most. Where ticks are the
+monotonic clock itself, the line is exact. The clock is CLOCK_MONOTONIC and not CLOCK_MONOTONIC_RAW, because NTP slews the
+former as it slews the wall clock: the two differ by a number that changes only when somebody sets the wall clock.
 
-That number is the offset. It is looked at on every drain, and holds for whole trees of ranges (``TreeOffsets``): a range that
-is open when the wall clock is set ends with the offset it began with. A change of over a second is a jump, which is told; a
-smaller one is followed silently, and never so that ranges of one thread overlap that didn't.
+That number is the offset. It is read on every drain, and one offset is used for a whole tree of ranges (``TreeOffsets``): a
+range that is open when the wall clock is set ends with the offset it began with. A change of over a second is a jump, which the
+batch reports. A smaller change is followed silently, without making ranges of a thread overlap that didn't.
 
 The native recorder follows the same rules in ``native/core/clock.hpp``.
 """
@@ -25,16 +24,16 @@ MonotonicNanoseconds = NewType("MonotonicNanoseconds", int)
 UnixNanoseconds = NewType("UnixNanoseconds", int)
 
 JUMP_NS = 1_000_000_000
-"""A change of the offset beyond it is a jump; a line that is further off its clock is begun anew."""
+"""A larger change of the offset is a jump; a line with a larger error is replaced by a new one."""
 SMALLEST_CHANGE_NS = 10_000
-"""Readings of two clocks differ by less whatever they do."""
+"""Smaller differences between the readings of two clocks are jitter."""
 HORIZON_NS = 1_000_000_000
-"""Shorter than this, a difference of two readings is more jitter than rate."""
+"""Over less time the rate can't be measured: the jitter of the readings is too large."""
 MAX_SLEW = 500e-6
 PRECISE_NS = 100_000
-"""A reading that took longer says nothing about a rate."""
+"""A reading that took longer is too inexact to measure a rate."""
 KEPT_LINES = 8
-"""A record that is written late is converted as those of its time were, as far back as so many drains."""
+"""For so many drains back the lines are kept, so that a record which arrives late is converted as others of its time."""
 
 
 class Reading(NamedTuple):
@@ -44,7 +43,7 @@ class Reading(NamedTuple):
     monotonic_ns: int
     unix_ns: int
     took_ns: int
-    """How long reading them took: they are that uncertain."""
+    """How long reading them took, and so how uncertain they are."""
 
 
 class _Line(NamedTuple):

@@ -8,12 +8,12 @@ class RecfnError(Exception):
 
 
 class SettingError(RecfnError, ValueError):
-    """A setting has a value that is not allowed; the message names the setting and what is."""
+    """A setting has a value that is not allowed; the message names the setting and the allowed values."""
 
 
 class InterpreterError(RecfnError, ImportError):
-    """Recording was asked for in a subinterpreter. An ImportError, as numpy refuses them, too."""
+    """Recording was asked for in a subinterpreter. It is an ImportError because numpy raises that there, too."""
 
 
 OUT_OF_MEMORY = (MemoryError, SystemError)
-"""What a failed allocation raises: numpy forgets the MemoryError here and there, which Python turns into a SystemError."""
+"""What a failed allocation raises. In places numpy doesn't set the MemoryError, and Python then raises SystemError."""

@@ -38,13 +38,13 @@ class EventFlag(IntFlag):
     PARTIAL = 16
     """The range was still open when its capture ended; ``end_ns`` is that moment."""
     CLOCK_JUMPED = 32
-    """The wall clock was set by over a second while the range was open: its end is by the clock that it began with."""
+    """The wall clock was set by over a second while the range was open: both its times are of the clock before that."""
     SHOWN = 64
     """The program saw the range's span as the current one, so that spans of its own may be its children."""
 
 
 class Extra(IntFlag):
-    """What is recorded only when somebody asks for it: it costs every operator."""
+    """What is recorded only when somebody asks for it, because it makes every operator slower."""
 
     NONE = 0
     SHAPES = 1

@@ -1,7 +1,7 @@
 """``async with record_function(...)``: a range that belongs to a task, not to a place on its thread's stack.
 
-Tasks take turns on a thread, so such a range may end while others that began after it are open: it is asynchronous. What it
-encloses the recorder knows by ``enter`` and ``leave``.
+Tasks take turns on a thread, so such a range may end while ranges that began after it are still open: it is asynchronous.
+``Recorder.enter`` and ``leave`` tell the recorder when the task is in it.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ async def aexit(
 
 
 def _take_entered(recorder: RangeRecorder, entered: list[Entered]) -> Entered | None:
-    """One object may be entered by many tasks at once: the newest that this task is in; else the newest of all."""
+    """Of an object that many tasks may have entered: the newest range that this task is in, else the newest of all."""
     for index in range(len(entered) - 1, -1, -1):
         if entered[index].entered is not None and recorder.is_in(entered[index].entered):
             return entered.pop(index)

@@ -5,8 +5,8 @@
     def with yield      from the first ``next`` to exhaustion; asynchronous, because its consumer runs in between
     async with yield    the same
 
-While a generator is suspended its range encloses nothing; while it runs it encloses what it does, unless its consumer has
-opened a range or a span of its own since: then that does, because it began last. A generator that is closed early
+While a generator is suspended, its range encloses nothing. While it runs, its range encloses what it does, unless its consumer
+has opened a range or a span since: that began later, so it is the parent. A generator that is closed early
 (``break`` in the consumer's loop) ended well: GeneratorExit is not an error.
 
 ``torch.compile`` traces these wrappers, with PyTorch's ``record_function`` in place of ours and without ranges of generators.
@@ -61,7 +61,7 @@ def _refuse_what_breaks(func: Any) -> None:
 
 def _is(predicate: Callable[[Any], bool], func: Any) -> bool:
     """Also for objects whose ``__call__`` is such a function."""
-    return predicate(func) or predicate(getattr(func, "__call__", None))  # noqa: B004 - not whether, but which
+    return predicate(func) or predicate(getattr(func, "__call__", None))  # noqa: B004 - we need the function, not whether there is one
 
 
 def _wrap_function(make: Any, func: Any) -> Any:

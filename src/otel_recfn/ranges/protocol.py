@@ -11,7 +11,7 @@ class RangeHandle(Protocol):
 
     @property
     def event_id(self) -> int:
-        """Of its row; 0 where it is not recorded."""
+        """The event id of its row; 0 where it is not recorded."""
 
     def end(self, error: str = "") -> None:
         """Close it; ``error`` as in RangeRecorder.end."""
@@ -64,7 +64,7 @@ class UserRange(Protocol):
 
     @property
     def args(self) -> str | None:
-        """As it was made with."""
+        """The ``args`` that it was made with."""
 
     @property
     def _recorder(self) -> RangeRecorder:

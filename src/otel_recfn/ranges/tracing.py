@@ -1,4 +1,4 @@
-"""Whether ``torch.compile`` is tracing, for code that it traces: ``pytorch/compiling.py`` tells it what to trace here."""
+"""Lets code ask whether ``torch.compile`` is tracing it: ``pytorch/compiling.py`` makes it trace ``yes`` for ``is_traced``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ def is_traced() -> bool:
 
 
 def yes() -> bool:
-    """An answer for traced code."""
+    """Traced in place of a function whose answer in compiled code is True."""
     return True
 
 
 def no() -> bool:
-    """The other."""
+    """Traced in place of a function whose answer in compiled code is False."""
     return False

@@ -54,7 +54,7 @@ class RangeSpan(wrapt.ObjectProxy):  # type: ignore[type-arg,misc,unused-ignore]
         return RangeSpan(copy.deepcopy(self.__wrapped__, memo), self._self_range, self._self_context)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """What isn't recorded goes to other processes as its span context alone; the rest refuses as it does by itself."""
+        """Pickle a span that isn't recording as its span context alone; other spans refuse to be pickled, as without us."""
         if isinstance(self.__wrapped__, trace.NonRecordingSpan):
             return trace.NonRecordingSpan, (self._self_context,)
         return self.__wrapped__.__reduce_ex__(protocol)
@@ -108,7 +108,7 @@ class RangeSpans:
 
     def seen_from(self, attached: Context) -> Context:
         """What the program sees as the current context, where ``attached`` is attached."""
-        if not self._recorder.ranges_after(None):  # mostly so, and asking for the span costs more than this
+        if not self._recorder.ranges_after(None):  # the common case, and cheaper to check than the span
             return attached
         span = trace.get_current_span(attached)
         for range_ in self._recorder.ranges_after(span):

@@ -56,7 +56,7 @@ class WrappedFunction:
         if self._had_own:
             setattr(self.target, self.name, self.original)
         else:
-            vars(self.target).pop(self.name, None)  # a signal handler may have been faster
+            vars(self.target).pop(self.name, None)  # None: a signal handler may have removed it meanwhile
         return True
 
     def revive(self, call: Callable[[], object]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 MAX_CHARACTERS = 1024
-"""Cut here before the text waits in a buffer; the recorder's own limit is in bytes."""
+"""The text is cut here so that a long one doesn't wait in a buffer; the recorder's exact limit is in bytes."""
 
 
 def error_text(error: BaseException) -> str:

@@ -11,11 +11,11 @@ _living: weakref.WeakSet[ForkSafeLock] = weakref.WeakSet()
 
 
 class ForkSafeLock:
-    """``with lock.held:``; nothing else. What it guards must be whole, or harmless, at every moment.
+    """Used as ``with lock.held:`` only. What it guards must be consistent at every moment: a fork may come at any.
 
     Attributes:
-        held: a lock of Python's own, which no exception of a signal handler leaves locked, as it could between an ``__enter__``
-            of ours and the block. Reentrant: the handler may come back for it.
+        held: a lock of Python's own: if we had an ``__enter__``, a signal handler that raises between it and the block would
+            leave the lock taken. It is reentrant, because a signal handler may take it again.
     """
 
     def __init__(self) -> None:

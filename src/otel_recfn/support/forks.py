@@ -1,10 +1,10 @@
-"""What this package does around a fork of the process: told in one order, whatever was imported or made first.
+"""What this package does around a fork of the process, in one order that doesn't depend on the order of imports.
 
-    before the fork   SESSION ► OWN_THREADS     who may wait for a thread of ours comes before those threads
+    before the fork   SESSION ► OWN_THREADS     what may wait for our threads is stopped before them
     in the parent     OWN_THREADS ► SESSION
     in the child      LOCKS ► OWN_THREADS ► RECORDER ► SPAN_IDS ► SESSION ► THREAD_STATE
 
-A fork waits for all of it together no longer than ``FORK_WAIT_SECONDS``: the program comes first.
+A fork waits for all of it together no longer than ``FORK_WAIT_SECONDS``, so that the program is not held up.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FORK_WAIT_SECONDS = 1.0
 
 
 class Order(IntEnum):
-    """Who is told when, in the child and in the parent; before the fork the other way round."""
+    """The order of calls in the child and in the parent; before the fork it is reversed."""
 
     LOCKS = 0
     OWN_THREADS = 1
@@ -61,7 +61,7 @@ def around_forks(
     """
     global _told
     told = _Told(order, _reference(before), _reference(in_parent), _reference(in_child))
-    _told = sorted([*_told, told], key=lambda one: one.order)  # a new list: a fork may be going through the other
+    _told = sorted([*_told, told], key=lambda one: one.order)  # a new list, because a fork may be iterating over the old one
 
 
 def _reference(function: Callable[..., object] | None) -> Callable[[], Any]:
@@ -89,7 +89,7 @@ def _call(function: Callable[..., object] | None, *arguments: float) -> None:
     try:
         if function is not None:
             function(*arguments)
-    except Exception:  # the others have to be told all the same
+    except Exception:  # the other functions have to be called all the same
         log.exception("otel-recfn failed around a fork")
 
 

@@ -1,4 +1,4 @@
-"""Subinterpreters: what is recorded belongs to the process, so that only the main interpreter can record."""
+"""Tells subinterpreters apart: only the main interpreter records, because there is one recorder in a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tells what a signal handler raised from what our own code did: Python runs handlers in the middle of whatever runs."""
+"""Tells exceptions of the program's signal handlers, which Python runs in the middle of our code, from our own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts as UTF-8, which holds no lone surrogates; in JSON files, with no escape where none is needed.
+"""Texts as UTF-8, which can't hold lone surrogates, and as JSON strings with as few escapes as possible.
 
 Perfetto refuses a whole trace for one character beyond U+FFFF that is written as an escaped pair of surrogates, and shows other
 escaped characters as their escapes.

@@ -1,11 +1,11 @@
 """An open file of ours, whose descriptor is looked at before each use.
 
 A program may close descriptors that it did not open (``os.closerange``, daemonising) and then open files of its own, which get
-the same numbers. So each use asks first whether the number still leads to what we opened: the same device and inode, at the
-position that we gave it. The position is a random number and never moves, because every read and write names its own offset;
-it tells our open file from another one of the same file.
+the same numbers. So each use first checks that the number still leads to what we opened: the same device and inode, at the file
+position that we set. That position is random and never moves, because every read and write names its own offset; it tells our
+open file from another one of the same file.
 
-What remains: a thread of the program may close and open between the question and the use, which are two calls of the system.
+One race remains: a thread of the program may close and open files between our check and our use, which are two system calls.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ a thread of ours does beside waiting it does ``at_work()``, and a fork waits unt
     thread     ──work──┤ rest ├──work──┤ rest ··········├──work──
     fork                         waits ┤ fork ├ go on ──┘
 
-A piece of work that is not over in time (an exporter waits for its network, say) is not waited for a second time.
+If a piece of work is not over in time (an exporter that waits for its network, say), later forks don't wait for it again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Gate:
         return was_at_work
 
     def close(self, deadline: float) -> None:
-        """Let nobody but the calling thread work, once what is being done is done."""
+        """Wait until the work that is being done is over, and let only the calling thread work from then on."""
         own = threading.get_ident()
         with self._changed:
             self._forking.add(own)
@@ -115,7 +115,7 @@ def resting() -> Iterator[None]:
 
 @cache
 def _format_a_traceback() -> None:
-    """Python imports parts of what formats a traceback when it first does: not in a thread of ours, which may log one."""
+    """Format a traceback once, so that Python's imports for that don't happen in a thread of ours, which may log one."""
     try:
         raise RuntimeError
     except RuntimeError:

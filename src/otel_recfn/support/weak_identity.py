@@ -1,7 +1,7 @@
-"""A mapping keyed by which object it is, not by what it equals, that keeps no key alive.
+"""A mapping with weak keys that are compared by identity and not by equality.
 
-Modules may define ``__eq__`` without ``__hash__``, so that a WeakKeyDictionary can't hold them; and an id alone is given again
-to a later object.
+A WeakKeyDictionary can't hold nn.Modules that define ``__eq__`` without ``__hash__``; and a plain dict of ids would take a new
+object for a dead one that had the same id.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``with profile() as prof:`` - a capture of its own, kept in memory, with the questions one asks a profile."""
+"""``with profile() as prof:``: a capture that is kept in memory, with summaries and exports."""
 
 from __future__ import annotations
 

@@ -5,9 +5,9 @@ A parent may be any range that began earlier: of another thread, and also one th
 1. among the rows of the batch, where ranges that are open stand too,
 2. among the ranges that ended lately (``KnownRanges``), or that something open lies in.
 
-What is found in neither began before the capture, or so long ago that it was forgotten: the row is top-level. Only for a
-capture that used to record alone it is taken as it was recorded, because until then the capture has seen every range. This
-holds until a range that it hasn't seen is forgotten.
+A parent in neither began before the capture, or ended so long ago that it was forgotten: the row becomes top-level.
+There is one exception: a capture that was the only one until now has seen every range, so its rows keep the parents that were
+recorded, until a range that it hasn't seen is forgotten.
 """
 
 from __future__ import annotations

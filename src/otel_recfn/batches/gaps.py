@@ -2,11 +2,11 @@
 
 A range's row comes when it has ended: mostly after the rows below it, sometimes before. So when a batch has to be dropped,
 
-* the ranges that rows handed on before lie in are kept of it: their children would wait for them for ever; so are those whose
-  span the program saw as the current one, since spans of its own may be their children;
-* what comes later and lies in a range that was dropped goes up to the nearest ancestor that was not.
+* ranges in it are kept if rows below them were handed on before, because those rows would have no parent; so are ranges whose
+  span the program saw as the current one, because spans of its own may be their children;
+* a later row whose parent was dropped gets the nearest ancestor that was not dropped as its parent.
 
-A method that finds no memory forgets nothing, and may be called again.
+A method that runs out of memory changes nothing, and may be called again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Ids = NDArray[np.uint64]
 
 _SHOWN = np.uint32(EventFlag.SHOWN)
 MAX_OWED = 1 << 16
-"""Ranges that are waited for. More are open at once only where hundreds of threads are as deep as they may be."""
+"""How many parents may be waited for. More are open only where hundreds of threads are at their greatest depth."""
 ROWS_AT_ONCE = 1 << 16
 
 

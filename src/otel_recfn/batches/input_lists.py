@@ -1,6 +1,6 @@
 """The columns ``shapes`` and ``dtypes`` as lists: each distinct text is parsed once, for whoever asks.
 
-A text that is no JSON list has one element, itself, and no shapes: better as it stands than a lost batch.
+A text that is no JSON list counts as a list of itself, without shapes: an unexpected text must not make us lose a batch.
 """
 
 from __future__ import annotations

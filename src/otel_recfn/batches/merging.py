@@ -13,7 +13,7 @@ from otel_recfn.model.batch import COLUMN_TYPES, NO_CONTEXT, TEXT_COLUMNS, Batch
 
 
 def merged(batches: Sequence[Batch]) -> Batch:
-    """One batch of all rows. A thread that a later batch knows more of (its name) is as the last batch says."""
+    """One batch of all rows. Of a thread that is in several batches the last one's name is taken."""
     names: Distinct[str] = Distinct([""])
     contexts: Distinct[SpanContextRef] = Distinct([NO_CONTEXT])
     threads = _Threads()
@@ -39,7 +39,7 @@ def _translated(
 
 
 class _Threads:
-    """Threads by their number: what is known of one may grow."""
+    """Threads by their number; a later batch may know a thread's name that an earlier one didn't."""
 
     def __init__(self) -> None:
         self.infos: list[ThreadInfo] = []

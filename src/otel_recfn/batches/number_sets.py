@@ -1,6 +1,6 @@
-"""Columns of numbers as sets: what numpy's functions for it do, but those import ``numpy.ma`` when first called.
+"""Set operations on columns of numbers. numpy has them too, but imports ``numpy.ma`` when they are first called.
 
-Our threads call these, and must not import: a forked child would wait for ever for a module that its parent was importing.
+Our threads must not import anything: a forked child would wait for ever for a module that its parent was importing.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Selected:
 
     Attributes:
         scopes: a bit per RecordScope.
-        extras: what is recorded at a price.
+        extras: what is recorded only on request.
         sources: whose rows. Those of WITHOUT_SCOPES whatever their scope.
         profiler: rows of this profiler run alone; None for rows of any, but no run's marks.
     """
@@ -75,7 +75,7 @@ class Selection:
         self._earlier, self._since_ns = batch.event_id[batch.closed :], time.time_ns()
 
     def go_on_after(self, batch: Batch) -> None:
-        """The capture was alone up to this batch, and got its rows and announcements as they are: views begin with the next."""
+        """Up to this batch the capture was the only one and got whole batches; from the next one on it gets views."""
         self._ancestry.was_alone()
         copies = slice(batch.closed, None)
         self._announced = batch.event_id[copies][batch.parent[copies] == 0]

@@ -1,6 +1,6 @@
 """What the profiler asks of CUDA: events that time the GPU, and NVTX ranges.
 
-Source: ``ProfilerStubs`` in torch/csrc/profiler/stubs/base.h, which there too is what a build without CUDA leaves out.
+Source: ``ProfilerStubs`` in torch/csrc/profiler/stubs/base.h; a build of PyTorch without CUDA has none there either.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class CudaEvent(Protocol):
     """What is used of ``torch.cuda.Event``."""
 
     def record(self) -> None:
-        """It happens when the current stream has come so far."""
+        """Record the event on the current stream: it happens when the stream reaches it."""
 
     def synchronize(self) -> None:
         """Wait until it has happened."""

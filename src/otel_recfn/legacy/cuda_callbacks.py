@@ -1,7 +1,7 @@
 """Times ranges on the GPU, or announces them to NVIDIA's tools, while a run asks for that: a thread-local callback.
 
-It goes with the thread-local state to work that the thread launches. Where a run is left without cleanup it outlives the run,
-and has nothing to do.
+The thread-local state carries it to work that the thread launches. If a run is disabled without cleanup, the callback stays and
+does nothing.
 """
 
 from __future__ import annotations

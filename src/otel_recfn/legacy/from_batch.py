@@ -1,7 +1,7 @@
 """Rows of the event store as the legacy profiler's events: a push and a pop per range, in lists per thread.
 
-Per thread, begins follow the ordinals of their event ids and ends the order of their rows. Which of a begin and an end came
-first their times say, and where those are equal, their rows: what began inside a range ended before it, and stands above it.
+Of a thread, begins are ordered by the ordinals of their event ids, and ends by their rows. Whether an end or a begin came first
+is decided by their times, and where those are equal by their rows: what began inside a range has an earlier row.
 
     x's end comes before y's begin when x began before y, and x.end_ns < y.start_ns, or they are equal and x's row is above y's
 

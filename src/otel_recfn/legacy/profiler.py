@@ -73,7 +73,7 @@ def disable_profiler_legacy(options: ProfilerDisableOptions | None = None) -> Th
     if options.cleanup_tls_state:
         _leave(run, stop=consolidates)
     else:
-        run.callback_handle = INVALID_CALLBACK_HANDLE  # as the reference: it stays in this thread, also after a later cleanup
+        run.callback_handle = INVALID_CALLBACK_HANDLE  # as in PyTorch, it stays in this thread, also after a later cleanup
     return run.consolidate() if consolidates else []
 
 

@@ -90,7 +90,7 @@ class ProfilerRun:
             self._give_up.detach()
 
     def mark(self, name: str, include_cuda: bool = True) -> None:
-        """It happens now, in the calling thread; in a CUDA run also on the GPU."""
+        """Note a mark in the calling thread; in a CUDA run also on the GPU."""
         if self.config.state == ProfilerState.NVTX:
             cuda_stubs().mark(name)
         elif self.config.records_events:
@@ -127,7 +127,10 @@ class ProfilerRun:
 
 
 def _stop_soon(capture: Capture) -> None:
-    """Whoever drops the last reference may hold any lock, so another thread ends the capture; no Thread, which takes some."""
+    """End the capture in another thread, because the last reference may be dropped where locks are held.
+
+    ``threading.Thread`` can't be used: it takes locks itself.
+    """
     if sys.is_finalizing():
         return
     try:

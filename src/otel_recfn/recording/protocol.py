@@ -30,11 +30,11 @@ class ContextReading(NamedTuple):
     flags: int
     """ContextFlag bits, and those that ``Recorder.keep_trace_state`` gave."""
     enclosing: int = 0
-    """Event id of the range whose span is the current one, 0 where it is the program's own."""
+    """Event id of the range whose span is the current one; 0 where the current span is the program's own."""
     root: int = 0
-    """Event id of that range's outermost one."""
+    """Event id of the outermost range around ``enclosing``."""
     span: object = None
-    """What is current, by its identity: the object that ``span_attached`` told of."""
+    """The current span itself: the object that ``span_attached`` was given."""
 
 
 class TaskRange(Protocol):
@@ -42,7 +42,7 @@ class TaskRange(Protocol):
 
     @property
     def event_id(self) -> int:
-        """Of its row."""
+        """The event id of its row."""
 
     @property
     def root(self) -> int:
@@ -54,22 +54,22 @@ class TaskRange(Protocol):
 
     @property
     def is_current(self) -> bool:
-        """Whether it belongs to the recording that is on, or was the last."""
+        """Whether it belongs to the current recording, or to the last one where none is on."""
 
     @property
     def scope(self) -> int:
-        """RecordScope."""
+        """Its RecordScope as a number."""
 
     @property
     def source(self) -> int:
-        """EventSource."""
+        """Its EventSource as a number."""
 
     @property
     def serial(self) -> int:
-        """Larger than that of every range before it."""
+        """A number that is larger than that of every range which began before."""
 
     shown: Any
-    """For whoever shows the range to the program as its current span; None at first."""
+    """Used by whoever shows the range to the program as its current span; None at first, and again when the range has ended."""
 
 
 class RecorderCounters(NamedTuple):
@@ -81,9 +81,9 @@ class RecorderCounters(NamedTuple):
     recorded: int
     """Begins, marks and memory reports that were recorded."""
     dropped: int
-    """Those that were not, because the thread's buffer was full, or nested too deep (their ends went with them)."""
+    """Those that were not recorded, because the thread's buffer was full or its ranges nested too deep; nor were their ends."""
     lost_ends: int
-    """Ends on another thread that found their queue full; the range ends as partial with its capture."""
+    """Ends on another thread that found their queue full; such a range is sealed as partial when its capture ends."""
     lost_in_drain: int = 0
     """Recorded, and given up because the last drain of a recording found no memory for them."""
     shortened: int = 0
@@ -120,7 +120,7 @@ class Recorder(RangeRecorder, Protocol):
         """As of the last ``start``."""
 
     def stop(self) -> None:
-        """Record nothing more. Ends of ranges that were recorded are still taken until the final drain."""
+        """Record no more begins. Ends of recorded ranges are still accepted until the final drain."""
 
     @property
     def recording(self) -> bool:
@@ -163,7 +163,7 @@ class Recorder(RangeRecorder, Protocol):
         """The profiler run that this thread's next row belongs to."""
 
     def set_thread_enabled(self, enabled: bool) -> bool:
-        """Whether what begins in this thread is recorded, from any source; returns what it was. Ends are always taken."""
+        """Set whether what begins in this thread is recorded, from any source; returns the setting before. Ends always are."""
 
     def current_thread_id(self) -> int:
         """RecordFunction's logical id of this thread: PyTorch's where PyTorch is observed, else the recorder's number of it.
@@ -179,10 +179,10 @@ class Recorder(RangeRecorder, Protocol):
         """
 
     def set_default_node_id(self, node_id: int) -> None:
-        """This process's number in a group of them, of every row from the next drain on; -1 for none, or PyTorch's own."""
+        """Set this process's number in a distributed run, for rows from the next drain on. -1: PyTorch's own, if it has one."""
 
     def default_node_id(self) -> int:
-        """As it was set; else PyTorch's where PyTorch is observed, else -1."""
+        """The number that was set; else PyTorch's own where PyTorch is observed; else -1."""
 
     def drain(self, *, close_open: bool = False, open_ranges: bool = False) -> Batch:
         """Everything that closed since the last drain, sealed; ranges that are still open wait for a later drain.
@@ -209,47 +209,50 @@ class Recorder(RangeRecorder, Protocol):
     def ranges_after(self, span: object) -> tuple[TaskRange, ...]:
         """The calling task's open ranges that began after ``span`` became current, innermost first.
 
-        All of them where nobody told that it did (``span_attached``); asynchronous ones while they are entered.
+        All of the task's open ranges, if ``span_attached`` wasn't called for ``span``. Asynchronous ranges count only while the
+        task has entered them.
         """
 
     def serial(self) -> int:
-        """Larger than that of every TaskRange so far."""
+        """A number larger than the ``serial`` of every TaskRange so far."""
 
     def set_context_reader(self, reader: Callable[[], ContextReading | None] | None) -> None:
-        """``reader`` is called, in the recording thread and with the GIL, before a range begins with Python between itself and
-        its parent, when the thread's context may have changed: after what the next three tell of, and when the contextvars
-        context switched."""
+        """Set the function that reads the current OpenTelemetry context; None: there is none.
+
+        It is called in the recording thread, with the GIL, when a range begins directly below Python code and the thread's
+        context may have changed: after one of the three calls below, or after a switch of the contextvars context.
+        """
 
     def keep_trace_state(self, text: str) -> int:
         """A span's trace state (a W3C header) as bits for ``ContextReading.flags``; none for an empty one.
 
-        ``Batch.contexts`` has the text again. Of very many the oldest that no batch had lately are forgotten.
+        ``Batch.contexts`` holds the text again. Beyond a limit the texts that were not used for longest are forgotten.
         """
 
     def split_flags(self, flags: int) -> tuple[int, str]:
         """The ContextFlag bits of such flags, and the trace state in them."""
 
     def span_attached(self, span: object, token: object) -> None:
-        """The calling task made ``span`` the current one; ``token`` undoes that."""
+        """The calling task attached a context with ``span`` as the new current span; ``token`` is what detaches it."""
 
     def context_attached(self, token: object) -> None:
-        """The calling task attached a context whose span was current before; ``token`` undoes that."""
+        """The calling task attached a context with the same current span as before; ``token`` is what detaches it."""
 
     def span_detached(self, token: object) -> None:
-        """The calling task undid what it did with that token."""
+        """The calling task detached the context that it had attached with that token."""
 
     def set_range_observer(self, observer: RangeObserver | None, version: int = 0) -> None:
-        """While one is set, ``record_function`` hands its ranges to it, recording or not, instead of beginning and ending them.
+        """Let ``observer`` open the ranges of ``record_function`` in the recorder's place, also while nothing is recorded.
 
-        Ranges that are open end the way they began. What the observer raises goes on to the program. With another ``version``
-        what ``leave_unobserved`` was told, in any thread, holds no longer.
+        Ranges that are open now end the way they began. What the observer raises goes on to the program. A new ``version``
+        cancels what ``leave_unobserved`` was told before, in every thread.
         """
 
     def leave_unobserved(self, ranges: int, version: int) -> int:
-        """The observer doesn't want so many of the calling thread's next ranges, while its version is this one.
+        """Don't hand the observer so many of the calling thread's next ranges, as long as its version is this one.
 
-        Returns how many it won't be handed: none where asking it costs no more than knowing.
+        Returns how many it won't be handed: 0 for a recorder that saves nothing by this.
         """
 
     def take_back_unobserved(self) -> int:
-        """The observer wants the calling thread's next range. Returns how many it wouldn't have been handed from here on."""
+        """Hand the observer the calling thread's next range again. Returns how many were still to be left to the recorder."""

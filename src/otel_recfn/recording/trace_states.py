@@ -1,7 +1,7 @@
-"""W3C trace states as numbers, which travel in the flags of a context.
+"""Numbers for W3C trace states, so that a trace state fits into the flags of a context.
 
-A trace state is a text of any length, and few programs have one. The context that a range begins in is four words in the ring;
-the upper half of its flags, empty otherwise, holds a trace state's number. The drain that seals the context has the text again.
+A trace state is a text of any length, and few programs have one. In the ring a context has words of fixed meaning; the upper
+half of its flags is free, and holds the number of the trace state. A drain replaces the number by the text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import count
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 
 MAX_TRACE_STATES = 10_000
-"""Beyond it the one that was neither kept nor sealed for longest is forgotten: ranges in its context then carry none."""
+"""Beyond it the trace state that was unused for longest is forgotten: ranges in its context then have none."""
 _SHIFT = 32
 _FLAGS = (1 << _SHIFT) - 1
 

@@ -1,1 +1,1 @@
-"""RecordFunction for Python programs: callbacks, ranges that reach them, and what a thread hands on to the work it launches."""
+"""RecordFunction for Python programs: callbacks, ranges that run them, and the state that a thread passes to other threads."""

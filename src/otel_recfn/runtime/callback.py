@@ -15,9 +15,9 @@ from otel_recfn.model.errors import RecfnError
 from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope, scopes_mask
 
 StartCallback: TypeAlias = "Callable[[Any], Any]"
-"""Gets the RecordFunction; what it returns is the observer context that the end gets. Also of PyTorch's ranges."""
+"""Is called with the RecordFunction, ours or PyTorch's; returns the observer context for the end callback."""
 EndCallback: TypeAlias = "Callable[[Any, Any], Any]"
-"""Gets the RecordFunction and the observer context (None where the start returned none, or raised)."""
+"""Is called with the RecordFunction and the observer context (None where the start returned none, or raised)."""
 ShouldRun: TypeAlias = Callable[[RecordScope], bool]
 T = TypeVar("T")
 
@@ -126,7 +126,9 @@ class RecordFunctionCallback:
     @overload
     def should_run(self, predicate: ShouldRun) -> RecordFunctionCallback: ...
     def should_run(self, predicate: ShouldRun | None = None) -> ShouldRun | RecordFunctionCallback | None:
-        """Asked with the scope at every range of a selected scope whether to observe it, instead of sampling.
+        """A predicate, called with the scope, that decides for each range of a selected scope whether to observe it.
+
+        It replaces sampling.
 
         Raises:
             TypeError: it can't be called.

@@ -1,4 +1,4 @@
-"""Lists of callbacks: tuples, which are never changed but replaced, so that a range that runs goes on with what it saw."""
+"""Lists of callbacks. They are tuples, replaced and never changed, so that an open range keeps the list that it began with."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Entries: TypeAlias = tuple[CallbackEntry, ...]
 
 
 def with_entry(entries: Entries, entry: CallbackEntry) -> Entries:
-    """One more, in the order of handles."""
+    """The list with one more entry, in the order of handles."""
     return tuple(sorted((*entries, entry), key=lambda each: each.handle))
 
 
 def without(entries: Entries, handle: int) -> Entries:
-    """All but the one with this handle."""
+    """The list without the entry with this handle."""
     return tuple(entry for entry in entries if entry.handle != handle)
 
 
 def switched(entries: Entries, handle: int, enabled: bool) -> Entries:
-    """The same callbacks, the one with this handle enabled or disabled."""
+    """The list with the entry with this handle enabled or disabled."""
     return tuple(entry._replace(enabled=enabled) if entry.handle == handle else entry for entry in entries)
 
 

@@ -1,9 +1,9 @@
 """The list of global callbacks, the calling thread's own list, and who is told when one of them changes.
 
-Threads keep what they work out from the global list and compare one number, ``version()``, to see whether it still holds.
+Each thread caches which callbacks run on its ranges, and compares one number, ``version()``, to see whether the cache is valid.
 
-A change is told to the recorder, whose ``record_function`` asks the range observer while a callback may want its ranges, and to
-the ``Mirror``, by which PyTorch's own operators call the callbacks.
+Two are told of changes: the recorder, which hands ranges of ``record_function`` to the range observer while a callback may want
+them, and the ``Mirror``, which has PyTorch's own operators call the callbacks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _mirror: Mirror | None = None
 
 
 def version() -> int:
-    """Another number after every change of the global callbacks. Read it before them."""
+    """A number that changes with the global callbacks. Read it before them, so that a change in between is noticed."""
     return _version
 
 
@@ -70,7 +70,7 @@ def switch_global(handle: int, enabled: bool) -> None:
 
 
 def _change_global(change: Callable[[Entries], Entries]) -> None:
-    """Under the lock. A finalizer or signal handler of this very thread may do the same in between: then once more."""
+    """Call it under the lock. A finalizer or signal handler of this thread may change the list meanwhile: then try again."""
     global _global_entries, _version
     while True:
         before = _global_entries
@@ -86,7 +86,7 @@ def _change_global(change: Callable[[Entries], Entries]) -> None:
 
 
 def thread_entries(state: ThreadState) -> Entries:
-    """The callbacks of ``state``, which is the calling thread's, without those that failed since, maybe in another thread."""
+    """The callbacks of the calling thread, whose ``state`` this is, without those that failed, here or in another thread."""
     if _failed and any(entry.handle in _failed for entry in state.callbacks):
         install(state, tuple(entry for entry in state.callbacks if entry.handle not in _failed), state.enabled)
     return state.callbacks
@@ -108,7 +108,7 @@ def install(state: ThreadState, entries: Entries, enabled: bool) -> None:
 
 
 def seed(state: ThreadState, value: int) -> None:
-    """Draw the calling thread's samples anew from ``value``: the same again after the same seed."""
+    """Seed the calling thread's sampling: the same seed gives the same samples."""
     state.generator.seed(value)
     _draw_anew(state)
     with _lock.held:

@@ -2,7 +2,7 @@
 
     the future completes ─► launching thread's state installed ─► end callbacks ─► the returned future completes the same way
 
-The returned future stands in for the other: whoever waits for it finds the range ended. Cancelling it cancels the other.
+The returned future replaces the one that was passed: once it is done, the range has ended. Cancelling it cancels that one.
 """
 
 from __future__ import annotations

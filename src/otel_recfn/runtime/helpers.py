@@ -1,11 +1,11 @@
-"""Ranges in one line, in place of the reference's macros. Each returns the range, begun; ``with`` ends it.
+"""Begins a range in one line, as PyTorch's macros do. Each function returns the range, which has begun; ``with`` ends it.
 
     with record_user_scope("load batch"):
         ...
     with record_function_with_inputs("my::matmul", (a, b), sequence_nr=7) as range_:
         record_outputs(range_, [matmul(a, b)])
 
-Inputs are passed on where somebody needs them. Where nobody observes, the range is not active and costs no more than itself.
+Inputs are passed on only where somebody needs them. Where nobody observes, the range is not active.
 ``fn`` is a name or an operator's schema; see ``RecordFunction.before``.
 """
 

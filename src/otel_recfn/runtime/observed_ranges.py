@@ -1,4 +1,4 @@
-"""Ranges of ``record_function`` while a callback may want them (``Recorder.set_range_observer``)."""
+"""The range observer: begins ranges of ``record_function`` while a callback may want them (``Recorder.set_range_observer``)."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def observe_range(name: str, args: str | None, flags: int) -> RangeHandle:
 
 
 def _record_range(name: str, flags: int) -> RangeHandle:
-    """No callback wants this one."""
+    """Begin a range that no callback wants: for the recorder alone."""
     if not callback_lists.global_entries():
-        callback_lists.watch_ranges()  # whoever wanted ranges may be gone, with its thread
+        callback_lists.watch_ranges()  # the thread whose callback wanted ranges may have ended
     recorder = process_recorder.recorder
     event_id = recorder.begin(name, RecordScope.USER_SCOPE, SOURCE, "", flags)
     return RecordedRange(recorder, event_id) if event_id else NOT_RECORDED

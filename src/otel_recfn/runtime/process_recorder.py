@@ -1,4 +1,4 @@
-"""The process's recorder, looked up once: ``recorder()`` of the backend takes a lock, and this is on the way of every range.
+"""The process's recorder, looked up once, because every range uses it and ``backend.recorder()`` takes a lock.
 
 Raises:
     SettingError: on import; see ``backend.choose``.

@@ -5,10 +5,10 @@
     PropagatingExecutor(executor)    a concurrent.futures executor of threads
     PropagatingThread(...)           a threading.Thread
 
-Two things go along. The ``ThreadLocalState``: callbacks, flag and debug info belong to threads. And, to other threads, a copy
-of the launching contextvars context: the current span and the enclosing ``async with record_function`` belong to tasks. asyncio
-gives each task such a copy itself, but its thread runs other tasks in between: there the state is installed around each step of
-the coroutine, and what the step changed in it is kept for the next.
+Two things are passed on. First the ``ThreadLocalState``: callbacks, the enabled flag and debug info, which belong to a thread.
+Second, to other threads, a copy of the launching contextvars context, because the current span and the enclosing ``async with
+record_function`` belong to a task. asyncio gives each task such a copy itself. But a thread runs many tasks in turns, so the
+thread-local state is installed around each step of the coroutine, and what the step changed in it is kept for the next step.
 """
 
 from __future__ import annotations

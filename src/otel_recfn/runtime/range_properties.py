@@ -1,4 +1,4 @@
-"""What a RecordFunction says of itself while it is open (the accessors of ``at::RecordFunction``)."""
+"""The properties of a RecordFunction, which can be read while it is open (the accessors of ``at::RecordFunction``)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class OperatorName(NamedTuple):
-    """Of an operator, as its schema says."""
+    """The two parts of an operator's name, as its schema has them."""
 
     name: str
     overload_name: str
@@ -80,7 +80,7 @@ class RangeProperties:
         return self._sequence_nr
 
     def operator_name(self) -> OperatorName | None:
-        """Of a range that was begun with a schema."""
+        """The operator's name, for a range that was begun with a schema; else None."""
         schema = self.operator_schema()
         return OperatorName(self.name(), str(schema.overload_name)) if schema is not None else None
 
@@ -89,7 +89,7 @@ class RangeProperties:
         return None if isinstance(self._fn, str) else self._fn
 
     def handle(self) -> int:
-        """Known from the start callbacks on: the event id where the range is recorded; unique where a callback needs ids."""
+        """Set before the start callbacks run: the event id if the range is recorded, else unique if a callback needs ids."""
         return self._handle
 
     def set_handle(self, handle: int) -> None:
@@ -186,7 +186,7 @@ class RangeProperties:
     # --- inside
 
     def _forget(self) -> None:
-        """Nothing useful is left, and nothing of the program's is held."""
+        """Forget what the range was, so that it keeps no object of the program alive."""
         self._fn = ""
         self._inputs = self._kwinputs = None
         self._outputs, self._contexts = (), []

@@ -80,7 +80,7 @@ class RecordFunction(RangeProperties):
         try:
             self._begin_row(inputs)
             self._run_starts(inputs, kwinputs or {})
-        except BaseException as interrupt:  # the program never comes to its own end() now
+        except BaseException as interrupt:  # the program won't call end()
             self.end(error_text(interrupt))
             raise
 
@@ -103,7 +103,7 @@ class RecordFunction(RangeProperties):
         self.end(error_text(error) if error is not None else "")
 
     def __del__(self) -> None:
-        # As in the reference: a range that nobody can end any more ends here.
+        # As in PyTorch, a range that nobody can end any more ends here.
         if getattr(self, "_open", False) and not sys.is_finalizing():
             self.end()
 
@@ -134,7 +134,7 @@ class RecordFunction(RangeProperties):
 
     @staticmethod
     def set_default_node_id(node_id: int) -> None:
-        """Number this node.
+        """Set it.
 
         Raises:
             SettingError: no 64-bit number.

@@ -1,9 +1,9 @@
 """Which callbacks run on the next range of a scope in a thread.
 
-A sampled callback throws no coin at each range. How many ranges pass until the next one it sees is drawn from the geometric
-distribution, which is the same thing, and counted down: an improbable callback costs a subtraction a range, and many of them
-cost the same one, because only the nearest is waited for. The draws are the thread's own, so that nothing is shared and a seed
-makes a thread's samples repeatable (source: PyTorch's per-thread cache of active callbacks).
+Whether a sampled callback runs is not drawn at each range. Instead we draw how many ranges pass until it runs next (a number of
+the geometric distribution), and count them down. So sampled callbacks cost one subtraction a range however many there are,
+because only the next one that runs is waited for. Each thread has draws of its own: threads share nothing, and a seed makes a
+thread's samples repeatable (source: PyTorch's per-thread cache of active callbacks).
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class ScopeSampler:
         return self._ready
 
     def draw(self) -> None:
-        """A range begins, maybe one that no callback may run on: it takes part in the draw all the same."""
+        """Count a range that begins. Ranges on which no callback may run count as well."""
         self._countdown -= 1
         if self._countdown == 0:
             self._pick()
@@ -104,11 +104,11 @@ class ScopeSampler:
         return self._countdown - 1 if not self._picked else 0
 
     def pass_over(self, ranges: int) -> None:
-        """So many ranges, of those without callbacks, begin without asking for a step; negative: they don't after all."""
+        """Count so many ranges without callbacks that begin without a call of ``step``; a negative number takes that back."""
         self._countdown -= ranges
 
     def _pick(self) -> None:
-        """Choose until the next draw comes due: for this one range where a sampled callback runs on it."""
+        """Choose what runs until the countdown ends: on this one range where a sampled callback runs now."""
         self._picked: list[_Candidate] = []
         self._countdown = NEVER
         for each in self._candidates:

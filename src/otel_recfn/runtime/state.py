@@ -1,4 +1,4 @@
-"""What a thread hands on to the work that it launches, captured in one thread and installed in another.
+"""The state that a thread passes to the work it launches: captured in one thread and installed in another.
 
 (source: ``at::RecordFunctionTLS``, ``at::ThreadLocalState``)
 """

@@ -28,14 +28,14 @@ def get_step_callbacks_unless_empty(scope: RecordScope) -> StepCallbacks | None:
 
 
 def leave_next_unobserved() -> None:
-    """Let the recorder alone see the calling thread's next ``record_function`` ranges, as many as run no callbacks."""
+    """Leave the calling thread's next ``record_function`` ranges to the recorder, as many as run no callbacks."""
     state = thread_locals.current()
     sampler = _sampler(state, RecordScope.USER_SCOPE)
     sampler.pass_over(process_recorder.recorder.leave_unobserved(sampler.ranges_without_callbacks(), state.version))
 
 
 def _sampler(state: ThreadState, scope: RecordScope) -> ScopeSampler:
-    """The calling thread's, which knows of every range that began."""
+    """The calling thread's sampler, with all ranges counted that began."""
     unobserved = process_recorder.recorder.take_back_unobserved() if scope == RecordScope.USER_SCOPE else 0
     if state.version != callback_lists.version():
         state.version, state.samplers = callback_lists.version(), {}

@@ -33,7 +33,7 @@ _shared_flag: CallbackFlag | None = None
 
 
 def share_callback_flag(flag: CallbackFlag) -> None:
-    """Keep ``ThreadState.in_callback`` there from now on, for good: others call callbacks, too."""
+    """Keep ``ThreadState.in_callback`` in ``flag`` from now on, because PyTorch's operators call callbacks as well."""
     global _shared_flag
     inside = current().in_callback
     _shared_flag = flag

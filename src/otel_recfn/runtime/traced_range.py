@@ -1,7 +1,7 @@
-"""``RecordFunction`` as ``torch.compile`` traces it (``pytorch/compiling.py`` says so to it).
+"""What ``torch.compile`` traces in place of ``RecordFunction`` (``pytorch/compiling.py`` registers it).
 
-Compiled code has no place for callbacks: the range is not active, and nobody sees it. Where PyTorch is set to put its own
-``record_function`` into graphs, the range goes there as well, and PyTorch announces it when the graph runs.
+Compiled code can't run callbacks: the range is not active, and nobody sees it. Where PyTorch is configured to put its own
+``record_function`` into graphs, this range is put there as well, and PyTorch announces it when the graph runs.
 """
 
 from __future__ import annotations

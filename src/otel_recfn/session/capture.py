@@ -2,8 +2,8 @@
 
 sealed batch ──► each sink in turn; one that raises is closed, taken out and logged once, but goes on after a MemoryError
 
-A sink, or a signal handler that interrupts it, may flush, stop and start captures. What that drains for the sink's own capture
-waits until all its sinks have what they are being given, and so does the end of the capture.
+A sink, or a signal handler that interrupts it, may flush, stop and start captures. Batches that are drained for its own capture
+meanwhile, and the end of the capture, wait until all sinks have the batch that is being written.
 """
 
 from __future__ import annotations

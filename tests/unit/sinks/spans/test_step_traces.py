@@ -1,4 +1,4 @@
-"""Rule 4: threads without spans of their own get one trace per training step or outermost module call."""
+"""Threads without spans of their own get one trace per training step or outermost module call."""
 
 from __future__ import annotations
 

@@ -5,6 +5,9 @@ from typing import Any
 
 from otel_recfn.ranges.protocol import RangeObserver
 
+LIMITS: dict[str, int]
+"""By the names of ``recording/limits.py``."""
+
 class Column:
     """Owns the bytes of one column."""
 
@@ -97,6 +100,7 @@ def set_record_function_helpers(
     aenter: Callable[..., Any],
     aexit: Callable[..., Any],
     error_text: Callable[[BaseException], str],
+    arguments: Callable[[str, tuple[Any, ...], dict[str, Any] | None], tuple[Any, ...]],
     /,
 ) -> None: ...
 def set_range_observer(observer: RangeObserver | None, version: int, /) -> None: ...

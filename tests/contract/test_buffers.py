@@ -8,10 +8,10 @@ import time
 import pytest
 from recording_helpers import ASYNC, PARTIAL, SOURCE, USER, Capture, Worker, check_laws, workers_of
 
+from otel_recfn.recording.limits import MAX_DEPTH
 from otel_recfn.recording.protocol import Recorder
 
 TINY = 4096  # the smallest buffer that both recorders know; 10,000 ranges overfill it in both
-MAX_DEPTH = 1024
 
 
 @pytest.fixture

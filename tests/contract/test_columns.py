@@ -15,6 +15,7 @@ from recording_helpers import PARTIAL, SOURCE, USER, Capture, Worker, by_name, c
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.events import EventFlag, EventKind, EventSource, Extra
 from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
+from otel_recfn.recording.limits import MAX_STACK_BYTES
 from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, Recorder
 
 TINY = 4096
@@ -281,9 +282,6 @@ def test_stacks_are_recorded_where_they_are_asked_for(recorder: Recorder) -> Non
     assert with_stack.stack.splitlines()[1].endswith("test_stacks_are_recorded_where_they_are_asked_for")
     assert begun.stack.splitlines()[0].endswith("test_stacks_are_recorded_where_they_are_asked_for")
     assert (backward.stack, without.stack) == ("", "")
-
-
-MAX_STACK_BYTES = 16_384
 
 
 def stack_below(recorder: Recorder, levels: int, file: str) -> list[str]:

@@ -11,9 +11,9 @@ import weakref
 from recording_helpers import ASYNC, PARTIAL, Capture, workers_of
 
 from otel_recfn.recording.python import ranges
-from otel_recfn.recording.python.batch import clean_text
 from otel_recfn.recording.python.log import BYTES_PER_RANGE
 from otel_recfn.recording.python.recorder import PythonRecorder
+from otel_recfn.recording.python.text import clean_text
 
 
 def test_recording_imports_no_numpy() -> None:

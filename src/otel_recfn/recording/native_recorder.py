@@ -257,9 +257,10 @@ class NativeRecorder:
 
     def _set_helpers(self) -> None:
         from otel_recfn.ranges import aenter, aexit, decorate
+        from otel_recfn.ranges.signatures import arguments
         from otel_recfn.support.error_text import error_text
 
-        _native.set_record_function_helpers(self, decorate, aenter, aexit, error_text)
+        _native.set_record_function_helpers(self, decorate, aenter, aexit, error_text, arguments)
 
 
 def _read_words(reader: Callable[[], ContextReading | None]) -> tuple[int, int, int, int, int, int, object] | None:

@@ -76,6 +76,7 @@ static_assert(((kEventFlags | kShown) & ~kEndFlagsMask) == 0 && ((kEventFlags | 
 static_assert((kEventFlags & (kBaseBegin | kSourceMask)) == 0 && (kBaseBegin & kSourceMask) == 0, "each bit says one thing");
 constexpr uint32_t kMaxNameBytes = 2048;
 constexpr uint32_t kMaxErrorBytes = 1024;
+constexpr uint32_t kMaxRemoteErrorBytes = 208;  // of a range that another thread ends
 constexpr uint32_t kMaxStackBytes = 16'384;  // some 150 frames; innermost first, so what doesn't fit is the outermost
 constexpr uint32_t kMaxShapesBytes = 16'384;  // a longer text is left out: cut it would not be JSON
 constexpr uint32_t kMaxDepth = 1024;

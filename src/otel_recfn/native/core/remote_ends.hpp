@@ -3,10 +3,12 @@
 // Rare (asynchronous ranges only), so it is shared by all threads; still no lock and no allocation. Each cell carries the
 // turn it is in: 2n while the n-th lap may write it, 2n + 1 while the drain may read what that lap wrote.
 #pragma once
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+
+#include "core/record.hpp"
+#include "core/utf8.hpp"
 
 namespace recfn {
 
@@ -17,7 +19,7 @@ struct RemoteEnd {
   uint64_t thread_number;  // of the thread that ended it
   uint32_t flags;
   uint32_t error_size = 0;
-  char error[208] = {};
+  char error[kMaxRemoteErrorBytes] = {};
 };
 
 class RemoteEnds {
@@ -39,7 +41,7 @@ class RemoteEnds {
       }
     }
     Cell& cell = cells_[at % kCapacity];
-    end.error_size = std::min<uint32_t>(error_size, sizeof end.error);
+    end.error_size = cut_at_character(error, error_size, sizeof end.error);
     if (end.error_size != 0) std::memcpy(end.error, error, end.error_size);
     cell.end = end;
     cell.turn.store(2 * (at / kCapacity) + 1, std::memory_order_release);

@@ -8,6 +8,7 @@
 #include <new>
 #include <vector>
 
+#include "cpython/made.hpp"
 #include "python/bound_method.hpp"
 #include "python/range_observer.hpp"
 #include "core/registry.hpp"
@@ -20,6 +21,7 @@ namespace {
 // What is not hot is written in Python: ranges/ and support/error_text.py, set once by the native recorder.
 struct Helpers {
   PyObject *recorder = nullptr, *decorate = nullptr, *aenter = nullptr, *aexit = nullptr, *error_text = nullptr;
+  PyObject* arguments = nullptr;
 } helpers;
 
 struct Entry {
@@ -57,15 +59,32 @@ extern PyTypeObject RecordFunctionType;
 PyObject* call_enter(PyObject* bound, PyObject* const* args, size_t count, PyObject* keywords);
 PyObject* call_exit(PyObject* bound, PyObject* const* args, size_t count, PyObject* keywords);
 
+// The arguments of a call that is not the usual one, as a tuple; ranges/signatures.py says what they may be.
+[[gnu::noinline]] PyObject* arguments_of(const char* method, PyObject* positional, PyObject* keywords) {
+  return PyObject_CallFunction(helpers.arguments, "sOO", method, positional, keywords != nullptr ? keywords : Py_None);
+}
+
+PyObject* to_dict(PyObject* names, PyObject* const* values) {
+  PyObject* dict = PyDict_New();
+  for (Py_ssize_t at = 0; dict != nullptr && at < PyTuple_GET_SIZE(names); ++at) {
+    if (PyDict_SetItem(dict, PyTuple_GET_ITEM(names, at), values[at]) < 0) Py_CLEAR(dict);
+  }
+  return dict;
+}
+
+// The same of a vectorcall.
+[[gnu::noinline]] PyObject* arguments_of(const char* method, PyObject* const* args, size_t count, PyObject* keywords) {
+  const Py_ssize_t size = PyVectorcall_NARGS(count);
+  const Made positional(PyTuple_New(size));
+  if (positional.object == nullptr) return nullptr;
+  for (Py_ssize_t at = 0; at < size; ++at) PyTuple_SET_ITEM(positional.object, at, Py_NewRef(args[at]));
+  if (keywords == nullptr) return arguments_of(method, positional.object, nullptr);
+  const Made named(to_dict(keywords, args + size));
+  return named.object != nullptr ? arguments_of(method, positional.object, named.object) : nullptr;
+}
+
+// `name` is a str, `args` one or None.
 PyObject* make(PyObject* name, PyObject* args) {
-  if (!PyUnicode_Check(name)) {
-    return PyErr_Format(PyExc_TypeError, "record_function takes the range's name as a str, not %s; write record_function(\"name\")",
-                        Py_TYPE(name)->tp_name);
-  }
-  if (args != Py_None && !PyUnicode_Check(args)) {
-    return PyErr_Format(PyExc_TypeError, "record_function's args must be a str or None, not %s; format them first",
-                        Py_TYPE(args)->tp_name);
-  }
   PyObject* self;
   if (spares > 0) {
     self = spare[--spares];
@@ -86,26 +105,16 @@ PyObject* make(PyObject* name, PyObject* args) {
   return self;
 }
 
-PyObject* range_new(PyTypeObject*, PyObject* args, PyObject* keywords) {
-  static const char* names[] = {"name", "args", nullptr};
-  PyObject *name, *value = Py_None;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|O:record_function", const_cast<char**>(names), &name, &value)) return nullptr;
-  return make(name, value);
+PyObject* make_from(PyObject* arguments) {
+  const Made checked(arguments);
+  return arguments != nullptr ? make(PyTuple_GET_ITEM(arguments, 0), PyTuple_GET_ITEM(arguments, 1)) : nullptr;
 }
 
-PyObject* range_vectorcall(PyObject* type, PyObject* const* args, size_t count, PyObject* keywords) {
-  if (keywords == nullptr && PyVectorcall_NARGS(count) == 1) return make(args[0], Py_None);
-  PyObject* positional = PyTuple_New(PyVectorcall_NARGS(count));
-  PyObject* named = keywords != nullptr ? PyDict_New() : nullptr;
-  if (positional == nullptr || (keywords != nullptr && named == nullptr)) return Py_XDECREF(positional), nullptr;
-  for (Py_ssize_t at = 0; at < PyVectorcall_NARGS(count); ++at) PyTuple_SET_ITEM(positional, at, Py_NewRef(args[at]));
-  for (Py_ssize_t at = 0; named != nullptr && at < PyTuple_GET_SIZE(keywords); ++at) {
-    PyDict_SetItem(named, PyTuple_GET_ITEM(keywords, at), args[PyVectorcall_NARGS(count) + at]);
-  }
-  PyObject* self = range_new(reinterpret_cast<PyTypeObject*>(type), positional, named);
-  Py_DECREF(positional);
-  Py_XDECREF(named);
-  return self;
+PyObject* range_new(PyTypeObject*, PyObject* args, PyObject* keywords) { return make_from(arguments_of("__init__", args, keywords)); }
+
+PyObject* range_vectorcall(PyObject*, PyObject* const* args, size_t count, PyObject* keywords) {
+  if (keywords == nullptr && PyVectorcall_NARGS(count) == 1 && PyUnicode_Check(args[0])) return make(args[0], Py_None);
+  return make_from(arguments_of("__init__", args, count, keywords));
 }
 
 void range_dealloc(PyObject* self) {
@@ -255,38 +264,42 @@ PyObject* range_exit(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   return ended ? Py_NewRef(Py_None) : nullptr;
 }
 
-bool takes(const char* method, Py_ssize_t wanted, size_t count, PyObject* keywords) {
-  if (PyVectorcall_NARGS(count) == wanted && keywords == nullptr) return true;
-  PyErr_Format(PyExc_TypeError, "record_function.%s() takes %zd arguments (%zd given) and no keywords", method, wanted,
-               PyVectorcall_NARGS(count));
-  return false;
-}
-
-PyObject* call_enter(PyObject* bound, PyObject* const*, size_t count, PyObject* keywords) {
-  return takes("__enter__", 0, count, keywords) ? range_enter(owner_of(bound), nullptr) : nullptr;
+PyObject* call_enter(PyObject* bound, PyObject* const* args, size_t count, PyObject* keywords) {
+  if (__builtin_expect(PyVectorcall_NARGS(count) != 0 || keywords != nullptr, 0)) {
+    const Made none(arguments_of("__enter__", args, count, keywords));
+    if (none.object == nullptr) return nullptr;
+  }
+  return range_enter(owner_of(bound), nullptr);
 }
 
 PyObject* call_exit(PyObject* bound, PyObject* const* args, size_t count, PyObject* keywords) {
-  return takes("__exit__", 3, count, keywords) ? range_exit(owner_of(bound), args, 3) : nullptr;
+  if (__builtin_expect(PyVectorcall_NARGS(count) == 3 && keywords == nullptr, 1)) return range_exit(owner_of(bound), args, 3);
+  const Made given(arguments_of("__exit__", args, count, keywords));
+  return given.object != nullptr ? range_exit(owner_of(bound), &PyTuple_GET_ITEM(given.object, 0), 3) : nullptr;
 }
 
 PyObject* range_call(PyObject* self, PyObject* args, PyObject* keywords) {
-  PyObject* function;
-  static const char* names[] = {"function", nullptr};
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O:record_function", const_cast<char**>(names), &function)) return nullptr;
+  const Made given(arguments_of("__call__", args, keywords));
+  if (given.object == nullptr) return nullptr;
   PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(self));
+  PyObject* function = PyTuple_GET_ITEM(given.object, 0);
   return PyObject_CallFunctionObjArgs(helpers.decorate, type, as_range(self)->name, as_range(self)->args, function, nullptr);
 }
 
 PyObject* range_aenter(PyObject* self, PyObject*) { return PyObject_CallOneArg(helpers.aenter, self); }
 
-PyObject* range_aexit(PyObject* self, PyObject* args) {
-  PyObject *type, *value, *traceback;
-  if (!PyArg_ParseTuple(args, "OOO", &type, &value, &traceback)) return nullptr;
-  return PyObject_CallFunctionObjArgs(helpers.aexit, self, type, value, traceback, nullptr);
+PyObject* range_aexit(PyObject* self, PyObject* args, PyObject* keywords) {
+  const Made given(arguments_of("__aexit__", args, keywords));
+  if (given.object == nullptr) return nullptr;
+  PyObject* const* items = &PyTuple_GET_ITEM(given.object, 0);
+  return PyObject_CallFunctionObjArgs(helpers.aexit, self, items[0], items[1], items[2], nullptr);
 }
 
-PyObject* range_repr(PyObject* self) { return PyUnicode_FromFormat("record_function(%R)", as_range(self)->name); }
+PyObject* range_repr(PyObject* self) {
+  const RecordFunctionObject& range = *as_range(self);
+  if (range.args == Py_None) return PyUnicode_FromFormat("record_function(%R)", range.name);
+  return PyUnicode_FromFormat("record_function(%R, %R)", range.name, range.args);
+}
 
 PyObject* range_recorder(PyObject*, void*) { return Py_NewRef(helpers.recorder); }
 
@@ -296,7 +309,8 @@ PyMethodDef methods[] = {
     {"__enter__", range_enter, METH_NOARGS, "Open the range in this thread."},
     {"__exit__", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(range_exit)), METH_FASTCALL, "Close it; an exception marks it."},
     {"__aenter__", range_aenter, METH_NOARGS, "Open the range in this task."},
-    {"__aexit__", range_aexit, METH_VARARGS, "Close it; an exception marks it."},
+    {"__aexit__", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(range_aexit)), METH_VARARGS | METH_KEYWORDS,
+     "Close it; an exception marks it."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyMemberDef members[] = {
@@ -310,7 +324,7 @@ constexpr const char* kDoc =
     "A range: `with record_function(\"load batch\"):`, `async with`, or a decorator.\n\n"
     "Args:\n    name: the range's name, at most 2,048 bytes of UTF-8 (longer ones are cut).\n"
     "    args: as in torch.profiler.record_function; kept on the object for callbacks that need inputs.\n\n"
-    "Raises:\n    TypeError: `name` is not a str.\n\nSource: torch.profiler.record_function.";
+    "Raises:\n    TypeError: `name` is not a str, or `args` neither a str nor None.\n\nSource: torch.profiler.record_function.";
 
 PyTypeObject range_type() {
   PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
@@ -332,18 +346,19 @@ PyTypeObject range_type() {
 PyTypeObject RecordFunctionType = range_type();
 
 PyObject* set_helpers(PyObject*, PyObject* args) {
-  PyObject *recorder, *decorate, *aenter, *aexit, *error_text;
-  if (!PyArg_ParseTuple(args, "OOOOO", &recorder, &decorate, &aenter, &aexit, &error_text)) return nullptr;
+  PyObject *recorder, *decorate, *aenter, *aexit, *error_text, *arguments;
+  if (!PyArg_ParseTuple(args, "OOOOOO", &recorder, &decorate, &aenter, &aexit, &error_text, &arguments)) return nullptr;
   Py_XSETREF(helpers.recorder, Py_NewRef(recorder));
   Py_XSETREF(helpers.decorate, Py_NewRef(decorate));
   Py_XSETREF(helpers.aenter, Py_NewRef(aenter));
   Py_XSETREF(helpers.aexit, Py_NewRef(aexit));
   Py_XSETREF(helpers.error_text, Py_NewRef(error_text));
+  Py_XSETREF(helpers.arguments, Py_NewRef(arguments));
   Py_RETURN_NONE;
 }
 
 PyMethodDef functions[] = {{"set_record_function_helpers", set_helpers, METH_VARARGS,
-                            "set_record_function_helpers(recorder, decorate, aenter, aexit, error_text)"},
+                            "set_record_function_helpers(recorder, decorate, aenter, aexit, error_text, arguments)"},
                            {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

@@ -133,6 +133,16 @@ PyMethodDef functions[] = {
     {"core_api_address", core_api_address, METH_NOARGS, "core_api_address() -> address of the CoreApi table."},
     {nullptr, nullptr, 0, nullptr}};
 
+// By the names of recording/limits.py.
+int add_limits(PyObject* module) {
+  PyObject* limits = Py_BuildValue(
+      "{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:K}", "MAX_NAME_BYTES", kMaxNameBytes, "MAX_ERROR_BYTES", kMaxErrorBytes,
+      "MAX_REMOTE_ERROR_BYTES", kMaxRemoteErrorBytes, "MAX_STACK_BYTES", kMaxStackBytes, "MAX_SHAPES_BYTES", kMaxShapesBytes,
+      "MAX_DEPTH", kMaxDepth, "MAX_DEPTH_FOR_ASYNC", kMaxDepthForAsync, "MAX_REMOTE_ENDS",
+      static_cast<unsigned long long>(RemoteEnds::kCapacity));
+  return limits != nullptr ? PyModule_AddObject(module, "LIMITS", limits) : -1;
+}
+
 }  // namespace
 
 int add_recorder(PyObject* module) {
@@ -142,7 +152,7 @@ int add_recorder(PyObject* module) {
   globals().read_stack.store(python_stack_with_gil);
   if (add_ranges(module) < 0 || add_drain(module) < 0 || add_context_reader(module) < 0) return -1;
   if (add_task_entries(module) < 0 || add_record_function_type(module) < 0) return -1;
-  if (add_range_observer(module) < 0 || add_python_stack(module) < 0) return -1;
+  if (add_range_observer(module) < 0 || add_python_stack(module) < 0 || add_limits(module) < 0) return -1;
   return PyModule_AddFunctions(module, functions);
 }
 

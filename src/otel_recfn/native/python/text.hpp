@@ -2,6 +2,7 @@
 #pragma once
 #include "cpython/python.hpp"
 #include "core/thread_buffer.hpp"
+#include "core/utf8.hpp"
 
 namespace recfn {
 
@@ -13,8 +14,7 @@ class Utf8 {
     const char* data = PyUnicode_AsUTF8AndSize(string, &size);
     if (data == nullptr) data = escaped(string, size);
     if (data == nullptr) return;
-    while (size > static_cast<Py_ssize_t>(max_bytes)) size = cut(data, max_bytes);
-    text_ = {data, static_cast<uint32_t>(size)};
+    text_ = {data, cut_at_character(data, static_cast<uint64_t>(size), max_bytes)};
   }
   ~Utf8() { Py_XDECREF(owned_); }
   Utf8(const Utf8&) = delete;
@@ -23,11 +23,6 @@ class Utf8 {
   Text text() const { return text_; }
 
  private:
-  static Py_ssize_t cut(const char* data, Py_ssize_t size) {
-    while (size > 0 && (data[size] & 0xC0) == 0x80) --size;
-    return size;
-  }
-
   // Lone surrogates have no UTF-8.
   const char* escaped(PyObject* string, Py_ssize_t& size) {
     PyErr_Clear();

@@ -11,14 +11,12 @@ import numpy as np
 from otel_recfn.model.batch import Batch, Opened
 from otel_recfn.model.columns import COLUMN_TYPES, EMPTY_ROW
 from otel_recfn.model.tables import NO_CONTEXT, SpanContextRef, ThreadInfo
+from otel_recfn.recording.limits import MAX_ERROR_BYTES, MAX_NAME_BYTES, MAX_SHAPES_BYTES, MAX_STACK_BYTES
 from otel_recfn.recording.protocol import ContextReading
 from otel_recfn.recording.python.log import NO_DETAILS, Details, ThreadLog
+from otel_recfn.recording.python.text import clean_text
 
 EVENT_ID = list(COLUMN_TYPES).index("event_id")
-MAX_NAME_BYTES = 2048
-MAX_ERROR_BYTES = 1024
-MAX_STACK_BYTES = 16_384
-MAX_SHAPES_BYTES = 16_384
 
 
 @dataclass(eq=False)
@@ -172,13 +170,6 @@ def _index_in(table: dict[Any, int], item: Any) -> int:
     if index is None:
         index = table[item] = len(table)
     return index
-
-
-def clean_text(text: str, max_bytes: int) -> str:
-    """Text that every encoder takes: lone surrogates escaped, cut at a character so that it fits ``max_bytes`` of UTF-8."""
-    if len(text) <= max_bytes and text.isascii():
-        return text
-    return text.encode("utf-8", "backslashreplace")[:max_bytes].decode("utf-8", "ignore")
 
 
 def _info(log: ThreadLog) -> ThreadInfo:

@@ -24,13 +24,8 @@ from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 from otel_recfn.model.events import EventKind
+from otel_recfn.recording.limits import MAX_DEPTH, MAX_DEPTH_FOR_ASYNC
 from otel_recfn.recording.protocol import ContextReading
-
-MAX_DEPTH = 1024
-"""Open ranges per thread; a begin beyond is dropped."""
-
-MAX_DEPTH_FOR_ASYNC = 768
-"""The same for asynchronous ranges: tasks that wait leave room for the ranges of the one that runs."""
 
 BYTES_PER_RANGE = 48
 

@@ -14,17 +14,19 @@ from time import perf_counter_ns
 
 from otel_recfn.model.events import ORDINAL_BITS, EventFlag, EventKind, EventSource, Extra
 from otel_recfn.model.scope import RecordScope
+from otel_recfn.recording.limits import (
+    MAX_ERROR_BYTES,
+    MAX_NAME_BYTES,
+    MAX_REMOTE_ENDS,
+    MAX_REMOTE_ERROR_BYTES,
+    MAX_SHAPES_BYTES,
+)
 from otel_recfn.recording.protocol import ContextReading
 from otel_recfn.recording.python.log import Details, Record, ThreadLog
 from otel_recfn.recording.python.stack import python_stack
 from otel_recfn.recording.python.task import Recording, TaskEntry
+from otel_recfn.recording.python.text import clean_text, utf8_size
 from otel_recfn.recording.python.threads import ThreadLogs
-
-MAX_REMOTE_ENDS = 1 << 16
-MAX_NAME_CHARS = 2048
-MAX_ERROR_CHARS = 1024
-MAX_SHAPES_CHARS = 16_384
-"""Cut before they wait in a buffer; the exact limits, in bytes, are ``batch``'s."""
 
 # Plain ints: arithmetic on an IntFlag costs a microsecond.
 ASYNC = int(EventFlag.ASYNC)
@@ -33,7 +35,7 @@ BACKWARD, RANGE = int(RecordScope.BACKWARD_FUNCTION), int(EventKind.RANGE)
 MARK = Details(kind=int(EventKind.MARK))
 
 
-class RangeRecorder:
+class BeginsAndEnds:
     """That part of ``protocol.Recorder``."""
 
     def __init__(self) -> None:
@@ -64,7 +66,7 @@ class RangeRecorder:
         stack = python_stack() if self._with_stack and scope != BACKWARD else ""
         details = None
         if stack or handle or shapes or sequence_nr != -1 or forward_thread_id or debug_handle != -1:
-            fits = max(len(shapes), len(dtypes)) <= MAX_SHAPES_CHARS
+            fits = max(utf8_size(shapes), utf8_size(dtypes)) <= MAX_SHAPES_BYTES
             texts = (shapes, dtypes) if fits else ("", "")
             details = Details(RANGE, sequence_nr, forward_thread_id, handle, debug_handle, *texts, stack)
         return self._record(name, scope, source, module, flags, details)
@@ -95,7 +97,7 @@ class RangeRecorder:
         ordinal = 0
         try:
             parent, root, context = self._find_parent()
-            texts = (name[:MAX_NAME_CHARS], scope, source, module[:MAX_NAME_CHARS])
+            texts = (name[:MAX_NAME_BYTES], scope, source, module[:MAX_NAME_BYTES])
             # One statement without a call: a finalizer or signal handler that begins a range cannot come in between.
             log.recorded = ordinal = log.recorded + 1
             event_id = log.number << ORDINAL_BITS | ordinal
@@ -150,9 +152,9 @@ class RangeRecorder:
 
     def _end(self, ticks: int, log: ThreadLog, event_id: int, flags: int, error: str) -> None:
         if event_id >> ORDINAL_BITS != log.number:
-            self._end_elsewhere((ticks, log, event_id, flags, error[:MAX_ERROR_CHARS]))
+            self._end_elsewhere((ticks, log, event_id, flags, clean_text(error, MAX_REMOTE_ERROR_BYTES)))
         else:
-            log.end(ticks, event_id, flags, error[:MAX_ERROR_CHARS])
+            log.end(ticks, event_id, flags, error[:MAX_ERROR_BYTES])
 
     def _end_elsewhere(self, record: Record) -> None:
         _, log, event_id, _, _ = record

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from otel_recfn.ranges import aenter, aexit, decorate, open_range
+from otel_recfn.ranges.signatures import checked
 from otel_recfn.support.error_text import error_text
 
 if TYPE_CHECKING:
@@ -19,8 +20,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def make_record_function(recorder: Recorder) -> type[Any]:
     """The ``record_function`` class whose ranges ``recorder`` records."""
-    namespace = {"_recorder": recorder, "__slots__": (), "__doc__": RecordFunctionBase.__doc__, "__module__": "otel_recfn"}
+    namespace = {
+        "_recorder": recorder,
+        "__init_subclass__": classmethod(_refuse_subclass),
+        "__slots__": (),
+        "__doc__": RecordFunctionBase.__doc__,
+        "__module__": "otel_recfn",
+    }
     return type("record_function", (RecordFunctionBase,), namespace)
+
+
+def _refuse_subclass(cls: type[Any], /, **keywords: Any) -> None:
+    raise TypeError("type 'otel_recfn.record_function' is not an acceptable base type")
 
 
 class RecordFunctionBase:
@@ -39,26 +50,43 @@ class RecordFunctionBase:
         args: as in ``torch.profiler.record_function``; kept as an attribute.
     """
 
-    __slots__ = ("_entered", "_open", "args", "name")
+    __slots__ = ("_args", "_entered", "_name", "_open")
     _recorder: Recorder
 
     def __init__(self, name: str, args: str | None = None) -> None:
-        if not isinstance(name, str):
-            raise TypeError(
-                f"record_function takes a name, a str, not {type(name).__name__}: "
-                'write record_function("load batch"), also as a decorator: @record_function("load batch")'
-            )
-        if args is not None and not isinstance(args, str):
-            raise TypeError(f"record_function takes args as a str or None, not {type(args).__name__}: pass str(args)")
-        self.name, self.args = name, args
+        checked(name, args)
+        self._name, self._args = name, args
         self._open: dict[int, list[RangeHandle]] = {}
         """By the ident of the thread that entered: threads may share one object."""
         self._entered: Any = None
         """``record_function.async_range``'s."""
 
+    @property
+    def name(self) -> str:
+        """The range's name."""
+        return self._name
+
+    @property
+    def args(self) -> str | None:
+        """As it was made with."""
+        return self._args
+
     def __enter__(self) -> RecordFunctionBase:
-        self._open.setdefault(get_ident(), []).append(open_range(self))
+        handle = None
+        try:
+            handle = open_range(self)
+            self._open.setdefault(get_ident(), []).append(handle)
+        except BaseException:  # a signal handler's, say: without an __exit__ nobody else would end the range
+            if handle is not None:
+                self._end_unentered(handle)
+            raise
         return self
+
+    def _end_unentered(self, handle: RangeHandle) -> None:
+        mine = self._open.get(get_ident(), [])
+        if handle in mine:
+            mine.remove(handle)
+        handle.end()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         handle = self._take_innermost()
@@ -94,3 +122,7 @@ class RecordFunctionBase:
 
     def __repr__(self) -> str:
         return f"record_function({self.name!r})" if self.args is None else f"record_function({self.name!r}, {self.args!r})"
+
+
+for _method in ("__init__", "__enter__", "__exit__", "__call__", "__aenter__", "__aexit__"):
+    getattr(RecordFunctionBase, _method).__qualname__ = f"record_function.{_method}"  # errors name what the program called

@@ -18,7 +18,7 @@ from otel_recfn.ranges.protocol import RangeObserver
 from otel_recfn.recording.protocol import ContextReading, RecorderCounters
 from otel_recfn.recording.python.drain import Drain
 from otel_recfn.recording.python.log import BYTES_PER_RANGE
-from otel_recfn.recording.python.ranges import RangeRecorder
+from otel_recfn.recording.python.ranges import BeginsAndEnds
 from otel_recfn.recording.python.record_function import make_record_function
 from otel_recfn.recording.python.task import Recording, TaskEntry, next_serial
 from otel_recfn.recording.trace_states import TraceStates
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from otel_recfn.model.batch import Batch
 
 
-class PythonRecorder(RangeRecorder):
+class PythonRecorder(BeginsAndEnds):
     """Implements ``protocol.Recorder``."""
 
     def __init__(self) -> None:

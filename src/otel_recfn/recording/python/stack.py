@@ -7,14 +7,15 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-MAX_BYTES = 16_384
+from otel_recfn.recording.limits import MAX_STACK_BYTES
+
 OWN = str(Path(__file__).parents[2]) + os.sep
 
 
 def python_stack() -> str:
     """One ``file(line): function`` a line, innermost first, without our own frames; whole lines, at most 16 KiB."""
     lines: list[str] = []
-    room = MAX_BYTES
+    room = MAX_STACK_BYTES
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code

@@ -1,0 +1,116 @@
+"""What is kept of what the program says: the same in both twins, stated once in ``recording/limits.py``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from recording_helpers import ASYNC, SOURCE, USER, Capture, Worker, reset
+
+from otel_recfn.recording import limits
+from otel_recfn.recording.protocol import Recorder
+
+TEXTS = st.text(alphabet=st.characters(exclude_categories=[]), max_size=40)
+LONG_TEXTS = st.builds(
+    lambda character, count, end: character * count + end,
+    st.sampled_from("aé€\U0001f600\ud83e"),
+    st.integers(200, 2100),
+    TEXTS,
+)
+on_one_recorder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+
+
+def kept(text: str, most: int) -> str:
+    """The characters that fit, lone surrogates as the text that tells them."""
+    told = "".join(f"\\u{ord(each):04x}" if 0xD800 <= ord(each) < 0xE000 else each for each in text)
+    size, characters = 0, []
+    for character in told:
+        size += len(character.encode())
+        if size > most:
+            break
+        characters.append(character)
+    return "".join(characters)
+
+
+def test_the_native_recorder_has_the_limits_that_are_stated() -> None:
+    native = pytest.importorskip("otel_recfn._native")
+    assert {name: value for name, value in vars(limits).items() if name.isupper()} == native.LIMITS
+
+
+@on_one_recorder
+@given(text=TEXTS | LONG_TEXTS)
+def test_names_modules_and_devices(recorder: Recorder, text: str) -> None:
+    reset(recorder)
+    capture = Capture(recorder)
+    with recorder.record_function(text):
+        pass
+    capture.end(capture.begin("module", module=text))
+    recorder.mark(text)
+    rows = capture.finish()
+    assert [rows[0].name, rows[1].module, rows[2].name] == [kept(text, limits.MAX_NAME_BYTES)] * 3
+
+
+@on_one_recorder
+@given(text=TEXTS | LONG_TEXTS)
+def test_errors(recorder: Recorder, workers: list[Worker], text: str) -> None:
+    reset(recorder)
+    capture = Capture(recorder)
+    capture.end(capture.begin("here"), text)
+    there = capture.begin("there")
+    workers[0].call(capture.end, there, text)
+    here_row, there_row = capture.finish()
+    assert here_row.error == kept(text, limits.MAX_ERROR_BYTES)
+    assert there_row.error == kept(text, limits.MAX_REMOTE_ERROR_BYTES)
+
+
+@on_one_recorder
+@given(message=TEXTS | LONG_TEXTS)
+def test_exceptions(recorder: Recorder, message: str) -> None:
+    reset(recorder)
+    capture = Capture(recorder)
+    with pytest.raises(ValueError), recorder.record_function("fails"):  # noqa: PT011 - any message
+        raise ValueError(message)
+    [row] = capture.finish()
+    text = f"ValueError: {message}" if message else "ValueError"
+    assert row.error == kept(text[:1024], limits.MAX_ERROR_BYTES)
+
+
+@pytest.mark.parametrize("character", ["x", "é", "€"])
+def test_shapes_that_are_too_long_are_left_out(capture: Capture, character: str) -> None:
+    most = limits.MAX_SHAPES_BYTES // len(character.encode())
+    for length in (most, most + 1):
+        begun = capture.recorder.begin("range", USER, SOURCE, shapes=character * length, dtypes="[]")
+        capture.end(begun)
+    fits, too_long = capture.finish()
+    assert (fits.shapes, fits.dtypes) == (character * most, "[]")
+    assert (too_long.shapes, too_long.dtypes) == ("", "")
+
+
+@pytest.mark.parametrize(("flags", "most"), [(0, limits.MAX_DEPTH), (int(ASYNC), limits.MAX_DEPTH_FOR_ASYNC)])
+def test_open_ranges_of_a_thread(capture: Capture, workers: list[Worker], flags: int, most: int) -> None:
+    ids = workers[0].call(lambda: [capture.begin(flags=flags) for _ in range(most + 3)])
+    assert [bool(event_id) for event_id in ids] == [True] * most + [False] * 3
+    assert capture.counters().dropped == 3
+    workers[0].call(lambda: [capture.end(event_id) for event_id in reversed(ids)])
+    assert workers[0].call(capture.begin, "after", flags)
+
+
+def test_ends_on_other_threads(capture: Capture, workers: list[Worker]) -> None:
+    too_many = 5
+
+    def begin(count: int) -> list[int]:
+        return [capture.begin(flags=int(ASYNC)) for _ in range(count)]
+
+    ids = []
+    while len(ids) < limits.MAX_REMOTE_ENDS + too_many:
+        count = min(limits.MAX_DEPTH_FOR_ASYNC, limits.MAX_REMOTE_ENDS + too_many - len(ids))
+        thread = Worker()
+        ids += thread.call(begin, count)
+        thread.stop()
+    workers[0].call(lambda: [capture.end(event_id) for event_id in ids])
+    assert capture.counters().lost_ends == too_many
+    rows: list[Any] = capture.finish()
+    assert len(rows) == len(ids)
+    assert capture.counters().recorded == len(ids)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,6 @@ import pytest
 from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, RecordScope, record_function
 from otel_recfn.model.errors import SettingError
 from otel_recfn.settings import Settings
-
-
-@pytest.fixture
-def instrumentor() -> Iterator[OtelRecordFunctionInstrumentor]:
-    instrumentor = OtelRecordFunctionInstrumentor()
-    yield instrumentor
-    if instrumentor.is_instrumented_by_opentelemetry:
-        instrumentor.uninstrument()
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pytest
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from batches import make_batch
+from forked import in_child
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks import background
 from otel_recfn.sinks.background import BackgroundSink
@@ -71,12 +73,29 @@ class Gated:
         self.left_s = timeout_s
 
 
+MakeSink = Callable[..., BackgroundSink]
+
+
 @pytest.fixture
-def hung() -> Iterator[Gated]:
+def in_background() -> Iterator[MakeSink]:
+    """Makes background sinks, which end with the test."""
+    made: list[tuple[BackgroundSink, Sink]] = []
+
+    def make(inner: Sink, max_rows: int = background.MAX_ROWS, **keywords: Any) -> BackgroundSink:
+        made.append((BackgroundSink(inner, max_rows, **keywords), inner))
+        return made[-1][0]
+
+    yield make
+    for sink, inner in made:
+        if isinstance(inner, Gated):
+            inner.gate.set()
+        sink.close(LONG_S)
+
+
+@pytest.fixture
+def hung() -> Gated:
     """A sink that hangs in its first write until the test is over."""
-    inner = Gated(is_open=False)
-    yield inner
-    inner.gate.set()
+    return Gated(is_open=False)
 
 
 def rows(count: int) -> Batch:
@@ -89,9 +108,9 @@ def assert_balanced(counters: Mapping[str, int]) -> None:
 
 
 class TestPassingOn:
-    def test_batches_arrive_in_order_on_a_thread_of_its_own(self) -> None:
+    def test_batches_arrive_in_order_on_a_thread_of_its_own(self, in_background: MakeSink) -> None:
         inner = Gated()
-        sink = BackgroundSink(inner)
+        sink = in_background(inner)
         for count in (1, 2, 3):
             sink.write(rows(count))
         assert sink.flush(LONG_S)
@@ -99,25 +118,25 @@ class TestPassingOn:
         assert inner.calls == ["write 1", "write 2", "write 3", "flush", "close"]
         assert sink.counters() == {"rows": 6, "rows_received": 6, "queue_dropped": 0, "queued": 0, "abandoned": 0}
 
-    def test_name_is_the_inner_one(self) -> None:
-        sink = BackgroundSink(InMemorySink())
+    def test_name_is_the_inner_one(self, in_background: MakeSink) -> None:
+        sink = in_background(InMemorySink())
         assert sink.name == "in_memory"
         sink.close(LONG_S)
 
-    def test_instrumentation_is_suppressed_there(self) -> None:
+    def test_instrumentation_is_suppressed_there(self, in_background: MakeSink) -> None:
         enabled: list[bool] = []
         inner = Gated()
         inner.write = lambda batch: enabled.append(is_instrumentation_enabled())  # type: ignore[method-assign]
-        sink = BackgroundSink(inner)
+        sink = in_background(inner)
         sink.write(rows(1))
         sink.close(LONG_S)
         assert enabled == [False]
         assert is_instrumentation_enabled()
 
-    def test_idle_is_told_once_after_a_pause(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_idle_is_told_once_after_a_pause(self, in_background: MakeSink, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(background, "IDLE_S", 0.01)
         inner = Gated()
-        sink = BackgroundSink(inner)
+        sink = in_background(inner)
         sink.write(rows(1))
         assert inner.idled.wait(LONG_S)
         sink.close(LONG_S)
@@ -125,8 +144,8 @@ class TestPassingOn:
 
 
 class TestBounds:
-    def test_write_returns_while_the_inner_sink_hangs(self, hung: Gated) -> None:
-        sink = BackgroundSink(hung, max_rows=10)
+    def test_write_returns_while_the_inner_sink_hangs(self, in_background: MakeSink, hung: Gated) -> None:
+        sink = in_background(hung, max_rows=10)
         sink.write(rows(4))
         assert hung.entered.wait(LONG_S)
         for _ in range(3):
@@ -135,8 +154,8 @@ class TestBounds:
         assert (counters["rows"], counters["queued"], counters["queue_dropped"]) == (4, 4, 8)
         assert_balanced(counters)
 
-    def test_gap_is_told_before_the_next_batch(self, hung: Gated) -> None:
-        sink = BackgroundSink(hung, max_rows=5)
+    def test_gap_is_told_before_the_next_batch(self, in_background: MakeSink, hung: Gated) -> None:
+        sink = in_background(hung, max_rows=5)
         sink.write(rows(4))
         assert hung.entered.wait(LONG_S)
         for count in (3, 1):
@@ -145,15 +164,15 @@ class TestBounds:
         sink.close(LONG_S)
         assert hung.calls == ["write 4", "gap", "write 1", "close"]
 
-    def test_large_batch_is_taken_when_nothing_waits(self) -> None:
+    def test_large_batch_is_taken_when_nothing_waits(self, in_background: MakeSink) -> None:
         inner = Gated()
-        sink = BackgroundSink(inner, max_rows=2)
+        sink = in_background(inner, max_rows=2)
         sink.write(rows(50))
         sink.close(LONG_S)
         assert sink.counters()["rows"] == 50
 
-    def test_announced_begins_take_room(self, hung: Gated) -> None:
-        sink = BackgroundSink(hung, max_rows=5)
+    def test_announced_begins_take_room(self, in_background: MakeSink, hung: Gated) -> None:
+        sink = in_background(hung, max_rows=5)
         sink.write(rows(1))
         assert hung.entered.wait(LONG_S)
         sink.write(make_batch([], opened=[{"event_id": 1}] * 3))
@@ -162,20 +181,20 @@ class TestBounds:
 
 
 class TestTime:
-    def test_flush_gives_up(self, hung: Gated) -> None:
-        sink = BackgroundSink(hung)
+    def test_flush_gives_up(self, in_background: MakeSink, hung: Gated) -> None:
+        sink = in_background(hung)
         sink.write(rows(1))
         assert not sink.flush(0.01)
 
-    def test_flush_of_nothing(self) -> None:
+    def test_flush_of_nothing(self, in_background: MakeSink) -> None:
         inner = Gated()
-        sink = BackgroundSink(inner, start=False)
+        sink = in_background(inner, start=False)
         assert sink.flush(0)
         sink.close(LONG_S)
         assert inner.calls == ["close"]
 
-    def test_close_gives_up_and_counts_what_is_left(self, hung: Gated) -> None:
-        sink = BackgroundSink(hung)
+    def test_close_gives_up_and_counts_what_is_left(self, in_background: MakeSink, hung: Gated) -> None:
+        sink = in_background(hung)
         sink.write(rows(4))
         assert hung.entered.wait(LONG_S)
         sink.write(rows(3))
@@ -188,11 +207,13 @@ class TestTime:
         assert hung.calls == ["write 4", "give up 0", "close"], "what was given up isn't written after all"
         assert sink.counters() == counters
 
-    def test_shortly_before_the_end_what_is_left_is_given_up(self, hung: Gated, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_shortly_before_the_end_what_is_left_is_given_up(
+        self, in_background: MakeSink, hung: Gated, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         passed = [0.0]
         monotonic = time.monotonic
         monkeypatch.setattr(background.time, "monotonic", lambda: monotonic() + passed[0])
-        sink = BackgroundSink(hung)
+        sink = in_background(hung)
         sink.write(rows(4))
         assert hung.entered.wait(LONG_S)
         sink.write(rows(3))
@@ -209,15 +230,15 @@ class TestTime:
         assert 0 < hung.left_s <= 1
         assert sink.counters()["abandoned"] == 3
 
-    def test_write_after_close_is_dropped(self) -> None:
-        sink = BackgroundSink(Gated())
+    def test_write_after_close_is_dropped(self, in_background: MakeSink) -> None:
+        sink = in_background(Gated())
         sink.close(LONG_S)
         sink.write(rows(2))
         assert sink.counters()["queue_dropped"] == 2
 
-    def test_close_twice(self) -> None:
+    def test_close_twice(self, in_background: MakeSink) -> None:
         inner = Gated()
-        sink = BackgroundSink(inner)
+        sink = in_background(inner)
         sink.close(LONG_S)
         sink.close(LONG_S)
         assert inner.calls == ["close"]
@@ -225,19 +246,20 @@ class TestTime:
 
 
 class TestShareOfTime:
-    def test_sleeps_three_times_what_it_worked(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        clock = iter([0.1, 0.1, 0.3, 0.3])
-        sink = BackgroundSink(Gated(), start=False)
-        slept: list[float] = []
-        monkeypatch.setattr(sink._hurry, "wait", slept.append)
-        monkeypatch.setattr(time, "thread_time", lambda: next(clock))
-        sink._pace()
-        sink._pace()
+    def test_sleeps_three_times_what_it_worked(self, in_background: MakeSink, monkeypatch: pytest.MonkeyPatch) -> None:
+        clock, inner = iter([0.1, 0.1, 0.3, 0.3]), Gated()
+        in_background(inner, start=False)
+        slept: list[float | None] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Event, "wait", lambda _event, timeout=None: slept.append(timeout))
+            patch.setattr(time, "thread_time", lambda: next(clock))
+            inner.pace()
+            inner.pace()
         assert slept == pytest.approx([0.3, 0.6])
 
-    def test_hurries_for_who_waits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_hurries_for_who_waits(self, in_background: MakeSink, monkeypatch: pytest.MonkeyPatch) -> None:
         inner = Gated()
-        sink = BackgroundSink(inner, max_share=1e-9)
+        sink = in_background(inner, max_share=1e-9)
         sink.write(rows(1))
         started = time.monotonic()
         assert sink.flush(LONG_S)
@@ -246,18 +268,30 @@ class TestShareOfTime:
         assert time.monotonic() - started < LONG_S / 2
         assert inner.calls.count("write 1") == 2
 
-    def test_is_given_to_the_inner_sink(self) -> None:
-        inner = Gated()
-        sink = BackgroundSink(inner)
-        assert inner.pace == sink._pace
-        sink.close(LONG_S)
+    def test_is_given_to_the_inner_sink(self, in_background: MakeSink, hung: Gated) -> None:
+        """Which thereby ends its work when it is given up."""
+
+        def write(batch: Batch) -> None:
+            hung.entered.set()
+            assert hung.gate.wait(LONG_S)
+            hung.pace()
+            hung.calls.append("written after all")
+
+        hung.write = write  # type: ignore[method-assign]
+        sink = in_background(hung)
+        sink.write(rows(1))
+        assert hung.entered.wait(LONG_S)
+        sink.close(0.0)
+        hung.gate.set()
+        assert hung.closed.wait(LONG_S)
+        assert hung.calls == ["close"]
 
 
 class TestErrors:
-    def test_inner_error_reaches_the_next_write(self) -> None:
+    def test_inner_error_reaches_the_next_write(self, in_background: MakeSink) -> None:
         inner = Gated()
         inner.write = _raise_broken  # type: ignore[method-assign]
-        sink = BackgroundSink(inner)
+        sink = in_background(inner)
         sink.write(rows(2))
         assert not sink.flush(LONG_S)
         assert inner.closed.wait(LONG_S)
@@ -270,23 +304,35 @@ class TestErrors:
 
 
 class TestFork:
-    def test_child_gets_a_fresh_one_whose_thread_starts_late(self) -> None:
-        sink = BackgroundSink(Gated(), max_rows=7)
-        child = sink.after_fork_in_child()
-        assert isinstance(child, BackgroundSink)
-        assert not child._thread.is_alive()
-        child.write(rows(1))
-        assert child._thread.is_alive()
-        child.close(LONG_S)
-        sink.close(LONG_S)
-        assert child.counters()["rows"] == 1
+    def test_child_gets_a_fresh_one_whose_thread_starts_late(self, in_background: MakeSink) -> None:
+        sink = in_background(Gated(), max_rows=7)
+        in_child(lambda: write_in_child(sink))
 
-    def test_inner_sink_that_ends_with_the_fork(self) -> None:
+    def test_inner_sink_that_ends_with_the_fork(self, in_background: MakeSink) -> None:
         inner = Gated()
         inner.after_fork_in_child = lambda: None  # type: ignore[method-assign]
-        sink = BackgroundSink(inner)
-        assert sink.after_fork_in_child() is None
-        sink.close(LONG_S)
+        sink = in_background(inner)
+        in_child(lambda: ends_in_child(sink))
+
+
+def write_in_child(sink: BackgroundSink) -> None:
+    child = sink.after_fork_in_child()
+    assert isinstance(child, BackgroundSink)
+    assert threads() == []
+    child.write(rows(1))
+    assert threads() == ["otel-recfn gated"]
+    child.close(LONG_S)
+    sink.close(LONG_S)
+    assert child.counters()["rows"] == 1
+
+
+def ends_in_child(sink: BackgroundSink) -> None:
+    assert sink.after_fork_in_child() is None
+    sink.close(LONG_S)
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("otel-recfn")]
 
 
 def _raise_broken(batch: Batch) -> None:

@@ -7,8 +7,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from batches import MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.model.events import EventFlag, EventKind, make_event_id
 from otel_recfn.model.scope import RecordScope
@@ -25,11 +23,6 @@ COMPLAINTS = "select name, value from stats where severity in ('error', 'data_lo
 NUMBERS = "select int_value, string_value, real_value from args where key = 'args.{}' order by int_value"
 NOW_NS = time.time_ns()  # Perfetto drops what is before a trace's base time
 ODD = 'a "quoted"\nname\\ \x01\x7f é 😀'
-
-
-@pytest.fixture(params=[".json", ".json.gz"])
-def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    return tmp_path / f"trace{request.param}"
 
 
 def write(path: Path, *batches: list[dict[str, Any]]) -> None:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import os
 import random
-import signal
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,43 +14,20 @@ from typing import Any
 import pytest
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
+from forked import in_child
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import SettingError
 from otel_recfn.model.events import EventFlag, make_event_id
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 from otel_recfn.sinks.files import whole_file
+from trace_files import events_in, read_trace
 
 BACKWARD = RecordScope.BACKWARD_FUNCTION
 
 
-def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The trace in a file, its times exact."""
-    content = Path(path).read_bytes()
-    if str(path).endswith(".gz"):
-        content = gzip.decompress(content)
-    trace: dict[str, Any] = json.loads(content, parse_float=Decimal)
-    return trace
-
-
-def events(path: str | os.PathLike[str], phase: str) -> list[dict[str, Any]]:
-    return [event for event in read(path)["traceEvents"] if event["ph"] == phase]
-
-
-@pytest.fixture(params=[".json", ".json.gz"])
-def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    return tmp_path / f"trace{request.param}"
-
-
-@pytest.fixture
-def sink(path: Path) -> Iterator[ChromeTraceSink]:
-    sink = ChromeTraceSink(path)
-    yield sink
-    sink.close(1.0)
-
-
 def test_a_new_sink_leaves_an_empty_trace(sink: ChromeTraceSink, path: Path) -> None:
-    trace = read(path)
+    trace = read_trace(path)
     assert trace["schemaVersion"] == 1
     assert trace["distributedInfo"] == {"backend": "", "rank": 0, "world_size": 1}
     assert {event["ph"] for event in trace["traceEvents"]} == {"M"}
@@ -64,7 +37,7 @@ def test_the_rank_is_that_of_the_launcher(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "8")
     ChromeTraceSink(tmp_path / "trace.json").close(1.0)
-    assert read(tmp_path / "trace.json")["distributedInfo"] == {"backend": "", "rank": 3, "world_size": 8}
+    assert read_trace(tmp_path / "trace.json")["distributedInfo"] == {"backend": "", "rank": 3, "world_size": 8}
 
 
 def test_the_file_is_whole_after_each_write_and_an_existing_one_is_replaced(path: Path) -> None:
@@ -72,10 +45,10 @@ def test_the_file_is_whole_after_each_write_and_an_existing_one_is_replaced(path
     sink = ChromeTraceSink(path)
     for count in range(1, 6):
         sink.write(make_batch([{"name": f"op {count}"}] * 50))
-        assert [event["name"] for event in events(path, "X")] == [f"op {n}" for n in range(1, count + 1) for _ in range(50)]
+        assert [event["name"] for event in events_in(path, "X")] == [f"op {n}" for n in range(1, count + 1) for _ in range(50)]
     sink.close(1.0)
     sink.close(1.0)
-    assert len(events(path, "X")) == 250
+    assert len(events_in(path, "X")) == 250
     assert os.listdir(path.parent) == [path.name]
 
 
@@ -93,15 +66,17 @@ def test_a_compressed_trace_is_one_gzip_member(tmp_path: Path) -> None:
 def test_no_nanosecond_is_lost_on_the_way_through_a_double(sink: ChromeTraceSink, path: Path) -> None:
     start_ns = time.time_ns() // 1000 * 1000 + 789
     sink.write(make_batch([{"start_ns": start_ns, "end_ns": start_ns + 1_000_000_000_001}]))
-    [event] = events(path, "X")
-    base_ns = read(path)["baseTimeNanoseconds"]
+    [event] = events_in(path, "X")
+    base_ns = read_trace(path)["baseTimeNanoseconds"]
     assert base_ns + round(float(event["ts"]) * 1000) == start_ns
     assert round(float(event["dur"]) * 1000) == 1_000_000_000_001
 
 
 def test_batches_larger_than_one_encoding_are_complete(sink: ChromeTraceSink, path: Path) -> None:
     sink.write(make_batch([{"name": f"op {n % 7}"} for n in range(10_000)]))
-    assert sorted(event["args"]["Event id"] for event in events(path, "X")) == [make_event_id(1, n + 1) for n in range(10_000)]
+    assert sorted(event["args"]["Event id"] for event in events_in(path, "X")) == [
+        make_event_id(1, n + 1) for n in range(10_000)
+    ]
     assert sink.counters() == {
         "events_written": 10_000,
         "flows_written": 0,
@@ -114,22 +89,22 @@ def test_batches_larger_than_one_encoding_are_complete(sink: ChromeTraceSink, pa
 class TestMetadata:
     def test_process_and_threads_have_names(self, sink: ChromeTraceSink, path: Path) -> None:
         sink.write(make_batch([{}, {"thread": WORKER_THREAD}]))
-        names = [(event["name"], event["tid"], event["args"]) for event in events(path, "M")]
+        names = [(event["name"], event["tid"], event["args"]) for event in events_in(path, "M")]
         assert [name for name, _, _ in names[:3]] == ["process_name", "process_labels", "process_sort_index"]
         assert ("thread_name", 1001, {"name": "MainThread"}) in names
         assert ("thread_name", 1002, {"name": "thread 1002"}) in names
         assert ("thread_sort_index", 1002, {"sort_index": 2}) in names
-        assert {event["pid"] for event in events(path, "M")} == {os.getpid()}
+        assert {event["pid"] for event in events_in(path, "M")} == {os.getpid()}
 
     def test_a_name_is_written_once_and_again_when_it_becomes_known(self, sink: ChromeTraceSink, path: Path) -> None:
         for name in ("", "", "loader"):
             sink.write(make_batch([{"thread": WORKER_THREAD._replace(name=name)}]))
-        found = [event["args"]["name"] for event in events(path, "M") if event["name"] == "thread_name"]
+        found = [event["args"]["name"] for event in events_in(path, "M") if event["name"] == "thread_name"]
         assert found == ["thread 1002", "loader"]
 
     def test_the_thread_that_only_ended_a_range_has_a_name_too(self, sink: ChromeTraceSink, path: Path) -> None:
         sink.write(make_batch([{"end_thread": WORKER_THREAD}]))
-        assert 1002 in {event["tid"] for event in events(path, "M") if event["name"] == "thread_name"}
+        assert 1002 in {event["tid"] for event in events_in(path, "M") if event["name"] == "thread_name"}
 
 
 class TestArrows:
@@ -140,8 +115,8 @@ class TestArrows:
         backward = {"sequence_nr": 4, "forward_thread_id": 1, "scope": BACKWARD, "thread": WORKER_THREAD}
         sink.write(make_batch([forward]))
         sink.write(make_batch([{**backward, "start_ns": BASE_NS + 900}]))
-        [start], [end] = events(path, "s"), events(path, "f")
-        forward_slice, backward_slice = events(path, "X")
+        [start], [end] = events_in(path, "s"), events_in(path, "f")
+        forward_slice, backward_slice = events_in(path, "X")
         for arrow, piece in ((start, forward_slice), (end, backward_slice)):
             assert (arrow["cat"], arrow["name"], arrow["id"]) == ("fwdbwd", "fwdbwd", 1)
             assert [arrow[key] for key in ("pid", "tid", "ts")] == [piece[key] for key in ("pid", "tid", "ts")]
@@ -153,12 +128,12 @@ class TestArrows:
             rows: list[dict[str, Any]] = [{"sequence_nr": 2 * step + n} for n in range(2)]
             rows += [{"sequence_nr": 2 * step + n, "forward_thread_id": 1, "scope": BACKWARD} for n in range(2)]
             sink.write(make_batch(rows))
-        assert [event["id"] for event in events(path, "s")] == [1, 2, 3, 4, 5, 6]
+        assert [event["id"] for event in events_in(path, "s")] == [1, 2, 3, 4, 5, 6]
 
     def test_none_to_what_is_no_slice(self, sink: ChromeTraceSink, path: Path) -> None:
         backward = {"sequence_nr": 4, "forward_thread_id": 1, "scope": BACKWARD, "flags": EventFlag.ASYNC}
         sink.write(make_batch([{"sequence_nr": 4}, backward]))
-        assert events(path, "f") == []
+        assert events_in(path, "f") == []
 
 
 def test_slices_of_a_thread_never_overlap(sink: ChromeTraceSink, path: Path) -> None:
@@ -170,9 +145,9 @@ def test_slices_of_a_thread_never_overlap(sink: ChromeTraceSink, path: Path) -> 
     rows.sort(key=lambda row: row["end_ns"])
     for first in range(0, len(rows), 37):
         sink.write(make_batch(rows[first : first + 37]))
-    assert len(events(path, "X")) + len(events(path, "b")) == len(rows)
+    assert len(events_in(path, "X")) + len(events_in(path, "b")) == len(rows)
     by_thread = defaultdict(list)
-    for number, event in enumerate(events(path, "X")):
+    for number, event in enumerate(events_in(path, "X")):
         by_thread[event["tid"]].append((event["ts"], -event["dur"], number))
     for slices in by_thread.values():
         _assert_nested(sorted(slices))
@@ -213,7 +188,7 @@ def _assert_nested(slices: list[tuple[Decimal, Decimal, int]]) -> None:
 def test_a_parent_stands_before_its_children_of_the_same_moment(sink: ChromeTraceSink, path: Path) -> None:
     child = {"name": "child", "event_id": make_event_id(1, 2), "parent": make_event_id(1, 1), "start_ns": BASE_NS}
     sink.write(make_batch([child, {"name": "parent", "event_id": make_event_id(1, 1), "start_ns": BASE_NS}]))
-    assert [event["name"] for event in events(path, "X")] == ["parent", "child"]
+    assert [event["name"] for event in events_in(path, "X")] == ["parent", "child"]
 
 
 class TestFailure:
@@ -237,8 +212,8 @@ class TestFailure:
         sink.write(make_batch([{"name": "first"}]))
         second.close(1.0)
         assert second.path.name == path.name.replace("trace", f"trace.pid{os.getpid()}")
-        assert [event["name"] for event in events(path, "X")] == ["first"]
-        assert [event["name"] for event in events(second.path, "X")] == ["second"]
+        assert [event["name"] for event in events_in(path, "X")] == ["first"]
+        assert [event["name"] for event in events_in(second.path, "X")] == ["second"]
 
 
 @pytest.mark.parametrize("with_links", [True, False])
@@ -253,7 +228,7 @@ def test_a_file_system_that_cannot_exchange_names(
         monkeypatch.setattr(os, "link", refuse)
     for count in (1, 2, 3):
         sink.write(make_batch([{}]))
-        assert len(events(path, "X")) == count
+        assert len(events_in(path, "X")) == count
 
 
 def test_a_symbolic_link_stays_one(tmp_path: Path) -> None:
@@ -263,26 +238,20 @@ def test_a_symbolic_link_stays_one(tmp_path: Path) -> None:
     sink.write(make_batch([{}]))
     sink.close(1.0)
     assert (tmp_path / "trace.json").is_symlink()
-    assert len(events(tmp_path / "elsewhere" / "real.json", "X")) == 1
+    assert len(events_in(tmp_path / "elsewhere" / "real.json", "X")) == 1
 
 
 class TestFork:
     def test_a_child_writes_beside_its_parent(self, sink: ChromeTraceSink, path: Path) -> None:
         sink.write(make_batch([{"name": "parent"}]))
-        child = os.fork()
-        if child == 0:
-            _exit_after(lambda: _write_in_child(sink, make_batch([{"name": "child"}])))
-        assert os.waitpid(child, 0)[1] == 0
+        child = in_child(lambda: _write_in_child(sink, make_batch([{"name": "child"}])))
         sink.write(make_batch([{"name": "parent again"}]))
         beside = path.with_name(path.name.replace("trace", f"trace.pid{child}"))
-        assert [event["name"] for event in events(path, "X")] == ["parent", "parent again"]
-        assert [(event["name"], event["pid"]) for event in events(beside, "X")] == [("child", child)]
+        assert [event["name"] for event in events_in(path, "X")] == ["parent", "parent again"]
+        assert [(event["name"], event["pid"]) for event in events_in(beside, "X")] == [("child", child)]
 
     def test_a_child_that_records_nothing_leaves_no_file(self, sink: ChromeTraceSink, path: Path) -> None:
-        child = os.fork()
-        if child == 0:
-            _exit_after(lambda: _write_in_child(sink, make_batch([])))
-        assert os.waitpid(child, 0)[1] == 0
+        in_child(lambda: _write_in_child(sink, make_batch([])))
         sink.close(1.0)
         assert os.listdir(path.parent) == [path.name]
 
@@ -291,47 +260,6 @@ def _write_in_child(sink: ChromeTraceSink, batch: Batch) -> None:
     own = sink.after_fork_in_child()
     own.write(batch)
     own.close(1.0)
-
-
-def _exit_after(work: Any) -> None:
-    """Leave a forked child without running what the parent's pytest has registered."""
-    status = 1
-    try:
-        work()
-        status = 0
-    finally:
-        os._exit(status)
-
-
-@pytest.mark.parametrize("exchange", [True, False])
-def test_a_kill_at_any_moment_leaves_a_whole_file(path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool) -> None:
-    if not exchange:
-        monkeypatch.setattr(whole_file, "exchange", lambda *_: False)
-    batch = make_batch([{"name": f"op {n % 9}", "shapes": "[[2,3]]"} for n in range(300)])
-    chance = random.Random(3)
-    longest = 0
-    ChromeTraceSink(path).close(1.0)
-    for _ in range(40):
-        child = os.fork()
-        if child == 0:
-            _exit_after(lambda: _write_forever(path, batch))
-        time.sleep(chance.uniform(0.002, 0.06))
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        written = len(events(path, "X"))
-        assert written % len(batch) == 0
-        longest = max(longest, written)
-    assert longest > 2 * len(batch)
-    sink = ChromeTraceSink(path)
-    sink.write(batch)
-    sink.close(1.0)
-    assert os.listdir(path.parent) == [path.name]
-
-
-def _write_forever(path: Path, batch: Batch) -> None:
-    sink = ChromeTraceSink(path)
-    while True:
-        sink.write(batch)
 
 
 def test_holistic_trace_analysis_reads_it(sink: ChromeTraceSink, path: Path) -> None:
@@ -344,7 +272,7 @@ def test_holistic_trace_analysis_reads_it(sink: ChromeTraceSink, path: Path) -> 
     frame = analysis.t.get_trace(0)
     assert {symbols[name] for name in frame["name"]} == {"ProfilerStep#0", "ProfilerStep#1", "aten::mul", "MulBackward0"}
     assert analysis.get_profiler_steps() == [0, 1]  # it leaves the last one out
-    raw = pandas.DataFrame([{**event, "ts": float(event.get("ts", 0))} for event in read(path)["traceEvents"]])
+    raw = pandas.DataFrame([{**event, "ts": float(event.get("ts", 0))} for event in read_trace(path)["traceEvents"]])
     raw["index"] = raw.index
     hta_trace.add_fwd_bwd_links(raw)
     backward = raw[raw["name"] == "MulBackward0"]
@@ -371,4 +299,4 @@ def test_writers_of_one_path_in_containers_of_one_pid_each_have_a_file(path: Pat
         sink.write(make_batch([{"name": f"op {number}"}]))
         sink.close(1.0)
     assert len({sink.path for sink in sinks}) == 4
-    assert [[event["name"] for event in events(sink.path, "X")] for sink in sinks] == [[f"op {n}"] for n in range(4)]
+    assert [[event["name"] for event in events_in(sink.path, "X")] for sink in sinks] == [[f"op {n}"] for n in range(4)]

@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import json
 import os
 import random
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from batches import make_batch
+from forked import in_child
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 from otel_recfn.legacy import RecordProfile
 from otel_recfn.sinks.chrome.sink import ChromeTraceSink
+from trace_files import names_in
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="descriptors are looked up in /proc")
 FOREIGN = b"the program's own\n" * 20_000
-
-
-@pytest.fixture(params=[".json", ".json.gz"])
-def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    return tmp_path / f"trace{request.param}"
-
-
-def names_in(path: Path) -> list[str]:
-    content = path.read_bytes()
-    trace = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
-    return [event["name"] for event in trace["traceEvents"] if event["ph"] == "X"]
 
 
 def ours(directory: Path) -> set[int]:
@@ -130,10 +119,7 @@ class TestChromeTrace:
         sink = ChromeTraceSink(path)
         sink.write(make_batch([{"name": "op"}]))
         program.takes_over(ours(path.parent))
-        child = os.fork()
-        if child == 0:
-            exit_after(lambda: (sink.after_fork_in_child(), program.finds_its_files_as_they_were()))
-        assert os.waitpid(child, 0)[1] == 0
+        in_child(lambda: (sink.after_fork_in_child(), program.finds_its_files_as_they_were()))
         sink.close(1.0)
 
     def test_at_any_moment(self, path: Path, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,10 +146,7 @@ class TestChromeTrace:
         program.finds_its_files_as_they_were()
 
     def test_standard_output_is_not_a_number_for_us(self, path: Path) -> None:
-        child = os.fork()
-        if child == 0:
-            exit_after(lambda: write_without_standard_streams(path))
-        assert os.waitpid(child, 0)[1] == 0
+        in_child(lambda: write_without_standard_streams(path))
         assert names_in(path) == ["op"]
 
     def test_no_other_program_inherits_them(self, path: Path) -> None:
@@ -174,10 +157,7 @@ class TestChromeTrace:
         sink.close(1.0)
 
     def test_a_program_that_becomes_a_daemon(self, path: Path) -> None:
-        child = os.fork()
-        if child == 0:
-            exit_after(lambda: record_as_a_daemon(path))
-        assert os.waitpid(child, 0)[1] == 0
+        in_child(lambda: record_as_a_daemon(path))
         assert names_in(path) == ["before", "after"]
         assert (path.parent / "own").read_bytes() == FOREIGN
 
@@ -220,15 +200,3 @@ def test_a_legacy_profile_leaves_the_programs_files_alone(tmp_path: Path, progra
     del profile
     program.finds_its_files_as_they_were()
     assert [event["name"] for event in json.loads((where / "steps.trace").read_text())] == ["step"]
-
-
-def exit_after(work: Callable[[], object]) -> None:
-    """Leave a forked child without running what the parent's pytest has registered."""
-    status = 1
-    try:
-        work()
-        status = 0
-    except BaseException:
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
-    finally:
-        os._exit(status)

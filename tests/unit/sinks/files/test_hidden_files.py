@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from batches import make_batch
+from forked import fork, killed_in_child
 from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 from otel_recfn.sinks.files import last_minute, whole_file
+from trace_files import names_in
 
 native = pytest.mark.skipif(last_minute.native is None, reason="the native part removes them")
 
@@ -64,10 +64,6 @@ def writer(directory: Path, before: str = "", handler: str = "signal.SIG_DFL", a
 
 def hidden(directory: Path) -> list[str]:
     return sorted(name for name in os.listdir(directory) if name.startswith("."))
-
-
-def names_in(path: Path) -> list[str]:
-    return [event["name"] for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
 
 
 class TestSigterm:
@@ -213,36 +209,19 @@ class TestSweeping:
 
     def test_a_sweeper_between_making_and_locking(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Two processes at once: one makes a hidden file, the other one takes it for left over."""
-        children = []
-        for _ in range(4):
-            child = os.fork()
-            if child == 0:
-                status = 1
-                try:
-                    for _ in range(60):
-                        write_twice(sink := ChromeTraceSink(tmp_path / "trace.json"))
-                        sink.close(1.0)
-                    status = 0
-                finally:
-                    os._exit(status)
-            children.append(child)
+        children = [fork(lambda: write_and_close_often(tmp_path / "trace.json")) for _ in range(4)]
         assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
         assert hidden(tmp_path) == []
         assert all(len(names_in(path)) == 2 for path in tmp_path.iterdir())
         assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in tmp_path.iterdir())
 
 
+def write_and_close_often(path: Path) -> None:
+    for _ in range(60):
+        write_twice(sink := ChromeTraceSink(path))
+        sink.close(1.0)
+
+
 def write_twice(sink: ChromeTraceSink) -> None:
     for _ in range(2):
         sink.write(make_batch([{}]))
-
-
-def killed_in_child(work: Callable[[], object]) -> None:
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-            os.kill(os.getpid(), signal.SIGKILL)
-        finally:
-            os._exit(1)
-    assert os.waitpid(child, 0)[1] == signal.SIGKILL

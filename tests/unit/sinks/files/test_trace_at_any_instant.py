@@ -1,4 +1,4 @@
-"""Killed, or interrupted by a signal handler that raises, between any two calls of the system."""
+"""Killed, or interrupted by a signal handler that raises: at any moment, and between any two calls of the system."""
 
 from __future__ import annotations
 
@@ -6,16 +6,22 @@ import fcntl
 import gzip
 import json
 import os
+import random
 import signal
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from batches import make_batch
+from forked import fork, killed_in_child
 from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 from otel_recfn.sinks.files import renaming, whole_file
+from small_process import Run
+from trace_files import names_in
 
 CALLS: list[tuple[Any, str]] = [
     *((os, name) for name in ("open", "pwrite", "ftruncate", "fchmod", "lseek", "link", "unlink", "rename", "replace")),
@@ -28,29 +34,24 @@ TURNS = 4
 BEFORE = json.dumps({"traceEvents": [{"ph": "X", "name": "an earlier run"}] * 500})
 
 
-@pytest.fixture(params=[".json", ".json.gz"])
-def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    return tmp_path / f"trace{request.param}"
+ROWS = [{"name": f"op {n % 9}", "shapes": "[[2,3]]"} for n in range(300)]
+KILLS = 40
+FILE_SYSTEMS = ["exchange", "links", "no links"]
 
 
-@pytest.fixture(params=["exchange", "links", "no links"])
-def renames(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What the file system offers."""
+@contextmanager
+def file_system(offers: str) -> Iterator[None]:
+    """What it has for two names to be swapped."""
 
     def refuse(*_: Any) -> None:
         raise PermissionError(1, "no links here")
 
-    if request.param != "exchange":
-        monkeypatch.setattr(renaming, "_renameat2", None)
-    if request.param == "no links":
-        monkeypatch.setattr(os, "link", refuse)
-    return str(request.param)
-
-
-def names_in(path: Path) -> list[str]:
-    content = path.read_bytes()
-    trace = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
-    return [event["name"] for event in trace["traceEvents"] if event["ph"] == "X"]
+    with pytest.MonkeyPatch.context() as patch:
+        if offers != "exchange":
+            patch.setattr(renaming, "_renameat2", None)
+        if offers == "no links":
+            patch.setattr(os, "link", refuse)
+        yield
 
 
 class Counting:
@@ -93,36 +94,93 @@ def as_before(path: Path) -> None:
     path.write_bytes(gzip.compress(BEFORE.encode()) if path.suffix == ".gz" else BEFORE.encode())
 
 
-def test_a_kill_leaves_the_earlier_trace_or_a_whole_one(path: Path, renames: str) -> None:
+@pytest.mark.parametrize("renames", FILE_SYSTEMS)
+def test_a_kill_leaves_the_earlier_trace_or_a_whole_one(path: Path, renames: str, in_small_process: Run) -> None:
     """No moment without a whole file, but for one between two renames where there are neither exchanges nor links."""
-    as_before(path)
-    missing = 0
-    for when in range(1, calls_of(path) + 1):
-        as_before(path)
-        child = os.fork()
-        if child == 0:
-            try:
-                with pytest.MonkeyPatch.context() as patch:
-                    Counting(patch, when, lambda: os.kill(os.getpid(), signal.SIGKILL))
-                    write_all(path)
-            finally:
-                os._exit(1)
-        assert os.waitpid(child, 0)[1] == signal.SIGKILL
-        if renames == "no links" and not path.exists():
-            missing += 1
-            continue
-        found = names_in(path)
-        assert (
-            found == ["an earlier run"] * 500
-            or found == [f"op {turn}" for turn in range(TURNS) for _ in range(3)][: len(found)]
-        )
-        assert len(found) % 3 == 0 or len(found) == 500
-    assert missing <= TURNS
-    write_all(path)
+    missing = in_small_process(killed_after_each_call, path, renames)
+    assert missing <= (TURNS if renames == "no links" else 0)
+    with file_system(renames):
+        write_all(path)
     assert os.listdir(path.parent) == [path.name]
 
 
-def test_an_interruption_costs_one_batch_at_most(path: Path, renames: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def killed_after_each_call(path: Path, renames: str) -> int:
+    """How often there was no file."""
+    missing = 0
+    with file_system(renames):
+        as_before(path)
+        for when in range(1, calls_of(path) + 1):
+            as_before(path)
+            killed_in_child(lambda: write_until_call(path, when))  # noqa: B023
+            if path.exists():
+                assert_whole(names_in(path))
+            else:
+                missing += 1
+    return missing
+
+
+def write_until_call(path: Path, when: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        Counting(patch, when, lambda: os.kill(os.getpid(), signal.SIGKILL))
+        write_all(path)
+    os._exit(1)  # it should not have come so far
+
+
+def assert_whole(found: list[str]) -> None:
+    """All of the earlier trace, or whole batches."""
+    if found != ["an earlier run"] * 500:
+        assert found == [f"op {turn}" for turn in range(TURNS) for _ in range(3)][: len(found)]
+        assert len(found) % 3 == 0
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_a_kill_at_any_moment_leaves_a_whole_file(path: Path, exchange: bool, in_small_process: Run) -> None:
+    in_small_process(kill_writers, path, "exchange" if exchange else "links")
+    sink = ChromeTraceSink(path)
+    sink.write(make_batch(ROWS))
+    sink.close(1.0)
+    assert os.listdir(path.parent) == [path.name]
+
+
+def kill_writers(path: Path, renames: str) -> None:
+    """Each at another moment, some after they said how much they had written."""
+    chance = random.Random(3)
+    with file_system(renames):
+        ChromeTraceSink(path).close(1.0)
+        for _ in range(KILLS):
+            said = killed_while_it_writes(path, chance.randrange(5), chance.uniform(0.0, 0.01))
+            written = len(names_in(path))
+            assert written % len(ROWS) == 0
+            assert not said or written // len(ROWS) in (said, said + 1)
+
+
+def killed_while_it_writes(path: Path, least: int, later_s: float) -> int:
+    """How many batches it said it had written, when it was killed some time after so many."""
+
+    def write_forever() -> None:
+        sink = ChromeTraceSink(path)
+        while True:
+            sink.write(make_batch(ROWS))
+            os.write(saying, b".")
+
+    hearing, saying = os.pipe()
+    child = fork(write_forever)
+    os.close(saying)
+    with open(hearing, "rb", buffering=0) as heard:
+        said = sum(len(heard.read(1)) for _ in range(least))
+        time.sleep(later_s)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        return said + len(heard.read())
+
+
+@pytest.mark.parametrize("renames", FILE_SYSTEMS)
+def test_an_interruption_costs_one_batch_at_most(path: Path, renames: str) -> None:
+    with file_system(renames):
+        interrupt_after_each_call(path)
+
+
+def interrupt_after_each_call(path: Path) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 

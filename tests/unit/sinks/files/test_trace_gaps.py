@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import errno
-import gzip
-import json
 import os
 import random
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,38 +15,18 @@ from typing import Any
 import pytest
 
 from batches import make_batch
+from forked import in_child
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.chrome import sink as chrome_trace
 from otel_recfn.sinks.chrome import trace_file as chrome_trace_file
 from otel_recfn.sinks.chrome.sink import ChromeTraceSink
-
-
-@pytest.fixture(params=[".json", ".json.gz"])
-def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    return tmp_path / f"trace{request.param}"
-
-
-@pytest.fixture
-def sink(path: Path) -> Iterator[ChromeTraceSink]:
-    sink = ChromeTraceSink(path)
-    yield sink
-    sink.close(1.0)
+from trace_files import events_in, names_in
 
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """No pauses between attempts."""
     monkeypatch.setattr(chrome_trace, "FIRST_PAUSE_SECONDS", 0.0)
-
-
-def events(path: Path) -> list[dict[str, Any]]:
-    content = path.read_bytes()
-    found: list[dict[str, Any]] = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)["traceEvents"]
-    return found
-
-
-def names_in(path: Path) -> list[str]:
-    return [event["name"] for event in events(path) if event["ph"] == "X"]
 
 
 def test_a_full_disk_costs_the_batches_that_meet_it(
@@ -133,8 +111,8 @@ def test_at_any_moment(path: Path, monkeypatch: pytest.MonkeyPatch, at_once: Non
     assert names_in(path) == written
     assert sink.counters()["failed"] == 61 * 40 - len(written) > 0
     assert len(written) > 40 * 10
-    starts = {(event["tid"], event["ts"]) for event in events(path) if event["ph"] == "X"}
-    arrows = [event for event in events(path) if event["ph"] in "sf"]
+    starts = {(event["tid"], event["ts"]) for event in events_in(path) if event["ph"] == "X"}
+    arrows = [event for event in events_in(path) if event["ph"] in "sf"]
     assert arrows
     assert all((event["tid"], event["ts"]) in starts for event in arrows)
     assert len(arrows) == 2 * sink.counters()["flows_written"]
@@ -164,15 +142,7 @@ def step(turn: int) -> list[dict[str, Any]]:
 
 def test_no_free_descriptor_for_a_child(sink: ChromeTraceSink, path: Path, at_once: None) -> None:
     sink.write(make_batch([{"name": "parent"}]))
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            write_without_descriptors(sink)
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
+    child = in_child(lambda: write_without_descriptors(sink))
     beside = path.with_name(path.name.replace("trace", f"trace.pid{child}"))
     assert names_in(beside) == ["after"]
 

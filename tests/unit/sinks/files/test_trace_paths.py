@@ -1,59 +1,30 @@
-"""Which paths a trace is written to, which are refused at once, and what happens when the file is taken away later."""
+"""Which paths a trace is written to, which are refused at once, and who may read the file."""
 
 from __future__ import annotations
 
-import gzip
-import json
 import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from batches import make_batch
+from forked import in_child
 from otel_recfn import OtelRecordFunctionInstrumentor, profile, record_function
 from otel_recfn.legacy import RecordProfile
 from otel_recfn.model.errors import SettingError
 from otel_recfn.sinks.chrome.sink import ChromeTraceSink
+from trace_files import names_in
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user, or mount")
 
 
-@pytest.fixture
-def instrumentor() -> Iterator[OtelRecordFunctionInstrumentor]:
-    instrumentor = OtelRecordFunctionInstrumentor()
-    yield instrumentor
-    if instrumentor.is_instrumented_by_opentelemetry:
-        instrumentor.uninstrument()
-
-
-def names_in(path: Path) -> list[str]:
-    content = path.read_bytes()
-    trace = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
-    return [event["name"] for event in trace["traceEvents"] if event["ph"] == "X"]
-
-
-def in_child(work: Callable[[], object]) -> None:
-    """Run it in a forked child, and fail where it fails."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            work()
-            status = 0
-        except BaseException:
-            sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
-
-
 def as_nobody(work: Callable[[], object]) -> None:
-    """The same, as another user."""
+    """In a forked child."""
 
     def other() -> None:
         os.setgid(NOBODY)
@@ -253,90 +224,3 @@ class TestPermissions:
             sink.write(make_batch([{}]))
             assert stat.S_IMODE((tmp_path / "trace.json").stat().st_mode) == 0o644
         sink.close(1.0)
-
-
-class TestTakenAway:
-    """The user, or a cleaner of temporary files, takes names away while the trace is written."""
-
-    @pytest.fixture(params=[".json", ".json.gz"])
-    def path(self, request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-        return tmp_path / f"trace{request.param}"
-
-    def test_a_deleted_trace_comes_back_whole(self, path: Path) -> None:
-        sink = ChromeTraceSink(path)
-        for turn in range(5):
-            sink.write(make_batch([{"name": f"op {turn}"}] * 50))
-            if turn in (1, 2):
-                path.unlink()
-        sink.close(1.0)
-        assert names_in(path) == [f"op {turn}" for turn in range(5) for _ in range(50)]
-        assert os.listdir(path.parent) == [path.name]
-        assert sink.counters()["reopened"] == 2
-
-    def test_a_trace_that_was_moved_is_not_written_any_more(self, path: Path) -> None:
-        sink = ChromeTraceSink(path)
-        sink.write(make_batch([{"name": "before"}]))
-        moved = path.with_name("moved" + path.suffix)
-        path.rename(moved)
-        before = moved.read_bytes()
-        for _ in range(4):
-            sink.write(make_batch([{"name": "after"}]))
-        sink.close(1.0)
-        assert moved.read_bytes() == before
-        assert names_in(path) == ["before", *["after"] * 4]
-
-    def test_hidden_files_that_were_deleted_are_made_again(self, path: Path) -> None:
-        sink = ChromeTraceSink(path)
-        for turn in range(5):
-            sink.write(make_batch([{"name": f"op {turn}"}] * 50))
-            for hidden in path.parent.glob(".*.next"):
-                hidden.unlink()
-        sink.close(1.0)
-        assert names_in(path) == [f"op {turn}" for turn in range(5) for _ in range(50)]
-        assert os.listdir(path.parent) == [path.name]
-
-    def test_another_file_in_its_place_ends_the_trace(self, path: Path) -> None:
-        sink = ChromeTraceSink(path)
-        sink.write(make_batch([{"name": "before"}]))
-        other = path.with_name("other")
-        other.write_text("the user's")
-        other.rename(path)
-        with pytest.raises(OSError, match="another file was put in the place of"):
-            sink.write(make_batch([{"name": "after"}]))
-        sink.close(0.0)
-        assert path.read_text() == "the user's"
-        assert os.listdir(path.parent) == [path.name]
-        assert sink.counters()["failed"] == 0  # whoever takes the sink out counts that batch, once
-
-    def test_what_was_not_written_is_counted(
-        self, path: Path, instrumentor: OtelRecordFunctionInstrumentor, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        instrumentor.instrument(chrome_trace=str(path), modules=False)
-        for turn in range(4):
-            with record_function(f"op {turn}"):
-                pass
-            assert instrumentor.flush(10)
-            if turn == 1:
-                path.with_name("other").write_text("the user's")
-                path.with_name("other").rename(path)
-        counts = instrumentor.counters()
-        assert counts["chrome_trace.events_written"] == 2
-        assert counts["chrome_trace.failed"] + counts["chrome_trace.missed"] == 2
-        instrumentor.uninstrument()
-        assert path.read_text() == "the user's"
-        assert "another file was put in the place" in caplog.text
-
-    @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="descriptors are looked up in /proc")
-    def test_a_new_file_of_the_same_inode_is_not_ours(self, path: Path) -> None:
-        """Descriptors closed, the file deleted, another one made: file systems use an inode's number again at once."""
-        sink = ChromeTraceSink(path)
-        sink.write(make_batch([{"name": "before"}]))
-        for number in os.listdir("/proc/self/fd"):
-            if os.path.realpath(f"/proc/self/fd/{number}").startswith(str(path.parent)):
-                os.close(int(number))
-        path.unlink()
-        path.write_text("the user's")
-        with pytest.raises(OSError, match="removed or replaced"):
-            sink.write(make_batch([{"name": "after"}]))
-        sink.close(0.0)
-        assert path.read_text() == "the user's"

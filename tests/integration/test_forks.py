@@ -1,6 +1,6 @@
 """Forks at any moment: no child hangs, each child's spans arrive once, and a fork does not wait long.
 
-``OTEL_RECFN_FORKS`` sets how many forks the soak makes; ``scripts/fork_soak.py`` makes thousands, in each start method.
+``scripts/fork_soak.py`` makes thousands, in each start method.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 from otlp_server import OtlpServer
 
+from soak import SOAK
+
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-SOAK = Path(__file__).parents[2] / "scripts" / "fork_soak.py"
-FORKS = int(os.environ.get("OTEL_RECFN_FORKS", "150"))
+SCRIPT = Path(__file__).parents[2] / "scripts" / "fork_soak.py"
+FORKS = 60 * SOAK
 
 SPANS = """
 import os, sys, time
@@ -263,6 +265,6 @@ def test_what_parent_and_children_record_is_exported_once(run_program: Callable[
 @pytest.mark.torch
 @pytest.mark.parametrize(("method", "forks"), [("os.fork", FORKS), ("fork", FORKS // 2), ("forkserver", 2), ("spawn", 2)])
 def test_forks_at_random_moments_of_four_busy_threads(method: str, forks: int) -> None:
-    command = [sys.executable, str(SOAK), "--method", method, "--forks", str(forks), "--child-seconds", "60"]
+    command = [sys.executable, str(SCRIPT), "--method", method, "--forks", str(forks), "--child-seconds", "60"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr

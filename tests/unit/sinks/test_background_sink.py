@@ -284,7 +284,7 @@ class TestShareOfTime:
         sink.close(0.0)
         hung.gate.set()
         assert hung.closed.wait(LONG_S)
-        assert hung.calls == ["close"]
+        assert hung.calls == ["give up 0", "close"]
 
 
 class TestErrors:

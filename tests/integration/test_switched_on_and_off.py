@@ -1,0 +1,191 @@
+"""Switched on and off, again and again, while operators run: the host never notices, and nesting stays whole."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nesting import check_nesting
+
+from otel_recfn import RecordScope
+from otel_recfn.model.events import EventFlag
+from soak import SOAK
+
+torch = pytest.importorskip("torch")
+
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+
+THREADS = 8
+CYCLES = 50 * SOAK
+MAX_GROWTH_BYTES = 5 << 20
+
+
+def test_switched_often_while_8_threads_run(instrument: Callable[..., Any]) -> None:
+    over = threading.Event()
+    failed: list[BaseException] = []
+    steps = [0] * THREADS
+
+    def work(number: int) -> None:
+        layers, x = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()), torch.ones(2, 4)
+        try:
+            while not over.is_set():
+                with torch.profiler.record_function("outer"):
+                    layers(x).sum().backward()
+                steps[number] += 1
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    captured = 0
+    try:
+        for cycle in range(CYCLES):
+            ours = instrument(record_shapes=cycle % 3 == 0, modules=cycle % 2 == 0)
+            if cycle % 10 == 0:
+                ours.instrumentor.flush()
+            events = ours.finish()
+            captured += len(events)
+            check_nesting(events)
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert not failed
+    assert all(steps)
+    assert captured > 0
+
+
+def test_what_was_open_at_the_end_is_partial(instrument: Callable[..., Any]) -> None:
+    ours = instrument()
+    with torch.profiler.record_function("open"):
+        torch.relu(torch.ones(3))
+        first = ours.finish()
+        again = instrument()
+        torch.relu(torch.ones(3))
+    second = again.finish()
+    (opened,) = (event for event in first if event.name == "open")
+    assert opened.flags == EventFlag.PARTIAL
+    relus = [event for event in (*first, *second) if event.name == "aten::relu"]
+    assert [event.parent for event in relus] == [opened.event_id, 0]
+    assert "open" not in {event.name for event in second}
+    check_nesting(first)
+    check_nesting(second)
+
+
+def test_1000_cycles_do_not_grow_the_process(run_program: Callable[..., Any]) -> None:
+    program = """
+import gc, os, sys
+import torch
+from otel_recfn import OtelRecordFunctionInstrumentor
+instrumentor = OtelRecordFunctionInstrumentor()
+model, x = torch.nn.Linear(3, 3), torch.ones(2, 3)
+
+def cycles(count):
+    for _ in range(count):
+        instrumentor.instrument()
+        model(x).sum().backward()
+        instrumentor.uninstrument()
+    gc.collect()
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+before = cycles(50)
+print(cycles(1000) - before)
+"""
+    if not Path("/proc/self/statm").exists():
+        pytest.skip("the size of a process is read from /proc")
+    growth = int(run_program(program).stdout)
+    assert growth < MAX_GROWTH_BYTES
+
+
+def test_not_enabled_registers_nothing(run_program: Callable[..., Any]) -> None:
+    program = """
+import os, sys, threading
+from opentelemetry import context
+from otel_recfn import OtelRecordFunctionInstrumentor
+own, threads = dict(vars(context._RUNTIME_CONTEXT)), threading.enumerate()
+finders = list(sys.meta_path)
+OtelRecordFunctionInstrumentor().instrument(enabled=False, chrome_trace="trace.json")
+assert not {"torch", "numpy", "otel_recfn._native"} & set(sys.modules)
+import torch
+from torch.nn.modules import module
+hooks = module._global_forward_hooks, module._global_forward_pre_hooks, module._global_forward_hooks_always_called
+assert not any(hooks)
+torch.relu(torch.ones(3))
+assert threading.enumerate() == threads
+assert sys.meta_path[:len(finders)] == finders
+assert dict(vars(context._RUNTIME_CONTEXT)) == own
+assert "otel_recfn._native" not in sys.modules
+assert OtelRecordFunctionInstrumentor().counters() == {}
+assert os.listdir() == ["program.py"]
+OtelRecordFunctionInstrumentor().uninstrument()
+from otel_recfn.sinks.in_memory import InMemorySink
+sink = InMemorySink()
+OtelRecordFunctionInstrumentor().instrument(sinks=[sink])
+torch.relu(torch.ones(3))
+OtelRecordFunctionInstrumentor().uninstrument()
+assert sink.events()
+assert not any(hooks)
+assert dict(vars(context._RUNTIME_CONTEXT)) == own
+assert threading.enumerate() == threads
+"""
+    run_program(program)
+
+
+def test_instrumented_twice(instrument: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
+    first = instrument()
+    second = instrument()
+    torch.relu(torch.ones(3))
+    events = first.finish()
+    assert [event.name for event in events].count("aten::relu") == 1
+    assert second.sink.events() == []
+    assert "already instrumented" in caplog.text
+    second.finish()
+
+
+def test_again_with_other_settings(instrument: Callable[..., Any]) -> None:
+    x = torch.ones(3)
+    for shapes in (False, True, False):
+        ours = instrument(record_shapes=shapes, scopes={RecordScope.FUNCTION} if shapes else None)
+        with torch.profiler.record_function("user"):
+            torch.relu(x)
+        events = ours.finish()
+        assert [event.shapes for event in events if event.name == "aten::relu"] == ["[[3]]" if shapes else ""]
+        assert ("user" in {event.name for event in events}) is not shapes
+
+
+@pytest.mark.parametrize("first", ["profiler", "ours"])
+def test_beside_a_profiler(instrument: Callable[..., Any], first: str) -> None:
+    x = torch.ones(3)
+    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+    if first == "profiler":
+        profiler.start()
+        ours = instrument()
+    else:
+        ours = instrument()
+        profiler.start()
+    torch.relu(x)
+    ours.finish()
+    torch.tanh(x)
+    profiler.stop()
+    torch.sigmoid(x)
+    assert [event.name for event in profiler.events()] == ["aten::relu", "aten::clamp_min", "aten::tanh"]
+    assert [event.name for event in ours.sink.events() if event.name == "aten::relu"] == ["aten::relu"]
+
+
+def test_modules_that_raise_end_with_an_error(instrument: Callable[..., Any]) -> None:
+    ours = instrument()
+    with pytest.raises(RuntimeError):
+        torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(3, 4))(torch.ones(2, 5))
+    torch.relu(torch.ones(3))
+    events = ours.finish()
+    modules = [event for event in events if event.name.startswith("nn.Module: ")]
+    assert [bool(event.flags & EventFlag.ERROR) for event in modules] == [True, False, True]
+    assert all("RuntimeError" in event.error for event in modules if event.flags & EventFlag.ERROR)
+    assert events[-1].name == "aten::clamp_min"
+    assert next(event for event in reversed(events) if event.name == "aten::relu").parent == 0
+    check_nesting(events)

@@ -18,8 +18,7 @@ demo: .venv/.for-demo ## train a small transformer with every operator observed;
 
 .PHONY: test
 test: .venv/.for-test ## the whole test suite, then the part without PyTorch on the other CPythons found here
-	$(RUN) -m pytest $(PYTEST)
-	scripts/test_without_torch.sh
+	scripts/test_all.sh $(PYTEST)
 
 .PHONY: check
 check: .venv/.for-test ## linter, types and layers

@@ -159,6 +159,7 @@ def test_what_a_full_buffer_has_no_room_for_is_left_out(recorder: Recorder, work
     assert all(told[event_id].strip() in ("", f"[[{index}]]") for index, event_id in enumerate(ids))
 
 
+@pytest.mark.one_python
 def test_a_thread_that_writes_more_and_more_between_drains(recorder: Recorder, workers: list[Worker]) -> None:
     capture = Capture(recorder, buffer_bytes=1 << 21)
 
@@ -181,6 +182,7 @@ def test_a_thread_that_writes_more_and_more_between_drains(recorder: Recorder, w
     check_laws(capture.rows(), capture.opened())
 
 
+@pytest.mark.one_python
 def test_drains_while_a_thread_writes_more_than_it_did(recorder: Recorder, workers: list[Worker]) -> None:
     capture = Capture(recorder, buffer_bytes=1 << 22)
     done = threading.Event()
@@ -205,6 +207,7 @@ def test_drains_while_a_thread_writes_more_than_it_did(recorder: Recorder, worke
     check_laws(capture.rows(), capture.opened())
 
 
+@pytest.mark.one_python
 def test_thousands_of_threads_at_once(recorder: Recorder) -> None:
     capture = Capture(recorder)
     count, together, go_on = 1500, threading.Barrier(1501), threading.Event()

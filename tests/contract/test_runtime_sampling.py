@@ -33,6 +33,7 @@ def sampled(probability: float) -> RecordFunctionCallback:
     return RecordFunctionCallback(lambda fn: None).sampling_prob(probability)
 
 
+@pytest.mark.one_python
 @pytest.mark.parametrize("probability", [1e-4, 1e-3, 0.01, 0.1, 0.5, 1.0])
 def test_the_rate_over_a_million_calls_is_within_five_standard_deviations(probability: float) -> None:
     set_record_function_seed_for_testing(20_240_229)

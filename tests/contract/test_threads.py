@@ -196,6 +196,7 @@ def in_child(check: Callable[[], None]) -> None:
     assert status == 0, message.decode()
 
 
+@pytest.mark.one_python
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_of_threads_that_wrote_much(capture: Capture, workers: list[Worker]) -> None:
     def much() -> None:

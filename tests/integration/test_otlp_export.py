@@ -27,6 +27,8 @@ from otel_recfn.sinks.spans.sink import SpansSink
 from otel_recfn.support.span_ids import span_id
 from otel_recfn.version import __version__
 
+pytestmark = pytest.mark.one_python
+
 PROTOCOLS = ("grpc", "http")
 LONG_S = 30.0
 EXPORT_TIMEOUT_S = 3.0

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-ROUNDS = os.environ.get("OTEL_RECFN_TEST_ROUNDS", "25")
+from soak import SOAK
+
+pytestmark = pytest.mark.one_python
+
+ROUNDS = str(25 * SOAK)
 PROGRAM = """
 import collections, json, random, sys, threading, time
 from opentelemetry import trace

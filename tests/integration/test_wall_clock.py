@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.one_python
+
 SHIFTED = """
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from otel_recfn.model.clock import ClockMapping, Reading, Ticks, TreeOffsets
 
+pytestmark = pytest.mark.one_python
+
 NATIVE = Path(__file__).parents[3] / "src/otel_recfn/native"
 PROGRAM = """
 #include <iostream>

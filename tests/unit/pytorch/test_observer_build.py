@@ -17,6 +17,8 @@ from otel_recfn.pytorch import observer_build, private_cache
 from otel_recfn.pytorch.observer_build import TORCH_OBSERVER, ObserverUnavailable
 from otel_recfn.pytorch.private_cache import CacheUnsafe
 
+pytestmark = pytest.mark.one_python
+
 COPYING = """#!/bin/sh
 echo run >> "{log}"
 sleep {seconds}

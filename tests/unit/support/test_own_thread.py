@@ -64,6 +64,7 @@ def test_no_child_inherits_a_lock_that_a_thread_of_ours_held() -> None:
     assert min(rounds) > 0
 
 
+@pytest.mark.one_python
 def test_many_threads_that_fork_do_not_starve_one_of_ours() -> None:
     def forks() -> None:
         codes.extend(code_of_child(lambda: not worker.lock.locked()) for _ in range(25))

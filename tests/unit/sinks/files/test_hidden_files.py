@@ -18,6 +18,8 @@ from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 from otel_recfn.sinks.files import last_minute, whole_file
 from trace_files import names_in
 
+pytestmark = pytest.mark.one_python
+
 native = pytest.mark.skipif(last_minute.native is None, reason="the native part removes them")
 
 WRITER = """

@@ -23,6 +23,8 @@ from otel_recfn.sinks.files import renaming, whole_file
 from small_process import Run
 from trace_files import names_in
 
+pytestmark = pytest.mark.one_python
+
 CALLS: list[tuple[Any, str]] = [
     *((os, name) for name in ("open", "pwrite", "ftruncate", "fchmod", "lseek", "link", "unlink", "rename", "replace")),
     *((os, name) for name in ("copy_file_range",) if hasattr(os, name)),

@@ -22,6 +22,8 @@ from otel_recfn.sinks.chrome import trace_file as chrome_trace_file
 from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 from trace_files import events_in, names_in
 
+pytestmark = pytest.mark.one_python
+
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-// What stands before a begin in the ring, where it has anything to say or something changed.
+// The records that stand before a begin in the ring: its extras, and what changed since the last begin.
 #pragma once
 #include <cstdint>
 
@@ -24,7 +24,7 @@ inline uint32_t rare_words(const RareExtras& rare) {
          (rare.flops != 0 ? 2 : 0);
 }
 
-// What may stand before a begin, at most.
+// How many words may stand before a begin, at most.
 [[gnu::always_inline]] inline uint32_t extra_words(const ThreadBuffer& buffer, const Extras& extras) {
   uint32_t words = (buffer.unsent & kContextUnsent) != 0 ? kContextWords : 0;
   if ((buffer.unsent & kProfilerUnsent) != 0) words += 1;
@@ -58,7 +58,7 @@ inline void put_rare(ThreadBuffer& buffer, const RareExtras& rare) {
   }
 }
 
-// By value: the hot path's own copy stays in registers.
+// `extras` is passed by value, so that the hot path's own copy stays in registers.
 [[gnu::noinline]] inline void put_extras(ThreadBuffer& buffer, Extras extras) {
   if ((buffer.unsent & kContextUnsent) != 0) put_context(buffer);
   if ((buffer.unsent & kProfilerUnsent) != 0) buffer.put(header(kProfiler, 0, 0, 0, buffer.profiler_sent));

@@ -70,7 +70,7 @@ inline uint32_t find_name_slot(ThreadBuffer& buffer, Text name, uint64_t hash, b
   buffer.shortened.store(buffer.shortened.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
-// Where the text stands in the dictionary, after it was written there if need be; kManyNamesSlot when that would take too much room.
+// The text's slot in the dictionary, into which it is written if need be; kManyNamesSlot when that would take too much room.
 inline uint32_t put_named(ThreadBuffer& buffer, Text text) {
   bool named;
   const uint64_t hash = hash_name(text, buffer.name_seed);

@@ -10,12 +10,12 @@
 
 namespace recfn {
 
-// Looking may wait for the GIL. Who can't do that makes do with the last look.
+// Reading the context ("a look") may wait for the GIL. A caller that must not wait uses the result of the last look.
 enum MayLook : bool { kMayNotLook = false, kMayLook = true };
 
 inline bool encloses_by_place(const OpenEntry& entry) { return entry.ordinal != 0 && !entry.async; }
 
-// A range that began where the thread was unknown to Python is no task's: it lies around whatever runs there now.
+// A range without a task began before Python knew the thread: every task that runs in the thread is in it.
 inline bool is_in(const TaskView& view, uint64_t task) {
   if (task == 0) return true;
   for (uint64_t at = 0; at < view.task_count; ++at) {
@@ -43,7 +43,7 @@ inline uint32_t place_of_range(const ThreadBuffer& buffer, uint64_t event_id) {
   return kNowhere;
 }
 
-// Where the latest range of the task stands on the stack; kNowhere where that is not on it, or a span is later.
+// Index on the stack of the task's latest range; kNowhere if it isn't on this stack, or if a span became current later.
 inline uint32_t place_of_latest(const ThreadBuffer& buffer, const TaskView& view) {
   const uint32_t torch = innermost_of_torch(buffer, view);
   if (torch != kNowhere) {
@@ -101,7 +101,7 @@ inline uint32_t find_parent_below_python(Globals& globals, ThreadBuffer& buffer,
   return buffer.look_parent == kByContext ? kBaseBegin : 0;
 }
 
-// Returns kBaseBegin, or 0; what else is to be said stands in `unsent`.
+// Returns kBaseBegin or 0, and notes in `unsent` which records have to stand before the begin.
 [[gnu::always_inline]] inline uint32_t find_parent(Globals& globals, ThreadBuffer& buffer, MayLook may_look) {
   if (__builtin_expect(buffer.depth > buffer.look_depth, 1)) {
     const OpenEntry& top = buffer.stack[buffer.depth - 1];

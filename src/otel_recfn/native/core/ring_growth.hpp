@@ -75,7 +75,7 @@ inline void wake_drain(ThreadBuffer& buffer, uint64_t consumed) {
   return true;
 }
 
-// Whether so much waits for the drain that what repeats nothing should be kept short.
+// Whether so much waits for the drain that names which aren't in the dictionary yet are left out.
 inline bool is_crowded(const ThreadBuffer& buffer) {
   return buffer.head - buffer.consumed.load(std::memory_order_relaxed) > buffer.max_capacity / 4;
 }

@@ -45,7 +45,7 @@ inline void remove_entry(ThreadBuffer& buffer, uint32_t index) {
   closed.tail.store(tail, std::memory_order_release);
 }
 
-// What the thread itself was told wins nothing over what PyTorch carried there: where both are known they are the same.
+// The profiler run as the thread was told, or as PyTorch carried it there; where both are known they are the same.
 inline void send_profiler(Globals& globals, ThreadBuffer& buffer) {
   const auto read = globals.read_profiler.load(std::memory_order_relaxed);
   const uint32_t carried = read != nullptr ? read() : 0;
@@ -79,16 +79,17 @@ inline void count_dropped(ThreadBuffer& buffer) {
   buffer.put_and_publish({end_header(flags, ordinal), ticks});
 }
 
-// A begin that was under way while its capture was drained for the last time came into the next one's records: what is open is
-// closed there (the drain ignores ends of what it has closed itself), or it would enclose all that follows.
+// A begin that was being written during the last drain of its capture is read with the records of the next capture. It is ended
+// here, or it would enclose everything that follows. The drain ignores ends of ranges that it has closed itself.
 [[gnu::noinline]] inline void close_earlier_generation(Globals& globals, ThreadBuffer& buffer) {
   for (uint32_t index = buffer.depth; index-- > buffer.floor;) {
     if (buffer.stack[index].ordinal != 0) put_end(globals, buffer, buffer.stack[index].ordinal, kPartial, {});
   }
 }
 
-// What changed since this thread's last begin: a capture began, or a range of ours was ended elsewhere. False when the thread is
-// muted: nothing of it is recorded. (A muted thread's generation is never the current one, so that others don't pay for asking.)
+// Takes in what changed since this thread's last begin: a capture began, or another thread ended a range of this one. False when
+// the thread is muted, that is, not recorded. (A muted thread's generation is never the current one: so the hot path, which
+// compares generations, needs no check of its own for muted threads.)
 inline bool catch_up(Globals& globals, ThreadBuffer& buffer) {
   const ClosedElsewhere& closed = buffer.closed_elsewhere;
   const bool told = closed.head.load(std::memory_order_relaxed) != closed.tail.load(std::memory_order_relaxed);
@@ -109,7 +110,7 @@ inline void mute(ThreadBuffer& buffer, bool muted) {
   buffer.generation = muted ? kNoGeneration : buffer.muted_generation;
 }
 
-// There is no room for the range with all that it says. Whether there is for the bare range, under a name of many.
+// There is no room for the range with its name and extras. Returns whether it fits without them, under the name <many names>.
 [[gnu::noinline]] inline bool fits_when_short(ThreadBuffer& buffer, Extras extras, uint64_t others) {
   extras.rare = nullptr;
   if (!buffer.has_room(others + extra_words(buffer, extras))) return false;
@@ -153,8 +154,8 @@ template <bool kTorch>
   return ordinal;
 }
 
-// What a range that begins now lies in, and what else changes where no range of the thread's stack is its parent. Returns kBaseBegin
-// or 0.
+// Finds the parent of a range that begins now; where that is no range on the thread's stack, also looks at the profiler run and the
+// thread's logical id. Returns kBaseBegin or 0.
 [[gnu::always_inline]] inline uint32_t place_begin(Globals& globals, ThreadBuffer& buffer, MayLook look) {
   const uint32_t base = find_parent(globals, buffer, look);
   if (base != 0 && look == kMayLook) {
@@ -164,13 +165,13 @@ template <bool kTorch>
   return base;
 }
 
-// Nothing was written: what would have stood before it isn't true of the next.
+// The begin is not written: a Parent record that was to stand before it would be wrong for the next one.
 inline void count_dropped_begin(ThreadBuffer& buffer) {
   count_dropped(buffer);
   buffer.unsent &= ~uint32_t{kParentUnsent};
 }
 
-// An operator of PyTorch's own is C++ alone; what else PyTorch runs may call Python.
+// PyTorch's own operators (aten::) are C++ and call no Python; whatever else PyTorch runs may.
 inline bool may_run_python(const Begin& begin) {
   if (begin.scope != kFunctionScope) return begin.scope == kUserScope || begin.scope == kBackwardFunctionScope;
   return begin.name.size < 6 || std::memcmp(begin.name.data, "aten::", 6) != 0;
@@ -241,7 +242,7 @@ template <bool kTorch>
   if (ordinal != 0) put_end(globals, buffer, ordinal, flags, error);
 }
 
-// Looks, where that is due, for a point that may not look itself.
+// Reads the current context, if it may have changed, before a point (a mark or memory record), which can't read it itself.
 inline void prepare_point(Globals& globals, ThreadBuffer& buffer) {
   place_begin(globals, buffer, kMayLook);
   buffer.unsent &= ~uint32_t{kParentUnsent};

@@ -18,7 +18,7 @@
 namespace recfn {
 namespace {
 
-// What is not hot is written in Python: ranges/ and support/error_text.py, set once by the native recorder.
+// The rarely used parts are written in Python (ranges/, support/error_text.py); the native recorder sets them once.
 struct Helpers {
   PyObject *recorder = nullptr, *decorate = nullptr, *aenter = nullptr, *aexit = nullptr, *error_text = nullptr;
   PyObject* arguments = nullptr;

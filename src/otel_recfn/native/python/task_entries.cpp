@@ -100,7 +100,7 @@ void dealloc(PyObject* self) {
 
 bool is_range(const TaskEntry& entry) { return entry.span == nullptr; }
 
-// The entry in which the newest range of the stack lies: the range itself where nothing else is known.
+// Event id of the outermost range around the newest one on the stack, 0 if there is none.
 uint64_t root_by_place(const ThreadBuffer& buffer) {
   for (uint32_t index = buffer.depth; index-- > buffer.floor;) {
     const OpenEntry& entry = buffer.stack[index];
@@ -109,7 +109,7 @@ uint64_t root_by_place(const ThreadBuffer& buffer) {
   return 0;
 }
 
-// Whether the thread's newest range has what the last look found as its parent, and that was no range on the stack.
+// Whether the parent of the thread's newest range is what the last look found, and not a range on the stack.
 bool begun_by_context(const ThreadBuffer& buffer) { return buffer.stack[buffer.depth - 1].base; }
 
 void place_entry(TaskEntry& entry, const ThreadBuffer& buffer, const TaskEntry* around) {
@@ -201,7 +201,7 @@ uint32_t leave_range(TaskEntry* entry) {
 }
 
 void view_task(TaskView& view, PyObject* span) {
-  if (PyThreadState_Get()->context == nullptr) {  // a thread's or greenlet's own: from here on it has one, and a number
+  if (PyThreadState_Get()->context == nullptr) {  // no context yet: setting a value makes one
     set_value_in_task(nullptr);
   }
   view.task_count = entered_contexts(view.tasks, kMaxTasks);
@@ -316,7 +316,7 @@ TaskEntry* find_attached(PyObject* token) {
 }
 
 PyObject* context_attached(PyObject*, PyObject* token) {
-  if (TaskEntry* gone = find_attached(token)) gone->token = 0;  // its own token is no more: this one has the address
+  if (TaskEntry* gone = find_attached(token)) gone->token = 0;  // that entry's token was freed: the new token has the same address
   context_has_changed();
   Py_RETURN_NONE;
 }
@@ -359,7 +359,7 @@ PyObject* get_shown(PyObject* self, void*) {
   return Py_NewRef(shown != nullptr ? shown : Py_None);
 }
 
-// Not once the range is over: what is shown leads back to the entry, and nothing would let go of the two.
+// Does nothing once the range is over: what is shown refers to the entry, and nothing would free the two any more.
 int set_shown(PyObject* self, PyObject* value, void*) {
   auto* entry = reinterpret_cast<TaskEntry*>(self);
   if (entry->ended || (entry->range != nullptr && entry->range->ended)) return 0;
@@ -411,7 +411,7 @@ void keep_open_range(const ThreadBuffer& buffer, uint64_t event_id, uint32_t sco
   } else if (enters) {
     push(kept, outer);
   }
-} catch (const std::bad_alloc&) {  // what begins in it lies in what is around it
+} catch (const std::bad_alloc&) {  // without memory the range has no entry: what begins in it gets the range around it as its parent
 }
 
 uint32_t forget_open_range(uint64_t event_id) {

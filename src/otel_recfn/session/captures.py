@@ -1,4 +1,4 @@
-"""The captures that run: what they want together, and who sees what of what was drained.
+"""The running captures: what they ask for together, and which view of a drained batch each of them gets.
 
 As long as only one capture has run, what was recorded is its view. When others have joined it, each gets a view of its own,
 made from batches that have copies of the open ranges (``batches/selection.py``).
@@ -16,12 +16,12 @@ from otel_recfn.sources.protocol import Wanted
 
 
 class Captures:
-    """Changed and delivered to by one thread at a time: the session sees to that. Looked at by any."""
+    """The session lets one thread at a time change them or deliver to them; any thread may read."""
 
     def __init__(self) -> None:
         self._running: list[Capture] = []
         self._views = False
-        """Whether others have joined the first, or it sees less than what is recorded for it."""
+        """Whether views are needed: there was more than one capture, or the only one wants less than is recorded for it."""
         self._due: deque[tuple[Capture, Callable[[Capture], Batch]]] = deque()
         """Views that have not been handed out yet."""
 
@@ -36,15 +36,15 @@ class Captures:
 
     @property
     def need_open_ranges(self) -> bool:
-        """Whether what is drained has to have copies of the ranges that are open."""
+        """Whether drains have to include copies of the open ranges."""
         return self._views
 
     def begin(self, capture: Capture) -> None:
-        """The only one."""
+        """Add the first capture."""
         self._running, self._views = [capture], not capture.selected.is_all_that_is_recorded
 
     def join(self, capture: Capture, batch: Batch | None) -> None:
-        """Beside others, after a batch with copies of what is open was delivered to them; None where none could be drained."""
+        """Add a capture beside others. ``batch``: just delivered to those, with copies of open ranges; None: its drain failed."""
         if batch is not None:
             for other in self._running if not self._views else ():
                 other.selection.go_on_after(batch)
@@ -53,15 +53,15 @@ class Captures:
         self._running.append(capture)
 
     def leave(self, capture: Capture) -> None:
-        """It gets nothing more."""
+        """Remove a capture: it gets no more batches."""
         self._running.remove(capture)
 
     def leave_all(self) -> None:
-        """None gets anything more."""
+        """Remove all captures."""
         self._running = []
 
     def deliver(self, batch: Batch, leaving: Capture | None) -> None:
-        """Hand each capture its view; the one that is ``leaving`` has what is open in it, as partial ranges.
+        """Hand each capture its view of a batch; the capture that is ``leaving`` also gets the open ranges, as partial ones.
 
         A sink that is being written to may drain, or start and stop captures: who has not got this batch yet gets it before the
         next one then.
@@ -89,13 +89,13 @@ class Captures:
                 capture.write(seen)
 
     def after_fork_in_child(self) -> None:
-        """They go on, with sinks of the child's own."""
+        """In a child: the captures go on with sinks of the child's own."""
         self._due.clear()
         for capture in self:
             capture.after_fork_in_child()
 
     def wanted(self, ending: Container[Capture] = ()) -> Wanted:
-        """The least that has all that they ask for; the ranges of those that are ``ending`` are not shown any more."""
+        """The smallest selection with all that they ask for; ranges of captures that are ``ending`` are no longer shown."""
         scopes, extras, sources, profilers, shown = 0, Extra.NONE, frozenset[EventSource](), False, None
         for capture in self:
             asked = capture.selected

@@ -23,7 +23,7 @@ BUSY_ROWS = 10_000
 
 
 class DrainThread:
-    """One at most. Started and stopped by one thread at a time.
+    """The thread; there is one at most. One thread at a time may start and stop it.
 
     Args:
         recorder: tells when it is time.
@@ -37,7 +37,7 @@ class DrainThread:
         self._thread: OwnThread | None = None
 
     def start(self) -> None:
-        """From now on. Where there can be no thread, that is logged."""
+        """Start the thread. If there can be none, that is logged."""
         self._wake = threading.Event()
         self._thread = thread = OwnThread(partial(self._run, self._wake), "otel-recfn drain")
         try:
@@ -46,7 +46,7 @@ class DrainThread:
             log.warning("no thread drains what is recorded (%s): it is delivered by flush() and at the end", error)
 
     def stop(self, timeout_s: float) -> None:
-        """Wait for its end, so long at most."""
+        """Stop the thread, and wait for its end so long at most."""
         thread, self._thread = self._thread, None
         self._wake.set()
         self._recorder.wake()
@@ -54,7 +54,7 @@ class DrainThread:
             thread.wait_for_end(timeout_s)
 
     def after_fork_in_child(self) -> None:
-        """The parent's isn't here."""
+        """In a child, where the parent's thread doesn't exist."""
         self._thread, self._wake = None, threading.Event()
 
     def _run(self, wake: threading.Event) -> None:
@@ -65,11 +65,11 @@ class DrainThread:
                     self._recorder.wait(pause)
                     if not wake.is_set():
                         pause = BUSY_DRAIN_SECONDS if self._drain() > BUSY_ROWS else DRAIN_SECONDS
-                except OUT_OF_MEMORY:  # of the loop's own; a failed drain is told and tried again
+                except OUT_OF_MEMORY:  # an error of this loop; a failed drain is logged by ``draining`` and tried again
                     time.sleep(DRAIN_SECONDS)
 
     def _drain(self) -> int:
-        """How many rows there were."""
+        """Drain. Returns the number of rows."""
         with self._draining.lock, at_work():  # a fork takes them in this order
             batch = self._draining.drain()
             self._also()

@@ -1,4 +1,4 @@
-"""Draining: what was recorded goes to the captures.
+"""Draining: hands what was recorded to the captures.
 
     recorder.drain(), then producers' take() ──► each capture's view of the batch ──► its sinks
 
@@ -22,7 +22,7 @@ log = logging.getLogger("otel_recfn")
 
 
 class Draining:
-    """From any thread.
+    """Drains, one thread at a time. Every method may be called from any thread.
 
     Args:
         recorder: what is drained.
@@ -38,7 +38,7 @@ class Draining:
 
     @contextmanager
     def held(self, timeout_s: float = -1) -> Iterator[bool]:
-        """Keep others from draining meanwhile. Yields whether that could be had in time; without a limit it can."""
+        """Keep other threads from draining meanwhile. Yields False if the lock couldn't be taken in time."""
         lock = self.lock  # a sink may fork, and the child has another one
         held = lock.acquire(timeout=timeout_s)
         try:
@@ -67,7 +67,7 @@ class Draining:
         return batch
 
     def give_up(self, capture: Capture) -> None:
-        """It ended while its sinks were written to: close it when they aren't any more."""
+        """Close a capture that ended while its sinks were being written to, once they no longer are."""
         self._given_up.append(capture)
         self.close_given_up()
 
@@ -85,7 +85,7 @@ class Draining:
                 lock.release()
 
     def after_fork_in_child(self) -> None:
-        """No other thread drains here."""
+        """In a child, where no other thread drains."""
         self.lock, self._given_up = threading.RLock(), []
 
     def _deliver(self, close_open: bool, leaving: Capture | None, open_ranges: bool) -> Batch | None:
@@ -104,7 +104,7 @@ class Draining:
         return batch
 
     def _tell_clock_jump(self, seconds: float) -> None:
-        """In the log, and as a mark among the ranges."""
+        """Report a jump of the wall clock in the log, and as a mark among the ranges."""
         log.warning(
             "the wall clock jumped by %+.3f s (it was set, or the machine slept); durations are right and new ranges have the "
             "new time, but ranges that are open now keep to the clock that they began with",
@@ -113,7 +113,7 @@ class Draining:
         self._recorder.mark(f"wall clock jumped by {seconds:+.3f} s")
 
     def _tell_failed(self) -> None:
-        """Once: where memory is short, many in a row may fail."""
+        """Log that a drain failed, once: where memory is short, many in a row may fail."""
         if not self._failed:
             self._failed = True
             log.exception("draining failed; what was recorded waits for the next drain, and what doesn't fit is counted")

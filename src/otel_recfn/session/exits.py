@@ -11,7 +11,7 @@ from opentelemetry import trace
 
 
 class ExitHandler:
-    """Is called at exit before the handler that shuts the provider of spans down.
+    """Has a function called at exit before the handler that shuts the span provider down.
 
     Exit handlers run last in, first out, so ours has to be registered after the provider's.
 
@@ -24,7 +24,7 @@ class ExitHandler:
         self._provider: object = None
 
     def follow_provider(self) -> None:
-        """Register it, again where there is another provider than the last time."""
+        """Register the function, again if the provider is another one than the last time."""
         provider = trace.get_tracer_provider()
         if provider is not self._provider:
             self._provider = provider
@@ -32,7 +32,7 @@ class ExitHandler:
             atexit.register(self._at_exit)
 
     def unregister(self) -> None:
-        """It isn't called any more."""
+        """Take the registration back."""
         atexit.unregister(self._at_exit)
         self._provider = None
 
@@ -45,7 +45,7 @@ class Exiting(Protocol):
 
 
 def finish_in_multiprocessing_child(told: Exiting) -> None:
-    """multiprocessing leaves its children with ``os._exit``: no exit handler runs, but its finalizers do."""
+    """Register with multiprocessing: its children end by ``os._exit``, which runs its finalizers but no exit handlers."""
     util = sys.modules.get("multiprocessing.util")
     if util is not None:
         # The child forgets its inherited finalizers right after the fork, and then runs what is registered here.

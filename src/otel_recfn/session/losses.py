@@ -17,11 +17,11 @@ class Losses:
         self._before: dict[Capture, Mapping[str, int]] = {}
 
     def begin(self, capture: Capture, lost: Mapping[str, int]) -> None:
-        """It begins, after so much was lost."""
+        """Note, when a capture begins, how much had been lost by then."""
         self._before[capture] = lost
 
     def tell(self, capture: Capture, lost: Mapping[str, int]) -> None:
-        """It has ended: log what was lost since it began."""
+        """Log, when a capture has ended, what was lost since it began."""
         before = self._before.pop(capture, {})
         more = {name: count - before.get(name, 0) for name, count in lost.items()}
         told = ", ".join(f"{name}={count}" for name, count in more.items() if count > 0)
@@ -29,5 +29,5 @@ class Losses:
             log.warning("not everything that ran was kept: %s", told)
 
     def after_fork_in_child(self) -> None:
-        """Counts begin anew."""
+        """In a child: counts begin anew."""
         self._before = {}

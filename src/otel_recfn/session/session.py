@@ -53,7 +53,7 @@ class Session:
         self._losses, self._held = Losses(), HeldLocks()
         self._switching = threading.RLock()
         self._starting: dict[Capture, int] = {}
-        """By which thread."""
+        """Captures that are being started, and the thread that starts each."""
         self._ending: set[Capture] = set()
         self._waiting_for_imports: dict[Capture, list[Callable[[], None]]] = {}
         around_forks(
@@ -103,14 +103,14 @@ class Session:
             self._enable_sources()
 
     def _enable_those_that_need(self, module: str, capture: Capture) -> None:
-        """``module`` is imported now."""
+        """Called when the program has imported ``module``."""
         self._sources.prepare(module, capture.selected.sources)
         with self._switching:
             if capture in self._captures:
                 self._enable_sources()
 
     def _record(self) -> None:
-        """What the captures want now."""
+        """Have the recorder record what the captures want now."""
         wanted = self._captures.wanted()
         self._recorder.start(wanted.scopes, self._captures.buffer_bytes(), wanted.extras)
 
@@ -200,12 +200,12 @@ class Session:
         self._held.take((self._switching, self._draining.lock), deadline)
 
     def after_fork_in_parent(self) -> None:
-        """Go on."""
+        """After a fork, in the parent: go on."""
         self._held.give_back()
         self._draining.close_given_up()
 
     def after_fork_in_child(self) -> None:
-        """Go on with an empty recorder and sinks of the child's own."""
+        """After a fork, in the child: go on with an empty recorder and with sinks of the child's own."""
         self._switching, self._ending = threading.RLock(), set()
         for part in (self._draining, self._thread, self._held, self._losses, self._captures):
             part.after_fork_in_child()

@@ -1,6 +1,6 @@
 """The sources of a session: the list of them, and which are enabled.
 
-One that fails is disabled and taken out; nobody else notices, but for the log.
+A source that fails is disabled, taken out and logged; the others go on.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def sources_of_process(recorder: Recorder) -> list[Source]:
-    """Every source, in the order in which they are enabled; they are disabled in the other one."""
+    """Every source, in the order in which they are enabled; they are disabled in the reverse order."""
     observer = TorchObserver(recorder)
     return [
         ContextWatcher(recorder),
@@ -38,12 +38,12 @@ def sources_of_process(recorder: Recorder) -> list[Source]:
 
 @dataclass(eq=False)
 class _Switch:
-    """A source, and how far it is."""
+    """A source and its state."""
 
     source: Source
     prepared: bool = False
     told: Wanted | None = None
-    """What it was enabled with; None while it is disabled."""
+    """The selection that it was enabled with; None while it is disabled."""
 
     def is_wanted(self, sources: frozenset[EventSource]) -> bool:
         return self.source.announces is None or self.source.announces in sources
@@ -70,7 +70,7 @@ class Sources:
                 switch.prepared = self._guarded(switch, switch.source.prepare, False)
 
     def enable(self, wanted: Wanted) -> None:
-        """Let every source announce what is wanted now, and no more, as far as it is prepared."""
+        """Enable every source for what is wanted now, and disable those that nobody wants; unprepared ones are left out."""
         for switch in list(self._switches):
             if not switch.is_wanted(wanted.sources):
                 self._disable(switch)
@@ -79,12 +79,12 @@ class Sources:
                 self._guarded(switch, partial(switch.source.enable, wanted), None)
 
     def disable(self) -> None:
-        """Let none announce anything."""
+        """Disable every source."""
         for switch in reversed(self._switches):
             self._disable(switch)
 
     def take(self, *, last: bool) -> list[Batch]:
-        """What the enabled producers have, beside the recorder."""
+        """The batches of the enabled sources that make their own."""
         batches: list[Batch] = []
         for switch in [switch for switch in self._switches if switch.told is not None]:
             if isinstance(switch.source, Producer):
@@ -93,7 +93,7 @@ class Sources:
         return batches
 
     def counters(self) -> dict[str, int]:
-        """Every source's, as ``<source>.<counter>``."""
+        """Every source's counters, as ``<source>.<counter>``."""
         found: dict[str, int] = {}
         for switch in list(self._switches):
             nothing: Mapping[str, int] = {}

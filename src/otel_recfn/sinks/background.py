@@ -5,9 +5,9 @@
 
 The program comes first, in three ways:
 
-* A batch that doesn't fit the queue is dropped, the newest first, and counted, but for the ranges that earlier rows lie in;
-  what comes later and lies in a dropped range goes up to its nearest ancestor (``batches/gaps.py``). Before the next batch
-  the inner sink is told of the gap (``note_gap``), as it missed begins and ends. So it is where it finds no memory for a batch.
+* A batch that doesn't fit the queue is dropped, the newest first, and counted. Ranges in it that are parents of earlier rows
+  are kept, and later rows whose parent was dropped get its nearest ancestor (``batches/gaps.py``). Before the next batch the
+  inner sink is told of the gap (``note_gap``), because it missed begins and ends. The same is done without memory for a batch.
 * Building spans and encoding them holds the GIL. The worker measures its own processor time and sleeps three times as long,
   after each batch and wherever the inner sink lets it (``set_pace``), unless someone waits in ``flush`` or ``close``.
 * ``flush`` and ``close`` return when their time is up, whatever an exporter does; what was left then is counted. Shortly before
@@ -45,9 +45,9 @@ MAX_SHARE = 0.25
 PAUSE_WITHOUT_MEMORY_S = 0.1
 RESERVE_S = 1.0
 RESERVED_SHARE = 0.2
-"""Of the time for ``close``, for what must not be missing; at most ``RESERVE_S`` seconds."""
+"""The share of the time for ``close`` that is kept for spans which must not be missing; at most ``RESERVE_S`` seconds."""
 IDLE_S = 1.5
-"""The inner sink hears of it when nothing came for so long; longer than what ends a trace of our own."""
+"""After so long without a batch the inner sink is told that it is idle; longer than the pause that ends a trace of ours."""
 
 
 @runtime_checkable

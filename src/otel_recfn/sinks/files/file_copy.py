@@ -25,7 +25,7 @@ class Copy:
         self.path, self.file = make_hidden(path)
         self.length = 0
         self.tail = b""
-        """Its end, if it has one now."""
+        """The end that was written behind the content; empty where there is none now."""
 
     @property
     def has_name(self) -> bool:

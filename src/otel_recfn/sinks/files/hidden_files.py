@@ -1,7 +1,7 @@
 """Hidden files beside the file that they will become: their names, and what killed processes left of them.
 
-A name cannot be foreseen, so that nobody can plant a file there, and tells what it is: ``.trace.json.3f9c0d4be6a81277.next``.
-Each is locked as long as its process lives; one that can be locked is left over.
+A name is random, so that nobody can plant a file there, and says what the file is for: ``.trace.json.3f9c0d4be6a81277.next``.
+Each file is locked as long as its process lives: a file that can be locked was left behind.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """From a plan's rows to finished spans: what each field of a span is made of.
 
-A span is built for a few microseconds, in the GIL, beside the program: the loop works on plain lists, makes each span context
-once (a parent's is made by its first child and waits for the parent's own row), and looks at what is seldom there only in
-rows that have something of it.
+Building a span takes a few microseconds under the GIL, for which the program waits. So the loop works on plain lists, makes each
+span context once (a parent's is made for its first child and kept for the parent's own row), and looks at seldom filled columns
+only in rows that have something in them.
 
-Nothing here may cost the SDK's encoder its batch: times are clamped to be positive and ordered, unsigned ids become the signed
-integers of OTLP with the same bits, and lone surrogates in texts are escaped.
+An invalid field would make the SDK's encoder lose its whole batch. So times are clamped to be positive and
+ordered, unsigned ids become the signed integers of OTLP with the same bits, and lone surrogates in texts are escaped.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(PACKAGE.parent))
 
 from otel_recfn.model.columns import COLUMNS, Column  # noqa: E402
-from otel_recfn.model.events import EventFlag, EventKind, EventSource, Extra  # noqa: E402
+from otel_recfn.model.events import EventFlag, EventKind, EventSource, Extra, TrackKind  # noqa: E402
 from otel_recfn.model.scope import RecordScope  # noqa: E402
 
 ORIGIN = "Written by scripts/generate_model.py; change {} and run it."
@@ -112,6 +112,7 @@ namespace recfn {{
 {_enum(EventFlag, "uint32_t", "")}
 {_enum(EventSource, "uint32_t", "Source")}
 {_enum(Extra, "uint32_t", "Extra")}
+{_enum(TrackKind, "uint64_t", "Track")}
 {_enum(RecordScope, "uint32_t", "Scope")}
 constexpr uint32_t kNumScopes = {len(RecordScope)};
 

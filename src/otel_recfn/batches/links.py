@@ -98,7 +98,7 @@ class ForwardBackwardLinks:
     def _remember(self, batch: Batch, rows: NDArray[np.int64]) -> None:
         if not len(rows):
             return
-        self._thread_numbers.update((thread.thread_id, thread.number) for thread in batch.threads)
+        self._thread_numbers.update((each.thread_id, each.number) for each in batch.threads if each.is_thread)
         numbers = np.array([thread.number for thread in batch.threads], dtype=np.uint64)
         run = _Run(
             key=_keys(numbers[batch.thread[rows]], batch.sequence_nr[rows]),
@@ -128,7 +128,7 @@ class ForwardBackwardLinks:
         newest = np.ones(len(everything.key), dtype=np.bool_)
         newest[np.argpartition(everything.start_ns, surplus - 1)[:surplus]] = False
         self._runs = [self._with_own_tables(_taken(everything, newest))]
-        self._thread_numbers = {thread.thread_id: thread.number for thread in self._threads.values}
+        self._thread_numbers = {each.thread_id: each.number for each in self._threads.values if each.is_thread}
         self.forgotten += surplus
 
     def _with_own_tables(self, run: _Run) -> _Run:

@@ -65,6 +65,14 @@ class EventSource(IntEnum):
     MODULE = 2
 
 
+class TrackKind(IntEnum):
+    """What events happen on, one after the other."""
+
+    THREAD = 0
+    STREAM = 1
+    """A queue of a device, which no thread runs: a CUDA stream, for instance."""
+
+
 class ContextFlag(IntFlag):
     """Bits of a context's ``flags``."""
 

@@ -5,6 +5,7 @@
 namespace recfn {
 namespace {
 
+constexpr uint64_t kFirstOtherTid = uint64_t{1} << 30;  // as sinks/chrome/encoder.py has it
 constexpr size_t kFixedBytes = 1024;  // of one row without its labels: the keys, and 20 digits for every number
 
 bool read_unsigned(PyObject* owner, const char* name, uint64_t* value) {
@@ -36,13 +37,15 @@ bool ChromeEvents::read_threads(PyObject* batch) {
 }
 
 bool ChromeEvents::read_thread(PyObject* info) {
-  uint64_t tid = 0, logical = 0;  // the operating system's id, or the recorder's number where there is none
-  if (!read_unsigned(info, "native_id", &tid) || (tid == 0 && !read_unsigned(info, "number", &tid)) ||
-      !read_unsigned(info, "thread_id", &logical)) {
+  uint64_t native_id = 0, number = 0, kind = 0, logical = 0;
+  if (!read_unsigned(info, "native_id", &native_id) || !read_unsigned(info, "number", &number) ||
+      !read_unsigned(info, "kind", &kind) || !read_unsigned(info, "thread_id", &logical)) {
     return false;
   }
+  const bool is_thread = kind == kThreadTrack;
+  const uint64_t tid = !is_thread ? kFirstOtherTid + number : native_id != 0 ? native_id : number;
   std::string place = ",\"pid\":" + std::to_string(pid_) + ",\"tid\":" + std::to_string(tid) + ",\"ts\":";
-  threads_.push_back({logical, std::move(place.append(kSlack, ' '))});
+  threads_.push_back({is_thread ? std::optional(logical) : std::nullopt, std::move(place.append(kSlack, ' '))});
   return true;
 }
 
@@ -138,8 +141,11 @@ void ChromeEvents::encode_args(ChromeWriter& out, Py_ssize_t row, bool async) co
   }
   encode_numbers(out, row);
   if (async) {
-    out.literal(",\"Async\":true,\"End thread id\":");
-    out.number(threads_[columns_.end_thread[row]].logical_id);
+    out.literal(",\"Async\":true");
+    if (const auto& logical_id = threads_[columns_.end_thread[row]].logical_id) {
+      out.literal(",\"End thread id\":");
+      out.number(*logical_id);
+    }
   }
   if (columns_.is_partial(row)) out.literal(",\"Partial\":true");
   out.literal("}}");

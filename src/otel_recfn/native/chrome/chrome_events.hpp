@@ -10,6 +10,7 @@
 #include "cpython/python.hpp"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,8 +26,8 @@ class ChromeEvents {
 
  private:
   struct Thread {
-    uint64_t logical_id;  // RecordFunction's
-    std::string place;    // ,"pid":1,"tid":2,"ts": and kSlack more
+    std::optional<uint64_t> logical_id;  // RecordFunction's; nothing where it is no thread
+    std::string place;                   // ,"pid":1,"tid":2,"ts": and kSlack more
   };
 
   bool read_threads(PyObject* batch);

@@ -13,6 +13,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,8 +24,8 @@ class EventLabels {
   // Both are borrowed; `names` is the batch's.
   EventLabels(PyObject* names, const ChromeColumns& columns) : names_(names), columns_(columns) {}
 
-  // The label's number; -1 with an exception set. Needs the GIL.
-  Py_ssize_t find(Py_ssize_t row, uint64_t thread_id);
+  // The label's number; -1 with an exception set. Without an id the row is no thread's. Needs the GIL.
+  Py_ssize_t find(Py_ssize_t row, std::optional<uint64_t> thread_id);
   // Once all are found: from here on texts can be read in blocks.
   void pad() { memory_.append(kSlack, ' '); }
 
@@ -42,7 +43,7 @@ class EventLabels {
   Key key_of(Py_ssize_t row) const;
   uint32_t& slot_of(const Key& key);
   void make_room();
-  bool append(Py_ssize_t row, uint64_t thread_id, Label* label);
+  bool append(Py_ssize_t row, std::optional<uint64_t> thread_id, Label* label);
   bool append_name(Py_ssize_t row);
   bool append_texts(Py_ssize_t row);
   bool append_text(std::string& out, uint32_t name, bool is_json) const;

@@ -27,9 +27,16 @@ Tids = NDArray[np.uint64]
 Times = NDArray[np.int64]
 
 
-def trace_tid(thread: ThreadInfo) -> int:
-    """The ``tid`` of a thread in a trace: the operating system's id, or the recorder's number where there is none."""
-    return thread.native_id or thread.number
+FIRST_OTHER_TID = 1 << 30
+"""Beyond the thread ids of Linux, and within the 32 bits that Perfetto reads of one."""
+
+
+def trace_tid(track: ThreadInfo) -> int:
+    """The ``tid`` of a track in a trace: a thread's id of the operating system, or the recorder's number where there is none.
+
+    What is no thread has one that no thread has.
+    """
+    return track.native_id or track.number if track.is_thread else FIRST_OTHER_TID + track.number
 
 
 def encode_events_in_python(batch: Batch, rows: NDArray[np.int64], pid: int, base_ns: int, memory: bytearray) -> int:
@@ -93,7 +100,8 @@ def _is_async(event: Event) -> bool:
 
 def _args(event: Event) -> Iterator[tuple[str, object]]:
     yield "Scope", f'"{event.scope.name}"'
-    yield "Thread id", event.thread_id
+    if event.thread.is_thread:
+        yield "Thread id", event.thread_id
     optional = (
         ("Input Dims", json_of_utf8(event.shapes), ""),
         ("Input type", json_of_utf8(event.dtypes), ""),
@@ -113,7 +121,8 @@ def _args(event: Event) -> Iterator[tuple[str, object]]:
     yield from ((key, value) for key, value, absent in optional if value != absent)
     if event.kind == EventKind.RANGE and _is_async(event):
         yield "Async", "true"
-        yield "End thread id", event.end_thread_id
+        if event.end_thread.is_thread:
+            yield "End thread id", event.end_thread_id
     if event.flags & EventFlag.PARTIAL:
         yield "Partial", "true"
 

@@ -164,18 +164,20 @@ class ChromeTraceFile:
             self._put(encoded)
 
     def _thread_events(self, batch: Batch) -> bytes:
-        """The names of the threads that are new in the batch, or have another name than before."""
+        """The names of the tracks that are new in the batch, or have another name than before; threads come first."""
         events = []
         used = np.zeros(len(batch.threads), dtype=np.bool_)
         used[batch.thread] = used[batch.end_thread] = True
         for index in np.flatnonzero(used).tolist():
             thread = batch.threads[index]
             tid = trace_tid(thread)
-            name = thread.name or f"thread {tid}"
+            name = thread.name or (f"thread {tid}" if thread.is_thread else f"{thread.kind.name.lower()} {thread.number}")
             if self._thread_names.get(tid) != name:
                 self._thread_names[tid] = name
                 events.append(_metadata("thread_name", self._pid, tid, {"name": name}))
-                events.append(_metadata("thread_sort_index", self._pid, tid, {"sort_index": thread.number}))
+                events.append(
+                    _metadata("thread_sort_index", self._pid, tid, {"sort_index": thread.number if thread.is_thread else tid})
+                )
         return "".join(f",\n{event}" for event in events).encode()
 
 

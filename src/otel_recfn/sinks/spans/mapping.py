@@ -141,11 +141,11 @@ class SpanMapper:
         """What all ranges of a scope in a thread share."""
         base = self._bases.get((scope, thread))
         if base is None:
-            own: dict[str, AttributeValue] = {
-                "recfn.scope": RecordScope(scope).name,
-                "recfn.thread_id": _signed(thread.thread_id),
-            }
-            base = self._bases[scope, thread] = {**own, **_thread_attributes(thread)}
+            base = {"recfn.scope": RecordScope(scope).name}
+            if thread.is_thread:
+                base["recfn.thread_id"] = _signed(thread.thread_id)
+            base |= _thread_attributes(thread)
+            self._bases[scope, thread] = base
         return base
 
     def _add_seldom(self, attributes: dict[str, AttributeValue], batch: Batch, row: int) -> None:
@@ -195,6 +195,8 @@ def _plain(batch: Batch, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
 def _thread_attributes(thread: ThreadInfo) -> dict[str, AttributeValue]:
     """The semantic conventions', for threads that Python knows."""
     attributes: dict[str, AttributeValue] = {}
+    if not thread.is_thread:
+        return attributes
     if thread.ident:
         attributes["thread.id"] = _signed(thread.ident)
     if thread.name:

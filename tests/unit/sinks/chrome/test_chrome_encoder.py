@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
+from batches import BASE_NS, MAIN_THREAD, STREAM, WORKER_THREAD, make_batch
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, EventKind, EventSource
 from otel_recfn.model.scope import RecordScope
@@ -38,8 +38,8 @@ rows = st.fixed_dictionaries(
         "source": st.sampled_from(EventSource),
         "start_ns": times,
         "end_ns": times,
-        "thread": st.sampled_from([MAIN_THREAD, WORKER_THREAD]),
-        "end_thread": st.sampled_from([MAIN_THREAD, WORKER_THREAD._replace(native_id=0)]),
+        "thread": st.sampled_from([MAIN_THREAD, WORKER_THREAD, STREAM]),
+        "end_thread": st.sampled_from([MAIN_THREAD, WORKER_THREAD._replace(native_id=0), STREAM]),
         "sequence_nr": signed,
         "forward_thread_id": unsigned,
         "handle": unsigned,

@@ -44,7 +44,7 @@ class Captures:
         self._running, self._views = [capture], not capture.selected.is_all_that_is_recorded
 
     def join(self, capture: Capture, batch: Batch | None) -> None:
-        """Add a capture beside others. ``batch``: just delivered to those, with copies of open ranges; None: its drain failed."""
+        """Add a capture beside others. ``batch``: delivered to those, with copies of open ranges; None: its drain failed."""
         if batch is not None:
             for other in self._running if not self._views else ():
                 other.selection.go_on_after(batch)

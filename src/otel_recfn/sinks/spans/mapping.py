@@ -1,11 +1,11 @@
 """From a plan's rows to finished spans: what each field of a span is made of.
 
-Building a span takes a few microseconds under the GIL, for which the program waits. So the loop works on plain lists, makes each
-span context once (a parent's is made for its first child and kept for the parent's own row), and looks at seldom filled columns
-only in rows that have something in them.
+Building a span takes a few microseconds under the GIL, and the program waits meanwhile. So the loop works on plain lists, makes
+each span context once (a parent's is made for its first child and kept for the parent's own row), and looks at seldom filled
+columns only in rows that have something in them.
 
-An invalid field would make the SDK's encoder lose its whole batch. So times are clamped to be positive and
-ordered, unsigned ids become the signed integers of OTLP with the same bits, and lone surrogates in texts are escaped.
+One invalid field makes the SDK's encoder lose its whole batch. So times are clamped to be positive and ordered, unsigned ids
+become the signed integers of OTLP with the same bits, and lone surrogates in texts are escaped.
 """
 
 from __future__ import annotations

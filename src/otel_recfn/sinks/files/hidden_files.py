@@ -34,10 +34,12 @@ def make_hidden(path: Path) -> tuple[Path, OwnFile]:
     for _ in range(ATTEMPTS):
         hidden = hidden_path(path)
         file = OwnFile.create(hidden)
-        with contextlib.suppress(FileInUseError):  # someone who sweeps was faster than the lock
+        try:
             file.lock()
-        if file.is_at(hidden):
-            return hidden, file
+            if file.is_at(hidden):
+                return hidden, file
+        except FileInUseError:  # someone who sweeps was faster, and will remove it
+            pass
         file.close()
     raise OSError(errno.ESTALE, "hidden files beside it vanish as soon as they are made")
 

@@ -16,6 +16,8 @@ from batches import make_batch
 from forked import fork, killed_in_child
 from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 from otel_recfn.sinks.files import last_minute, whole_file
+from otel_recfn.sinks.files.hidden_files import make_hidden
+from otel_recfn.support.own_file import OwnFile
 from trace_files import names_in
 
 pytestmark = pytest.mark.one_python
@@ -208,6 +210,25 @@ class TestSweeping:
         os.chown(path, 65534, 65534)
         ChromeTraceSink(tmp_path / "trace.json").close(1.0)
         assert path.exists()
+
+    def test_a_sweeper_that_is_faster_than_the_lock(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It has locked the new file, and removes it only after its maker has looked whether it is there."""
+        create, sweeping = OwnFile.create, []
+
+        def create_for_a_sweeper(path: Path) -> OwnFile:
+            made = create(path)
+            if not sweeping:
+                sweeping.append(OwnFile(path))
+                sweeping[0].lock()
+            return made
+
+        monkeypatch.setattr(OwnFile, "create", create_for_a_sweeper)
+        path, file = make_hidden(tmp_path / "trace.json")
+        [swept] = [tmp_path / name for name in hidden(tmp_path) if sweeping[0].is_at(tmp_path / name)]
+        swept.unlink()
+        assert file.is_at(path)
+        file.close()
+        sweeping[0].close()
 
     def test_a_sweeper_between_making_and_locking(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Two processes at once: one makes a hidden file, the other one takes it for left over."""

@@ -66,6 +66,7 @@ def test_marks_and_threads_that_are_switched_off(recorder: Recorder, steps: list
     drive(recorder, steps)
 
 
+@pytest.mark.one_python
 @examples
 @given(steps=st.lists(st.one_of(burst, burst, begin_sync, mark, end_innermost, end_open, drain), max_size=40))
 def test_buffers_that_overflow(recorder: Recorder, steps: list[tuple]) -> None:

@@ -50,6 +50,7 @@ print([event.name for event in prof.events()], [event.name for event in again.ev
 """
 
 
+@pytest.mark.one_python
 @pytest.mark.skipif(sys.platform != "linux", reason="the program reads its size from /proc")
 @pytest.mark.skipif(
     backend.choose().kind != "native", reason="the native part is not built: python setup.py build_ext --inplace"

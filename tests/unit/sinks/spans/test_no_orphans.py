@@ -23,6 +23,8 @@ from otel_recfn.sinks.spans import delivery, mapping, provider
 from otel_recfn.sinks.spans import sink as spans_sink
 from otel_recfn.sinks.spans.sink import SpansSink
 
+pytestmark = pytest.mark.one_python
+
 REQUEST = context(trace_id=0xABC, span_id=0xDEF)
 LONG_S = 20.0
 OUTER, MIDDLE, LATE = (make_event_id(1, number) for number in (1, 2, 3))

@@ -197,9 +197,7 @@ logging.disable(logging.CRITICAL)
 sys.path.insert(0, "{tests}")
 from batches import make_batch
 from failing_allocations import each_failure
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from otel_recfn.session.capture import Capture
 from otel_recfn.model.batch import SpanContextRef
 from otel_recfn.model.errors import OUT_OF_MEMORY
@@ -210,9 +208,20 @@ from otel_recfn.sinks.in_memory import InMemorySink
 from otel_recfn.sinks.spans.sink import SpansSink
 from otel_recfn.batches.selection import Selected
 
-exporter = InMemorySpanExporter()
+
+
+class Kept(SpanProcessor):  # needs no memory for keeping spans
+    def __init__(self):
+        self.spans, self.count = [None] * 1_000_000, 0
+
+    def on_end(self, span):
+        self.spans[self.count] = span
+        self.count += 1
+
+
+kept = Kept()
 provider = TracerProvider(shutdown_on_exit=False)
-provider.add_span_processor(SimpleSpanProcessor(exporter))
+provider.add_span_processor(kept)
 sinks = {{
     "spans": lambda: SpansSink(provider, roots_per_second=None),
     "background": lambda: BackgroundSink(InMemorySink(10**6)),
@@ -225,13 +234,17 @@ capture = Capture(Selected(), [sink], buffer_bytes=1 << 20)
 numbers = itertools.count(1)
 
 
-def batch():
-    first = make_event_id(1, 10 * next(numbers))
-    context = SpanContextRef(5, 6, 1) if first % 20 else SpanContextRef(0, 0, 0)
+def batch(more=True):
+    number = next(numbers)
+    first = make_event_id(1, 10 * number)
+    context = SpanContextRef(5, 6, 1) if number % 2 else SpanContextRef(0, 0, 0)
     rows = [
         {{"event_id": first + row, "parent": first, "context": context, "name": f"leaf {{first}}", "sequence_nr": first}}
         for row in range(1, 5)
     ]
+    if more and context.trace_id:  # what it lies in ends with the batch after the next one
+        around = first + 20
+        rows.append({{"event_id": first + 5, "parent": around, "root": around, "context": context, "name": "early"}})
     top = {{"event_id": first, "context": context, "shapes": "[[2]]", "error": "ValueError: wrong"}}
     return make_batch([*rows, top], [] if context.trace_id else [{{"event_id": first, "name": "top"}}])
 
@@ -245,7 +258,10 @@ for fail in (1, 4):
         made[0] = batch()
         if fail == 1:
             assert not capture._removed, capture._removed[0][1]
-capture.write(batch())
+    made[0] = batch()
+capture.write(made[0])
+for _ in range(3):
+    capture.write(batch(more=False))
 assert capture.flush(20)
 capture.close(20)
 counters = capture.counters()
@@ -258,7 +274,12 @@ if name == "spans":
     fates = ("spans", "unsampled", "suppressed", "no_provider", "other_kinds", "failed")
     assert own["rows"] + missed == counters["rows"]
     assert own["rows"] + own["roots"] == sum(own[fate] for fate in fates)
-    assert own["spans"] > 0
+    assert own["spans"] == kept.count > 0
+    spans = kept.spans[: kept.count]
+    there = {{(span.context.trace_id, span.context.span_id) for span in spans}} | {{(5, 6)}}
+    assert len(there) == len(spans) + 1
+    orphans = [span for span in spans if span.parent and (span.parent.trace_id, span.parent.span_id) not in there]
+    assert not orphans, (len(orphans), [(span.name, span.attributes["recfn.event_id"]) for span in orphans[:9]])
 elif name == "in_memory":
     received = counters.get("in_memory.rows_received", counters["in_memory.rows"])
     assert received + missed == counters["rows"]

@@ -12,9 +12,10 @@ from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from batches import make_batch
 from forked import in_child
+from otel_recfn.batches.gaps import Gaps
 from otel_recfn.model.batch import Batch
-from otel_recfn.sinks import background
-from otel_recfn.sinks.background import BackgroundSink
+from otel_recfn.sinks import background_queue
+from otel_recfn.sinks.background import MAX_ROWS, BackgroundSink
 from otel_recfn.sinks.in_memory import InMemorySink
 from otel_recfn.sinks.protocol import Sink
 
@@ -81,7 +82,7 @@ def in_background() -> Iterator[MakeSink]:
     """Makes background sinks, which end with the test."""
     made: list[tuple[BackgroundSink, Sink]] = []
 
-    def make(inner: Sink, max_rows: int = background.MAX_ROWS, **keywords: Any) -> BackgroundSink:
+    def make(inner: Sink, max_rows: int = MAX_ROWS, **keywords: Any) -> BackgroundSink:
         made.append((BackgroundSink(inner, max_rows, **keywords), inner))
         return made[-1][0]
 
@@ -134,7 +135,7 @@ class TestPassingOn:
         assert is_instrumentation_enabled()
 
     def test_idle_is_told_once_after_a_pause(self, in_background: MakeSink, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(background, "IDLE_S", 0.01)
+        monkeypatch.setattr(background_queue, "IDLE_S", 0.01)
         inner = Gated()
         sink = in_background(inner)
         sink.write(rows(1))
@@ -212,7 +213,7 @@ class TestTime:
     ) -> None:
         passed = [0.0]
         monotonic = time.monotonic
-        monkeypatch.setattr(background.time, "monotonic", lambda: monotonic() + passed[0])
+        monkeypatch.setattr(time, "monotonic", lambda: monotonic() + passed[0])
         sink = in_background(hung)
         sink.write(rows(4))
         assert hung.entered.wait(LONG_S)
@@ -300,6 +301,43 @@ class TestErrors:
         sink.close(LONG_S)
         assert inner.calls == ["close"]
         assert sink.counters()["abandoned"] == 2
+        assert_balanced(sink.counters())
+
+
+class TestMemory:
+    def test_a_batch_that_there_was_no_memory_for_is_queued_before_the_next(
+        self, in_background: MakeSink, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        taken: list[int] = []
+        inner = Gated()
+        inner.write = lambda batch: taken.extend(batch.event_id.tolist())  # type: ignore[method-assign]
+        inner.counters = lambda: {"rows": len(taken)}  # type: ignore[method-assign]
+        note, times = Gaps.note, iter([True, True, False, False, False])
+
+        def failing(self: Gaps, batch: Batch) -> None:
+            if next(times):
+                raise MemoryError
+            note(self, batch)
+
+        monkeypatch.setattr(Gaps, "note", failing)
+        sink = in_background(inner)
+        for event_id in (1, 2, 3):
+            sink.write(make_batch([{"event_id": event_id}]))
+            assert_balanced(sink.counters())
+        sink.close(LONG_S)
+        assert taken == [1, 2, 3]
+        assert_balanced(sink.counters())
+
+    def test_what_waits_for_memory_is_bounded(self, in_background: MakeSink, monkeypatch: pytest.MonkeyPatch) -> None:
+        def failing(self: Gaps, batch: Batch) -> None:
+            raise MemoryError
+
+        monkeypatch.setattr(Gaps, "note", failing)
+        sink = in_background(Gated())
+        for _ in range(background_queue.MAX_ARRIVED + 3):
+            sink.write(rows(2))
+        assert sink.counters()["queue_dropped"] == 6
+        sink.close(LONG_S)
         assert_balanced(sink.counters())
 
 

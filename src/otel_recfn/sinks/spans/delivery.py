@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -104,5 +103,7 @@ class SpanDelivery:
     def _log_once(self, message: str) -> None:
         if not self._logged:
             self._logged = True
-            with contextlib.suppress(*OUT_OF_MEMORY):  # the other spans come first
+            try:
                 _logger.exception("otel-recfn: %s", message)
+            except OUT_OF_MEMORY:  # the other spans come first
+                pass

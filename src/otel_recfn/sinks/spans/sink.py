@@ -82,7 +82,10 @@ class SpansSink:
     def write(self, batch: Batch) -> None:
         """Build spans of a batch and hand them on, in chunks. What there is no memory for counts as failed."""
         self._pending.add(batch)
-        self._go_on()
+        try:
+            self._go_on()
+        except OUT_OF_MEMORY:  # even for saying so; it is pending, and will be counted
+            pass
 
     def _go_on(self) -> None:
         """Write what is pending; of a batch that there is no memory for only what must not be missing, now or a batch later."""
@@ -91,9 +94,8 @@ class SpansSink:
                 return self._write_pending()
             except OUT_OF_MEMORY:
                 self._pending.cut_first()
-                with contextlib.suppress(*OUT_OF_MEMORY):
-                    self.note_gap()
-                    self._log_once("there was no memory for some rows, which count as failed")
+                self.note_gap()
+                self._log_once("there was no memory for some rows, which count as failed")
             except Exception:
                 self._pending.clear()
                 raise

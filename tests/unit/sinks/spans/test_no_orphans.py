@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from batches import BASE_NS, context, make_batch
 from otel_recfn.model.batch import NO_CONTEXT, Batch, SpanContextRef
 from otel_recfn.model.events import make_event_id
-from otel_recfn.sinks import background
+from otel_recfn.sinks import background_pace
 from otel_recfn.sinks.background import BackgroundSink
 from otel_recfn.sinks.spans import delivery, mapping, provider
 from otel_recfn.sinks.spans import sink as spans_sink
@@ -134,8 +134,8 @@ class TestTimeEnds:
         sent = Sent(lambda count: passed.__setitem__(0, 0.9 * LONG_S * (count >= last)))
         inner = SpansSink(new_provider(sent))
         gate, sink = Gate(inner), BackgroundSink(inner, max_share=1.0)
-        monotonic = background.time.monotonic
-        monkeypatch.setattr(background.time, "monotonic", lambda: monotonic() + passed[0])
+        monotonic = background_pace.time.monotonic
+        monkeypatch.setattr(background_pace.time, "monotonic", lambda: monotonic() + passed[0])
         wait = sink._thread.wait_for_end
         monkeypatch.setattr(sink._thread, "wait_for_end", lambda timeout_s: (gate.opened.set(), wait(timeout_s)))
         for batch in batches:

@@ -1,0 +1,77 @@
+"""How fast a background thread works: at most a share of one processor's time, but for somebody who waits; and until when.
+
+Building spans and encoding them holds the GIL. The thread measures its own processor time and sleeps three times as long, after
+each batch and wherever the inner sink lets it.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+
+from otel_recfn.support.own_thread import resting
+
+RESERVE_S = 1.0
+RESERVED_SHARE = 0.2
+"""The share of the time for ``close`` that is kept for spans which must not be missing; at most ``RESERVE_S`` seconds."""
+
+
+class GivenUp(BaseException):
+    """The time is over; not an error of the sink, which must not catch it."""
+
+
+class Pace:
+    """Called between pieces of work: sleeps, or raises to end the work.
+
+    Args:
+        max_share: of one processor's time, how much the thread may take while nobody waits for it.
+    """
+
+    def __init__(self, max_share: float) -> None:
+        self._max_share = max_share
+        self._lock = threading.RLock()
+        self._urgent = 0
+        self._hurry = threading.Event()
+        self._paced_at = 0.0
+        self._end_by, self._reserve_s = math.inf, 0.0
+
+    def __call__(self) -> None:
+        """Sleep off the time worked since the last call.
+
+        Raises:
+            GivenUp: little more than the reserved time is left.
+        """
+        worked = time.thread_time() - self._paced_at
+        with resting():
+            self._hurry.wait(worked * (1 / self._max_share - 1))
+        self._paced_at = time.thread_time()
+        if self.time_left() <= self._reserve_s:
+            raise GivenUp
+
+    def hurry_up(self, more: int) -> None:
+        """One more waits (+1), or one less (-1)."""
+        with self._lock:
+            self._urgent += more
+            if self._urgent:
+                self._hurry.set()
+            else:
+                self._hurry.clear()
+
+    def end_in(self, timeout_s: float) -> None:
+        """The work ends by then, and what is not reserved of the time before."""
+        self._end_by, self._reserve_s = time.monotonic() + timeout_s, min(RESERVE_S, RESERVED_SHARE * timeout_s)
+        self.hurry_up(+1)
+
+    def end_now(self) -> None:
+        """At the next call at the latest."""
+        self._end_by = -math.inf
+
+    def time_left(self) -> float:
+        """Seconds until the end; without limit where none is known."""
+        return max(0.0, self._end_by - time.monotonic())
+
+    def end_in_child(self) -> None:
+        """In a forked child nobody works on, and another thread may have held the locks."""
+        self._lock, self._hurry = threading.RLock(), threading.Event()
+        self.end_now()

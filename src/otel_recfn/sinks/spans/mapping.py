@@ -25,7 +25,7 @@ from otel_recfn.model.events import EventFlag
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.spans.limits import AppliedLimits, AttributeValue
 from otel_recfn.sinks.spans.provider import SAMPLED, SpanTarget
-from otel_recfn.sinks.spans.step_traces import StepTrace
+from otel_recfn.sinks.spans.trace_boundaries import StepTrace
 from otel_recfn.support.json_text import text_of_utf8
 
 MAX_KEPT_CONTEXTS = 1 << 15

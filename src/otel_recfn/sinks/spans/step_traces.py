@@ -21,87 +21,23 @@ never announced (its batch was dropped, or it was forgotten) is taken in as if i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from opentelemetry.trace import SpanContext
 
-from otel_recfn.batches.number_sets import distinct, groups, is_in
 from otel_recfn.model.batch import Batch, ThreadInfo
 from otel_recfn.model.events import EventSource
-from otel_recfn.sinks.spans.limits import AttributeValue
+from otel_recfn.sinks.spans.outermost import RootRows, TopLevel, begins_of, rows_by_root
 from otel_recfn.sinks.spans.promised_traces import PromisedTraces
-from otel_recfn.sinks.spans.provider import RootStart, SpanTarget
-from otel_recfn.sinks.spans.root_limiter import NS_PER_SECOND, RootLimiter
+from otel_recfn.sinks.spans.provider import SpanTarget
+from otel_recfn.sinks.spans.root_limiter import RootLimiter
+from otel_recfn.sinks.spans.trace_boundaries import IDLE_NS, StepTrace, ThreadSteps, module_call, new_trace, starts_new
 
-OPTIMIZER_STEP = "Optimizer.step#"
-MODULE_PREFIX = "nn.Module: "
-MAX_SPANS = 2000
-MAX_MODULE_CALLS_WHEN_TRAINING = 64
-IDLE_NS = NS_PER_SECOND
 MAX_REMEMBERED_ROOTS = 1 << 15
 MAX_THREADS = 4096
 MAX_WAITING = 1024
-
-
-@dataclass(eq=False, slots=True)
-class StepTrace:
-    """One trace of our own."""
-
-    context: SpanContext | None
-    """Of the root span; None where the sampler or the limit refused the trace."""
-    attributes: Mapping[str, AttributeValue]
-    thread: ThreadInfo
-    start_ns: int
-    end_ns: int
-    spans: int = 0
-    module_calls: int = 0
-    first_module: str = ""
-    trains: bool = False
-    open: set[int] = field(default_factory=set)
-    """Top-level ranges that haven't closed."""
-    over: bool = False
-    given_out: bool = False
-
-    @property
-    def name(self) -> str:
-        """The root span's name."""
-        if self.trains:
-            return "training step"
-        return _module_call(self.first_module) if self.module_calls else "operators"
-
-
-@dataclass(slots=True)
-class _Thread:
-    trains: bool = False
-    after_step: bool = False
-    current: StepTrace | None = None
-    last_root: int = 0
-
-
-class _TopLevel(NamedTuple):
-    """The begin of a top-level range."""
-
-    event_id: int
-    name: str
-    source: int
-    start_ns: int
-    thread: ThreadInfo
-
-
-@dataclass(slots=True)
-class _Rows:
-    """What a batch's rows tell about each root among them."""
-
-    spans: dict[int, int]
-    first_row: dict[int, int]
-    ends: dict[int, int]
-    stepped: set[int]
-    training_threads: set[ThreadInfo]
 
 
 class StepTraces:
@@ -115,7 +51,7 @@ class StepTraces:
     def __init__(self, roots_per_second: float | None, promised: PromisedTraces | None = None) -> None:
         self._limiter = RootLimiter(roots_per_second)
         self._promised = promised or PromisedTraces()
-        self._threads: dict[int, _Thread] = {}
+        self._threads: dict[int, ThreadSteps] = {}
         self._roots: dict[int, StepTrace] = {}
         self._waiting: dict[StepTrace, None] = {}
         self._unsent: dict[StepTrace, None] = {}
@@ -138,8 +74,8 @@ class StepTraces:
             target: asked for each new trace.
         """
         self._forget_oldest_roots()
-        begins = _begins(batch, rootless_contexts) if rootless_contexts else []
-        rows = _summary(batch, rootless)
+        begins = begins_of(batch, rootless_contexts) if rootless_contexts else []
+        rows = rows_by_root(batch, rootless)
         self._note_training(begins, rows)
         self._note(rows, rows.spans)
         for begin in begins:
@@ -166,39 +102,39 @@ class StepTraces:
         for trace in [*self._waiting, *self._unsent]:  # also those of which, without memory, nothing else is known
             self._give_out(trace)
 
-    def _open(self, begin: _TopLevel, target: SpanTarget) -> None:
+    def _open(self, begin: TopLevel, target: SpanTarget) -> None:
         thread = self._thread(begin.thread)
         promised, start = self._promised.settle(begin.event_id)
-        if thread.current is not None and (promised or _starts_new(thread, thread.current, begin)):
+        if thread.current is not None and (promised or starts_new(thread, thread.current, begin)):
             self._end_trace(thread)
         if thread.current is None:
             self._threads[begin.thread.number] = self._threads.pop(begin.thread.number)  # the last to be forgotten
-            thread.current = _trace(start, begin) if promised else self._start_trace(thread, begin, target)
+            thread.current = new_trace(start, begin) if promised else self._start_trace(thread, begin, target)
         trace = thread.current
         if trace.context is not None:
             self._unsent[trace] = None
         self._roots[begin.event_id] = trace
         self._promised.publish(begin.event_id, trace.context)
         trace.open.add(begin.event_id)
-        if begin.source == EventSource.MODULE and not _is_step(begin):
+        if begin.source == EventSource.MODULE and not begin.is_step:
             trace.first_module = trace.first_module or begin.name
             trace.module_calls += 1
-        thread.last_root, thread.after_step = begin.event_id, _is_step(begin)
+        thread.last_root, thread.after_step = begin.event_id, begin.is_step
         trace.trains = trace.trains or thread.after_step
 
-    def _start_trace(self, thread: _Thread, begin: _TopLevel, target: SpanTarget) -> StepTrace:
+    def _start_trace(self, thread: ThreadSteps, begin: TopLevel, target: SpanTarget) -> StepTrace:
         """What the sampler sees as name is what is known now: the root span's own name is decided at its end."""
         is_module = begin.source == EventSource.MODULE
-        name = "training step" if thread.trains else _module_call(begin.name) if is_module else "operators"
+        name = "training step" if thread.trains else module_call(begin.name) if is_module else "operators"
         start = target.start_root(name, {"recfn.root": True})
         if start is None:
             self.unsampled += 1
         elif not self._limiter.admit(begin.start_ns):
             self.limited += 1
             start = None
-        return _trace(start, begin)
+        return new_trace(start, begin)
 
-    def _note(self, rows: _Rows, roots: Iterable[int]) -> None:
+    def _note(self, rows: RootRows, roots: Iterable[int]) -> None:
         """Apply what the rows tell about those of ``roots`` that are known."""
         for root in roots:
             trace = self._roots.get(root)
@@ -223,16 +159,16 @@ class StepTraces:
         if trace.over and not trace.open:
             self._give_out(trace)
 
-    def _note_training(self, begins: Iterable[_TopLevel], rows: _Rows) -> None:
+    def _note_training(self, begins: Iterable[TopLevel], rows: RootRows) -> None:
         """A thread trains from its first optimizer step on; within this batch, from before it."""
-        for info in {begin.thread for begin in begins if _is_step(begin)} | rows.training_threads:
+        for info in {begin.thread for begin in begins if begin.is_step} | rows.training_threads:
             self._thread(info).trains = True
 
-    def _adopt_unannounced(self, batch: Batch, rows: _Rows, target: SpanTarget) -> None:
+    def _adopt_unannounced(self, batch: Batch, rows: RootRows, target: SpanTarget) -> None:
         for root in sorted(rows.spans.keys() - self._roots.keys()):
             row = rows.first_row[root]
             thread, start_ns = batch.threads[int(batch.thread[row])], int(batch.start_ns[row])
-            self._open(_TopLevel(root, "", EventSource.TORCH, start_ns, thread), target)
+            self._open(TopLevel(root, "", EventSource.TORCH, start_ns, thread), target)
             self._note(rows, (root,))
 
     def _sweep(self, batch: Batch) -> None:
@@ -242,10 +178,10 @@ class StepTraces:
             self._swept_ns = now_ns
             self.close_idle(now_ns)
 
-    def _thread(self, info: ThreadInfo) -> _Thread:
+    def _thread(self, info: ThreadInfo) -> ThreadSteps:
         thread = self._threads.get(info.number)
         if thread is None:
-            thread = self._threads[info.number] = _Thread()
+            thread = self._threads[info.number] = ThreadSteps()
             if len(self._threads) > MAX_THREADS:
                 self._end_trace(self._threads.pop(next(iter(self._threads))))
         return thread
@@ -258,7 +194,7 @@ class StepTraces:
             if root in trace.open and len(self._roots) < 2 * MAX_REMEMBERED_ROOTS:
                 self._roots[root] = trace  # the last to be forgotten
 
-    def _end_trace(self, thread: _Thread) -> None:
+    def _end_trace(self, thread: ThreadSteps) -> None:
         trace, thread.current = thread.current, None
         thread.after_step = False
         if trace is None:
@@ -277,53 +213,3 @@ class StepTraces:
         trace.given_out = True
         self._waiting.pop(trace, None)
         self._unsent.pop(trace, None)
-
-
-def _trace(start: RootStart | None, begin: _TopLevel) -> StepTrace:
-    context, attributes = start if start is not None else (None, {})
-    return StepTrace(context, attributes, begin.thread, begin.start_ns, begin.start_ns)
-
-
-def _begins(batch: Batch, contexts: frozenset[int]) -> list[_TopLevel]:
-    return [
-        _TopLevel(one.event_id, one.name, one.source, one.start_ns, batch.threads[one.thread])
-        for one in batch.opened
-        if one.context in contexts
-    ]
-
-
-def _starts_new(thread: _Thread, trace: StepTrace, begin: _TopLevel) -> bool:
-    if thread.after_step and not _is_step(begin):
-        return True
-    calls = MAX_MODULE_CALLS_WHEN_TRAINING if thread.trains else 1
-    if begin.source == EventSource.MODULE and not _is_step(begin) and trace.module_calls >= calls:
-        return True
-    if begin.start_ns < trace.start_ns:
-        return True
-    return trace.spans >= MAX_SPANS or (not trace.open and begin.start_ns - trace.end_ns > IDLE_NS)
-
-
-def _is_step(begin: _TopLevel) -> bool:
-    return begin.name.startswith(OPTIMIZER_STEP)
-
-
-def _module_call(name: str) -> str:
-    return f"module call: {name.removeprefix(MODULE_PREFIX)}"
-
-
-def _summary(batch: Batch, rootless: NDArray[np.bool_]) -> _Rows:
-    rows = np.flatnonzero(rootless)
-    roots, first, counts = groups(batch.root[rows])
-    top = rows[batch.parent[rows] == 0]
-    steps = rows[is_in(batch.name[rows], _step_names(batch, rows))]
-    return _Rows(
-        spans=dict(zip(roots.tolist(), counts.tolist(), strict=True)),
-        first_row=dict(zip(roots.tolist(), rows[first].tolist(), strict=True)),
-        ends=dict(zip(batch.event_id[top].tolist(), batch.end_ns[top].tolist(), strict=True)),
-        stepped=set(batch.root[steps].tolist()),
-        training_threads={batch.threads[index] for index in distinct(batch.thread[steps]).tolist()},
-    )
-
-
-def _step_names(batch: Batch, rows: NDArray[np.int64]) -> list[int]:
-    return [name for name in distinct(batch.name[rows]).tolist() if batch.names[name].startswith(OPTIMIZER_STEP)]

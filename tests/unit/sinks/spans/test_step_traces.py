@@ -13,10 +13,11 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.model.batch import Batch, ThreadInfo
 from otel_recfn.model.events import EventSource, make_event_id
-from otel_recfn.sinks.spans import step_traces
+from otel_recfn.sinks.spans import step_traces, trace_boundaries
 from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.sinks.spans.root_limiter import FIRST_ROOTS, NS_PER_SECOND, RootLimiter
-from otel_recfn.sinks.spans.step_traces import StepTrace, StepTraces
+from otel_recfn.sinks.spans.step_traces import StepTraces
+from otel_recfn.sinks.spans.trace_boundaries import StepTrace
 
 STEP = "Optimizer.step#SGD.step"
 MS = 1_000_000
@@ -144,7 +145,7 @@ class TestBoundaries:
 
     def test_full_trace_ends_at_the_next_begin(self, one_batch: bool) -> None:
         program = Program()
-        large = {**op("large"), "children": [op()] * (step_traces.MAX_SPANS - 2)}
+        large = {**op("large"), "children": [op()] * (trace_boundaries.MAX_SPANS - 2)}
         traces = program.run(large, op(), op(), one_batch=one_batch)
         assert grouping(traces) == "aab"
 

@@ -1,0 +1,68 @@
+"""What a batch tells about outermost ranges without a span around them: which began, and what its rows add to each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otel_recfn.batches.number_sets import distinct, groups, is_in
+from otel_recfn.model.batch import Batch, ThreadInfo
+
+OPTIMIZER_STEP = "Optimizer.step#"
+
+
+class TopLevel(NamedTuple):
+    """The begin of a top-level range."""
+
+    event_id: int
+    name: str
+    source: int
+    start_ns: int
+    thread: ThreadInfo
+
+    @property
+    def is_step(self) -> bool:
+        """Whether it is an optimizer's step."""
+        return self.name.startswith(OPTIMIZER_STEP)
+
+
+@dataclass(slots=True)
+class RootRows:
+    """What a batch's rows tell about each root among them."""
+
+    spans: dict[int, int]
+    first_row: dict[int, int]
+    ends: dict[int, int]
+    stepped: set[int]
+    training_threads: set[ThreadInfo]
+
+
+def begins_of(batch: Batch, contexts: frozenset[int]) -> list[TopLevel]:
+    """What the batch announces in these contexts."""
+    return [
+        TopLevel(one.event_id, one.name, one.source, one.start_ns, batch.threads[one.thread])
+        for one in batch.opened
+        if one.context in contexts
+    ]
+
+
+def rows_by_root(batch: Batch, rootless: NDArray[np.bool_]) -> RootRows:
+    """Of the rows that belong to traces of our own."""
+    rows = np.flatnonzero(rootless)
+    roots, first, counts = groups(batch.root[rows])
+    top = rows[batch.parent[rows] == 0]
+    steps = rows[is_in(batch.name[rows], _step_names(batch, rows))]
+    return RootRows(
+        spans=dict(zip(roots.tolist(), counts.tolist(), strict=True)),
+        first_row=dict(zip(roots.tolist(), rows[first].tolist(), strict=True)),
+        ends=dict(zip(batch.event_id[top].tolist(), batch.end_ns[top].tolist(), strict=True)),
+        stepped=set(batch.root[steps].tolist()),
+        training_threads={batch.threads[index] for index in distinct(batch.thread[steps]).tolist()},
+    )
+
+
+def _step_names(batch: Batch, rows: NDArray[np.int64]) -> list[int]:
+    return [name for name in distinct(batch.name[rows]).tolist() if batch.names[name].startswith(OPTIMIZER_STEP)]

@@ -1,0 +1,80 @@
+"""Where a trace of our own begins and what it is called; the rules stand above ``step_traces.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from opentelemetry.trace import SpanContext
+
+from otel_recfn.model.batch import ThreadInfo
+from otel_recfn.model.events import EventSource
+from otel_recfn.sinks.spans.limits import AttributeValue
+from otel_recfn.sinks.spans.outermost import TopLevel
+from otel_recfn.sinks.spans.provider import RootStart
+from otel_recfn.sinks.spans.root_limiter import NS_PER_SECOND
+
+MODULE_PREFIX = "nn.Module: "
+MAX_SPANS = 2000
+MAX_MODULE_CALLS_WHEN_TRAINING = 64
+IDLE_NS = NS_PER_SECOND
+
+
+@dataclass(eq=False, slots=True)
+class StepTrace:
+    """One trace of our own."""
+
+    context: SpanContext | None
+    """Of the root span; None where the sampler or the limit refused the trace."""
+    attributes: Mapping[str, AttributeValue]
+    thread: ThreadInfo
+    start_ns: int
+    end_ns: int
+    spans: int = 0
+    module_calls: int = 0
+    first_module: str = ""
+    trains: bool = False
+    open: set[int] = field(default_factory=set)
+    """Top-level ranges that haven't closed."""
+    over: bool = False
+    given_out: bool = False
+
+    @property
+    def name(self) -> str:
+        """The root span's name."""
+        if self.trains:
+            return "training step"
+        return module_call(self.first_module) if self.module_calls else "operators"
+
+
+@dataclass(slots=True)
+class ThreadSteps:
+    """Where a thread is."""
+
+    trains: bool = False
+    after_step: bool = False
+    current: StepTrace | None = None
+    last_root: int = 0
+
+
+def starts_new(thread: ThreadSteps, trace: StepTrace, begin: TopLevel) -> bool:
+    """Whether a begin in the thread is the first of a new trace, and not the next one of its current trace."""
+    if thread.after_step and not begin.is_step:
+        return True
+    calls = MAX_MODULE_CALLS_WHEN_TRAINING if thread.trains else 1
+    if begin.source == EventSource.MODULE and not begin.is_step and trace.module_calls >= calls:
+        return True
+    if begin.start_ns < trace.start_ns:
+        return True
+    return trace.spans >= MAX_SPANS or (not trace.open and begin.start_ns - trace.end_ns > IDLE_NS)
+
+
+def module_call(name: str) -> str:
+    """What a trace of that module's calls is called."""
+    return f"module call: {name.removeprefix(MODULE_PREFIX)}"
+
+
+def new_trace(start: RootStart | None, begin: TopLevel) -> StepTrace:
+    """The trace that begins there; it is recorded where there is a ``start``."""
+    context, attributes = start if start is not None else (None, {})
+    return StepTrace(context, attributes, begin.thread, begin.start_ns, begin.start_ns)

@@ -4,8 +4,8 @@
                 (WorkQueue)       at most a quarter of its time while the program runs (Pace)
 
 The program comes first: the queue drops what doesn't fit, the thread works a share of the time, and ``flush`` and ``close``
-return when their time is up, whatever an exporter does; what was left then is counted. Before the first batch after a gap the inner
-sink is told of it (``note_gap``), because it missed begins and ends. The same is done where it found no memory for a batch.
+return when their time is up, whatever an exporter does; what was left then is counted. Before the first batch after a gap the
+inner sink is told of it (``note_gap``), because it missed begins and ends. The same is done where it found no memory for one.
 
 Shortly before the end of a ``close`` the inner sink is told to give up (``give_up``): of what is left it may write what must
 not be missing. In the worker thread, where a span processor may call them, ``flush`` and ``close`` don't wait for themselves:

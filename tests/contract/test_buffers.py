@@ -257,3 +257,28 @@ def test_a_thread_that_fills_a_quarter_of_its_buffer_ends_the_wait(recorder: Rec
     assert not waiting.is_alive()
     capture.finish()
     assert capture.counters().dropped == 0
+
+
+def test_a_context_reader_that_leaves_ranges_open_at_the_deepest_place(capture: Capture, workers: list[Worker]) -> None:
+    left_open: list[int] = []
+
+    def read() -> None:
+        if not left_open:
+            left_open.append(1)
+            left_open.extend(capture.begin("of the reader") for _ in range(5))
+
+    def fill() -> list[int]:
+        ids = [capture.begin() for _ in range(MAX_DEPTH - 3)]
+        capture.recorder.set_context_reader(read)
+        capture.recorder.context_attached(object())
+        return [*ids, capture.begin("one too many")]
+
+    ids = workers[0].call(fill)
+    assert not ids[-1]
+    assert sum(bool(event_id) for event_id in [*ids, *left_open[1:]]) == MAX_DEPTH
+    workers[0].call(lambda: [capture.end(event_id) for event_id in [*left_open[:0:-1], *reversed(ids)]])
+    capture.recorder.set_context_reader(None)
+    assert workers[0].call(capture.begin, "after")
+    rows = capture.finish()
+    assert len(rows) == MAX_DEPTH + 1
+    assert (capture.counters().recorded, capture.counters().dropped) == (MAX_DEPTH + 1, 3)

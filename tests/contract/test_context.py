@@ -360,3 +360,33 @@ def test_a_range_of_the_thread_that_launched_the_work(capture: Capture, workers:
     assert rows["in task"].thread.number != rows["task"].thread.number
     assert (rows["after task"].parent, rows["after task"].root) == (outer, outer)
     assert (rows["after outer"].parent, rows["after outer"].context) == (0, ref(FIRST))
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_range_that_another_thread_ended_gives_way_to_what_was_around_it(
+    capture: Capture, workers: list[Worker], depth: int
+) -> None:
+    """And never to a range of another task, which stands below it on the thread's stack."""
+    tasks = [contextvars.copy_context() for _ in range(3)]
+    ids: list[int] = []
+
+    def begin_in_it() -> None:
+        capture.end(capture.begin("before"))
+        for ended in reversed(ids[1:]):
+            workers[1].call(capture.end, ended)
+            capture.end(capture.begin(f"after {ended}"))
+
+    def run() -> None:
+        ids.append(tasks[1].run(capture.begin, "own"))
+        foreign = tasks[0].run(capture.begin, "another task's")
+        ids.extend(tasks[1].run(capture.begin, f"own {number}") for number in range(depth))
+        newer = tasks[2].run(capture.begin, "newer, of a third task")
+        tasks[1].run(begin_in_it)
+        for event_id in (newer, foreign, ids[0]):
+            capture.end(event_id)
+
+    workers[0].call(run)
+    rows = by_name(capture.finish())
+    assert rows["before"].parent == ids[-1]
+    assert [rows[f"after {ended}"].parent for ended in ids[1:]] == ids[:-1]
+    assert {rows[f"after {ended}"].root for ended in ids[1:]} == {ids[0]}

@@ -177,20 +177,25 @@ inline bool may_run_python(const Begin& begin) {
   return begin.name.size < 6 || std::memcmp(begin.name.data, "aten::", 6) != 0;
 }
 
+template <bool kTorch>
+[[gnu::noinline]] inline uint64_t drop_too_deep(ThreadBuffer& buffer, bool selected) {
+  if (selected) count_dropped_begin(buffer);
+  buffer.untracked += kTorch;
+  return 0;
+}
+
 // Opens a range. Returns its event id, or 0 when it is not recorded. A begin of torch leaves an entry on the stack in that case
 // too, because its end is called whatever became of the begin.
 template <bool kTorch>
 [[gnu::always_inline]] inline uint64_t begin_range(Globals& globals, ThreadBuffer& buffer, Begin begin, bool selected) {
   selected &= catch_up(globals, buffer);
-  if (__builtin_expect(buffer.depth >= ((begin.flags & kAsync) != 0 ? kMaxDepthForAsync : kMaxDepth), 0)) {
-    if (selected) count_dropped(buffer);
-    buffer.untracked += kTorch;
-    return 0;
-  }
+  const uint32_t deepest = (begin.flags & kAsync) != 0 ? kMaxDepthForAsync : kMaxDepth;
+  if (__builtin_expect(buffer.depth >= deepest, 0)) return drop_too_deep<kTorch>(buffer, selected);
   uint64_t ordinal = 0;
   uint32_t base = 0;
   if (__builtin_expect(selected, 1)) {
     base = place_begin(globals, buffer, kMayLook);
+    if (__builtin_expect(buffer.depth >= deepest, 0)) return drop_too_deep<kTorch>(buffer, true);  // looking may run Python
     ordinal = put_begin<kTorch>(globals, buffer, begin, base);
     if (__builtin_expect(ordinal == 0, 0)) count_dropped_begin(buffer);
   }

@@ -36,6 +36,7 @@ const Drained& Drain::run(bool close_open, bool open_ranges) {
   ++runs_;
   if (!clock_started_) begin_recording();
   note_jump(clock_.anchor(read_clocks(shared.use_cycle_counter)));
+  collect_other_offsets();
   out_.rows.resize(out_.closed);  // without the copies of a run that was not taken
   short_of_memory_ = false;
   if (out_.rows.size() < kMaxWaitingRows) {

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <new>
 #include <string>
 #include <unordered_map>
@@ -57,6 +58,15 @@ class Drain {
     Row row;
     uint64_t ordinal, key;
   };
+  // Where a begin would lie that names a range which another thread has ended since.
+  struct Place {
+    uint64_t parent, root;  // 0: none; the begin's own
+    uint32_t context;
+  };
+  struct ClosedRemotely {
+    uint64_t ordinal;
+    Place place;
+  };
   struct Thread {
     ThreadBuffer* buffer;
     uint32_t index = 0;      // into out_.threads, once it is listed there
@@ -72,6 +82,7 @@ class Drain {
     uint64_t mask = 0, ring_ends = 0;
     std::vector<uint32_t> dictionary;
     std::vector<OpenRange> open;
+    std::vector<ClosedRemotely> closed_remotely;  // the newest few
 
     uint64_t word(uint64_t at) const { return words[at & mask]; }
   };
@@ -99,7 +110,10 @@ class Drain {
   void read_shapes(Thread& thread, uint64_t at, uint32_t count);
   std::string read_text(const Thread& thread, uint64_t at, uint32_t bytes) const;
   void place(Thread& thread, OpenRange& range, bool base);
-  const OpenRange* parent_of(const Thread& thread, bool base) const;
+  std::optional<Place> place_in(const Thread& thread, bool base) const;
+  std::optional<Place> place_in_named(const Thread& thread) const;
+  void keep_closed_remotely(Thread& thread, const OpenRange& closed);
+  void collect_other_offsets();
   int64_t offset_of(const Thread& thread, const Row& row) const;
   void note_jump(int64_t jump_ns);
   void seal(Thread& thread, size_t index, int64_t end_ns, uint32_t flags, uint32_t error, uint32_t end_thread);
@@ -116,6 +130,8 @@ class Drain {
 
   std::mutex mutex_;
   ClockMapping clock_;
+  // Of ranges that go by another offset than the clock's now: those that are open, and those that this run closed.
+  std::unordered_map<uint64_t, int64_t> other_offsets_;
   bool clock_started_ = false;
   NamePool names_;
   std::vector<Thread> threads_;

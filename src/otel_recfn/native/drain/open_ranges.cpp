@@ -22,34 +22,70 @@ void Drain::emit(Row row) {
   out_.rows.push_back(row);
 }
 
-// The range of the thread that the next begin lies in; null where it is what the last Context record says.
-const Drain::OpenRange* Drain::parent_of(const Thread& thread, bool base) const {
-  const uint64_t ordinal = thread.parent_ordinal;
-  if (base) return nullptr;
-  // A range that another thread ended meanwhile isn't open any more: what was around it is the parent.
-  const auto is_parent = [ordinal](const OpenRange& open) {
-    return (open.row.flags & kAsync) == 0 && (ordinal == 0 || open.ordinal <= ordinal);
-  };
-  const auto found = std::find_if(thread.open.rbegin(), thread.open.rend(), is_parent);
-  return found != thread.open.rend() ? &*found : nullptr;
+// Where the next begin of the thread lies; nothing where it is what the last Context record says.
+std::optional<Drain::Place> Drain::place_in(const Thread& thread, bool base) const {
+  if (base) return std::nullopt;
+  if (thread.parent_ordinal != 0) return place_in_named(thread);
+  const auto encloses = [](const OpenRange& open) { return (open.row.flags & kAsync) == 0; };
+  const auto found = std::find_if(thread.open.rbegin(), thread.open.rend(), encloses);
+  if (found == thread.open.rend()) return std::nullopt;
+  return Place{found->row.event_id, found->row.root, found->row.context};
+}
+
+// In the range that it names; where another thread has ended that one meanwhile, in what was around it.
+std::optional<Drain::Place> Drain::place_in_named(const Thread& thread) const {
+  std::optional<Place> place;
+  for (uint64_t ordinal = thread.parent_ordinal;;) {
+    const auto is_named = [ordinal](const auto& range) { return range.ordinal == ordinal; };
+    const auto open = std::find_if(thread.open.rbegin(), thread.open.rend(), is_named);
+    if (open != thread.open.rend()) return Place{open->row.event_id, open->row.root, open->row.context};
+    const auto closed = std::find_if(thread.closed_remotely.rbegin(), thread.closed_remotely.rend(), is_named);
+    if (closed == thread.closed_remotely.rend()) return place;
+    place = closed->place;
+    if (place->parent >> kOrdinalBits != thread.buffer->number) return place;
+    ordinal = place->parent & kOrdinalMask;
+  }
+}
+
+// Its thread may begin ranges in it until it is told.
+void Drain::keep_closed_remotely(Thread& thread, const OpenRange& closed) {
+  std::vector<ClosedRemotely>& kept = thread.closed_remotely;
+  if (kept.size() == ClosedElsewhere::kCapacity) kept.erase(kept.begin());
+  kept.push_back({closed.ordinal, {closed.row.parent, closed.row.parent != 0 ? closed.row.root : 0, closed.row.context}});
 }
 
 // Parent, root and context of a range that begins now.
 void Drain::place(Thread& thread, OpenRange& range, bool base) {
   Row& row = range.row;
-  if (const OpenRange* parent = parent_of(thread, base)) {
-    row.parent = parent->row.event_id, row.root = parent->row.root, row.context = parent->row.context;
+  if (const std::optional<Place> place = place_in(thread, base)) {
+    row.parent = place->parent, row.context = place->context;
+    row.root = place->root != 0 ? place->root : row.event_id;
   } else {
     row.parent = thread.enclosing, row.context = thread.context;
     row.root = row.parent == 0 ? row.event_id : thread.root != 0 ? thread.root : row.parent;
   }
   row.offset_ns = offset_of(thread, row);
+  if (row.offset_ns != clock_.offset_ns() && row.kind == kRangeEvent) other_offsets_.insert_or_assign(row.event_id, row.offset_ns);
   thread.offsets.passed(row.start_ns + row.offset_ns);
   if (row.parent != 0 || row.kind != kRangeEvent) return;
   out_.opened.push_back({row.event_id, row.name, row.source, row.start_ns + row.offset_ns, thread.index, row.context});
 }
 
+void Drain::collect_other_offsets() {
+  other_offsets_.clear();
+  const auto collect = [this] {
+    for (const Thread& thread : threads_) {
+      for (const OpenRange& open : thread.open) {
+        if (open.row.offset_ns != clock_.offset_ns()) other_offsets_.emplace(open.row.event_id, open.row.offset_ns);
+      }
+    }
+  };
+  done(collect);  // where memory is short, a begin elsewhere goes by the clock
+}
+
 int64_t Drain::offset_of(const Thread& thread, const Row& row) const {
+  const auto other = other_offsets_.find(row.parent);  // also of a parent in another thread
+  if (other != other_offsets_.end()) return other->second;
   const auto is_parent = [&row](const OpenRange& open) { return open.row.event_id == row.parent; };
   auto around = std::find_if(thread.open.rbegin(), thread.open.rend(), is_parent);
   const bool inside_parent = around != thread.open.rend();
@@ -77,6 +113,7 @@ void Drain::close_remotely_ended(Thread& thread, uint64_t until_ticks) {
     if (found == remote_.end() || found->second.end.ticks > until_ticks) continue;
     const RemoteEnd& end = found->second.end;
     const uint32_t error = end.error_size != 0 ? names_.intern({end.error, end.error_size}) : 0;
+    keep_closed_remotely(thread, thread.open[index]);
     seal(thread, index, clock_.monotonic_ns(end.ticks), end.flags & (kEventFlags | kShown), error,
          thread_index(end.thread_number, thread.index));
     remote_.erase(found);

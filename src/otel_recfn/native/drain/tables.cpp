@@ -97,6 +97,7 @@ void Drain::compact_contexts() {
     for (Thread& thread : threads_) {
       visit(thread.context);
       for (OpenRange& range : thread.open) visit(range.row.context);
+      for (ClosedRemotely& closed : thread.closed_remotely) visit(closed.place.context);
     }
   };
   std::vector<bool> referred(contexts_.size());

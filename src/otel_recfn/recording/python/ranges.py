@@ -97,6 +97,9 @@ class BeginsAndEnds:
         ordinal = 0
         try:
             parent, root, context = self._find_parent()
+            if ends_later and not log.has_depth(bool(flags & ASYNC)):  # looking may have begun ranges
+                log.dropped += 1
+                return 0
             texts = (name[:MAX_NAME_BYTES], scope, source, module[:MAX_NAME_BYTES])
             # One statement without a call: a finalizer or signal handler that begins a range cannot come in between.
             log.recorded = ordinal = log.recorded + 1

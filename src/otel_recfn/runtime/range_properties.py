@@ -58,12 +58,9 @@ class RangeProperties:
     _contexts: list[Any]
     event_id: int
     """Of the recorder's row; 0 where none is recorded."""
-
-    def __init__(self, step: StepCallbacks) -> None:
-        self._step, self._open = step, False
-        self.event_id = self._flags = self._forward_thread_id = 0
-        self._debug_handle = -1
-        self._forget()
+    _flags: int
+    _forward_thread_id: int
+    _debug_handle: int
 
     # --- what it is
 

@@ -47,7 +47,11 @@ class RecordFunction(RangeProperties):
     __slots__ = ()
 
     def __init__(self, scope: RecordScope | StepCallbacks = RecordScope.FUNCTION) -> None:
-        super().__init__(scope if isinstance(scope, StepCallbacks) else get_step_callbacks(scope))
+        self._open = False
+        self._step = scope if isinstance(scope, StepCallbacks) else get_step_callbacks(scope)
+        self.event_id = self._flags = self._forward_thread_id = 0
+        self._debug_handle = -1
+        self._forget()
 
     # --- the range
 
@@ -79,8 +83,11 @@ class RecordFunction(RangeProperties):
         self._open = True
         try:
             self._begin_row(inputs)
-            self._run_starts(inputs, kwinputs or {})
+            self._inputs, self._kwinputs = inputs, kwinputs or {}
+            run_starts(self._step.callbacks, self, self._contexts)
+            self._inputs = self._kwinputs = None
         except BaseException as interrupt:  # the program won't call end()
+            self._inputs = self._kwinputs = None
             self.end(error_text(interrupt))
             raise
 
@@ -166,13 +173,6 @@ class RecordFunction(RangeProperties):
         )
         if not self._handle:
             self._handle = self.event_id or (next(_handles) if self._step.needs_ids else 0)
-
-    def _run_starts(self, inputs: Sequence[Any], kwinputs: Mapping[str, Any]) -> None:
-        self._inputs, self._kwinputs = inputs, kwinputs
-        try:
-            run_starts(self._step.callbacks, self, self._contexts)
-        finally:
-            self._inputs = self._kwinputs = None
 
 
 def _check(fn: Any, inputs: Sequence[Any], sequence_nr: int) -> None:

@@ -18,7 +18,7 @@ from otel_recfn import observing  # noqa: E402
 from otel_recfn.model.errors import RecfnError  # noqa: E402
 from otel_recfn.model.scope import RecordScope  # noqa: E402
 from otel_recfn.observing import RecordFunctionCallback  # noqa: E402
-from otel_recfn.pytorch.callbacks import SLOTS, RangeOver  # noqa: E402
+from otel_recfn.pytorch.callbacks_library import SLOTS, RangeOver  # noqa: E402
 from otel_recfn.runtime.range_properties import InputsError  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer", "no_callbacks_left")]

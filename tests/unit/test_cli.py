@@ -12,10 +12,11 @@ import pytest
 from opentelemetry import trace
 
 from otel_recfn import cli
-from otel_recfn.cli import examination, examine_export, examine_recording
+from otel_recfn.cli import examination, examine_export, examine_recording, examine_torch
 from otel_recfn.cli.check import Check, works
 from otel_recfn.cli.doctor_report import as_json, as_text
-from otel_recfn.pytorch import observer_build
+from otel_recfn.pytorch import details, observer_build, torch_installation
+from otel_recfn.pytorch.unavailable import ObserverUnavailable
 from otel_recfn.recording import backend
 from otel_recfn.recording.python.recorder import PythonRecorder
 from otel_recfn.version import __version__
@@ -33,9 +34,9 @@ def plain_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     def find() -> None:
-        raise observer_build.ObserverUnavailable("torch is not installed here; install it")
+        raise ObserverUnavailable("torch is not installed here; install it")
 
-    monkeypatch.setattr(observer_build, "find_torch", find)
+    monkeypatch.setattr(torch_installation, "find_torch", find)
 
 
 def test_the_whole_doctor_in_a_process_of_its_own() -> None:
@@ -74,45 +75,66 @@ def test_the_python_twin_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    check = examine_recording.compiler()
+    check = examine_torch.compiler()
     assert check.ok is False
     assert "install" in check.text
     monkeypatch.setattr(observer_build, "find_built", lambda _library: Path("/built.so"))
-    assert examine_recording.compiler().ok is None
+    assert examine_torch.compiler().ok is None
 
 
 def test_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     without_torch(monkeypatch)
-    assert examine_recording.torch() == Check("torch", False, "torch is not installed here; install it")
-    assert examine_recording.observer().ok is False
+    assert examine_torch.torch() == Check("torch", False, "torch is not installed here; install it")
+    assert examine_torch.observer().ok is False
 
 
 def test_an_unsafe_cache(tmp_path: Path) -> None:
-    assert examine_recording.cache().ok
+    assert examine_torch.cache().ok
     (tmp_path / "cache").chmod(0o777)
-    check = examine_recording.cache()
+    check = examine_torch.cache()
     assert check.ok is False
     assert "OTEL_RECFN_CACHE_DIR" in check.text
 
 
 def test_no_torch_to_compile_with(monkeypatch: pytest.MonkeyPatch) -> None:
     without_torch(monkeypatch)
-    assert examine_recording.torch_compile() == Check("compile", None, "torch is not here, so neither is torch.compile")
+    assert examine_torch.torch_compile() == Check("compile", None, "torch is not here, so neither is torch.compile")
 
 
 def test_an_observer_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observer_build, "find_built", lambda _library: tmp_path / "observer.so")
-    monkeypatch.setattr(examine_recording, "LOAD_OBSERVER", "import sys; sys.exit('OSError: undefined symbol')")
-    check = examine_recording.observer()
+    monkeypatch.setattr(examine_torch, "LOAD_OBSERVER", "import sys; sys.exit('OSError: undefined symbol')")
+    check = examine_torch.observer()
     assert (check.ok, check.text) == (False, f"{tmp_path}/observer.so cannot be loaded: OSError: undefined symbol")
-    monkeypatch.setattr(examine_recording, "LOAD_OBSERVER", "print('ids scopes')")
-    assert examine_recording.observer().ok
+
+
+def test_what_this_torch_lacks_is_told_as_what_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observer_build, "find_built", lambda _library: tmp_path / "observer.so")
+    monkeypatch.setattr(examine_torch, "LOAD_OBSERVER", "print('shapes flops')")
+    assert examine_torch.observer() == Check("observer", True, f"{tmp_path}/observer.so, found in this torch: shapes, flops")
+    monkeypatch.setattr(examine_torch, "LOAD_OBSERVER", "print('shapes -memory flops')")
+    check = examine_torch.observer()
+    assert check.ok is None  # operators are recorded all the same
+    assert details.OPERATORS["memory"].lost in check.text
+    assert details.OPERATORS["shapes"].lost not in check.text
+
+
+def test_what_python_lacks_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_installation, "find_torch", lambda: None)
+    monkeypatch.setattr(examine_torch, "FIND_DETAILS", "")
+    assert examine_torch.python_details().ok
+    monkeypatch.setattr(examine_torch, "FIND_DETAILS", "print('step_hook')")
+    check = examine_torch.python_details()
+    assert check.ok is None
+    assert details.PYTHON["step_hook"].lost in check.text
+    monkeypatch.setattr(examine_torch, "FIND_DETAILS", "import no_such_torch")
+    assert examine_torch.python_details().ok is False
 
 
 def test_both_libraries_are_examined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observer_build, "find_built", lambda library: tmp_path / f"{library.name}.so")
-    monkeypatch.setattr(examine_recording, "LOAD_CALLBACKS", "import sys; sys.exit('ImportError: undefined symbol')")
-    check = examine_recording.callbacks()
+    monkeypatch.setattr(examine_torch, "LOAD_CALLBACKS", "import sys; sys.exit('ImportError: undefined symbol')")
+    check = examine_torch.callbacks()
     assert (check.name, check.ok) == ("callbacks", None)  # spans and files do without
     assert f"{tmp_path}/torch_callbacks.so cannot be loaded" in check.text
 

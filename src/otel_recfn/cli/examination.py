@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from otel_recfn.cli import examine_export, examine_recording
+from otel_recfn.cli import examine_export, examine_recording, examine_torch
 from otel_recfn.cli.check import Check
 
 EXAMINATIONS: tuple[tuple[str, Callable[[], Check]], ...] = (
     ("package", examine_recording.package),
     ("settings", examine_recording.settings),
     ("recorder", examine_recording.recorder),
-    ("compiler", examine_recording.compiler),
-    ("torch", examine_recording.torch),
-    ("cache", examine_recording.cache),
-    ("observer", examine_recording.observer),
-    ("callbacks", examine_recording.callbacks),
-    ("compile", examine_recording.torch_compile),
+    ("compiler", examine_torch.compiler),
+    ("torch", examine_torch.torch),
+    ("cache", examine_torch.cache),
+    ("observer", examine_torch.observer),
+    ("callbacks", examine_torch.callbacks),
+    ("details", examine_torch.python_details),
+    ("compile", examine_torch.torch_compile),
     ("context", examine_export.context),
     ("SDK", examine_export.sdk),
     ("provider", examine_export.provider),

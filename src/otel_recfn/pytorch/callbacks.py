@@ -9,139 +9,17 @@ added there before. They reach operators from the next change of that thread's c
 
 from __future__ import annotations
 
-import atexit
-import importlib.machinery
-import importlib.util
 import logging
-import sys
-import threading
-from collections import Counter, deque
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Protocol, cast
 
 from otel_recfn.model.errors import RecfnError
-from otel_recfn.model.scope import RecordScope, scopes_mask
-from otel_recfn.pytorch import observer_build
+from otel_recfn.model.scope import scopes_mask
+from otel_recfn.pytorch.callbacks_library import SLOTS, Library, load
 from otel_recfn.pytorch.late_import import when_torch_is_imported
-from otel_recfn.runtime import callback_lists, thread_locals
+from otel_recfn.pytorch.thread_lists import ThreadLists
 from otel_recfn.runtime.callback_entries import CallbackEntry, Entries
-from otel_recfn.runtime.range_properties import InputsError, OperatorName
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.forks import Order, around_forks
-from otel_recfn.support.interrupts import raised_by_signal_handler
 
 log = logging.getLogger("otel_recfn")
-
-MODULE = "otel_recfn._torch_callbacks"
-SLOTS = 64
-"""How many callbacks can be on PyTorch's operators at once."""
-
-
-class RangeOver(RecfnError):
-    """A RecordFunction of PyTorch's was read after the callback that got it had returned."""
-
-
-class Library(Protocol):
-    """native/callbacks/torch_callbacks.cpp. Callbacks go by the runtime's handles; unknown ones are ignored."""
-
-    def attach(
-        self,
-        scopes: tuple[RecordScope, ...],
-        operator_name: Callable[[str, str], Any],
-        schema: Callable[[str], Any],
-        inputs_error: type[Exception],
-        over_error: type[Exception],
-        reporter: Callable[[int, BaseException], bool],
-        /,
-    ) -> None:
-        """Once, before anything else. The reporter is given what a callback raised; True: it goes on to the program."""
-
-    def add(self, handle: int, is_global: bool, /, *callback: Any) -> bool:
-        """Take a callback; False when there are SLOTS of them already."""
-
-    def remove(self, handle: int, /) -> None:
-        """Give its place to others. Its open ranges still get their ends."""
-
-    def fail(self, handle: int, /) -> None:
-        """Call it no more; it keeps its place."""
-
-    def switch_global(self, handle: int, enabled: bool, /) -> None:
-        """Disable or reenable a global callback."""
-
-    def set_thread(self, handles: tuple[int, ...], enabled: bool, /) -> None:
-        """The calling thread's own callbacks, all that were added but not as global; False: it runs no callbacks at all."""
-
-    def seed(self, seed: int, /) -> None:
-        """Of the calling thread's sampling in PyTorch."""
-
-    def is_inside(self) -> bool:
-        """Whether the calling thread runs a callback."""
-
-    def set_inside(self, inside: bool, /) -> bool:
-        """Say so; returns what was so before."""
-
-    def close(self) -> None:
-        """Call nothing any more, for good: the interpreter goes down."""
-
-    def forked(self) -> None:
-        """This is the child."""
-
-
-_library: Library | None = None
-
-
-def load() -> Library:
-    """The library, built if needed and loaded once per process; torch must be imported.
-
-    Raises:
-        ObserverUnavailable: it can't be built or loaded here.
-        CacheUnsafe: the cache of built libraries can't be trusted.
-    """
-    global _library
-    if _library is None:
-        try:
-            library = _open(observer_build.build(observer_build.TORCH_CALLBACKS))
-        except ImportError as error:  # torch was rebuilt in place under the same version, or the file is damaged
-            log.info("the cached torch_callbacks cannot be loaded (%s); building it again", error)
-            library = _open_again()
-        library.attach(tuple(RecordScope), OperatorName, _schema, InputsError, RangeOver, _goes_on_to_the_program)
-        atexit.register(library.close)
-        around_forks(Order.THREAD_STATE, in_child=library.forked)
-        thread_locals.share_callback_flag(library)
-        _library = library
-    return _library
-
-
-def _open_again() -> Library:
-    try:
-        return _open(observer_build.build(observer_build.TORCH_CALLBACKS, again=True))
-    except ImportError as error:
-        message = f"the built library cannot be loaded: {error}; run `otel-recfn doctor`"
-        raise observer_build.ObserverUnavailable(message) from error
-
-
-def _open(path: Path) -> Library:
-    loader = importlib.machinery.ExtensionFileLoader(MODULE, str(path))
-    specification = importlib.util.spec_from_file_location(MODULE, path, loader=loader)
-    assert specification is not None
-    module = importlib.util.module_from_spec(specification)
-    loader.exec_module(module)
-    return cast(Library, module)
-
-
-def _schema(text: str) -> Any:
-    """PyTorch's FunctionSchema; where this torch has no parser in Python, the text."""
-    parse = getattr(sys.modules["torch"]._C, "parse_schema", None)
-    return parse(text) if parse is not None else text
-
-
-def _goes_on_to_the_program(handle: int, error: BaseException) -> bool:
-    """A callback raised ``error``. Its own failure is reported; what a signal handler raised in it is the program's."""
-    if not isinstance(error, (Exception, SystemExit)) or raised_by_signal_handler(error):
-        return True
-    callback_lists.failed(handle, error)
-    return False
 
 
 class TorchCallbacks:
@@ -153,7 +31,7 @@ class TorchCallbacks:
         self._asked_for = False
         self._warned = False
         self._global: dict[int, CallbackEntry] = {}
-        self._local = _ThreadLists()
+        self._local = ThreadLists()
 
     # --- what the runtime says
 
@@ -271,61 +149,3 @@ class TorchCallbacks:
         assert self._library is not None
         for handle in self._local.no_longer_used():
             self._library.remove(handle)
-
-
-class _ThreadLists:
-    """Each thread's own callbacks, and in how many threads each callback is. Under the mirror's lock."""
-
-    def __init__(self) -> None:
-        self._thread = threading.local()
-        self._threads: Counter[int] = Counter()
-        self._known: dict[int, CallbackEntry] = {}
-        self._placed: set[int] = set()
-        self._gone: deque[tuple[int, ...]] = deque()
-
-    def set(self, entries: Entries, enabled: bool) -> None:
-        self._threads.update(entry.handle for entry in entries)
-        self._known.update((entry.handle, entry) for entry in entries)
-        self._thread.list = _ThreadList(entries, enabled, self._gone)  # the one before puts itself among the gone
-        self._forget_gone()
-
-    def of_this_thread(self) -> tuple[Entries, bool]:
-        found: _ThreadList | None = getattr(self._thread, "list", None)
-        return (found.entries, found.enabled) if found is not None else ((), True)
-
-    def in_use(self) -> bool:
-        self._forget_gone()
-        return bool(self._known)
-
-    def newly_used(self) -> list[CallbackEntry]:
-        """Callbacks that are in a thread now, told once."""
-        new = [entry for handle, entry in self._known.items() if handle not in self._placed]
-        self._placed.update(entry.handle for entry in new)
-        return new
-
-    def no_longer_used(self) -> list[int]:
-        """Those of them that are in no thread any more."""
-        self._forget_gone()
-        old = [handle for handle in self._placed if handle not in self._known]
-        self._placed.difference_update(old)
-        return old
-
-    def _forget_gone(self) -> None:
-        while self._gone:
-            for handle in self._gone.popleft():
-                self._threads[handle] -= 1
-                if self._threads[handle] == 0:
-                    del self._threads[handle], self._known[handle]
-
-
-class _ThreadList:
-    """Goes with its thread: then its callbacks are noted as gone, without a lock, since that may happen anywhere."""
-
-    __slots__ = ("_gone", "enabled", "entries")
-
-    def __init__(self, entries: Entries, enabled: bool, gone: deque[tuple[int, ...]]) -> None:
-        self.entries, self.enabled, self._gone = entries, enabled, gone
-
-    def __del__(self) -> None:
-        if self.entries:
-            self._gone.append(tuple(entry.handle for entry in self.entries))

@@ -16,13 +16,14 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
+from otel_recfn.pytorch.details import PYTHON
 from otel_recfn.pytorch.late_import import when_imported
 from otel_recfn.ranges import tracing
 from otel_recfn.support.interpreters import in_main_interpreter
 
 log = logging.getLogger("otel_recfn")
 
-LOST = "torch.compile breaks its graphs at otel-recfn's ranges, and refuses them with fullgraph=True"
+LOST = PYTHON["compile_tables"].lost
 
 Trace = Callable[[Any, Any], Any]
 """From torch.compile's builder and a value of the program to the variable that stands for it in the trace."""

@@ -9,25 +9,20 @@ PyTorch calls the post hook also after an exception, but not after every one: Ke
 pass it by, and no exception of an optimizer's step reaches its hook. Such a call stays on the stack. It is told from a live one
 by its frame, the one that called the pre hook: a frame that is no longer in the chain of callers has been left. Those calls are
 ended, as errors, by the next hook in the thread.
-
-What global hooks do to PyTorch's compilers, whoever sets them: torch.compile sees the first line of ours and nothing more (a
-module compiled before is compiled once more after they are set), and ``torch.export.export(strict=True)``, no longer the
-default, fails in PyTorch 2.13: that needs ``modules=False``.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 import sys
 import threading
-import warnings
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
 
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.scope import RecordScope
+from otel_recfn.pytorch.details import PYTHON
+from otel_recfn.pytorch.module_hooks import Handle, set_hooks
 from otel_recfn.pytorch.module_names import InstanceNames, ModulePaths
 from otel_recfn.recording.protocol import Recorder
 from otel_recfn.sources.protocol import Wanted
@@ -38,7 +33,7 @@ from otel_recfn.support.weak_identity import WeakIdentityMap
 
 log = logging.getLogger("otel_recfn")
 
-STOPS_RECOMPUTATION = "_StopRecomputationError"
+STOPS_RECOMPUTATION = PYTHON["stopped_recomputation"].what.partition(":")[2]
 """By which torch.utils.checkpoint leaves a forward early that it recomputes: nothing has failed."""
 
 LEFT_UNSEEN = "BaseException: left by an exception that PyTorch does not report to hooks, such as KeyboardInterrupt"
@@ -82,7 +77,7 @@ class ModuleRanges:
         self._recorder = recorder
         self._torch_announces_optimizer = torch_announces_optimizer
         self._names, self._paths = InstanceNames(), ModulePaths()
-        self._handles: list[Any] = []
+        self._handles: list[Handle] = []
         self._thread = threading.local()
         self._stacks: WeakIdentityMap[None] = WeakIdentityMap()
         self._lock = ForkSafeLock()
@@ -95,7 +90,7 @@ class ModuleRanges:
         """Set the hooks, where they aren't set."""
         with self._lock.held:
             if not self._handles:
-                self._handles = [*_set_hooks(self), _NoCompileWarning()]
+                self._handles = set_hooks(self, self._recorder)
 
     def disable(self) -> None:
         """Take the hooks away. The ranges of calls that are still running, in any thread, end now: no hook will end them."""
@@ -177,20 +172,6 @@ class ModuleRanges:
             self._recorder.end(calls.pop().event_id, LEFT_UNSEEN)
 
 
-class _NoCompileWarning:
-    """torch.compile warns at each call of a compiled module that there are global hooks: ours are meant to be there."""
-
-    MESSAGE = "Using `torch.compile(module)` when there are global hooks on modules"
-
-    def __init__(self) -> None:
-        warnings.filterwarnings("ignore", message=re.escape(self.MESSAGE), category=UserWarning)
-        self._filter = warnings.filters[0]
-
-    def remove(self) -> None:
-        if self._filter in warnings.filters:  # not where somebody reset the filters meanwhile
-            warnings.filters.remove(self._filter)  # type: ignore[attr-defined]
-
-
 def _is_below(frame: FrameType, top: FrameType) -> bool:
     """Whether ``frame`` is among the callers of ``top``."""
     caller: FrameType | None = top
@@ -199,49 +180,3 @@ def _is_below(frame: FrameType, top: FrameType) -> bool:
             return True
         caller = caller.f_back
     return False
-
-
-def _set_hooks(ranges: ModuleRanges) -> list[Any]:
-    """The hooks are plain functions whose first line is all that torch.compile and torch.export see of them."""
-    # These came with `import torch`, which the program has done.
-    modules: Any = sys.modules["torch.nn.modules.module"]
-    optimizers: Any = sys.modules["torch.optim.optimizer"]
-    module_pre, step_pre = _pre_hook(ranges, ranges.enter_module), _pre_hook(ranges, ranges.enter_step)
-    post = _post_hook(ranges)
-    return [
-        modules.register_module_forward_pre_hook(module_pre),
-        modules.register_module_forward_hook(post, always_call=True),
-        optimizers.register_optimizer_step_pre_hook(step_pre),
-        optimizers.register_optimizer_step_post_hook(post),
-    ]
-
-
-def _pre_hook(ranges: ModuleRanges, enter: Callable[[object, FrameType], None]) -> Callable[..., None]:
-    torch: Any = sys.modules["torch"]
-    is_compiling, is_tracing = torch.compiler.is_compiling, torch.jit.is_tracing
-    recorder = ranges._recorder
-
-    def otel_recfn_pre_hook(subject: object, *_arguments: object) -> None:
-        if is_compiling():
-            return
-        if recorder.recording and not is_tracing():
-            try:
-                enter(subject, sys._getframe(1))
-            except Exception as error:
-                ranges.give_up_unless_interrupted(error)
-
-    return otel_recfn_pre_hook
-
-
-def _post_hook(ranges: ModuleRanges) -> Callable[..., None]:
-    is_compiling = sys.modules["torch"].compiler.is_compiling
-
-    def otel_recfn_post_hook(_subject: object, *_arguments: object) -> None:
-        if is_compiling():
-            return
-        try:
-            ranges.leave(sys._getframe(1))
-        except Exception as error:
-            ranges.give_up_unless_interrupted(error)
-
-    return otel_recfn_post_hook

@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from otel_recfn.model.errors import RecfnError
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.pytorch import observer_build
-from otel_recfn.pytorch.observer_build import ObserverUnavailable
+from otel_recfn.pytorch import details, observer_build
+from otel_recfn.pytorch.unavailable import ObserverUnavailable
 from otel_recfn.recording.protocol import Recorder
 from otel_recfn.sources.protocol import Wanted
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
@@ -31,7 +31,8 @@ class ObserverStatus(NamedTuple):
     path: str
     """The loaded library; empty before it is."""
     features: str
-    """What this torch announces and what it lacks, in words; empty before the library is loaded."""
+    """Which details of this torch the library found, by their names in ``details.py``, with a minus sign before those that it
+    didn't; empty before it is loaded."""
     reason: str
     """Why it isn't loaded; empty where it is, or where nobody asked for it yet."""
     without_memory: int = 0
@@ -138,10 +139,8 @@ class TorchObserver:
         """What is loaded and switched on now."""
         if _loaded is None:
             return ObserverStatus(False, False, "", "", self._reason)
-        features = _loaded.library.recfn_observer_features() or b""
         without_memory = _loaded.library.recfn_observer_without_memory()
-        announced = features.decode("utf-8", "replace")
-        return ObserverStatus(True, self._enabled, str(_loaded.path), announced, self._reason, without_memory)
+        return ObserverStatus(True, self._enabled, str(_loaded.path), _features(_loaded.library), self._reason, without_memory)
 
 
 def set_profiler(profiler: int) -> None:
@@ -196,6 +195,7 @@ def _load_once(core_api: int) -> None:
             )
         if attached != 0:
             raise ObserverUnavailable("there is no memory left to register what has to be done around a fork; free some")
+        details.tell_losses(_features(library), details.OPERATORS)
         _loaded = _Loaded(library, path)
 
 
@@ -213,6 +213,10 @@ def _open(path: Path) -> ctypes.CDLL:
     library.recfn_observer_features.restype = ctypes.c_char_p
     library.recfn_observer_last_error.restype = ctypes.c_char_p
     return library
+
+
+def _features(library: ctypes.CDLL) -> str:
+    return (library.recfn_observer_features() or b"").decode("ascii", "replace")
 
 
 def _library() -> ctypes.CDLL:

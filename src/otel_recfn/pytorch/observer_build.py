@@ -10,44 +10,31 @@ torch is never imported for it, so that an image can be prepared without the tim
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import logging
-import mmap
-import os
 import platform
 import re
 import shlex
-import shutil
-import subprocess
 import sys
 import sysconfig
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from otel_recfn.model.errors import RecfnError
-from otel_recfn.pytorch import build_cache, private_cache
+from otel_recfn.pytorch import build_cache, cpp_compiler, private_cache, torch_installation
+from otel_recfn.pytorch.torch_installation import TorchInstallation
+from otel_recfn.pytorch.unavailable import BUILD_AHEAD, ObserverUnavailable
 from otel_recfn.version import __version__
 
 log = logging.getLogger("otel_recfn")
 
 NATIVE = Path(__file__).resolve().parent.parent / "native"
-MACOS = sys.platform == "darwin"
 FLAGS = ("-fPIC", "-fvisibility=hidden", "-DNDEBUG") + (
-    ("-dynamiclib", "-undefined", "dynamic_lookup") if MACOS else ("-shared", "-ftls-model=initial-exec")
+    ("-dynamiclib", "-undefined", "dynamic_lookup") if cpp_compiler.MACOS else ("-shared", "-ftls-model=initial-exec")
 )
 STANDARDS = ("-std=c++17", "-std=c++20")
 """In the order in which they are tried: the headers up to torch 2.13 take the first, later ones need the second."""
 _OWN_INCLUDE = re.compile(r'^#include "(.+)"', re.MULTILINE)
-COMPILERS = ("c++", "g++", "clang++")
-COMPILE_SECONDS = 300
-WAIT_SECONDS = 2.0 * COMPILE_SECONDS
+WAIT_SECONDS = 2.0 * cpp_compiler.COMPILE_SECONDS
 """For another process that compiles, with each standard."""
-BUILD_AHEAD = "or build it ahead with `otel-recfn build` on a machine with the same torch"
-
-
-class ObserverUnavailable(RecfnError):
-    """PyTorch's operators can't be observed here; the message says why, and the way out."""
 
 
 @dataclass(frozen=True)
@@ -85,60 +72,6 @@ TORCH_CALLBACKS = Library(
 LIBRARIES = (TORCH_OBSERVER, TORCH_CALLBACKS)
 
 
-@dataclass(frozen=True)
-class TorchInstallation:
-    """What the files of the installed torch say."""
-
-    directory: Path
-    version: str
-    git_version: str
-    cxx11_abi: int
-
-    @property
-    def include(self) -> Path:
-        """Its headers."""
-        return self.directory / "include"
-
-    @property
-    def lib(self) -> Path:
-        """Its shared libraries."""
-        return self.directory / "lib"
-
-
-def find_torch() -> TorchInstallation:
-    """The torch that ``import torch`` gives, without importing it.
-
-    Raises:
-        ObserverUnavailable: there is none, or it came without headers.
-    """
-    directory = _torch_directory()
-    if not (directory / "include" / "ATen" / "record_function.h").is_file():
-        raise ObserverUnavailable(f"torch in {directory} has no C++ headers; install torch from a wheel of pytorch.org or PyPI")
-    text = (directory / "version.py").read_text(encoding="utf-8")
-    return TorchInstallation(directory, _assigned(text, "__version__"), _assigned(text, "git_version"), _cxx11_abi(directory))
-
-
-def find_compiler() -> list[str]:
-    """The C++ compiler as the start of a command: ``$CXX``, else the first of c++, g++, clang++.
-
-    Raises:
-        ObserverUnavailable: there is none.
-    """
-    chosen = shlex.split(os.environ.get("CXX", ""))
-    if chosen:
-        if shutil.which(chosen[0]) is None:
-            raise ObserverUnavailable(f"CXX={os.environ['CXX']} names no program that can be run; correct or unset CXX")
-        return chosen
-    for name in COMPILERS:
-        path = shutil.which(name)
-        if path is not None:
-            return [path]
-    raise ObserverUnavailable(
-        "no C++ compiler found (tried $CXX, c++, g++, clang++); "
-        f"{'xcode-select --install' if MACOS else 'apt-get install g++'}, {BUILD_AHEAD}"
-    )
-
-
 def find_built(library: Library) -> Path | None:
     """The library for the installed torch if the cache has it already; checked, ready to load.
 
@@ -146,7 +79,7 @@ def find_built(library: Library) -> Path | None:
         ObserverUnavailable: there is no torch.
         CacheUnsafe: the cache can't be trusted.
     """
-    return _in_cache(private_cache.open_directory(), find_torch(), library)
+    return _in_cache(private_cache.open_directory(), torch_installation.find_torch(), library)
 
 
 def build(library: Library, *, again: bool = False) -> Path:
@@ -156,12 +89,12 @@ def build(library: Library, *, again: bool = False) -> Path:
         ObserverUnavailable: it can't be compiled here.
         CacheUnsafe: the cache can't be trusted.
     """
-    torch = find_torch()
+    torch = torch_installation.find_torch()
     cache = private_cache.open_directory()
     built = None if again else _in_cache(cache, torch, library)
     if built is not None:
         return built
-    compiler = find_compiler()
+    compiler = cpp_compiler.find_compiler()
     try:
         with build_cache.workshop(cache, WAIT_SECONDS) as workshop:
             built = None if again else _in_cache(cache, torch, library)
@@ -195,30 +128,6 @@ def _sources(library: Library) -> list[Path]:
     return sorted(found)
 
 
-def _torch_directory() -> Path:
-    try:
-        spec = importlib.util.find_spec("torch")
-    except ValueError:  # something in sys.modules poses as torch
-        spec = None
-    if spec is None or not spec.submodule_search_locations:
-        raise ObserverUnavailable("torch is not installed here; pip install torch")
-    return Path(next(iter(spec.submodule_search_locations))).resolve()
-
-
-def _assigned(text: str, name: str) -> str:
-    match = re.search(rf"^{name}\s*(?::[^=]+)?=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE)
-    return match.group(1) if match else "unknown"
-
-
-def _cxx11_abi(directory: Path) -> int:
-    """Which of libstdc++'s two string types torch was built with: how its own symbols spell std::string tells."""
-    try:
-        with open(directory / "lib" / "libc10.so", "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
-            return 0 if image.find(b"14SourceLocationESs") >= 0 else 1
-    except (OSError, ValueError):  # macOS has one string type and another file name
-        return 1
-
-
 def _in_cache(cache: Path, torch: TorchInstallation, library: Library) -> Path | None:
     return build_cache.find(cache, _name(torch, library))
 
@@ -240,7 +149,7 @@ def _compile(compiler: list[str], torch: TorchInstallation, library: Library, ou
     complaints = []
     for standard in STANDARDS:
         command = [*compiler, standard, *_arguments(torch, library, output)]
-        complaint = _run(command)
+        complaint = cpp_compiler.run(command)
         if complaint is None:
             return
         complaints.append(f"$ {shlex.join(command)}\n{complaint[-1500:].strip()}")
@@ -253,7 +162,7 @@ def _compile(compiler: list[str], torch: TorchInstallation, library: Library, ou
 def _arguments(torch: TorchInstallation, library: Library, output: Path) -> list[str]:
     headers = ["-isystem", str(torch.include), *(_python_headers() if library.for_python else ())]
     arguments = [library.optimize, *FLAGS, f"-I{NATIVE}", *headers, str(library.source), "-o", str(output)]
-    if not MACOS:
+    if not cpp_compiler.MACOS:
         arguments.append(f"-D_GLIBCXX_USE_CXX11_ABI={torch.cxx11_abi}")
     return [*arguments, f"-L{torch.lib}", *(f"-l{link}" for link in library.links), f"-Wl,-rpath,{torch.lib}"]
 
@@ -263,33 +172,3 @@ def _python_headers() -> list[str]:
     if not (include / "Python.h").is_file():
         raise ObserverUnavailable(f"Python's C headers are not in {include}; apt-get install python3-dev, {BUILD_AHEAD}")
     return ["-isystem", str(include)]
-
-
-def _run(command: list[str]) -> str | None:
-    """What the compiler complained about; None where it succeeded."""
-    try:
-        return _run_without_pipes(command)
-    except subprocess.TimeoutExpired:
-        return f"no result after {COMPILE_SECONDS} s"
-    except OSError as error:
-        return str(error)
-
-
-def _run_without_pipes(command: list[str]) -> str | None:
-    """A process that is forked meanwhile keeps what pipes are open, and who reads them waits for its end.
-
-    Without ``close_fds`` Python has none of its own either: it spawns the process, as the path is absolute.
-    """
-    program = shutil.which(command[0]) or command[0]
-    with tempfile.TemporaryFile() as said:
-        done = subprocess.run(
-            [os.path.abspath(program), *command[1:]],
-            stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=subprocess.STDOUT,
-            timeout=COMPILE_SECONDS,
-            close_fds=False,
-        )
-        said.seek(0)
-        text = said.read().decode("utf-8", "replace")
-    return None if done.returncode == 0 else (text or f"exit code {done.returncode}, no message")

@@ -9,8 +9,11 @@ from typing import Any
 
 import wrapt
 
+from otel_recfn.pytorch import details
+
 KINETO = ("torch.autograd.profiler", "_run_on_profiler_start")
 LEGACY = (("torch.autograd", "_enable_profiler_legacy"), ("torch.autograd.profiler_legacy", "_enable_profiler_legacy"))
+"""The second has it only once it was imported, from the first."""
 
 
 class ProfilerStarts:
@@ -25,10 +28,10 @@ class ProfilerStarts:
         self._wrapped: list[tuple[ModuleType, str, object, object]] = []
 
     def watch(self) -> bool:
-        """From now on. False where this torch has no such function: nothing is told then."""
-        if not self._wrap(*KINETO):
+        """From now on. False where this torch lacks one of the functions, which is logged: nothing is told then."""
+        if details.find("profiler_start") is None or details.find("legacy_profiler_start") is None:
             return False
-        for place in LEGACY:
+        for place in (KINETO, *LEGACY):
             self._wrap(*place)
         return True
 
@@ -39,15 +42,14 @@ class ProfilerStarts:
                 setattr(module, name, function)
         self._wrapped = []
 
-    def _wrap(self, module_name: str, name: str) -> bool:
+    def _wrap(self, module_name: str, name: str) -> None:
         module = sys.modules.get(module_name)
         function = getattr(module, name, None)
         if module is None or not callable(function):
-            return False
+            return
         wrapper = wrapt.FunctionWrapper(function, self._tell_and_call)
         setattr(module, name, wrapper)
         self._wrapped.append((module, name, function, wrapper))
-        return True
 
     def _tell_and_call(self, function: Callable[..., Any], _instance: object, args: Any, keywords: Any) -> Any:
         self._before()

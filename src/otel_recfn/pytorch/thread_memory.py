@@ -86,9 +86,6 @@ class ThreadMemory:
         self._forget_left()
         with self._lock.held:
             if self._threads == 0 and not self._starts.watch():
-                log.info(
-                    "memory is recorded within PyTorch's operators only: this torch doesn't tell before its profiler starts"
-                )
                 return False
             self._threads += 1
             return True

@@ -29,7 +29,8 @@ struct PythonCallback {
   bool failed = false;  // it raised: not even its ends run
   size_t slot = 0;
   bool global = false;
-  std::optional<at::RecordFunctionCallbacksEntry> entry;  // as PyTorch knows it
+  std::optional<at::RecordFunctionCallback> pair;  // as PyTorch knows it, by this handle:
+  at::CallbackHandle torch_handle = at::INVALID_CALLBACK_HANDLE;
 
   bool runs_in(at::RecordScope scope) const { return (scopes >> static_cast<unsigned>(scope) & 1) != 0; }
 };

@@ -5,150 +5,20 @@
 // in C++, without the GIL, whether it runs; only a callback that runs takes the GIL, once for its start and once for its end.
 // Callbacks of a thread stand in the thread's RecordFunctionTLS, which PyTorch hands on to autograd workers, torch.jit.fork and
 // at::launch.
-#include "callbacks/torch_function_type.hpp"
+#include "callbacks/observed_range.hpp"
 // It includes Python.h, which comes first.
 #include <pthread.h>
 
-#include <algorithm>
-
+#include "callbacks/thread_callbacks.hpp"
 #include "pytorch/callback_list.hpp"
-#include "callbacks/callback_slots.hpp"
+
+namespace recfn::stand_ins::at_names {
+
+inline Absent set_record_function_seed_for_testing(uint32_t) { return {}; }
+
+}  // namespace recfn::stand_ins::at_names
 
 namespace recfn {
-namespace {
-
-PyObject* report_error = nullptr;  // (handle, exception) -> whether it is the program's own and goes on to it
-
-// Whether this thread is inside a callback, of this library's or of the runtime's: what it does there reaches no callbacks.
-thread_local bool inside_callback = false;
-
-class InsideCallback {
- public:
-  InsideCallback() : before_(std::exchange(inside_callback, true)) {}
-  ~InsideCallback() { inside_callback = before_; }
-  InsideCallback(const InsideCallback&) = delete;
-  InsideCallback& operator=(const InsideCallback&) = delete;
-
- private:
-  const bool before_;
-};
-
-// What a range brings from its start to its end: the callback itself, so that the end that runs belongs to the start that ran,
-// whatever became of the slot meanwhile.
-struct ObservedRange : at::ObserverContext {
-  std::shared_ptr<PythonCallback> callback;
-  Reference function, context;
-
-  // Almost always empty by now: the end took the GIL anyway. With the interpreter gone, the memory goes with the process.
-  ~ObservedRange() override {
-    if (callback == nullptr) return;
-    const PythonEntry python;
-    if (python) {
-      drop();
-    } else {
-      new std::shared_ptr<PythonCallback>(std::move(callback));
-      function.release(), context.release();
-    }
-  }
-
-  void drop() {
-    function = Reference();
-    context = Reference();
-    callback = nullptr;
-  }
-};
-
-// Stands, never enabled, in the RecordFunctionTLS of threads that switched callbacks off, so that PyTorch hands that on, too.
-// PyTorch's own switch would silence other observers as well.
-std::unique_ptr<at::ObserverContext> muted(const at::RecordFunction&) { return nullptr; }
-
-bool is_muted() {
-  const auto& entries = at::get_record_function_tls_().sorted_tls_callbacks_;
-  return std::any_of(entries.begin(), entries.end(), [](const auto& entry) { return entry.callback_.start() == muted; });
-}
-
-int raise_again(void* error) {
-  const Reference value(static_cast<PyObject*>(error));
-  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(value.get())), value.get());
-  return -1;
-}
-
-Reference take_error() {
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);
-  PyErr_NormalizeException(&type, &value, &traceback);
-  if (traceback != nullptr) PyException_SetTraceback(value, traceback);
-  Py_XDECREF(type), Py_XDECREF(traceback);
-  return Reference(value);
-}
-
-// An operator can't pass on what was raised in the program while it ran (KeyboardInterrupt, or by another signal handler): the
-// main thread's next Python instruction does.
-void raise_in_main_thread(Reference error) {
-  if (Py_AddPendingCall(raise_again, error.get()) == 0) error.release();
-}
-
-void hand_on_error(PythonCallback& callback) {
-  Reference error = take_error();
-  const Reference is_the_programs(PyObject_CallFunction(report_error, "KO", callback.handle, error.get()));
-  if (!is_the_programs) return raise_in_main_thread(take_error());
-  if (is_the_programs.get() == Py_True) return raise_in_main_thread(std::move(error));
-  slots().fail(callback);
-}
-
-bool is_wanted(PythonCallback& callback, at::RecordScope scope) {
-  if (!callback.should_run) return true;
-  const Reference member(scope_member(scope));
-  const Reference answer(PyObject_CallOneArg(callback.should_run.get(), member.get()));
-  const int wanted = answer ? PyObject_IsTrue(answer.get()) : -1;
-  if (wanted < 0) hand_on_error(callback);
-  return wanted > 0;
-}
-
-bool call_start(ObservedRange& range, const at::RecordFunction& function) {
-  range.function = new_function();
-  if (range.function && range.callback->start) {
-    const Shown shown(range.function, function, true);
-    range.context = Reference(PyObject_CallOneArg(range.callback->start.get(), range.function.get()));
-  }
-  if (PyErr_Occurred() == nullptr) return true;
-  hand_on_error(*range.callback);
-  return false;
-}
-
-void call_end(ObservedRange& range, const at::RecordFunction& function) {
-  if (!range.callback->end || range.callback->failed) return;
-  const Shown shown(range.function, function, false);
-  PyObject* arguments[] = {range.function.get(), range.context ? range.context.get() : Py_None};
-  const Reference result(PyObject_Vectorcall(range.callback->end.get(), arguments, 2, nullptr));
-  if (!result) hand_on_error(*range.callback);
-}
-
-}  // namespace
-
-std::unique_ptr<at::ObserverContext> run_start(size_t slot, const at::RecordFunction& function) {
-  if (inside_callback || !slots().is_live(slot) || is_muted()) return nullptr;
-  const PythonEntry python;
-  if (!python) return nullptr;
-  const InsideCallback inside;
-  auto range = std::make_unique<ObservedRange>();
-  range->callback = slots().at(slot);
-  const bool runs = range->callback != nullptr && range->callback->runs_in(function.scope());
-  if (!runs || !is_wanted(*range->callback, function.scope()) || !call_start(*range, function)) return nullptr;
-  if (!range->callback->end) return nullptr;
-  return range;
-}
-
-void run_end(const at::RecordFunction& function, at::ObserverContext* context) {
-  if (context == nullptr) return;
-  const PythonEntry python;
-  if (!python) return;
-  const InsideCallback inside;
-  auto& range = *static_cast<ObservedRange*>(context);
-  call_end(range, function);
-  range.drop();
-}
-
 namespace {
 
 std::unordered_set<at::RecordScope> scope_set(unsigned mask) {
@@ -159,18 +29,16 @@ std::unordered_set<at::RecordScope> scope_set(unsigned mask) {
   return scopes;
 }
 
-// PyTorch numbers what is added: a thread's callback is added to the calling thread and taken out again; set_thread puts it into
-// the threads that it belongs to.
-at::CallbackHandle new_local_handle(const at::RecordFunctionCallback& pair) {
-  const at::RecordFunctionTLS before = at::get_record_function_tls_();
-  const at::CallbackHandle handle = at::addThreadLocalCallback(pair);
-  at::set_record_function_tls_(before);
-  return handle;
-}
+constexpr auto ask_for_outputs = [](auto& pair, bool needed) -> decltype(pair.needsOutputs(needed)) {
+  return pair.needsOutputs(needed);
+};
+constexpr bool kHasOutputs =
+    kTold<decltype(details::outputs)> && kCallable<decltype(ask_for_outputs), at::RecordFunctionCallback&, bool>;
 
-bool is_ours(const at::RecordFunctionCallbacksEntry& entry) {
-  const auto start = entry.callback_.start();
-  return start == muted || std::find(kStarts.begin(), kStarts.end(), start) != kStarts.end();
+template <typename Pair>
+void set_needs(Pair& pair, bool inputs, bool outputs, bool ids) {
+  pair.needsInputs(inputs).needsIds(ids);
+  if constexpr (kHasOutputs) ask_for_outputs(pair, outputs);
 }
 
 // Python's errors instead of C++ exceptions.
@@ -221,8 +89,9 @@ PyObject* add(PyObject*, PyObject* args) {
   return guarded([&] {
     auto pair = at::RecordFunctionCallback(kStarts[callback->slot], run_end);
     pair.samplingProb(sampling_prob).scopes(scope_set(callback->scopes));
-    pair.needsInputs(inputs != 0).needsOutputs(outputs != 0).needsIds(ids != 0);
-    callback->entry.emplace(pair, callback->global ? at::addGlobalCallback(pair) : new_local_handle(pair));
+    set_needs(pair, inputs != 0, outputs != 0, ids != 0);
+    callback->pair.emplace(pair);
+    callback->torch_handle = callback->global ? at::addGlobalCallback(pair) : new_local_handle();
     Py_RETURN_TRUE;
   });
 }
@@ -232,7 +101,7 @@ PyObject* remove(PyObject*, PyObject* handle) {
   if (callback == nullptr) Py_RETURN_NONE;
   callback_list_changes().note();
   return guarded([&callback] {
-    if (callback->global) at::removeCallback(callback->entry->handle_);
+    if (callback->global) at::removeCallback(callback->torch_handle);
     slots().release(callback->slot);
     Py_RETURN_NONE;
   });
@@ -253,7 +122,7 @@ PyObject* switch_global(PyObject*, PyObject* args) {
   if (callback == nullptr) Py_RETURN_NONE;
   callback_list_changes().note();
   return guarded([&] {
-    (enabled != 0 ? at::reenableCallback : at::disableCallback)(callback->entry->handle_);
+    (enabled != 0 ? at::reenableCallback : at::disableCallback)(callback->torch_handle);
     Py_RETURN_NONE;
   });
 }
@@ -264,20 +133,12 @@ PyObject* set_thread(PyObject*, PyObject* args) {
   int enabled;
   if (!PyArg_ParseTuple(args, "O!p", &PyTuple_Type, &handles, &enabled)) return nullptr;
   return guarded([&] {
-    static const at::CallbackHandle muted_handle = new_local_handle(at::RecordFunctionCallback(muted));
-    at::RecordFunctionTLS state = at::get_record_function_tls_();
-    auto& entries = state.sorted_tls_callbacks_;
-    entries.erase(std::remove_if(entries.begin(), entries.end(), is_ours), entries.end());
+    std::vector<std::shared_ptr<PythonCallback>> callbacks;
     for (Py_ssize_t position = 0; position < PyTuple_GET_SIZE(handles); ++position) {
-      const auto callback = slots().find(PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(handles, position)));
-      if (callback != nullptr) entries.push_back(*callback->entry);
+      auto callback = slots().find(PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(handles, position)));
+      if (callback != nullptr) callbacks.push_back(std::move(callback));
     }
-    if (enabled == 0) {
-      entries.emplace_back(at::RecordFunctionCallback(muted), muted_handle);
-      entries.back().enabled_ = false;
-    }
-    std::sort(entries.begin(), entries.end(), [](const auto& one, const auto& other) { return one.handle_ < other.handle_; });
-    at::set_record_function_tls_(state);
+    set_thread_callbacks(callbacks, enabled != 0);
     Py_RETURN_NONE;
   });
 }
@@ -297,7 +158,9 @@ PyObject* set_inside(PyObject*, PyObject* value) { return PyBool_FromLong(std::e
 // Before the interpreter finalizes: operators go on, for example in PyTorch's own threads, and reach Python no more.
 PyObject* close(PyObject*, PyObject*) {
   return guarded([] {
-    slots().each([](const PythonCallback& callback) { at::disableCallback(callback.entry->handle_); });
+    slots().each([](const PythonCallback& callback) {
+      if (callback.global) at::disableCallback(callback.torch_handle);
+    });
     const int own = inside_callback ? 1 : 0;
     Py_BEGIN_ALLOW_THREADS door().close(own);
     Py_END_ALLOW_THREADS Py_RETURN_NONE;
@@ -308,6 +171,32 @@ PyObject* forked(PyObject*, PyObject*) {
   door().only(inside_callback ? 1 : 0);
   Py_RETURN_NONE;
 }
+
+constexpr Feature kFeatures[] = {
+    {"forward_thread_id", kTold<decltype(details::forward_thread_id)>},
+    {"debug_handle", kTold<decltype(details::debug_handle)>},
+    {"async", kTold<decltype(details::is_async)>},
+    {"nccl_meta", kTold<decltype(details::is_nccl_meta)>},
+    {"static_runtime", kTold<decltype(details::is_out_variant)>},
+    {"inputs", kTold<decltype(details::inputs)>},
+    {"kwinputs", kTold<decltype(details::kwinputs)>},
+    {"outputs", kHasOutputs},
+    {"counts", kTold<decltype(details::num_inputs)> && kTold<decltype(details::num_outputs)>},
+    {"needs", kTold<decltype(details::needs_inputs)> && kTold<decltype(details::needs_outputs)>},
+    {"active", kTold<decltype(details::is_active)>},
+    {"operator_names", kHasOperatorNames},
+    {"schemas", kHasSchemas},
+    {"tensors", kHasTensors},
+    {"own_tensors", kHasOwnTensors},
+    {"lists", kHasLists},
+    {"values", kHasValues},
+    {"thread_callbacks", kHasLocalCallbacks},
+    {"callback_list", kHasCallbackList},
+    {"seed", std::is_void_v<decltype(at::set_record_function_seed_for_testing(0))>},
+};
+
+// What this PyTorch has of what pytorch/details.py lists, a word each, separated by spaces; a minus sign before what it lacks.
+PyObject* features(PyObject*, PyObject*) { return to_text(told(kFeatures)); }
 
 PyMethodDef methods[] = {{"attach", attach, METH_VARARGS, nullptr},
                          {"add", add, METH_VARARGS, nullptr},
@@ -320,6 +209,7 @@ PyMethodDef methods[] = {{"attach", attach, METH_VARARGS, nullptr},
                          {"set_inside", set_inside, METH_O, nullptr},
                          {"close", close, METH_NOARGS, nullptr},
                          {"forked", forked, METH_NOARGS, nullptr},
+                         {"features", features, METH_NOARGS, nullptr},
                          {}};
 
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "otel_recfn._torch_callbacks", nullptr, -1, methods};

@@ -2,19 +2,24 @@
 //
 // It points at PyTorch's object only while a callback runs; nothing is read before it is asked for.
 #pragma once
-#include <Python.h>
+#include "cpython/python.hpp"
 
 // Python.h comes first.
-#include <ATen/core/function_schema.h>
 #include <ATen/record_function.h>
-#include <torch/csrc/autograd/python_variable.h>
-#include <torch/csrc/jit/python/pybind_utils.h>
+
+#if __has_include(<ATen/core/function_schema.h>)
+#include <ATen/core/function_schema.h>
+#endif
+#if __has_include(<pybind11/pybind11.h>)
+#include <pybind11/pybind11.h>
+#endif
 
 #include <cstring>
 #include <sstream>
 #include <string>
 
-#include "callbacks/python_entry.hpp"
+#include "callbacks/values.hpp"
+#include "pytorch/range_details.hpp"
 
 namespace recfn {
 
@@ -49,75 +54,14 @@ PyObject* read_function(PyObject* self, Read read) {
   }
   try {
     return read(*function);
+#if __has_include(<pybind11/pybind11.h>)
   } catch (pybind11::error_already_set& error) {
     error.restore();
+#endif
   } catch (const std::exception& error) {
     PyErr_SetString(PyExc_RuntimeError, error.what());
   }
   return nullptr;
-}
-
-inline PyObject* to_text(const std::string& text) {
-  return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
-}
-
-// The Python object that a tensor has already, in the words of torch 2.13 or of those before.
-template <typename Slot>
-auto python_object(const Slot& slot, int) -> decltype(slot.load_pyobj()) {
-  return slot.load_pyobj();
-}
-template <typename Slot>
-auto python_object(const Slot& slot, long) -> decltype(slot._unchecked_untagged_pyobj()) {
-  return slot._unchecked_untagged_pyobj();
-}
-
-// A tensor that Python doesn't know yet must stay unknown: PyTorch refuses to make a Parameter, or another subclass, of one that
-// has its Python object. So another one that shares its data is given.
-inline PyObject* to_tensor(const at::Tensor& tensor) {
-  if (!tensor.defined()) return Py_NewRef(Py_None);
-  const bool known = python_object(*tensor.unsafeGetTensorImpl()->pyobj_slot(), 0) != nullptr;
-  return THPVariable_Wrap(known ? tensor : at::Tensor(tensor.variable_data()));
-}
-
-inline PyObject* to_list(c10::ArrayRef<const c10::IValue> values);
-
-inline PyObject* to_tuple(c10::ArrayRef<const c10::IValue> values) {
-  const Reference list(to_list(values));
-  return list ? PyList_AsTuple(list.get()) : nullptr;
-}
-
-// A value that PyTorch has no Python object for (a storage, for instance) shows as its kind: the others can still be read.
-inline PyObject* to_python(const c10::IValue& value) {
-  try {
-    if (value.isTensor()) return to_tensor(value.toTensor());
-    if (value.isList()) return to_list(c10::ArrayRef<const c10::IValue>(value.toListRef().data(), value.toListRef().size()));
-    if (value.isTuple()) {
-      const auto elements = value.toTupleRef().elements().vec();
-      return to_tuple(c10::ArrayRef<const c10::IValue>(elements.data(), elements.size()));
-    }
-    return torch::jit::toPyObject(value).release().ptr();
-  } catch (const c10::Error&) {
-    return to_text("<" + value.tagKind() + ">");
-  }
-}
-
-inline PyObject* to_list(c10::ArrayRef<const c10::IValue> values) {
-  Reference list(PyList_New(static_cast<Py_ssize_t>(values.size())));
-  for (size_t position = 0; list && position < values.size(); ++position) {
-    PyObject* value = to_python(values[position]);
-    if (value == nullptr) return nullptr;
-    PyList_SET_ITEM(list.get(), static_cast<Py_ssize_t>(position), value);
-  }
-  return list.release();
-}
-
-inline PyObject* to_dict(const std::unordered_map<std::string, c10::IValue>& values) {
-  Reference dict(PyDict_New());
-  for (const auto& [name, value] : values) {
-    const Reference key(to_text(name)), object(to_python(value));
-    if (!dict || !key || !object || PyDict_SetItem(dict.get(), key.get(), object.get()) < 0) return nullptr;
-  }
-  return dict.release();
 }
 
 inline bool may_read_inputs(PyObject* self, const char* method) {
@@ -128,21 +72,33 @@ inline bool may_read_inputs(PyObject* self, const char* method) {
   return false;
 }
 
+// `show` makes a Python object of what `Read` reads; `none` makes it where this PyTorch doesn't tell it.
+template <const auto& Read, typename Show, typename None>
+PyObject* read_detail(PyObject* self, Show show, None none) {
+  return read_function(self, [&](const auto& range) -> PyObject* {
+    if constexpr (kCallable<decltype(Read), decltype(range)>) {
+      return show(Read(range));
+    } else {
+      return none();
+    }
+  });
+}
+
+inline constexpr auto as_list = [](const auto& values) { return to_list(values); };
+inline constexpr auto as_dict = [](const auto& values) { return to_dict(values); };
+inline constexpr auto no_list = [] { return PyList_New(0); };
+inline constexpr auto no_dict = [] { return PyDict_New(); };
+inline constexpr auto none = [] { return Py_NewRef(Py_None); };
+
 inline PyObject* read_inputs(PyObject* self, PyObject*) {
-  if (!may_read_inputs(self, "inputs")) return nullptr;
-  return read_function(self, [](const at::RecordFunction& fn) { return to_list(fn.inputs()); });
+  return may_read_inputs(self, "inputs") ? read_detail<details::inputs>(self, as_list, no_list) : nullptr;
 }
 
 inline PyObject* read_kwinputs(PyObject* self, PyObject*) {
-  if (!may_read_inputs(self, "kwinputs")) return nullptr;
-  return read_function(self, [](const at::RecordFunction& fn) { return to_dict(fn.kwinputs()); });
+  return may_read_inputs(self, "kwinputs") ? read_detail<details::kwinputs>(self, as_dict, no_dict) : nullptr;
 }
 
-inline PyObject* read_outputs(PyObject* self, PyObject*) {
-  return read_function(self, [](const at::RecordFunction& fn) {
-    return to_list(c10::ArrayRef<const c10::IValue>(fn.outputs().data(), fn.outputs().size()));
-  });
-}
+inline PyObject* read_outputs(PyObject* self, PyObject*) { return read_detail<details::outputs>(self, as_list, no_list); }
 
 inline PyObject* read_name(PyObject* self, PyObject*) {
   return read_function(self, [](const at::RecordFunction& fn) {
@@ -159,66 +115,79 @@ inline PyObject* read_scope(PyObject* self, PyObject*) {
   return read_function(self, [](const at::RecordFunction& fn) { return scope_member(fn.scope()); });
 }
 
+constexpr bool kHasOperatorNames = compiles<const at::RecordFunction&>([](const auto& range) -> decltype(
+    details::operator_name(range)->name.c_str(), details::operator_name(range)->overload_name.c_str(), void()) {});
+
 inline PyObject* read_operator_name(PyObject* self, PyObject*) {
-  return read_function(self, [](const at::RecordFunction& fn) {
-    const auto name = fn.operator_name();
-    if (!name) return Py_NewRef(Py_None);
-    return PyObject_CallFunction(runtime_types().operator_name, "ss", name->name.c_str(), name->overload_name.c_str());
-  });
+  constexpr auto show = [](const auto& name) {
+    if constexpr (kHasOperatorNames) {
+      if (name) return PyObject_CallFunction(runtime_types().operator_name, "ss", name->name.c_str(), name->overload_name.c_str());
+    }
+    return none();
+  };
+  return read_detail<details::operator_name>(self, show, none);
 }
+
+constexpr bool kHasSchemas = compiles<const at::RecordFunction&>(
+    [](const auto& range) -> decltype(std::declval<std::ostream&>() << *details::operator_schema(range), void()) {});
 
 inline PyObject* read_operator_schema(PyObject* self, PyObject*) {
-  return read_function(self, [](const at::RecordFunction& fn) {
-    const auto schema = fn.operator_schema();
-    if (!schema) return Py_NewRef(Py_None);
-    std::ostringstream text;
-    text << *schema;
-    return PyObject_CallFunction(runtime_types().schema, "s", text.str().c_str());
-  });
-}
-
-template <auto Method>
-PyObject* read_number(PyObject* self, PyObject*) {
-  return read_function(self, [](const at::RecordFunction& fn) {
-    const auto number = (fn.*Method)();
-    if constexpr (std::is_same_v<decltype(number), const bool>) {
-      return PyBool_FromLong(number);
-    } else if constexpr (std::is_signed_v<decltype(number)>) {
-      return PyLong_FromLongLong(number);
-    } else {
-      return PyLong_FromUnsignedLongLong(number);
+  constexpr auto show = [](const auto& schema) {
+    if constexpr (kHasSchemas) {
+      std::ostringstream text;
+      if (schema) text << *schema;
+      if (schema) return PyObject_CallFunction(runtime_types().schema, "s", text.str().c_str());
     }
-  });
+    return none();
+  };
+  return read_detail<details::operator_schema>(self, show, none);
 }
 
-// Asking it of anything else is an internal error of PyTorch's.
-inline PyObject* read_out_variant(PyObject* self, PyObject*) {
-  return read_function(self, [](const at::RecordFunction& fn) {
-    return PyBool_FromLong(fn.scope() == at::RecordScope::STATIC_RUNTIME_OP && fn.isStaticRuntimeOutVariant());
-  });
+inline PyObject* to_number(bool number) { return PyBool_FromLong(number); }
+inline PyObject* to_number(int64_t number) { return PyLong_FromLongLong(number); }
+inline PyObject* to_number(uint64_t number) { return PyLong_FromUnsignedLongLong(number); }
+
+// Otherwise: where this PyTorch doesn't tell it.
+template <const auto& Read, auto Otherwise>
+PyObject* read_number(PyObject* self, PyObject*) {
+  constexpr auto show = [](decltype(Otherwise) number) { return to_number(number); };
+  return read_detail<Read>(self, show, [] { return to_number(Otherwise); });
+}
+
+inline PyObject* read_seq_nr(PyObject* self, PyObject*) {
+  return read_function(self, [](const at::RecordFunction& fn) { return to_number(int64_t{fn.seqNr()}); });
+}
+
+inline PyObject* read_thread_id(PyObject* self, PyObject*) {
+  return read_function(self, [](const at::RecordFunction& fn) { return to_number(uint64_t{fn.threadId()}); });
+}
+
+inline PyObject* read_handle(PyObject* self, PyObject*) {
+  return read_function(self, [](const at::RecordFunction& fn) { return to_number(uint64_t{fn.handle()}); });
 }
 
 inline PyMethodDef function_methods[] = {
     {"name", read_name, METH_NOARGS, "The range's name."},
     {"scope", read_scope, METH_NOARGS, "Its RecordScope."},
-    {"seq_nr", read_number<&at::RecordFunction::seqNr>, METH_NOARGS, "Links forward and backward; -1 where there is none."},
-    {"thread_id", read_number<&at::RecordFunction::threadId>, METH_NOARGS, "Logical id of the thread that began it."},
-    {"forward_thread_id", read_number<&at::RecordFunction::forwardThreadId>, METH_NOARGS, "Of backward functions; else 0."},
-    {"handle", read_number<&at::RecordFunction::handle>, METH_NOARGS, "Unique where a callback needs ids."},
-    {"debug_handle", read_number<&at::RecordFunction::debugHandle>, METH_NOARGS, "-1 where there is none."},
+    {"seq_nr", read_seq_nr, METH_NOARGS, "Links forward and backward; -1 where there is none."},
+    {"thread_id", read_thread_id, METH_NOARGS, "Logical id of the thread that began it."},
+    {"forward_thread_id", read_number<details::forward_thread_id, uint64_t{0}>, METH_NOARGS, "Of backward functions; else 0."},
+    {"handle", read_handle, METH_NOARGS, "Unique where a callback needs ids."},
+    {"debug_handle", read_number<details::debug_handle, int64_t{-1}>, METH_NOARGS, "-1 where there is none."},
     {"inputs", read_inputs, METH_NOARGS, "The values, in the start callback; empty unless a callback needs inputs."},
     {"kwinputs", read_kwinputs, METH_NOARGS, "The keyword values, in the start callback."},
     {"outputs", read_outputs, METH_NOARGS, "The values, in the end callback; empty unless a callback needs outputs."},
-    {"num_inputs", read_number<&at::RecordFunction::num_inputs>, METH_NOARGS, "How many inputs it has."},
-    {"num_outputs", read_number<&at::RecordFunction::num_outputs>, METH_NOARGS, "How many outputs it has."},
+    {"num_inputs", read_number<details::num_inputs, uint64_t{0}>, METH_NOARGS, "How many inputs it has."},
+    {"num_outputs", read_number<details::num_outputs, uint64_t{0}>, METH_NOARGS, "How many outputs it has."},
     {"operator_name", read_operator_name, METH_NOARGS, "Of an operator, else None."},
     {"operator_schema", read_operator_schema, METH_NOARGS, "Of an operator, else None."},
-    {"needs_inputs", read_number<&at::RecordFunction::needsInputs>, METH_NOARGS, "Whether a callback needs inputs."},
-    {"needs_outputs", read_number<&at::RecordFunction::needsOutputs>, METH_NOARGS, "Whether a callback needs outputs."},
-    {"is_active", read_number<&at::RecordFunction::isActive>, METH_NOARGS, "Whether it runs callbacks."},
-    {"is_async", read_number<&at::RecordFunction::isAsync>, METH_NOARGS, "Whether it may end in another thread."},
-    {"is_nccl_meta", read_number<&at::RecordFunction::isNcclMeta>, METH_NOARGS, "Whether it collects NCCL metadata."},
-    {"is_static_runtime_out_variant", read_out_variant, METH_NOARGS, "Whether Static Runtime runs an out variant."},
+    {"needs_inputs", read_number<details::needs_inputs, false>, METH_NOARGS, "Whether a callback needs inputs."},
+    {"needs_outputs", read_number<details::needs_outputs, false>, METH_NOARGS, "Whether a callback needs outputs."},
+    {"is_active", read_number<details::is_active, true>, METH_NOARGS, "Whether it runs callbacks."},
+    {"is_async", read_number<details::is_async, false>, METH_NOARGS, "Whether it may end in another thread."},
+    {"is_nccl_meta", read_number<details::is_nccl_meta, false>, METH_NOARGS, "Whether it collects NCCL metadata."},
+    {"is_static_runtime_out_variant", read_number<details::is_out_variant, false>, METH_NOARGS,
+     "Whether Static Runtime runs an out variant."},
     {}};
 
 inline PyTypeObject* function_type() {

@@ -1,25 +1,29 @@
 // Floating point operations of an operator, from its inputs: of the operators that torch.profiler counts (with_flops), and as it
 // counts them (torch/csrc/profiler/util.cpp, computeFlops). Scalars such as addmm's alpha and beta are taken as 1.
 #pragma once
-#include <ATen/record_function.h>
-
 #include <array>
 #include <cstdint>
 #include <cstring>
 
+#include "observer/plain_sizes.hpp"
+#include "pytorch/range_details.hpp"
+
 namespace recfn {
 
-using Inputs = c10::ArrayRef<const c10::IValue>;
+constexpr bool kHasIntegers = compiles<const c10::IValue&>([](const auto& value) -> decltype(
+    value.isInt(), int64_t{value.toInt()}, value.isIntList(), value.toIntList().size(), int64_t{value.toIntList().get(0)}, void()) {});
+constexpr bool kHasFlops = kTold<decltype(details::inputs)> && kHasPlainSizes && kHasIntegers;
 
 namespace flops {
 
 constexpr uint64_t kMultiplyAndAdd = 2;
 
 // A tensor's plain sizes; false where the input is none, or a tensor without plain sizes.
-inline bool sizes_of(Inputs inputs, size_t index, c10::IntArrayRef& sizes) {
+template <typename Inputs>
+bool sizes_of(const Inputs& inputs, size_t index, c10::IntArrayRef& sizes) {
   if (index >= inputs.size() || !inputs[index].isTensor()) return false;
-  const at::Tensor& tensor = inputs[index].toTensor();
-  if (!tensor.defined() || tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides() || tensor.is_nested()) return false;
+  const auto& tensor = inputs[index].toTensor();
+  if (!has_plain_sizes(tensor)) return false;
   sizes = tensor.sizes();
   return true;
 }
@@ -30,14 +34,16 @@ inline uint64_t product(c10::IntArrayRef sizes) {
   return result;
 }
 
-inline uint64_t of_elements(Inputs inputs) {
+template <typename Inputs>
+uint64_t of_elements(const Inputs& inputs) {
   c10::IntArrayRef sizes;
   return sizes_of(inputs, 0, sizes) ? product(sizes) : 0;
 }
 
 // A matrix product of the inputs `first` and `first + 1`, or of a batch of them. Each element of the left one meets each column
 // of the right one.
-inline uint64_t of_matrix_product(Inputs inputs, size_t first, bool batched) {
+template <typename Inputs>
+uint64_t of_matrix_product(const Inputs& inputs, size_t first, bool batched) {
   c10::IntArrayRef left, right;
   if (!sizes_of(inputs, first, left) || !sizes_of(inputs, first + 1, right) || left.empty()) return 0;
   const auto shared_by_both = static_cast<uint64_t>(left.back()) * static_cast<uint64_t>(batched ? left.front() : 1);
@@ -47,7 +53,8 @@ inline uint64_t of_matrix_product(Inputs inputs, size_t first, bool batched) {
 using Pair = std::array<int64_t, 2>;
 
 // Padding may be a word ("same"), which torch.profiler doesn't count.
-inline bool pair_of(const c10::IValue& input, Pair& pair) {
+template <typename Value>
+bool pair_of(const Value& input, Pair& pair) {
   if (!input.isIntList()) return false;
   const auto list = input.toIntList();
   if (list.size() != pair.size()) return false;
@@ -56,7 +63,8 @@ inline bool pair_of(const c10::IValue& input, Pair& pair) {
 }
 
 // Inputs of aten::conv2d: input, weight, bias, stride, padding, dilation, groups.
-inline uint64_t of_conv2d(Inputs inputs) {
+template <typename Inputs>
+uint64_t of_conv2d(const Inputs& inputs) {
   c10::IntArrayRef input, kernel;
   Pair stride, padding, dilation;
   if (inputs.size() < 7 || !sizes_of(inputs, 0, input) || !sizes_of(inputs, 1, kernel)) return 0;
@@ -72,29 +80,32 @@ inline uint64_t of_conv2d(Inputs inputs) {
   return kMultiplyAndAdd * products / static_cast<uint64_t>(inputs[6].toInt());
 }
 
+template <typename Inputs>
 struct Counted {
   const char* name;
-  uint64_t (*count)(Inputs);
+  uint64_t (*count)(const Inputs&);
 };
 
-constexpr Counted kCounted[] = {
+template <typename Inputs>
+constexpr Counted<Inputs> kCounted[] = {
     {"add", of_elements},
     {"mul", of_elements},
-    {"mm", [](Inputs inputs) { return of_matrix_product(inputs, 0, false); }},
-    {"addmm", [](Inputs inputs) { return of_matrix_product(inputs, 1, false); }},
-    {"bmm", [](Inputs inputs) { return of_matrix_product(inputs, 0, true); }},
-    {"baddbmm", [](Inputs inputs) { return of_matrix_product(inputs, 1, true); }},
+    {"mm", [](const Inputs& inputs) { return of_matrix_product(inputs, 0, false); }},
+    {"addmm", [](const Inputs& inputs) { return of_matrix_product(inputs, 1, false); }},
+    {"bmm", [](const Inputs& inputs) { return of_matrix_product(inputs, 0, true); }},
+    {"baddbmm", [](const Inputs& inputs) { return of_matrix_product(inputs, 1, true); }},
     {"conv2d", of_conv2d},
 };
 
 }  // namespace flops
 
 // 0 where the operator is not counted. What its inputs throw is thrown.
-inline int64_t count_flops(const char* name, Inputs inputs) {
+template <typename Inputs>
+int64_t count_flops(const char* name, const Inputs& inputs) {
   constexpr char kNamespace[] = "aten::";
   constexpr size_t kNamespaceSize = sizeof kNamespace - 1;
   if (std::strncmp(name, kNamespace, kNamespaceSize) != 0) return 0;
-  for (const flops::Counted& counted : flops::kCounted) {
+  for (const auto& counted : flops::kCounted<Inputs>) {
     if (std::strcmp(name + kNamespaceSize, counted.name) == 0) return static_cast<int64_t>(counted.count(inputs));
   }
   return 0;

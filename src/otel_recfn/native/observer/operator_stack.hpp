@@ -1,27 +1,63 @@
 // The call stack that led to an operator: TorchScript's where its interpreter runs, else Python's.
 #pragma once
+#if __has_include(<torch/csrc/jit/runtime/interpreter.h>)
 #include <torch/csrc/jit/runtime/interpreter.h>
+#endif
 
 #include <cstdio>
 #include <string>
 
 #include "observer/observer_thread.hpp"
+#include "pytorch/features.hpp"
+
+namespace recfn::stand_ins::jit_names {
+
+Absent currentCallstack();
+
+}  // namespace recfn::stand_ins::jit_names
+
+namespace torch::jit {
+using namespace recfn::stand_ins::jit_names;
+}
 
 namespace recfn {
 
+using TorchscriptFrames = decltype(torch::jit::currentCallstack());
+
+inline constexpr auto place_of = [](const auto& frame) -> decltype(frame.range.file_line_col()) {
+  return frame.range.file_line_col();
+};
+
+// A frame's `filename` is the name of its function.
+inline constexpr auto function_of = [](const auto& frame) -> decltype(frame.filename.c_str()) { return frame.filename.c_str(); };
+
+constexpr bool kHasTorchscriptStack = compiles<TorchscriptFrames&>([](auto& frames) -> decltype(
+    std::string(std::get<0>(*place_of(*frames.begin()))), size_t{std::get<1>(*place_of(*frames.begin()))},
+    function_of(*frames.begin()), void()) {});
+
 // As python_stack.hpp writes it: "file(line): function" a line, innermost first, whole lines only. Returns the bytes written.
-inline uint32_t torchscript_stack(char* text, uint32_t size) {
+template <typename Frames>
+uint32_t write_frames(const Frames& frames, char* text, uint32_t size) {
   uint32_t used = 0;
-  for (const torch::jit::StackEntry& frame : torch::jit::currentCallstack()) {  // innermost first
-    const auto place = frame.range.file_line_col();
+  for (const auto& frame : frames) {  // innermost first
+    const auto place = place_of(frame);
     if (!place) continue;
-    const auto& [file, line, column] = *place;
-    const std::string& function = frame.filename;  // that is what it holds
-    const int wanted = std::snprintf(text + used, size - used, "%s(%zu): %s\n", file.c_str(), line, function.c_str());
+    const std::string& file = std::get<0>(*place);
+    const size_t line = std::get<1>(*place);
+    const int wanted = std::snprintf(text + used, size - used, "%s(%zu): %s\n", file.c_str(), line, function_of(frame));
     if (wanted <= 0 || static_cast<uint32_t>(wanted) >= size - used) break;
     used += static_cast<uint32_t>(wanted);
   }
   return used > 0 ? used - 1 : 0;  // without the last line's end
+}
+
+template <bool kFound = kHasTorchscriptStack>
+uint32_t torchscript_stack(char* text, uint32_t size) {
+  if constexpr (kFound) {
+    return write_frames(torch::jit::currentCallstack(), text, size);
+  } else {
+    return 0;
+  }
 }
 
 // Nothing rather than an exception. Takes the GIL where Python knows the thread and TorchScript doesn't run in it.

@@ -16,13 +16,12 @@
 #include <mutex>
 #include <string>
 
-#include "pytorch/callback_list.hpp"
-#include "observer/flops.hpp"
-#include "observer/input_shapes.hpp"
-#include "observer/memory_reports.hpp"
+#include "observer/begin.hpp"
+#include "observer/memory_slot.hpp"
 #include "observer/observer_thread.hpp"
-#include "observer/operator_stack.hpp"
 #include "observer/profiler_marker.hpp"
+#include "pytorch/callback_list.hpp"
+#include "pytorch/range_details.hpp"
 
 #define RECFN_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -50,52 +49,16 @@ Registration& registration() {
 }
 
 uint32_t end_flags(const at::RecordFunction& fn) {
-  uint32_t flags = fn.isAsync() ? uint32_t{kAsync} : 0u;
-  if (C10_UNLIKELY(fn.scope() == at::RecordScope::STATIC_RUNTIME_OP && fn.isStaticRuntimeOutVariant())) {
-    flags |= kStaticRuntimeOutVariant;
-  }
-  if (C10_UNLIKELY(fn.isNcclMeta())) flags |= kNcclMeta;
+  uint32_t flags = read_or(details::is_async, fn, false) ? uint32_t{kAsync} : 0u;
+  if (C10_UNLIKELY(read_or(details::is_out_variant, fn, false))) flags |= kStaticRuntimeOutVariant;
+  if (C10_UNLIKELY(read_or(details::is_nccl_meta, fn, false))) flags |= kNcclMeta;
   return flags;
 }
 
-// 0 rather than an exception, from a tensor of a subclass for instance.
-int64_t flops_or_0(const at::RecordFunction& fn) {
-  try {
-    return count_flops(fn.name(), fn.inputs());
-  } catch (...) {
-    return 0;
-  }
-}
-
-C10_ALWAYS_INLINE Begin begin_of(const at::RecordFunction& fn) {
-  Begin range;
-  const char* name = fn.name();
-  const size_t size = std::strlen(name);
-  range.name = {name, static_cast<uint32_t>(size <= kMaxNameBytes ? size : cut_utf8(name, kMaxNameBytes))};
-  range.handle = fn.handle();
-  range.sequence_nr = fn.seqNr();
-  range.forward_thread_id = fn.forwardThreadId();
-  range.extras.debug_handle = fn.debugHandle();
-  range.scope = static_cast<uint32_t>(fn.scope());
-  return range;
-}
-
-// The begin of a range with all that was asked for, as far as the pair can have it.
 template <Pair kPair>
-std::unique_ptr<at::ObserverContext> begin_with_extras(const at::RecordFunction& fn, ThreadBuffer& buffer, bool selected) {
-  const uint32_t asked = shared->extras.load(std::memory_order_relaxed), wanted = selected ? asked : 0;
-  ShapeWords words;
-  char stack[kMaxStackBytes];
-  RareExtras rare;
-  if (kPair == kWithInputs && (wanted & kShapesExtra) != 0) words.add_inputs(fn);
-  if (kPair == kWithInputs && (wanted & kFlopsExtra) != 0) rare.flops = flops_or_0(fn);
-  const bool backward = fn.scope() == at::RecordScope::BACKWARD_FUNCTION;  // whose stack is autograd's, and says nothing
-  if ((wanted & kStackExtra) != 0 && !backward) rare.stack = {stack, operator_stack(*shared, stack, sizeof stack)};
-  rare.shapes = words.data();
-  rare.shape_words = words.size();
-  Begin range = begin_of(fn);
-  range.extras.rare = &rare;
-  begin_range<true>(*shared, buffer, range, selected);
+std::unique_ptr<at::ObserverContext> start_with_extras(const at::RecordFunction& fn, ThreadBuffer& buffer, bool selected) {
+  const uint32_t asked = shared->extras.load(std::memory_order_relaxed);
+  begin_with_extras<kPair == kWithInputs>(fn, buffer, selected, asked);
   return (asked & kMemoryExtra) != 0 && may_hold_slot(fn) ? hold_slot(buffer) : nullptr;
 }
 
@@ -109,7 +72,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
     shared->dropped_without_buffer.fetch_add(selected, std::memory_order_relaxed);
     return nullptr;
   }
-  if constexpr (kPair != kPlain) return begin_with_extras<kPair>(fn, *buffer, selected);
+  if constexpr (kPair != kPlain) return start_with_extras<kPair>(fn, *buffer, selected);
   begin_range<true>(*shared, *buffer, begin_of(fn), selected);
   return nullptr;
 }
@@ -123,8 +86,32 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
 }
 
 uint64_t logical_thread_id() { return at::RecordFunction::currentThreadId(); }
-int64_t default_node_id() { return at::RecordFunction::getDefaultNodeId(); }
 void forget_thread() { cached_buffer = nullptr; }
+
+// Of the process, as torch.distributed sets it.
+template <typename Range = at::RecordFunction>
+constexpr auto default_node_id(int) -> decltype(&Range::getDefaultNodeId) {
+  return &Range::getDefaultNodeId;
+}
+template <typename Range = at::RecordFunction>
+constexpr std::nullptr_t default_node_id(long) {
+  return nullptr;
+}
+
+constexpr Feature kFeatures[] = {
+    {"forward_thread_id", kTold<decltype(details::forward_thread_id)>},
+    {"debug_handle", kTold<decltype(details::debug_handle)>},
+    {"async", kTold<decltype(details::is_async)>},
+    {"nccl_meta", kTold<decltype(details::is_nccl_meta)>},
+    {"static_runtime", kTold<decltype(details::is_out_variant)>},
+    {"node_id", default_node_id(0) != nullptr},
+    {"shapes", kHasShapes},
+    {"flops", kHasFlops},
+    {"torchscript_stack", kHasTorchscriptStack},
+    {"memory", kHasMemoryReports},
+    {"local_callbacks", kHasLocalCallbacks},
+    {"callback_list", kHasCallbackList},
+};
 
 template <Pair kPair>
 void register_pair(Registration& registration) {
@@ -181,7 +168,7 @@ RECFN_EXPORT int recfn_observer_attach(const void* core_api) {
   core = api;
   shared = api->globals;
   shared->logical_thread_id.store(logical_thread_id);
-  shared->default_node_id.store(default_node_id);
+  shared->default_node_id.store(default_node_id(0));
   shared->on_thread_exit.store(forget_thread);
   return 0;
 }
@@ -224,7 +211,10 @@ RECFN_EXPORT void recfn_observer_step_aside() { take_out_of_slot(); }
 // Operators whose memory was not recorded, because another profiler is active in their thread.
 RECFN_EXPORT uint64_t recfn_observer_without_memory() { return operators_without_memory.load(std::memory_order_relaxed); }
 
-// What this torch offers, a word each, separated by spaces.
-RECFN_EXPORT const char* recfn_observer_features() { return "ids scopes shapes flops stack memory nccl_meta static_runtime debug_handle node_id profilers"; }
+// What this PyTorch has of what pytorch/details.py lists, a word each, separated by spaces; a minus sign before what it lacks.
+RECFN_EXPORT const char* recfn_observer_features() {
+  static const auto* text = new std::string(told(kFeatures));
+  return text->c_str();
+}
 
 RECFN_EXPORT const char* recfn_observer_last_error() { return registration().last_error.c_str(); }

@@ -11,7 +11,21 @@
 #include <chrono>
 #include <thread>
 
+#include "pytorch/features.hpp"
+
+namespace recfn::stand_ins::at_names {
+
+inline Absent hasGlobalCallbacks() { return {}; }
+
+}  // namespace recfn::stand_ins::at_names
+
+namespace at {
+using namespace recfn::stand_ins::at_names;
+}
+
 namespace recfn {
+
+constexpr bool kHasCallbackList = std::is_same_v<decltype(at::hasGlobalCallbacks()), bool>;
 
 class CallbackListChanges {
  public:

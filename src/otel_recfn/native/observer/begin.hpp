@@ -1,0 +1,69 @@
+// A range's begin, with all that was asked for.
+#pragma once
+#include <ATen/record_function.h>
+
+#include <cstring>
+
+#include "observer/flops.hpp"
+#include "observer/input_shapes.hpp"
+#include "observer/observer_thread.hpp"
+#include "observer/operator_stack.hpp"
+#include "pytorch/range_details.hpp"
+
+namespace recfn {
+namespace {
+
+// The largest size up to `limit` that does not cut a character.
+inline size_t cut_utf8(const char* text, size_t limit) {
+  while (limit > 0 && (static_cast<unsigned char>(text[limit]) & 0xC0) == 0x80) --limit;
+  return limit;
+}
+
+C10_ALWAYS_INLINE Begin begin_of(const at::RecordFunction& fn) {
+  Begin range;
+  const char* name = fn.name();
+  const size_t size = std::strlen(name);
+  range.name = {name, static_cast<uint32_t>(size <= kMaxNameBytes ? size : cut_utf8(name, kMaxNameBytes))};
+  range.handle = fn.handle();
+  range.sequence_nr = fn.seqNr();
+  range.forward_thread_id = read_or(details::forward_thread_id, fn, uint64_t{0});
+  range.extras.debug_handle = read_or(details::debug_handle, fn, int64_t{-1});
+  range.scope = static_cast<uint32_t>(fn.scope());
+  return range;
+}
+
+// 0 rather than an exception, from a tensor of a subclass for instance.
+template <typename Range>
+int64_t flops_or_0(const Range& fn) {
+  try {
+    if constexpr (kHasFlops) return count_flops(fn.name(), fn.inputs());
+  } catch (...) {
+  }
+  return 0;
+}
+
+template <typename Range>
+void add_shapes(const Range& fn, ShapeWords& words) {
+  if constexpr (kHasShapes) words.add_inputs(fn.inputs());
+}
+
+// `asked`: bits of Extra. The inputs are there if the range's callbacks need them.
+template <bool kInputs>
+void begin_with_extras(const at::RecordFunction& fn, ThreadBuffer& buffer, bool selected, uint32_t asked) {
+  const uint32_t wanted = selected ? asked : 0;
+  ShapeWords words;
+  char stack[kMaxStackBytes];
+  RareExtras rare;
+  if (kInputs && (wanted & kShapesExtra) != 0) add_shapes(fn, words);
+  if (kInputs && (wanted & kFlopsExtra) != 0) rare.flops = flops_or_0(fn);
+  const bool backward = fn.scope() == at::RecordScope::BACKWARD_FUNCTION;  // whose stack is autograd's, and says nothing
+  if ((wanted & kStackExtra) != 0 && !backward) rare.stack = {stack, operator_stack(*shared, stack, sizeof stack)};
+  rare.shapes = words.data();
+  rare.shape_words = words.size();
+  Begin range = begin_of(fn);
+  range.extras.rare = &rare;
+  begin_range<true>(*shared, buffer, range, selected);
+}
+
+}  // namespace
+}  // namespace recfn

@@ -1,0 +1,103 @@
+// PyTorch's memory reports as memory rows.
+//
+// PyTorch reports to one object alone: what slot PROFILER_STATE of the thread's debug info holds, and that slot is
+// torch.profiler's, which refuses to start where anything is in it. So ours is in it, in threads where it was empty,
+//
+//   while an operator of PyTorch's own runs (others may run the program's Python, which may start a profiler), and
+//   in a thread that keeps it, because somebody promised to call step_aside there before a profiler starts.
+//
+// PyTorch carries it on to what it runs for the thread elsewhere (backward passes, jit.fork), and takes it back there.
+#pragma once
+#include <ATen/record_function.h>
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+
+#include "observer/memory_report.hpp"
+
+namespace recfn {
+namespace {
+
+// Operators that found the slot taken by another profiler.
+std::atomic<uint64_t> operators_without_memory{0};
+
+thread_local bool keeps_slot = false;   // the thread does, beyond its operators
+thread_local bool left_behind = false;  // ours couldn't be taken out, because others put information of theirs above it
+
+// What the slot holds, and ours.
+template <typename Names>
+struct Slot {
+  static const auto& ours() {
+    static const auto* instance = new auto(std::make_shared<MemoryReport<Names>>());
+    return *instance;
+  }
+  static auto* found() { return Names::Info::get(Names::Kind::PROFILER_STATE); }
+  static bool has_ours() { return found() == ours().get(); }
+  static void put() { Names::Info::_push(Names::Kind::PROFILER_STATE, ours()); }
+  static void take() { Names::Info::_pop(Names::Kind::PROFILER_STATE); }
+};
+
+// This PyTorch has none: it is never empty and never ours.
+struct NoSlot {
+  static const void* found() { return &operators_without_memory; }
+  static bool has_ours() { return false; }
+  static void put() {}
+  static void take() {}
+};
+
+using MemorySlot = std::conditional_t<kHasMemoryReports, Slot<ProfilerNames>, NoSlot>;
+
+// Where others put information of theirs above ours, ours stays, which is harmless: the first operator that begins when theirs is
+// gone takes it over. Nothing may throw here.
+void take_out_of_slot() noexcept {
+  try {
+    left_behind = MemorySlot::has_ours();
+    if (!left_behind) return;
+    MemorySlot::take();
+    left_behind = false;
+  } catch (...) {
+  }
+}
+
+// The range put ours into the slot of its thread, and takes it out.
+struct HoldsSlot : at::ObserverContext {};
+
+bool may_hold_slot(const at::RecordFunction& fn) {
+  constexpr char kOwn[] = "aten::";
+  return fn.scope() == at::RecordScope::FUNCTION && std::strncmp(fn.name(), kOwn, sizeof kOwn - 1) == 0;
+}
+
+// After the range's begin.
+std::unique_ptr<at::ObserverContext> hold_slot(ThreadBuffer& buffer) try {
+  const bool empty = MemorySlot::found() == nullptr;
+  if (!empty && !MemorySlot::has_ours()) {
+    operators_without_memory.fetch_add(1, std::memory_order_relaxed);
+    return nullptr;
+  }
+  prepare_point(*shared, buffer);
+  if (!empty && !left_behind) return nullptr;  // an enclosing range holds it, the thread keeps it, or PyTorch carried it
+  auto holds = std::make_unique<HoldsSlot>();
+  if (empty) MemorySlot::put();
+  return holds;
+} catch (...) {
+  return nullptr;
+}
+
+void release_slot() noexcept {
+  if (!keeps_slot) take_out_of_slot();
+}
+
+// From here on, or no more, the calling thread keeps the slot. After a profiler that ours made room for, the next operator puts
+// ours back.
+void keep_slot(bool keep) {
+  keeps_slot = keep;
+  if (!keep) {
+    take_out_of_slot();
+  } else if (MemorySlot::found() == nullptr) {
+    MemorySlot::put();
+  }
+}
+
+}  // namespace
+}  // namespace recfn

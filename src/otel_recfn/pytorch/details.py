@@ -1,0 +1,235 @@
+"""What we rely on in PyTorch beyond what has not changed in years: the one place to read when a new PyTorch comes.
+
+Each detail is looked for where it is used, and its absence costs what is said here and nothing else. In C++ that happens when
+our libraries are compiled (``native/pytorch/features.hpp``); they tell what they found, by the names below. What nothing can do
+without: RecordFunction's name, scope, sequence number, handle and thread, its callbacks and their registration in C++.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import sys
+from collections.abc import Iterable, Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+log = logging.getLogger("otel_recfn")
+
+
+class Detail(NamedTuple):
+    """One detail of PyTorch's."""
+
+    what: str
+    """By PyTorch's names. In Python: ``module:attribute``, with the parameter in parentheses that a function must have."""
+    purpose: str
+    lost: str
+    """What is so where this PyTorch lacks it."""
+    since: str = "2.4"
+    """Which PyTorch has had it, as far as it matters here: 2.4 is the oldest that is supported."""
+
+
+OPERATORS: Mapping[str, Detail] = MappingProxyType(
+    {
+        "forward_thread_id": Detail(
+            "RecordFunction::forwardThreadId", "links a backward node to its forward's thread", "forward thread ids are 0"
+        ),
+        "debug_handle": Detail("RecordFunction::debugHandle", "debug handles of mobile models", "debug handles are left out"),
+        "async": Detail(
+            "RecordFunction::isAsync",
+            "marks ranges that may end in another thread",
+            "asynchronous ranges are not marked",
+        ),
+        "nccl_meta": Detail("RecordFunction::isNcclMeta", "marks ranges that collect NCCL metadata", "they are not marked"),
+        "static_runtime": Detail(
+            "RecordFunction::isStaticRuntimeOutVariant", "marks Static Runtime's out variants", "out variants are not marked"
+        ),
+        "node_id": Detail(
+            "RecordFunction::getDefaultNodeId",
+            "the rank that torch.distributed sets",
+            "node ids are the program's own",
+        ),
+        "shapes": Detail(
+            "RecordFunction::inputs, IValue, TensorImpl::has_symbolic_sizes_strides",
+            "record_shapes",
+            "shapes and dtypes of inputs are not recorded",
+        ),
+        "flops": Detail("RecordFunction::inputs, IValue", "with_flops", "floating point operations are not counted"),
+        "torchscript_stack": Detail(
+            "torch::jit::currentCallstack, StackEntry::filename",
+            "with_stack in TorchScript",
+            "stacks of TorchScript's operators are those of the Python code that called them",
+        ),
+        "memory": Detail(
+            "ThreadLocalDebugInfo::_push, ProfilerStateBase::reportMemoryUsage",
+            "profile_memory",
+            "what operators allocate and free is not recorded",
+        ),
+        "local_callbacks": Detail(
+            "get_record_function_tls_, set_record_function_tls_",
+            "carries what belongs to a thread to what works for it",
+            "legacy profiler runs see no operators that PyTorch runs in threads of its own",
+        ),
+        "callback_list": Detail(
+            "hasGlobalCallbacks",
+            "lets a fork wait for who changes PyTorch's list of callbacks",
+            "a process that forks while observers are switched may hang in the child",
+        ),
+    }
+)
+"""Of the observer, in C++."""
+
+CALLBACKS: Mapping[str, Detail] = MappingProxyType(
+    {
+        **{
+            name: OPERATORS[name]
+            for name in ("forward_thread_id", "debug_handle", "async", "nccl_meta", "static_runtime", "callback_list")
+        },
+        "inputs": Detail("RecordFunction::inputs", "inputs()", "inputs() is always empty"),
+        "kwinputs": Detail("RecordFunction::kwinputs", "kwinputs()", "kwinputs() is always empty"),
+        "outputs": Detail("RecordFunction::outputs", "outputs()", "outputs() is always empty"),
+        "counts": Detail("RecordFunction::num_inputs, num_outputs", "num_inputs(), num_outputs()", "they are 0"),
+        "needs": Detail("RecordFunction::needsInputs, needsOutputs", "needs_inputs(), needs_outputs()", "they are False"),
+        "active": Detail("RecordFunction::isActive", "is_active()", "it is always True"),
+        "operator_names": Detail("OperatorName::name, overload_name", "operator_name()", "operator_name() is always None"),
+        "schemas": Detail("RecordFunction::operator_schema", "operator_schema()", "operator_schema() is always None"),
+        "tensors": Detail("THPVariable_Wrap, Tensor::variable_data", "tensors in callbacks", "tensors show as their kind"),
+        "own_tensors": Detail(
+            "PyObjectSlot::load_pyobj (2.13), _unchecked_untagged_pyobj (before)",
+            "shows the program's own tensor objects",
+            "callbacks get other objects that share the tensors' data",
+        ),
+        "lists": Detail("IValue::toListRef, toTupleRef", "tensors in lists", "lists are made by PyTorch, with its own tensors"),
+        "values": Detail("torch::jit::toPyObject", "other values in callbacks", "other values than tensors show as their kind"),
+        "thread_callbacks": Detail(
+            "set_record_function_tls_, sorted_tls_callbacks_",
+            "callbacks that belong to a thread",
+            "a thread's own callbacks see only Python ranges, none of PyTorch's operators",
+        ),
+        "seed": Detail(
+            "set_record_function_seed_for_testing",
+            "sampling that can be repeated",
+            "a seed has no effect on operators",
+        ),
+    }
+)
+"""Of callbacks in Python, in C++."""
+
+PYTHON: Mapping[str, Detail] = MappingProxyType(
+    {
+        "module_pre_hook": Detail(
+            "torch.nn.modules.module:register_module_forward_pre_hook", "begins module ranges", "module calls are not recorded"
+        ),
+        "module_hook": Detail(
+            "torch.nn.modules.module:register_module_forward_hook", "ends module ranges", "module calls are not recorded"
+        ),
+        "module_hook_always": Detail(
+            "torch.nn.modules.module:register_module_forward_hook(always_call)",
+            "ends ranges of modules that raise",
+            "a module call that raises ends at the next call in its thread",
+        ),
+        "step_pre_hook": Detail(
+            "torch.optim.optimizer:register_optimizer_step_pre_hook",
+            "begins ranges of optimizer steps",
+            "optimizer steps are recorded only where PyTorch's operators are",
+        ),
+        "step_hook": Detail(
+            "torch.optim.optimizer:register_optimizer_step_post_hook",
+            "ends ranges of optimizer steps",
+            "optimizer steps are recorded only where PyTorch's operators are",
+        ),
+        "is_compiling": Detail(
+            "torch.compiler:is_compiling",
+            "keeps module hooks out of what torch.compile traces",
+            "module calls and optimizer steps are not recorded",
+        ),
+        "is_tracing": Detail(
+            "torch.jit:is_tracing", "leaves module calls out that torch.jit.trace makes", "such module calls are recorded"
+        ),
+        "stopped_recomputation": Detail(
+            "torch.utils.checkpoint:_StopRecomputationError",
+            "knows a recomputation that is stopped early",
+            "module calls that a checkpoint stops early are recorded as errors",
+        ),
+        "profiler_start": Detail(
+            "torch.autograd.profiler:_run_on_profiler_start",
+            "makes room for torch.profiler",
+            "memory is recorded within PyTorch's operators only",
+        ),
+        "legacy_profiler_start": Detail(
+            "torch.autograd:_enable_profiler_legacy",
+            "makes room for PyTorch's legacy profiler",
+            "memory is recorded within PyTorch's operators only",
+        ),
+        "parse_schema": Detail(
+            "torch._C:parse_schema", "operator schemas as objects in callbacks", "operator_schema() gives the schema's text"
+        ),
+        "compile_tables": Detail(
+            "torch._dynamo.variables.builder:VariableBuilder._id_dispatch",
+            "tells torch.compile what ranges are (pytorch/compiling.py tries what else it takes)",
+            "torch.compile breaks its graphs at otel-recfn's ranges, and refuses them with fullgraph=True",
+        ),
+    }
+)
+"""Of our Python code, which asks ``find`` for them."""
+
+
+def find(name: str) -> Any:
+    """The detail of PYTHON of this name, or None, which is logged once. Its module must have been imported."""
+    found = _look_up(PYTHON[name].what)
+    if found is None:
+        _tell_once(name)
+    return found
+
+
+def missing_in_python() -> list[str]:
+    """Names in PYTHON that this PyTorch lacks, among the modules that are imported."""
+    return [name for name, detail in PYTHON.items() if _module(detail) in sys.modules and _look_up(detail.what) is None]
+
+
+def found_and_missing(told: str) -> tuple[list[str], list[str]]:
+    """What a library told of itself: names, with a minus sign before those that were not found."""
+    words = told.split()
+    return [word for word in words if not word.startswith("-")], [word[1:] for word in words if word.startswith("-")]
+
+
+def losses(missing: Iterable[str], details: Mapping[str, Detail]) -> str:
+    """What is lost without these, for people."""
+    return "; ".join(_loss(details[name]) for name in missing)
+
+
+def tell_losses(told: str, details: Mapping[str, Detail]) -> None:
+    """Log what a library that was just loaded didn't find, in one line; nothing where it found all."""
+    _, missing = found_and_missing(told)
+    if missing:
+        log.warning("this PyTorch differs from those that otel-recfn knows: %s", losses(missing, details))
+
+
+def _loss(detail: Detail) -> str:
+    return f"{detail.lost} (it has no {detail.what}, there since {detail.since})"
+
+
+@cache
+def _tell_once(name: str) -> None:
+    log.warning("this PyTorch differs from those that otel-recfn knows: %s", losses([name], PYTHON))
+
+
+def _module(detail: Detail) -> str:
+    return detail.what.partition(":")[0]
+
+
+def _look_up(what: str) -> Any:
+    module, _, path = what.partition(":")
+    path, _, parameter = path.partition("(")
+    found: Any = sys.modules.get(module)
+    for attribute in path.split("."):
+        found = getattr(found, attribute, None)
+    return found if not parameter or _takes(found, parameter.rstrip(")")) else None
+
+
+def _takes(function: Any, parameter: str) -> bool:
+    try:
+        return parameter in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # no function, or one that doesn't say
+        return False

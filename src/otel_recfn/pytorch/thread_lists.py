@@ -1,0 +1,66 @@
+"""Which callbacks each thread has of its own, and which of them are in any thread."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+
+from otel_recfn.runtime.callback_entries import CallbackEntry, Entries
+
+
+class ThreadLists:
+    """Each thread's own callbacks, and in how many threads each callback is. Under the mirror's lock."""
+
+    def __init__(self) -> None:
+        self._thread = threading.local()
+        self._threads: Counter[int] = Counter()
+        self._known: dict[int, CallbackEntry] = {}
+        self._placed: set[int] = set()
+        self._gone: deque[tuple[int, ...]] = deque()
+
+    def set(self, entries: Entries, enabled: bool) -> None:
+        self._threads.update(entry.handle for entry in entries)
+        self._known.update((entry.handle, entry) for entry in entries)
+        self._thread.list = _ThreadList(entries, enabled, self._gone)  # the one before puts itself among the gone
+        self._forget_gone()
+
+    def of_this_thread(self) -> tuple[Entries, bool]:
+        found: _ThreadList | None = getattr(self._thread, "list", None)
+        return (found.entries, found.enabled) if found is not None else ((), True)
+
+    def in_use(self) -> bool:
+        self._forget_gone()
+        return bool(self._known)
+
+    def newly_used(self) -> list[CallbackEntry]:
+        """Callbacks that are in a thread now, told once."""
+        new = [entry for handle, entry in self._known.items() if handle not in self._placed]
+        self._placed.update(entry.handle for entry in new)
+        return new
+
+    def no_longer_used(self) -> list[int]:
+        """Those of them that are in no thread any more."""
+        self._forget_gone()
+        old = [handle for handle in self._placed if handle not in self._known]
+        self._placed.difference_update(old)
+        return old
+
+    def _forget_gone(self) -> None:
+        while self._gone:
+            for handle in self._gone.popleft():
+                self._threads[handle] -= 1
+                if self._threads[handle] == 0:
+                    del self._threads[handle], self._known[handle]
+
+
+class _ThreadList:
+    """Goes with its thread: then its callbacks are noted as gone, without a lock, since that may happen anywhere."""
+
+    __slots__ = ("_gone", "enabled", "entries")
+
+    def __init__(self, entries: Entries, enabled: bool, gone: deque[tuple[int, ...]]) -> None:
+        self.entries, self.enabled, self._gone = entries, enabled, gone
+
+    def __del__(self) -> None:
+        if self.entries:
+            self._gone.append(tuple(entry.handle for entry in self.entries))

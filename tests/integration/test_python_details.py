@@ -1,0 +1,123 @@
+"""A PyTorch whose Python part lacks a detail: it costs that detail alone, and one line says what is lost."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from otel_recfn.model.scope import ALL_SCOPES_MASK
+from otel_recfn.pytorch import callbacks_library, details
+from otel_recfn.pytorch.modules import STOPS_RECOMPUTATION, ModuleRanges
+from otel_recfn.pytorch.profiler_starts import ProfilerStarts
+from otel_recfn.recording.python.recorder import PythonRecorder
+from otel_recfn.sources.protocol import Wanted
+
+torch = pytest.importorskip("torch")
+checkpoint = pytest.importorskip("torch.utils.checkpoint")
+
+pytestmark = pytest.mark.torch
+
+Lack = Callable[[str], None]
+
+
+@pytest.fixture
+def lack(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[Lack]:
+    """Takes a detail from PyTorch; after the test, its loss and no other must have been logged, once."""
+    caplog.set_level(logging.WARNING, logger="otel_recfn")
+    details._tell_once.cache_clear()
+    lacking = []
+
+    def take(name: str) -> None:
+        module, _, attribute = details.PYTHON[name].what.partition("(")[0].partition(":")
+        monkeypatch.delattr(sys.modules[module], attribute)
+        lacking.append(name)
+
+    yield take
+    told = [record.getMessage() for record in caplog.get_records("call")]
+    assert len(told) == len(lacking)
+    assert all(details.losses([name], details.PYTHON) in line for name, line in zip(lacking, told, strict=True))
+    details._tell_once.cache_clear()
+
+
+class Broken(torch.nn.Module):
+    def forward(self, _x: Any) -> Any:
+        raise ValueError("broken")
+
+
+def recorded() -> list[tuple[str, str]]:
+    """Names and errors of what a module call, a step and a module that raises are recorded as."""
+    recorder = PythonRecorder()
+    ranges = ModuleRanges(recorder, lambda: False)
+    recorder.start(ALL_SCOPES_MASK, 1 << 20)
+    ranges.enable(Wanted())
+    try:
+        layer = torch.nn.Linear(1, 1)
+        layer(torch.ones(1)).backward()
+        torch.optim.SGD(layer.parameters()).step()
+        with suppress(ValueError):
+            Broken()(torch.ones(1))
+        return [(event.name.removeprefix("nn.Module: "), event.error) for event in recorder.drain(close_open=False).events()]
+    finally:
+        ranges.disable()
+        recorder.stop()
+
+
+MODULE, STEP, BROKEN = ("Linear_0", ""), ("Optimizer.step#SGD.step", ""), ("Broken_0", "ValueError: broken")
+
+
+@pytest.mark.parametrize(
+    ("missing", "left"),
+    [
+        ([], [MODULE, STEP, BROKEN]),
+        (["module_pre_hook"], [STEP]),
+        (["module_hook"], [STEP]),
+        (["step_pre_hook"], [MODULE, BROKEN]),
+        (["step_hook"], [MODULE, BROKEN]),
+        (["is_compiling"], []),
+        (["is_tracing"], [MODULE, STEP, BROKEN]),
+    ],
+)
+def test_modules_and_steps(lack: Lack, missing: list[str], left: list[tuple[str, str]]) -> None:
+    for name in missing:
+        lack(name)
+    assert recorded() == left
+
+
+def test_a_hook_that_is_not_called_after_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+    modules = sys.modules["torch.nn.modules.module"]
+    register = modules.register_module_forward_hook
+    monkeypatch.setattr(modules, "register_module_forward_hook", lambda hook: register(hook))
+    assert recorded() == [MODULE, STEP]  # the broken one's range is still open
+    assert details.missing_in_python() == ["module_hook_always"]
+
+
+@pytest.mark.parametrize("name", ["profiler_start", "legacy_profiler_start"])
+def test_memory_between_operators(lack: Lack, name: str) -> None:
+    starts = ProfilerStarts(lambda: None)
+    assert starts.watch()
+    starts.unwatch()
+    lack(name)
+    assert not starts.watch()
+
+
+def test_schemas(lack: Lack) -> None:
+    text = "aten::relu(Tensor self) -> Tensor"
+    assert callbacks_library._schema(text).name == "aten::relu"
+    lack("parse_schema")
+    assert callbacks_library._schema(text) == text
+
+
+def test_this_torch_has_all() -> None:
+    assert details.missing_in_python() == []
+    assert issubclass(getattr(checkpoint, STOPS_RECOMPUTATION), Exception)
+
+
+def test_what_is_missing_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.compiler, "is_compiling")
+    monkeypatch.delattr(checkpoint, STOPS_RECOMPUTATION)
+    assert details.missing_in_python() == ["is_compiling", "stopped_recomputation"]

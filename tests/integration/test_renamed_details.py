@@ -1,0 +1,275 @@
+"""A PyTorch in which details have other names: each costs itself, is told, and the rest is recorded as ever.
+
+The compiler is a script that puts a header before each source, in which PyTorch's headers are read while names in them are
+replaced. Details are renamed by halves, so that each is seen missing beside others that are not.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_recfn.pytorch import cpp_compiler, details, observer_build, torch_installation
+
+torch = pytest.importorskip("torch")
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer"), pytest.mark.timeout(900)]
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+COMPILE_SECONDS = 300
+
+OPERATORS = {
+    "forward_thread_id": ["forwardThreadId"],
+    "debug_handle": ["debugHandle"],
+    "async": ["isAsync"],
+    "nccl_meta": ["isNcclMeta"],
+    "static_runtime": ["isStaticRuntimeOutVariant"],
+    "node_id": ["getDefaultNodeId"],
+    "shapes": ["toTensorList"],
+    "flops": ["toIntList"],
+    "torchscript_stack": ["currentCallstack"],
+    "memory": ["reportMemoryUsage"],
+    "local_callbacks": ["set_record_function_tls_"],
+    "callback_list": ["hasGlobalCallbacks"],
+}
+CALLBACKS = (
+    {
+        "debug_handle": ["debugHandle"],
+        "nccl_meta": ["isNcclMeta"],
+        "inputs": ["inputs"],
+        "kwinputs": ["kwinputs"],
+        "operator_names": ["overload_name"],
+        "tensors": ["THPVariable_Wrap"],
+        "lists": ["toListRef"],
+        "values": ["toPyObject"],
+        "thread_callbacks": ["set_record_function_tls_"],
+        "seed": ["set_record_function_seed_for_testing"],
+    },
+    {
+        "forward_thread_id": ["forwardThreadId"],
+        "async": ["isAsync"],
+        "static_runtime": ["isStaticRuntimeOutVariant"],
+        "outputs": ["outputs"],
+        "counts": ["num_inputs"],
+        "needs": ["needsOutputs"],
+        "active": ["isActive"],
+        "schemas": ["operator_schema"],
+        "own_tensors": ["load_pyobj", "_unchecked_untagged_pyobj"],
+        "callback_list": ["hasGlobalCallbacks"],
+    },
+)
+"""What is renamed for each detail to be missing."""
+
+HEADERS = """
+#include <ATen/ATen.h>
+#include <ATen/record_function.h>
+#include <torch/csrc/jit/runtime/interpreter.h>
+#include <torch/csrc/profiler/orchestration/observer.h>
+"""
+HEADERS_WITH_PYTHON = f"""
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+{HEADERS}
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
+"""
+
+
+def half(names: Mapping[str, object], which: int) -> list[str]:
+    return list(names)[which::2]
+
+
+def told_losses(said: str, table: Mapping[str, details.Detail]) -> set[str]:
+    return {name for name in table if details.losses([name], table) in said}
+
+
+def compiler_that_renames(directory: Path, words: list[str], headers: str) -> str:
+    """A command for CXX."""
+    defines = "".join(f"#define {word} {word}_of_another_torch\n" for word in words)
+    undefines = "".join(f"#undef {word}\n" for word in words)
+    (directory / "renamed.hpp").write_text(f"#pragma once\n#include <sstream>\n{defines}{headers}{undefines}")
+    script = directory / "compiler"
+    command = " ".join(cpp_compiler.find_compiler())
+    script.write_text(f'#!/bin/sh\nexec {command} -include {directory}/renamed.hpp "$@" -O0\n')
+    script.chmod(0o700)
+    return str(script)
+
+
+@pytest.fixture
+def run_with_renamed(tmp_path: Path, run_program: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Builds a library with such a PyTorch and runs a program with it: what that prints last, as JSON, and its stderr."""
+    tmp_path.chmod(0o700)
+    cache = str(tmp_path / "cache")
+
+    def run(program: str, library: observer_build.Library, words: list[str], headers: str) -> tuple[Any, str]:
+        monkeypatch.setenv("CXX", compiler_that_renames(tmp_path, words, headers))
+        monkeypatch.setenv("OTEL_RECFN_CACHE_DIR", cache)
+        observer_build.build(library)
+        done = run_program(program, CXX="no compiler", OTEL_RECFN_CACHE_DIR=cache)
+        return json.loads(done.stdout.splitlines()[-1]), done.stderr
+
+    return run
+
+
+OBSERVED = """
+import json, torch
+from otel_recfn import profile
+from otel_recfn.model.events import EventKind
+from otel_recfn.pytorch.observer import TorchObserver
+from otel_recfn.recording.backend import recorder
+
+@torch.jit.script
+def scripted(x):
+    return torch.cos(x)
+
+x = torch.ones(4, 4, requires_grad=True)
+with profile(record_shapes=True, with_flops=True, with_stack=True, profile_memory=True) as prof:
+    (x @ x).sum().backward()
+    torch.cat([x, x])
+    scripted(x.detach())
+events = prof.events()
+of = lambda name: next(event for event in events if event.name == name)
+print(json.dumps({
+    "features": TorchObserver(recorder()).status().features,
+    "names": [event.name for event in events],
+    "nested": of("aten::mm").parent == of("aten::matmul").event_id,
+    "shapes": bool(of("aten::mm").shapes),
+    "flops": of("aten::mm").flops,
+    "forward": of("MmBackward0").forward_thread_id,
+    "memory": any(event.nbytes for event in events),
+    "scripted": "scripted" in of("aten::cos").stack,
+}))
+"""
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_operators_are_recorded_without_renamed_details(run_with_renamed: Callable[..., Any], which: int) -> None:
+    missing = half(OPERATORS, which)
+    words = [word for name in missing for word in OPERATORS[name]]
+    seen, said = run_with_renamed(OBSERVED, observer_build.TORCH_OBSERVER, words, HEADERS)
+    assert details.found_and_missing(seen["features"]) == (half(OPERATORS, 1 - which), missing)
+    assert {"aten::mm", "aten::sum", "MmBackward0", "aten::cat", "aten::cos"} <= {*seen["names"]}
+    assert seen["nested"]
+    assert seen["shapes"] == ("shapes" not in missing)
+    assert seen["flops"] == (0 if "flops" in missing else 2 * 4**3)
+    assert (seen["forward"] != 0) == ("forward_thread_id" not in missing)
+    assert seen["memory"] == ("memory" not in missing)
+    assert seen["scripted"] == ("torchscript_stack" not in missing)
+    assert said.count("this PyTorch differs from those that otel-recfn knows") == 1
+    assert told_losses(said, details.OPERATORS) == {*missing}
+
+
+CALLED_BACK = """
+import json, torch
+from otel_recfn import RecordFunctionCallback, observing
+from otel_recfn.pytorch import callbacks_library
+
+seen = {"inputs": [], "outputs": []}
+def start(range_):
+    if range_.name() == "aten::add":
+        values = range_.inputs()
+        seen.update(
+            inputs=[repr(value) for value in values], same=any(value is x for value in values), count=range_.num_inputs(),
+            operator=str(range_.operator_name()), schema=str(range_.operator_schema()), scope=range_.scope().name,
+            asynchronous=range_.is_async(), needs=range_.needs_outputs(), sequence=range_.seq_nr(),
+        )
+    return range_.name()
+
+def end(range_, name):
+    if name == "aten::add":
+        seen["outputs"] = [repr(value) for value in range_.outputs()]
+
+own = []
+x = torch.ones(2)
+observing.set_record_function_seed_for_testing(7)
+observing.add_global_callback(RecordFunctionCallback(start, end).needs_inputs(True).needs_outputs(True))
+observing.add_thread_local_callback(RecordFunctionCallback(lambda range_: own.append(range_.name())))
+torch.add(x, x, alpha=2)
+print(json.dumps({**seen, "features": callbacks_library.load().features(), "own": "aten::add" in own}))
+"""
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_callbacks_are_called_without_renamed_details(run_with_renamed: Callable[..., Any], which: int) -> None:
+    missing, others = CALLBACKS[which], CALLBACKS[1 - which]
+    words = [word for words in missing.values() for word in words]
+    seen, said = run_with_renamed(CALLED_BACK, observer_build.TORCH_CALLBACKS, words, HEADERS_WITH_PYTHON)
+    assert [{*names} for names in details.found_and_missing(seen["features"])] == [{*others}, {*missing}]
+    assert (seen["scope"], seen["asynchronous"]) == ("FUNCTION", False)
+    assert seen["inputs"] == ([] if "inputs" in missing else ["tensor([1., 1.])", "tensor([1., 1.])", "2"])
+    assert not seen["same"]  # which needs inputs and own_tensors
+    assert seen["outputs"] == ([] if "outputs" in missing else ["'<Tensor>'"])
+    assert seen["count"] == (0 if "counts" in missing else 3)
+    assert seen["needs"] == ("needs" not in missing)
+    assert ("aten::add" in seen["operator"]) == ("operator_names" not in missing)
+    assert ("alpha" in seen["schema"]) == ("schemas" not in missing)
+    assert seen["own"] == ("thread_callbacks" not in missing)
+    assert said.count("this PyTorch differs from those that otel-recfn knows") == 1
+    assert told_losses(said, details.CALLBACKS) == {*missing}
+
+
+CHECKED = """
+#include "observer/torch_observer.cpp"
+
+namespace recfn {{
+{assertions}
+
+struct WithoutReports : ProfilerNames {{
+  struct Base : ProfilerNames::Base {{ void reportMemoryUsage(void*, int64_t, c10::Device); }};
+}};
+struct WithMoreToOverride : ProfilerNames {{
+  struct Base : ProfilerNames::Base {{
+    using ProfilerNames::Base::ProfilerStateBase;
+    virtual void another() = 0;
+  }};
+}};
+struct WithOtherKinds : ProfilerNames {{
+  enum class Kind {{ PROFILER_STATE }};
+}};
+static_assert(!CanReport<WithoutReports>::value && !CanReport<WithMoreToOverride>::value && !HasSlot<WithOtherKinds>::value);
+}}  // namespace recfn
+"""
+HAS = {
+    "memory": "kHasMemoryReports",
+    "stack": "kHasTorchscriptStack",
+    "local": "kHasLocalCallbacks",
+    "shapes": "kHasShapes",
+    "flops": "kHasFlops",
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        (["_push", "filename", "sorted_tls_callbacks_"], {"memory", "stack", "local"}),
+        (["PROFILER_STATE", "has_symbolic_sizes_strides"], {"memory", "shapes", "flops"}),
+        (
+            ["ThreadLocalDebugInfo", "file_line_col", "get_record_function_tls_", "isTensorList"],
+            {"memory", "stack", "local", "shapes"},
+        ),
+    ],
+)
+def test_other_parts_of_a_detail_are_looked_for_too(tmp_path: Path, words: list[str], missing: set[str]) -> None:
+    found = torch_installation.find_torch()
+    assertions = "\n".join(f"static_assert({value} == {str(name not in missing).lower()});" for name, value in HAS.items())
+    source = tmp_path / "checked.cpp"
+    source.write_text(CHECKED.format(assertions=assertions))
+    compiler = compiler_that_renames(tmp_path, words, HEADERS)
+    include = [f"-I{observer_build.NATIVE}", "-isystem", str(found.include)]
+    complaints = []
+    for standard in observer_build.STANDARDS:
+        command = [compiler, standard, "-fsyntax-only", *include, str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS)
+        if done.returncode == 0:
+            return
+        complaints.append(done.stderr[-3000:])
+    pytest.fail("\n".join(complaints))
+
+
+def test_every_detail_has_a_test_and_a_line_in_the_table() -> None:
+    assert {*OPERATORS} == {*details.OPERATORS}
+    assert {*CALLBACKS[0], *CALLBACKS[1]} == {*details.CALLBACKS}

@@ -7,7 +7,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -33,6 +33,7 @@ class Program:
         self.called, self.over = threading.Event(), threading.Event()
         self.outcome: Any = None
         self.took_s = -1.0
+        self.before_call: Callable[[], object] = lambda: None
         self.exporter = InMemorySpanExporter()
         self.provider = TracerProvider(sampler=CallingSampler(self), shutdown_on_exit=False)
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
@@ -52,6 +53,7 @@ class Program:
         if where != self._where or self.called.is_set():
             return
         self.called.set()
+        self.before_call()
         begun = time.monotonic()
         try:
             self.outcome = self._call()
@@ -222,6 +224,20 @@ def assert_no_thread_of_ours() -> None:
     while any(thread.name.startswith("otel-recfn") for thread in threading.enumerate()):
         assert time.monotonic() < end, "a thread of ours goes on"
         time.sleep(0.01)
+
+
+@pytest.mark.usefixtures("cleanly")
+@pytest.mark.parametrize("where", ["sink's write", "sink's flush"])
+def test_who_ends_the_capture_in_a_sink_does_not_wait_for_the_thread_that_wants_to_drain(where: str) -> None:
+    program = Program("uninstrument", where)
+    program.before_call = lambda: time.sleep(0.3)  # several drains are due meanwhile
+    program.instrument()
+    end = time.monotonic() + 20
+    while not program.over.is_set() and time.monotonic() < end:
+        program.run()
+        program.flush()  # in this thread, so that it is the drain's thread that waits
+    assert program.took_s < AT_ONCE_S
+    assert_no_thread_of_ours()
 
 
 @pytest.mark.usefixtures("cleanly")

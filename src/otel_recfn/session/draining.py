@@ -33,20 +33,38 @@ class Draining:
     def __init__(self, recorder: Recorder, captures: Captures, sources: Sources) -> None:
         self._recorder, self._captures, self._sources = recorder, captures, sources
         self.lock = threading.RLock()
+        self._holder: int | None = None
+        """The thread that holds the lock."""
         self._given_up: list[Capture] = []
         self._failed = False
 
     @contextmanager
     def held(self, timeout_s: float = -1) -> Iterator[bool]:
         """Keep other threads from draining meanwhile. Yields False if the lock couldn't be taken in time."""
+        try:
+            with self._hold(timeout_s) as held:
+                yield held
+        finally:
+            self.close_given_up()
+
+    @property
+    def is_held_here(self) -> bool:
+        """Whether the calling thread drains: a sink that is written to or flushed calls."""
+        return self._holder == threading.get_ident()
+
+    @contextmanager
+    def _hold(self, timeout_s: float) -> Iterator[bool]:
         lock = self.lock  # a sink may fork, and the child has another one
         held = lock.acquire(timeout=timeout_s)
+        outer = self._holder
+        if held:
+            self._holder = threading.get_ident()
         try:
             yield held
         finally:
             if held:
+                self._holder = outer
                 lock.release()
-            self.close_given_up()
 
     def drain(self, *, close_open: bool = False, leaving: Capture | None = None, open_ranges: bool = False) -> Batch | None:
         """Drain once, and deliver. None where no capture runs, or the drain failed.
@@ -76,17 +94,14 @@ class Draining:
 
         Who writes calls this afterwards: a file that is closed under its writer may be another file by its next write.
         """
-        lock = self.lock
-        if self._given_up and lock.acquire(blocking=False):
-            try:
-                while self._given_up:
+        if self._given_up:
+            with self._hold(0.0) as held:
+                while held and self._given_up:
                     self._given_up.pop().close(0.0)
-            finally:
-                lock.release()
 
     def after_fork_in_child(self) -> None:
         """In a child, where no other thread drains."""
-        self.lock, self._given_up = threading.RLock(), []
+        self.lock, self._holder, self._given_up = threading.RLock(), None, []
 
     def _deliver(self, close_open: bool, leaving: Capture | None, open_ranges: bool) -> Batch | None:
         if not self._captures:

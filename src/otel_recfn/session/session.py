@@ -145,7 +145,8 @@ class Session:
 
     def _end(self, deadline: float) -> bool:
         self._recorder.stop()
-        self._thread.stop(_seconds_to(deadline))
+        # The thread may be waiting for this one to be done with a drain.
+        self._thread.stop(0.0 if self._draining.is_held_here else _seconds_to(deadline))
         with self._draining.held(_seconds_to(deadline)) as delivered:
             if delivered:
                 self._draining.drain_all(close_open=True)

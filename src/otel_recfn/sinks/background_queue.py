@@ -102,14 +102,14 @@ class WorkQueue:
         return True
 
     def next(self) -> Task:
-        """Wait for the next task; after a while without one, once since the last batch, to be idle."""
+        """Wait for the next task; after a while without one, once since the last batch, to be idle; at the end, to close."""
         with self._lock:
             if not self._rested and not self._changed.wait_for(self._has_task, IDLE_S):
                 self._rested = True
                 return Idle()
             while not self._changed.wait_for(self._has_task, IDLE_S):
                 pass  # a notification that finds no memory half way is lost
-            task = self._tasks.popleft()
+            task = self._tasks.popleft() if self._tasks else Close()
             self._rested = self._rested and not isinstance(task, Write)
             return task
 
@@ -133,6 +133,7 @@ class WorkQueue:
             self.over = True
             self._tasks.clear()
             self._arrived.clear()
+            self._changed.notify_all()
 
     def end_in_child(self) -> None:
         """The same in a forked child, where another thread may have held the lock."""
@@ -166,4 +167,4 @@ class WorkQueue:
         self._gap = (self._gap or not fits) and not weight
 
     def _has_task(self) -> bool:
-        return bool(self._tasks)
+        return bool(self._tasks) or self.over

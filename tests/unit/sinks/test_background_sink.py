@@ -375,3 +375,14 @@ def threads() -> list[str]:
 
 def _raise_broken(batch: Batch) -> None:
     raise OSError("broken")
+
+
+def test_a_thread_that_was_given_no_time_to_close_ends_all_the_same() -> None:
+    queue = background_queue.WorkQueue(MAX_ROWS)
+    queue.put(background_queue.Close())
+    queue.end()  # before the thread comes by
+    told: list[object] = []
+    thread = threading.Thread(target=lambda: told.append(queue.next()), daemon=True)
+    thread.start()
+    thread.join(LONG_S)
+    assert [type(task) for task in told] == [background_queue.Close]

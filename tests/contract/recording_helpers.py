@@ -175,3 +175,7 @@ def _check_opened(rows: list[Event], opened: list[Opened]) -> None:
     for event_id, row in tops(rows).items():
         assert (announced[event_id].name, announced[event_id].start_ns) == (row.name, row.start_ns)
         assert announced[event_id].source == row.source
+
+
+def events(batch: Batch) -> list[Event]:
+    return list(batch.events())

@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import copy
 import gc
-import logging
 import pickle
-import signal
 import sys
 import threading
 import warnings
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from recorded_modules import Recording
 
-from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventFlag, EventSource
-from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
-from otel_recfn.pytorch import modules as torch_modules
-from otel_recfn.pytorch.modules import ModuleRanges
-from otel_recfn.recording.python.recorder import PythonRecorder
+from otel_recfn.model.scope import RecordScope
 from otel_recfn.sources.protocol import Wanted
 
 torch = pytest.importorskip("torch")
-
 pytestmark = pytest.mark.torch
 nn = torch.nn
+
 X = torch.ones(2, 3)
 
 
@@ -39,57 +33,6 @@ class Net(nn.Module):  # type: ignore[misc, name-defined]
 
     def forward(self, x: Any) -> Any:
         return self.rest(self.first(x))
-
-
-class Raises(nn.Module):  # type: ignore[misc, name-defined]
-    """Calls a layer, then raises."""
-
-    def __init__(self, error: BaseException) -> None:
-        super().__init__()
-        self.error, self.layer = error, nn.Linear(3, 3)
-
-    def forward(self, x: Any) -> Any:
-        self.layer(x)
-        raise self.error
-
-
-class Catches(nn.Module):  # type: ignore[misc, name-defined]
-    """Calls a module that raises, then another."""
-
-    def __init__(self, error: BaseException) -> None:
-        super().__init__()
-        self.inner, self.after = Raises(error), nn.ReLU()
-
-    def forward(self, x: Any) -> Any:
-        try:
-            self.inner(x)
-        except BaseException:
-            pass
-        return self.after(x)
-
-
-class Recording:
-    """A recorder that records, with hooks on it."""
-
-    def __init__(self) -> None:
-        self.recorder = PythonRecorder()
-        self.torch_announces_optimizer = False
-        self.ranges = ModuleRanges(self.recorder, lambda: self.torch_announces_optimizer)
-        self.recorder.start(ALL_SCOPES_MASK, 1 << 20)
-        self.ranges.enable(Wanted())
-
-    def events(self, *, close_open: bool = False) -> list[Event]:
-        """What closed since the last call, in the order of the begins."""
-        return sorted(self.recorder.drain(close_open=close_open).events(), key=lambda event: event.event_id)
-
-    def lines(self) -> list[tuple[str, str]]:
-        """Name, indented by its depth, and module path."""
-        depth: dict[int, int] = {0: -1}
-        lines = []
-        for event in self.events():
-            depth[event.event_id] = depth[event.parent] + 1
-            lines.append(("  " * depth[event.event_id] + event.name.removeprefix("nn.Module: "), event.module))
-        return lines
 
 
 @pytest.fixture
@@ -132,98 +75,6 @@ def test_what_an_event_says(recording: Recording) -> None:
     (event,) = recording.events()
     assert (event.name, event.scope, event.source) == ("nn.Module: ReLU_0", RecordScope.USER_SCOPE, EventSource.MODULE)
     assert (event.flags, event.error) == (EventFlag.NONE, "")
-
-
-def test_a_module_that_raises(recording: Recording) -> None:
-    with pytest.raises(ValueError, match="no"):
-        Raises(ValueError("no"))(X)
-    outer, layer = recording.events()
-    assert (outer.error, outer.flags) == ("ValueError: no", EventFlag.ERROR)
-    assert layer.error == ""
-
-
-def test_called_while_an_exception_is_handled(recording: Recording) -> None:
-    try:
-        raise KeyError("before")
-    except KeyError:
-        nn.ReLU()(X)
-    assert [event.error for event in recording.events()] == [""]
-
-
-@pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), SystemExit(3), GeneratorExit()])
-def test_a_module_that_raises_and_another_after_it(recording: Recording, error: BaseException) -> None:
-    Catches(error)(X)
-    outer, inner, layer, after = recording.events()
-    assert [event.parent for event in (inner, layer, after)] == [outer.event_id, inner.event_id, outer.event_id]
-    assert [bool(event.error) for event in (outer, inner, layer, after)] == [False, True, False, False]
-    assert inner.end_ns <= after.start_ns
-
-
-def test_what_an_interrupt_left_open_ends_at_the_next_call(recording: Recording) -> None:
-    """Ctrl-C in a notebook, then the next cell."""
-    interrupted = nn.Sequential(nn.Sequential(Raises(KeyboardInterrupt())))
-    with pytest.raises(KeyboardInterrupt):
-        interrupted(X)
-    assert [event.name for event in recording.events()] == ["nn.Module: Linear_0"]
-    nn.ReLU()(X)
-    *left, after = recording.events()
-    assert [event.error for event in left] == [torch_modules.LEFT_UNSEEN] * 3
-    assert (after.name, after.parent) == ("nn.Module: ReLU_0", 0)
-
-
-def test_a_recursive_module_that_is_interrupted_inside_itself(recording: Recording) -> None:
-    class Recursive(nn.Module):  # type: ignore[misc, name-defined]
-        def forward(self, x: Any, depth: int) -> Any:
-            if depth == 0:
-                raise KeyboardInterrupt
-            try:
-                return self(x, depth - 1)
-            except KeyboardInterrupt:
-                if depth == 1:
-                    raise
-                return x
-
-    Recursive()(X, 2)
-    outer, *inner = recording.events()
-    assert outer.error == ""
-    assert [event.error for event in inner] == [torch_modules.LEFT_UNSEEN] * 2
-
-
-def test_frames_are_let_go(recording: Recording) -> None:
-    class Big:
-        pass
-
-    alive: list[Any] = []
-
-    class Holds(nn.Module):  # type: ignore[misc, name-defined]
-        def forward(self, _big: Big, fails: bool) -> None:
-            if fails:
-                raise ValueError
-
-    for fails in (False, True):
-        big = Big()
-        alive.append(weakref.ref(big))
-        try:
-            Holds()(big, fails)
-        except ValueError:
-            pass
-        del big
-        gc.collect()
-    assert [reference() for reference in alive] == [None, None]
-
-
-def test_hooks_of_the_user_that_raise(recording: Recording) -> None:
-    def fail(*_: object) -> None:
-        raise ValueError("hook")
-
-    for register in ("register_forward_pre_hook", "register_forward_hook"):
-        module = nn.ReLU()
-        getattr(module, register)(fail)
-        with pytest.raises(ValueError, match="hook"):
-            nn.Sequential(module)(X)
-    nn.ReLU()(X)
-    roots = [event for event in recording.events() if event.parent == 0]
-    assert [event.name for event in roots] == ["nn.Module: Sequential_0", "nn.Module: Sequential_0", "nn.Module: ReLU_1"]
 
 
 def test_made_in_forward_one_name_for_all_steps(recording: Recording) -> None:
@@ -316,22 +167,6 @@ def test_an_optimizer_whose_step_calls_the_model(recording: Recording) -> None:
     assert recording.lines() == [("Optimizer.step#LBFGS.step", ""), ("  Linear_0", "")]
 
 
-def test_an_optimizer_that_raises(recording: Recording) -> None:
-    class Broken(torch.optim.SGD):  # type: ignore[misc, name-defined]
-        def step(self, closure: Callable[[], float] | None = None) -> None:
-            raise ValueError("step")
-
-    class Trains(nn.Module):  # type: ignore[misc, name-defined]
-        def forward(self, x: Any) -> Any:
-            with pytest.raises(ValueError, match="step"):
-                Broken([nn.Parameter(torch.ones(1))], lr=0.1).step()
-            return x
-
-    Trains()(X)
-    outer, step = recording.events()
-    assert (step.name, step.error, outer.error) == ("Optimizer.step#Broken.step", torch_modules.LEFT_UNSEEN, "")
-
-
 def test_install_and_remove(recording: Recording) -> None:
     ours = hooks()
     recording.ranges.enable(Wanted())
@@ -399,17 +234,6 @@ def test_threads_do_not_mix(recording: Recording) -> None:
     assert recording.ranges._stacks.living() == []
 
 
-def test_a_hook_that_fails_takes_itself_away(recording: Recording, caplog: pytest.LogCaptureFixture) -> None:
-    def broken(*_: object) -> int:
-        raise RuntimeError("recorder")
-
-    recording.recorder.begin = broken  # type: ignore[method-assign]
-    with caplog.at_level(logging.ERROR, logger="otel_recfn"):
-        assert torch.equal(nn.Sequential(nn.ReLU(), nn.ReLU())(X), X)
-    assert caplog.text.count("a module hook of otel-recfn failed") == 1
-    assert recording.ranges._handles == []
-
-
 @pytest.mark.skipif(torch.__version__ < "2.5", reason="PyTorch 2.4 calls modules, and their hooks, while it compiles them")
 def test_compiled_modules_have_no_break_and_no_warning(recording: Recording) -> None:
     def step(net: Any, x: Any) -> Any:
@@ -444,30 +268,3 @@ def test_export_and_tracing_see_nothing(recording: Recording) -> None:
     assert "recfn" not in str(exported.graph) + str(traced.graph)
     scripted(X)
     assert [event.name for event in recording.events()] == ["nn.Module: RecursiveScriptModule_0"]
-
-
-def test_a_checkpoint_that_stops_its_recomputation_early_is_no_error(recording: Recording) -> None:
-    from torch.utils.checkpoint import checkpoint
-
-    block = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
-    checkpoint(block, torch.ones(1, 2, requires_grad=True), use_reentrant=False).sum().backward()
-    assert [event.error for event in recording.events() if event.error] == []
-
-
-def test_what_a_signal_handler_raises_in_a_hook_goes_to_the_program(
-    recording: Recording, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def handle(_number: int, _frame: object) -> None:
-        raise TimeoutError("time is up")
-
-    before = signal.signal(signal.SIGALRM, handle)
-    begin = recording.recorder.begin
-    try:
-        monkeypatch.setattr(recording.recorder, "begin", lambda *_args, **_keywords: signal.raise_signal(signal.SIGALRM))
-        with pytest.raises(TimeoutError, match="time is up"):
-            nn.ReLU()(X)
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    monkeypatch.setattr(recording.recorder, "begin", begin)
-    nn.ReLU()(X)
-    assert [event.name.split("_")[0] for event in recording.events()] == ["nn.Module: ReLU"]

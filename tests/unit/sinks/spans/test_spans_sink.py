@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import pytest
@@ -12,11 +11,10 @@ from hypothesis import strategies as st
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter, SpanExportResult
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace import SpanLimits
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
+from spans_harness import REQUEST, Harness, assert_balanced
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch
 from otel_recfn.model.batch import NO_CONTEXT, SpanContextRef, ThreadInfo
@@ -25,43 +23,6 @@ from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.spans.sink import SpansSink
 from otel_recfn.support.span_ids import span_id
 from otel_recfn.version import __version__
-
-REQUEST = context(trace_id=0xABC, span_id=0xDEF)
-
-
-class Harness:
-    """A sink, its provider, and what was exported."""
-
-    def __init__(self, *, roots_per_second: float | None = None, **options: Any) -> None:
-        self.exporter = InMemorySpanExporter()
-        self.provider = TracerProvider(shutdown_on_exit=False, **options)
-        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        self.sink = SpansSink(self.provider, roots_per_second)
-
-    def write(self, *rows: dict[str, Any], opened: Sequence[dict[str, Any]] = ()) -> list[ReadableSpan]:
-        """The spans of these rows, in row order."""
-        self.exporter.clear()
-        self.sink.write(make_batch(rows, opened))
-        return list(self.exporter.get_finished_spans())
-
-    def one(self, **row: Any) -> ReadableSpan:
-        """The span of one row below a span of the program."""
-        (span,) = self.write({"context": REQUEST, **row})
-        return span
-
-    def close(self) -> list[ReadableSpan]:
-        """The spans that come at the end."""
-        self.exporter.clear()
-        self.sink.close(1)
-        return list(self.exporter.get_finished_spans())
-
-
-def assert_balanced(counters: dict[str, int]) -> None:
-    fates = ("unsampled", "suppressed", "no_provider", "other_kinds")
-    ends = ("spans_exported", "spans_failed", "spans_pending", "spans_handed")
-    assert counters["rows"] + counters["roots"] == counters["spans"] + sum(counters[fate] for fate in fates)
-    assert counters["spans"] == sum(counters[end] for end in ends)
-    assert min(counters.values()) >= 0
 
 
 class TestFields:
@@ -302,185 +263,6 @@ class TestSeam:
             encoded = encode_spans([span]).SerializeToString()
         assert encoded
         assert caplog.records == []
-
-
-class Recording(SpanExporter):
-    """Takes spans, or says or does otherwise."""
-
-    def __init__(self, result: SpanExportResult | Exception = SpanExportResult.SUCCESS) -> None:
-        self.result = result
-        self.batches: list[int] = []
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        self.batches.append(len(spans))
-        if isinstance(self.result, Exception):
-            raise self.result
-        return self.result
-
-
-def new_provider(*exporters: SpanExporter, **options: Any) -> TracerProvider:
-    provider = TracerProvider(shutdown_on_exit=False)
-    for exporter in exporters:
-        provider.add_span_processor(BatchSpanProcessor(exporter, **options))
-    return provider
-
-
-def in_request(count: int, first: int = 1) -> list[dict[str, Any]]:
-    return [{"context": REQUEST, "event_id": first + number} for number in range(count)]
-
-
-class TestExporting:
-    def test_nothing_is_dropped_by_a_short_queue(self) -> None:
-        exporter = Recording()
-        provider = new_provider(exporter, max_queue_size=40, max_export_batch_size=40)
-        sink = SpansSink(provider)
-        sink.write(make_batch(in_request(205)))
-        sink.close(5)
-        assert exporter.batches == [10] * 20 + [5]
-        assert sink.counters()["spans_exported"] == 205
-        provider.shutdown()
-
-    @pytest.mark.parametrize("result", [SpanExportResult.FAILURE, OSError("refused")])
-    def test_failure_is_counted(self, result: SpanExportResult | Exception) -> None:
-        provider = new_provider(Recording(result))
-        sink = SpansSink(provider)
-        sink.write(make_batch(in_request(3)))
-        assert sink.counters()["spans_pending"] == 3
-        sink.flush(5)
-        assert sink.counters()["spans_failed"] == 3
-        assert_balanced(sink.counters())
-        sink.close(1)
-        provider.shutdown()
-
-    def test_exported_is_what_every_exporter_took(self) -> None:
-        provider = new_provider(Recording(), Recording(SpanExportResult.FAILURE))
-        sink = SpansSink(provider)
-        sink.write(make_batch(in_request(3)))
-        sink.close(1)
-        assert (sink.counters()["spans_exported"], sink.counters()["spans_failed"]) == (0, 3)
-        provider.shutdown()
-
-    def test_spans_of_the_program_are_not_counted(self) -> None:
-        exporter = Recording()
-        provider = new_provider(exporter)
-        sink = SpansSink(provider)
-        sink.write(make_batch(in_request(2)))
-        provider.get_tracer("program").start_span("own").end()
-        sink.flush(1)
-        assert exporter.batches == [3]
-        assert sink.counters()["spans_exported"] == 2
-        sink.close(1)
-        provider.shutdown()
-
-    def test_provider_that_was_shut_down(self) -> None:
-        provider = new_provider(Recording())
-        provider.shutdown()
-        sink = SpansSink(provider)
-        sink.write(make_batch(in_request(2)))
-        assert not sink.flush(1)
-        assert sink.counters()["spans_failed"] == 2
-        assert_balanced(sink.counters())
-
-    def test_processor_that_raises(self, caplog: pytest.LogCaptureFixture) -> None:
-        class Broken(SpanProcessor):
-            def on_end(self, span: ReadableSpan) -> None:
-                raise KeyError("processor")
-
-        harness = Harness()
-        harness.provider.add_span_processor(Broken())
-        assert len(harness.write(*in_request(3))) == 3
-        assert [record.getMessage() for record in caplog.records] == [
-            "otel-recfn: a span processor raised in on_end; its spans count as failed"
-        ]
-
-    def test_unwatchable_exporter(self) -> None:
-        class Slotted:
-            __slots__ = ()
-
-            def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-                return SpanExportResult.SUCCESS
-
-            def shutdown(self) -> None:
-                pass
-
-        provider = TracerProvider(shutdown_on_exit=False)
-        provider.add_span_processor(SimpleSpanProcessor(Slotted()))
-        sink = SpansSink(provider)
-        sink.write(make_batch(in_request(2)))
-        sink.close(1)
-        assert sink.counters()["spans_handed"] == 2
-        assert_balanced(sink.counters())
-
-    def test_exporter_is_left_as_it_was(self) -> None:
-        exporter = Recording()
-        provider = new_provider(exporter)
-        sink = SpansSink(provider)
-        sink.write(make_batch(in_request(1)))
-        assert "export" in vars(exporter)
-        sink.close(1)
-        assert "export" not in vars(exporter)
-        provider.shutdown()
-
-    def test_exporter_shadowed_after_us_stays_so(self) -> None:
-        exporter = Recording()
-        provider = new_provider(exporter)
-        sink = SpansSink(provider)
-        sink.write(make_batch(in_request(1)))
-        ours = exporter.export
-        exporter.export = theirs = lambda spans: ours(spans)  # type: ignore[method-assign]
-        sink.close(1)
-        assert exporter.export is theirs
-        assert sink.counters()["spans_exported"] == 1
-        provider.shutdown()
-
-    def test_exporter_added_later(self) -> None:
-        harness = Harness()
-        harness.write(*in_request(2))
-        late = Recording()
-        harness.provider.add_span_processor(SimpleSpanProcessor(late))
-        harness.write(*in_request(3, first=10))
-        harness.sink.flush(1)
-        assert late.batches == [1, 1, 1]
-        assert harness.sink.counters()["spans_exported"] == 5
-        assert_balanced(harness.sink.counters())
-
-    def test_forked_child_gets_a_fresh_sink_and_clean_exporters(self) -> None:
-        exporter = Recording()
-        provider = new_provider(exporter)
-        sink = SpansSink(provider)
-        sink.write(make_batch(in_request(1)))
-        fresh = sink.after_fork_in_child()
-        assert isinstance(fresh, SpansSink)
-        assert set(fresh.counters().values()) == {0}
-        assert "export" not in vars(exporter)
-        provider.shutdown()
-
-
-class TestBackgroundHooks:
-    def test_pace_comes_before_every_chunk_and_may_end_the_work(self) -> None:
-        class Enough(BaseException):
-            pass
-
-        calls = []
-
-        def pace() -> None:
-            calls.append(sink.counters()["rows"])
-            if len(calls) == 3:
-                raise Enough
-
-        sink = SpansSink(Harness().provider)
-        sink.set_pace(pace)
-        with pytest.raises(Enough):
-            sink.write(make_batch(in_request(2000)))
-        assert calls == [0, 256, 512]
-        assert_balanced(sink.counters())
-
-    def test_gap_ends_open_roots(self) -> None:
-        harness = Harness()
-        harness.write(opened=[{"event_id": 1}])
-        harness.sink.note_gap()
-        (root, span) = sorted(harness.write({"event_id": 1, "end_ns": BASE_NS}), key=lambda one: one.parent is not None)
-        assert span.parent == root.context
 
 
 def rows_of_trees() -> st.SearchStrategy[list[dict[str, Any]]]:

@@ -1,0 +1,22 @@
+"""What tests of compiled code share."""
+
+from __future__ import annotations
+
+import pytest
+
+from otel_recfn import RecordScope
+from otel_recfn.model.batch import Event
+
+torch = pytest.importorskip("torch")
+from compiled_forms import Compiled  # noqa: E402
+
+
+def is_whole(found: Compiled) -> bool:
+    if found.error is not None:
+        raise found.error
+    return len(found.graphs) == 1
+
+
+def names(events: list[Event]) -> list[str]:
+    """Of the ranges that the program made; PyTorch 2.4 makes some of its own as it compiles."""
+    return [event.name for event in events if event.scope == RecordScope.USER_SCOPE and "dynamo_timed" not in event.name]

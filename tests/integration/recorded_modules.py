@@ -1,0 +1,38 @@
+"""Modules as people write them, and their ranges on the Python twin."""
+
+from __future__ import annotations
+
+import pytest
+
+from otel_recfn.model.batch import Event
+from otel_recfn.model.scope import ALL_SCOPES_MASK
+from otel_recfn.pytorch.modules import ModuleRanges
+from otel_recfn.recording.python.recorder import PythonRecorder
+from otel_recfn.sources.protocol import Wanted
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+
+
+class Recording:
+    """A recorder that records, with hooks on it."""
+
+    def __init__(self) -> None:
+        self.recorder = PythonRecorder()
+        self.torch_announces_optimizer = False
+        self.ranges = ModuleRanges(self.recorder, lambda: self.torch_announces_optimizer)
+        self.recorder.start(ALL_SCOPES_MASK, 1 << 20)
+        self.ranges.enable(Wanted())
+
+    def events(self, *, close_open: bool = False) -> list[Event]:
+        """What closed since the last call, in the order of the begins."""
+        return sorted(self.recorder.drain(close_open=close_open).events(), key=lambda event: event.event_id)
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Name, indented by its depth, and module path."""
+        depth: dict[int, int] = {0: -1}
+        lines = []
+        for event in self.events():
+            depth[event.event_id] = depth[event.parent] + 1
+            lines.append(("  " * depth[event.event_id] + event.name.removeprefix("nn.Module: "), event.module))
+        return lines

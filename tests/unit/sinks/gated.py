@@ -1,0 +1,75 @@
+"""An inner sink that can be made to wait."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from batches import make_batch
+from otel_recfn.model.batch import Batch
+from otel_recfn.sinks.background import BackgroundSink
+from otel_recfn.sinks.protocol import Sink
+
+LONG_S = 20.0
+"""More than any test needs; waiting this long is a failure."""
+MakeSink = Callable[..., BackgroundSink]
+
+
+class Gated:
+    """An inner sink whose ``write`` waits for the gate, and that writes down what it is asked."""
+
+    name = "gated"
+
+    def __init__(self, *, is_open: bool = True) -> None:
+        self.gate, self.entered = threading.Event(), threading.Event()
+        if is_open:
+            self.gate.set()
+        self.calls: list[str] = []
+        self.rows = 0
+        self.idled = threading.Event()
+        self.closed = threading.Event()
+        self.left_s = 0.0
+        self.pace: Callable[[], None] = lambda: None
+
+    def write(self, batch: Batch) -> None:
+        self.rows += len(batch)
+        self.entered.set()
+        assert self.gate.wait(LONG_S)
+        self.calls.append(f"write {len(batch)}")
+
+    def flush(self, timeout_s: float) -> bool:
+        self.calls.append("flush")
+        return timeout_s > 0
+
+    def close(self, timeout_s: float) -> None:
+        self.calls.append("close")
+        self.closed.set()
+
+    def counters(self) -> Mapping[str, int]:
+        return {"rows": self.rows}
+
+    def after_fork_in_child(self) -> Sink | None:
+        return Gated()
+
+    def set_pace(self, pace: Callable[[], None]) -> None:
+        self.pace = pace
+
+    def note_gap(self) -> None:
+        self.calls.append("gap")
+
+    def idle(self) -> None:
+        self.calls.append("idle")
+        self.idled.set()
+
+    def give_up(self, batches: Sequence[Batch], timeout_s: float) -> None:
+        self.calls.append(f"give up {sum(map(len, batches))}")
+        self.left_s = timeout_s
+
+
+def rows(count: int) -> Batch:
+    return make_batch([{}] * count)
+
+
+def assert_balanced(counters: Mapping[str, int]) -> None:
+    lost = counters["queue_dropped"] + counters["queued"] + counters["abandoned"]
+    assert counters["rows_received"] == counters["rows"] + lost

@@ -1,0 +1,50 @@
+"""A spans sink with what it sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from batches import context, make_batch
+from otel_recfn.sinks.spans.sink import SpansSink
+
+REQUEST = context(trace_id=0xABC, span_id=0xDEF)
+
+
+class Harness:
+    """A sink, its provider, and what was exported."""
+
+    def __init__(self, *, roots_per_second: float | None = None, **options: Any) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.provider = TracerProvider(shutdown_on_exit=False, **options)
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.sink = SpansSink(self.provider, roots_per_second)
+
+    def write(self, *rows: dict[str, Any], opened: Sequence[dict[str, Any]] = ()) -> list[ReadableSpan]:
+        """The spans of these rows, in row order."""
+        self.exporter.clear()
+        self.sink.write(make_batch(rows, opened))
+        return list(self.exporter.get_finished_spans())
+
+    def one(self, **row: Any) -> ReadableSpan:
+        """The span of one row below a span of the program."""
+        (span,) = self.write({"context": REQUEST, **row})
+        return span
+
+    def close(self) -> list[ReadableSpan]:
+        """The spans that come at the end."""
+        self.exporter.clear()
+        self.sink.close(1)
+        return list(self.exporter.get_finished_spans())
+
+
+def assert_balanced(counters: dict[str, int]) -> None:
+    fates = ("unsampled", "suppressed", "no_provider", "other_kinds")
+    ends = ("spans_exported", "spans_failed", "spans_pending", "spans_handed")
+    assert counters["rows"] + counters["roots"] == counters["spans"] + sum(counters[fate] for fate in fates)
+    assert counters["spans"] == sum(counters[end] for end in ends)
+    assert min(counters.values()) >= 0

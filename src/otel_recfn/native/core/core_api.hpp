@@ -1,8 +1,8 @@
 // What the recorder hands to the torch observer, a library of its own that is compiled on the user's machine.
 //
-// Both compile thread_buffer.hpp, so both must see the same structures: `layout` is compared before anything is touched.
+// Both compile begin_end.hpp, so both must see the same structures: `layout` is compared before anything is touched.
 #pragma once
-#include "core/thread_buffer.hpp"
+#include "core/begin_end.hpp"
 
 namespace recfn {
 

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <vector>
 
-#include "core/thread_buffer.hpp"
+#include "core/begin_end.hpp"
 
 namespace recfn {
 

@@ -1,4 +1,4 @@
-// What a thread that records has: its ring, its stack of open ranges, its name dictionary; and the process's switches.
+// What a thread that records has: its ring, its stack of open ranges, its name dictionary.
 //
 // Compiled both into the recorder and into the torch observer, which compare the layout (core_api.hpp) before they touch it.
 #pragma once
@@ -7,86 +7,12 @@
 #include <cstring>
 
 #include "core/drain_waker.hpp"
+#include "core/globals.hpp"
+#include "core/range_begin.hpp"
 #include "core/record.hpp"
-#include "core/remote_ends.hpp"
+#include "core/task_view.hpp"
 
 namespace recfn {
-
-struct Context {
-  uint64_t trace_high = 0, trace_low = 0, span_id = 0, flags = 0;
-  uint64_t enclosing = 0, root = 0;  // event ids of the range around, where it isn't on this thread's stack, and of its outermost
-  bool operator==(const Context& other) const { return std::memcmp(this, &other, sizeof *this) == 0; }
-};
-
-struct ThreadBuffer;
-
-constexpr uint32_t kMaxTasks = 8;
-
-// What the task that runs in a thread sees.
-struct TaskView {
-  Context current;          // the span that is current
-  bool has_latest = false;  // the task knows when that span became current, or has an open range
-  uint64_t range = 0;       // event id of the innermost of these, where it began later than the span
-  Context range_context;    // of that range, it and its root included
-  uint64_t since_thread = 0, since_ordinal = 0;     // the later one began in this thread, after that many begins of it
-  uint64_t tasks[kMaxTasks] = {}, task_count = 1;  // the contextvars contexts that are entered in the thread, the innermost first
-};
-
-// The whole process's switches. Owned by registry.cpp, read by every begin.
-struct Globals {
-  // Bit per selected scope and kRecordingBit while recording; kObservedBit while a range observer is set.
-  std::atomic<uint32_t> recording{0};
-  std::atomic<uint32_t> generation{1};  // one per start after a stop
-  bool use_cycle_counter = false;
-  std::atomic<uint64_t> dropped_without_buffer{0};  // begins in threads that got no buffer, for want of memory
-  // Bindings: the contextvars version of the calling thread (no GIL needed), and what its task sees (takes the GIL).
-  std::atomic<uint64_t (*)()> context_version{nullptr};
-  std::atomic<void (*)(ThreadBuffer&, TaskView&)> read_context{nullptr};
-  // Torch observer: RecordFunction's logical id of the calling thread, the default node id, and a thread's farewell.
-  std::atomic<uint64_t (*)()> logical_thread_id{nullptr};
-  std::atomic<int64_t (*)()> default_node_id{nullptr};
-  std::atomic<int64_t> own_node_id{-1};  // what the program set in Python; -1: PyTorch's, where it is observed
-  std::atomic<void (*)()> on_thread_exit{nullptr};
-  // Torch observer, while a profiler run is active: the run that PyTorch's thread-local state says the calling thread works for.
-  std::atomic<uint32_t (*)()> read_profiler{nullptr};
-  std::atomic<uint32_t> extras{0};  // Extra
-  // Bindings: the calling thread's Python stack as text of at most `size` bytes; takes the GIL.
-  std::atomic<uint32_t (*)(char* text, uint32_t size)> read_stack{nullptr};
-  RemoteEnds remote_ends;
-};
-constexpr uint32_t kRecordingBit = 1u << 31;
-constexpr uint32_t kObservedBit = 1u << 30;  // record_function asks its range observer, recording or not
-constexpr uint32_t kStackBit = 1u << 29;     // ranges carry their stack
-
-struct Text {
-  const char* data = nullptr;
-  uint32_t size = 0;
-};
-
-// What few ranges have, or only when somebody asked for it; written before the begin.
-struct RareExtras {
-  Text module, stack;
-  Text shapes_text, dtypes_text;
-  const uint64_t* shapes = nullptr;
-  uint32_t shape_words = 0;
-  int64_t flops = 0;
-};
-
-struct Extras {
-  int64_t debug_handle = -1;
-  const RareExtras* rare = nullptr;
-};
-
-struct Begin {
-  Text name;
-  uint64_t handle = 0;  // RecordFunction's, by which its end finds it; other sources use the event id
-  int64_t sequence_nr = -1;
-  uint64_t forward_thread_id = 0;
-  uint32_t scope = 0;
-  uint32_t flags = 0;      // EventFlag | source << kSourceShift
-  bool has_numbers = false;  // handle and sequence_nr are worth writing (torch's always are)
-  Extras extras;
-};
 
 struct OpenEntry {
   uint64_t key;

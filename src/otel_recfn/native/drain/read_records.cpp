@@ -99,7 +99,7 @@ uint64_t Drain::read_record(Thread& thread, uint64_t at) {
     case kProfiler:
       thread.profiler = payload;
       return at + 1;
-    default:  // unreachable while record.hpp and thread_buffer.hpp agree
+    default:  // unreachable while record.hpp and begin_end.hpp agree
       return thread.buffer->published.load(std::memory_order_acquire);
   }
 }

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/thread_buffer.hpp"
+#include "core/begin_end.hpp"
 #include "model/columns.hpp"
 
 namespace recfn {

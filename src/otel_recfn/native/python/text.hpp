@@ -1,7 +1,7 @@
 // A Python string as UTF-8, cut at a character: without a copy where Python holds it already.
 #pragma once
 #include "cpython/python.hpp"
-#include "core/thread_buffer.hpp"
+#include "core/begin_end.hpp"
 #include "core/utf8.hpp"
 
 namespace recfn {

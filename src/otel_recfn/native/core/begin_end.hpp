@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "core/begin_extras.hpp"
+#include "core/prelude.hpp"
 #include "core/range_parent.hpp"
 #include "core/ticks.hpp"
 
@@ -110,10 +110,10 @@ inline void mute(ThreadBuffer& buffer, bool muted) {
   buffer.generation = muted ? kNoGeneration : buffer.muted_generation;
 }
 
-// There is no room for the range with its name and extras. Returns whether it fits without them, under the name <many names>.
-[[gnu::noinline]] inline bool fits_when_short(ThreadBuffer& buffer, Extras extras, uint64_t others) {
-  extras.rare = nullptr;
-  if (!buffer.has_room(others + extra_words(buffer, extras))) return false;
+// There is no room for the range with its name and its prelude. Returns whether it fits without them, under the name <many names>.
+[[gnu::noinline]] inline bool fits_when_short(ThreadBuffer& buffer, Extras prelude, uint64_t others) {
+  prelude.rare = nullptr;
+  if (!buffer.has_room(others + prelude_words(buffer, prelude))) return false;
   count_shortened(buffer);
   return true;
 }
@@ -125,18 +125,18 @@ template <bool kTorch>
   const uint64_t hash = hash_name(begin.name, buffer.name_seed);
   uint32_t slot = find_name_slot(buffer, begin.name, hash, named);
   if (__builtin_expect(!named && is_crowded(buffer), 0)) named = true, slot = kManyNamesSlot, count_shortened(buffer);
-  const uint32_t extras = extra_words(buffer, begin.extras);
-  const uint32_t name_words = named && extras == 0 ? 0 : 1 + words_of(begin.name.size);
+  const uint32_t prelude = prelude_words(buffer, begin.extras);
+  const uint32_t name_words = named && prelude == 0 ? 0 : 1 + words_of(begin.name.size);
   const uint64_t ends = uint64_t{kEndWords} * (buffer.open_recorded + 1u);
   const bool numbers = kTorch || begin.has_numbers;
   const uint64_t own = (numbers ? kLongBeginWords : kBeginWords) + ends;
-  if (__builtin_expect(!buffer.has_room(own + extras + name_words), 0)) {
-    if (name_words + extras == 0 || !fits_when_short(buffer, begin.extras, own)) return 0;
+  if (__builtin_expect(!buffer.has_room(own + prelude + name_words), 0)) {
+    if (name_words + prelude == 0 || !fits_when_short(buffer, begin.extras, own)) return 0;
     begin.extras.rare = nullptr;
     if (!named) named = true, slot = kManyNamesSlot;
   }
-  if (__builtin_expect(extras != 0, 0)) {
-    put_extras(buffer, begin.extras);
+  if (__builtin_expect(prelude != 0, 0)) {
+    put_prelude(buffer, begin.extras);
     if (slot != kManyNamesSlot) slot = find_name_slot(buffer, begin.name, hash, named);  // a stack may have taken the name's slot
   }
   if (__builtin_expect(!named, 0)) put_name(buffer, begin.name, hash, slot);
@@ -258,11 +258,11 @@ inline uint64_t put_point(Globals& globals, ThreadBuffer& buffer, RecordKind kin
   if (!catch_up(globals, buffer)) return 0;
   const uint32_t base = place_begin(globals, buffer, look);
   const uint64_t ends = uint64_t{kEndWords} * buffer.open_recorded;
-  if (!buffer.has_room(kMemoryWords + extra_words(buffer, {}) + 1 + words_of(name.size) + ends)) {
+  if (!buffer.has_room(kMemoryWords + prelude_words(buffer, {}) + 1 + words_of(name.size) + ends)) {
     count_dropped_begin(buffer);
     return 0;
   }
-  put_extras(buffer, {});
+  put_prelude(buffer, {});
   const uint64_t head = header(kind, 0, base, put_named(buffer, name), 0);
   const uint64_t ticks = read_ticks(globals.use_cycle_counter);
   const uint64_t ordinal = buffer.ordinal.load(std::memory_order_relaxed) + 1;

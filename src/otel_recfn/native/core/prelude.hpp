@@ -1,4 +1,4 @@
-// The records that stand before a begin in the ring: its extras, and what changed since the last begin.
+// The records that stand before a begin in the ring: its prelude, and what changed since the last begin.
 #pragma once
 #include <cstdint>
 
@@ -25,12 +25,12 @@ inline uint32_t rare_words(const RareExtras& rare) {
 }
 
 // How many words may stand before a begin, at most.
-[[gnu::always_inline]] inline uint32_t extra_words(const ThreadBuffer& buffer, const Extras& extras) {
+[[gnu::always_inline]] inline uint32_t prelude_words(const ThreadBuffer& buffer, const Extras& prelude) {
   uint32_t words = (buffer.unsent & kContextUnsent) != 0 ? kContextWords : 0;
   if ((buffer.unsent & kProfilerUnsent) != 0) words += 1;
   if ((buffer.unsent & kParentUnsent) != 0) words += 1;
-  if (extras.debug_handle != -1) words += 2;
-  if (__builtin_expect(extras.rare != nullptr, 0)) words += rare_words(*extras.rare);
+  if (prelude.debug_handle != -1) words += 2;
+  if (__builtin_expect(prelude.rare != nullptr, 0)) words += rare_words(*prelude.rare);
   return words;
 }
 
@@ -58,16 +58,16 @@ inline void put_rare(ThreadBuffer& buffer, const RareExtras& rare) {
   }
 }
 
-// `extras` is passed by value, so that the hot path's own copy stays in registers.
-[[gnu::noinline]] inline void put_extras(ThreadBuffer& buffer, Extras extras) {
+// `prelude` is passed by value, so that the hot path's own copy stays in registers.
+[[gnu::noinline]] inline void put_prelude(ThreadBuffer& buffer, Extras prelude) {
   if ((buffer.unsent & kContextUnsent) != 0) put_context(buffer);
   if ((buffer.unsent & kProfilerUnsent) != 0) buffer.put(header(kProfiler, 0, 0, 0, buffer.profiler_sent));
   if ((buffer.unsent & kParentUnsent) != 0) buffer.put(parent_header(buffer.parent_ordinal));
   buffer.unsent = 0;
-  if (extras.rare != nullptr) put_rare(buffer, *extras.rare);
-  if (extras.debug_handle != -1) {
+  if (prelude.rare != nullptr) put_rare(buffer, *prelude.rare);
+  if (prelude.debug_handle != -1) {
     buffer.put(kDebugHandle);
-    buffer.put(static_cast<uint64_t>(extras.debug_handle));
+    buffer.put(static_cast<uint64_t>(prelude.debug_handle));
   }
 }
 

@@ -1,0 +1,41 @@
+// The process's switches, which every begin reads.
+//
+// Compiled both into the recorder and into the torch observer, which compare the layout (core_api.hpp) before they touch it.
+#pragma once
+#include <atomic>
+#include <cstdint>
+
+#include "core/remote_ends.hpp"
+#include "core/task_view.hpp"
+
+namespace recfn {
+
+struct ThreadBuffer;
+
+// The whole process's switches. Owned by registry.cpp, read by every begin.
+struct Globals {
+  // Bit per selected scope and kRecordingBit while recording; kObservedBit while a range observer is set.
+  std::atomic<uint32_t> recording{0};
+  std::atomic<uint32_t> generation{1};  // one per start after a stop
+  bool use_cycle_counter = false;
+  std::atomic<uint64_t> dropped_without_buffer{0};  // begins in threads that got no buffer, for want of memory
+  // Bindings: the contextvars version of the calling thread (no GIL needed), and what its task sees (takes the GIL).
+  std::atomic<uint64_t (*)()> context_version{nullptr};
+  std::atomic<void (*)(ThreadBuffer&, TaskView&)> read_context{nullptr};
+  // Torch observer: RecordFunction's logical id of the calling thread, the default node id, and a thread's farewell.
+  std::atomic<uint64_t (*)()> logical_thread_id{nullptr};
+  std::atomic<int64_t (*)()> default_node_id{nullptr};
+  std::atomic<int64_t> own_node_id{-1};  // what the program set in Python; -1: PyTorch's, where it is observed
+  std::atomic<void (*)()> on_thread_exit{nullptr};
+  // Torch observer, while a profiler run is active: the run that PyTorch's thread-local state says the calling thread works for.
+  std::atomic<uint32_t (*)()> read_profiler{nullptr};
+  std::atomic<uint32_t> extras{0};  // Extra
+  // Bindings: the calling thread's Python stack as text of at most `size` bytes; takes the GIL.
+  std::atomic<uint32_t (*)(char* text, uint32_t size)> read_stack{nullptr};
+  RemoteEnds remote_ends;
+};
+constexpr uint32_t kRecordingBit = 1u << 31;
+constexpr uint32_t kObservedBit = 1u << 30;  // record_function asks its range observer, recording or not
+constexpr uint32_t kStackBit = 1u << 29;     // ranges carry their stack
+
+}  // namespace recfn

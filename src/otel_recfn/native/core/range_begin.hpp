@@ -1,0 +1,38 @@
+// What a source says of a range that begins.
+#pragma once
+#include <cstdint>
+
+namespace recfn {
+
+struct Text {
+  const char* data = nullptr;
+  uint32_t size = 0;
+};
+
+// What few ranges have, or only when somebody asked for it.
+struct RareExtras {
+  Text module, stack;
+  Text shapes_text, dtypes_text;
+  const uint64_t* shapes = nullptr;
+  uint32_t shape_words = 0;
+  int64_t flops = 0;
+};
+
+// What is written before the begin; mostly nothing.
+struct Extras {
+  int64_t debug_handle = -1;
+  const RareExtras* rare = nullptr;
+};
+
+struct Begin {
+  Text name;
+  uint64_t handle = 0;  // RecordFunction's, by which its end finds it; other sources use the event id
+  int64_t sequence_nr = -1;
+  uint64_t forward_thread_id = 0;
+  uint32_t scope = 0;
+  uint32_t flags = 0;      // EventFlag | source << kSourceShift
+  bool has_numbers = false;  // handle and sequence_nr are worth writing (torch's always are)
+  Extras extras;
+};
+
+}  // namespace recfn

@@ -1,0 +1,55 @@
+// What a `record_function` object holds, and how it is entered and left.
+#pragma once
+#include "cpython/python.hpp"
+
+#include <cstdint>
+#include <vector>
+
+#include "python/bound_method.hpp"
+#include "python/task_entries.hpp"
+
+namespace recfn {
+
+// The rarely used parts are written in Python (ranges/, support/error_text.py); the native recorder sets them once.
+struct RecordFunctionHelpers {
+  PyObject *recorder = nullptr, *decorate = nullptr, *aenter = nullptr, *aexit = nullptr, *error_text = nullptr;
+  PyObject* arguments = nullptr;
+};
+
+struct RangeEntry {
+  uint64_t event_id;
+  uint64_t thread;
+  PyObject* handle;  // the range observer's, owned; null where the recorder alone sees the range
+  TaskEntry* in_task;  // owned; null where it is not recorded
+};
+
+inline void forget(const RangeEntry& entry) {
+  Py_XDECREF(entry.handle);
+  Py_XDECREF(reinterpret_cast<PyObject*>(entry.in_task));
+}
+
+struct RecordFunctionObject {
+  PyObject_HEAD
+  BoundMethod enter, exit;
+  PyObject* name;
+  PyObject* args;
+  PyObject* entered_async;        // ranges/async_range.py keeps here what __aexit__ needs
+  uint32_t entered;               // how often it is entered and not left
+  RangeEntry newest;                   // of these
+  std::vector<RangeEntry>* earlier;    // the others: the object is entered again while open, or shared by threads
+};
+
+inline RecordFunctionObject* as_range(PyObject* self) { return reinterpret_cast<RecordFunctionObject*>(self); }
+
+extern RecordFunctionHelpers record_function_helpers;
+
+// The arguments of a vectorcall that is not the usual one, as a tuple; ranges/signatures.py says what they may be.
+[[gnu::noinline]] PyObject* arguments_of(const char* method, PyObject* const* args, size_t count, PyObject* keywords);
+
+// The methods, and what the bound ones call.
+PyObject* range_enter(PyObject* self, PyObject*);
+PyObject* range_exit(PyObject* self, PyObject* const* args, Py_ssize_t count);
+PyObject* call_enter(PyObject* bound, PyObject* const* args, size_t count, PyObject* keywords);
+PyObject* call_exit(PyObject* bound, PyObject* const* args, size_t count, PyObject* keywords);
+
+}  // namespace recfn

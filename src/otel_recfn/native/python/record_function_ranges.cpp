@@ -1,0 +1,167 @@
+// Entering and leaving a `record_function` object.
+#include "python/record_function_object.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <new>
+
+#include "core/registry.hpp"
+#include "cpython/made.hpp"
+#include "python/python_stack.hpp"
+#include "python/range_observer.hpp"
+#include "python/text.hpp"
+
+namespace recfn {
+namespace {
+
+RangeEntry begin_named(PyObject* name, const RareExtras* rare) {
+  Globals& shared = globals();
+  ThreadBuffer* buffer = registry().current();
+  if (buffer == nullptr) return shared.dropped_without_buffer.fetch_add(1, std::memory_order_relaxed), RangeEntry{};
+  const Utf8 text(name, kMaxNameBytes);
+  Begin range;
+  range.name = text.text();
+  range.scope = kUserScope;
+  range.flags = kRecordFunctionSource << kSourceShift;
+  range.extras.rare = rare;
+  RangeEntry entry{begin_range<false>(shared, *buffer, range, true), 0, nullptr, nullptr};
+  if (entry.event_id != 0) entry.in_task = enter_range(*buffer, entry.event_id, kUserScope, kRecordFunctionSource);
+  return entry;
+}
+
+[[gnu::noinline]] RangeEntry begin_with_stack(PyObject* name) {
+  char stack[kMaxStackBytes];
+  RareExtras rare;
+  rare.stack = {stack, python_stack(stack, sizeof stack)};
+  return begin_named(name, &rare);
+}
+
+RangeEntry begin_recorded(PyObject* name, uint32_t recording) {
+  if (__builtin_expect((recording & kStackBit) != 0, 0)) return begin_with_stack(name);
+  return begin_named(name, nullptr);
+}
+
+uint64_t this_thread() { return PyThread_get_thread_ident(); }
+
+[[gnu::noinline]] bool keep_earlier(RecordFunctionObject& range) {
+  if (range.earlier == nullptr) range.earlier = new (std::nothrow) std::vector<RangeEntry>;
+  if (range.earlier == nullptr) return PyErr_NoMemory(), false;
+  range.earlier->push_back(range.newest);
+  return true;
+}
+
+bool push_entry(RecordFunctionObject& range, const RangeEntry& entry) {
+  if (range.entered > 0 && !keep_earlier(range)) return false;
+  ++range.entered;
+  range.newest = entry;
+  return true;
+}
+
+[[gnu::noinline]] PyObject* enter_observed(PyObject* self) {
+  RecordFunctionObject* range = as_range(self);
+  PyObject* handle = observe_range(range->name, range->args);
+  if (handle == nullptr) return nullptr;
+  if (!push_entry(*range, {0, this_thread(), handle, nullptr})) return Py_DECREF(handle), nullptr;
+  return Py_NewRef(self);
+}
+
+}  // namespace
+
+PyObject* range_enter(PyObject* self, PyObject*) {
+  const uint32_t recording = globals().recording.load(std::memory_order_acquire);
+  if (__builtin_expect((recording & kObservedBit) != 0, 0) && !begins_unobserved()) return enter_observed(self);
+  RangeEntry entry = selects(recording, kUserScope) ? begin_recorded(as_range(self)->name, recording) : RangeEntry{};
+  entry.thread = this_thread();
+  if (!push_entry(*as_range(self), entry)) return forget(entry), nullptr;
+  return Py_NewRef(self);
+}
+
+namespace {
+
+// The newest entry of this thread; where it has none, the newest of all: a range may be left on another thread.
+RangeEntry take_entry(RecordFunctionObject& range) {
+  RangeEntry taken = range.newest;
+  if (--range.entered == 0) return taken;
+  std::vector<RangeEntry>& earlier = *range.earlier;
+  const uint64_t thread = this_thread();
+  const auto mine = std::find_if(earlier.rbegin(), earlier.rend(), [thread](const RangeEntry& entry) { return entry.thread == thread; });
+  if (taken.thread != thread && mine != earlier.rend()) {
+    taken = *mine;
+    earlier.erase(std::next(mine).base());
+  } else {
+    range.newest = earlier.back();
+    earlier.pop_back();
+  }
+  return taken;
+}
+
+// Calls `end` with the exception's text. False, with the error set, when the program was interrupted meanwhile
+// (KeyboardInterrupt); the range ends all the same.
+template <typename End>
+[[gnu::noinline]] bool end_with_error(PyObject* exception, End end) {
+  PyObject* message = record_function_helpers.error_text != nullptr ? PyObject_CallOneArg(record_function_helpers.error_text, exception) : nullptr;
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  if (message == nullptr || !PyUnicode_Check(message)) {
+    Py_XSETREF(message, PyUnicode_FromString(Py_TYPE(exception)->tp_name));
+  }
+  const bool ended = end(message);
+  Py_XDECREF(message);
+  if (!ended) return Py_XDECREF(type), Py_XDECREF(value), Py_XDECREF(traceback), false;
+  PyErr_Restore(type, value, traceback);
+  if (type != nullptr && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
+  return PyErr_Occurred() == nullptr;
+}
+
+bool call_end(PyObject* handle, PyObject* message) {
+  PyObject* result = message != nullptr ? PyObject_CallMethod(handle, "end", "O", message) : PyObject_CallMethod(handle, "end", nullptr);
+  Py_XDECREF(result);
+  return result != nullptr;
+}
+
+[[gnu::noinline]] PyObject* exit_observed(PyObject* handle, PyObject* exception) {
+  const bool ended = exception == nullptr ? call_end(handle, nullptr)
+                                          : end_with_error(exception, [handle](PyObject* text) { return call_end(handle, text); });
+  Py_DECREF(handle);
+  return ended ? Py_NewRef(Py_None) : nullptr;
+}
+
+}  // namespace
+
+PyObject* range_exit(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  RecordFunctionObject* range = as_range(self);
+  if (range->entered == 0) Py_RETURN_NONE;
+  const RangeEntry entry = take_entry(*range);
+  PyObject* exception = count > 1 && args[1] != Py_None ? args[1] : nullptr;
+  if (__builtin_expect(entry.handle != nullptr, 0)) return exit_observed(entry.handle, exception);
+  const uint32_t shown = leave_range(entry.in_task);
+  ThreadBuffer* buffer = entry.event_id != 0 ? registry().current() : nullptr;
+  if (buffer == nullptr) Py_RETURN_NONE;
+  if (exception == nullptr) {
+    end_range(globals(), *buffer, entry.event_id, 0, shown, {});
+    Py_RETURN_NONE;
+  }
+  const bool ended = end_with_error(exception, [buffer, &entry, shown](PyObject* message) {
+    const Utf8 text(message, kMaxErrorBytes);
+    const uint32_t flags = shown | (PyUnicode_GET_LENGTH(message) > 0 ? uint32_t{kError} : 0);
+    end_range(globals(), *buffer, entry.event_id, 0, flags, text.text());
+    return true;
+  });
+  return ended ? Py_NewRef(Py_None) : nullptr;
+}
+
+PyObject* call_enter(PyObject* bound, PyObject* const* args, size_t count, PyObject* keywords) {
+  if (__builtin_expect(PyVectorcall_NARGS(count) != 0 || keywords != nullptr, 0)) {
+    const Made none(arguments_of("__enter__", args, count, keywords));
+    if (none.object == nullptr) return nullptr;
+  }
+  return range_enter(owner_of(bound), nullptr);
+}
+
+PyObject* call_exit(PyObject* bound, PyObject* const* args, size_t count, PyObject* keywords) {
+  if (__builtin_expect(PyVectorcall_NARGS(count) == 3 && keywords == nullptr, 1)) return range_exit(owner_of(bound), args, 3);
+  const Made given(arguments_of("__exit__", args, count, keywords));
+  return given.object != nullptr ? range_exit(owner_of(bound), &PyTuple_GET_ITEM(given.object, 0), 3) : nullptr;
+}
+
+}  // namespace recfn

@@ -1,0 +1,210 @@
+// What Python has of a task's entries: the type, and the functions that enter and leave ranges and tell of spans.
+#include "python/task_chain.hpp"
+
+#include <structmember.h>
+
+#include <cstddef>
+
+#include "python/task_contexts.hpp"
+
+namespace recfn {
+
+using namespace task_chain;
+
+namespace {
+
+TaskEntry* as_entry(PyObject* object) {
+  if (Py_TYPE(object) == &TaskEntryType) return reinterpret_cast<TaskEntry*>(object);
+  PyErr_Format(PyExc_TypeError, "this takes what enter returned, not %s", Py_TYPE(object)->tp_name);
+  return nullptr;
+}
+
+// A thread that recorded nothing has no cached context to renew.
+void context_has_changed() {
+  if (ThreadBuffer* buffer = registry().existing()) buffer->context_stale = true;
+}
+
+void since_now(TaskEntry& entry) {
+  entry.since_thread = registry().thread_number();
+  if (const ThreadBuffer* buffer = registry().existing()) entry.since_ordinal = buffer->ordinal.load(std::memory_order_relaxed);
+}
+
+// The task's entry of that range that it left, alive again below what it began there and has not ended; null if there is none.
+TaskEntry* reenter(const TaskEntry& range) {
+  TaskEntry* entry = innermost();
+  while (entry != nullptr && entry->serial > range.serial && entry->range != &range) entry = entry->outer;
+  if (entry == nullptr || entry->range != &range || !entry->ended) return nullptr;
+  entry->ended = false;
+  since_now(*entry);
+  context_has_changed();
+  return entry;
+}
+
+PyObject* enter(PyObject*, PyObject* argument) {
+  const uint64_t event_id = PyLong_AsUnsignedLongLong(argument);
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  TaskEntry* own = open_range(event_id);
+  const TaskEntry* newest = innermost();
+  if (own == nullptr) Py_RETURN_NONE;
+  if (newest != nullptr && newest->serial > own->serial) {
+    TaskEntry* again = reenter(*own);
+    return Py_NewRef(again != nullptr ? reinterpret_cast<PyObject*>(again) : Py_None);
+  }
+  TaskEntry* entry = new_entry();
+  if (entry == nullptr) return PyErr_NoMemory();
+  entry->event_id = own->event_id, entry->root = own->root, entry->recording = own->recording, entry->context = own->context;
+  entry->scope = own->scope, entry->source = own->source;
+  since_now(*entry);
+  Py_INCREF(own);
+  entry->range = own;
+  push(entry, innermost());
+  context_has_changed();
+  return reinterpret_cast<PyObject*>(entry);
+}
+
+PyObject* leave(PyObject*, PyObject* argument) {
+  TaskEntry* entry = as_entry(argument);
+  if (entry == nullptr) return nullptr;
+  end_range_entry(*entry);
+  context_has_changed();
+  Py_RETURN_NONE;
+}
+
+PyObject* is_in(PyObject*, PyObject* argument) {
+  const TaskEntry* wanted = as_entry(argument);
+  if (wanted == nullptr) return nullptr;
+  const TaskEntry* entry = innermost();
+  while (entry != nullptr && entry != wanted) entry = living(entry->outer, recording_now());
+  return PyBool_FromLong(entry != nullptr);
+}
+
+PyObject* ranges_after(PyObject*, PyObject* span) {
+  PyObject* found = PyList_New(0);
+  for (TaskEntry* entry = innermost(); found != nullptr && entry != nullptr; entry = living(entry->outer, recording_now())) {
+    if (!is_range(*entry) && entry->span == span) break;
+    if (is_range(*entry) && PyList_Append(found, reinterpret_cast<PyObject*>(entry)) < 0) Py_CLEAR(found);
+  }
+  PyObject* tuple = found != nullptr ? PyList_AsTuple(found) : nullptr;
+  Py_XDECREF(found);
+  return tuple;
+}
+
+PyObject* span_attached(PyObject*, PyObject* args) {
+  PyObject *span, *token;
+  if (!PyArg_ParseTuple(args, "OO", &span, &token)) return nullptr;
+  TaskEntry* entry = new_entry();
+  if (entry == nullptr) return PyErr_NoMemory();
+  entry->span = Py_NewRef(span);
+  entry->token = reinterpret_cast<uint64_t>(token);
+  since_now(*entry);
+  push(entry, innermost());
+  Py_DECREF(entry);
+  context_has_changed();
+  Py_RETURN_NONE;
+}
+
+// The newest entry of the task that was attached with that token; null where there is none.
+TaskEntry* find_attached(PyObject* token) {
+  TaskEntry* entry = innermost();
+  while (entry != nullptr && entry->token != reinterpret_cast<uint64_t>(token)) entry = living(entry->outer, recording_now());
+  return entry;
+}
+
+PyObject* context_attached(PyObject*, PyObject* token) {
+  if (TaskEntry* gone = find_attached(token)) gone->token = 0;  // that entry's token was freed: the new token has the same address
+  context_has_changed();
+  Py_RETURN_NONE;
+}
+
+PyObject* span_detached(PyObject*, PyObject* token) {
+  TaskEntry* entry = find_attached(token);
+  if (entry != nullptr) pop_span(entry);
+  context_has_changed();
+  Py_RETURN_NONE;
+}
+
+PyObject* task_serial(PyObject*, PyObject*) { return PyLong_FromUnsignedLongLong(next_serial()); }
+
+PyObject* outer_contexts_known(PyObject*, PyObject*) { return PyBool_FromLong(knows_outer_contexts()); }
+
+PyObject* context_of(PyObject* self, void*) {
+  const Context& context = reinterpret_cast<TaskEntry*>(self)->context;
+  return Py_BuildValue("(KKKK)", static_cast<unsigned long long>(context.trace_high), static_cast<unsigned long long>(context.trace_low),
+                       static_cast<unsigned long long>(context.span_id), static_cast<unsigned long long>(context.flags));
+}
+
+PyObject* is_current(PyObject* self, void*) {
+  return PyBool_FromLong(reinterpret_cast<TaskEntry*>(self)->recording == recording_now());
+}
+
+PyMemberDef members[] = {{"event_id", T_ULONGLONG, offsetof(TaskEntry, event_id), READONLY, "Of its row."},
+                         {"root", T_ULONGLONG, offsetof(TaskEntry, root), READONLY, "Event id of its outermost range."},
+                         {"scope", T_UBYTE, offsetof(TaskEntry, scope), READONLY, "RecordScope"},
+                         {"source", T_UBYTE, offsetof(TaskEntry, source), READONLY, "EventSource"},
+                         {"serial", T_ULONGLONG, offsetof(TaskEntry, serial), READONLY, "Larger than those before it."},
+                         {nullptr, 0, 0, 0, nullptr}};
+
+PyObject*& shown_slot(PyObject* self) {
+  auto* entry = reinterpret_cast<TaskEntry*>(self);
+  return (entry->range != nullptr ? entry->range : entry)->shown;
+}
+
+PyObject* get_shown(PyObject* self, void*) {
+  PyObject* shown = shown_slot(self);
+  return Py_NewRef(shown != nullptr ? shown : Py_None);
+}
+
+// Does nothing once the range is over: what is shown refers to the entry, and nothing would free the two any more.
+int set_shown(PyObject* self, PyObject* value, void*) {
+  auto* entry = reinterpret_cast<TaskEntry*>(self);
+  if (entry->ended || (entry->range != nullptr && entry->range->ended)) return 0;
+  Py_XINCREF(value);
+  Py_XSETREF(shown_slot(self), value);
+  return 0;
+}
+
+PyGetSetDef properties[] = {
+    {"shown", get_shown, set_shown, "For whoever shows the range as a span; of the range, however often it is entered.", nullptr},
+    {"context_words", context_of, nullptr, "(trace id high, low, span id, flags) where its outermost range began", nullptr},
+    {"is_current", is_current, nullptr, "Whether it belongs to the recording that is on, or was the last.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr}};
+
+PyTypeObject entry_type() {
+  PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+  type.tp_name = "otel_recfn._native.TaskEntry";
+  type.tp_basicsize = sizeof(TaskEntry);
+  type.tp_dealloc = dealloc;
+  type.tp_flags = Py_TPFLAGS_DEFAULT;
+  type.tp_doc = "See recording/protocol.py: TaskRange.";
+  type.tp_members = members;
+  type.tp_getset = properties;
+  return type;
+}
+
+}  // namespace
+
+PyTypeObject TaskEntryType = entry_type();
+
+namespace {
+
+PyMethodDef functions[] = {
+    {"enter", enter, METH_O, "enter(event_id) -> TaskEntry | None"},
+    {"leave", leave, METH_O, "leave(entry)"},
+    {"is_in", is_in, METH_O, "is_in(entry) -> bool"},
+    {"ranges_after", ranges_after, METH_O, "ranges_after(span) -> tuple of TaskEntry"},
+    {"span_attached", span_attached, METH_VARARGS, "span_attached(span, token)"},
+    {"context_attached", context_attached, METH_O, "context_attached(token)"},
+    {"span_detached", span_detached, METH_O, "span_detached(token)"},
+    {"task_serial", task_serial, METH_NOARGS, "task_serial() -> larger than that of every entry"},
+    {"knows_outer_contexts", outer_contexts_known, METH_NOARGS, "Whether contexts around the current one are seen."},
+    {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+int add_task_entries(PyObject* module) {
+  if (!start() || PyType_Ready(&TaskEntryType) < 0) return -1;
+  find_outer_context_offset();
+  return PyModule_AddFunctions(module, functions);
+}
+
+}  // namespace recfn

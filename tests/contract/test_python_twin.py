@@ -176,6 +176,48 @@ def test_a_drain_that_a_signal_handler_interrupts_delivers_later() -> None:
     subprocess.run([sys.executable, "-c", INTERRUPTED_DRAINS], check=True, timeout=120)
 
 
+INTERRUPTED_RANGES = """
+import signal
+
+from otel_recfn.recording.python.recorder import PythonRecorder
+
+OURS = {"_record", "_find_parent", "begun", "push", "end", "_end", "ended", "_leave", "_take_innermost"}
+recorder = PythonRecorder()
+record_function = recorder.record_function
+interrupted, left_open = 0, []
+
+
+def interrupt(number, frame):
+    if frame.f_code.co_name in OURS and "/recording/python/" in frame.f_code.co_filename:
+        raise KeyboardInterrupt
+
+
+signal.signal(signal.SIGALRM, interrupt)
+recorder.start(1023, 1 << 20)
+recorder.drain()
+for turn in range(800):
+    signal.setitimer(signal.ITIMER_REAL, 0.0001 + turn % 37 * 0.00002)
+    try:
+        for _ in range(100):
+            with record_function("outer"), record_function("inner"):
+                pass
+    except KeyboardInterrupt:
+        interrupted += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    with record_function("after"):
+        pass
+    left_open += [event.parent for event in recorder.drain().events() if event.name == "after" and event.parent]
+recorder.stop()
+assert interrupted > 50, interrupted
+assert not left_open, (interrupted, left_open)
+assert not len(recorder.drain(close_open=True))
+"""
+
+
+def test_a_range_that_a_signal_handler_interrupts_is_not_left_open() -> None:
+    subprocess.run([sys.executable, "-c", INTERRUPTED_RANGES], check=True, timeout=120)
+
+
 def test_text_is_cut_at_a_character() -> None:
     assert clean_text("aä", 2) == "a"
     assert clean_text("aä", 3) == "aä"

@@ -61,7 +61,11 @@ def open_range(range_: UserRange, flags: int = 0) -> RangeHandle:
     if observer is not None:
         return observer(range_.name, range_.args, flags)
     event_id = recorder.begin(range_.name, USER_SCOPE, SOURCE, "", flags)
-    return RecordedRange(recorder, event_id) if event_id else NOT_RECORDED
+    try:
+        return RecordedRange(recorder, event_id) if event_id else NOT_RECORDED
+    except BaseException:  # a signal handler's, say: nobody else could end the range
+        recorder.end(event_id)
+        raise
 
 
 async def aenter(range_: R) -> R:

@@ -142,18 +142,17 @@ class BeginsAndEnds:
         """See Recorder.end."""
         if not event_id:
             return
-        ticks = perf_counter_ns()
-        log = self._threads.own()
         try:
-            flags |= self._tasks.ended(event_id)
-            self._end(ticks, log, event_id, flags, error)
+            self._end(perf_counter_ns(), event_id, flags, error)
         except MemoryError:
-            log.lost_ends += 1
+            self._threads.own().lost_ends += 1
         except BaseException:  # a signal handler's; the range ends all the same, once
-            self._end(ticks, log, event_id, flags, error)
+            self._end(perf_counter_ns(), event_id, flags, error)
             raise
 
-    def _end(self, ticks: int, log: ThreadLog, event_id: int, flags: int, error: str) -> None:
+    def _end(self, ticks: int, event_id: int, flags: int, error: str) -> None:
+        flags |= self._tasks.ended(event_id)
+        log = self._threads.own()
         if event_id >> ORDINAL_BITS != log.number:
             self._end_elsewhere((ticks, log, event_id, flags, clean_text(error, MAX_REMOTE_ERROR_BYTES)))
         else:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from otel_recfn.ranges import aenter, aexit, decorate, open_range
 from otel_recfn.ranges.signatures import checked
 from otel_recfn.support.error_text import error_text
+from otel_recfn.support.interrupts import raised_by_signal_handler
 
 if TYPE_CHECKING:
     from otel_recfn.ranges.protocol import RangeHandle
@@ -89,23 +90,35 @@ class RecordFunctionBase:
         handle.end()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        handle = self._take_innermost()
-        if handle is not None:
+        taken: list[RangeHandle] = []
+        try:
+            self._leave(taken, error)
+        except BaseException as interruption:
+            if not isinstance(interruption, Exception) or raised_by_signal_handler(interruption):  # the range ends all the same
+                self._leave(taken, error)
+            raise
+
+    def _leave(self, taken: list[RangeHandle], error: BaseException | None) -> None:
+        """End the range that this ``with`` entered; ``taken`` has it where that was begun before."""
+        if not taken:
+            self._take_innermost(taken)
+        for handle in taken:
             handle.end(error_text(error) if handle.event_id and error is not None else "")
 
-    def _take_innermost(self) -> RangeHandle | None:
+    def _take_innermost(self, taken: list[RangeHandle]) -> None:
         """The newest range that this thread entered; if there is none, the newest of another thread."""
         ident = get_ident()
         mine = self._open.get(ident)
         if mine:
-            handle = mine.pop()
+            taken.append(mine[-1])
+            mine.pop()
             if not mine:
                 self._open.pop(ident, None)
-            return handle
+            return
         for theirs in reversed(list(self._open.values())):
             if theirs:
-                return theirs.pop()
-        return None  # left more often than entered: that ends nothing
+                taken.append(theirs.pop())
+                return
 
     def __call__(self, func: F) -> F:
         decorated: F = decorate(type(self), self.name, self.args, func)

@@ -131,11 +131,12 @@ class Recording:
 
     def ended(self, event_id: int) -> int:
         """The range is over. Returns EventFlag bits of its end."""
-        entry = self._open.pop(event_id, None)
+        entry = self._open.get(event_id)
         if entry is None:
             return 0
         flags = SHOWN if entry.shown is not None else 0
         self.end(entry)
+        self._open.pop(event_id, None)  # last: who is interrupted before asks again
         return flags
 
     def enter(self, event_id: int) -> TaskEntry | None:

@@ -9,7 +9,10 @@ from otel_recfn.runtime.callback_entries import CallbackEntry, Entries
 
 
 class ThreadLists:
-    """Each thread's own callbacks, and in how many threads each callback is. Under the mirror's lock."""
+    """Each thread's own callbacks, and in how many threads each callback is. To be called under the mirror's lock.
+
+    Threads are counted, and not references to the callback, because a saved ThreadLocalState must not keep a slot.
+    """
 
     def __init__(self) -> None:
         self._thread = threading.local()

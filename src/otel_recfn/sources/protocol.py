@@ -82,9 +82,9 @@ class Producer(Source, Protocol):
     sinks, and they count as its rows. It keeps what it has not handed over bounded, and drops it in a forked child.
 
     Event ids are ``make_event_id`` of a number that ``Recorder.new_track`` gave and of 1, 2, ...; the track's ThreadInfo has
-    the same ``number``. ``parent`` may be any range that has begun, of the recorder's too; ``root`` and ``context`` are then
-    that one's. A batch announces its own top-level ranges (``Batch.opened``) and has no copies of open ones: a range is handed
-    over once, when it has ended.
+    the same ``number`` and, where it is no thread, a ``kind`` that says what it is. ``parent`` may be any range that has begun,
+    of the recorder's too; ``root`` and ``context`` are then that one's. A batch announces its own top-level ranges
+    (``Batch.opened``) and has no copies of open ones: a range is handed over once, when it has ended.
     """
 
     def take(self, *, last: bool) -> Sequence[Batch]:

@@ -39,7 +39,7 @@ def load() -> None: ...
             lambda make: make("load", None, 3),
             "record_function.__init__() takes from 2 to 3 positional arguments but 4 were given",
         ),
-        (lambda make: make("load", nme=3), "record_function.__init__() got an unexpected keyword argument 'nme'"),
+        (lambda make: make("load", colour=3), "record_function.__init__() got an unexpected keyword argument 'colour'"),
         (lambda make: make("load", name="b"), "record_function.__init__() got multiple values for argument 'name'"),
         (lambda make: make(args="load"), "record_function.__init__() missing 1 required positional argument: 'name'"),
         (lambda make: make("load").__enter__(1), "record_function.__enter__() takes 1 positional argument but 2 were given"),

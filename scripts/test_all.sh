@@ -11,6 +11,7 @@ trap 'exit 130' INT TERM
 beside=$!
 .venv/bin/python -m pytest "$@" tests/unit tests/integration # forks cost less before the programs of the second have been run
 rest=$?
+[ "$rest" = 2 ] && exit 2 # interrupted: the other run is ended too
 wait "$beside"
 recorders=$?
 echo "== the recorders, then the other CPythons"

@@ -111,7 +111,7 @@ inline void mute(ThreadBuffer& buffer, bool muted) {
 }
 
 // There is no room for the range with its name and its prelude. Returns whether it fits without them, under the name <many names>.
-[[gnu::noinline]] inline bool fits_when_short(ThreadBuffer& buffer, Extras prelude, uint64_t others) {
+[[gnu::noinline]] inline bool fits_when_short(ThreadBuffer& buffer, Prelude prelude, uint64_t others) {
   prelude.rare = nullptr;
   if (!buffer.has_room(others + prelude_words(buffer, prelude))) return false;
   count_shortened(buffer);
@@ -125,18 +125,18 @@ template <bool kTorch>
   const uint64_t hash = hash_name(begin.name, buffer.name_seed);
   uint32_t slot = find_name_slot(buffer, begin.name, hash, named);
   if (__builtin_expect(!named && is_crowded(buffer), 0)) named = true, slot = kManyNamesSlot, count_shortened(buffer);
-  const uint32_t prelude = prelude_words(buffer, begin.extras);
-  const uint32_t name_words = named && prelude == 0 ? 0 : 1 + words_of(begin.name.size);
+  const uint32_t prelude_size = prelude_words(buffer, begin.prelude);
+  const uint32_t name_words = named && prelude_size == 0 ? 0 : 1 + words_of(begin.name.size);
   const uint64_t ends = uint64_t{kEndWords} * (buffer.open_recorded + 1u);
   const bool numbers = kTorch || begin.has_numbers;
   const uint64_t own = (numbers ? kLongBeginWords : kBeginWords) + ends;
-  if (__builtin_expect(!buffer.has_room(own + prelude + name_words), 0)) {
-    if (name_words + prelude == 0 || !fits_when_short(buffer, begin.extras, own)) return 0;
-    begin.extras.rare = nullptr;
+  if (__builtin_expect(!buffer.has_room(own + prelude_size + name_words), 0)) {
+    if (name_words + prelude_size == 0 || !fits_when_short(buffer, begin.prelude, own)) return 0;
+    begin.prelude.rare = nullptr;
     if (!named) named = true, slot = kManyNamesSlot;
   }
-  if (__builtin_expect(prelude != 0, 0)) {
-    put_prelude(buffer, begin.extras);
+  if (__builtin_expect(prelude_size != 0, 0)) {
+    put_prelude(buffer, begin.prelude);
     if (slot != kManyNamesSlot) slot = find_name_slot(buffer, begin.name, hash, named);  // a stack may have taken the name's slot
   }
   if (__builtin_expect(!named, 0)) put_name(buffer, begin.name, hash, slot);

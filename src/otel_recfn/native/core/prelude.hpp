@@ -18,14 +18,14 @@ inline void put_context(ThreadBuffer& buffer) {
 
 inline uint32_t text_words(Text text) { return text.size != 0 ? 1 + words_of(text.size) : 0; }
 
-inline uint32_t rare_words(const RareExtras& rare) {
+inline uint32_t rare_words(const RarePrelude& rare) {
   return text_words(rare.module) + text_words(rare.shapes_text) + text_words(rare.dtypes_text) +
          (rare.stack.size != 0 ? text_words(rare.stack) + 1 : 0) + (rare.shape_words != 0 ? 1 + rare.shape_words : 0) +
          (rare.flops != 0 ? 2 : 0);
 }
 
 // How many words may stand before a begin, at most.
-[[gnu::always_inline]] inline uint32_t prelude_words(const ThreadBuffer& buffer, const Extras& prelude) {
+[[gnu::always_inline]] inline uint32_t prelude_words(const ThreadBuffer& buffer, const Prelude& prelude) {
   uint32_t words = (buffer.unsent & kContextUnsent) != 0 ? kContextWords : 0;
   if ((buffer.unsent & kProfilerUnsent) != 0) words += 1;
   if ((buffer.unsent & kParentUnsent) != 0) words += 1;
@@ -40,7 +40,7 @@ inline void put_text_record(ThreadBuffer& buffer, TextKind kind, Text text) {
   buffer.put_text(text);
 }
 
-inline void put_rare(ThreadBuffer& buffer, const RareExtras& rare) {
+inline void put_rare(ThreadBuffer& buffer, const RarePrelude& rare) {
   put_text_record(buffer, kModuleText, rare.module);
   put_text_record(buffer, kShapesText, rare.shapes_text);
   put_text_record(buffer, kDtypesText, rare.dtypes_text);
@@ -59,7 +59,7 @@ inline void put_rare(ThreadBuffer& buffer, const RareExtras& rare) {
 }
 
 // `prelude` is passed by value, so that the hot path's own copy stays in registers.
-[[gnu::noinline]] inline void put_prelude(ThreadBuffer& buffer, Extras prelude) {
+[[gnu::noinline]] inline void put_prelude(ThreadBuffer& buffer, Prelude prelude) {
   if ((buffer.unsent & kContextUnsent) != 0) put_context(buffer);
   if ((buffer.unsent & kProfilerUnsent) != 0) buffer.put(header(kProfiler, 0, 0, 0, buffer.profiler_sent));
   if ((buffer.unsent & kParentUnsent) != 0) buffer.put(parent_header(buffer.parent_ordinal));

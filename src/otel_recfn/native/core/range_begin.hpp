@@ -9,8 +9,8 @@ struct Text {
   uint32_t size = 0;
 };
 
-// What few ranges have, or only when somebody asked for it.
-struct RareExtras {
+// The part of a prelude that few ranges have, or only when somebody asked for it.
+struct RarePrelude {
   Text module, stack;
   Text shapes_text, dtypes_text;
   const uint64_t* shapes = nullptr;
@@ -18,10 +18,10 @@ struct RareExtras {
   int64_t flops = 0;
 };
 
-// What is written before the begin; mostly nothing.
-struct Extras {
+// What the ring has before the begin itself; mostly nothing.
+struct Prelude {
   int64_t debug_handle = -1;
-  const RareExtras* rare = nullptr;
+  const RarePrelude* rare = nullptr;
 };
 
 struct Begin {
@@ -32,7 +32,7 @@ struct Begin {
   uint32_t scope = 0;
   uint32_t flags = 0;      // EventFlag | source << kSourceShift
   bool has_numbers = false;  // handle and sequence_nr are worth writing (torch's always are)
-  Extras extras;
+  Prelude prelude;
 };
 
 }  // namespace recfn

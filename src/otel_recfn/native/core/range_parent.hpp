@@ -6,7 +6,7 @@
 #pragma once
 #include <cstdint>
 
-#include "core/thread_state.hpp"
+#include "core/thread_buffer.hpp"
 
 namespace recfn {
 

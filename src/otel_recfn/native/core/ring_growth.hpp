@@ -11,7 +11,7 @@
 
 #include <algorithm>
 
-#include "core/thread_state.hpp"
+#include "core/thread_buffer.hpp"
 
 namespace recfn {
 

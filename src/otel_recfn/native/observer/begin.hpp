@@ -27,7 +27,7 @@ C10_ALWAYS_INLINE Begin begin_of(const at::RecordFunction& fn) {
   range.handle = fn.handle();
   range.sequence_nr = fn.seqNr();
   range.forward_thread_id = read_or(details::forward_thread_id, fn, uint64_t{0});
-  range.extras.debug_handle = read_or(details::debug_handle, fn, int64_t{-1});
+  range.prelude.debug_handle = read_or(details::debug_handle, fn, int64_t{-1});
   range.scope = static_cast<uint32_t>(fn.scope());
   return range;
 }
@@ -53,7 +53,7 @@ void begin_with_extras(const at::RecordFunction& fn, ThreadBuffer& buffer, bool 
   const uint32_t wanted = selected ? asked : 0;
   ShapeWords words;
   char stack[kMaxStackBytes];
-  RareExtras rare;
+  RarePrelude rare;
   if (kInputs && (wanted & kShapesExtra) != 0) add_shapes(fn, words);
   if (kInputs && (wanted & kFlopsExtra) != 0) rare.flops = flops_or_0(fn);
   const bool backward = fn.scope() == at::RecordScope::BACKWARD_FUNCTION;  // whose stack is autograd's, and says nothing
@@ -61,7 +61,7 @@ void begin_with_extras(const at::RecordFunction& fn, ThreadBuffer& buffer, bool 
   rare.shapes = words.data();
   rare.shape_words = words.size();
   Begin range = begin_of(fn);
-  range.extras.rare = &rare;
+  range.prelude.rare = &rare;
   begin_range<true>(*shared, buffer, range, selected);
 }
 

@@ -34,7 +34,7 @@ PyObject* begin(PyObject*, PyObject* args) {
   const Utf8 shapes_text(shapes, UINT32_MAX), dtypes_text(dtypes, UINT32_MAX);
   const bool fits = shapes_text.text().size <= kMaxShapesBytes && dtypes_text.text().size <= kMaxShapesBytes;
   char stack[kMaxStackBytes];
-  RareExtras rare;
+  RarePrelude rare;
   rare.module = module_text.text();
   if (fits) rare.shapes_text = shapes_text.text(), rare.dtypes_text = dtypes_text.text();
   if ((recording & kStackBit) != 0 && scope != kBackwardFunctionScope) rare.stack = {stack, python_stack(stack, sizeof stack)};
@@ -44,8 +44,8 @@ PyObject* begin(PyObject*, PyObject* args) {
   range.flags = (flags & kEventFlags) | (source << kSourceShift & kSourceMask);
   range.handle = handle, range.sequence_nr = sequence_nr, range.forward_thread_id = forward_thread_id;
   range.has_numbers = handle != 0 || sequence_nr != -1;
-  range.extras.debug_handle = debug_handle;
-  if (rare_words(rare) != 0) range.extras.rare = &rare;
+  range.prelude.debug_handle = debug_handle;
+  if (rare_words(rare) != 0) range.prelude.rare = &rare;
   const uint64_t event_id = begin_range<false>(globals(), *buffer, range, true);
   if (event_id != 0) keep_open_range(*buffer, event_id, scope, source, (flags & kAsync) == 0);
   return as_event_id(event_id);

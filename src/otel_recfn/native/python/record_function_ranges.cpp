@@ -14,7 +14,7 @@
 namespace recfn {
 namespace {
 
-RangeEntry begin_named(PyObject* name, const RareExtras* rare) {
+RangeEntry begin_named(PyObject* name, const RarePrelude* rare) {
   Globals& shared = globals();
   ThreadBuffer* buffer = registry().current();
   if (buffer == nullptr) return shared.dropped_without_buffer.fetch_add(1, std::memory_order_relaxed), RangeEntry{};
@@ -23,7 +23,7 @@ RangeEntry begin_named(PyObject* name, const RareExtras* rare) {
   range.name = text.text();
   range.scope = kUserScope;
   range.flags = kRecordFunctionSource << kSourceShift;
-  range.extras.rare = rare;
+  range.prelude.rare = rare;
   RangeEntry entry{begin_range<false>(shared, *buffer, range, true), 0, nullptr, nullptr};
   if (entry.event_id != 0) entry.in_task = enter_range(*buffer, entry.event_id, kUserScope, kRecordFunctionSource);
   return entry;
@@ -31,7 +31,7 @@ RangeEntry begin_named(PyObject* name, const RareExtras* rare) {
 
 [[gnu::noinline]] RangeEntry begin_with_stack(PyObject* name) {
   char stack[kMaxStackBytes];
-  RareExtras rare;
+  RarePrelude rare;
   rare.stack = {stack, python_stack(stack, sizeof stack)};
   return begin_named(name, &rare);
 }

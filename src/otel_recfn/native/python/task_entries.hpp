@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "core/thread_state.hpp"
+#include "core/thread_buffer.hpp"
 
 namespace recfn {
 

@@ -20,7 +20,14 @@ if __name__ == "__main__":
     sys.path.insert(0, str(PACKAGE.parent))
 
 from otel_recfn.model.columns import COLUMNS, Column  # noqa: E402
-from otel_recfn.model.events import EventFlag, EventKind, EventSource, Extra, TrackKind  # noqa: E402
+from otel_recfn.model.events import (  # noqa: E402
+    SOURCES_WITHOUT_SCOPES,
+    EventFlag,
+    EventKind,
+    EventSource,
+    Extra,
+    TrackKind,
+)
 from otel_recfn.model.scope import RecordScope  # noqa: E402
 
 ORIGIN = "Written by scripts/generate_model.py; change {} and run it."
@@ -111,6 +118,9 @@ namespace recfn {{
 {_enum(EventKind, "uint8_t", "Event")}
 {_enum(EventFlag, "uint32_t", "")}
 {_enum(EventSource, "uint32_t", "Source")}
+// Sources whose rows are recorded whatever their scope, a bit each.
+constexpr uint32_t kSourcesWithoutScopes = {_bits(SOURCES_WITHOUT_SCOPES)};
+
 {_enum(Extra, "uint32_t", "Extra")}
 {_enum(TrackKind, "uint64_t", "Track")}
 {_enum(RecordScope, "uint32_t", "Scope")}
@@ -137,6 +147,10 @@ def _enum(enum: type[IntEnum | IntFlag], holds: str, suffix: str) -> str:
     members = [member for member in enum if member.value or enum is not EventFlag]
     values = _lines(f"  {_constant(member.name or '', suffix)} = {int(member)}," for member in members)
     return f"enum {enum.__name__} : {holds} {{\n{values}\n}};\n"
+
+
+def _bits(sources: Iterable[EventSource]) -> str:
+    return " | ".join(f"1u << {_constant(source.name, 'Source')}" for source in sorted(sources))
 
 
 def _constant(name: str, suffix: str) -> str:

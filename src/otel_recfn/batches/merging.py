@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from otel_recfn.batches.distinct import Distinct
 from otel_recfn.model.batch import COLUMN_TYPES, NO_CONTEXT, TEXT_COLUMNS, Batch, SpanContextRef, ThreadInfo
+from otel_recfn.model.columns import CONTEXT_COLUMNS, THREAD_COLUMNS
 
 
 def merged(batches: Sequence[Batch]) -> Batch:
@@ -31,9 +32,10 @@ def _translated(
     columns = {name: getattr(batch, name) for name in COLUMN_TYPES}
     for column in TEXT_COLUMNS:
         columns[column] = names.indices(batch.names, columns[column])
-    columns["context"] = contexts.indices(batch.contexts, columns["context"])
+    for column in CONTEXT_COLUMNS:
+        columns[column] = contexts.indices(batch.contexts, columns[column])
     by_index = threads.indices(batch.threads)
-    for column in ("thread", "end_thread"):
+    for column in THREAD_COLUMNS:
         columns[column] = by_index[columns[column]]
     return columns
 

@@ -20,11 +20,9 @@ from numpy.typing import NDArray
 from otel_recfn.batches.ancestry import Ancestry, Ids, Mask, Tree
 from otel_recfn.batches.number_sets import is_in
 from otel_recfn.model.batch import Batch, Opened
-from otel_recfn.model.events import EventKind, EventSource, Extra
+from otel_recfn.model.events import SOURCES_WITHOUT_SCOPES, EventKind, EventSource, Extra
 from otel_recfn.model.scope import ALL_SCOPES_MASK, NUM_SCOPES
 
-WITHOUT_SCOPES = frozenset({EventSource.MODULE})
-"""Their rows are asked for as a whole."""
 RECORD_FUNCTIONS = frozenset({EventSource.TORCH, EventSource.RECORD_FUNCTION})
 """PyTorch's and Python's."""
 
@@ -36,7 +34,7 @@ class Selected:
     Attributes:
         scopes: a bit per RecordScope.
         extras: what is recorded only on request.
-        sources: whose rows. Those of WITHOUT_SCOPES whatever their scope.
+        sources: whose rows. Those of SOURCES_WITHOUT_SCOPES whatever their scope.
         profiler: rows of this profiler run alone; None for rows of any, but no run's marks.
     """
 
@@ -47,7 +45,7 @@ class Selected:
 
     def takes(self, scope: int, source: int) -> bool:
         """Whether ranges of that scope and source are asked for."""
-        return source in self.sources and (source in WITHOUT_SCOPES or bool(self.scopes >> scope & 1))
+        return source in self.sources and (source in SOURCES_WITHOUT_SCOPES or bool(self.scopes >> scope & 1))
 
     @property
     def is_all_that_is_recorded(self) -> bool:

@@ -81,4 +81,6 @@ COLUMNS = (
 COLUMN_TYPES: dict[str, type[np.generic]] = {column.name: column.dtype for column in COLUMNS}
 EMPTY_ROW: dict[str, int] = {column.name: column.empty for column in COLUMNS}
 TEXT_COLUMNS = tuple(column.name for column in COLUMNS if column.value is str)
+THREAD_COLUMNS = tuple(column.name for column in COLUMNS if column.value is ThreadInfo)
+CONTEXT_COLUMNS = tuple(column.name for column in COLUMNS if column.value is SpanContextRef)
 ANNOUNCED_COLUMNS = tuple(column.name for column in COLUMNS if column.announced)

@@ -65,6 +65,10 @@ class EventSource(IntEnum):
     MODULE = 2
 
 
+SOURCES_WITHOUT_SCOPES = frozenset({EventSource.MODULE})
+"""Their rows are recorded, and seen, whatever their scope: a capture asks for all of them or for none."""
+
+
 class TrackKind(IntEnum):
     """What events happen on, one after the other."""
 

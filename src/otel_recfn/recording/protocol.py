@@ -104,7 +104,7 @@ class Recorder(RangeRecorder, Protocol):
     """The public ``record_function`` of this recorder."""
 
     def start(self, scopes: int, buffer_bytes: int, extras: Extra = Extra.NONE) -> None:
-        """Record ranges whose scope's bit is set in ``scopes``, and those of EventSource.MODULE whatever their scope.
+        """Record ranges whose scope's bit is set in ``scopes``, and those of SOURCES_WITHOUT_SCOPES whatever it is.
 
         Ranges that are open now stay unrecorded.
         Calling it while recording changes the scopes and extras. ``buffer_bytes`` bounds the buffer of each thread that records

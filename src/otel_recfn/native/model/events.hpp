@@ -27,6 +27,9 @@ enum EventSource : uint32_t {
   kModuleSource = 2,
 };
 
+// Sources whose rows are recorded whatever their scope, a bit each.
+constexpr uint32_t kSourcesWithoutScopes = 1u << kModuleSource;
+
 enum Extra : uint32_t {
   kShapesExtra = 1,
   kFlopsExtra = 2,

@@ -15,6 +15,8 @@ ThreadBuffer* buffer_or_drop() {
   return buffer;
 }
 
+bool has_no_scopes(uint32_t source) { return source < 32 && (kSourcesWithoutScopes >> source & 1) != 0; }
+
 PyObject* as_event_id(uint64_t event_id) { return PyLong_FromUnsignedLongLong(event_id); }
 
 PyObject* begin(PyObject*, PyObject* args) {
@@ -27,7 +29,7 @@ PyObject* begin(PyObject*, PyObject* args) {
     return nullptr;
   }
   const uint32_t recording = globals().recording.load(std::memory_order_acquire);
-  const bool selected = source == kModuleSource ? (recording & kRecordingBit) != 0 : selects(recording, scope);
+  const bool selected = has_no_scopes(source) ? (recording & kRecordingBit) != 0 : selects(recording, scope);
   ThreadBuffer* buffer = selected ? buffer_or_drop() : nullptr;
   if (buffer == nullptr) return as_event_id(0);
   const Utf8 name_text(name, kMaxNameBytes), module_text(module, kMaxNameBytes);

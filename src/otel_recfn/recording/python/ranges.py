@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import perf_counter_ns
 
-from otel_recfn.model.events import ORDINAL_BITS, EventFlag, EventKind, EventSource, Extra
+from otel_recfn.model.events import ORDINAL_BITS, SOURCES_WITHOUT_SCOPES, EventFlag, EventKind, EventSource, Extra
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.recording.limits import (
     MAX_ERROR_BYTES,
@@ -30,7 +30,7 @@ from otel_recfn.recording.python.threads import ThreadLogs
 
 # Plain ints: arithmetic on an IntFlag costs a microsecond.
 ASYNC = int(EventFlag.ASYNC)
-MODULE, RECORD_FUNCTION = int(EventSource.MODULE), int(EventSource.RECORD_FUNCTION)
+RECORD_FUNCTION = int(EventSource.RECORD_FUNCTION)
 BACKWARD, RANGE = int(RecordScope.BACKWARD_FUNCTION), int(EventKind.RANGE)
 MARK = Details(kind=int(EventKind.MARK))
 
@@ -61,7 +61,7 @@ class BeginsAndEnds:
         dtypes: str = "",
     ) -> int:
         """See Recorder.begin."""
-        if not self._recording or not (source == MODULE or self._scopes >> scope & 1):
+        if not self._recording or not (source in SOURCES_WITHOUT_SCOPES or self._scopes >> scope & 1):
             return 0
         stack = python_stack() if self._with_stack and scope != BACKWARD else ""
         details = None

@@ -286,6 +286,7 @@ def main() -> int:
     print(f"{asked.forks} x {asked.method}, --seed {asked.seed}", flush=True)
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     quiet()
+    multiprocessing.set_forkserver_preload(["numpy", "torch", "otel_recfn"])  # else each child imports them for seconds
     instrumentor = observe()
     for work in WORK.values():
         work()  # compiles what is missing

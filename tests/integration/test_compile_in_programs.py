@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from otel_recfn.cli import examine_recording
+from otel_recfn.cli import examine_torch
 from otel_recfn.cli.check import Check
 from otel_recfn.pytorch.compiling import LOST
 
@@ -107,15 +107,15 @@ assert torch.equal(torch.compile(function, backend=backend)(torch.ones(2)), torc
 
 
 def test_the_doctor_tries_it() -> None:
-    assert examine_recording.torch_compile() == Check(
+    assert examine_torch.torch_compile() == Check(
         "compile", True, "torch.compile treats ranges as it does torch.profiler.record_function"
     )
 
 
 def test_the_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     no_table = "from otel_recfn.sources import torch_compile; torch_compile._by_id = lambda: {}['its table']"
-    monkeypatch.setattr(examine_recording, "COMPILE", f"{no_table}\n{examine_recording.COMPILE}")
-    check = examine_recording.torch_compile()
+    monkeypatch.setattr(examine_torch, "COMPILE", f"{no_table}\n{examine_torch.COMPILE}")
+    check = examine_torch.torch_compile()
     assert check.ok is None
     assert check.text.startswith(f"{LOST}: ")
     assert check.text.endswith("; keep ranges out of what is compiled")

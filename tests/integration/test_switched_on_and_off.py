@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
 
 THREADS = 8
-CYCLES = 50 * SOAK
+CYCLES = 25 * SOAK
 MAX_GROWTH_BYTES = 5 << 20
 
 

@@ -34,13 +34,16 @@ FIRST_OTHER_TID = 1 << 30
 def trace_tid(track: ThreadInfo) -> int:
     """The ``tid`` of a track in a trace: a thread's id of the operating system, or the recorder's number where there is none.
 
-    What is no thread has one that no thread has.
+    A track that is no thread gets a number that no thread has.
     """
     return track.native_id or track.number if track.is_thread else FIRST_OTHER_TID + track.number
 
 
 def encode_events_in_python(batch: Batch, rows: NDArray[np.int64], pid: int, base_ns: int, memory: bytearray) -> int:
-    """``rows`` of the batch as events, in that order, at the start of ``memory``, which grows as needed; how many bytes."""
+    """Write ``rows`` of the batch as events, in that order, to the start of ``memory``, which grows as needed.
+
+    Returns the number of bytes.
+    """
     chosen = replace(batch, **{column: getattr(batch, column)[rows] for column in COLUMN_TYPES}, closed=-1)
     chunks = (chunk for event in chosen.events() for chunk in _event(event, pid, base_ns))
     return _filled(memory, "".join(f",\n{{{chunk}}}" for chunk in chunks))
@@ -49,8 +52,8 @@ def encode_events_in_python(batch: Batch, rows: NDArray[np.int64], pid: int, bas
 def encode_flows_in_python(
     from_tid: Tids, from_ns: Times, to_tid: Tids, to_ns: Times, first_id: int, pid: int, base_ns: int, memory: bytearray
 ) -> int:
-    """One arrow per row, from the start of a forward slice to the start of its backward slice, numbered from ``first_id``;
-    where the bytes go is said as for events."""
+    """Write an arrow per row, from the start of a forward slice to the start of its backward slice, numbered from ``first_id``;
+    into ``memory`` as ``encode_events_in_python`` does."""
     chunks = []
     columns = (from_tid.tolist(), from_ns.tolist(), to_tid.tolist(), to_ns.tolist())
     for number, (start_tid, start_ns, end_tid, end_ns) in enumerate(zip(*columns, strict=True), first_id):
@@ -67,7 +70,7 @@ def _filled(memory: bytearray, text: str) -> int:
 
 
 def _event(event: Event, pid: int, base_ns: int) -> Iterator[str]:
-    """The one event or the two of a row, without their braces."""
+    """A row's event, or the two that an asynchronous range has, each without its braces."""
     start = _moment(event.thread, pid, event.start_ns - base_ns)
     name = f'"cat":"{_category(event)}","name":{json_string(event.name)}'
     args = '"args":{' + ",".join(f'"{key}":{value}' for key, value in _args(event)) + "}"

@@ -1,7 +1,7 @@
 """The Chrome trace sink: which file a process writes, and what becomes of a batch that can't be written.
 
-A passing trouble (a full disk, no free descriptor) costs the batches that it meets, which are counted; the file stays as it was
-before, and the next batches follow behind the gap. The file's form is said in ``chrome_trace_file.py``.
+An error that may pass (a full disk, no free descriptor) costs the batches that meet it, which are counted; the file stays as it
+was before, and later batches are written after it. ``trace_file.py`` says what form the file has.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ChromeTraceSink:
         """Where the trace is written."""
         self._file: ChromeTraceFile | None = None
         self._shared_links, self._links = links, links
-        """The second is None once a batch was lost, which others' links may lead to."""
+        """What the file is made with: the shared links; None once a batch was lost here, because they may lead into it."""
         self._closed = False
         self._failures = 0
         self._retry_at = 0.0
@@ -77,7 +77,7 @@ class ChromeTraceSink:
         """Append the batch's events and show them. After any error the file is what it was before.
 
         Raises:
-            OSError: of the kind that does not pass: somebody else replaced the file, say. The batch is not in the counts.
+            OSError: one that will not pass, where somebody else replaced the file for instance. The batch is not counted here.
         """
         if not len(batch) or self._closed:
             return
@@ -105,8 +105,8 @@ class ChromeTraceSink:
         self._closed = True
 
     def counters(self) -> Mapping[str, int]:
-        """Events and forward-backward arrows in the file, its size, events of batches that failed, and how often the file, its
-        name or a descriptor was taken away and could be made again."""
+        """How many events and arrows from forward to backward are in the file, its size, how many events were in batches that
+        failed, and how often the file, its name or a descriptor was taken away and made again."""
         return dict(self._counts)
 
     def after_fork_in_child(self) -> ChromeTraceSink:
@@ -137,7 +137,7 @@ class ChromeTraceSink:
                 self._counts["flows_written"], self._counts["reopened"] = self._file.flows, self._file.renewed
 
     def _pause(self, error: BaseException) -> None:
-        """The next batch is tried at once, later ones after ever longer pauses."""
+        """After a first failure the next batch is tried at once; after further ones there are ever longer pauses."""
         self._links = None
         if not self._failures:
             log.warning("%s: %s; events are missing there, and counted, until that has passed", self.path, repr(error))
@@ -160,7 +160,7 @@ class ChromeTraceSink:
         for path in itertools.chain((self.path,), _paths_beside(self._asked_path)):
             try:
                 file = self._shown(path)
-            except FileInUseError:  # by another process; in containers, even by one of the same pid
+            except FileInUseError:  # another process writes it; in another container it may even have the same pid
                 continue
             if path != self.path:
                 log.warning("%s is being written already; process %d writes %s", self.path, os.getpid(), path)
@@ -247,7 +247,7 @@ def _family(path: Path) -> str:
 
 
 def _mode_of(path: Path) -> int:
-    """Other processes' traces get the permissions of the one that the user has named, where that is the user's."""
+    """The permissions of the file that the user has named, if it is the user's own: other processes' traces get them too."""
     try:
         status = os.stat(path)
     except OSError:

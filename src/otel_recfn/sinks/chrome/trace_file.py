@@ -34,7 +34,7 @@ FOOTER = b"\n]}\n"
 ROWS_AT_ONCE = 4096
 """Rows encoded in one go: a megabyte, which stays in the cache."""
 MOST_ROWS_AT_ONCE = 32_768
-"""In a large batch: each go asks for the GIL a few times, which a program with busy threads gives away 5 ms late each time."""
+"""The same for a large batch: each go has to take the GIL a few times, for which busy threads make it wait 5 ms each time."""
 WEEK_NS = 7 * 86_400 * 1_000_000_000
 
 
@@ -42,22 +42,22 @@ Data = bytes | memoryview
 
 
 class _Stream(Protocol):
-    """From text to the file's bytes."""
+    """Turns text into the file's bytes, as it is or compressed."""
 
     def put(self, data: Data) -> Data:
-        """What follows in the file."""
+        """Take text; returns the bytes that are to be appended to the file."""
 
     def settle(self) -> bytes:
-        """What follows in the file so that all that was put is in it."""
+        """Returns the bytes that are still to be appended so that everything that was put is in the file."""
 
     def tail(self) -> bytes:
-        """What ends the file here, its text ending with FOOTER."""
+        """Returns the bytes that end the file here; its text then ends with FOOTER."""
 
     def keep(self) -> None:
-        """What was settled is in the file."""
+        """Everything up to the last ``settle`` is in the file now, and stays."""
 
     def take_back(self) -> None:
-        """What was put since ``keep`` is not."""
+        """What was put since the last ``keep`` did not get into the file: go on as if it had not been put."""
 
 
 class _Plain:
@@ -109,7 +109,7 @@ class ChromeTraceFile:
     def append(self, batch: Batch) -> None:
         """Add the batch's events. After an error, what was appended since ``show`` is taken back by ``take_back``."""
         self._put(self._thread_events(batch))
-        # in each thread the order of begin, a parent before its children
+        # By event id: within a thread that is the order of begins, a parent before its children.
         rows = np.argsort(batch.event_id, kind="stable").astype(np.int64, copy=False)
         at_once = min(max(ROWS_AT_ONCE, len(rows) // 16), MOST_ROWS_AT_ONCE)
         for first in range(0, len(rows), at_once):
@@ -120,7 +120,7 @@ class ChromeTraceFile:
         self.flows += len(arrows[0])
 
     def show(self) -> int:
-        """Let the file have all that was appended; gives its size."""
+        """Make the file show all that was appended; returns its size."""
         self._file.append(self._stream.settle())
         size = self._file.show(self._stream.tail())
         self._keep()
@@ -129,7 +129,7 @@ class ChromeTraceFile:
     def take_back(self) -> bool:
         """Go on as if nothing had been appended since ``show``; False where it is shown already (see WholeFile).
 
-        No arrow leads to or from what was before.
+        Arrows start anew: none will lead to a range from before.
         """
         if not self._file.take_back():
             self._keep()
@@ -149,11 +149,11 @@ class ChromeTraceFile:
         self._file.close()
 
     def close_in_child(self) -> None:
-        """In a forked child: the file is its parent's."""
+        """Close what a forked child has inherited; the file itself belongs to the parent."""
         self._file.close_in_child()
 
     def sweep(self) -> None:
-        """Remove what killed processes left."""
+        """Remove hidden files that killed processes left."""
         self._file.sweep()
 
     def _put(self, data: Data) -> None:
@@ -185,7 +185,7 @@ Arrows = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint64], NDArra
 
 
 def _arrows(batch: Batch, links: Links) -> Arrows:
-    """Thread and start of the forward slice, thread and start of the backward slice."""
+    """Of each arrow: thread and start of the forward slice, thread and start of the backward slice."""
     rows = links.row
     is_slice = ((batch.flags[rows] & EventFlag.ASYNC) == 0) & (batch.thread[rows] == batch.end_thread[rows])
     rows = rows[is_slice]

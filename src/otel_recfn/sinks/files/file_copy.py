@@ -11,7 +11,7 @@ from otel_recfn.sinks.files.hidden_files import make_hidden
 from otel_recfn.support.own_file import DescriptorLostError, OwnFile
 
 NO_LONGER_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)
-"""Errors of opening a name under which our regular file was."""
+"""What opening a name gives where the regular file of ours that had it is gone."""
 
 
 class FileGoneError(OSError):
@@ -19,13 +19,13 @@ class FileGoneError(OSError):
 
 
 class Copy:
-    """A file of ours under a hidden name or the right one, and how much of its content is right, its end not counted."""
+    """A file of ours, under a hidden name or the right one, and the length of its valid content without its end."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.file = make_hidden(path)
         self.length = 0
         self.tail = b""
-        """The end that was written behind the content; empty where there is none now."""
+        """The end that is written after the content; empty while there is none."""
 
     @property
     def has_name(self) -> bool:
@@ -38,7 +38,7 @@ class Copy:
         return self.file.status().st_mode & 0o777
 
     def regain(self) -> bool:
-        """Open it anew by its name where its descriptor is lost; whether it was."""
+        """Where the program has closed its descriptor, open it again by its name. Returns whether that was needed."""
         try:
             self.file.status()
         except DescriptorLostError:
@@ -53,20 +53,20 @@ class Copy:
         self.length += len(data)
 
     def finish(self, tail: bytes) -> None:
-        """End it there."""
+        """Write the end after the content, and cut off whatever stands behind."""
         self.tail = b""
         self.file.write_at(tail, self.length)
         self.file.truncate(self.length + len(tail))
         self.tail = tail
 
     def catch_up(self, other: Copy) -> None:
-        """Take what the other one has more."""
+        """Copy the content that the other one has and this one lacks."""
         while self.length < other.length:
             self.tail = b""
             self.length += self.file.copy_from(other.file, self.length, other.length - self.length)
 
     def remove(self) -> None:
-        """The name, if it is this file's, and the descriptor."""
+        """Remove the name, if it still leads to this file, and close the descriptor."""
         if self.has_name:
             with contextlib.suppress(OSError):
                 os.unlink(self.path)
@@ -89,12 +89,12 @@ class Copy:
         return found
 
     def _is_same(self, found: OwnFile) -> bool:
-        """By its end too: a file that was made after ours had been deleted may have the same inode."""
+        """Compares the end too: a file that was made after ours had been deleted may have the same inode number."""
         if found.identity != self.file.identity:
             return False
         return not self.tail or found.read_at(len(self.tail) + 1, self.length) == self.tail
 
 
 def gone(path: Path) -> FileGoneError:
-    """The error that says so."""
+    """The error for a file of ours that was removed or replaced."""
     return FileGoneError(errno.ESTALE, f"{path} was removed or replaced, and its descriptor closed; the rest is not written")

@@ -16,7 +16,7 @@ MAX_LINKS = 40
 
 
 class PathRefusedError(OSError):
-    """The path is none that may be written; ``strerror`` says why, and the way out."""
+    """This path may not be written; ``strerror`` says why, and the way out."""
 
 
 def followed(path: str | os.PathLike[str]) -> Path:
@@ -47,18 +47,18 @@ def followed(path: str | os.PathLike[str]) -> Path:
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
-    """The path as of now, links as they are; FileNotFoundError for a relative one where the working directory was removed."""
+    """The absolute path, with its links; FileNotFoundError for a relative path where the working directory was removed."""
     text = os.fspath(path)
     return text if os.path.isabs(text) else os.path.join(os.getcwd(), text)
 
 
 def trusted_owners() -> set[int]:
-    """This user and root, who in a user namespace shows another number."""
+    """This user and root. In a user namespace root may have another number: that of the owner of ``/``."""
     return {0, os.geteuid(), os.lstat("/").st_uid}
 
 
 def _parts(path: str) -> list[str]:
-    """Names of a path, the first one last."""
+    """The names in a path, the first one last, so that ``pop`` takes them in order."""
     return [part for part in reversed(path.split("/")) if part not in ("", ".")]
 
 

@@ -24,15 +24,15 @@ except ImportError:  # no wheel for this platform, or no compiler
     deflate = zlib
 
     def tidy_up() -> None:
-        """zlib leaves nothing behind."""
+        """zlib needs no tidying up."""
 
 
 HEADER = b"\x1f\x8b\x08\x00" + bytes(4) + b"\x04\xff"
-"""Gzip, deflate, no flags, no time, compressed fast, on an unknown system."""
+"""RFC 1952: gzip, deflate, no flags, no time, fastest compression, unknown system."""
 
 
 class GzipStream:
-    """One gzip member.
+    """One member of a gzip file.
 
     Args:
         footer: the text's end, at most 65,535 bytes.
@@ -45,7 +45,7 @@ class GzipStream:
         self._compressor = _compressor()
 
     def put(self, data: bytes | memoryview) -> bytes:
-        """What follows in the file."""
+        """Take text; returns the bytes that are to be appended to the file."""
         start = b"" if self._length else HEADER
         self._crc = deflate.crc32(data, self._crc)
         self._length += len(data)
@@ -54,22 +54,22 @@ class GzipStream:
         return start + compressed
 
     def settle(self) -> bytes:
-        """What follows in the file so that all that was put is in it."""
+        """Returns the bytes that are still to be appended so that everything that was put is in the file."""
         settled: bytes = self._compressor.flush(zlib.Z_SYNC_FLUSH)
         tidy_up()
         return settled
 
     def keep(self) -> None:
-        """What was settled is in the file: ``take_back`` leads here."""
+        """Everything up to the last ``settle`` is in the file: ``take_back`` goes back to here."""
         self._settled = self._crc, self._length
 
     def take_back(self) -> None:
-        """What was put since ``keep`` is not in the file. Compressing starts anew: deflate goes on after any byte's end."""
+        """Forget what was put since ``keep``. A fresh compressor goes on, which deflate allows at any byte boundary."""
         self._crc, self._length = self._settled
         self._compressor = _compressor()
 
     def tail(self) -> bytes:
-        """What ends the file after ``settle``."""
+        """Returns the bytes that end the file after ``settle``."""
         size = len(self._footer)
         stored = b"\x01" + struct.pack("<HH", size, size ^ 0xFFFF) + self._footer
         crc = zlib.crc32(self._footer, self._crc)

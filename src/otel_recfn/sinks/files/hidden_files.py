@@ -1,7 +1,7 @@
 """Hidden files beside the file that they will become: their names, and what killed processes left of them.
 
 A name is random, so that nobody can plant a file there, and says what the file is for: ``.trace.json.3f9c0d4be6a81277.next``.
-Each file is locked as long as its process lives: a file that can be locked was left behind.
+Each file is locked as long as its process lives, so a file that can be locked was left by a process that is gone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from otel_recfn.support.own_file import FileInUseError, OwnFile
 
 MAX_SEEN = 20_000
-"""Names of a directory that are looked at for files left over: a hundredth of a second."""
+"""How many names of a directory are looked at for files that were left: that takes some 10 ms."""
 ATTEMPTS = 10
 LONGEST_ADDITION = len(".") + len(".0123456789abcdef.next")
 
@@ -38,16 +38,17 @@ def make_hidden(path: Path) -> tuple[Path, OwnFile]:
             file.lock()
             if file.is_at(hidden):
                 return hidden, file
-        except FileInUseError:  # someone who sweeps was faster, and will remove it
+        except FileInUseError:  # another process that sweeps has locked it first, and will remove it
             pass
         file.close()
     raise OSError(errno.ESTALE, "hidden files beside it vanish as soon as they are made")
 
 
 def remove_left_over(directory: Path, name: str, owners: set[int]) -> None:
-    """Remove hidden files that killed processes left of files with such a name (a regular expression), in silence.
+    """Remove hidden files that killed processes left. Errors are ignored.
 
-    Only regular files of these owners that nobody holds a lock on, and only beside the file that they belong to.
+    Only regular files of these ``owners`` that nobody has locked, whose own file, a name that matches the regular expression
+    ``name``, is there too.
     """
     pattern = re.compile(rf"\.(?P<name>{name})\.[0-9a-f]{{16}}\.(next|last)")
     with contextlib.suppress(OSError):

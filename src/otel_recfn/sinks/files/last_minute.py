@@ -1,8 +1,8 @@
 """Hidden files that the process removes when SIGTERM ends it.
 
-The native part does it, in the signal's own handler, and then lets SIGTERM have its default: a handler in Python would make the
-program wait for its main thread to come back from C, and be seen by it. It is installed only where nobody has another one, and
-the program's own, installed later, replaces it. Without the native part nothing happens: the next process sweeps.
+The native part does it in a signal handler in C, which then lets SIGTERM take its default action. A handler in Python would run
+only when the main thread comes back from C, and the program would see it. Ours is installed only where there is no other, and
+one that the program installs later replaces it. Without the native part nothing is removed here: the next process does it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _hold = getattr(native, "remove_at_sigterm", None)
 
 
 class RemovedAtSigterm:
-    """A hidden name that SIGTERM removes, as long as it leads to one of two files."""
+    """A hidden name that SIGTERM removes, provided that it leads to one of two files then: the copies swap names."""
 
     def __init__(self, path: Path, files: tuple[Identity, Identity]) -> None:
         self._pid = os.getpid()

@@ -14,7 +14,7 @@ from otel_recfn.support.own_file import OwnFile
 AT_FDCWD = -100
 RENAME_NOREPLACE = 1
 RENAME_EXCHANGE = 2
-"""Of Linux' linux/fcntl.h and linux/fs.h."""
+"""As in linux/fcntl.h and linux/fs.h."""
 
 _renameat2: Any = None
 with contextlib.suppress(OSError, TypeError, AttributeError):  # not Linux, or a C library older than 2018
@@ -22,15 +22,15 @@ with contextlib.suppress(OSError, TypeError, AttributeError):  # not Linux, or a
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Swap two names at once; False where that can't be.
+    """Swap two names atomically; False where the system can't.
 
-    A replacing rename would make ext4 begin to write the file to disk, each time.
+    It is preferred to a rename that replaces a file, after which ext4 begins to write to disk, each time.
     """
     return _rename(one, other, RENAME_EXCHANGE) == 0
 
 
 def move_to_free_name(source: Path, target: Path) -> bool:
-    """Give a file another name; False where that is taken."""
+    """Give a file another name; False where there is a file of that name already."""
     error = _rename(source, target, RENAME_NOREPLACE)
     if error in (0, errno.EEXIST):
         return error == 0

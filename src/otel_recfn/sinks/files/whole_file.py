@@ -49,7 +49,7 @@ class WholeFile:
 
     def __init__(self, path: str | os.PathLike[str], *, family: str | None = None, mode: int = 0o600) -> None:
         self.path = followed(path)
-        """Without links."""
+        """Without symbolic links."""
         self.renewed = 0
         """How often the file, its name or a descriptor was lost and made again."""
         name = re.escape(self.path.name)
@@ -57,7 +57,7 @@ class WholeFile:
         self._mode = mode
         self._is_shown = False
         self._hidden = Copy(self.path)
-        self._owners = {os.geteuid(), self._hidden.file.owner}  # where all files belong to one user, ours do too
+        self._owners = {os.geteuid(), self._hidden.file.owner}  # on some file systems every file belongs to one user, ours too
         try:
             self._release(self._previous())
             self._other = Copy(self.path)  # now, because later no descriptor may be free
@@ -71,7 +71,10 @@ class WholeFile:
         self._caught_up().append(data)
 
     def take_back(self) -> bool:
-        """Forget what was appended since ``show``; False where an interruption came so late that it is shown. Never raises."""
+        """Forget what was appended since ``show``. Never raises.
+
+        False where it is shown all the same: ``show`` was interrupted after the names were swapped.
+        """
         if self._hidden.tail and self._hidden.file.is_at(self.path):
             self._take_names_as_they_are()
             return False
@@ -81,7 +84,7 @@ class WholeFile:
         return True
 
     def show(self, tail: bytes) -> int:
-        """Let the file be what was appended so far, followed by ``tail``; gives its size.
+        """Make the file consist of what was appended so far and of ``tail``; returns its size.
 
         Raises:
             FileGoneError: someone put another file in its place.
@@ -99,7 +102,7 @@ class WholeFile:
         return self._other.length + len(tail)
 
     def close(self) -> None:
-        """Leave what is shown, and nothing else."""
+        """Close the file as it is shown, and remove the hidden copy."""
         self._at_sigterm.call_off()
         self._hidden.remove()
         if self._is_shown:
@@ -109,29 +112,29 @@ class WholeFile:
         self.sweep()
 
     def close_in_child(self) -> None:
-        """Give back the file descriptors that a fork has copied; the files are the parent's."""
+        """Close the descriptors that a forked child has inherited; the files belong to the parent."""
         self._hidden.file.close()
         self._other.file.close()
 
     def sweep(self) -> None:
-        """Remove what killed processes left."""
+        """Remove hidden files that killed processes left."""
         remove_left_over(self.path.parent, self._family, self._owners)
 
     def _caught_up(self) -> Copy:
-        """The hidden copy, open, with all that is shown."""
+        """The hidden copy, opened again where needed, with everything that is shown."""
         try:
             self.renewed += self._hidden.regain()
         except FileGoneError:
             self._replace_hidden()
         if self._hidden.length < self._other.length:
-            if not self._hidden.has_name:  # it is not written to under any other name: the user may have moved the file there
+            if not self._hidden.has_name:  # the user may have moved it and keep it: it is not written to any more
                 self._replace_hidden()
             self.renewed += self._other.regain()
             self._hidden.catch_up(self._other)
         return self._hidden
 
     def _replace_hidden(self) -> None:
-        """A new one, which begins with what is shown."""
+        """Make a new hidden copy; it will begin with what is shown."""
         if self._hidden.length > self._other.length:
             raise OSError(errno.EAGAIN, "what was written last is lost with the hidden file that had it")
         fresh = Copy(self.path)
@@ -155,7 +158,7 @@ class WholeFile:
         self._hidden.path, self._other.path = self._other.path, self._hidden.path
 
     def _take_names_as_they_are(self) -> None:
-        """After a signal handler raised right behind the rename."""
+        """A signal handler raised right after the names were swapped: note that they were."""
         if self._is_shown and self._hidden.path != self.path:
             self._other.path = self._hidden.path
         self._hidden.path = self.path
@@ -163,7 +166,7 @@ class WholeFile:
         self._hidden, self._other = self._other, self._hidden
 
     def _give_hidden_a_name(self) -> None:
-        """Copy it: Linux gives no new name to a file that has none."""
+        """Copy its content into a new file: Linux gives no new name to a file that has lost its own."""
         nameless, fresh = self._hidden, Copy(self.path)
         fresh.catch_up(nameless)
         fresh.finish(nameless.tail)
@@ -190,7 +193,7 @@ class WholeFile:
         self._tell_sigterm()
 
     def _give_back(self, spare: Path) -> None:
-        """The shown copy's name, which may have been its second one."""
+        """Undo the first step of ``_swap_by_third_name``: the shown copy keeps, or gets back, its own name alone."""
         with contextlib.suppress(FileNotFoundError):
             if os.path.lexists(self.path):
                 os.unlink(spare)
@@ -206,7 +209,7 @@ class WholeFile:
                 if previous is not None:
                     os.replace(self._hidden.path, self.path)
                 elif not move_to_free_name(self._hidden.path, self.path):
-                    continue  # someone was faster
+                    continue  # another process has just made a file of that name
                 self._hidden.path = self.path
                 return
             finally:
@@ -214,7 +217,7 @@ class WholeFile:
         raise FileInUseError(errno.EBUSY, "it is being replaced by others all the time")
 
     def _install_again(self) -> None:
-        """Its name was taken away, not given to another file: what is shown next gets it."""
+        """The file was deleted or moved, and no other has its name now: the hidden copy is put there."""
         if os.path.lexists(self.path):
             raise FileGoneError(errno.ESTALE, f"another file was put in the place of {self.path}; the rest is not written")
         mode, fresh = self._other.mode, Copy(self.path)
@@ -231,7 +234,7 @@ class WholeFile:
         self._tell_sigterm()
 
     def _previous(self) -> OwnFile | None:
-        """What is under the name and may be replaced, locked; None where nothing is."""
+        """The file that has the name now, locked, if it may be replaced; None where there is none."""
         for _ in range(ATTEMPTS):
             try:
                 self._check_previous(os.lstat(self.path))

@@ -1,10 +1,10 @@
 """Callbacks in Python on PyTorch's own operators: the runtime's mirror.
 
 Each callback becomes a callback of PyTorch's, which decides about scopes, sampling and switches in C++. The library that does
-it is built and loaded when there is a callback and torch is imported, whichever comes last; without both nothing is paid.
+it is built and loaded once there is a callback and torch is imported; before that nothing is paid.
 
-What PyTorch can't hand on to us, because the library came later: callbacks of *other* threads than the one that imports torch,
-added there before. They reach operators from the next change of that thread's callbacks on.
+One thing is lost because the library comes late: callbacks that another thread than the one that imports torch had added for
+itself before. They reach operators from that thread's next change of its callbacks on.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class TorchCallbacks:
     # --- the library
 
     def settle(self) -> None:
-        """See Mirror. A thread that comes while another one is loading the library waits, and takes its own callbacks there."""
+        """See Mirror. While another thread loads the library, this one waits, and then installs its own callbacks."""
         if self._library is not None or not self._in_use():
             return
         with self._loading.held:
@@ -89,7 +89,7 @@ class TorchCallbacks:
 
     def _load(self) -> None:
         with self._loading.held:
-            if not self._in_use():  # all were removed before torch came
+            if not self._in_use():  # all callbacks were removed before torch was imported
                 self._asked_for = False
                 return
             try:
@@ -132,7 +132,7 @@ class TorchCallbacks:
             )
 
     def _install_thread(self) -> None:
-        """Bring PyTorch's list for the calling thread to what it is here."""
+        """Make PyTorch's list of the calling thread's callbacks the same as ours."""
         assert self._library is not None
         entries, enabled = self._local.of_this_thread()
         handles = tuple(entry.handle for entry in entries if entry.enabled)
@@ -145,7 +145,7 @@ class TorchCallbacks:
             self._library.set_thread(handles, enabled)
 
     def _remove_unused(self) -> None:
-        """Callbacks that no thread has any more make place for others."""
+        """Free the slots of callbacks that no thread has any more."""
         assert self._library is not None
         for handle in self._local.no_longer_used():
             self._library.remove(handle)

@@ -49,10 +49,10 @@ class Library(Protocol):
         """Take a callback; False when there are SLOTS of them already."""
 
     def remove(self, handle: int, /) -> None:
-        """Give its place to others. Its open ranges still get their ends."""
+        """Free its slot. Ranges that it saw begin still reach its end callback."""
 
     def fail(self, handle: int, /) -> None:
-        """Call it no more; it keeps its place."""
+        """Call it no more; it keeps its slot, since threads may still have it in their lists."""
 
     def switch_global(self, handle: int, enabled: bool, /) -> None:
         """Disable or reenable a global callback."""
@@ -61,19 +61,19 @@ class Library(Protocol):
         """The calling thread's own callbacks, all that were added but not as global; False: it runs no callbacks at all."""
 
     def seed(self, seed: int, /) -> None:
-        """Of the calling thread's sampling in PyTorch."""
+        """Seed the calling thread's sampling in PyTorch."""
 
     def is_inside(self) -> bool:
         """Whether the calling thread runs a callback."""
 
     def set_inside(self, inside: bool, /) -> bool:
-        """Say so; returns what was so before."""
+        """Say whether the calling thread runs a callback; returns what was said before."""
 
     def close(self) -> None:
         """Call nothing any more, for good: the interpreter goes down."""
 
     def forked(self) -> None:
-        """This is the child."""
+        """Called in a forked child."""
 
     def features(self) -> str:
         """Which details of this torch it found, by their names in ``details.py``, with a minus sign before those it did not."""

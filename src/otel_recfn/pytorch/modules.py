@@ -6,9 +6,9 @@
       post hook ─ find the call by its frame ─► [ ... ], end
 
 PyTorch calls the post hook also after an exception, but not after every one: KeyboardInterrupt, SystemExit and GeneratorExit
-pass it by, and no exception of an optimizer's step reaches its hook. Such a call stays on the stack. It is told from a live one
-by its frame, the one that called the pre hook: a frame that is no longer in the chain of callers has been left. Those calls are
-ended, as errors, by the next hook in the thread.
+don't reach it, nor does any exception of an optimizer's step. Such a call stays on the stack. It differs from a running one by
+its frame, the one that called the pre hook: a frame that is no longer among the callers has been left. The next hook in the
+thread ends such calls, as errors.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from otel_recfn.support.weak_identity import WeakIdentityMap
 log = logging.getLogger("otel_recfn")
 
 STOPS_RECOMPUTATION = PYTHON["stopped_recomputation"].what.partition(":")[2]
-"""By which torch.utils.checkpoint leaves a forward early that it recomputes: nothing has failed."""
+"""The exception by which torch.utils.checkpoint ends a recomputed forward early: nothing has failed."""
 
 LEFT_UNSEEN = "BaseException: left by an exception that PyTorch does not report to hooks, such as KeyboardInterrupt"
 SCOPE, SOURCE = int(RecordScope.USER_SCOPE), int(EventSource.MODULE)
@@ -49,7 +49,7 @@ class _Call:
         self.event_id = event_id
         self.frame = frame
         self.handled = sys.exc_info()[1]
-        """The exception that was being handled at the begin: not this call's."""
+        """The exception that was already being handled at the begin, which is not this call's."""
         self.outermost = outermost
         """The module at the bottom of the stack; None in an optimizer's step outside every module."""
 
@@ -104,7 +104,7 @@ class ModuleRanges:
                     self._recorder.end(call.event_id)
 
     def counters(self) -> dict[str, int]:
-        """None."""
+        """It has none."""
         return {}
 
     def enter_module(self, module: object, frame: FrameType) -> None:
@@ -140,7 +140,7 @@ class ModuleRanges:
                 return
 
     def give_up_unless_interrupted(self, error: Exception) -> None:
-        """A hook failed: the host goes on, without us. What a signal handler raised into it is the program's own."""
+        """A hook failed: the program goes on without module ranges, but what its signal handler raised goes to the program."""
         if raised_by_signal_handler(error):
             raise error
         log.exception("a module hook of otel-recfn failed; modules and optimizers are not recorded any more")
@@ -162,7 +162,7 @@ class ModuleRanges:
 
     def _push(self, calls: list[_Call], call: _Call) -> None:
         calls.append(call)
-        if not self._handles:  # removed meanwhile, by another thread, which may not have seen this call
+        if not self._handles:  # another thread has removed the hooks meanwhile, and may not have seen this call
             calls.pop()
             self._recorder.end(call.event_id)
 

@@ -93,7 +93,7 @@ class TorchObserver:
     def enable(self, wanted: Wanted) -> None:
         """Observe from now on, with what is wanted. Where that can't be, warns once; ``enabled`` tells.
 
-        Telling operators apart by profiler run costs those outside every other range a look.
+        Where profiler runs are told apart, a begin outside every other range looks which run its thread works for.
         """
         if not self.prepare():
             return
@@ -144,8 +144,8 @@ class TorchObserver:
 
 
 def set_profiler(profiler: int) -> None:
-    """The calling thread, and what PyTorch does for it elsewhere (backward passes, ``torch.jit.fork``), works for that profiler
-    run from here on; 0 for none. Nothing where the library isn't loaded."""
+    """Mark the calling thread, and what PyTorch does for it elsewhere (backward passes, ``torch.jit.fork``), as working for
+    that profiler run from here on; 0 for none. Does nothing where the library isn't loaded."""
     try:
         if _loaded is not None:
             _call(_loaded.library, "recfn_observer_set_profiler", profiler)
@@ -156,8 +156,8 @@ def set_profiler(profiler: int) -> None:
 def keep_memory(keep: bool) -> None:
     """Whether memory that PyTorch allocates and frees in the calling thread between operators is recorded too, from now on.
 
-    Only where ``step_aside`` is called before torch.profiler starts in the thread, which would refuse to otherwise. Nothing
-    where the library isn't loaded.
+    Who asks for it must call ``step_aside`` before torch.profiler starts in the thread, which refuses to start otherwise. Does
+    nothing where the library isn't loaded.
     """
     try:
         if _loaded is not None:

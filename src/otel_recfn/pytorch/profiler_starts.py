@@ -1,4 +1,7 @@
-"""Tells before a profiler of PyTorch's starts. PyTorch has no hook for that, so what its profilers call first is wrapped."""
+"""Tells when a profiler of PyTorch's is about to start.
+
+PyTorch has no hook for that, so the functions that its profilers call first are wrapped.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from otel_recfn.pytorch import details
 
 KINETO = ("torch.autograd.profiler", "_run_on_profiler_start")
 LEGACY = (("torch.autograd", "_enable_profiler_legacy"), ("torch.autograd.profiler_legacy", "_enable_profiler_legacy"))
-"""The second has it only once it was imported, from the first."""
+"""The second module imports the function from the first one, and may not have been imported yet."""
 
 
 class ProfilerStarts:
@@ -28,7 +31,7 @@ class ProfilerStarts:
         self._wrapped: list[tuple[ModuleType, str, object, object]] = []
 
     def watch(self) -> bool:
-        """From now on. False where this torch lacks one of the functions, which is logged: nothing is told then."""
+        """Begin to tell. False where this torch lacks one of the functions, which is logged: nothing is told then."""
         if details.find("profiler_start") is None or details.find("legacy_profiler_start") is None:
             return False
         for place in (KINETO, *LEGACY):
@@ -36,7 +39,7 @@ class ProfilerStarts:
         return True
 
     def unwatch(self) -> None:
-        """No more. A function that others have wrapped since, or imported by name, keeps the wrapper, which is harmless."""
+        """Tell no more. Our wrapper stays, which is harmless, where others have wrapped it since or imported it by name."""
         for module, name, function, wrapper in self._wrapped:
             if getattr(module, name, None) is wrapper:
                 setattr(module, name, function)

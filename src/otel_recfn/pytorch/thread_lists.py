@@ -11,7 +11,7 @@ from otel_recfn.runtime.callback_entries import CallbackEntry, Entries
 class ThreadLists:
     """Each thread's own callbacks, and in how many threads each callback is. To be called under the mirror's lock.
 
-    Threads are counted, and not references to the callback, because a saved ThreadLocalState must not keep a slot.
+    Threads are counted, and not references to the callback, because a ThreadLocalState that is kept must not keep a slot.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,9 @@ class ThreadLists:
     def set(self, entries: Entries, enabled: bool) -> None:
         self._threads.update(entry.handle for entry in entries)
         self._known.update((entry.handle, entry) for entry in entries)
-        self._thread.list = _ThreadList(entries, enabled, self._gone)  # the one before puts itself among the gone
+        self._thread.list = _ThreadList(
+            entries, enabled, self._gone
+        )  # the list before notes in ``_gone`` that it is replaced, as it is destroyed
         self._forget_gone()
 
     def of_this_thread(self) -> tuple[Entries, bool]:
@@ -57,7 +59,10 @@ class ThreadLists:
 
 
 class _ThreadList:
-    """Goes with its thread: then its callbacks are noted as gone, without a lock, since that may happen anywhere."""
+    """A thread's list, which is destroyed with the thread, or when the thread has another list.
+
+    Then it notes its callbacks in ``gone``, without a lock, because an object may be destroyed at any moment.
+    """
 
     __slots__ = ("_gone", "enabled", "entries")
 

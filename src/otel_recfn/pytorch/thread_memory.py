@@ -1,7 +1,7 @@
 """PyTorch's memory reports of a thread also between its operators, which is where Python frees most tensors.
 
-PyTorch reports a thread's memory to one profiler alone, and torch.profiler refuses to start where that place is taken. So who
-keeps it in a thread makes room in time:
+PyTorch reports a thread's memory to one profiler alone, and torch.profiler refuses to start where another has that place. So
+what keeps it in a thread has to give it up in time:
 
     torch.profiler ─► _run_on_profiler_start ─► ours steps aside ─► theirs ... ends ... the next operator puts ours back
 """
@@ -22,9 +22,10 @@ log = logging.getLogger("otel_recfn")
 
 
 class _Owners:
-    """Who asked for a thread's memory. They may be left when the thread ends: another thread stopped what this one started.
+    """Who asked for a thread's memory. Some may be left when the thread ends, where another thread stops what this one started.
 
-    That is noted without a lock: in a forked child it happens to the parent's other threads, one of which may have held it.
+    That is noted without a lock, because it also happens in a forked child, as the parent's other threads are given up there,
+    one of which may have held the lock.
     """
 
     def __init__(self, left: deque[None], forget_left: Callable[[], None]) -> None:
@@ -38,7 +39,10 @@ class _Owners:
 
 
 class ThreadMemory:
-    """In which threads it is recorded. Each method is about the calling thread, and does nothing where torch isn't observed."""
+    """The threads whose memory is recorded between operators too.
+
+    Each method is about the calling thread, and does nothing where torch isn't observed.
+    """
 
     def __init__(self) -> None:
         self._starts = ProfilerStarts(observer.step_aside)
@@ -48,7 +52,7 @@ class ThreadMemory:
         self._left: deque[None] = deque()
 
     def keep(self, owner: Hashable) -> None:
-        """Record it until each who asked has given it up, or the thread ends."""
+        """Record the thread's memory until every owner has given it up, or the thread ends."""
         owners = self._owners()
         if owner in owners or not observer.is_loaded():
             return
@@ -57,7 +61,7 @@ class ThreadMemory:
             observer.keep_memory(True)
 
     def give_up(self, owner: Hashable) -> None:
-        """``owner`` needs it no more. Nothing where it didn't ask in this thread."""
+        """``owner`` needs it no more. Does nothing where it didn't ask in this thread."""
         owners = self._owners()
         if owner in owners:
             owners.remove(owner)
@@ -72,7 +76,7 @@ class ThreadMemory:
         return found.all
 
     def _forget_left(self) -> None:
-        """Threads that ended, now if nobody holds the lock, else when the next one comes or goes."""
+        """Count out threads that ended: now if nobody holds the lock, else when the next thread begins or ends."""
         lock = self._lock.held
         if lock.acquire(blocking=False):
             try:

@@ -1,7 +1,7 @@
 // Callbacks in Python, each in one of 64 slots: PyTorch takes plain functions, so there is one start per slot, made by a template.
 //
-// A slot that becomes free is the last to be used again: a thread that is about to call a start from a list it read before then
-// finds an empty slot. Ends need no slot, see ObservedRange. All of this is touched with the GIL alone, but `is_live`.
+// A slot that becomes free is the last to be used again, so that a thread that still has its start in a list which it read before
+// finds the slot empty. Ends need no slot, see ObservedRange. Everything here needs the GIL, except `is_live`.
 #pragma once
 #include <Python.h>
 
@@ -29,7 +29,7 @@ struct PythonCallback {
   bool failed = false;  // it raised: not even its ends run
   size_t slot = 0;
   bool global = false;
-  std::optional<at::RecordFunctionCallback> pair;  // as PyTorch knows it, by this handle:
+  std::optional<at::RecordFunctionCallback> pair;  // what PyTorch has of it, under torch_handle
   at::CallbackHandle torch_handle = at::INVALID_CALLBACK_HANDLE;
 
   bool runs_in(at::RecordScope scope) const { return (scopes >> static_cast<unsigned>(scope) & 1) != 0; }
@@ -64,18 +64,18 @@ class CallbackSlots {
     return true;
   }
 
-  // Called no more, though threads may still have it in their lists.
+  // The callback is not called again, though threads may still have it in their lists.
   void fail(PythonCallback& callback) {
     callback.failed = true;
     if (taken_[callback.slot].get() == &callback) live_[callback.slot].store(false);
   }
 
-  // Without the GIL: whether a start of this slot has anybody to call.
+  // Needs no GIL. Whether the slot has a callback that may be called.
   bool is_live(size_t slot) const { return live_[slot].load(std::memory_order_relaxed); }
 
   void release(size_t slot) {
     live_[slot].store(false);
-    const std::shared_ptr<PythonCallback> dropped = std::move(taken_[slot]);  // runs Python, so it goes last
+    const std::shared_ptr<PythonCallback> dropped = std::move(taken_[slot]);  // runs Python when it goes, so it goes last
     taken_[slot] = nullptr;
     free_.push_back(slot);
   }

@@ -22,13 +22,14 @@ class InsideCallback {
   const bool before_;
 };
 
-// What a range brings from its start to its end: the callback itself, so that the end that runs belongs to the start that ran,
-// whatever became of the slot meanwhile.
+// What a range takes from its start to its end. It holds the callback itself, so that the end belongs to the start that ran even if
+// the slot has another callback by then.
 struct ObservedRange : at::ObserverContext {
   std::shared_ptr<PythonCallback> callback;
   Reference function, context;
 
-  // Almost always empty by now: the end took the GIL anyway. With the interpreter gone, the memory goes with the process.
+  // Almost always empty by now, because the end drops everything while it has the GIL. Once the interpreter is gone, what is left
+  // is freed with the process.
   ~ObservedRange() override {
     if (callback == nullptr) return;
     const PythonEntry python;

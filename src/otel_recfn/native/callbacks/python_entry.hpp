@@ -1,7 +1,7 @@
 // The way from an operator's thread into Python: only while the interpreter lives, only into the main one, and leaving no trace.
 //
-// Taking the GIL while the interpreter finalizes ends the thread or hangs it. So a door is passed first: `close` shuts it and
-// waits for those who are inside, and an atexit handler calls it before finalization begins.
+// Taking the GIL while the interpreter finalizes ends the thread or hangs it. So each entry passes a door first. An atexit handler
+// closes it before finalization begins, and waits for those who are inside.
 #pragma once
 #include <Python.h>
 
@@ -26,8 +26,8 @@ class Door {
 
   void leave() { inside_.fetch_sub(1); }
 
-  // Nobody enters any more. Waits, without the GIL, for those who are inside; a callback that doesn't return can't hold the exit
-  // of the program up for longer than this.
+  // Nobody enters any more. Waits, without the GIL, for those who are inside, but no longer than this, so that a callback that
+  // doesn't return can't hold up the exit of the program.
   void close(int own) {
     closed_.store(true);
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(2);
@@ -47,7 +47,7 @@ inline Door& door() {
   return *instance;
 }
 
-// Python for a scope: the GIL is held, and what the thread was raising is kept out of sight and restored.
+// Python may be used in this scope: the GIL is held, and an exception that the thread was raising is put aside and restored.
 class PythonEntry {
  public:
   PythonEntry() : entered_(door().enter()) {

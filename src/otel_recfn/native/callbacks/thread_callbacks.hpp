@@ -6,8 +6,8 @@
 namespace recfn {
 namespace {
 
-// Stands, never enabled, in the RecordFunctionTLS of threads that switched callbacks off, so that PyTorch hands that on, too.
-// PyTorch's own switch would silence other observers as well.
+// An entry that is never enabled, in the RecordFunctionTLS of threads that switched callbacks off, so that PyTorch hands this on to
+// other threads. PyTorch's own switch would silence other observers as well.
 std::unique_ptr<at::ObserverContext> muted(const at::RecordFunction&) { return nullptr; }
 
 bool is_muted() {

@@ -52,7 +52,7 @@ PyObject* guarded(Work work) {
   }
 }
 
-// Who changes the list holds the GIL, as does Python when it forks.
+// The list is changed with the GIL held, and Python forks with it held, so that the two exclude each other.
 void before_fork() { callback_list_changes().let_operators_pass(); }
 
 // (RecordScope's members, OperatorName, schema from text, InputsError, error of a range that is over, reporter of errors)
@@ -107,7 +107,7 @@ PyObject* remove(PyObject*, PyObject* handle) {
   });
 }
 
-// It raised elsewhere; threads may still have it in their lists.
+// A callback is removed that threads may still have in their lists: it is called no more, and keeps its slot.
 PyObject* fail(PyObject*, PyObject* handle) {
   const auto callback = slots().find(PyLong_AsUnsignedLongLong(handle));
   if (callback != nullptr) slots().fail(*callback);
@@ -155,7 +155,7 @@ PyObject* is_inside(PyObject*, PyObject*) { return PyBool_FromLong(inside_callba
 
 PyObject* set_inside(PyObject*, PyObject* value) { return PyBool_FromLong(std::exchange(inside_callback, value == Py_True)); }
 
-// Before the interpreter finalizes: operators go on, for example in PyTorch's own threads, and reach Python no more.
+// Called before the interpreter finalizes. Operators go on, in PyTorch's own threads for example, but reach Python no more.
 PyObject* close(PyObject*, PyObject*) {
   return guarded([] {
     slots().each([](const PythonCallback& callback) {

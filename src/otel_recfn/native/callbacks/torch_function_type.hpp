@@ -29,7 +29,7 @@ struct TorchFunction {
   bool starting;
 };
 
-// What the Python side gives when it attaches: how values that PyTorch has its own classes for look in the runtime.
+// What the Python side gives when it attaches: the runtime's classes for what PyTorch has classes of its own for, and two errors.
 struct RuntimeTypes {
   PyObject* scopes = nullptr;         // the tuple of RecordScope's ten
   PyObject* operator_name = nullptr;  // (name, overload name) -> OperatorName
@@ -72,7 +72,7 @@ inline bool may_read_inputs(PyObject* self, const char* method) {
   return false;
 }
 
-// `show` makes a Python object of what `Read` reads; `none` makes it where this PyTorch doesn't tell it.
+// `show` makes a Python object of what `Read` reads; `none` makes the one to give where this PyTorch doesn't tell it.
 template <const auto& Read, typename Show, typename None>
 PyObject* read_detail(PyObject* self, Show show, None none) {
   return read_function(self, [&](const auto& range) -> PyObject* {
@@ -147,7 +147,7 @@ inline PyObject* to_number(bool number) { return PyBool_FromLong(number); }
 inline PyObject* to_number(int64_t number) { return PyLong_FromLongLong(number); }
 inline PyObject* to_number(uint64_t number) { return PyLong_FromUnsignedLongLong(number); }
 
-// Otherwise: where this PyTorch doesn't tell it.
+// `Otherwise`: what to give where this PyTorch doesn't tell it.
 template <const auto& Read, auto Otherwise>
 PyObject* read_number(PyObject* self, PyObject*) {
   constexpr auto show = [](decltype(Otherwise) number) { return to_number(number); };

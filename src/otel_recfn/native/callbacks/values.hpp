@@ -46,7 +46,7 @@ inline PyObject* to_text(const std::string& text) {
   return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
 }
 
-// The Python object that a tensor has already, in the words of torch 2.13 and of those before.
+// Looks for the Python object that a tensor has already, as torch 2.13 and as earlier ones spell it.
 inline constexpr auto python_object = [](const auto& tensor)
     -> decltype(tensor.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj()) {
   return tensor.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj();
@@ -76,8 +76,8 @@ bool is_known_to_python(const Tensor& tensor) {
   }
 }
 
-// A tensor that Python doesn't know yet must stay unknown: PyTorch refuses to make a Parameter, or another subclass, of one that
-// has its Python object. So another one that shares its data is given.
+// A tensor that has no Python object yet must not get one here: PyTorch refuses to make a Parameter, or another subclass, of a
+// tensor that has one. So another tensor that shares its data is given.
 template <typename Tensor>
 PyObject* to_tensor(const Tensor& tensor) {
   if (!tensor.defined()) return Py_NewRef(Py_None);

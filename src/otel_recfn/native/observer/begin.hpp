@@ -32,7 +32,7 @@ C10_ALWAYS_INLINE Begin begin_of(const at::RecordFunction& fn) {
   return range;
 }
 
-// 0 rather than an exception, from a tensor of a subclass for instance.
+// 0 where the inputs throw, as those of a tensor subclass may.
 template <typename Range>
 int64_t flops_or_0(const Range& fn) {
   try {
@@ -56,7 +56,7 @@ void begin_with_extras(const at::RecordFunction& fn, ThreadBuffer& buffer, bool 
   RarePrelude rare;
   if (kInputs && (wanted & kShapesExtra) != 0) add_shapes(fn, words);
   if (kInputs && (wanted & kFlopsExtra) != 0) rare.flops = flops_or_0(fn);
-  const bool backward = fn.scope() == at::RecordScope::BACKWARD_FUNCTION;  // whose stack is autograd's, and says nothing
+  const bool backward = fn.scope() == at::RecordScope::BACKWARD_FUNCTION;  // its stack is autograd's and not the program's
   if ((wanted & kStackExtra) != 0 && !backward) rare.stack = {stack, operator_stack(*shared, stack, sizeof stack)};
   rare.shapes = words.data();
   rare.shape_words = words.size();

@@ -18,7 +18,7 @@ namespace flops {
 
 constexpr uint64_t kMultiplyAndAdd = 2;
 
-// A tensor's plain sizes; false where the input is none, or a tensor without plain sizes.
+// The plain sizes of an input; false where it is no tensor, or one without plain sizes.
 template <typename Inputs>
 bool sizes_of(const Inputs& inputs, size_t index, c10::IntArrayRef& sizes) {
   if (index >= inputs.size() || !inputs[index].isTensor()) return false;
@@ -40,8 +40,8 @@ uint64_t of_elements(const Inputs& inputs) {
   return sizes_of(inputs, 0, sizes) ? product(sizes) : 0;
 }
 
-// A matrix product of the inputs `first` and `first + 1`, or of a batch of them. Each element of the left one meets each column
-// of the right one.
+// A matrix product of the inputs `first` and `first + 1`, or a batch of products: a multiplication and an addition for each pair
+// of an element of the left one and a column of the right one.
 template <typename Inputs>
 uint64_t of_matrix_product(const Inputs& inputs, size_t first, bool batched) {
   c10::IntArrayRef left, right;
@@ -99,7 +99,7 @@ constexpr Counted<Inputs> kCounted[] = {
 
 }  // namespace flops
 
-// 0 where the operator is not counted. What its inputs throw is thrown.
+// 0 where the operator is not counted. May throw what reading the inputs throws.
 template <typename Inputs>
 int64_t count_flops(const char* name, const Inputs& inputs) {
   constexpr char kNamespace[] = "aten::";

@@ -1,5 +1,5 @@
-// The object that PyTorch reports memory to: of the class that all who look there take it for, and it says that it is a disabled
-// profiler.
+// The object that PyTorch reports memory to. It is of the class that PyTorch expects in that place, and says that it is a disabled
+// profiler, so that nothing else is asked of it.
 #pragma once
 #include <c10/core/Device.h>
 
@@ -43,7 +43,7 @@ using namespace recfn::stand_ins::profiler_names;
 namespace recfn {
 namespace {
 
-// What PyTorch calls what is needed here.
+// PyTorch's names for what is needed here.
 struct ProfilerNames {
   using Info = c10::ThreadLocalDebugInfo;
   using Kind = c10::DebugInfoKind;
@@ -58,7 +58,7 @@ bool wants_memory() {
          (shared->extras.load(std::memory_order_relaxed) & kMemoryExtra) != 0;
 }
 
-// Has no state: PyTorch carries it to other threads.
+// Has no state, because PyTorch shares it with other threads.
 template <typename Names>
 class MemoryReport final : public Names::Base {
  public:
@@ -76,7 +76,7 @@ class MemoryReport final : public Names::Base {
   }
 };
 
-// Whether the class can be written: it overrides these three.
+// Whether MemoryReport can be compiled: this PyTorch has the three methods that it overrides.
 template <typename Names, typename = void>
 struct CanReport : std::false_type {};
 
@@ -88,7 +88,7 @@ struct CanReport<Names, std::void_t<
     decltype(static_cast<void (Names::Base::*)(void*, int64_t, size_t, size_t, c10::Device)>(&Names::Base::reportMemoryUsage))>>
     : std::bool_constant<!std::is_abstract_v<MemoryReport<Names>>> {};
 
-// Whether there is the slot that PyTorch looks into.
+// Whether this PyTorch has the debug info in which it looks for the object.
 template <typename Names, typename = void>
 struct HasSlot : std::false_type {};
 

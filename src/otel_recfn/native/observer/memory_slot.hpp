@@ -1,12 +1,12 @@
 // PyTorch's memory reports as memory rows.
 //
-// PyTorch reports to one object alone: what slot PROFILER_STATE of the thread's debug info holds, and that slot is
-// torch.profiler's, which refuses to start where anything is in it. So ours is in it, in threads where it was empty,
+// PyTorch reports to one object alone: the one in slot PROFILER_STATE of the thread's debug info. The slot is meant for
+// torch.profiler, which refuses to start where anything is in it. So ours is put there only where the slot is empty, and only
 //
-//   while an operator of PyTorch's own runs (others may run the program's Python, which may start a profiler), and
-//   in a thread that keeps it, because somebody promised to call step_aside there before a profiler starts.
+//   while an operator of PyTorch's own runs (others may run the program's Python, which may start a profiler), or
+//   in a thread that keeps it, for which somebody promised to call step_aside before a profiler starts.
 //
-// PyTorch carries it on to what it runs for the thread elsewhere (backward passes, jit.fork), and takes it back there.
+// PyTorch hands the slot's content to the threads that work for this one (backward passes, jit.fork), and removes it there again.
 #pragma once
 #include <ATen/record_function.h>
 
@@ -19,13 +19,13 @@
 namespace recfn {
 namespace {
 
-// Operators that found the slot taken by another profiler.
+// How many operators found the slot taken by another profiler.
 std::atomic<uint64_t> operators_without_memory{0};
 
-thread_local bool keeps_slot = false;   // the thread does, beyond its operators
+thread_local bool keeps_slot = false;   // the thread keeps ours in the slot between operators too
 thread_local bool left_behind = false;  // ours couldn't be taken out, because others put information of theirs above it
 
-// What the slot holds, and ours.
+// The slot, and the object of ours that is put into it.
 template <typename Names>
 struct Slot {
   static const auto& ours() {
@@ -38,7 +38,7 @@ struct Slot {
   static void take() { Names::Info::_pop(Names::Kind::PROFILER_STATE); }
 };
 
-// This PyTorch has none: it is never empty and never ours.
+// For a PyTorch without the slot: as if another profiler always had it.
 struct NoSlot {
   static const void* found() { return &operators_without_memory; }
   static bool has_ours() { return false; }
@@ -48,8 +48,8 @@ struct NoSlot {
 
 using MemorySlot = std::conditional_t<kHasMemoryReports, Slot<ProfilerNames>, NoSlot>;
 
-// Where others put information of theirs above ours, ours stays, which is harmless: the first operator that begins when theirs is
-// gone takes it over. Nothing may throw here.
+// Debug info can be removed in the reverse order only: where others put theirs above ours, ours stays. That is harmless, and the
+// first operator that begins when theirs is gone takes ours over. Nothing may throw here.
 void take_out_of_slot() noexcept {
   try {
     left_behind = MemorySlot::has_ours();
@@ -60,7 +60,7 @@ void take_out_of_slot() noexcept {
   }
 }
 
-// The range put ours into the slot of its thread, and takes it out.
+// The context of a range that put ours into its thread's slot, and takes it out at its end.
 struct HoldsSlot : at::ObserverContext {};
 
 bool may_hold_slot(const at::RecordFunction& fn) {
@@ -68,7 +68,7 @@ bool may_hold_slot(const at::RecordFunction& fn) {
   return fn.scope() == at::RecordScope::FUNCTION && std::strncmp(fn.name(), kOwn, sizeof kOwn - 1) == 0;
 }
 
-// After the range's begin.
+// Called after the range's begin.
 std::unique_ptr<at::ObserverContext> hold_slot(ThreadBuffer& buffer) try {
   const bool empty = MemorySlot::found() == nullptr;
   if (!empty && !MemorySlot::has_ours()) {
@@ -88,8 +88,8 @@ void release_slot() noexcept {
   if (!keeps_slot) take_out_of_slot();
 }
 
-// From here on, or no more, the calling thread keeps the slot. After a profiler that ours made room for, the next operator puts
-// ours back.
+// From here on the calling thread keeps ours in the slot, or no longer does. After a profiler for which ours was taken out, the
+// next operator puts it back.
 void keep_slot(bool keep) {
   keeps_slot = keep;
   if (!keep) {

@@ -60,7 +60,7 @@ uint32_t torchscript_stack(char* text, uint32_t size) {
   }
 }
 
-// Nothing rather than an exception. Takes the GIL where Python knows the thread and TorchScript doesn't run in it.
+// No text where that throws. Takes the GIL where Python knows the thread and TorchScript doesn't run in it.
 inline uint32_t operator_stack(const Globals& globals, char* text, uint32_t size) {
   try {
     const uint32_t used = torchscript_stack(text, size);

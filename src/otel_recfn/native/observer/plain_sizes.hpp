@@ -1,4 +1,4 @@
-// The sizes of a tensor; nested, symbolic and undefined ones have no plain ones.
+// The sizes of a tensor as plain numbers. Nested, symbolic and undefined tensors have none.
 #pragma once
 #include <ATen/core/ivalue.h>
 

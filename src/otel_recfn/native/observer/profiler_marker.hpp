@@ -28,11 +28,11 @@ inline void mark_thread(uint32_t profiler) {
   });
 }
 
-// What the thread was marked with, or what PyTorch carried there; 0 for none.
+// The run that the thread was marked with, here or where PyTorch took the mark from; 0 for none.
 inline uint32_t marked_profiler() {
   uint32_t profiler = 0;
   look_at_local_callbacks([&profiler](const auto& entries) {
-    const auto found = std::find_if(entries.rbegin(), entries.rend(), is_marker);  // the last one, as a rule
+    const auto found = std::find_if(entries.rbegin(), entries.rend(), is_marker);  // usually the last one
     if (found != entries.rend()) profiler = static_cast<uint32_t>(found->handle_);
     return found != entries.rend();
   });

@@ -1,9 +1,9 @@
 // The observer on PyTorch's RecordFunction: a library of its own, compiled at first use against the torch that is installed
 // (pytorch/observer_build.py), loaded once and never unloaded.
 //
-// Permanent global callback pairs are registered once: one that costs least, one for what few ask for (stacks, memory), and one
-// for what needs inputs as well (shapes, FLOPs), which cost every operator. At most one of them is enabled. Switching goes through
-// RecordFunction's own disable and reenable, which reach every thread's cached callbacks.
+// Three global callback pairs are registered once, for good: one that costs least, one for what few ask for (stacks, memory), and
+// one that also needs inputs (shapes, FLOPs), which make every operator slower. At most one of them is enabled. They are switched
+// by RecordFunction's own disable and reenable, which reach every thread's cached callbacks.
 //
 // The callbacks run in the operator's thread, mostly without the GIL. But for memory reports they return no ObserverContext (a
 // heap allocation per operator would cost more than the record): begins and ends find each other by RecordFunction's handle.
@@ -62,7 +62,7 @@ std::unique_ptr<at::ObserverContext> start_with_extras(const at::RecordFunction&
   return (asked & kMemoryExtra) != 0 && may_hold_slot(fn) ? hold_slot(buffer) : nullptr;
 }
 
-// Whether a range is asynchronous is asked at its end alone: by then it is known, and asking costs a call.
+// Whether a range is asynchronous is asked at its end alone: it is certain only then, and asking costs a call.
 template <Pair kPair>
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   ThreadBuffer* buffer = buffer_of_thread();
@@ -88,7 +88,7 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
 uint64_t logical_thread_id() { return at::RecordFunction::currentThreadId(); }
 void forget_thread() { cached_buffer = nullptr; }
 
-// Of the process, as torch.distributed sets it.
+// The rank of the process, as torch.distributed sets it.
 template <typename Range = at::RecordFunction>
 constexpr auto default_node_id(int) -> decltype(&Range::getDefaultNodeId) {
   return &Range::getDefaultNodeId;
@@ -149,7 +149,7 @@ int guarded(Work work) {
   return 1;
 }
 
-// Nobody of ours is inside PyTorch's list of callbacks while the process forks.
+// Lets the process fork only while no thread of ours is inside PyTorch's list of callbacks.
 void before_fork() {
   registration().mutex.lock();
   callback_list_changes().let_operators_pass();
@@ -199,8 +199,8 @@ RECFN_EXPORT int recfn_observer_set_profiler(uint32_t profiler) {
 // Whether the recorder asks which profiler run a thread works for.
 RECFN_EXPORT void recfn_observer_watch_profilers(int on) { shared->read_profiler.store(on != 0 ? marked_profiler : nullptr); }
 
-// Whether memory is reported in the calling thread between its operators too. Who asks for that sees to it that step_aside is
-// called there before a profiler of PyTorch's starts.
+// Whether memory is reported in the calling thread between its operators too. Who asks for that must call step_aside in the thread
+// before a profiler of PyTorch's starts there.
 RECFN_EXPORT int recfn_observer_keep_memory(int on) {
   return guarded([on](Registration&) { keep_slot(on != 0); });
 }
@@ -208,7 +208,7 @@ RECFN_EXPORT int recfn_observer_keep_memory(int on) {
 // A profiler of PyTorch's is about to start in the calling thread.
 RECFN_EXPORT void recfn_observer_step_aside() { take_out_of_slot(); }
 
-// Operators whose memory was not recorded, because another profiler is active in their thread.
+// How many operators ran whose memory was not recorded, because another profiler was active in their thread.
 RECFN_EXPORT uint64_t recfn_observer_without_memory() { return operators_without_memory.load(std::memory_order_relaxed); }
 
 // What this PyTorch has of what pytorch/details.py lists, a word each, separated by spaces; a minus sign before what it lacks.

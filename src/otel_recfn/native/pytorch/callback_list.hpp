@@ -1,9 +1,10 @@
 // PyTorch's list of global callbacks around fork(2).
 //
-// Each thread takes the list's lock in its first operator after a change of the list. In a child of a process in which that is
-// under way, the lock is taken for ever, and so hang new threads' first operators, and whoever changes the list. Nobody but PyTorch
-// can make the lock anew. So after a recent change a fork waits a moment, in which operators that have begun get past the lock;
-// Python's threads begin no others meanwhile, as who forks holds the GIL. Then it takes the lock once, and waits for who holds it.
+// Each thread takes the list's lock in its first operator after a change of the list. If the process forks while a thread holds
+// it, the lock is never released in the child: there the first operator of every new thread hangs, and so does whoever changes the
+// list. Only PyTorch could make the lock anew. So after a recent change a fork waits a moment, in which operators that have begun
+// get past the lock; Python's threads begin no others meanwhile, because the forking thread holds the GIL. Then the fork takes the
+// lock once itself, which waits for a thread that still holds it.
 #pragma once
 #include <ATen/record_function.h>
 

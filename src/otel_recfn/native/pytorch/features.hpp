@@ -1,8 +1,8 @@
 // How our libraries find out, as they are compiled, which details this PyTorch has beyond the core that has not changed in years
 // (RecordFunction's name, scope, numbers, handle and thread, its callbacks and their registration).
 //
-// Members are looked up by trying: a generic lambda that can't be called has found nothing. A name of a namespace can't be tried
-// where it is missing, so each has a stand-in, which PyTorch's namespace is told to use where it has no such name of its own.
+// A member is looked up by a generic lambda that uses it: where the lambda can't be called, the member is missing. A name in a
+// namespace can't be tried in that way, so each has a stand-in, which PyTorch's namespace uses where it lacks the name.
 //
 // What each detail is for, and what is lost without it: pytorch/details.py.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace recfn {
 
-// Stands for a type that PyTorch doesn't have.
+// What a stand-in for a missing function returns.
 struct Absent {};
 
 // Whether `Try`, a generic lambda that says what it returns, can be called with these.

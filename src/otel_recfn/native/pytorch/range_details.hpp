@@ -1,4 +1,4 @@
-// What a RecordFunction tells about its range, each detail with what is taken where this PyTorch doesn't tell it.
+// The details of a range that a RecordFunction tells, each looked up by itself: `read_or` gives a value where it is missing.
 #pragma once
 #include <ATen/record_function.h>
 
@@ -16,7 +16,7 @@ RECFN_DETAIL(forward_thread_id, uint64_t{range.forwardThreadId()});
 RECFN_DETAIL(debug_handle, int64_t{range.debugHandle()});
 RECFN_DETAIL(is_async, bool{range.isAsync()});
 RECFN_DETAIL(is_nccl_meta, bool{range.isNcclMeta()});
-// Asking it of anything else is an internal error of PyTorch's.
+// PyTorch raises an internal error where anything else is asked.
 RECFN_DETAIL(is_out_variant, range.scope() == decltype(range.scope())::STATIC_RUNTIME_OP && range.isStaticRuntimeOutVariant());
 RECFN_DETAIL(inputs, range.inputs());
 RECFN_DETAIL(kwinputs, range.kwinputs());
@@ -36,7 +36,7 @@ RECFN_DETAIL(operator_schema, range.operator_schema());
 template <typename Read>
 constexpr bool kTold = kCallable<Read, const at::RecordFunction&>;
 
-// `otherwise` where this PyTorch doesn't tell it.
+// The detail, or `otherwise` where this PyTorch doesn't tell it.
 template <typename Read, typename Value>
 C10_ALWAYS_INLINE Value read_or(const Read& read, const at::RecordFunction& range, Value otherwise) {
   if constexpr (kTold<Read>) {

@@ -14,7 +14,7 @@ NAME_WIDTH = 12
 
 
 def as_text(checks: Sequence[Check]) -> str:
-    """A line per check; what is wrong says what to do. ``--`` is for information."""
+    """A line per check. What is wrong comes with what to do; ``--`` marks what is information alone."""
     lines = [_line(check) for check in checks]
     failed = [check.name for check in checks if check.ok is False]
     verdict = "PyTorch's operators can become spans here."

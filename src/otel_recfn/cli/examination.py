@@ -27,7 +27,7 @@ EXAMINATIONS: tuple[tuple[str, Callable[[], Check]], ...] = (
 
 
 def examine() -> list[Check]:
-    """A Check each; an examination that fails in a way nobody thought of is a Check, too."""
+    """The result of each examination; one that raises unexpectedly counts as failed."""
     return [_careful(name, examination) for name, examination in EXAMINATIONS]
 
 

@@ -29,7 +29,7 @@ def context() -> Check:
 
 
 def sdk() -> Check:
-    """Installed, and not switched off."""
+    """Whether the SDK is installed, and not switched off."""
     version = importlib.metadata.version("opentelemetry-sdk")
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return Check("SDK", False, f"opentelemetry-sdk {version}, but OTEL_SDK_DISABLED=true: no spans; unset it")
@@ -37,7 +37,7 @@ def sdk() -> Check:
 
 
 def provider() -> Check:
-    """Which one is set; in a process without a program it is none, except under opentelemetry-instrument."""
+    """Which provider is set. Here, where no program has run, there is none, except under opentelemetry-instrument."""
     from opentelemetry import trace
     from opentelemetry.sdk.trace import TracerProvider
 
@@ -52,7 +52,7 @@ def provider() -> Check:
 
 
 def exporters() -> Check:
-    """Those that OTEL_TRACES_EXPORTER asks for, as opentelemetry-instrument reads it."""
+    """The exporters that OTEL_TRACES_EXPORTER asks for, as opentelemetry-instrument reads it."""
     installed = {entry.name for entry in importlib.metadata.entry_points(group="opentelemetry_traces_exporter")}
     asked = [name.strip() for name in os.environ.get("OTEL_TRACES_EXPORTER", "").split(",") if name.strip()]
     listed = f"installed: {', '.join(sorted(installed))}"
@@ -67,7 +67,7 @@ def exporters() -> Check:
 
 
 def endpoint() -> Check:
-    """Whether something listens where OTLP goes. Another machine is asked only if it was named."""
+    """Whether something listens where OTLP goes. Another machine is contacted only if the environment names it."""
     protocol = _traces_setting("PROTOCOL") or "grpc"
     named = _traces_setting("ENDPOINT")
     port = DEFAULT_PORTS.get(protocol, 4318)
@@ -83,5 +83,5 @@ def endpoint() -> Check:
 
 
 def _traces_setting(name: str) -> str:
-    """A setting of the OTLP exporter: the one for traces goes before the one for everything."""
+    """A setting of the OTLP exporter: the variable for traces, else the one for all signals."""
     return os.environ.get(f"OTEL_EXPORTER_OTLP_TRACES_{name}") or os.environ.get(f"OTEL_EXPORTER_OTLP_{name}") or ""

@@ -18,7 +18,7 @@ def package() -> Check:
 
 
 def recorder() -> Check:
-    """Which of the twins records, and why."""
+    """Whether the native recorder or the Python one records, and why."""
     chosen = backend.choose()
     return Check("recorder", chosen.kind == "native", f"{chosen.kind}: {chosen.reason}")
 

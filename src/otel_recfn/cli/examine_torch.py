@@ -57,7 +57,7 @@ except Exception as error:
 
 
 def compiler() -> Check:
-    """Needed once per torch; not where everything is built already."""
+    """Whether there is a compiler. It is needed once per torch, and not where everything is built already."""
     try:
         command = cpp_compiler.find_compiler()
     except RecfnError as error:
@@ -68,7 +68,7 @@ def compiler() -> Check:
 
 
 def torch() -> Check:
-    """Found by its files: importing it takes seconds."""
+    """Which torch is installed, found by its files, because importing it takes seconds."""
     try:
         found = torch_installation.find_torch()
     except RecfnError as error:
@@ -85,18 +85,18 @@ def cache() -> Check:
 
 
 def observer() -> Check:
-    """Built and loadable."""
+    """Whether the observer is built and can be loaded."""
     return _library("observer", observer_build.TORCH_OBSERVER, LOAD_OBSERVER, details.OPERATORS)
 
 
 def callbacks() -> Check:
-    """The same, for callbacks in Python on PyTorch's operators; spans and files do without."""
+    """The same for the library that calls Python callbacks on PyTorch's operators. Spans and files don't need it."""
     check = _library("callbacks", observer_build.TORCH_CALLBACKS, LOAD_CALLBACKS, details.CALLBACKS)
     return replace(check, ok=check.ok or None)
 
 
 def python_details() -> Check:
-    """Whether this torch has what our Python code relies on; each detail that it lacks costs what is said."""
+    """Whether this torch has what our Python code relies on; for each detail that it lacks, what is lost."""
     try:
         torch_installation.find_torch()
     except RecfnError:
@@ -113,7 +113,7 @@ def python_details() -> Check:
 
 
 def torch_compile() -> Check:
-    """Whether it compiles functions with ranges in one piece, tried in a process of its own; spans and files do without."""
+    """Whether torch.compile compiles a function with ranges in one piece: tried in another process. Spans don't need it."""
     try:
         torch_installation.find_torch()
     except RecfnError:

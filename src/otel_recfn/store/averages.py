@@ -66,7 +66,7 @@ class KeyAverages(Sequence[KeyAverage]):
 
     @property
     def self_cpu_time_total(self) -> float:
-        """Microseconds of all ranges together, nothing counted twice."""
+        """Microseconds of all ranges together, each without its children, so that no time counts twice."""
         return sum(average.self_cpu_time_total for average in self._averages)
 
     def table(self, sort_by: str | None = None, row_limit: int = 100) -> str:

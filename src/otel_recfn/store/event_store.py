@@ -39,7 +39,7 @@ class EventStore:
             return list(self._batches)
 
     def take(self) -> list[Batch]:
-        """What is kept, in the order in which it came; from here on it is the caller's alone."""
+        """Remove and return what is kept, in the order in which it came."""
         with self._lock.held:
             taken = list(self._batches)
             self._batches.clear()
@@ -66,7 +66,7 @@ class EventStore:
             return {"rows": self._rows, "kept": self._kept, "dropped": self._dropped, "cleared": self._cleared}
 
     def start_empty(self) -> None:
-        """As it was made."""
+        """Forget everything, counts too, in a forked child."""
         self._batches = deque()
         self._kept = self._rows = self._dropped = self._cleared = 0
 

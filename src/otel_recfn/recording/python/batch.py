@@ -21,7 +21,7 @@ EVENT_ID = list(COLUMN_TYPES).index("event_id")
 
 @dataclass(eq=False)
 class PythonRange:
-    """A range as far as it is known: the last four are set when it ends."""
+    """A range as far as it is known: ``end_ns``, ``end_log`` and ``error`` are set when it ends."""
 
     log: ThreadLog
     event_id: int
@@ -36,7 +36,7 @@ class PythonRange:
     start_ns: int
     """Monotonic, as ``end_ns``."""
     offset_ns: int = 0
-    """What makes them Unix time."""
+    """What to add to both to get Unix time."""
     profiler: int = 0
     details: Details = NO_DETAILS
     end_ns: int = 0
@@ -63,16 +63,16 @@ class BatchBuilder:
         """How many rows stand before the copies of open ranges; -1: there are none."""
 
     def take_back_announcement(self, event_id: int) -> None:
-        """The last one, where it is that range's."""
+        """Remove the last announcement, if it is that range's."""
         if self._opened and self._opened[-1].event_id == event_id:
             self._opened.pop()
 
     def newest_event_id(self) -> int:
-        """Of the last row; 0 where there is none."""
+        """The event id of the last row; 0 where there is none."""
         return self._rows[-1][EVENT_ID] if self._rows else 0
 
     def take_back_row(self, event_id: int) -> None:
-        """The last one, where it is that range's."""
+        """Remove the last row, if it is that range's."""
         if self.newest_event_id() == event_id:
             self._rows.pop()
 
@@ -81,13 +81,13 @@ class BatchBuilder:
         self._closed = len(self._rows)
 
     def drop_copies(self) -> None:
-        """Keep what closed alone."""
+        """Remove the copies of open ranges, and keep the rows of ranges that closed."""
         if self._closed >= 0:
             del self._rows[self._closed :]
             self._closed = -1
 
     def announce(self, opened: PythonRange) -> None:
-        """A top-level range began."""
+        """Note that a top-level range began."""
         self._opened.append(
             Opened(
                 event_id=opened.event_id,
@@ -100,7 +100,7 @@ class BatchBuilder:
         )
 
     def add(self, closed: PythonRange) -> None:
-        """A range ended: its row."""
+        """Add the row of a range that ended."""
         details = closed.details
         values = {
             **EMPTY_ROW,

@@ -1,7 +1,7 @@
 """The draining side of the Python twin: takes what the threads recorded, and keeps what it found no memory for.
 
 Memory may run out at any allocation, and a signal handler may raise anywhere: what was taken and not delivered waits here, each
-record in one place, so that a drain that failed can simply be run again. A record may come to its replay twice, which makes no
+record in one place only, so that a drain that failed can simply be run again. That a record may be replayed twice makes no
 difference.
 
 No function is made in a drain, not even a generator expression, and ``dict.setdefault`` isn't called: where there is no memory
@@ -33,7 +33,7 @@ NEVER = 1 << 63
 
 
 class Drain:
-    """Of one recorder; one thread at a time runs it.
+    """The drain of one recorder; one thread at a time runs it.
 
     Args:
         threads: whose records it takes.
@@ -50,7 +50,7 @@ class Drain:
         self.start_empty()
 
     def start_empty(self) -> None:
-        """At birth, and in a forked child."""
+        """Called when it is made, and in a forked child."""
         self._pairing: Pairing | None = None
         self._taken = TakenRecords()
         self._unsealed: BatchBuilder | None = None
@@ -58,7 +58,7 @@ class Drain:
         self._clock = ClockMapping(read_clocks())
 
     def begin_recording(self) -> None:
-        """Its ranges' Unix times are by the wall clock as it is now."""
+        """A recording begins: its ranges get Unix times by the wall clock as it is now."""
         self._clock.begin(read_clocks())
 
     def run(self, recording: Recording, close_open: bool, open_ranges: bool) -> Batch:
@@ -84,7 +84,7 @@ class Drain:
     def _run_into(
         self, builder: BatchBuilder, pairing: Pairing, recording: Recording, close_open: bool, open_ranges: bool
     ) -> Batch:
-        """What may fail comes first: a batch that is sealed is delivered."""
+        """Does everything that may fail before it seals the batch, because a sealed batch must be delivered."""
         builder.drop_copies()
         self._anchor(pairing)
         logs, dead = self._threads.look()
@@ -107,9 +107,9 @@ class Drain:
         return batch
 
     def _keep(self, builder: BatchBuilder) -> None:
-        """The next drain goes on with it."""
+        """Keep the rows that were built, for the next drain."""
         other, self._unsealed = self._unsealed, builder
-        if other is not None:  # of a signal handler that drained meanwhile, and failed too
+        if other is not None:  # a signal handler drained meanwhile, and failed too
             self.lost += len(other)
 
     def _discard(self, builder: BatchBuilder, pairing: Pairing, recording: Recording) -> None:
@@ -133,9 +133,9 @@ class Drain:
             pairing.note_jump()
 
     def _take_records(self, logs: list[ThreadLog], until: int) -> None:
-        # Only what is not younger than ``until``: it may lie in a range of a thread that was looked at before. Only the ends on
-        # other threads that are there now: their begins are then certainly in a log already. They stand last, so that in a tie
-        # of ticks an end comes after its begin.
+        # Nothing younger than ``until`` is taken: it may lie in a range of a thread whose log was read before. Of the ends on
+        # other threads only those that are there now are taken, because their begins are certainly in a log already. They are
+        # taken last, so that where ticks are equal an end comes after its begin.
         ended_elsewhere = self._threads.ended_elsewhere
         count = len(ended_elsewhere)
         for log in logs:

@@ -46,7 +46,7 @@ class BeginFields(NamedTuple):
 
 
 class Details(NamedTuple):
-    """What few begins have: columns of ``model/batch.py``."""
+    """What few begins have, by the names of the columns (``model/columns.py``)."""
 
     kind: int = int(EventKind.RANGE)
     sequence_nr: int = -1
@@ -66,7 +66,7 @@ Record: TypeAlias = "tuple[int, ThreadLog, int, Begin | int, str]"
 
 
 class Alive:
-    """Lives in a thread's ``threading.local`` and dies with the thread, also one that Python didn't start."""
+    """Is in a thread's ``threading.local``, so that it is destroyed with the thread, also one that Python didn't start."""
 
     __slots__ = ("__weakref__",)
 
@@ -77,7 +77,7 @@ class ThreadLog:
     Args:
         number: the recorder's number of the thread.
         capacity: ranges that fit between two drains.
-        alive: dies with the thread.
+        alive: is destroyed with the thread.
     """
 
     def __init__(self, number: int, capacity: int, alive: Alive) -> None:
@@ -93,10 +93,10 @@ class ThreadLog:
         self.profiler = 0
         self.recorded = self.dropped = self.lost_ends = 0
         self.taken_back = 0
-        """Of the ``recorded``, those that were not after all."""
+        """How many of the ``recorded`` were undone, because their begin was interrupted."""
 
     def set_capacity(self, capacity: int) -> None:
-        """Ranges that fit between two drains; before the first of them."""
+        """Set how many ranges fit between two drains; only before the first range."""
         self._slots = 2 * capacity
 
     @property
@@ -123,11 +123,11 @@ class ThreadLog:
             self._remove(event_id)
 
     def has_just_begun(self, event_id: int) -> bool:
-        """Whether that is the newest record."""
+        """Whether the newest record is that range's begin."""
         return bool(self.records) and self.records[-1][2] == event_id
 
     def take_back(self, ticks: int, event_id: int) -> None:
-        """Something was raised in the middle of its begin; where that was recorded already, it ends."""
+        """Undo a begin in which something was raised; where it was recorded already, end the range."""
         if self.has_just_begun(event_id):
             self.records.append((ticks, self, event_id, 0, ""))
         else:
@@ -147,7 +147,7 @@ class ThreadLog:
 
 
 class TakenRecords:
-    """Records on their way from the logs to their replay. Whatever is raised meanwhile, none is lost; one may come twice."""
+    """Records between the logs and their replay. Whatever is raised meanwhile, none is lost; one may be replayed twice."""
 
     def __init__(self) -> None:
         self._records: list[Record] = []
@@ -159,11 +159,11 @@ class TakenRecords:
         return len(self._records)
 
     def begun(self) -> list[tuple[ThreadLog, int]]:
-        """Of those that begin something, their thread and event id."""
+        """Thread and event id of the records that begin something."""
         return [(log, event_id) for _, log, event_id, what, _ in self._records if not isinstance(what, int)]
 
     def take(self, queue: deque[Record], count: int, until: int) -> None:
-        """Take as many as were in the queue, not what comes meanwhile, and none with more ticks than ``until``."""
+        """Take the first ``count`` records of a queue, up to the first one with more ticks than ``until``."""
         self._order_as_taken()
         for _ in range(min(count, len(queue))):
             if queue[0][0] > until:
@@ -172,7 +172,10 @@ class TakenRecords:
             queue.popleft()
 
     def replay(self, each: Callable[[Record], None]) -> None:
-        """Each record by its ticks, those of a thread in the order of their making; one at which it raised comes again."""
+        """Call ``each`` with every record, by ticks, and in a thread in the order in which they were made.
+
+        A record at which ``each`` raised is the first one next time.
+        """
         records = self._records
         self._order_as_taken()
         records.sort(key=itemgetter(0))

@@ -18,7 +18,7 @@ CLOCK_JUMPED = int(EventFlag.CLOCK_JUMPED)
 
 
 class ThreadReplay:
-    """A thread as far as it is replayed."""
+    """The state of a thread as of the records that were replayed."""
 
     def __init__(self) -> None:
         self.stack: list[PythonRange] = []
@@ -26,7 +26,7 @@ class ThreadReplay:
         self._last_ns = 0
 
     def at(self, ns: int) -> int:
-        """``ns``, but never before an earlier event of the thread: what nested in ticks nests in nanoseconds."""
+        """``ns``, but never earlier than the thread's last event, so that what nests in ticks nests in nanoseconds too."""
         self._last_ns = max(self._last_ns, ns)
         return self._last_ns
 
@@ -39,29 +39,29 @@ class ThreadReplay:
 
 
 class Pairing:
-    """Ranges that are open, between drains and during one."""
+    """The ranges that are open as of the records that were replayed; kept from drain to drain."""
 
     def __init__(self) -> None:
         self._open: dict[int, PythonRange] = {}
         self._threads: dict[ThreadLog, ThreadReplay] = {}
 
     def replay(self, clock: ClockMapping, builder: BatchBuilder, record: Record) -> None:
-        """What was recorded next. Where something is raised in it, nothing has happened, or all of it."""
+        """Replay the next record. Where something is raised meanwhile, it is replayed either not at all or in whole."""
         ticks, log, event_id, what, error = record
         ns = clock.monotonic_ns(Ticks(ticks))
         if not isinstance(what, int):
             if self.has_seen(event_id, builder):
-                return  # something was raised when all of it had happened
+                return  # the last time something was raised when it had been replayed in whole
             self._begin(self._thread(log).at(ns), log, event_id, BeginFields._make(what), clock, builder)
         elif event_id in self._open:
             self._end(ns, log, self._open[event_id], what, error, builder)
 
     def has_seen(self, event_id: int, builder: BatchBuilder) -> bool:
-        """Whether the begin that was to be replayed next has happened already."""
+        """Whether the begin of that range, which is the next record, was replayed already."""
         return event_id in self._open or event_id == builder.newest_event_id()
 
     def note_jump(self) -> None:
-        """The wall clock jumped: what is open now goes on by the clock that it began with."""
+        """The wall clock jumped: ranges that are open keep to the clock that they began with."""
         for item in self._open.values():
             item.flags |= CLOCK_JUMPED
 
@@ -91,7 +91,7 @@ class Pairing:
         return thread is not None and bool(thread.stack)
 
     def forget(self, log: ThreadLog) -> None:
-        """The thread is gone and everything it recorded is sealed."""
+        """Forget a thread that is gone and of which everything is sealed."""
         self._threads.pop(log, None)
 
     def _thread(self, log: ThreadLog) -> ThreadReplay:

@@ -36,7 +36,7 @@ MARK = Details(kind=int(EventKind.MARK))
 
 
 class BeginsAndEnds:
-    """That part of ``protocol.Recorder``."""
+    """The methods of ``protocol.Recorder`` that record."""
 
     def __init__(self) -> None:
         self._recording, self._scopes = False, 0
@@ -88,7 +88,7 @@ class BeginsAndEnds:
         log = self._threads.own()
         if not log.enabled:
             return 0
-        if not log.recorded:  # its thread number may have been asked for before it was known how large its buffer is to be
+        if not log.recorded:  # the log may have been made before the size of its buffer was known
             log.set_capacity(self._threads.capacity)
         ends_later = details is None or details.kind == RANGE
         if not log.has_room() or (ends_later and not log.has_depth(bool(flags & ASYNC))):
@@ -117,16 +117,16 @@ class BeginsAndEnds:
         return event_id
 
     def _interrupted(self, error: BaseException, log: ThreadLog, ordinal: int) -> int:
-        """Something was raised in the middle of a begin. Returns its event id, or 0 where it is not recorded."""
+        """Something was raised in the middle of a begin. Returns the event id; 0 where the begin is not recorded."""
         event_id = log.number << ORDINAL_BITS | ordinal
         without_memory = isinstance(error, MemoryError)
         if without_memory and log.has_just_begun(event_id):
-            return event_id  # its task may not know that it is in it: what begins in it lies in what is around it
+            return event_id  # the task may not have noted it: then what begins in this range lies in the range around it
         if ordinal:
             log.take_back(perf_counter_ns(), event_id)
             self._tasks.ended(event_id)
         if not without_memory:
-            raise error  # a signal handler's, for the program
+            raise error  # a signal handler raised it, for the program
         log.dropped += 1
         return 0
 
@@ -146,7 +146,7 @@ class BeginsAndEnds:
             self._end(perf_counter_ns(), event_id, flags, error)
         except MemoryError:
             self._threads.own().lost_ends += 1
-        except BaseException:  # a signal handler's; the range ends all the same, once
+        except BaseException:  # a signal handler raised; the range ends all the same, and only once
             self._end(perf_counter_ns(), event_id, flags, error)
             raise
 

@@ -60,7 +60,7 @@ class RecordFunctionBase:
         self._open: dict[int, list[RangeHandle]] = {}
         """By the ident of the thread that entered: threads may share one object."""
         self._entered: Any = None
-        """``record_function.async_range``'s."""
+        """What ``ranges/async_range.py`` keeps here."""
 
     @property
     def name(self) -> str:
@@ -69,7 +69,7 @@ class RecordFunctionBase:
 
     @property
     def args(self) -> str | None:
-        """As it was made with."""
+        """The ``args`` that it was made with."""
         return self._args
 
     def __enter__(self) -> RecordFunctionBase:
@@ -77,7 +77,7 @@ class RecordFunctionBase:
         try:
             handle = open_range(self)
             self._open.setdefault(get_ident(), []).append(handle)
-        except BaseException:  # a signal handler's, say: without an __exit__ nobody else would end the range
+        except BaseException:  # a signal handler may raise: then there is no __exit__ that would end the range
             if handle is not None:
                 self._end_unentered(handle)
             raise
@@ -99,7 +99,7 @@ class RecordFunctionBase:
             raise
 
     def _leave(self, taken: list[RangeHandle], error: BaseException | None) -> None:
-        """End the range that this ``with`` entered; ``taken`` has it where that was begun before."""
+        """End the range that this ``with`` entered. ``taken`` has it where an interrupted call took it already."""
         if not taken:
             self._take_innermost(taken)
         for handle in taken:

@@ -1,4 +1,4 @@
-"""The Python twin: the readable statement of the recorder's contract, and what really runs where no compiler was there.
+"""The Python twin: a readable statement of the recorder's contract, and what records where there is no native recorder.
 
     ranges ──► log of each thread (log, threads), chain of each task (task)
     drain  ──► takes from the logs, replays by ticks (pairing), seals rows (batch)
@@ -48,7 +48,7 @@ class PythonRecorder(BeginsAndEnds):
         for module in ("batch", "pairing"):
             import_module(f"otel_recfn.recording.python.{module}")
         if not self._recording:
-            self._start_recording()  # ranges of an earlier one are nobody's parents
+            self._start_recording()  # ranges of an earlier recording are no parents in this one
             self._drain.begin_recording()
         self._threads.capacity = max(1, buffer_bytes // BYTES_PER_RANGE)
         self._extras, self._with_stack = extras, bool(extras & Extra.STACK)
@@ -77,11 +77,11 @@ class PythonRecorder(BeginsAndEnds):
         self.range_observer = observer
 
     def leave_unobserved(self, ranges: int, version: int) -> int:
-        """None: here the observer is asked as quickly."""
+        """0: nothing is left to this recorder, because asking the observer costs as little."""
         return 0
 
     def take_back_unobserved(self) -> int:
-        """None were left to the recorder."""
+        """0: none were left to this recorder."""
         return 0
 
     def span_attached(self, span: object, token: object) -> None:
@@ -92,7 +92,7 @@ class PythonRecorder(BeginsAndEnds):
         """See Recorder.context_attached."""
         gone = self._tasks.find_attached(id(token))
         if gone is not None:
-            gone.token = 0  # its own token is no more: this one has the address
+            gone.token = 0  # the token that it knew is gone, and a new one has its address
 
     def span_detached(self, token: object) -> None:
         """See Recorder.span_detached."""
@@ -176,7 +176,7 @@ class PythonRecorder(BeginsAndEnds):
         return self._drain.run(self._tasks, close_open, open_ranges)
 
     def wait(self, timeout_s: float) -> None:
-        """See Recorder.wait; a drain has time here: a buffer of the default size takes longer to fill than a drain waits."""
+        """See Recorder.wait. Threads don't wake it: they need longer to fill a buffer of the default size than a drain waits."""
         if self._woken.wait(timeout_s):
             self._woken.clear()
 

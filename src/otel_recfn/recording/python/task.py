@@ -1,10 +1,10 @@
 """What a task is in, for the Python twin: its open ranges and the spans it made current, in the order in which they began.
 
-    task's context ──► innermost TaskEntry ──outer──► TaskEntry ──outer──► ...      an immutable value of one ContextVar
+    task's context ──► innermost TaskEntry ──outer──► TaskEntry ──outer──► ...      the value of one ContextVar
 
 A ContextVar gives each asyncio task, greenlet and thread a chain of its own, and a child task (or ``asyncio.to_thread``) the
 chain of its parent as it was at the launch. A range that ended out of order, or elsewhere, stays in the chains that have it and
-is passed over from then on; so is a span that isn't current any more.
+is skipped from then on; so is a span that is no longer current.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOW_64 = (1 << 64) - 1
 
 
 def next_serial() -> int:
-    """Numbers entries in the order in which they are made."""
+    """The number of the next entry: entries are numbered in the order in which they are made."""
     return next(_serials)
 
 
@@ -34,7 +34,7 @@ class TaskEntry:
 
     Args:
         span: what was made current; None for a range.
-        token: identifies what undoes that.
+        token: identifies the token by which it is detached.
         range_: the range's own entry, for one that is entered again.
     """
 
@@ -98,7 +98,7 @@ class TaskEntry:
 
     @property
     def shown(self) -> Any:
-        """See TaskRange.shown; of the range, however often it is entered."""
+        """See TaskRange.shown; the same in every entry of the range."""
         return (self._range or self)._shown
 
     @shown.setter
@@ -112,12 +112,12 @@ class TaskEntry:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it, or the range that it is of, ended."""
+        """Whether this entry, or its range, has ended."""
         return self.ended or (self._range is not None and self._range.ended)
 
 
 class Recording:
-    """From one start to the next: its open ranges, and how it sees the chains. Ranges of earlier ones are nobody's parents."""
+    """What was recorded since one start: its open ranges, and the chains, in which it skips ranges of earlier recordings."""
 
     def __init__(self) -> None:
         self.is_current = True
@@ -136,7 +136,7 @@ class Recording:
             return 0
         flags = SHOWN if entry.shown is not None else 0
         self.end(entry)
-        self._open.pop(event_id, None)  # last: who is interrupted before asks again
+        self._open.pop(event_id, None)  # last, because an interrupted call is repeated
         return flags
 
     def enter(self, event_id: int) -> TaskEntry | None:
@@ -152,9 +152,9 @@ class Recording:
         return entered
 
     def _reenter(self, range_: TaskEntry) -> TaskEntry | None:
-        """The task's entry of that range that it left, alive again below what it began there and has not ended.
+        """Reopen the entry of the range that the calling task left; what the task began in it and has not ended stays inside.
 
-        None if there is none.
+        None if there is no such entry.
         """
         entry = self.innermost()
         while entry is not None and entry.serial > range_.serial and entry._range is not range_:
@@ -165,11 +165,11 @@ class Recording:
         return entry
 
     def innermost(self) -> TaskEntry | None:
-        """Of the calling task's entries that aren't over, the one that began last."""
+        """The newest entry of the calling task that has not ended."""
         return self._living(_innermost.get())
 
     def push(self, entry: TaskEntry) -> None:
-        """From here on the task is in it."""
+        """The calling task enters it."""
         entry.outer = outer = self.innermost()
         entry.length = outer.length + 1 if outer is not None else 1
         if entry.length % SHORTEN_EVERY == 0:
@@ -177,9 +177,9 @@ class Recording:
         _innermost.set(entry)
 
     def _shorten(self, entry: TaskEntry) -> int:
-        """Leave out what is over, and of the spans all but the newest. Returns how long the chain is then.
+        """Remove entries that have ended, and all but the newest spans. Returns how long the chain is then.
 
-        Tasks that launch tasks inherit chains, and programs attach without ever detaching.
+        It would grow without end where tasks launch tasks, which inherit chains, or spans are attached and never detached.
         """
         length, spans = 1, 0
         while True:
@@ -195,16 +195,16 @@ class Recording:
             entry, length = outer, length + 1
 
     def end(self, entry: TaskEntry) -> None:
-        """The range is over, in every task that has it. It stays where it is, and is passed over."""
+        """The range is over, in every task that has it. Its entry stays in the chains, and is skipped."""
         entry.ended, entry._shown = True, None
 
     def pop(self, entry: TaskEntry) -> None:
-        """The calling task has detached that span."""
+        """The calling task has detached the span of that entry."""
         if self.innermost() is entry:
             _innermost.set(self._living(entry.outer))
 
     def entries(self) -> Iterator[TaskEntry]:
-        """The calling task's entries that aren't over, innermost first."""
+        """The calling task's entries that have not ended, innermost first."""
         entry = self.innermost()
         while entry is not None:
             yield entry

@@ -11,5 +11,5 @@ def clean_text(text: str, max_bytes: int) -> str:
 
 
 def utf8_size(text: str) -> int:
-    """Its length in bytes."""
+    """How many bytes of UTF-8 ``clean_text`` makes of it, if it isn't cut."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "backslashreplace"))

@@ -1,7 +1,7 @@
-"""The threads that record: each one's log, from its first range until the drain has seen its last.
+"""The threads that record: each one's log, from its first range until the drain has seen its last record.
 
-Nothing here locks: a thread adds its log, a drain takes those of dead threads away, and who counts looks again where a drain
-came in between.
+Nothing here locks: a thread adds its log, a drain removes those of dead threads, and ``counters`` reads again where a drain has
+removed one meanwhile.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ NOTHING = RecorderCounters(recorded=0, dropped=0, lost_ends=0)
 
 
 class ThreadLogs:
-    """Of one recorder.
+    """The logs of one recorder.
 
     Attributes:
-        capacity: ranges that fit into a thread's log; of those that record their first from now on.
+        capacity: how many ranges fit into the log of a thread that records its first one from now on.
         ended_elsewhere: ends of ranges that other threads began.
     """
 
@@ -30,15 +30,15 @@ class ThreadLogs:
         self.start_empty()
 
     def start_empty(self) -> None:
-        """At birth, and in a forked child, where numbers go on so that its ids are not its parent's."""
+        """Called when it is made, and in a forked child, where numbers go on so that event ids differ from the parent's."""
         self._local = threading.local()
         self._logs: dict[int, ThreadLog] = {}
         self._buried: tuple[RecorderCounters, ThreadLog | None] = (NOTHING, None)
-        """What the logs of dead threads counted, and the last of them: it may still be among the others."""
+        """The sum of what the logs of dead threads counted, and the last of these logs, which may still be in ``_logs``."""
         self.ended_elsewhere: deque[Record] = deque()
 
     def own(self) -> ThreadLog:
-        """The calling thread's."""
+        """The calling thread's log, made where it has none."""
         try:
             log: ThreadLog = self._local.log
         except AttributeError:
@@ -46,15 +46,15 @@ class ThreadLogs:
         return log
 
     def existing(self) -> ThreadLog | None:
-        """The calling thread's, where it has one."""
+        """The calling thread's log; None where it has none."""
         return getattr(self._local, "log", None)
 
     def new_number(self) -> int:
-        """Never given again."""
+        """A number that no thread has had; it is never given again."""
         return next(self._numbers)
 
     def find(self, number: int) -> ThreadLog | None:
-        """That thread's, where it may still record or has ranges open."""
+        """The log of the thread with that number; None where the thread is gone and has no range open."""
         return self._logs.get(number)
 
     def look(self) -> tuple[list[ThreadLog], list[ThreadLog]]:
@@ -68,12 +68,12 @@ class ThreadLogs:
         return logs, dead
 
     def bury(self, log: ThreadLog) -> None:
-        """Its thread is dead, and everything that it recorded was drained. What it counted stays."""
+        """Remove the log of a dead thread of which everything was drained. What it counted stays."""
         self._buried = (_add(self._buried[0], log), log)
         del self._logs[log.number]
 
     def counters(self) -> RecorderCounters:
-        """Of all threads."""
+        """Counts of all threads, also of those that are gone."""
         while True:
             before = self._buried
             logs = list(self._logs.values())

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 MAX_EVENTS = 4_000_000
 STOP_SECONDS = 10.0
-SETTINGS = {
+EXTRAS = {
     "record_shapes": Extra.SHAPES,
     "with_flops": Extra.FLOPS,
     "with_stack": Extra.STACK,
@@ -93,7 +93,7 @@ class profile:
         EVENTS.checked("max_events", max_events)
         extras = Extra.NONE
         for name, wanted in given.items():
-            extras |= SETTINGS[name] if wanted else Extra.NONE
+            extras |= EXTRAS[name] if wanted else Extra.NONE
         sources = RECORD_FUNCTIONS | ({EventSource.MODULE} if modules else frozenset())
         self._selected = Selected(scopes_mask(scopes), extras, sources)
         self._max_events = max_events

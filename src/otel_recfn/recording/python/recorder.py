@@ -176,7 +176,7 @@ class PythonRecorder(BeginsAndEnds):
         return self._drain.run(self._tasks, close_open, open_ranges)
 
     def wait(self, timeout_s: float) -> None:
-        """See Recorder.wait. Threads don't wake it: they need longer to fill a buffer of the default size than a drain waits."""
+        """See Recorder.wait. Threads don't wake it: a buffer of the default size is not full before the next drain."""
         if self._woken.wait(timeout_s):
             self._woken.clear()
 

@@ -15,11 +15,10 @@ from typing import TypeAlias
 from otel_recfn.batches.gaps import Gaps
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import OUT_OF_MEMORY
+from otel_recfn.sinks.waiting_batches import WaitingBatches
 
 IDLE_S = 1.5
 """After so long without a batch the inner sink is told that it is idle; longer than the pause that ends a trace of ours."""
-MAX_ARRIVED = 64
-"""Batches that wait for memory before they are queued."""
 
 
 @dataclass
@@ -68,7 +67,7 @@ class WorkQueue:
         self._lock = threading.RLock()  # taken without the condition: its Python code may find no memory for letting go of it
         self._changed = threading.Condition(self._lock)
         self._tasks: deque[Task] = deque()
-        self._arrived: deque[Batch] = deque()
+        self._arrived = WaitingBatches()
         self._waiting = 0
         self._gap = False
         self._gaps = Gaps()
@@ -82,8 +81,7 @@ class WorkQueue:
             received, dropped = self.received + len(batch), self.dropped + len(batch)
             arrived = False
             try:
-                if not self.over and len(self._arrived) < MAX_ARRIVED:
-                    self._arrived.append(batch)
+                if not self.over and self._arrived.add(batch):
                     self.received, arrived = received, True
                     self._take_arrived()
             except OUT_OF_MEMORY:
@@ -142,9 +140,9 @@ class WorkQueue:
 
     def _take_arrived(self) -> None:
         try:
-            while self._arrived:
-                self._take(self._arrived[0])
-                self._arrived.popleft()
+            while (batch := self._arrived.first()) is not None:
+                self._take(batch)
+                self._arrived.remove_first()
         except OUT_OF_MEMORY:  # with the next batch
             pass
 

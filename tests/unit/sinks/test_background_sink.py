@@ -12,7 +12,7 @@ from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from batches import make_batch
 from otel_recfn.batches.gaps import Gaps
 from otel_recfn.model.batch import Batch
-from otel_recfn.sinks import background_queue
+from otel_recfn.sinks import background_queue, waiting_batches
 from otel_recfn.sinks.background import MAX_ROWS
 from otel_recfn.sinks.in_memory import InMemorySink
 
@@ -161,8 +161,9 @@ class TestMemory:
             raise MemoryError
 
         monkeypatch.setattr(Gaps, "note", failing)
+        monkeypatch.setattr(waiting_batches, "MAX_ROWS", 0)
         sink = in_background(Gated())
-        for _ in range(background_queue.MAX_ARRIVED + 3):
+        for _ in range(waiting_batches.ALWAYS_TAKEN + 3):
             sink.write(rows(2))
         assert sink.counters()["queue_dropped"] == 6
         sink.close(LONG_S)

@@ -10,7 +10,6 @@ nothing is forgotten: the call raises, and is made again with the next batch.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,9 +18,7 @@ import numpy as np
 from otel_recfn.batches.gaps import Gaps
 from otel_recfn.batches.merging import merged
 from otel_recfn.model.batch import Batch
-
-MAX_PENDING = 64
-"""Batches that wait for memory. More are refused, as if there were no memory for them."""
+from otel_recfn.sinks.waiting_batches import WaitingBatches
 
 
 @dataclass(eq=False, slots=True)
@@ -48,7 +45,10 @@ class PendingBatches:
 
     def __init__(self) -> None:
         self._gaps = Gaps()
-        self._pending: deque[Pending] = deque()
+        self._first: Pending | None = None
+        """The one that is being written."""
+        self._waiting = WaitingBatches()
+        """Those behind it."""
 
     def add(self, batch: Batch) -> None:
         """Another batch.
@@ -56,50 +56,63 @@ class PendingBatches:
         Raises:
             MemoryError: too many wait already.
         """
-        if len(self._pending) >= MAX_PENDING:
+        if not self._waiting.add(batch):
             raise MemoryError
-        self._pending.append(Pending(batch))
 
     def first(self) -> Pending | None:
         """The one that is to be written now, as part of the tree without what was dropped before."""
-        if not self._pending:
-            return None
-        first = self._pending[0]
-        if not first.taken:
-            first.batch = self._gaps.mended(first.batch)
-        return first
+        if self._first is None:
+            batch = self._waiting.first()
+            if batch is None:
+                return None
+            self._first = Pending(batch)
+            self._waiting.remove_first()
+        if not self._first.taken:
+            self._first.batch = self._gaps.mended(self._first.batch)
+        return self._first
 
     def finish_first(self) -> None:
         """All its rows were taken."""
-        self._gaps.note(self._pending[0].batch)
-        self._pending.popleft()
+        if self._first is not None:
+            self._gaps.note(self._first.batch)
+            self._first = None
 
     def cut_first(self) -> None:
         """There was no memory for the rest of it."""
-        if self._pending:
-            self._pending[0].short = True
+        if self._first is not None:
+            self._first.short = True
 
     def reduce_first(self) -> int:
         """Drop the rest of it, but for what must not be missing. Returns how many rows were dropped."""
-        first = self._pending[0]
-        self._gaps.note(first.done())
-        rest = first.rest()
+        rest = self._rest_of_first()
         kept = self._gaps.kept_of(rest)
-        self._pending[0] = Pending(kept)
+        self._first = Pending(kept)
         return len(rest) - len(kept)
 
     def give_up(self, further: Sequence[Batch]) -> None:
         """Drop the rest of them all, and ``further`` ones, but for what must not be missing, outermost ranges first."""
-        kept = []
-        for pending in self._pending:
-            self._gaps.note(pending.done())
-            kept.append(self._gaps.reduced(pending.rest()))
-        kept += [self._gaps.reduced(batch) for batch in further]
+        left = [self._rest_of_first(), *self._waiting, *further]
+        kept = [self._gaps.reduced(batch) for batch in left if len(batch)]
         rows = merged([batch for batch in kept if len(batch)])
-        self._pending = deque([Pending(rows.take(np.lexsort((rows.event_id, rows.start_ns))))])
+        self._first = Pending(rows.take(np.lexsort((rows.event_id, rows.start_ns))))
+        self._waiting.clear()
 
     def clear(self) -> int:
         """Drop them all. Returns how many rows were not taken."""
-        left = sum(len(pending.batch) - pending.taken for pending in self._pending)
-        self._pending.clear()
+        left = sum(len(batch) for batch in self._waiting)
+        if self._first is not None:
+            left += len(self._first.batch) - self._first.taken
+        self._first = None
+        self._waiting.clear()
         return left
+
+    def _rest_of_first(self) -> Batch:
+        """What of it was not taken; the other rows are noted, once."""
+        first = self._first
+        if first is None:
+            return merged([])
+        if first.taken:
+            rest = first.rest()
+            self._gaps.note(first.done())
+            first.batch, first.taken, first.short = rest, 0, True
+        return first.batch

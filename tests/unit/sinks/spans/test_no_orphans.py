@@ -180,6 +180,16 @@ class TestMemoryEnds:
         assert_balanced(counters, ROWS)
         assert counters["spans"] == len(sent.spans)
 
+    def test_for_many_batches(self, batches: list[Batch], times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        numbers = range(1, 50 * times + 1)
+        others = [make_batch([{"event_id": make_event_id(2, number), "context": REQUEST}]) for number in numbers]
+        without = Without(spans_sink.fates_of, 2, 10**6)
+        monkeypatch.setattr(spans_sink, "fates_of", without)
+        sent = Sent()
+        counters = self.written(SpansSink(new_provider(sent)), [batches[0], *others, *batches[1:]], without)
+        sent.assert_no_orphans()
+        assert_balanced(counters, ROWS + len(others))
+
     @pytest.mark.parametrize("step", ["fates_of", "plan_spans"])
     @pytest.mark.parametrize("first", range(1, 5))
     def test_at_any_step(

@@ -14,6 +14,7 @@ from recorded_modules import Recording
 
 from otel_recfn.model.events import EventFlag
 from otel_recfn.pytorch import modules as torch_modules
+from otel_recfn.sources.protocol import Wanted
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -174,6 +175,20 @@ def test_a_hook_that_fails_takes_itself_away(recording: Recording, caplog: pytes
         assert torch.equal(nn.Sequential(nn.ReLU(), nn.ReLU())(X), X)
     assert caplog.text.count("a module hook of otel-recfn failed") == 1
     assert recording.ranges._handles == []
+
+
+def test_a_hook_that_failed_is_not_set_again_when_another_capture_begins(
+    recording: Recording, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> int:
+        raise RuntimeError("recorder")
+
+    recording.recorder.begin = broken  # type: ignore[method-assign]
+    with caplog.at_level(logging.ERROR, logger="otel_recfn"):
+        nn.ReLU()(X)
+        recording.ranges.enable(Wanted())
+        nn.ReLU()(X)
+    assert caplog.text.count("a module hook of otel-recfn failed") == 1
 
 
 def test_a_checkpoint_that_stops_its_recomputation_early_is_no_error(recording: Recording) -> None:

@@ -78,6 +78,7 @@ class ModuleRanges:
         self._torch_announces_optimizer = torch_announces_optimizer
         self._names, self._paths = InstanceNames(), ModulePaths()
         self._handles: list[Handle] = []
+        self._failed = False
         self._thread = threading.local()
         self._stacks: WeakIdentityMap[None] = WeakIdentityMap()
         self._lock = ForkSafeLock()
@@ -87,9 +88,9 @@ class ModuleRanges:
         return True
 
     def enable(self, wanted: Wanted) -> None:
-        """Set the hooks, where they aren't set."""
+        """Set the hooks, where they aren't set, and unless one has failed."""
         with self._lock.held:
-            if not self._handles:
+            if not self._handles and not self._failed:
                 self._handles = set_hooks(self, self._recorder)
 
     def disable(self) -> None:
@@ -144,6 +145,7 @@ class ModuleRanges:
         if raised_by_signal_handler(error):
             raise error
         log.exception("a module hook of otel-recfn failed; modules and optimizers are not recorded any more")
+        self._failed = True
         self.disable()
 
     def _calls(self) -> list[_Call]:

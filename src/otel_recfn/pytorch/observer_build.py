@@ -43,8 +43,6 @@ class Library:
 
     folder: str
     name: str
-    purpose: str
-    """What it does, in words."""
     links: tuple[str, ...]
     """torch's shared libraries that it needs."""
     seconds: int
@@ -59,11 +57,10 @@ class Library:
         return NATIVE / self.folder / f"{self.name}.cpp"
 
 
-TORCH_OBSERVER = Library("observer", "torch_observer", "records PyTorch's operators", ("torch_cpu", "c10"), 10, "-O3")
+TORCH_OBSERVER = Library("observer", "torch_observer", ("torch_cpu", "c10"), 10, "-O3")
 TORCH_CALLBACKS = Library(
     "callbacks",
     "torch_callbacks",
-    "calls Python callbacks on PyTorch's operators",
     ("torch_python", "torch_cpu", "c10"),
     25,
     "-O2",

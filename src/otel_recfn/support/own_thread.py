@@ -48,10 +48,7 @@ class _Gate:
         own = threading.get_ident()
         with self._changed:
             self._forking.add(own)
-            self._changed.wait_for(
-                lambda: all(late or thread == own for thread, late in self._at_work.items()),
-                max(0.0, deadline - time.monotonic()),
-            )
+            self._changed.wait_for(lambda: self._may_fork(own), max(0.0, deadline - time.monotonic()))
             self._at_work = {thread: thread != own for thread in self._at_work}
 
     def _may_fork(self, own: int) -> bool:

@@ -25,7 +25,8 @@ check: .venv/.for-test ## linter, types and layers
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
-	$(RUN) -m pytest -q tests/unit/test_layers.py
+	$(RUN) -m pytest -q tests/unit/test_layers.py tests/unit/test_native_layers.py tests/unit/test_import_circles.py \
+	    tests/unit/test_architecture.py
 
 .PHONY: bench
 bench: .venv/.for-test ## what it costs, beside its peers, on this machine

@@ -32,7 +32,7 @@ SMALL_CHUNK = 4096
 
 @dataclass(frozen=True)
 class Tree:
-    """The columns of a batch that are looked at, as ``model/batch.py`` describes them."""
+    """The columns of a batch that are looked at, as ``model/columns.py`` describes them."""
 
     COLUMNS: ClassVar = ("event_id", "kind", "parent", "root")
 

@@ -143,8 +143,8 @@ class Recorder(RangeRecorder, Protocol):
     ) -> int:
         """See RangeRecorder.begin.
 
-        The keywords are columns of its row, as ``model/batch.py`` describes them; ``handle`` 0 becomes the event id. ``limits``
-        says what is kept of texts.
+        The keywords are columns of its row, as ``model/columns.py`` describes them; ``handle`` 0 becomes the event id.
+        ``limits`` says what is kept of texts.
         """
 
     def mark(self, name: str) -> int:

@@ -1,4 +1,4 @@
-"""Inputs as the texts of the columns ``shapes`` and ``dtypes`` (their format: ``model/batch.py``)."""
+"""Inputs as the texts of the columns ``shapes`` and ``dtypes`` (their format: ``model/columns.py``)."""
 
 from __future__ import annotations
 

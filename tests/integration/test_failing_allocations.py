@@ -191,6 +191,7 @@ assert counters.recorded == len(rows), (counters, len(rows))
 SINKS = """
 import itertools
 import logging
+import os
 import sys
 
 logging.disable(logging.CRITICAL)
@@ -288,6 +289,9 @@ elif name == "in_memory":
 else:
     assert counters["chrome_trace.events_written"] + counters["chrome_trace.failed"] + missed == counters["rows"]
     assert counters["chrome_trace.events_written"] > 0
+if sys.version_info < (3, 11):  # which frees a function's cache twice where its 1,024th call found no memory for it
+    sys.stdout.flush()
+    os._exit(0)
 """
 
 

@@ -45,20 +45,8 @@ class Gaps:
         self._dropped = KnownRanges(most_remembered)
         self._has_dropped = False
 
-    def passed(self, batch: Batch) -> Batch:
-        """A batch that is handed on; as it is, unless something was dropped before."""
-        batch = self.mended(batch)
-        self.note(batch)
-        return batch
-
-    def reduced(self, batch: Batch) -> Batch:
-        """What is to be handed on of a batch that is dropped, with nothing announced."""
-        rest = self.kept_of(batch)
-        self.note(rest)
-        return rest
-
     def kept_of(self, batch: Batch) -> Batch:
-        """As ``reduced``, but what is kept is still to be handed on; the caller notes it then."""
+        """What is still to be handed on of a batch that is dropped, with nothing announced. The caller notes it then."""
         batch = self.mended(batch)
         self._sum_up()
         kept = is_in(batch.event_id, self._owed) | (batch.flags & _SHOWN != 0)
@@ -85,10 +73,17 @@ class Gaps:
 
     def note(self, batch: Batch) -> None:
         """A batch was handed on."""
+        self._add(batch, batch.event_id)
+
+    def owe(self, batch: Batch) -> None:
+        """A batch will be handed on, and noted then: until then neither its rows nor what they lie in may be dropped."""
+        self._add(batch, batch.event_id[:0])
+
+    def _add(self, batch: Batch, came: Ids) -> None:
         if not len(batch):
             return
         changes = np.flatnonzero(batch.parent[1:] != batch.parent[:-1]) + 1  # siblings mostly stand together
-        self._unsummed.append((np.append(batch.parent[:1], batch.parent[changes]), batch.event_id))
+        self._unsummed.append((np.append(batch.parent[:1], batch.parent[changes]), came))
         self._unsummed_rows += len(batch)
         if self._unsummed_rows > ROWS_AT_ONCE:
             self._sum_up()

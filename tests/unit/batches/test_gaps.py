@@ -17,6 +17,20 @@ THREADS = (MAIN_THREAD, WORKER_THREAD)
 BEGIN, END, PASS, DROP = range(4)
 
 
+def passed(gaps: Gaps, batch: Batch) -> Batch:
+    """A batch that is handed on."""
+    out = gaps.mended(batch)
+    gaps.note(out)
+    return out
+
+
+def reduced(gaps: Gaps, batch: Batch) -> Batch:
+    """What is handed on of a batch that is dropped."""
+    out = gaps.kept_of(batch)
+    gaps.note(out)
+    return out
+
+
 class Stream:
     """Ranges whose parent is any earlier one, open or ended, in batches of which some are dropped."""
 
@@ -41,7 +55,7 @@ class Stream:
             self.closed = []
 
     def send(self, batch: Batch, *, drop: bool) -> None:
-        out = self.gaps.reduced(batch) if drop else self.gaps.passed(batch)
+        out = reduced(self.gaps, batch) if drop else passed(self.gaps, batch)
         if not drop:
             assert out.event_id.tolist() == batch.event_id.tolist()
         self.sent.update(zip(out.event_id.tolist(), out.parent.tolist(), strict=True))
@@ -74,26 +88,27 @@ def test_every_row_lies_in_the_nearest_ancestor_that_was_handed_on(steps: list[t
 
 def test_without_a_gap_a_batch_is_handed_on_as_it_is() -> None:
     batch = make_batch([{"event_id": 2, "parent": 1}])
-    assert Gaps().passed(batch) is batch
+    assert passed(Gaps(), batch) is batch
 
 
 def test_of_a_dropped_batch_only_awaited_parents_are_kept_with_tables_of_their_own() -> None:
     found = Gaps()
-    found.passed(make_batch([{"event_id": 3, "parent": 2}]))
-    rest = found.reduced(
+    passed(found, make_batch([{"event_id": 3, "parent": 2}]))
+    rest = reduced(
+        found,
         make_batch(
             [{"event_id": number, "name": f"leaf {number}"} for number in range(10, 1000)]
             + [{"event_id": 2, "parent": 1, "name": "awaited"}]
-        )
+        ),
     )
     assert [(row.event_id, row.name, row.parent) for row in rest.events()] == [(2, "awaited", 1)]
     assert list(rest.names) == ["", "awaited"]
-    assert len(found.reduced(make_batch([{"event_id": 1}]))) == 1
-    assert len(found.reduced(make_batch([{"event_id": 4}]))) == 0
+    assert len(reduced(found, make_batch([{"event_id": 1}]))) == 1
+    assert len(reduced(found, make_batch([{"event_id": 4}]))) == 0
 
 
 def test_a_range_that_the_program_saw_as_a_span_is_kept_of_a_dropped_batch() -> None:
-    rest = Gaps().reduced(make_batch([{"event_id": 1, "flags": EventFlag.SHOWN}, {"event_id": 2}]))
+    rest = reduced(Gaps(), make_batch([{"event_id": 1, "flags": EventFlag.SHOWN}, {"event_id": 2}]))
     assert rest.event_id.tolist() == [1]
 
 
@@ -101,8 +116,8 @@ def test_what_is_remembered_is_bounded() -> None:
     found = Gaps(most_remembered=100)
     for number in range(50):
         first = 1 + number * 1000
-        found.passed(make_batch([{"event_id": first + row, "parent": 10**9 + first + row} for row in range(500)]))
-        found.reduced(make_batch([{"event_id": first + 500 + row, "parent": 1} for row in range(500)]))
+        passed(found, make_batch([{"event_id": first + row, "parent": 10**9 + first + row} for row in range(500)]))
+        reduced(found, make_batch([{"event_id": first + 500 + row, "parent": 1} for row in range(500)]))
     found._sum_up()
     assert len(found._owed) <= gaps.MAX_OWED
     assert sum(len(chunk.ids) for chunk in found._dropped._chunks) <= 1000

@@ -91,8 +91,8 @@ class PendingBatches:
 
     def give_up(self, further: Sequence[Batch]) -> None:
         """Drop the rest of them all, and ``further`` ones, but for what must not be missing, outermost ranges first."""
-        left = [self._rest_of_first(), *self._waiting, *further]
-        kept = [self._gaps.reduced(batch) for batch in left if len(batch)]
+        refused = [batch for batch in further if not self._waiting.add(batch)]  # first: they wait if memory ends in the rest
+        kept = [self._kept_of(batch) for batch in (self._rest_of_first(), *self._waiting, *refused)]
         rows = merged([batch for batch in kept if len(batch)])
         self._first = Pending(rows.take(np.lexsort((rows.event_id, rows.start_ns))))
         self._waiting.clear()
@@ -105,6 +105,11 @@ class PendingBatches:
         self._first = None
         self._waiting.clear()
         return left
+
+    def _kept_of(self, batch: Batch) -> Batch:
+        kept = self._gaps.kept_of(batch)
+        self._gaps.owe(kept)
+        return kept
 
     def _rest_of_first(self) -> Batch:
         """What of it was not taken; the other rows are noted, once."""

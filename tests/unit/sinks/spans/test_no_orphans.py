@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from otel_recfn.model.batch import NO_CONTEXT, Batch, SpanContextRef
 from otel_recfn.model.events import make_event_id
 from otel_recfn.sinks import background_pace
 from otel_recfn.sinks.background import BackgroundSink
-from otel_recfn.sinks.spans import delivery, mapping, provider
+from otel_recfn.sinks.spans import delivery, mapping, pending, provider
 from otel_recfn.sinks.spans import sink as spans_sink
 from otel_recfn.sinks.spans.sink import SpansSink
 
@@ -189,6 +190,19 @@ class TestMemoryEnds:
         counters = self.written(SpansSink(new_provider(sent)), [batches[0], *others, *batches[1:]], without)
         sent.assert_no_orphans()
         assert_balanced(counters, ROWS + len(others))
+
+    @pytest.mark.parametrize(("module", "step"), [(spans_sink, "fates_of"), (spans_sink, "plan_spans"), (pending, "merged")])
+    def test_after_the_time(
+        self, batches: list[Batch], module: ModuleType, step: str, times: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sent = Sent()
+        sink = SpansSink(new_provider(sent))
+        sink.write(batches[0])
+        without = Without(getattr(module, step), 1, times)
+        monkeypatch.setattr(module, step, without)
+        sink.give_up(batches[1:], LONG_S)
+        self.written(sink, [], without)
+        sent.assert_no_orphans()
 
     @pytest.mark.parametrize("step", ["fates_of", "plan_spans"])
     @pytest.mark.parametrize("first", range(1, 5))

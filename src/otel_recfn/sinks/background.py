@@ -77,7 +77,7 @@ class BackgroundSink:
         self._queue, self._pace = WorkQueue(max_rows), Pace(max_share)
         self._written = 0
         self._logged = False
-        self._error: Exception | None = None
+        self._error: Exception | SystemExit | None = None
         self._paced = sink if isinstance(sink, PacedSink) else None
         if self._paced is not None:
             self._paced.set_pace(self._pace)
@@ -167,7 +167,7 @@ class BackgroundSink:
                 self._work_on()
             except GivenUp:
                 given_up = True
-            except Exception as error:
+            except (Exception, SystemExit) as error:  # of an exporter that exits: the program, whose thread this isn't, goes on
                 self._error = error
                 self._pace.end_now()
             with at_work():
@@ -249,5 +249,5 @@ class BackgroundSink:
             if given_up is not None and self._paced is not None:
                 self._paced.give_up(given_up, self._pace.time_left())
             self._inner.close(self._pace.time_left())
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._error = self._error or error

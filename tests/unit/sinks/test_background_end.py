@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 
 import pytest
 from gated import LONG_S, Gated, MakeSink, assert_balanced, rows
@@ -79,14 +80,15 @@ class TestTime:
 
 
 class TestErrors:
-    def test_inner_error_reaches_the_next_write(self, in_background: MakeSink) -> None:
+    @pytest.mark.parametrize("error", [OSError("broken"), SystemExit("broken")], ids=repr)
+    def test_inner_error_reaches_the_next_write(self, in_background: MakeSink, error: BaseException) -> None:
         inner = Gated()
-        inner.write = _raise_broken  # type: ignore[method-assign]
+        inner.write = partial(_raise, error)  # type: ignore[method-assign]
         sink = in_background(inner)
         sink.write(rows(2))
         assert not sink.flush(LONG_S)
         assert inner.closed.wait(LONG_S)
-        with pytest.raises(OSError, match="broken"):
+        with pytest.raises(type(error), match="broken"):
             sink.write(rows(1))
         sink.close(LONG_S)
         assert inner.calls == ["close"]
@@ -126,5 +128,5 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("otel-recfn")]
 
 
-def _raise_broken(batch: Batch) -> None:
-    raise OSError("broken")
+def _raise(error: BaseException, batch: Batch) -> None:
+    raise error

@@ -10,7 +10,6 @@ import os
 import threading
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from otel_recfn.model.events import Extra
 from otel_recfn.ranges.protocol import RangeObserver
 from otel_recfn.recording.protocol import ContextReading, RecorderCounters
 from otel_recfn.recording.trace_states import TraceStates
+from otel_recfn.support.imports import imported
 
 if TYPE_CHECKING:
     from otel_recfn.model.batch import Batch, ThreadInfo
@@ -46,7 +46,7 @@ class NativeRecorder:
 
     def start(self, scopes: int, buffer_bytes: int, extras: Extra = Extra.NONE) -> None:
         """See Recorder.start."""
-        import_module("otel_recfn.recording.native_columns")
+        imported("otel_recfn.recording.native_columns")
         _native.start(scopes, buffer_bytes, extras)
 
     def stop(self) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 
 from otel_recfn.model.errors import InterpreterError
+from otel_recfn.support.imports import imported
 
 MODULE = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
 """CPython's, which can tell interpreters apart."""
@@ -14,7 +14,7 @@ MODULE = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters
 def in_main_interpreter() -> bool:
     """Whether this code runs in the main interpreter; also where CPython can't tell."""
     try:
-        module = import_module(MODULE)
+        module = imported(MODULE)
         return bool(module.get_current() == module.get_main())
     except (ImportError, AttributeError):
         return True

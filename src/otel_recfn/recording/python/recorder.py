@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from otel_recfn.model.events import Extra
@@ -23,6 +22,7 @@ from otel_recfn.recording.python.record_function import make_record_function
 from otel_recfn.recording.python.task import Recording, TaskEntry, next_serial
 from otel_recfn.recording.trace_states import TraceStates
 from otel_recfn.support.forks import Order, around_forks
+from otel_recfn.support.imports import imported
 
 if TYPE_CHECKING:
     from otel_recfn.model.batch import Batch
@@ -46,7 +46,7 @@ class PythonRecorder(BeginsAndEnds):
     def start(self, scopes: int, buffer_bytes: int, extras: Extra = Extra.NONE) -> None:
         """See Recorder.start."""
         for module in ("batch", "pairing"):
-            import_module(f"otel_recfn.recording.python.{module}")
+            imported(f"otel_recfn.recording.python.{module}")
         if not self._recording:
             self._start_recording()  # ranges of an earlier recording are no parents in this one
             self._drain.begin_recording()

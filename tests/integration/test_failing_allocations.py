@@ -19,6 +19,12 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("cc") is None, reason="the library that lets allocations fail has to be compiled"),
 ]
 
+LEAVE = """
+import os, sys
+if sys.version_info < (3, 11):  # which frees a function's cache twice where its 1,024th call found no memory for it
+    sys.stdout.flush()
+    os._exit(0)
+"""
 RECORD = """
 import threading
 from failing_allocations import each_failure, with_failures
@@ -289,9 +295,6 @@ elif name == "in_memory":
 else:
     assert counters["chrome_trace.events_written"] + counters["chrome_trace.failed"] + missed == counters["rows"]
     assert counters["chrome_trace.events_written"] > 0
-if sys.version_info < (3, 11):  # which frees a function's cache twice where its 1,024th call found no memory for it
-    sys.stdout.flush()
-    os._exit(0)
 """
 
 
@@ -312,7 +315,11 @@ def run_failing(
     def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         head = f"import sys\nsys.path.insert(0, {str(HERE)!r})\n"
         return run_program(
-            head + program, *arguments, LD_PRELOAD=str(library), PYTHONMALLOC="malloc", OTEL_RECFN_RECORDER=request.param
+            head + program + LEAVE,
+            *arguments,
+            LD_PRELOAD=str(library),
+            PYTHONMALLOC="malloc",
+            OTEL_RECFN_RECORDER=request.param,
         )
 
     return run

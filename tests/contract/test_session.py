@@ -16,25 +16,9 @@ from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, Recorder
 from otel_recfn.session import Session
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.in_memory import InMemorySink
+from running_capture import TIMEOUT_S, Running
 
 FUNCTION, USER = RecordScope.FUNCTION, RecordScope.USER_SCOPE
-TIMEOUT_S = 10.0
-
-
-class Running:
-    """A capture that runs, and what it saw."""
-
-    def __init__(self, session: Session, selected: Selected) -> None:
-        self.sink = InMemorySink()
-        self.session, self.capture = session, Capture(selected, [self.sink], buffer_bytes=DEFAULT_BUFFER_BYTES)
-        session.start(self.capture)
-
-    def stop(self) -> Running:
-        self.session.stop(self.capture, TIMEOUT_S)
-        return self
-
-    def names(self) -> list[str]:
-        return [event.name for event in self.sink.events()]
 
 
 @pytest.fixture

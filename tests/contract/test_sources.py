@@ -14,13 +14,11 @@ import pytest
 from otel_recfn.batches.selection import RECORD_FUNCTIONS, Selected
 from otel_recfn.model.events import EventSource, Extra
 from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
-from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, Recorder
+from otel_recfn.recording.protocol import Recorder
 from otel_recfn.session import Session
-from otel_recfn.session.capture import Capture
-from otel_recfn.sinks.in_memory import InMemorySink
 from otel_recfn.sources.protocol import Wanted
+from running_capture import TIMEOUT_S, Running
 
-TIMEOUT_S = 10.0
 FUNCTION, USER = 1 << RecordScope.FUNCTION, 1 << RecordScope.USER_SCOPE
 WITH_MODULES = RECORD_FUNCTIONS | {EventSource.MODULE}
 
@@ -80,22 +78,6 @@ class Broken(Ticks):
         if method == self.fails_in:
             raise ValueError(f"of the source's own in {method}")
         return False
-
-
-class Running:
-    """A capture that runs, and what it saw."""
-
-    def __init__(self, session: Session, selected: Selected) -> None:
-        self.sink = InMemorySink()
-        self.session, self.capture = session, Capture(selected, [self.sink], buffer_bytes=DEFAULT_BUFFER_BYTES)
-        session.start(self.capture)
-
-    def stop(self) -> Running:
-        self.session.stop(self.capture, TIMEOUT_S)
-        return self
-
-    def names(self) -> list[str]:
-        return [event.name for event in self.sink.events()]
 
 
 Sessions = Callable[..., Session]

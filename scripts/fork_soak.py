@@ -16,6 +16,8 @@ import importlib
 import io
 import logging
 import multiprocessing
+import multiprocessing.connection
+import multiprocessing.process
 import os
 import random
 import signal
@@ -158,6 +160,8 @@ class Soak:
         self._left, self._method, self._seed, self._child_seconds = forks, method, seed, child_seconds
         self._parents_work = [WORK[name] for name in work]
         self._taking = threading.Lock()
+        self._reaping = threading.Lock()
+        """Only one thread may look at children: multiprocessing says 255 where two read one child's exit code."""
         self.outcomes: Counter[str] = Counter()
 
     def run(self) -> None:
@@ -196,13 +200,18 @@ class Soak:
         context = multiprocessing.get_context(self._method)
         target: Callable[[float], None] = child if self._method == "fork" else fresh_child
         process = context.Process(target=target, args=(self._child_seconds,))  # type: ignore[attr-defined]
-        process.start()
+        with self._reaping:
+            process.start()
         deadline = time.monotonic() + self._child_seconds + 10
-        while process.exitcode is None:  # another thread's start() may have reaped it, and is about to say so
+        while (code := self._exit_code(process)) is None:
             if time.monotonic() > deadline:
                 return show_and_kill(process.pid or 0)
-            process.join(0.1)
-        return "fine" if process.exitcode == 0 else f"exit code {process.exitcode}"
+            multiprocessing.connection.wait([process.sentinel], 0.1)
+        return "fine" if code == 0 else f"exit code {code}"
+
+    def _exit_code(self, process: multiprocessing.process.BaseProcess) -> int | None:
+        with self._reaping:
+            return process.exitcode
 
     def _os_fork(self) -> str:
         pid = os.fork()

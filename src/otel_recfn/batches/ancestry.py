@@ -12,7 +12,6 @@ recorded, until a range that it hasn't seen is forgotten.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -20,14 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.batches.number_sets import is_in
+from otel_recfn.batches.remembered import Columns, Ids, Mask, Remembered, by_id
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventKind
 
-Mask = NDArray[np.bool_]
-Ids = NDArray[np.uint64]
-
 MAX_KNOWN = 1 << 17
-SMALL_CHUNK = 4096
 
 
 @dataclass(frozen=True)
@@ -52,18 +48,6 @@ class Around(NamedTuple):
     """The outermost ancestor that is seen; the row itself where there is none."""
 
 
-class Chunk(NamedTuple):
-    ids: Ids
-    """Sorted."""
-    nearest: Ids
-    """The range itself where it is seen, else its nearest ancestor that is, or 0."""
-    root: Ids
-    """Of ``nearest``."""
-
-
-NOTHING = Chunk(*(np.zeros(0, np.uint64) for _ in range(3)))
-
-
 class KnownRanges:
     """The ranges that ended last, as a capture sees them.
 
@@ -72,33 +56,24 @@ class KnownRanges:
     """
 
     def __init__(self, most: int = MAX_KNOWN) -> None:
-        self._most = most
-        self._chunks: deque[Chunk] = deque()
+        self._ranges = Remembered(most, columns=3)
         self.forgot_hidden = False
         """Among those that were forgotten was one that the capture doesn't see."""
 
-    def add(self, added: Chunk) -> None:
-        """Ranges that ended."""
-        self._chunks.append(added)
-        while len(self._chunks) > 1 and len(self._chunks[-2].ids) <= min(SMALL_CHUNK, 2 * len(self._chunks[-1].ids)):
-            pairs = zip(self._chunks[-2], self._chunks[-1], strict=True)
-            self._chunks[-2] = sorted_chunk(*(np.concatenate(pair) for pair in pairs))
-            self._chunks.pop()
-        while len(self._chunks) > 1 and sum(len(chunk.ids) for chunk in self._chunks) > self._most:
-            oldest = self._chunks.popleft()
-            self.forgot_hidden |= bool((oldest.nearest != oldest.ids).any())
+    def add(self, ids: Ids, nearest: Ids, root: Ids) -> None:
+        """Ranges that ended.
 
-    def find(self, wanted: Ids, pinned: Chunk) -> tuple[Mask, Ids, Ids]:
-        """Which are known, and ``nearest`` and ``root`` of those."""
-        found = np.zeros(len(wanted), np.bool_)
-        nearest, root = np.zeros_like(wanted), np.zeros_like(wanted)
-        for chunk in (pinned, *reversed(self._chunks)):
-            if not len(chunk.ids) or found.all():
-                continue
-            place = np.minimum(np.searchsorted(chunk.ids, wanted), len(chunk.ids) - 1)
-            here = ~found & (chunk.ids[place] == wanted)
-            nearest[here], root[here] = chunk.nearest[place[here]], chunk.root[place[here]]
-            found |= here
+        Args:
+            ids: of the ranges.
+            nearest: the range itself where it is seen, else its nearest ancestor that is, or 0.
+            root: of ``nearest``.
+        """
+        for forgotten in self._ranges.add(by_id(ids, nearest, root)):
+            self.forgot_hidden |= bool((forgotten[1] != forgotten[0]).any())
+
+    def find(self, wanted: Ids, pinned: Columns) -> tuple[Mask, Ids, Ids]:
+        """Which are known, and ``nearest`` and ``root`` of those; ``pinned`` are known too."""
+        found, (nearest, root) = self._ranges.find(wanted, pinned)
         return found, nearest, root
 
 
@@ -111,7 +86,7 @@ class Ancestry:
 
     def __init__(self, most_known: int = MAX_KNOWN) -> None:
         self._known = KnownRanges(most_known)
-        self._pinned = NOTHING
+        self._pinned: Columns = ()
         self._was_alone = self._has_seen_all = False
 
     def was_alone(self) -> None:
@@ -133,7 +108,7 @@ class Ancestry:
         ended = np.flatnonzero(is_range[: batch.closed])
         if len(ended):
             nearest = np.where(seen, batch.event_id, around.parent)
-            self._known.add(sorted_chunk(batch.event_id[ended], nearest[ended], around.root[ended]))
+            self._known.add(batch.event_id[ended], nearest[ended], around.root[ended])
         return around
 
     def _look(self, batch: Batch | Tree, seen: Mask) -> Around:
@@ -152,14 +127,9 @@ class Ancestry:
         if self._was_alone and not self._known.forgot_hidden:
             nearest, above = np.where(found, nearest, wanted), np.where(found, above, batch.root[rows])
         is_open = rows >= batch.closed
-        self._pinned = sorted_chunk(wanted[is_open], nearest[is_open], above[is_open])
+        self._pinned = by_id(wanted[is_open], nearest[is_open], above[is_open])
         parent[rows] = nearest
         root[rows] = np.where(nearest != 0, above, batch.event_id[rows])
-
-
-def sorted_chunk(ids: Ids, nearest: Ids, root: Ids) -> Chunk:
-    order = np.argsort(ids)
-    return Chunk(ids[order], nearest[order], root[order])
 
 
 def _roots(event_id: Ids, parent: Ids, root: Ids, nested: Mask) -> Ids:

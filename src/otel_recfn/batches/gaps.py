@@ -14,15 +14,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from otel_recfn.batches.ancestry import NOTHING, KnownRanges, followed, sorted_chunk
+from otel_recfn.batches.ancestry import followed
 from otel_recfn.batches.merging import merged
 from otel_recfn.batches.number_sets import distinct, is_in
+from otel_recfn.batches.remembered import Ids, Remembered, by_id
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag
-
-Ids = NDArray[np.uint64]
 
 _SHOWN = np.uint32(EventFlag.SHOWN)
 MAX_OWED = 1 << 16
@@ -42,7 +40,8 @@ class Gaps:
         """Parents of rows that were handed on, and haven't come yet."""
         self._unsummed: list[tuple[Ids, Ids]] = []
         self._unsummed_rows = 0
-        self._dropped = KnownRanges(most_remembered)
+        self._dropped = Remembered(most_remembered, columns=2)
+        """Dropped ranges, each with its nearest ancestor that was not dropped."""
         self._has_dropped = False
 
     def kept_of(self, batch: Batch) -> Batch:
@@ -57,7 +56,7 @@ class Gaps:
         if len(rest):
             rest = merged([rest])  # its own tables: the batch's names may be many
         self._has_dropped = True
-        self._dropped.add(sorted_chunk(batch.event_id[gone], nearest[gone], batch.root[gone]))
+        self._dropped.add(by_id(batch.event_id[gone], nearest[gone]))
         return rest
 
     def mended(self, batch: Batch) -> Batch:
@@ -66,7 +65,7 @@ class Gaps:
             return batch
         parent = batch.parent
         while True:  # what a dropped range lay in may have been dropped after it
-            found, nearest, _ = self._dropped.find(parent, NOTHING)
+            found, (nearest,) = self._dropped.find(parent)
             if not found.any():
                 return batch if parent is batch.parent else replace(batch, parent=parent)
             parent = np.where(found, nearest, parent)

@@ -12,13 +12,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from otel_recfn.batches.ancestry import Ancestry, Ids, Mask, Tree
+from otel_recfn.batches.ancestry import Ancestry, Tree
+from otel_recfn.batches.announced import OpenedRows
 from otel_recfn.batches.number_sets import is_in
+from otel_recfn.batches.remembered import Ids, Mask
 from otel_recfn.model.batch import Batch, Opened
 from otel_recfn.model.events import SOURCES_WITHOUT_SCOPES, EventKind, EventSource, Extra
 from otel_recfn.model.scope import ALL_SCOPES_MASK, NUM_SCOPES
@@ -128,30 +129,9 @@ class Selection:
         rows = np.flatnonzero(top_level & ~is_in(batch.event_id, self._announced))
         still_open = np.append(self._announced, batch.event_id[rows[rows >= batch.closed]])
         self._announced = still_open[~is_in(still_open, closed)]
-        return _OpenedRows(batch, rows[np.lexsort((batch.event_id[rows], batch.start_ns[rows]))])
+        return OpenedRows(batch, rows)
 
     def _without_extras(self, batch: Batch, rows: Mask) -> dict[str, Any]:
         unwanted = {Extra.SHAPES: ("shapes", "dtypes"), Extra.FLOPS: ("flops",), Extra.STACK: ("stack",)}
         names = [name for extra, columns in unwanted.items() if not self._selected.extras & extra for name in columns]
         return {name: np.zeros(int(rows.sum()), getattr(batch, name).dtype) for name in names}
-
-
-class _OpenedRows(Sequence[Opened]):
-    """``Batch.opened`` of a view: made when it is read, because few sinks read it."""
-
-    def __init__(self, batch: Batch, rows: NDArray[np.int64]) -> None:
-        self._batch, self._rows = batch, rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    @overload
-    def __getitem__(self, index: int) -> Opened: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Opened]: ...
-    def __getitem__(self, index: int | slice) -> Opened | Sequence[Opened]:
-        if isinstance(index, slice):
-            return _OpenedRows(self._batch, self._rows[index])
-        batch, row = self._batch, self._rows[index]
-        numbers = (batch.source, batch.start_ns, batch.thread, batch.context)
-        return Opened(int(batch.event_id[row]), batch.names[batch.name[row]], *(int(column[row]) for column in numbers))

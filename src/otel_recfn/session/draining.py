@@ -1,6 +1,10 @@
 """Draining: hands what was recorded to the captures.
 
-    recorder.drain(), then producers' take() ──► each capture's view of the batch ──► its sinks
+    recorder.drain() ────────────────────────┬─► each capture's view of the batch ──► its sinks
+    producers' take() ──► placed in the tree ┘
+
+Producers are asked before the recorder is, and what they gave is delivered after what it gave: by then each range that one of
+theirs lies in has been drained, as a row or as an open range.
 
 One lock is held over every drain and its delivery.
 """
@@ -12,7 +16,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from otel_recfn.batches.placement import Placement
 from otel_recfn.model.batch import Batch
+from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.recording.protocol import Recorder
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.captures import Captures
@@ -36,6 +42,10 @@ class Draining:
         self._holder: int | None = None
         """The thread that holds the lock."""
         self._given_up: list[Capture] = []
+        self._placement: Placement | None = None
+        """While there are producers."""
+        self._produced: list[Batch] = []
+        """What they gave, until the recorder's part is delivered."""
         self._failed = False
 
     @contextmanager
@@ -75,7 +85,7 @@ class Draining:
             open_ranges: the batch has copies of ranges that are open, whether the captures need them or not.
         """
         with self.held():
-            return self._deliver(close_open, leaving, (open_ranges or self._captures.need_open_ranges) and not close_open)
+            return self._drain(close_open, leaving, open_ranges) if self._captures else None
 
     def drain_all(self, *, close_open: bool = False, open_ranges: bool = False) -> Batch | None:
         """Drain until nothing waits; where memory is short that may take several batches. The last, or None as ``drain``."""
@@ -102,21 +112,44 @@ class Draining:
     def after_fork_in_child(self) -> None:
         """In a child, where no other thread drains."""
         self.lock, self._holder, self._given_up = threading.RLock(), None, []
+        self._placement, self._produced = None, []
 
-    def _deliver(self, close_open: bool, leaving: Capture | None, open_ranges: bool) -> Batch | None:
-        if not self._captures:
-            return None
+    def _drain(self, close_open: bool, leaving: Capture | None, open_ranges: bool) -> Batch | None:
+        self._take_produced(last=close_open)
+        wanted = open_ranges or self._captures.need_open_ranges or self._placement is not None
         try:
-            batch = self._recorder.drain(close_open=close_open, open_ranges=open_ranges)
+            batch = self._recorder.drain(close_open=close_open, open_ranges=wanted and not close_open)
         except Exception:
             self._tell_failed()
             return None
         if batch.clock_jump_ns:
             self._tell_clock_jump(batch.clock_jump_ns / 1e9)
+        self._note(batch)
         self._captures.deliver(batch, leaving)
-        for produced in self._sources.take(last=close_open):
-            self._captures.deliver_beside(produced, batch)
+        if batch.complete:
+            self._deliver_produced(batch)
         return batch
+
+    def _note(self, batch: Batch) -> None:
+        try:
+            if self._placement is not None:
+                self._placement.note(batch)
+        except OUT_OF_MEMORY:  # what producers gave waits, and may be top-level then; the batch itself is delivered
+            self._placement = None
+
+    def _take_produced(self, *, last: bool) -> None:
+        if not self._sources.produce:
+            self._placement, self._produced = None, []
+            return
+        self._placement = self._placement or Placement()
+        if last or not self._produced:
+            self._produced += self._sources.take(last=last)
+
+    def _deliver_produced(self, drained: Batch) -> None:
+        while self._placement is not None and self._produced:
+            placed = self._placement.placed(self._produced[0])
+            del self._produced[0]
+            self._captures.deliver_beside(placed, drained)
 
     def _tell_clock_jump(self, seconds: float) -> None:
         """Report a jump of the wall clock in the log, and as a mark among the ranges."""

@@ -82,9 +82,12 @@ class Producer(Source, Protocol):
     sinks, and they count as its rows. It keeps what it has not handed over bounded, and drops it in a forked child.
 
     Event ids are ``make_event_id`` of a number that ``Recorder.new_track`` gave and of 1, 2, ...; the track's ThreadInfo has
-    the same ``number`` and, where it is no thread, a ``kind`` that says what it is. ``parent`` may be any range that has begun,
-    of the recorder's too; ``root`` and ``context`` are then that one's. A batch announces its own top-level ranges
-    (``Batch.opened``) and has no copies of open ones: a range is handed over once, when it has ended.
+    the same ``number`` and, where it is no thread, a ``kind`` that says what it is.
+
+    A row names its parent, 0 for none: any range of the recorder that has begun, or a range of a producer that was handed over
+    before it or with it. ``root`` and ``context`` of such rows are worked out from that, and what a batch announces
+    (``Batch.opened``): it may leave them as they come. A row whose parent nobody knows any more becomes top-level. A top-level
+    row's ``context`` is the producer's to say. There are no copies of open ranges: one is handed over once, when it has ended.
     """
 
     def take(self, *, last: bool) -> Sequence[Batch]:

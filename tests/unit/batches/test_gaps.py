@@ -120,4 +120,4 @@ def test_what_is_remembered_is_bounded() -> None:
         reduced(found, make_batch([{"event_id": first + 500 + row, "parent": 1} for row in range(500)]))
     found._sum_up()
     assert len(found._owed) <= gaps.MAX_OWED
-    assert sum(len(chunk.ids) for chunk in found._dropped._chunks) <= 1000
+    assert sum(len(chunk[0]) for chunk in found._dropped.chunks) <= 1000

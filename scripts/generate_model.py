@@ -2,12 +2,13 @@
 
     python scripts/generate_model.py
 
-Run it after a change of ``model/columns.py``, ``model/events.py`` or ``model/scope.py``, and commit what it wrote; a test says
-when that was forgotten.
+Run it after a change of ``model/columns.py``, ``events.py``, ``sources.py`` or ``scope.py``, and commit what it wrote; a test
+says when that was forgotten.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterable
 from enum import IntEnum, IntFlag
@@ -21,7 +22,6 @@ if __name__ == "__main__":
 
 from otel_recfn.model.columns import COLUMNS, Column  # noqa: E402
 from otel_recfn.model.events import (  # noqa: E402
-    SOURCES_WITHOUT_SCOPES,
     EventFlag,
     EventKind,
     EventSource,
@@ -29,6 +29,7 @@ from otel_recfn.model.events import (  # noqa: E402
     TrackKind,
 )
 from otel_recfn.model.scope import RecordScope  # noqa: E402
+from otel_recfn.model.sources import SOURCES, SOURCES_WITHOUT_SCOPES  # noqa: E402
 
 ORIGIN = "Written by scripts/generate_model.py; change {} and run it."
 
@@ -109,7 +110,7 @@ def columns_header() -> str:
 def events_header() -> str:
     """The enums for C++."""
     return f"""// Kinds, flags, sources and scopes of events.
-// {ORIGIN.format("model/events.py or model/scope.py")}
+// {ORIGIN.format("model/events.py, sources.py or scope.py")}
 #pragma once
 #include <cstdint>
 
@@ -120,6 +121,9 @@ namespace recfn {{
 {_enum(EventSource, "uint32_t", "Source")}
 // Sources whose rows are recorded whatever their scope, a bit each.
 constexpr uint32_t kSourcesWithoutScopes = {_bits(SOURCES_WITHOUT_SCOPES)};
+
+// Of each source, what names of calls of Python code begin with; null where it announces none.
+constexpr const char* kCallPrefixes[] = {{{", ".join(_text(SOURCES[source].call_prefix) for source in EventSource)}}};
 
 {_enum(Extra, "uint32_t", "Extra")}
 {_enum(TrackKind, "uint64_t", "Track")}
@@ -151,6 +155,10 @@ def _enum(enum: type[IntEnum | IntFlag], holds: str, suffix: str) -> str:
 
 def _bits(sources: Iterable[EventSource]) -> str:
     return " | ".join(f"1u << {_constant(source.name, 'Source')}" for source in sorted(sources))
+
+
+def _text(text: str | None) -> str:
+    return "nullptr" if text is None else json.dumps(text)
 
 
 def _constant(name: str, suffix: str) -> str:

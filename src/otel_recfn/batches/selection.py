@@ -21,8 +21,9 @@ from otel_recfn.batches.announced import OpenedRows
 from otel_recfn.batches.number_sets import is_in
 from otel_recfn.batches.remembered import Ids, Mask
 from otel_recfn.model.batch import Batch, Opened
-from otel_recfn.model.events import SOURCES_WITHOUT_SCOPES, EventKind, EventSource, Extra
+from otel_recfn.model.events import EventKind, EventSource, Extra
 from otel_recfn.model.scope import ALL_SCOPES_MASK, NUM_SCOPES
+from otel_recfn.model.sources import SOURCES_WITHOUT_SCOPES
 
 RECORD_FUNCTIONS = frozenset({EventSource.TORCH, EventSource.RECORD_FUNCTION})
 """PyTorch's and Python's."""

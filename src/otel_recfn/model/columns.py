@@ -1,7 +1,7 @@
 """The one table of columns: what every row of a batch says, each column declared once.
 
-From it, and from the enums of ``events.py`` and ``scope.py``, ``scripts/generate_model.py`` writes what can't be derived when
-the program runs: the attributes of Batch and Event for type checkers (``column_fields.py``), and their C++ form
+From it, and from ``events.py``, ``sources.py`` and ``scope.py``, ``scripts/generate_model.py`` writes what can't be derived
+when the program runs: the attributes of Batch and Event for type checkers (``column_fields.py``), and their C++ form
 (``native/model/``).
 """
 

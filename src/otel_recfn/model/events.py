@@ -58,15 +58,11 @@ class Extra(IntFlag):
 
 
 class EventSource(IntEnum):
-    """Who said begin and end."""
+    """Who said begin and end; ``sources.py`` says what differs between them."""
 
     TORCH = 0
     RECORD_FUNCTION = 1
     MODULE = 2
-
-
-SOURCES_WITHOUT_SCOPES = frozenset({EventSource.MODULE})
-"""Their rows are recorded, and seen, whatever their scope: a capture asks for all of them or for none."""
 
 
 class TrackKind(IntEnum):

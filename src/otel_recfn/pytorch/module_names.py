@@ -8,8 +8,12 @@ from collections import deque
 from itertools import count
 from typing import Any
 
+from otel_recfn.model.events import EventSource
+from otel_recfn.model.sources import SOURCES
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.weak_identity import WeakIdentityMap
+
+PREFIX = SOURCES[EventSource.MODULE].call_prefix
 
 
 class InstanceNames:
@@ -37,7 +41,7 @@ class InstanceNames:
             if known is None:
                 kind = type(module).__name__
                 number = self._number(kind)
-                known = (kind, number, f"nn.Module: {kind}_{number}")
+                known = (kind, number, f"{PREFIX}{kind}_{number}")
                 self._names.set(module, known)
             return known[2]
 

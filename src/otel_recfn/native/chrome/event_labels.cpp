@@ -3,12 +3,12 @@
 #include "chrome/json_texts.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <initializer_list>
+#include <iterator>
 
 namespace recfn {
 namespace {
-
-constexpr char kModuleName[] = "\"nn.Module: ";
 
 constexpr uint32_t kFree = UINT32_MAX;
 constexpr size_t kFirstSlots = 256;
@@ -83,8 +83,8 @@ bool EventLabels::append_name(Py_ssize_t row) {
 // annotations.
 const char* EventLabels::category(Py_ssize_t row, const std::string& quoted_name) const {
   if (!columns_.is_range(row)) return "cpu_instant_event";
-  const bool is_module_call = quoted_name.compare(0, sizeof kModuleName - 1, kModuleName) == 0;
-  if (columns_.source[row] == kModuleSource && is_module_call) return "python_function";
+  const char* prefix = columns_.source[row] < std::size(kCallPrefixes) ? kCallPrefixes[columns_.source[row]] : nullptr;
+  if (prefix != nullptr && quoted_name.compare(1, std::strlen(prefix), prefix) == 0) return "python_function";
   return columns_.scope[row] == kUserScope ? "user_annotation" : "cpu_op";
 }
 

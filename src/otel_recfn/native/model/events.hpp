@@ -1,5 +1,5 @@
 // Kinds, flags, sources and scopes of events.
-// Written by scripts/generate_model.py; change model/events.py or model/scope.py and run it.
+// Written by scripts/generate_model.py; change model/events.py, sources.py or scope.py and run it.
 #pragma once
 #include <cstdint>
 
@@ -29,6 +29,9 @@ enum EventSource : uint32_t {
 
 // Sources whose rows are recorded whatever their scope, a bit each.
 constexpr uint32_t kSourcesWithoutScopes = 1u << kModuleSource;
+
+// Of each source, what names of calls of Python code begin with; null where it announces none.
+constexpr const char* kCallPrefixes[] = {nullptr, nullptr, "nn.Module: "};
 
 enum Extra : uint32_t {
   kShapesExtra = 1,

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import perf_counter_ns
 
-from otel_recfn.model.events import ORDINAL_BITS, SOURCES_WITHOUT_SCOPES, EventFlag, EventKind, EventSource, Extra
+from otel_recfn.model.events import ORDINAL_BITS, EventFlag, EventKind, EventSource, Extra
 from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.sources import SOURCES_WITHOUT_SCOPES
 from otel_recfn.recording.limits import (
     MAX_ERROR_BYTES,
     MAX_NAME_BYTES,

@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.model.batch import COLUMN_TYPES, Batch, Event, ThreadInfo
-from otel_recfn.model.events import EventFlag, EventKind, EventSource
+from otel_recfn.model.events import EventFlag, EventKind
 from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.sources import is_call
 from otel_recfn.support.json_text import json_of_utf8, json_string
 
 Tids = NDArray[np.uint64]
@@ -92,7 +93,7 @@ def _category(event: Event) -> str:
     """As torch.profiler's, which its readers look for: a module's call is Python, an optimizer's step an annotation."""
     if event.kind != EventKind.RANGE:
         return "cpu_instant_event"
-    if event.source == EventSource.MODULE and event.name.startswith("nn.Module: "):
+    if is_call(event.source, event.name):
         return "python_function"
     return "user_annotation" if event.scope == RecordScope.USER_SCOPE else "cpu_op"
 

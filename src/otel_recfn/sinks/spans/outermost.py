@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from otel_recfn.batches.number_sets import distinct, groups, is_in
 from otel_recfn.model.batch import Batch, ThreadInfo
+from otel_recfn.model.sources import SOURCES, trace_name
 
 OPTIMIZER_STEP = "Optimizer.step#"
 
@@ -27,6 +28,16 @@ class TopLevel(NamedTuple):
     def is_step(self) -> bool:
         """Whether it is an optimizer's step."""
         return self.name.startswith(OPTIMIZER_STEP)
+
+    @property
+    def begins_trace(self) -> bool:
+        """Whether its source has a trace for each such range."""
+        return SOURCES[self.source].begins_traces and not self.is_step
+
+    @property
+    def trace_name(self) -> str:
+        """What a trace is called that begins with it."""
+        return trace_name(self.source, self.name)
 
 
 @dataclass(slots=True)

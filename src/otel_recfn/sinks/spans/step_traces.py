@@ -6,8 +6,8 @@
 A trace is decided when a top-level range begins, since its descendants' rows come first. A begin starts a new trace when
 
 * the top-level range before it was, or contained, an ``Optimizer.step#`` range (several optimizers in a row are one step);
-* it is a module call and the trace holds one already; a thread that trains calls modules many times per step (the model, the
-  loss), so there it takes 64, as in an evaluation loop;
+* its source's ranges begin traces, as module calls do, and the trace holds one already; a thread that trains calls modules many
+  times per step (the model, the loss), so there it takes 64, as in an evaluation loop;
 * the trace holds 2000 spans; nothing ran in the thread for more than a second; or the wall clock was set back behind its start;
 * the program was told of a trace for it already (``promised_traces.py``).
 
@@ -33,7 +33,7 @@ from otel_recfn.sinks.spans.outermost import RootRows, TopLevel, begins_of, rows
 from otel_recfn.sinks.spans.promised_traces import PromisedTraces
 from otel_recfn.sinks.spans.provider import SpanTarget
 from otel_recfn.sinks.spans.root_limiter import RootLimiter
-from otel_recfn.sinks.spans.trace_boundaries import IDLE_NS, StepTrace, ThreadSteps, module_call, new_trace, starts_new
+from otel_recfn.sinks.spans.trace_boundaries import IDLE_NS, TRAINING, StepTrace, ThreadSteps, new_trace, note_call, starts_new
 
 MAX_REMEMBERED_ROOTS = 1 << 15
 MAX_THREADS = 4096
@@ -116,17 +116,13 @@ class StepTraces:
         self._roots[begin.event_id] = trace
         self._promised.publish(begin.event_id, trace.context)
         trace.open.add(begin.event_id)
-        if begin.source == EventSource.MODULE and not begin.is_step:
-            trace.first_module = trace.first_module or begin.name
-            trace.module_calls += 1
+        note_call(trace, begin)
         thread.last_root, thread.after_step = begin.event_id, begin.is_step
         trace.trains = trace.trains or thread.after_step
 
     def _start_trace(self, thread: ThreadSteps, begin: TopLevel, target: SpanTarget) -> StepTrace:
         """What the sampler sees as name is what is known now: the root span's own name is decided at its end."""
-        is_module = begin.source == EventSource.MODULE
-        name = "training step" if thread.trains else module_call(begin.name) if is_module else "operators"
-        start = target.start_root(name, {"recfn.root": True})
+        start = target.start_root(TRAINING if thread.trains else begin.trace_name, {"recfn.root": True})
         if start is None:
             self.unsampled += 1
         elif not self._limiter.admit(begin.start_ns):

@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 from opentelemetry.trace import SpanContext
 
 from otel_recfn.model.batch import ThreadInfo
-from otel_recfn.model.events import EventSource
 from otel_recfn.sinks.spans.limits import AttributeValue
 from otel_recfn.sinks.spans.outermost import TopLevel
 from otel_recfn.sinks.spans.provider import RootStart
 from otel_recfn.sinks.spans.root_limiter import NS_PER_SECOND
 
-MODULE_PREFIX = "nn.Module: "
+TRAINING = "training step"
 MAX_SPANS = 2000
-MAX_MODULE_CALLS_WHEN_TRAINING = 64
+MAX_CALLS_WHEN_TRAINING = 64
 IDLE_NS = NS_PER_SECOND
 
 
@@ -31,8 +30,9 @@ class StepTrace:
     start_ns: int
     end_ns: int
     spans: int = 0
-    module_calls: int = 0
-    first_module: str = ""
+    calls: int = 0
+    """Top-level ranges that would have begun a trace of their own elsewhere."""
+    called: str = "operators"
     trains: bool = False
     open: set[int] = field(default_factory=set)
     """Top-level ranges that haven't closed."""
@@ -42,9 +42,7 @@ class StepTrace:
     @property
     def name(self) -> str:
         """The root span's name."""
-        if self.trains:
-            return "training step"
-        return module_call(self.first_module) if self.module_calls else "operators"
+        return TRAINING if self.trains else self.called
 
 
 @dataclass(slots=True)
@@ -61,20 +59,22 @@ def starts_new(thread: ThreadSteps, trace: StepTrace, begin: TopLevel) -> bool:
     """Whether a begin in the thread is the first of a new trace, and not the next one of its current trace."""
     if thread.after_step and not begin.is_step:
         return True
-    calls = MAX_MODULE_CALLS_WHEN_TRAINING if thread.trains else 1
-    if begin.source == EventSource.MODULE and not begin.is_step and trace.module_calls >= calls:
+    calls = MAX_CALLS_WHEN_TRAINING if thread.trains else 1
+    if begin.begins_trace and trace.calls >= calls:
         return True
     if begin.start_ns < trace.start_ns:
         return True
     return trace.spans >= MAX_SPANS or (not trace.open and begin.start_ns - trace.end_ns > IDLE_NS)
 
 
-def module_call(name: str) -> str:
-    """What a trace of that module's calls is called."""
-    return f"module call: {name.removeprefix(MODULE_PREFIX)}"
-
-
 def new_trace(start: RootStart | None, begin: TopLevel) -> StepTrace:
     """The trace that begins there; it is recorded where there is a ``start``."""
     context, attributes = start if start is not None else (None, {})
-    return StepTrace(context, attributes, begin.thread, begin.start_ns, begin.start_ns)
+    return StepTrace(context, attributes, begin.thread, begin.start_ns, begin.start_ns, called=begin.trace_name)
+
+
+def note_call(trace: StepTrace, begin: TopLevel) -> None:
+    """A top-level range began in the trace: the first that begins traces is what the trace is called after."""
+    if begin.begins_trace:
+        trace.called = trace.called if trace.calls else begin.trace_name
+        trace.calls += 1

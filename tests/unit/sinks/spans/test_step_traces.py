@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.model.batch import Batch, ThreadInfo
 from otel_recfn.model.events import EventSource, make_event_id
+from otel_recfn.model.sources import SOURCES, SourceTraits
 from otel_recfn.sinks.spans import step_traces, trace_boundaries
 from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.sinks.spans.root_limiter import FIRST_ROOTS, NS_PER_SECOND, RootLimiter
@@ -163,6 +164,19 @@ class TestBoundaries:
         assert grouping([*main, *worker]) == "aabb"
         assert worker[0] is not None
         assert worker[0].thread == WORKER_THREAD
+
+
+@pytest.mark.parametrize(("begins_traces", "groups"), [(True, "aaab"), (False, "aaaa")])
+def test_a_source_of_any_kind_says_what_its_traces_are_called(
+    monkeypatch: pytest.MonkeyPatch, begins_traces: bool, groups: str
+) -> None:
+    ours = SourceTraits(call_prefix="py: ", trace_name="call of {}", begins_traces=begins_traces)
+    monkeypatch.setitem(SOURCES, EventSource.RECORD_FUNCTION, ours)
+    call = {"name": "py: f", "source": EventSource.RECORD_FUNCTION}
+    program = Program()
+    assert grouping(program.run(call if not begins_traces else op(), op(), call, call)) == groups
+    program.traces.close_all()
+    assert set(program.names()) == {"call of f"}
 
 
 def test_first_step_is_whole_when_its_optimizer_is_in_the_batch() -> None:

@@ -38,17 +38,17 @@ def begin(
     name: str,
     scope: int,
     source: int,
-    module: str,
-    flags: int,
-    sequence_nr: int,
-    forward_thread_id: int,
-    handle: int,
-    debug_handle: int,
-    shapes: str,
-    dtypes: str,
-    /,
+    module: str = "",
+    flags: int = 0,
+    *,
+    sequence_nr: int = -1,
+    forward_thread_id: int = 0,
+    handle: int = 0,
+    debug_handle: int = -1,
+    shapes: str = "",
+    dtypes: str = "",
 ) -> int: ...
-def end(event_id: int, error: str = "", flags: int = 0, /) -> None: ...
+def end(event_id: int, error: str = "", flags: int = 0) -> None: ...
 def mark(name: str, /) -> int: ...
 def memory(nbytes: int, device: str, /) -> int: ...
 def set_profiler(profiler: int, /) -> None: ...

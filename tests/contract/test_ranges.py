@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
 from recording_helpers import ASYNC, ERROR, PARTIAL, SOURCE, USER, Capture, Worker, by_name, check_laws
 
 from otel_recfn.model.batch import COLUMN_TYPES, NO_CONTEXT
-from otel_recfn.model.events import ORDINAL_BITS, ORDINAL_MASK, EventKind, EventSource, make_event_id
+from otel_recfn.model.events import ORDINAL_BITS, ORDINAL_MASK, EventFlag, EventKind, EventSource, make_event_id
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.recording.protocol import Recorder, RecorderCounters
 
@@ -346,3 +347,38 @@ def test_flags_given_at_the_begin_stay(capture: Capture) -> None:
     capture.end(capture.begin(flags=int(ASYNC)))
     [row] = capture.finish()
     assert row.flags == ASYNC
+
+
+def test_begin_takes_what_it_is_given_in_any_of_pythons_ways(capture: Capture) -> None:
+    begin, end = capture.recorder.begin, capture.recorder.end
+    outer = begin(name="outer", scope=7, source=1, flags=0, debug_handle=-5, handle=2**64 - 1, sequence_nr=3)
+    inner = begin("inner", 7, 1, "path", 0, shapes="[[2]]", dtypes='["float"]', forward_thread_id=9)
+    end(inner, flags=int(EventFlag.NCCL_META))
+    end(event_id=outer, error="ValueError: no")
+    rows = {row.name: row for row in capture.finish()}
+    assert (rows["outer"].debug_handle, rows["outer"].handle, rows["outer"].sequence_nr) == (-5, 2**64 - 1, 3)
+    assert (rows["outer"].error, rows["outer"].parent) == ("ValueError: no", 0)
+    assert (rows["inner"].module, rows["inner"].shapes, rows["inner"].dtypes) == ("path", "[[2]]", '["float"]')
+    assert (rows["inner"].forward_thread_id, rows["inner"].parent) == (9, outer)
+    assert rows["inner"].flags & EventFlag.NCCL_META
+
+
+@pytest.mark.parametrize(
+    ("positional", "named"),
+    [
+        ((), {}),
+        (("a", 7), {}),
+        (("a", 7, 1, "", 0, -1), {}),
+        (("a", 7, 1), {"colour": 1}),
+        (("a", 7, 1), {"name": "b"}),
+        ((), {"name": "a", "source": 1}),
+    ],
+)
+def test_begin_refuses_arguments_that_are_not_its_own(
+    capture: Capture, positional: tuple[Any, ...], named: dict[str, Any]
+) -> None:
+    with pytest.raises(TypeError):
+        capture.recorder.begin(*positional, **named)
+    with pytest.raises(TypeError):
+        capture.recorder.end(colour=1)  # type: ignore[call-arg]
+    assert capture.finish() == []

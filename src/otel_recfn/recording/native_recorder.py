@@ -32,6 +32,8 @@ class NativeRecorder:
     """The process's native recorder (its state lives in the extension module: make one object only)."""
 
     record_function: type[Any] = _native.record_function
+    begin = staticmethod(_native.begin)
+    end = staticmethod(_native.end)
 
     def __init__(self) -> None:
         self._names: list[str] = []
@@ -62,30 +64,6 @@ class NativeRecorder:
     def extras(self) -> Extra:
         """See Recorder.extras."""
         return Extra(_native.extras())
-
-    def begin(
-        self,
-        name: str,
-        scope: int,
-        source: int,
-        module: str = "",
-        flags: int = 0,
-        *,
-        sequence_nr: int = -1,
-        forward_thread_id: int = 0,
-        handle: int = 0,
-        debug_handle: int = -1,
-        shapes: str = "",
-        dtypes: str = "",
-    ) -> int:
-        """See Recorder.begin."""
-        return _native.begin(
-            name, scope, source, module, flags, sequence_nr, forward_thread_id, handle, debug_handle, shapes, dtypes
-        )
-
-    def end(self, event_id: int, error: str = "", flags: int = 0) -> None:
-        """See Recorder.end."""
-        _native.end(event_id, error, flags)
 
     def mark(self, name: str) -> int:
         """See Recorder.mark."""

@@ -1,6 +1,7 @@
 #include "python/range_bindings.hpp"
 
 #include "core/registry.hpp"
+#include "python/arguments.hpp"
 #include "python/python_stack.hpp"
 #include "python/task_entries.hpp"
 #include "python/text.hpp"
@@ -19,45 +20,61 @@ bool has_no_scopes(uint32_t source) { return source < 32 && (kSourcesWithoutScop
 
 PyObject* as_event_id(uint64_t event_id) { return PyLong_FromUnsignedLongLong(event_id); }
 
-PyObject* begin(PyObject*, PyObject* args) {
-  PyObject *name, *module, *shapes, *dtypes;
-  unsigned int scope, source, flags;
-  long long sequence_nr, debug_handle;
-  unsigned long long forward_thread_id, handle;
-  if (!PyArg_ParseTuple(args, "UIIUILKKLUU", &name, &scope, &source, &module, &flags, &sequence_nr, &forward_thread_id, &handle,
-                        &debug_handle, &shapes, &dtypes)) {
-    return nullptr;
+// What begin() was given.
+struct BeginCall {
+  PyObject *name = nullptr, *module = nullptr, *shapes = nullptr, *dtypes = nullptr;
+  uint32_t scope = 0, source = 0, flags = 0;
+  Begin range;
+
+  bool read(PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+    Arguments<11> given(kParameters);
+    return given.take(args, count, keywords) && given.read(0, &name) && given.read(1, &scope) && given.read(2, &source) &&
+           given.read(3, &module) && given.read(4, &flags) && given.read(5, &range.sequence_nr) &&
+           given.read(6, &range.forward_thread_id) && given.read(7, &range.handle) &&
+           given.read(8, &range.prelude.debug_handle) && given.read(9, &shapes) && given.read(10, &dtypes);
   }
+
+  static constexpr Arguments<11>::Parameters kParameters = {
+      "begin", 3, 5, {"name", "scope", "source", "module", "flags", "sequence_nr", "forward_thread_id", "handle", "debug_handle",
+                      "shapes", "dtypes"}};
+};
+
+PyObject* begin(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+  BeginCall call;
+  if (!call.read(args, count, keywords)) return nullptr;
   const uint32_t recording = globals().recording.load(std::memory_order_acquire);
-  const bool selected = has_no_scopes(source) ? (recording & kRecordingBit) != 0 : selects(recording, scope);
+  const bool selected = has_no_scopes(call.source) ? (recording & kRecordingBit) != 0 : selects(recording, call.scope);
   ThreadBuffer* buffer = selected ? buffer_or_drop() : nullptr;
   if (buffer == nullptr) return as_event_id(0);
-  const Utf8 name_text(name, kMaxNameBytes), module_text(module, kMaxNameBytes);
-  const Utf8 shapes_text(shapes, UINT32_MAX), dtypes_text(dtypes, UINT32_MAX);
+  const Utf8 name_text(call.name, kMaxNameBytes), module_text(call.module, kMaxNameBytes);
+  const Utf8 shapes_text(call.shapes, UINT32_MAX), dtypes_text(call.dtypes, UINT32_MAX);
   const bool fits = shapes_text.text().size <= kMaxShapesBytes && dtypes_text.text().size <= kMaxShapesBytes;
   char stack[kMaxStackBytes];
   RarePrelude rare;
   rare.module = module_text.text();
   if (fits) rare.shapes_text = shapes_text.text(), rare.dtypes_text = dtypes_text.text();
-  if ((recording & kStackBit) != 0 && scope != kBackwardFunctionScope) rare.stack = {stack, python_stack(stack, sizeof stack)};
-  Begin range;
+  const bool with_stack = (recording & kStackBit) != 0 && call.scope != kBackwardFunctionScope;
+  if (with_stack) rare.stack = {stack, python_stack(stack, sizeof stack)};
+  Begin& range = call.range;
   range.name = name_text.text();
-  range.scope = scope;
-  range.flags = (flags & kEventFlags) | (source << kSourceShift & kSourceMask);
-  range.handle = handle, range.sequence_nr = sequence_nr, range.forward_thread_id = forward_thread_id;
-  range.has_numbers = handle != 0 || sequence_nr != -1;
-  range.prelude.debug_handle = debug_handle;
+  range.scope = call.scope;
+  range.flags = (call.flags & kEventFlags) | (call.source << kSourceShift & kSourceMask);
+  range.has_numbers = range.handle != 0 || range.sequence_nr != -1;
   if (rare_words(rare) != 0) range.prelude.rare = &rare;
   const uint64_t event_id = begin_range<false>(globals(), *buffer, range, true);
-  if (event_id != 0) keep_open_range(*buffer, event_id, scope, source, (flags & kAsync) == 0);
+  if (event_id != 0) keep_open_range(*buffer, event_id, call.scope, call.source, (call.flags & kAsync) == 0);
   return as_event_id(event_id);
 }
 
-PyObject* end(PyObject*, PyObject* args) {
-  unsigned long long event_id;
+constexpr Arguments<3>::Parameters kEndParameters = {"end", 1, 3, {"event_id", "error", "flags"}};
+
+PyObject* end(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+  uint64_t event_id = 0;
   PyObject* error = nullptr;
-  unsigned int flags = 0;
-  if (!PyArg_ParseTuple(args, "K|UI", &event_id, &error, &flags)) return nullptr;
+  uint32_t flags = 0;
+  Arguments<3> given(kEndParameters);
+  if (!given.take(args, count, keywords)) return nullptr;
+  if (!given.read(0, &event_id) || !given.read(1, &error) || !given.read(2, &flags)) return nullptr;
   const uint32_t shown = forget_open_range(event_id);
   ThreadBuffer* buffer = event_id != 0 ? registry().current() : nullptr;
   if (buffer != nullptr) {
@@ -90,10 +107,10 @@ PyObject* memory(PyObject*, PyObject* args) {
 }
 
 PyMethodDef functions[] = {
-    {"begin", begin, METH_VARARGS,
-     "begin(name, scope, source, module, flags, sequence_nr, forward_thread_id, handle, debug_handle, shapes, dtypes) -> event id, "
-     "0 when not recorded."},
-    {"end", end, METH_VARARGS, "end(event_id, error='', flags=0)"},
+    with_names("begin", begin,
+               "begin(name, scope, source, module='', flags=0, *, sequence_nr=-1, forward_thread_id=0, handle=0, debug_handle=-1, "
+               "shapes='', dtypes='')\n--\n\nSee Recorder.begin."),
+    with_names("end", end, "end(event_id, error='', flags=0)\n--\n\nSee Recorder.end."),
     {"mark", mark, METH_O, "mark(name) -> event id, 0 when not recorded."},
     {"memory", memory, METH_VARARGS, "memory(nbytes, device) -> event id, 0 when not recorded."},
     {nullptr, nullptr, 0, nullptr}};

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
 from otel_recfn.model.errors import InterpreterError, SettingError
-from otel_recfn.model.scope import scopes_mask
 from otel_recfn.settings import Settings
 from otel_recfn.support.interpreters import refuse_subinterpreter
 
 if TYPE_CHECKING:
-    from otel_recfn.batches.selection import Selected
     from otel_recfn.batches.shared_links import SharedLinks
     from otel_recfn.session.capture import Capture
     from otel_recfn.sinks.protocol import Sink
@@ -89,6 +87,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         from otel_recfn.batches.shared_links import SharedLinks
         from otel_recfn.session import process_session
         from otel_recfn.session.capture import Capture
+        from otel_recfn.settings.selected import selected
         from otel_recfn.sinks.background import BackgroundSink
         from otel_recfn.sinks.spans.sink import SpansSink
 
@@ -96,7 +95,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         links = SharedLinks()
         spans = SpansSink(settings.tracer_provider, settings.roots_per_second, links=links)
         sinks = [*_make_files(settings, links), BackgroundSink(spans), *settings.sinks]
-        self._capture = Capture(_selected(settings), sinks, buffer_bytes=settings.buffer_bytes, spans=spans)
+        self._capture = Capture(selected(settings), sinks, buffer_bytes=settings.buffer_bytes, spans=spans)
         session.start(self._capture)
 
     def _uninstrument(self, **kwargs: Any) -> None:
@@ -130,15 +129,6 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         from otel_recfn.session import process_session
 
         return process_session().counters(self._capture)
-
-
-def _selected(settings: Settings) -> Selected:
-    from otel_recfn.batches.selection import RECORD_FUNCTIONS, Selected
-    from otel_recfn.model.events import EventSource, Extra
-
-    extras = Extra.SHAPES if settings.record_shapes else Extra.NONE
-    sources = RECORD_FUNCTIONS | ({EventSource.MODULE} if settings.modules else frozenset())
-    return Selected(scopes_mask(settings.scopes), extras, sources)
 
 
 def _make_files(settings: Settings, links: SharedLinks) -> list[Sink]:

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from otel_recfn.batches.selection import RECORD_FUNCTIONS, Selected
 from otel_recfn.batches.self_times import nesting, self_times
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.errors import RecfnError
-from otel_recfn.model.events import EventSource, Extra
-from otel_recfn.model.scope import RecordScope, scopes_mask
+from otel_recfn.model.events import Extra
+from otel_recfn.model.scope import RecordScope
 from otel_recfn.pytorch.thread_memory import thread_memory
 from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
 from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
-from otel_recfn.settings.values import BOOL, EVENTS
+from otel_recfn.settings.selected import selected
+from otel_recfn.settings.table import ProfileSettings
 from otel_recfn.sinks.chrome.sink import export
 from otel_recfn.sinks.stored import EventStoreSink
 from otel_recfn.store.averages import KeyAverages, key_averages
@@ -27,14 +27,7 @@ from otel_recfn.store.event_store import EventStore
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-MAX_EVENTS = 4_000_000
 STOP_SECONDS = 10.0
-EXTRAS = {
-    "record_shapes": Extra.SHAPES,
-    "with_flops": Extra.FLOPS,
-    "with_stack": Extra.STACK,
-    "profile_memory": Extra.MEMORY,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +49,17 @@ class profile:
     partial ones.
 
     Args:
-        scopes: a set of RecordScope; None for all.
-        record_shapes: shapes and dtypes of operators' inputs.
-        with_flops: floating point operations of the operators that PyTorch counts.
-        with_stack: the Python (or TorchScript) call stack of each range but backward ones.
+        scopes: which ``RecordScope``s: a set; module ranges follow ``modules`` alone. Default: all.
+        record_shapes: shapes and dtypes of operators' inputs. Default: false.
+        with_flops: floating point operations of the operators that PyTorch counts. Default: false.
+        with_stack: the Python (or TorchScript) call stack of each range but backward ones. Default: false.
         profile_memory: what PyTorch allocates and frees: within operators everywhere, and between them in the thread that
             starts the profile, and in what PyTorch runs for it in other threads. While a torch.profiler is active in a thread,
-            PyTorch reports to that alone: ``counters()["observer.without_memory"]`` counts the operators concerned.
-        modules: nn.Module calls and optimizer steps.
+            PyTorch reports to that alone: ``counters()["observer.without_memory"]`` counts the operators concerned. Default:
+            false.
+        modules: ranges for ``nn.Module`` calls and optimizer steps. Default: false.
         max_events: beyond it the oldest events are dropped and counted; so is what outruns a thread's buffer (8 MiB) before it
-            is drained, every 20 to 100 ms.
+            is drained, every 20 to 100 ms. Default: 4000000.
 
     Raises:
         SettingError: a value that isn't allowed.
@@ -80,22 +74,20 @@ class profile:
         with_stack: bool = False,
         profile_memory: bool = False,
         modules: bool = False,
-        max_events: int = MAX_EVENTS,
+        max_events: int = 4_000_000,
     ) -> None:
-        given = {
-            "record_shapes": record_shapes,
-            "with_flops": with_flops,
-            "with_stack": with_stack,
-            "profile_memory": profile_memory,
-        }
-        for name, value in {**given, "modules": modules}.items():
-            BOOL.checked(name, value)
-        EVENTS.checked("max_events", max_events)
-        extras = Extra.NONE
-        for name, wanted in given.items():
-            extras |= EXTRAS[name] if wanted else Extra.NONE
-        sources = RECORD_FUNCTIONS | ({EventSource.MODULE} if modules else frozenset())
-        self._selected = Selected(scopes_mask(scopes), extras, sources)
+        settings = ProfileSettings.resolve(
+            {
+                "scopes": scopes,
+                "record_shapes": record_shapes,
+                "with_flops": with_flops,
+                "with_stack": with_stack,
+                "profile_memory": profile_memory,
+                "modules": modules,
+                "max_events": max_events,
+            }
+        )
+        self._selected = selected(settings)
         self._max_events = max_events
         self._store = EventStore(max_events)
         self._capture: Capture | None = None

@@ -1,16 +1,22 @@
-"""One table has every setting; ``instrument()``'s docstring, README.md and the code say the same."""
+"""One table has every setting; docstrings, README.md and the code say the same."""
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from otel_recfn import OtelRecordFunctionInstrumentor
+from otel_recfn import OtelRecordFunctionInstrumentor, RecordScope, profile
+from otel_recfn.batches.selection import RECORD_FUNCTIONS
 from otel_recfn.model.errors import SettingError
+from otel_recfn.model.events import Extra
 from otel_recfn.settings import SETTINGS, Settings
-from otel_recfn.settings.table import OF_THE_PROCESS, Setting
+from otel_recfn.settings.selected import selected
+from otel_recfn.settings.table import OF_THE_PROCESS, PROFILE_SETTINGS, ProfileSettings, Setting
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,11 +41,39 @@ def test_readme_has_every_setting_with_its_variable_default_and_meaning() -> Non
     assert rows_of((ROOT / "README.md").read_text(encoding="utf-8")) == [*map(row, SETTINGS), *of_the_process]
 
 
-def test_the_docstring_of_instrument_has_every_setting_with_its_default_and_meaning() -> None:
-    written = OtelRecordFunctionInstrumentor.instrument.__doc__ or ""
-    arguments = written.split("Args:\n")[1].split("\n\n")[0]
-    meant = [f"{each.name}: {each.meaning.replace('`', '``')}. Default: {each.default_in_words}." for each in SETTINGS]
+@pytest.mark.parametrize(
+    ("documented", "settings"), [(OtelRecordFunctionInstrumentor.instrument, SETTINGS), (profile, PROFILE_SETTINGS)]
+)
+def test_a_docstring_has_every_setting_with_its_default_and_meaning(documented: object, settings: tuple[Setting, ...]) -> None:
+    arguments = (documented.__doc__ or "").split("Args:\n")[1].split("\n\n")[0]
+    meant = [f"{each.name}: {each.meaning.replace('`', '``')}. Default: {each.default_in_words}." for each in settings]
     assert " ".join(arguments.split()) == " ".join(meant)
+
+
+def test_the_parameters_of_profile_are_the_settings_with_their_defaults_and_types() -> None:
+    parameters = list(inspect.signature(profile).parameters.values())
+    assert [(each.name, each.default) for each in parameters] == [(each.name, each.default) for each in PROFILE_SETTINGS]
+    assert all(each.kind is inspect.Parameter.KEYWORD_ONLY for each in parameters)
+    types = {field.name: field.type for field in dataclasses.fields(ProfileSettings)}
+    types["scopes"] = "Iterable[RecordScope] | None"
+    assert {each.name: each.annotation for each in parameters} == types
+
+
+@pytest.mark.parametrize("setting", PROFILE_SETTINGS, ids=lambda setting: setting.name)
+def test_what_profile_refuses_is_told_with_what_is_allowed(setting: Setting) -> None:
+    with pytest.raises(SettingError, match=re.escape(f"{setting.name}='x' is not allowed; allowed: {setting.kind.allowed}")):
+        profile(**{setting.name: "x"})
+
+
+@pytest.mark.parametrize("settings", [Settings, ProfileSettings])
+def test_each_setting_that_selects_something_selects_that_alone(settings: type[Any]) -> None:
+    off = {field.name: False for field in dataclasses.fields(settings) if field.metadata["selects"] is not None}
+    assert (selected(settings(**off)).extras, selected(settings(**off)).sources) == (Extra.NONE, RECORD_FUNCTIONS)
+    for name in off:
+        asked, wanted = selected(settings(**off | {name: True})), settings.__dataclass_fields__[name].metadata["selects"]
+        extra, sources = (wanted, set()) if isinstance(wanted, Extra) else (Extra.NONE, {wanted})
+        assert (asked.extras, asked.sources - RECORD_FUNCTIONS) == (extra, sources)
+    assert selected(settings(scopes=frozenset({RecordScope.FUNCTION}))).scopes == 1
 
 
 def test_every_variable_that_the_code_names_is_in_the_table() -> None:

@@ -1,6 +1,6 @@
-"""Every setting, each in one place: name, type, default, what is allowed, environment variable, meaning.
+"""Every setting, each in one place: name, type, default, what is allowed, environment variable, meaning, what it selects.
 
-``instrument()``'s docstring and README.md repeat it; a test compares them.
+The docstrings of ``instrument()`` and ``profile`` and README.md repeat it; a test compares them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from otel_recfn.model.errors import SettingError
+from otel_recfn.model.events import EventSource, Extra
 from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
 from otel_recfn.settings import values
 from otel_recfn.settings.values import Kind
@@ -23,8 +24,16 @@ T = TypeVar("T")
 ENVIRONMENT_PREFIX = "OTEL_RECFN_"
 
 
-def _setting(default: T, kind: Kind[T], meaning: str, *, default_in_words: str = "", environment: bool = True) -> T:
-    """A field of ``Settings``.
+def _setting(
+    default: T,
+    kind: Kind[T],
+    meaning: str,
+    *,
+    default_in_words: str = "",
+    environment: bool = True,
+    selects: Extra | EventSource | None = None,
+) -> T:
+    """A field of ``Settings`` or ``ProfileSettings``.
 
     Args:
         default: what holds where neither a keyword nor the environment says anything.
@@ -32,9 +41,10 @@ def _setting(default: T, kind: Kind[T], meaning: str, *, default_in_words: str =
         meaning: as Markdown, for whoever sets it.
         default_in_words: where the value itself says little.
         environment: whether ``OTEL_RECFN_<NAME>`` sets it too.
+        selects: the extra or the source that a capture asks for where it is true.
     """
     words = default_in_words or str(default).lower()
-    known = {"kind": kind, "meaning": meaning, "default_in_words": words, "environment": environment}
+    known = {"kind": kind, "meaning": meaning, "default_in_words": words, "environment": environment, "selects": selects}
     return field(default=default, metadata=known)
 
 
@@ -66,8 +76,8 @@ class Settings:
         values.RATE,
         "traces we start where no span is current: the first 100, then so many a second; `None` (`none`) for all",
     )
-    record_shapes: bool = _setting(False, values.BOOL, "shapes and dtypes of the inputs too")
-    modules: bool = _setting(True, values.BOOL, "ranges for `nn.Module` calls and optimizer steps")
+    record_shapes: bool = _setting(False, values.BOOL, "shapes and dtypes of the inputs too", selects=Extra.SHAPES)
+    modules: bool = _setting(True, values.BOOL, "ranges for `nn.Module` calls and optimizer steps", selects=EventSource.MODULE)
     sinks: tuple[Sink, ...] = _setting(
         (), values.SINKS, "further sinks, such as `InMemorySink()`", default_in_words="none", environment=False
     )
@@ -87,14 +97,69 @@ class Settings:
         Raises:
             SettingError: an unknown keyword, or a value that isn't allowed, from either side.
         """
-        by_name = {setting.name: setting for setting in SETTINGS}
-        unknown = sorted(set(keywords) - set(by_name))
-        if unknown:
-            raise SettingError(f"{', '.join(unknown)}: no such setting; allowed: {', '.join(by_name)}")
-        found = _from_environment(os.environ if environment is None else environment)
-        for name, value in keywords.items():
-            found[name] = by_name[name].kind.checked(name, value)
-        return cls(**found)
+        return cls(**_from_environment(os.environ if environment is None else environment) | _checked(SETTINGS, keywords))
+
+
+@dataclass(frozen=True)
+class ProfileSettings:
+    """What ``profile(...)`` was asked for."""
+
+    scopes: frozenset[RecordScope] | None = _setting(
+        None,
+        values.SCOPES,
+        "which `RecordScope`s: a set; module ranges follow `modules` alone",
+        default_in_words="all",
+        environment=False,
+    )
+    record_shapes: bool = _setting(
+        False, values.BOOL, "shapes and dtypes of operators' inputs", environment=False, selects=Extra.SHAPES
+    )
+    with_flops: bool = _setting(
+        False,
+        values.BOOL,
+        "floating point operations of the operators that PyTorch counts",
+        environment=False,
+        selects=Extra.FLOPS,
+    )
+    with_stack: bool = _setting(
+        False,
+        values.BOOL,
+        "the Python (or TorchScript) call stack of each range but backward ones",
+        environment=False,
+        selects=Extra.STACK,
+    )
+    profile_memory: bool = _setting(
+        False,
+        values.BOOL,
+        "what PyTorch allocates and frees: within operators everywhere, and between them in the thread that starts the "
+        "profile, and in what PyTorch runs for it in other threads. While a torch.profiler is active in a thread, PyTorch "
+        'reports to that alone: `counters()["observer.without_memory"]` counts the operators concerned',
+        environment=False,
+        selects=Extra.MEMORY,
+    )
+    modules: bool = _setting(
+        False,
+        values.BOOL,
+        "ranges for `nn.Module` calls and optimizer steps",
+        environment=False,
+        selects=EventSource.MODULE,
+    )
+    max_events: int = _setting(
+        4_000_000,
+        values.EVENTS,
+        "beyond it the oldest events are dropped and counted; so is what outruns a thread's buffer "
+        f"({DEFAULT_BUFFER_BYTES >> 20} MiB) before it is drained, every 20 to 100 ms",
+        environment=False,
+    )
+
+    @classmethod
+    def resolve(cls, keywords: Mapping[str, Any]) -> ProfileSettings:
+        """Settings from keyword arguments.
+
+        Raises:
+            SettingError: an unknown keyword, or a value that isn't allowed.
+        """
+        return cls(**_checked(PROFILE_SETTINGS, keywords))
 
 
 class Setting(NamedTuple):
@@ -106,6 +171,7 @@ class Setting(NamedTuple):
     meaning: str
     default_in_words: str
     environment: bool
+    selects: Extra | EventSource | None
 
     @property
     def variable(self) -> str:
@@ -114,6 +180,15 @@ class Setting(NamedTuple):
 
 
 SETTINGS = tuple(Setting(item.name, item.default, **item.metadata) for item in fields(Settings))
+PROFILE_SETTINGS = tuple(Setting(item.name, item.default, **item.metadata) for item in fields(ProfileSettings))
+
+
+def _checked(settings: tuple[Setting, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:
+    by_name = {setting.name: setting for setting in settings}
+    unknown = sorted(set(keywords) - set(by_name))
+    if unknown:
+        raise SettingError(f"{', '.join(unknown)}: no such setting; allowed: {', '.join(by_name)}")
+    return {name: by_name[name].kind.checked(name, value) for name, value in keywords.items()}
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:

@@ -1,0 +1,19 @@
+"""What a capture asks for, from the settings that say so."""
+
+from __future__ import annotations
+
+from otel_recfn.batches.selection import RECORD_FUNCTIONS, Selected
+from otel_recfn.model.events import EventSource, Extra
+from otel_recfn.model.scope import scopes_mask
+from otel_recfn.settings.table import PROFILE_SETTINGS, SETTINGS, ProfileSettings, Settings
+
+
+def selected(settings: Settings | ProfileSettings) -> Selected:
+    """The scopes, extras and sources that ``instrument()`` or ``profile(...)`` was asked for."""
+    table = SETTINGS if isinstance(settings, Settings) else PROFILE_SETTINGS
+    wanted = [setting.selects for setting in table if setting.selects is not None and getattr(settings, setting.name)]
+    extras = Extra.NONE
+    for extra in wanted:
+        extras |= extra if isinstance(extra, Extra) else Extra.NONE
+    sources = RECORD_FUNCTIONS | {source for source in wanted if isinstance(source, EventSource)}
+    return Selected(scopes_mask(settings.scopes), extras, sources)

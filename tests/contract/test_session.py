@@ -262,3 +262,30 @@ def test_a_sink_that_is_still_written_to_is_closed_by_its_writer(recorder: Recor
     assert not sink.closed_within_a_write
     assert [event.name for event in sink.events()] == ["first", "second"]
     assert all(running.stop().names() == ["first", "second"] for running in beside)
+
+
+class Asking(InMemorySink):
+    """Looks, while it is flushed, whether another thread can drain."""
+
+    def __init__(self, look: Callable[[], bool]) -> None:
+        super().__init__()
+        self.look, self.found = look, threading.Event()
+
+    def flush(self, timeout_s: float) -> bool:
+        looking = threading.Thread(target=lambda: self.look() and self.found.set())
+        looking.start()
+        looking.join(TIMEOUT_S)
+        return True
+
+
+@pytest.mark.parametrize("says", [None, False, True])
+def test_drains_go_on_while_a_sink_is_flushed_that_says_they_may(session: Session, says: bool | None) -> None:
+    other = Running(session, Selected())
+    sink = Asking(lambda: session.flush(other.capture, TIMEOUT_S if says else 0.05))
+    if says is not None:
+        sink.flushes_beside_writes = says  # type: ignore[attr-defined]
+    capture = Capture(Selected(), [sink], buffer_bytes=DEFAULT_BUFFER_BYTES)
+    session.start(capture)
+    assert session.flush(capture, TIMEOUT_S)
+    session.stop(capture, TIMEOUT_S)
+    assert sink.found.is_set() == bool(says)

@@ -20,8 +20,7 @@ from typing import TypeVar
 from otel_recfn.batches.selection import Selected, Selection
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import OUT_OF_MEMORY
-from otel_recfn.sinks.background import BackgroundSink
-from otel_recfn.sinks.protocol import Sink
+from otel_recfn.sinks.protocol import Sink, flushes_beside_writes, losses_of
 from otel_recfn.sources.range_spans import ShownRanges, SpansOfRanges
 
 log = logging.getLogger("otel_recfn")
@@ -92,18 +91,18 @@ class Capture:
             self._settled = rows
 
     def flush(self, timeout_s: float) -> bool:
-        """Flush the sinks that work here, within ``timeout_s`` seconds in all.
+        """Flush the sinks that can't be flushed beside a write, within ``timeout_s`` seconds in all.
 
         False when that was not enough, or one of the sinks calls.
         """
-        return not self._delivering and self._flush(time.monotonic() + timeout_s, background=False)
+        return not self._delivering and self._flush(time.monotonic() + timeout_s, beside_writes=False)
 
-    def flush_background(self, timeout_s: float) -> bool:
-        """Flush the sinks that have threads of their own: from any thread, also while another one writes."""
-        return self._flush(time.monotonic() + timeout_s, background=True)
+    def flush_beside_writes(self, timeout_s: float) -> bool:
+        """Flush the others: from any thread, also while another one writes."""
+        return self._flush(time.monotonic() + timeout_s, beside_writes=True)
 
-    def _flush(self, deadline: float, background: bool) -> bool:
-        wanted = [handed for handed in self._sinks if isinstance(handed.sink, BackgroundSink) == background]
+    def _flush(self, deadline: float, beside_writes: bool) -> bool:
+        wanted = [handed for handed in self._sinks if flushes_beside_writes(handed.sink) == beside_writes]
         flushed = [
             self._guarded(handed, partial(handed.sink.flush, max(0.0, deadline - time.monotonic())), False) for handed in wanted
         ]
@@ -138,7 +137,7 @@ class Capture:
     def lost(self) -> dict[str, int]:
         """Those of ``counters`` that say what was lost: ``missed``, and what a sink has in ``losses``."""
         sinks = [handed.sink for handed in (*self._sinks, *(handed for handed, _ in self._removed))]
-        names = {f"{sink.name}.{name}" for sink in sinks for name in (*getattr(sink, "losses", ()), "missed")}
+        names = {f"{sink.name}.{name}" for sink in sinks for name in (*losses_of(sink), "missed")}
         return {name: count for name, count in self.counters().items() if name in names}
 
     def _with_missed(self, handed: _Handed, counts: dict[str, int]) -> dict[str, int]:

@@ -179,7 +179,7 @@ class Session:
         with self._draining.held(_seconds_to(deadline)) as held:
             drained = held and self._draining.drain_all() is not None
             flushed = drained and capture in self._captures and capture.flush(_seconds_to(deadline))
-        return flushed and capture.flush_background(_seconds_to(deadline))  # meanwhile what is recorded is drained
+        return flushed and capture.flush_beside_writes(_seconds_to(deadline))  # meanwhile what is recorded is drained
 
     def counters(self, capture: Capture) -> dict[str, int]:
         """Counts of the recorder and of sources (of the process), and of a capture, running or not."""

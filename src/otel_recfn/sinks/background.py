@@ -71,6 +71,8 @@ class BackgroundSink:
         start: whether the thread starts now or with the first batch.
     """
 
+    flushes_beside_writes = True
+
     def __init__(self, sink: Sink, max_rows: int = MAX_ROWS, *, max_share: float = MAX_SHARE, start: bool = True) -> None:
         self.name = sink.name
         self._inner, self._max_rows, self._max_share = sink, max_rows, max_share

@@ -14,8 +14,12 @@ class Sink(Protocol):
     A sink that raises is closed, taken out of its capture and logged once; the other sinks go on. After a MemoryError it
     goes on too, and misses that batch; so a ``write`` that raises one counts nothing of the batch.
 
-    It may have an attribute ``losses``, the names of those of its counters that say what was lost: where one has grown, that is
-    logged when the capture ends.
+    It may have two attributes more:
+
+    * ``losses``, the names of those of its counters that say what was lost: where one has grown, that is logged when the
+      capture ends. Without it: none.
+    * ``flushes_beside_writes``, true where ``flush`` may be called from any thread, also while another one writes, so that
+      drains go on while it waits. Without it: false, and nothing is drained meanwhile.
     """
 
     name: str
@@ -35,3 +39,13 @@ class Sink(Protocol):
 
     def after_fork_in_child(self) -> Sink | None:
         """The sink that a forked child goes on with (a fresh one, sharing no file, lock or thread), or None for no sink."""
+
+
+def losses_of(sink: Sink) -> tuple[str, ...]:
+    """The names of the counters that say what a sink lost."""
+    return tuple(getattr(sink, "losses", ()))
+
+
+def flushes_beside_writes(sink: Sink) -> bool:
+    """Whether a sink may be flushed while it is written to."""
+    return bool(getattr(sink, "flushes_beside_writes", False))

@@ -79,13 +79,13 @@ class RecorderCounters(NamedTuple):
     """
 
     recorded: int
-    """Begins, marks and memory reports that were recorded."""
+    """Begins, marks and memory reports that were recorded, but for those that were under way when their recording ended."""
     dropped: int
     """Those that were not recorded, because the thread's buffer was full or its ranges nested too deep; nor were their ends."""
     lost_ends: int
     """Ends on another thread that found their queue full; such a range is sealed as partial when its capture ends."""
     lost_in_drain: int = 0
-    """Recorded, and given up because the last drain of a recording found no memory for them."""
+    """Recorded, and given up: the last drain of their recording found no memory for them, or the next one began before it."""
     shortened: int = 0
     """Recorded without what there was no room for: the name (``<many names>`` stands for it), shapes, module or stack."""
 
@@ -106,7 +106,7 @@ class Recorder(RangeRecorder, Protocol):
     def start(self, scopes: int, buffer_bytes: int, extras: Extra = Extra.NONE) -> None:
         """Record ranges whose scope's bit is set in ``scopes``, and those of SOURCES_WITHOUT_SCOPES whatever it is.
 
-        Ranges that are open now stay unrecorded.
+        Where nothing was recorded, what began before belongs to nobody from now on, drained or not.
         Calling it while recording changes the scopes and extras. ``buffer_bytes`` bounds the buffer of each thread that records
         its first range from now on. With Extra.STACK ranges that Python begins carry the stack that led to them, unless they
         are of RecordScope.BACKWARD_FUNCTION; the other extras are for whoever calls ``begin`` and ``memory``.

@@ -21,6 +21,7 @@ inline void enter_generation(ThreadBuffer& buffer, uint32_t generation) {
   buffer.generation = generation;
   buffer.floor = buffer.depth;
   buffer.open_recorded = 0;
+  buffer.unsent |= kGenerationUnsent;
   buffer.context_stale = true;
 }
 
@@ -79,14 +80,6 @@ inline void count_dropped(ThreadBuffer& buffer) {
   buffer.put_and_publish({end_header(flags, ordinal), ticks});
 }
 
-// A begin that was being written during the last drain of its capture is read with the records of the next capture. It is ended
-// here, or it would enclose everything that follows. The drain ignores ends of ranges that it has closed itself.
-[[gnu::noinline]] inline void close_earlier_generation(Globals& globals, ThreadBuffer& buffer) {
-  for (uint32_t index = buffer.depth; index-- > buffer.floor;) {
-    if (buffer.stack[index].ordinal != 0) put_end(globals, buffer, buffer.stack[index].ordinal, kPartial, {});
-  }
-}
-
 // Takes in what changed since this thread's last begin: a capture began, or another thread ended a range of this one. False when
 // the thread is muted, that is, not recorded. (A muted thread's generation is never the current one: so the hot path, which
 // compares generations, needs no check of its own for muted threads.)
@@ -97,7 +90,6 @@ inline bool catch_up(Globals& globals, ThreadBuffer& buffer) {
   const uint32_t generation = globals.generation.load(std::memory_order_relaxed);
   if (__builtin_expect(buffer.generation != generation, 0)) {
     if (buffer.muted) return false;
-    close_earlier_generation(globals, buffer);
     enter_generation(buffer, generation);
   }
   return true;

@@ -27,6 +27,7 @@ inline uint32_t rare_words(const RarePrelude& rare) {
 // How many words may stand before a begin, at most.
 [[gnu::always_inline]] inline uint32_t prelude_words(const ThreadBuffer& buffer, const Prelude& prelude) {
   uint32_t words = (buffer.unsent & kContextUnsent) != 0 ? kContextWords : 0;
+  if ((buffer.unsent & kGenerationUnsent) != 0) words += 1;
   if ((buffer.unsent & kProfilerUnsent) != 0) words += 1;
   if ((buffer.unsent & kParentUnsent) != 0) words += 1;
   if (prelude.debug_handle != -1) words += 2;
@@ -60,6 +61,7 @@ inline void put_rare(ThreadBuffer& buffer, const RarePrelude& rare) {
 
 // `prelude` is passed by value, so that the hot path's own copy stays in registers.
 [[gnu::noinline]] inline void put_prelude(ThreadBuffer& buffer, Prelude prelude) {
+  if ((buffer.unsent & kGenerationUnsent) != 0) buffer.put(header(kGeneration, 0, 0, 0, buffer.generation));
   if ((buffer.unsent & kContextUnsent) != 0) put_context(buffer);
   if ((buffer.unsent & kProfilerUnsent) != 0) buffer.put(header(kProfiler, 0, 0, 0, buffer.profiler_sent));
   if ((buffer.unsent & kParentUnsent) != 0) buffer.put(parent_header(buffer.parent_ordinal));

@@ -51,6 +51,7 @@ enum RecordKind : uint64_t {
   kMark = 12,
   kMemory = 13,
   kParent = 14,
+  kGeneration = 15,
 };
 
 enum TextKind : uint64_t { kModuleText = 0, kErrorText = 1, kShapesText = 2, kDtypesText = 3 };

@@ -58,7 +58,7 @@ struct SharedByRings {
   DrainWaker waker;
 };
 
-enum Unsent : uint8_t { kContextUnsent = 1, kProfilerUnsent = 2, kParentUnsent = 4 };
+enum Unsent : uint8_t { kContextUnsent = 1, kProfilerUnsent = 2, kParentUnsent = 4, kGenerationUnsent = 8 };
 
 // What a begin lies in that finds on the stack what the last look found.
 enum ParentKind : uint8_t { kByContext, kByPlace, kByOrdinal };

@@ -34,10 +34,11 @@ Drain& drain() {
 const Drained& Drain::run(bool close_open, bool open_ranges) {
   Globals& shared = globals();
   ++runs_;
-  if (!clock_started_) begin_recording();
+  if (!clock_started_) start_clock();
   note_jump(clock_.anchor(read_clocks(shared.use_cycle_counter)));
   collect_other_offsets();
   out_.rows.resize(out_.closed);  // without the copies of a run that was not taken
+  forget_earlier_rows();
   short_of_memory_ = false;
   if (out_.rows.size() < kMaxWaitingRows) {
     read(close_open);
@@ -53,10 +54,36 @@ const Drained& Drain::run(bool close_open, bool open_ranges) {
   return out_;
 }
 
-void Drain::begin_recording() {
+void Drain::start_clock() {
   const bool cycles = globals().use_cycle_counter;
-  if (!clock_started_) clock_.start(read_clocks(cycles), nominal_ns_per_tick(cycles)), clock_started_ = true;
-  clock_.begin(read_clocks(cycles));
+  clock_.start(read_clocks(cycles), nominal_ns_per_tick(cycles)), clock_started_ = true;
+}
+
+void Drain::begin_recording() {
+  give_up_earlier();
+  earlier_ended_at_ = ended_at_.load();
+  if (!clock_started_) start_clock();
+  clock_.begin(read_clocks(globals().use_cycle_counter));
+}
+
+void Drain::end_recording() { ended_at_.store(read_ticks(globals().use_cycle_counter)); }
+
+// Ranges that no last drain has closed. A signal handler may begin a recording before the last batch is taken: its rows go later.
+void Drain::give_up_earlier() {
+  for (Thread& thread : threads_) {
+    discarded_.fetch_add(thread.open.size(), std::memory_order_relaxed);
+    thread.open.clear();
+  }
+  earlier_rows_ = out_.closed;
+  remote_.clear();
+}
+
+void Drain::forget_earlier_rows() {
+  if (earlier_rows_ == 0) return;
+  discarded_.fetch_add(earlier_rows_, std::memory_order_relaxed);
+  out_.rows.erase(out_.rows.begin(), out_.rows.begin() + static_cast<std::ptrdiff_t>(earlier_rows_));
+  out_.opened.clear();
+  out_.closed = out_.rows.size(), earlier_rows_ = 0;
 }
 
 void Drain::note_jump(int64_t jump_ns) {
@@ -89,6 +116,7 @@ bool Drain::taken(uint64_t run, size_t rows) {
   out_.rows.resize(out_.closed);
   out_.rows.erase(out_.rows.begin(), out_.rows.begin() + static_cast<std::ptrdiff_t>(std::min(rows, out_.rows.size())));
   out_.closed = out_.rows.size();
+  earlier_rows_ -= std::min(rows, earlier_rows_);
   out_.opened.clear();
   if (out_.rows.empty()) forget_taken();
   return true;
@@ -117,7 +145,8 @@ void Drain::after_fork_in_child() {
   threads_.clear(), remote_.clear(), untold_.clear();
   contexts_.assign(1, Context{});
   out_ = Drained{};
-  discarded_.store(0);
+  earlier_rows_ = 0;
+  discarded_.store(0), too_late_.store(0);
 }
 
 }  // namespace recfn

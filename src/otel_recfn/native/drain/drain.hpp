@@ -49,8 +49,11 @@ class Drain {
   // Gives up what was recorded and not taken, open ranges included; counted.
   void discard();
   uint64_t discarded() const { return discarded_.load(std::memory_order_relaxed); }
-  // A recording begins: its ranges' Unix times are by the wall clock as it is now.
+  // A recording begins: its ranges' Unix times are by the wall clock as it is now, and what is left of earlier ones is given up.
   void begin_recording();
+  void end_recording();
+  // Begins that were still on their way when their recording had ended.
+  uint64_t too_late() const { return too_late_.load(std::memory_order_relaxed); }
   void after_fork_in_child();
 
  private:
@@ -76,6 +79,7 @@ class Drain {
     uint64_t enclosing = 0, root = 0;
     uint64_t parent_ordinal = 0;  // of the next begin; 0: not told
     uint32_t profiler = 0;
+    uint32_t generation = kNoGeneration;  // of what is read now
     TreeOffsets offsets;
     Row pending;             // what stood before the next begin or end
     const uint64_t* words = nullptr;  // of the ring that is read
@@ -105,6 +109,11 @@ class Drain {
   void read_text_record(Thread& thread, uint64_t head, uint64_t at);
   OpenRange next_range(Thread& thread, uint64_t head, uint64_t ticks);
   void begun(Thread& thread);
+  bool is_of_earlier(const Thread& thread) const;
+  void pass_over(Thread& thread, uint64_t ticks);
+  void give_up_earlier();
+  void forget_earlier_rows();
+  void start_clock();
   void read_end(Thread& thread, uint64_t head, uint64_t ticks);
   void read_context(Thread& thread, uint64_t at);
   void read_shapes(Thread& thread, uint64_t at, uint32_t count);
@@ -139,9 +148,12 @@ class Drain {
   std::unordered_map<uint64_t, PendingRemote> remote_;
   std::vector<RemoteEnd> untold_;
   Drained out_;  // what was read and not taken yet
+  size_t earlier_rows_ = 0;  // so many of its first rows are an earlier recording's
   uint64_t runs_ = 0;
   bool short_of_memory_ = false;  // in this run
-  std::atomic<uint64_t> discarded_{0};
+  std::atomic<uint64_t> discarded_{0}, too_late_{0};
+  std::atomic<uint64_t> ended_at_{UINT64_MAX};  // ticks of the last stop
+  uint64_t earlier_ended_at_ = UINT64_MAX;      // of the last one before this recording
 };
 
 Drain& drain();

@@ -96,6 +96,9 @@ uint64_t Drain::read_record(Thread& thread, uint64_t at) {
     case kParent:
       thread.parent_ordinal = ordinal_of(head);
       return at + 1;
+    case kGeneration:
+      thread.generation = payload;
+      return at + 1;
     case kProfiler:
       thread.profiler = payload;
       return at + 1;
@@ -166,8 +169,17 @@ void Drain::begun(Thread& thread) {
   thread.pending = Row{};
 }
 
+// What began before this recording belongs to nobody in it, whenever its record was written.
+bool Drain::is_of_earlier(const Thread& thread) const { return thread.generation != globals().generation.load(); }
+
+void Drain::pass_over(Thread& thread, uint64_t ticks) {
+  (ticks > earlier_ended_at_ ? too_late_ : discarded_).fetch_add(1, std::memory_order_relaxed);
+  begun(thread);
+}
+
 void Drain::read_begin(Thread& thread, uint64_t head, uint64_t at) {
   const auto word = [&thread](uint64_t index) { return thread.word(index); };
+  if (is_of_earlier(thread)) return pass_over(thread, word(at + 1));
   OpenRange range = next_range(thread, head, word(at + 1));
   Row& row = range.row;
   row.forward_thread_id = payload_of(head);
@@ -183,6 +195,7 @@ void Drain::read_begin(Thread& thread, uint64_t head, uint64_t at) {
 
 void Drain::read_point(Thread& thread, uint64_t head, uint64_t at) {
   const auto word = [&thread](uint64_t index) { return thread.word(index); };
+  if (is_of_earlier(thread)) return pass_over(thread, word(at + 1));
   OpenRange point = next_range(thread, head, word(at + 1));
   Row& row = point.row;
   row.kind = kind_of(head) == kMark ? kMarkEvent : kMemoryEvent;

@@ -147,7 +147,7 @@ PyObject* discard(PyObject*, PyObject*) {
 }
 
 PyObject* counters(PyObject*, PyObject*) {
-  return Py_BuildValue("(KKKKK)", static_cast<unsigned long long>(registry().recorded()),
+  return Py_BuildValue("(KKKKK)", static_cast<unsigned long long>(registry().recorded() - drain().too_late()),
                        static_cast<unsigned long long>(registry().dropped()),
                        static_cast<unsigned long long>(globals().remote_ends.lost()),
                        static_cast<unsigned long long>(drain().discarded()),

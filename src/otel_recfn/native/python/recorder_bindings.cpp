@@ -25,8 +25,8 @@ void begin_recording() {
   without_gil([] {
     const std::lock_guard lock(drain().mutex());
     drain().begin_recording();
+    globals().generation.fetch_add(1);
   });
-  globals().generation.fetch_add(1);
 }
 
 PyObject* start(PyObject*, PyObject* args) {
@@ -46,7 +46,8 @@ PyObject* start(PyObject*, PyObject* args) {
 }
 
 PyObject* stop(PyObject*, PyObject*) {
-  globals().recording.fetch_and(kObservedBit);
+  const uint32_t before = globals().recording.fetch_and(kObservedBit);
+  if ((before & kRecordingBit) != 0) drain().end_recording();
   Py_RETURN_NONE;
 }
 

@@ -139,10 +139,11 @@ uint32_t shorten(TaskEntry* entry) {
 }
 
 TaskEntry* new_range_entry(const ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source, const TaskEntry* around) {
+  const uint32_t generation = buffer.generation;  // of the begin; a recording may have begun since
   TaskEntry* entry = new_entry();
   if (entry == nullptr) return nullptr;
   entry->event_id = event_id;
-  entry->recording = recording_now();
+  entry->recording = generation;
   entry->scope = static_cast<uint8_t>(scope), entry->source = static_cast<uint8_t>(source);
   entry->since_thread = buffer.number, entry->since_ordinal = event_id & kOrdinalMask;
   place_entry(*entry, buffer, around);

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from otel_recfn.model.clock import ClockMapping, Ticks
 from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.recording.python.clocks import read_clocks
-from otel_recfn.recording.python.log import TakenRecords, ThreadLog
+from otel_recfn.recording.python.log import Record, TakenRecords, ThreadLog
 
 if TYPE_CHECKING:
     from otel_recfn.model.batch import Batch
@@ -42,6 +42,7 @@ class Drain:
     Attributes:
         node_id: of every row from the next run on.
         lost: what was recorded and given up.
+        too_late: begins that were still on their way when their recording had ended.
     """
 
     def __init__(self, threads: ThreadLogs, split_flags: Callable[[int], tuple[int, str]]) -> None:
@@ -54,12 +55,30 @@ class Drain:
         self._pairing: Pairing | None = None
         self._taken = TakenRecords()
         self._unsealed: BatchBuilder | None = None
-        self.lost = self._jump_ns = 0
+        self.lost = self.too_late = self._jump_ns = 0
+        self._ended_at = self._earlier_ended_at = NEVER
+        self._passed_over = 0
         self._clock = ClockMapping(read_clocks())
 
-    def begin_recording(self) -> None:
-        """A recording begins: its ranges get Unix times by the wall clock as it is now."""
+    def begin_recording(self, earlier: Recording) -> None:
+        """A recording begins: its ranges get Unix times by the wall clock as it is now, and ``earlier`` ones nothing more.
+
+        A signal handler may begin it in the middle of the earlier one's last drain, which then goes on with what it has.
+        """
+        unsealed, pairing = self._unsealed, self._pairing
+        self._unsealed = self._pairing = None
+        if unsealed is not None:
+            unsealed.drop_copies()
+            self.lost += len(unsealed)
+        if pairing is not None:
+            self.lost += pairing.count_open()
+            _tell_all_closed(pairing, earlier)
+        self._earlier_ended_at = self._ended_at
         self._clock.begin(read_clocks())
+
+    def end_recording(self) -> None:
+        """What begins from here on is too late."""
+        self._ended_at = perf_counter_ns()
 
     def run(self, recording: Recording, close_open: bool, open_ranges: bool) -> Batch:
         """See Recorder.drain. ``recording`` is told what is closed here."""
@@ -91,7 +110,7 @@ class Drain:
         complete = self._taken.size + len(builder) < MAX_WAITING
         if complete:
             self._take_records(logs, NEVER if close_open else perf_counter_ns())
-        self._taken.replay(partial(pairing.replay, self._clock, builder))
+        self._taken.replay(partial(self._replay, recording, pairing, builder))
         now = self._clock.monotonic_ns(Ticks(perf_counter_ns()))
         if close_open and complete:
             for item in pairing.innermost_first():
@@ -117,14 +136,25 @@ class Drain:
         taken = TakenRecords()
         builder.drop_copies()
         lost = len(builder) + pairing.count_open()
-        for item in pairing.innermost_first():
-            _tell_closed(item.log, item.event_id, recording)
+        _tell_all_closed(pairing, recording)
         for log, event_id in self._taken.begun():
             if not pairing.has_seen(event_id, builder):
                 lost += 1
                 _tell_closed(log, event_id, recording)
         self.lost += lost
         self._unsealed, self._pairing, self._taken = None, None, taken
+
+    def _replay(self, recording: Recording, pairing: Pairing, builder: BatchBuilder, record: Record) -> None:
+        """Replay a record. What began before this recording belongs to nobody in it, whenever its record was written."""
+        ticks, _, event_id, what, _ = record
+        if isinstance(what, int) or what[-1] is recording or what[-1].is_current:
+            pairing.replay(self._clock, builder, record)
+        elif event_id != self._passed_over:  # memory may end before it is taken away
+            self._passed_over = event_id
+            if ticks > self._earlier_ended_at:
+                self.too_late += 1
+            else:
+                self.lost += 1
 
     def _anchor(self, pairing: Pairing) -> None:
         jump_ns = self._clock.anchor(read_clocks())
@@ -147,6 +177,11 @@ class Drain:
             if not log.records and not pairing.has_open(log):
                 pairing.forget(log)
                 self._threads.bury(log)
+
+
+def _tell_all_closed(pairing: Pairing, recording: Recording) -> None:
+    for item in pairing.innermost_first():
+        _tell_closed(item.log, item.event_id, recording)
 
 
 def _tell_closed(log: ThreadLog, event_id: int, recording: Recording) -> None:

@@ -21,11 +21,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from operator import itemgetter
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from otel_recfn.model.events import EventKind
 from otel_recfn.recording.limits import MAX_DEPTH, MAX_DEPTH_FOR_ASYNC
 from otel_recfn.recording.protocol import ContextReading
+
+if TYPE_CHECKING:
+    from otel_recfn.recording.python.task import Recording
 
 BYTES_PER_RANGE = 48
 
@@ -43,6 +46,7 @@ class BeginFields(NamedTuple):
     context: ContextReading | None
     profiler: int
     details: Details | None
+    recording: Recording
 
 
 class Details(NamedTuple):
@@ -61,7 +65,7 @@ class Details(NamedTuple):
 
 
 NO_DETAILS = Details()
-Begin: TypeAlias = "tuple[str, int, int, str, int, int, int, ContextReading | None, int, Details | None]"
+Begin: TypeAlias = "tuple[str, int, int, str, int, int, int, ContextReading | None, int, Details | None, Recording]"
 Record: TypeAlias = "tuple[int, ThreadLog, int, Begin | int, str]"
 
 

@@ -95,9 +95,9 @@ class BeginsAndEnds:
         if not log.has_room() or (ends_later and not log.has_depth(bool(flags & ASYNC))):
             log.dropped += 1
             return 0
-        ordinal = 0
+        ordinal, tasks = 0, self._tasks
         try:
-            parent, root, context = self._find_parent()
+            parent, root, context = self._find_parent(tasks)
             if ends_later and not log.has_depth(bool(flags & ASYNC)):  # looking may have begun ranges
                 log.dropped += 1
                 return 0
@@ -106,18 +106,18 @@ class BeginsAndEnds:
             log.recorded = ordinal = log.recorded + 1
             event_id = log.number << ORDINAL_BITS | ordinal
             root = root or event_id
-            what = (*texts, flags, parent, root, context, log.profiler, details)
+            what = (*texts, flags, parent, root, context, log.profiler, details, tasks)
             if ends_later:
                 log.stack.append(event_id)
             log.records.append((perf_counter_ns(), log, event_id, what, ""))
             if ends_later:
-                own = TaskEntry(self._tasks, event_id=event_id, root=root, context=context, scope=scope, source=source)
-                self._tasks.begun(own, enters=not flags & ASYNC)
+                own = TaskEntry(tasks, event_id=event_id, root=root, context=context, scope=scope, source=source)
+                tasks.begun(own, enters=not flags & ASYNC)
         except BaseException as error:
-            return self._interrupted(error, log, ordinal)
+            return self._interrupted(error, log, ordinal, tasks)
         return event_id
 
-    def _interrupted(self, error: BaseException, log: ThreadLog, ordinal: int) -> int:
+    def _interrupted(self, error: BaseException, log: ThreadLog, ordinal: int, tasks: Recording) -> int:
         """Something was raised in the middle of a begin. Returns the event id; 0 where the begin is not recorded."""
         event_id = log.number << ORDINAL_BITS | ordinal
         without_memory = isinstance(error, MemoryError)
@@ -125,16 +125,16 @@ class BeginsAndEnds:
             return event_id  # the task may not have noted it: then what begins in this range lies in the range around it
         if ordinal:
             log.take_back(perf_counter_ns(), event_id)
-            self._tasks.ended(event_id)
+            tasks.ended(event_id)
         if not without_memory:
             raise error  # a signal handler raised it, for the program
         log.dropped += 1
         return 0
 
-    def _find_parent(self) -> tuple[int, int, ContextReading | None]:
+    def _find_parent(self, tasks: Recording) -> tuple[int, int, ContextReading | None]:
         """Parent, root (0: the range itself) and context of a range that begins now in the calling task."""
         reading = self._read_context()
-        around = self._tasks.innermost_range_after(reading.span if reading is not None else None)
+        around = tasks.innermost_range_after(reading.span if reading is not None else None)
         if around is not None:
             return around.event_id, around.root, around.context
         return (reading.enclosing, reading.root or reading.enclosing, reading) if reading is not None else (0, 0, None)

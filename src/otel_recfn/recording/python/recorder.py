@@ -48,15 +48,17 @@ class PythonRecorder(BeginsAndEnds):
         for module in ("batch", "pairing"):
             imported(f"otel_recfn.recording.python.{module}")
         if not self._recording:
+            self._drain.begin_recording(self._tasks)
             self._start_recording()  # ranges of an earlier recording are no parents in this one
-            self._drain.begin_recording()
         self._threads.capacity = max(1, buffer_bytes // BYTES_PER_RANGE)
         self._extras, self._with_stack = extras, bool(extras & Extra.STACK)
         self._scopes, self._recording = scopes, True
 
     def stop(self) -> None:
         """See Recorder.stop."""
-        self._recording = False
+        if self._recording:
+            self._recording = False
+            self._drain.end_recording()
 
     @property
     def recording(self) -> bool:
@@ -186,4 +188,5 @@ class PythonRecorder(BeginsAndEnds):
 
     def counters(self) -> RecorderCounters:
         """See Recorder.counters."""
-        return self._threads.counters()._replace(lost_in_drain=self._drain.lost)
+        counters = self._threads.counters()
+        return counters._replace(recorded=counters.recorded - self._drain.too_late, lost_in_drain=self._drain.lost)

@@ -10,11 +10,11 @@ import numpy as np
 from otel_recfn.model.batch import Batch, Opened
 from otel_recfn.model.columns import COLUMN_TYPES, COLUMNS, TEXT_COLUMNS
 from otel_recfn.model.events import EventSource, TrackKind, make_event_id
-from otel_recfn.model.tables import NO_CONTEXT, SpanContextRef, ThreadInfo
+from otel_recfn.model.tables import NO_CONTEXT, SpanContextRef, Track
 
-MAIN_THREAD = ThreadInfo(number=1, thread_id=1, native_id=1001, ident=140_001, name="MainThread")
-WORKER_THREAD = ThreadInfo(number=2, thread_id=2, native_id=1002, ident=0, name="")
-STREAM = ThreadInfo(number=3, thread_id=0, native_id=0, ident=0, name="stream 7", kind=TrackKind.STREAM)
+MAIN_THREAD = Track(number=1, thread_id=1, native_id=1001, ident=140_001, name="MainThread")
+WORKER_THREAD = Track(number=2, thread_id=2, native_id=1002, ident=0, name="")
+STREAM = Track(number=3, thread_id=0, native_id=0, ident=0, name="stream 7", kind=TrackKind.STREAM)
 BASE_NS = 1_699_999_999_123_456_789
 
 WORKED_OUT = {"event_id", "start_ns", "end_ns", "end_thread", "root"}
@@ -44,22 +44,22 @@ class _Table:
 def make_batch(rows: Sequence[dict[str, Any]], opened: Sequence[dict[str, Any] | Opened] = ()) -> Batch:
     """A batch of the given rows, in the given order.
 
-    A row's keys are the columns; texts are strings, threads ThreadInfo, contexts SpanContextRef. What a row leaves out has
+    A row's keys are the columns; texts are strings, threads are a Track, contexts SpanContextRef. What a row leaves out has
     the value of DEFAULTS, and: ``event_id`` is ``make_event_id(thread.number, row number + 1)``; ``start_ns`` is
     BASE_NS plus 1,000 per row and ``end_ns`` 500 later; ``end_thread`` is ``thread``; ``root`` is what following the parents
-    within the batch leads to. ``opened`` are Opened, or dicts of its fields with ThreadInfo and SpanContextRef as values.
+    within the batch leads to. ``opened`` are Opened, or dicts of its fields with Track and SpanContextRef as values.
     """
-    names, threads, contexts = _Table(""), _Table(), _Table(NO_CONTEXT)
+    names, tracks, contexts = _Table(""), _Table(), _Table(NO_CONTEXT)
     full = _with_roots([_with_defaults(row, number) for number, row in enumerate(rows)])
     for row in full:
         for column in TEXT_COLUMNS:
             row[column] = names.index(row[column])
         for column in ("thread", "end_thread"):
-            row[column] = threads.index(row[column])
+            row[column] = tracks.index(row[column])
         row["context"] = contexts.index(row["context"])
-    announced = tuple(_opened(item, threads, contexts) for item in opened)
+    announced = tuple(_opened(item, tracks, contexts) for item in opened)
     columns = {name: np.array([row[name] for row in full], dtype=dtype) for name, dtype in COLUMN_TYPES.items()}
-    tables = {"names": names.values, "threads": threads.values, "contexts": contexts.values}
+    tables = {"names": names.values, "tracks": tracks.values, "contexts": contexts.values}
     return Batch(**columns, **tables, opened=announced)
 
 
@@ -89,9 +89,9 @@ def _with_roots(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-def _opened(item: dict[str, Any] | Opened, threads: _Table, contexts: _Table) -> Opened:
+def _opened(item: dict[str, Any] | Opened, tracks: _Table, contexts: _Table) -> Opened:
     if isinstance(item, Opened):
         return item
     defaults = {"name": "op", "source": EventSource.TORCH, "start_ns": BASE_NS, "thread": MAIN_THREAD, "context": NO_CONTEXT}
     full = {**defaults, **item}
-    return Opened(**{**full, "thread": threads.index(full["thread"]), "context": contexts.index(full["context"])})
+    return Opened(**{**full, "thread": tracks.index(full["thread"]), "context": contexts.index(full["context"])})

@@ -11,7 +11,7 @@ from test_sources import TIMEOUT_S, Running, Ticks
 
 from batches import make_batch
 from otel_recfn.batches.selection import RECORD_FUNCTIONS, Selected
-from otel_recfn.model.batch import Batch, Opened, ThreadInfo
+from otel_recfn.model.batch import Batch, Opened, Track
 from otel_recfn.model.events import EventSource, TrackKind, make_event_id
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.model.tables import NO_CONTEXT, SpanContextRef
@@ -30,7 +30,7 @@ class Stream(Ticks):
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder, "stream")
         number = recorder.new_track()
-        self.track = ThreadInfo(number, 0, 0, 0, "stream 7", TrackKind.STREAM)
+        self.track = Track(number, 0, 0, 0, "stream 7", TrackKind.STREAM)
         self.batches: list[Batch] = []
         self.lasts: list[bool] = []
         self.error: BaseException | None = None

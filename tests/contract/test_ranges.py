@@ -255,7 +255,7 @@ def test_top_level_ranges_are_announced_when_they_begin(capture: Capture) -> Non
     [opened] = batch.opened
     assert (opened.event_id, opened.name, opened.source) == (outer, "outer", SOURCE)
     assert batch.contexts[opened.context] == NO_CONTEXT
-    assert batch.threads[opened.thread].number == outer >> ORDINAL_BITS
+    assert batch.tracks[opened.thread].number == outer >> ORDINAL_BITS
     capture.end(inner)
     capture.end(outer)
     quick = capture.begin("quick")

@@ -171,7 +171,7 @@ def test_threads_that_ended_are_freed(capture: Capture) -> None:
     capture.finish()
     assert len(capture.rows()) == 2000
     assert capture.counters() == RecorderCounters(recorded=2000, dropped=0, lost_ends=0)
-    assert len(capture.recorder.drain().threads) < 100
+    assert len(capture.recorder.drain().tracks) < 100
 
 
 # --- fork

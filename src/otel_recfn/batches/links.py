@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from otel_recfn.batches.distinct import Distinct
 from otel_recfn.batches.number_sets import distinct
-from otel_recfn.model.batch import Batch, SpanContextRef, ThreadInfo
+from otel_recfn.model.batch import Batch, SpanContextRef, Track
 from otel_recfn.model.events import ORDINAL_BITS, ORDINAL_MASK, EventKind
 from otel_recfn.model.scope import RecordScope
 
@@ -45,10 +45,10 @@ class Links(NamedTuple):
     start_ns: NDArray[np.int64]
     end_ns: NDArray[np.int64]
     thread: NDArray[np.uint32]
-    """Index into ``threads``."""
+    """Index into ``tracks``."""
     context: NDArray[np.uint32]
     """Index into ``contexts``."""
-    threads: Sequence[ThreadInfo]
+    tracks: Sequence[Track]
     contexts: Sequence[SpanContextRef]
 
 
@@ -77,7 +77,7 @@ class ForwardBackwardLinks:
     def __init__(self, max_forward_ranges: int = MAX_FORWARD_RANGES) -> None:
         self._limit = max_forward_ranges
         self._runs: list[_Run] = []
-        self._threads: Distinct[ThreadInfo] = Distinct()
+        self._tracks: Distinct[Track] = Distinct()
         self._contexts: Distinct[SpanContextRef] = Distinct()
         self._thread_numbers: dict[int, int] = {}
         self.forgotten = 0
@@ -98,15 +98,15 @@ class ForwardBackwardLinks:
     def _remember(self, batch: Batch, rows: NDArray[np.int64]) -> None:
         if not len(rows):
             return
-        self._thread_numbers.update((each.thread_id, each.number) for each in batch.threads if each.is_thread)
-        numbers = np.array([thread.number for thread in batch.threads], dtype=np.uint64)
+        self._thread_numbers.update((each.thread_id, each.number) for each in batch.tracks if each.is_thread)
+        numbers = np.array([thread.number for thread in batch.tracks], dtype=np.uint64)
         run = _Run(
             key=_keys(numbers[batch.thread[rows]], batch.sequence_nr[rows]),
             event_id=batch.event_id[rows],
             root=batch.root[rows],
             start_ns=batch.start_ns[rows],
             end_ns=batch.end_ns[rows],
-            thread=self._threads.indices(batch.threads, batch.thread[rows]),
+            thread=self._tracks.indices(batch.tracks, batch.thread[rows]),
             context=self._contexts.indices(batch.contexts, batch.context[rows]),
         )
         self._runs.append(_last_started(run))
@@ -128,14 +128,14 @@ class ForwardBackwardLinks:
         newest = np.ones(len(everything.key), dtype=np.bool_)
         newest[np.argpartition(everything.start_ns, surplus - 1)[:surplus]] = False
         self._runs = [self._with_own_tables(_taken(everything, newest))]
-        self._thread_numbers = {each.thread_id: each.number for each in self._threads.values if each.is_thread}
+        self._thread_numbers = {each.thread_id: each.number for each in self._tracks.values if each.is_thread}
         self.forgotten += surplus
 
     def _with_own_tables(self, run: _Run) -> _Run:
         """The same run after the tables have let go of what only forgotten ranges used."""
-        threads, contexts = self._threads.values, self._contexts.values
-        self._threads, self._contexts = Distinct(), Distinct()
-        thread = self._threads.indices(threads, run.thread)
+        threads, contexts = self._tracks.values, self._contexts.values
+        self._tracks, self._contexts = Distinct(), Distinct()
+        thread = self._tracks.indices(threads, run.thread)
         return run._replace(thread=thread, context=self._contexts.indices(contexts, run.context))
 
     def _find(self, batch: Batch, rows: NDArray[np.int64]) -> Links:
@@ -152,7 +152,7 @@ class ForwardBackwardLinks:
                 column[better] = getattr(run, field)[place]
         found = best_start != NEVER
         event_id, root, start_ns, end_ns, thread, context = (column[found] for column in columns)
-        tables = (self._threads.values, self._contexts.values)
+        tables = (self._tracks.values, self._contexts.values)
         return Links(rows[found], event_id, root, start_ns, end_ns, thread, context, *tables)
 
     def _numbers_of(self, thread_ids: NDArray[np.uint64]) -> NDArray[np.uint64]:

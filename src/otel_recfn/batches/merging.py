@@ -9,52 +9,52 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.batches.distinct import Distinct
-from otel_recfn.model.batch import COLUMN_TYPES, NO_CONTEXT, TEXT_COLUMNS, Batch, SpanContextRef, ThreadInfo
-from otel_recfn.model.columns import CONTEXT_COLUMNS, THREAD_COLUMNS
+from otel_recfn.model.batch import COLUMN_TYPES, NO_CONTEXT, TEXT_COLUMNS, Batch, SpanContextRef, Track
+from otel_recfn.model.columns import CONTEXT_COLUMNS, TRACK_COLUMNS
 
 
 def merged(batches: Sequence[Batch]) -> Batch:
-    """One batch of all rows. Of a thread that is in several batches the last one's name is taken."""
+    """One batch of all rows. Of a track that is in several batches the last one's name is taken."""
     names: Distinct[str] = Distinct([""])
     contexts: Distinct[SpanContextRef] = Distinct([NO_CONTEXT])
-    threads = _Threads()
-    parts = [_translated(batch, names, contexts, threads) for batch in batches]
+    tracks = _Tracks()
+    parts = [_translated(batch, names, contexts, tracks) for batch in batches]
     columns: dict[str, Any] = {
         name: np.concatenate([part[name] for part in parts]) if parts else np.zeros(0, dtype)
         for name, dtype in COLUMN_TYPES.items()
     }
-    return Batch(**columns, names=names.values, threads=threads.infos, contexts=contexts.values)
+    return Batch(**columns, names=names.values, tracks=tracks.known, contexts=contexts.values)
 
 
 def _translated(
-    batch: Batch, names: Distinct[str], contexts: Distinct[SpanContextRef], threads: _Threads
+    batch: Batch, names: Distinct[str], contexts: Distinct[SpanContextRef], tracks: _Tracks
 ) -> dict[str, NDArray[Any]]:
     columns = {name: getattr(batch, name) for name in COLUMN_TYPES}
     for column in TEXT_COLUMNS:
         columns[column] = names.indices(batch.names, columns[column])
     for column in CONTEXT_COLUMNS:
         columns[column] = contexts.indices(batch.contexts, columns[column])
-    by_index = threads.indices(batch.threads)
-    for column in THREAD_COLUMNS:
+    by_index = tracks.indices(batch.tracks)
+    for column in TRACK_COLUMNS:
         columns[column] = by_index[columns[column]]
     return columns
 
 
-class _Threads:
-    """Threads by their number; a later batch may know a thread's name that an earlier one didn't."""
+class _Tracks:
+    """Tracks by their number; a later batch may know a thread's name that an earlier one didn't."""
 
     def __init__(self) -> None:
-        self.infos: list[ThreadInfo] = []
+        self.known: list[Track] = []
         self._index: dict[int, int] = {}
 
-    def indices(self, threads: Sequence[ThreadInfo]) -> NDArray[np.uint32]:
-        """Where each of these threads stands in ``infos``."""
-        return np.array([self._index_of(thread) for thread in threads], np.uint32)
+    def indices(self, tracks: Sequence[Track]) -> NDArray[np.uint32]:
+        """Where each of these stands in ``known``."""
+        return np.array([self._index_of(track) for track in tracks], np.uint32)
 
-    def _index_of(self, thread: ThreadInfo) -> int:
-        index = self._index.setdefault(thread.number, len(self.infos))
-        if index == len(self.infos):
-            self.infos.append(thread)
-        elif thread.name or not self.infos[index].name:
-            self.infos[index] = thread
+    def _index_of(self, track: Track) -> int:
+        index = self._index.setdefault(track.number, len(self.known))
+        if index == len(self.known):
+            self.known.append(track)
+        elif track.name or not self.known[index].name:
+            self.known[index] = track
         return index

@@ -102,7 +102,7 @@ class _EventMaker:
 
     def __init__(self, batch: Batch, cuda_times: CudaTimes) -> None:
         self._names = batch.names
-        self._thread_ids = [thread.thread_id for thread in batch.threads]
+        self._thread_ids = [thread.thread_id for thread in batch.tracks]
         self._cuda_times = cuda_times
         self._has_cuda_times = len(cuda_times) > 0
         self._shapes: dict[int, Shapes] = {0: ()}

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from otel_recfn.model.column_fields import ColumnArrays, ColumnValues
 from otel_recfn.model.columns import ANNOUNCED_COLUMNS, COLUMN_TYPES, COLUMNS, TEXT_COLUMNS
-from otel_recfn.model.tables import NO_CONTEXT, SpanContextRef, ThreadInfo
+from otel_recfn.model.tables import NO_CONTEXT, SpanContextRef, Track
 
-__all__ = ["COLUMN_TYPES", "NO_CONTEXT", "TEXT_COLUMNS", "Batch", "Event", "Opened", "SpanContextRef", "ThreadInfo"]
+__all__ = ["COLUMN_TYPES", "NO_CONTEXT", "TEXT_COLUMNS", "Batch", "Event", "Opened", "SpanContextRef", "Track"]
 
 
 class Opened(NamedTuple):
@@ -31,7 +31,7 @@ class Opened(NamedTuple):
     source: int
     start_ns: int
     thread: int
-    """Index into ``Batch.threads``."""
+    """Index into ``Batch.tracks``."""
     context: int
     """Index into ``Batch.contexts``."""
 
@@ -65,7 +65,7 @@ class Batch(ColumnArrays):
     """
 
     names: Sequence[str]
-    threads: Sequence[ThreadInfo]
+    tracks: Sequence[Track]
     contexts: Sequence[SpanContextRef] = (NO_CONTEXT,)
     opened: Sequence[Opened] = field(default=())
     closed: int = -1
@@ -103,7 +103,7 @@ class Batch(ColumnArrays):
             yield self._resolved({name: column[row] for name, column in lists.items()})
 
     def _resolved(self, row: dict[str, Any]) -> dict[str, Any]:
-        tables = {str: self.names, ThreadInfo: self.threads, SpanContextRef: self.contexts}
+        tables = {str: self.names, Track: self.tracks, SpanContextRef: self.contexts}
         for column, value in _RESOLVED:
             table = tables.get(value)
             row[column] = value(row[column]) if table is None else table[row[column]]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from otel_recfn.model.events import EventFlag, EventKind, EventSource
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.model.tables import SpanContextRef, ThreadInfo
+from otel_recfn.model.tables import SpanContextRef, Track
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,10 +63,10 @@ class ColumnValues:
     """Unix nanoseconds."""
     end_ns: int
     """Unix nanoseconds; a mark and a change of memory end when they start."""
-    thread: ThreadInfo
-    """The thread that began it."""
-    end_thread: ThreadInfo
-    """The thread that ended it."""
+    thread: Track
+    """The track that began it: a thread, mostly."""
+    end_thread: Track
+    """The track that ended it."""
     sequence_nr: int
     """The same for a forward operator and its backward node; -1 where there is none."""
     forward_thread_id: int

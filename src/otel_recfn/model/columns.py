@@ -13,7 +13,7 @@ import numpy as np
 
 from otel_recfn.model.events import EventFlag, EventKind, EventSource
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.model.tables import SpanContextRef, ThreadInfo
+from otel_recfn.model.tables import SpanContextRef, Track
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Column:
     """Of what a batch holds."""
     meaning: str
     value: type = int
-    """What an Event has. A str is held as an index into the batch's names (0 is the empty string: not recorded), a ThreadInfo
+    """What an Event has. A str is held as an index into the batch's names (0 is the empty string: not recorded), a Track
     as one into its threads, a SpanContextRef as one into its contexts."""
     empty: int = 0
     """What says that there is nothing."""
@@ -50,8 +50,8 @@ COLUMNS = (
     Column("source", np.uint8, "Who said begin and end.", EventSource, announced=True),
     Column("start_ns", np.int64, "Unix nanoseconds.", announced=True),
     Column("end_ns", np.int64, "Unix nanoseconds; a mark and a change of memory end when they start."),
-    Column("thread", np.uint32, "The thread that began it.", ThreadInfo, announced=True),
-    Column("end_thread", np.uint32, "The thread that ended it.", ThreadInfo),
+    Column("thread", np.uint32, "The track that began it: a thread, mostly.", Track, announced=True),
+    Column("end_thread", np.uint32, "The track that ended it.", Track),
     Column("sequence_nr", np.int64, "The same for a forward operator and its backward node; -1 where there is none.", empty=-1),
     Column("forward_thread_id", np.uint64, "RecordFunction's id of the forward operator's thread; 0 where there is none."),
     Column("handle", np.uint64, "RecordFunction's handle of the range."),
@@ -81,6 +81,6 @@ COLUMNS = (
 COLUMN_TYPES: dict[str, type[np.generic]] = {column.name: column.dtype for column in COLUMNS}
 EMPTY_ROW: dict[str, int] = {column.name: column.empty for column in COLUMNS}
 TEXT_COLUMNS = tuple(column.name for column in COLUMNS if column.value is str)
-THREAD_COLUMNS = tuple(column.name for column in COLUMNS if column.value is ThreadInfo)
+TRACK_COLUMNS = tuple(column.name for column in COLUMNS if column.value is Track)
 CONTEXT_COLUMNS = tuple(column.name for column in COLUMNS if column.value is SpanContextRef)
 ANNOUNCED_COLUMNS = tuple(column.name for column in COLUMNS if column.announced)

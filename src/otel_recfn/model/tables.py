@@ -7,7 +7,7 @@ from typing import NamedTuple
 from otel_recfn.model.events import TrackKind
 
 
-class ThreadInfo(NamedTuple):
+class Track(NamedTuple):
     """A track of events: a thread that recorded something, or what else has events of its own.
 
     Where it is no thread, it has a number and a name alone, and is nobody's thread in what sinks say.

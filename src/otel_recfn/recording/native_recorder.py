@@ -21,7 +21,7 @@ from otel_recfn.recording.trace_states import TraceStates
 from otel_recfn.support.imports import imported
 
 if TYPE_CHECKING:
-    from otel_recfn.model.batch import Batch, ThreadInfo
+    from otel_recfn.model.batch import Batch, Track
 
 PACKAGE = Path(__file__).parents[1]
 _LOW_64 = (1 << 64) - 1
@@ -126,7 +126,7 @@ class NativeRecorder:
         batch = Batch(
             **columns(rows),
             names=self._names,
-            threads=self._thread_infos(threads),
+            tracks=self._tracks(threads),
             contexts=[
                 SpanContextRef(high << 64 | low, span_id, *self.split_flags(flags)) for high, low, span_id, flags in contexts
             ],
@@ -221,8 +221,8 @@ class NativeRecorder:
             self._thread_names.pop(next(iter(self._thread_names)), None)
         self._thread_names[number] = name
 
-    def _thread_infos(self, threads: list[tuple[int, int, int, int]]) -> list[ThreadInfo]:
-        from otel_recfn.model.batch import ThreadInfo
+    def _tracks(self, threads: list[tuple[int, int, int, int]]) -> list[Track]:
+        from otel_recfn.model.batch import Track
 
         living = {thread.ident: thread.name for thread in threading.enumerate()}
         infos = []
@@ -230,7 +230,7 @@ class NativeRecorder:
             name = living.get(ident) or self._thread_names.get(number, "")
             if name and number not in self._thread_names:
                 self._remember(number, name)
-            infos.append(ThreadInfo(number, thread_id, native_id, ident if name else 0, name))
+            infos.append(Track(number, thread_id, native_id, ident if name else 0, name))
         return infos
 
     def _set_helpers(self) -> None:

@@ -81,7 +81,7 @@ class Producer(Source, Protocol):
     Its batches go the way of the recorder's, right after what the recorder has drained: each capture's view of them, then its
     sinks, and they count as its rows. It keeps what it has not handed over bounded, and drops it in a forked child.
 
-    Event ids are ``make_event_id`` of a number that ``Recorder.new_track`` gave and of 1, 2, ...; the track's ThreadInfo has
+    Event ids are ``make_event_id`` of a number that ``Recorder.new_track`` gave and of 1, 2, ...; the track's Track has
     the same ``number`` and, where it is no thread, a ``kind`` that says what it is.
 
     A row names its parent, 0 for none: any range of the recorder that has begun, or a range of a producer that was handed over

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch
 from otel_recfn.batches.links import ForwardBackwardLinks
-from otel_recfn.model.batch import Batch, SpanContextRef, ThreadInfo
+from otel_recfn.model.batch import Batch, SpanContextRef, Track
 from otel_recfn.model.events import EventKind, make_event_id
 from otel_recfn.model.scope import RecordScope
 
@@ -32,7 +32,7 @@ class ForwardRange(NamedTuple):
     root: int
     start_ns: int
     end_ns: int
-    thread: ThreadInfo
+    thread: Track
     context: SpanContextRef
 
 

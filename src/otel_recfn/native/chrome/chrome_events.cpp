@@ -19,33 +19,33 @@ bool read_unsigned(PyObject* owner, const char* name, uint64_t* value) {
 }  // namespace
 
 bool ChromeEvents::read(PyObject* batch, PyObject* rows) {
-  return columns_.take(batch) && rows_.take(rows, "rows", nullptr) && read_threads(batch) && read_labels();
+  return columns_.take(batch) && rows_.take(rows, "rows", nullptr) && read_tracks(batch) && read_labels();
 }
 
-bool ChromeEvents::read_threads(PyObject* batch) {
-  PyObject* sequence = PyObject_GetAttrString(batch, "threads");
+bool ChromeEvents::read_tracks(PyObject* batch) {
+  PyObject* sequence = PyObject_GetAttrString(batch, "tracks");
   if (sequence == nullptr) return false;
   const Py_ssize_t count = PySequence_Size(sequence);
   bool good = count >= 0;
   for (Py_ssize_t i = 0; good && i < count; ++i) {
-    PyObject* info = PySequence_GetItem(sequence, i);
-    good = info != nullptr && read_thread(info);
-    Py_XDECREF(info);
+    PyObject* track = PySequence_GetItem(sequence, i);
+    good = track != nullptr && read_track(track);
+    Py_XDECREF(track);
   }
   Py_DECREF(sequence);
   return good;
 }
 
-bool ChromeEvents::read_thread(PyObject* info) {
+bool ChromeEvents::read_track(PyObject* track) {
   uint64_t native_id = 0, number = 0, kind = 0, logical = 0;
-  if (!read_unsigned(info, "native_id", &native_id) || !read_unsigned(info, "number", &number) ||
-      !read_unsigned(info, "kind", &kind) || !read_unsigned(info, "thread_id", &logical)) {
+  if (!read_unsigned(track, "native_id", &native_id) || !read_unsigned(track, "number", &number) ||
+      !read_unsigned(track, "kind", &kind) || !read_unsigned(track, "thread_id", &logical)) {
     return false;
   }
   const bool is_thread = kind == kThreadTrack;
   const uint64_t tid = !is_thread ? kFirstOtherTid + number : native_id != 0 ? native_id : number;
   std::string place = ",\"pid\":" + std::to_string(pid_) + ",\"tid\":" + std::to_string(tid) + ",\"ts\":";
-  threads_.push_back({is_thread ? std::optional(logical) : std::nullopt, std::move(place.append(kSlack, ' '))});
+  tracks_.push_back({is_thread ? std::optional(logical) : std::nullopt, std::move(place.append(kSlack, ' '))});
   return true;
 }
 
@@ -54,7 +54,7 @@ bool ChromeEvents::read_labels() {
   for (Py_ssize_t i = 0; i < rows_.size(); ++i) {
     const Py_ssize_t row = rows_[i];
     if (!in_tables(row)) return false;
-    const Py_ssize_t label = labels_.find(row, threads_[columns_.thread[row]].logical_id);
+    const Py_ssize_t label = labels_.find(row, tracks_[columns_.thread[row]].logical_id);
     if (label < 0) return false;
     label_.push_back(static_cast<uint32_t>(label));
     most_bytes_ += kFixedBytes + 2 * labels_.size(label_.back());
@@ -68,9 +68,9 @@ bool ChromeEvents::in_tables(Py_ssize_t row) const {
     PyErr_Format(PyExc_IndexError, "row %zd of a batch of %zd rows", row, columns_.size());
     return false;
   }
-  const size_t last_thread = std::max(columns_.thread[row], columns_.end_thread[row]);
-  if (last_thread < threads_.size() && columns_.scope[row] < kNumScopes) return true;
-  PyErr_Format(PyExc_IndexError, "row %zd has thread index %zu of %zu and scope %u of %u", row, last_thread, threads_.size(),
+  const size_t last_track = std::max(columns_.thread[row], columns_.end_thread[row]);
+  if (last_track < tracks_.size() && columns_.scope[row] < kNumScopes) return true;
+  PyErr_Format(PyExc_IndexError, "row %zd has track index %zu of %zu and scope %u of %u", row, last_track, tracks_.size(),
                static_cast<unsigned>(columns_.scope[row]), kNumScopes);
   return false;
 }
@@ -126,7 +126,7 @@ void ChromeEvents::encode_id(ChromeWriter& out, Py_ssize_t row) const {
 }
 
 void ChromeEvents::encode_moment(ChromeWriter& out, uint32_t thread, int64_t time_ns) const {
-  const std::string& place = threads_[thread].place;
+  const std::string& place = tracks_[thread].place;
   out.text({place.data(), place.size() - kSlack});
   out.microseconds(time_ns - base_ns_);
 }
@@ -142,7 +142,7 @@ void ChromeEvents::encode_args(ChromeWriter& out, Py_ssize_t row, bool async) co
   encode_numbers(out, row);
   if (async) {
     out.literal(",\"Async\":true");
-    if (const auto& logical_id = threads_[columns_.end_thread[row]].logical_id) {
+    if (const auto& logical_id = tracks_[columns_.end_thread[row]].logical_id) {
       out.literal(",\"End thread id\":");
       out.number(*logical_id);
     }

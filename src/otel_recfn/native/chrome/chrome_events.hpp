@@ -1,7 +1,7 @@
 // The rows of a sealed batch as Chrome trace events. Output is UTF-8, the same bytes as sinks/chrome/encoder.py writes; a test
 // holds the two together. Times are integers from end to end: microseconds with exactly three decimals.
 //
-// `read` makes text of what is a Python object (names, threads); `encode` writes the events around it and needs no GIL.
+// `read` makes text of what is a Python object (names, tracks); `encode` writes the events around it and needs no GIL.
 #pragma once
 #include "chrome/chrome_columns.hpp"
 #include "chrome/chrome_writer.hpp"
@@ -25,13 +25,13 @@ class ChromeEvents {
   size_t encode(char* begin) const;
 
  private:
-  struct Thread {
+  struct Track {
     std::optional<uint64_t> logical_id;  // RecordFunction's; nothing where it is no thread
     std::string place;                   // ,"pid":1,"tid":2,"ts": and kSlack more
   };
 
-  bool read_threads(PyObject* batch);
-  bool read_thread(PyObject* info);
+  bool read_tracks(PyObject* batch);
+  bool read_track(PyObject* track);
   bool read_labels();
   bool in_tables(Py_ssize_t row) const;
 
@@ -49,7 +49,7 @@ class ChromeEvents {
   ColumnView<int64_t> rows_;
   EventLabels labels_;
   std::vector<uint32_t> label_;  // of each of the rows
-  std::vector<Thread> threads_;
+  std::vector<Track> tracks_;
   int64_t pid_, base_ns_;
   size_t most_bytes_ = kSlack;
 };

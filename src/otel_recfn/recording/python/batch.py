@@ -10,7 +10,7 @@ import numpy as np
 
 from otel_recfn.model.batch import Batch, Opened
 from otel_recfn.model.columns import COLUMN_TYPES, EMPTY_ROW
-from otel_recfn.model.tables import NO_CONTEXT, SpanContextRef, ThreadInfo
+from otel_recfn.model.tables import NO_CONTEXT, SpanContextRef, Track
 from otel_recfn.recording.limits import MAX_ERROR_BYTES, MAX_NAME_BYTES, MAX_SHAPES_BYTES, MAX_STACK_BYTES
 from otel_recfn.recording.protocol import ContextReading
 from otel_recfn.recording.python.log import NO_DETAILS, Details, ThreadLog
@@ -142,7 +142,7 @@ class BatchBuilder:
         return Batch(
             **arrays,
             names=tuple(self._names),
-            threads=tuple([_info(log) for log in self._threads]),
+            tracks=tuple([_track(log) for log in self._threads]),
             contexts=tuple(self._contexts),
             opened=tuple(self._opened),
             closed=self._closed,
@@ -172,5 +172,5 @@ def _index_in(table: dict[Any, int], item: Any) -> int:
     return index
 
 
-def _info(log: ThreadLog) -> ThreadInfo:
-    return ThreadInfo(number=log.number, thread_id=log.number, native_id=log.native_id, ident=log.ident, name=log.name)
+def _track(log: ThreadLog) -> Track:
+    return Track(number=log.number, thread_id=log.number, native_id=log.native_id, ident=log.ident, name=log.name)

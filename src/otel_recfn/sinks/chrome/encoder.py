@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.model.batch import COLUMN_TYPES, Batch, Event, ThreadInfo
+from otel_recfn.model.batch import COLUMN_TYPES, Batch, Event, Track
 from otel_recfn.model.events import EventFlag, EventKind
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.model.sources import is_call
@@ -32,7 +32,7 @@ FIRST_OTHER_TID = 1 << 30
 """Beyond the thread ids of Linux, and within the 32 bits that Perfetto reads of one."""
 
 
-def trace_tid(track: ThreadInfo) -> int:
+def trace_tid(track: Track) -> int:
     """The ``tid`` of a track in a trace: a thread's id of the operating system, or the recorder's number where there is none.
 
     A track that is no thread gets a number that no thread has.
@@ -85,7 +85,7 @@ def _event(event: Event, pid: int, base_ns: int) -> Iterator[str]:
         yield f'"ph":"X",{start},"dur":{_microseconds(max(0, event.duration_ns))},{name},{args}'
 
 
-def _moment(thread: ThreadInfo, pid: int, time_ns: int) -> str:
+def _moment(thread: Track, pid: int, time_ns: int) -> str:
     return f'"pid":{pid},"tid":{trace_tid(thread)},"ts":{_microseconds(time_ns)}'
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from otel_recfn.batches.links import ForwardBackwardLinks, Links
 from otel_recfn.batches.shared_links import FindsLinks
-from otel_recfn.model.batch import Batch, ThreadInfo
+from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.events import EventFlag
 from otel_recfn.sinks.chrome.encoder import encode_events, encode_flows, trace_tid
 from otel_recfn.sinks.files.gzip_stream import GzipStream
@@ -166,10 +166,10 @@ class ChromeTraceFile:
     def _thread_events(self, batch: Batch) -> bytes:
         """The names of the tracks that are new in the batch, or have another name than before; threads come first."""
         events = []
-        used = np.zeros(len(batch.threads), dtype=np.bool_)
+        used = np.zeros(len(batch.tracks), dtype=np.bool_)
         used[batch.thread] = used[batch.end_thread] = True
         for index in np.flatnonzero(used).tolist():
-            thread = batch.threads[index]
+            thread = batch.tracks[index]
             tid = trace_tid(thread)
             name = thread.name or (f"thread {tid}" if thread.is_thread else f"{thread.kind.name.lower()} {thread.number}")
             if self._thread_names.get(tid) != name:
@@ -189,11 +189,11 @@ def _arrows(batch: Batch, links: Links) -> Arrows:
     rows = links.row
     is_slice = ((batch.flags[rows] & EventFlag.ASYNC) == 0) & (batch.thread[rows] == batch.end_thread[rows])
     rows = rows[is_slice]
-    from_tid = _tids(links.threads)[links.thread[is_slice]]
-    return from_tid, links.start_ns[is_slice], _tids(batch.threads)[batch.thread[rows]], batch.start_ns[rows]
+    from_tid = _tids(links.tracks)[links.thread[is_slice]]
+    return from_tid, links.start_ns[is_slice], _tids(batch.tracks)[batch.thread[rows]], batch.start_ns[rows]
 
 
-def _tids(threads: Sequence[ThreadInfo]) -> NDArray[np.uint64]:
+def _tids(threads: Sequence[Track]) -> NDArray[np.uint64]:
     return np.array([trace_tid(thread) for thread in threads], dtype=np.uint64)
 
 

@@ -20,7 +20,7 @@ from opentelemetry.trace.status import Status, StatusCode
 
 from otel_recfn.batches.input_lists import element_texts
 from otel_recfn.batches.span_plan import SpanPlan
-from otel_recfn.model.batch import Batch, ThreadInfo
+from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.events import EventFlag
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.spans.limits import AppliedLimits, AttributeValue
@@ -41,7 +41,7 @@ class SpanMapper:
         self._target = target
         self._limits = AppliedLimits(target.limits)
         self._contexts: dict[int, SpanContext] = {}
-        self._bases: dict[tuple[int, ThreadInfo], dict[str, AttributeValue]] = {}
+        self._bases: dict[tuple[int, Track], dict[str, AttributeValue]] = {}
 
     def spans(self, plan: SpanPlan) -> list[ReadableSpan]:
         """The spans of a plan, in its order."""
@@ -128,7 +128,7 @@ class SpanMapper:
             batch.forward_thread_id[rows].view(np.int64).tolist(),
             strict=True,
         ):
-            attributes = self._base(scope, batch.threads[thread]).copy()
+            attributes = self._base(scope, batch.tracks[thread]).copy()
             attributes["recfn.event_id"] = event_id
             attributes["recfn.handle"] = handle
             if sequence_nr != -1:
@@ -137,7 +137,7 @@ class SpanMapper:
                 attributes["recfn.forward_thread_id"] = forward_thread_id
             yield attributes
 
-    def _base(self, scope: int, thread: ThreadInfo) -> dict[str, AttributeValue]:
+    def _base(self, scope: int, thread: Track) -> dict[str, AttributeValue]:
         """What all ranges of a scope in a thread share."""
         base = self._bases.get((scope, thread))
         if base is None:
@@ -192,7 +192,7 @@ def _plain(batch: Batch, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     return plain
 
 
-def _thread_attributes(thread: ThreadInfo) -> dict[str, AttributeValue]:
+def _thread_attributes(thread: Track) -> dict[str, AttributeValue]:
     """The semantic conventions', for threads that Python knows."""
     attributes: dict[str, AttributeValue] = {}
     if not thread.is_thread:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.batches.number_sets import distinct, groups, is_in
-from otel_recfn.model.batch import Batch, ThreadInfo
+from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.sources import SOURCES, trace_name
 
 OPTIMIZER_STEP = "Optimizer.step#"
@@ -22,7 +22,7 @@ class TopLevel(NamedTuple):
     name: str
     source: int
     start_ns: int
-    thread: ThreadInfo
+    thread: Track
 
     @property
     def is_step(self) -> bool:
@@ -48,13 +48,13 @@ class RootRows:
     first_row: dict[int, int]
     ends: dict[int, int]
     stepped: set[int]
-    training_threads: set[ThreadInfo]
+    training_threads: set[Track]
 
 
 def begins_of(batch: Batch, contexts: frozenset[int]) -> list[TopLevel]:
     """What the batch announces in these contexts."""
     return [
-        TopLevel(one.event_id, one.name, one.source, one.start_ns, batch.threads[one.thread])
+        TopLevel(one.event_id, one.name, one.source, one.start_ns, batch.tracks[one.thread])
         for one in batch.opened
         if one.context in contexts
     ]
@@ -71,7 +71,7 @@ def rows_by_root(batch: Batch, rootless: NDArray[np.bool_]) -> RootRows:
         first_row=dict(zip(roots.tolist(), rows[first].tolist(), strict=True)),
         ends=dict(zip(batch.event_id[top].tolist(), batch.end_ns[top].tolist(), strict=True)),
         stepped=set(batch.root[steps].tolist()),
-        training_threads={batch.threads[index] for index in distinct(batch.thread[steps]).tolist()},
+        training_threads={batch.tracks[index] for index in distinct(batch.thread[steps]).tolist()},
     )
 
 

@@ -27,7 +27,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.model.batch import Batch, ThreadInfo
+from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.events import EventSource
 from otel_recfn.sinks.spans.outermost import RootRows, TopLevel, begins_of, rows_by_root
 from otel_recfn.sinks.spans.promised_traces import PromisedTraces
@@ -163,7 +163,7 @@ class StepTraces:
     def _adopt_unannounced(self, batch: Batch, rows: RootRows, target: SpanTarget) -> None:
         for root in sorted(rows.spans.keys() - self._roots.keys()):
             row = rows.first_row[root]
-            thread, start_ns = batch.threads[int(batch.thread[row])], int(batch.start_ns[row])
+            thread, start_ns = batch.tracks[int(batch.thread[row])], int(batch.start_ns[row])
             self._open(TopLevel(root, "", EventSource.TORCH, start_ns, thread), target)
             self._note(rows, (root,))
 
@@ -174,7 +174,7 @@ class StepTraces:
             self._swept_ns = now_ns
             self.close_idle(now_ns)
 
-    def _thread(self, info: ThreadInfo) -> ThreadSteps:
+    def _thread(self, info: Track) -> ThreadSteps:
         thread = self._threads.get(info.number)
         if thread is None:
             thread = self._threads[info.number] = ThreadSteps()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from opentelemetry.trace import SpanContext
 
-from otel_recfn.model.batch import ThreadInfo
+from otel_recfn.model.batch import Track
 from otel_recfn.sinks.spans.limits import AttributeValue
 from otel_recfn.sinks.spans.outermost import TopLevel
 from otel_recfn.sinks.spans.provider import RootStart
@@ -26,7 +26,7 @@ class StepTrace:
     context: SpanContext | None
     """Of the root span; None where the sampler or the limit refused the trace."""
     attributes: Mapping[str, AttributeValue]
-    thread: ThreadInfo
+    thread: Track
     start_ns: int
     end_ns: int
     spans: int = 0

@@ -273,7 +273,7 @@ class TestNativeRefuses:
             encoded(chrome_encoder.encode_events, batch, np.array([0]), PID, 0)
         batch = make_batch([{}])
         batch.thread[0] = 99
-        with pytest.raises(IndexError, match="thread index 99 of 1"):
+        with pytest.raises(IndexError, match="track index 99 of 1"):
             encoded(chrome_encoder.encode_events, batch, np.array([0]), PID, 0)
 
     def test_arrows_of_unequal_columns(self) -> None:

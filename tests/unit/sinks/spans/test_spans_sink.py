@@ -17,7 +17,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from spans_harness import REQUEST, Harness, assert_balanced
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch
-from otel_recfn.model.batch import NO_CONTEXT, SpanContextRef, ThreadInfo
+from otel_recfn.model.batch import NO_CONTEXT, SpanContextRef, Track
 from otel_recfn.model.events import ContextFlag, EventFlag, EventKind, make_event_id
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.spans.sink import SpansSink
@@ -253,7 +253,7 @@ class TestSeam:
             {"name": "lone \ud800"},
             {"module": "\udfff", "shapes": '["\\ud800"]', "flags": EventFlag.ERROR, "error": "E\ud800: m"},
             {"handle": (1 << 64) - 1, "forward_thread_id": 1 << 63},
-            {"thread": ThreadInfo(1, 1 << 63, 0, (1 << 64) - 1, "\ud801")},
+            {"thread": Track(1, 1 << 63, 0, (1 << 64) - 1, "\ud801")},
         ],
     )
     def test_encodes(self, row: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
@@ -272,7 +272,7 @@ def rows_of_trees() -> st.SearchStrategy[list[dict[str, Any]]]:
     return st.lists(tree, max_size=6).map(_rows)
 
 
-def _rows(trees: list[tuple[SpanContextRef, list[int], ThreadInfo]]) -> list[dict[str, Any]]:
+def _rows(trees: list[tuple[SpanContextRef, list[int], Track]]) -> list[dict[str, Any]]:
     """Node n of a tree is below node ``above[n] % n``; later nodes close first."""
     rows: list[dict[str, Any]] = []
     for number, (ref, above, thread) in enumerate(trees):

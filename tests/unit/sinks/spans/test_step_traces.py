@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
-from otel_recfn.model.batch import Batch, ThreadInfo
+from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.events import EventSource, make_event_id
 from otel_recfn.model.sources import SOURCES, SourceTraits
 from otel_recfn.sinks.spans import step_traces, trace_boundaries
@@ -49,7 +49,7 @@ class Program:
         self.ordinal = 0
         self.by_name: list[tuple[str, int]] = []
 
-    def run(self, *ranges: dict[str, Any], thread: ThreadInfo = MAIN_THREAD, one_batch: bool = True) -> list[StepTrace | None]:
+    def run(self, *ranges: dict[str, Any], thread: Track = MAIN_THREAD, one_batch: bool = True) -> list[StepTrace | None]:
         """Run ranges one after the other; the trace of each."""
         events = [self._event(one, thread) for one in ranges]
         groups = [events] if one_batch else [[event] for event in events]
@@ -63,7 +63,7 @@ class Program:
     def names(self) -> list[str]:
         return [trace.name for trace in taken_from(self.traces)]
 
-    def _event(self, one: dict[str, Any], thread: ThreadInfo) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    def _event(self, one: dict[str, Any], thread: Track) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         one = dict(one)
         self.now_ns += one.pop("after_ns", MS)
         start_ns, event_id = self.now_ns, self._next_id(thread)
@@ -77,11 +77,11 @@ class Program:
             rows.pop()
         return {"event_id": event_id, "start_ns": start_ns, "thread": thread, **one}, rows
 
-    def _row(self, one: dict[str, Any], thread: ThreadInfo, event_id: int, parent: int = 0) -> dict[str, Any]:
+    def _row(self, one: dict[str, Any], thread: Track, event_id: int, parent: int = 0) -> dict[str, Any]:
         columns = {"name": one["name"], "source": one["source"], "event_id": event_id, "thread": thread}
         return {**columns, "parent": parent, "root": parent or event_id, "start_ns": self.now_ns, "end_ns": self.now_ns}
 
-    def _next_id(self, thread: ThreadInfo) -> int:
+    def _next_id(self, thread: Track) -> int:
         self.ordinal += 1
         return make_event_id(thread.number, self.ordinal)
 

@@ -6,6 +6,9 @@ A range's row comes when it has ended: mostly after the rows below it, sometimes
   span the program saw as the current one, because spans of its own may be their children;
 * a later row whose parent was dropped gets the nearest ancestor that was not dropped as its parent.
 
+Memory is bounded, so the oldest of both are forgotten, but for how far they go in each thread (``thread_marks.py``): a range
+that may be awaited is kept, and a row whose parent may have been dropped goes up to its outermost range, or to the top.
+
 A method that runs out of memory changes nothing, and may be called again.
 """
 
@@ -18,13 +21,14 @@ import numpy as np
 from otel_recfn.batches.ancestry import followed
 from otel_recfn.batches.merging import merged
 from otel_recfn.batches.number_sets import distinct, is_in
-from otel_recfn.batches.remembered import Ids, Remembered, by_id
+from otel_recfn.batches.remembered import Columns, Ids, Mask, Remembered, by_id
+from otel_recfn.batches.thread_marks import ThreadMarks
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag
 
 _SHOWN = np.uint32(EventFlag.SHOWN)
 MAX_OWED = 1 << 16
-"""How many parents may be waited for. More are open only where hundreds of threads are at their greatest depth."""
+"""How many parents may be waited for one by one. Some never come: rows that ended after their parent wait for it, too."""
 ROWS_AT_ONCE = 1 << 16
 
 
@@ -43,12 +47,15 @@ class Gaps:
         self._dropped = Remembered(most_remembered, columns=2)
         """Dropped ranges, each with its nearest ancestor that was not dropped."""
         self._has_dropped = False
+        self._may_be_awaited, self._may_be_dropped = ThreadMarks(), ThreadMarks()
+        self._forgotten: list[Columns] = []
 
     def kept_of(self, batch: Batch) -> Batch:
         """What is still to be handed on of a batch that is dropped, with nothing announced. The caller notes it then."""
         batch = self.mended(batch)
         self._sum_up()
-        kept = is_in(batch.event_id, self._owed) | (batch.flags & _SHOWN != 0)
+        awaited = is_in(batch.event_id, self._owed) | self._may_be_awaited.reach(batch.event_id)
+        kept = awaited | (batch.flags & _SHOWN != 0)
         gone = np.flatnonzero(~kept)
         order = gone[np.argsort(batch.event_id[gone])]
         nearest = followed(batch.parent.copy(), batch.event_id[order], batch.parent[order])
@@ -56,7 +63,7 @@ class Gaps:
         if len(rest):
             rest = merged([rest])  # its own tables: the batch's names may be many
         self._has_dropped = True
-        self._dropped.add(by_id(batch.event_id[gone], nearest[gone]))
+        self._forgotten += self._dropped.add(by_id(batch.event_id[gone], nearest[gone]))
         return rest
 
     def mended(self, batch: Batch) -> Batch:
@@ -67,8 +74,31 @@ class Gaps:
         while True:  # what a dropped range lay in may have been dropped after it
             found, (nearest,) = self._dropped.find(parent)
             if not found.any():
-                return batch if parent is batch.parent else replace(batch, parent=parent)
+                break
             parent = np.where(found, nearest, parent)
+        parent = self._without_forgotten(batch, parent)
+        return batch if parent is batch.parent else replace(batch, parent=parent)
+
+    def _without_forgotten(self, batch: Batch, parent: Ids) -> Ids:
+        """The parents, but for those that may have been dropped: nobody knows any more."""
+        while self._forgotten:
+            self._may_be_dropped.add(self._forgotten[-1][0])
+            self._forgotten.pop()
+        if not len(self._may_be_dropped):
+            return parent
+        rows = np.flatnonzero(self._may_be_dropped.reach(parent))
+        rows = rows[~self._will_come(batch, parent[rows])]
+        if not len(rows):
+            return parent
+        found, root = parent.copy(), batch.root[rows]
+        found[rows] = np.where(self._will_come(batch, root) & (root != batch.event_id[rows]), root, np.uint64(0))
+        return found
+
+    def _will_come(self, batch: Batch, ids: Ids) -> Mask:
+        """Which ranges are in the batch, or will be kept whatever comes."""
+        self._sum_up()
+        found: Mask = is_in(ids, batch.event_id) | is_in(ids, self._owed)
+        return found
 
     def note(self, batch: Batch) -> None:
         """A batch was handed on."""
@@ -95,5 +125,8 @@ class Gaps:
         newly = distinct(parents)
         newly = newly[~is_in(newly, came)]
         before = self._owed[~is_in(self._owed, came) & ~is_in(self._owed, newly)]
-        self._owed = np.concatenate([newly, before])[:MAX_OWED]
+        owed = np.concatenate([newly, before])
+        if len(owed) > MAX_OWED:
+            self._may_be_awaited.add(owed[MAX_OWED:])
+        self._owed = owed[:MAX_OWED]
         self._unsummed, self._unsummed_rows = [], 0

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
-from otel_recfn.batches import gaps
+from otel_recfn.batches import gaps, remembered
 from otel_recfn.batches.gaps import Gaps
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, make_event_id
@@ -34,8 +35,8 @@ def reduced(gaps: Gaps, batch: Batch) -> Batch:
 class Stream:
     """Ranges whose parent is any earlier one, open or ended, in batches of which some are dropped."""
 
-    def __init__(self) -> None:
-        self.gaps = Gaps()
+    def __init__(self, most_remembered: int = 1 << 17) -> None:
+        self.gaps = Gaps(most_remembered)
         self.begun: list[dict[str, Any]] = []
         self.open: list[dict[str, Any]] = []
         self.closed: list[dict[str, Any]] = []
@@ -65,6 +66,14 @@ class Stream:
         self.open = []
         self.step(PASS, 0, 0)
 
+    def ancestors(self, event_id: int) -> list[int]:
+        """0 is the last."""
+        parents = {row["event_id"]: row["parent"] for row in self.begun}
+        found = [parents[event_id]]
+        while found[-1]:
+            found.append(parents[found[-1]])
+        return found
+
     def expected(self, event_id: int) -> int:
         """The nearest ancestor that was sent."""
         parents = {row["event_id"]: row["parent"] for row in self.begun}
@@ -84,6 +93,23 @@ def test_every_row_lies_in_the_nearest_ancestor_that_was_handed_on(steps: list[t
         stream.step(*step)
     stream.end()
     assert stream.sent == {event_id: stream.expected(event_id) for event_id in stream.sent}
+
+
+@settings(deadline=None)
+@given(STEPS, st.integers(1, 4))
+def test_where_nearly_nothing_is_remembered_each_row_lies_in_an_ancestor_that_was_handed_on(
+    steps: list[tuple[int, int, int]], most: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(remembered, "SMALL_CHUNK", 0)
+        patch.setattr(gaps, "MAX_OWED", most)
+        stream = Stream(most_remembered=most)
+        for step in steps:
+            stream.step(*step)
+        stream.end()
+    for event_id, parent in stream.sent.items():
+        assert parent == 0 or parent in stream.sent
+        assert parent in stream.ancestors(event_id)
 
 
 def test_without_a_gap_a_batch_is_handed_on_as_it_is() -> None:

@@ -13,7 +13,7 @@ from otel_recfn.pytorch import cpp_compiler, details, observer_build, private_ca
 from otel_recfn.pytorch.compiling import LOST
 from otel_recfn.pytorch.observer_build import Library
 
-LOAD_SECONDS = 60
+LOAD_SECONDS = 300
 LOAD_OBSERVER = """
 import torch
 from otel_recfn.recording.backend import recorder
@@ -32,7 +32,7 @@ import torch, torch.utils.checkpoint
 from otel_recfn.pytorch import details
 print(*details.missing_in_python())
 """
-COMPILE_SECONDS = 60
+COMPILE_SECONDS = 300
 COMPILE = """
 import sys
 import torch
@@ -62,7 +62,7 @@ def compiler() -> Check:
         command = cpp_compiler.find_compiler()
     except RecfnError as error:
         return Check("compiler", None if _built() else False, str(error))
-    done = subprocess.run([*command, "--version"], capture_output=True, text=True, errors="replace", timeout=10)
+    done = subprocess.run([*command, "--version"], capture_output=True, text=True, errors="replace", timeout=LOAD_SECONDS)
     version = done.stdout.splitlines()[0] if done.stdout else f"{command[0]} --version said nothing"
     return Check("compiler", True, f"{' '.join(command)}: {version}")
 

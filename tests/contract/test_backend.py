@@ -12,6 +12,7 @@ import pytest
 from otel_recfn.model.errors import SettingError
 from otel_recfn.recording import backend
 from otel_recfn.recording.python.recorder import PythonRecorder
+from patience import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +42,7 @@ def test_one_recorder_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_S)
     assert len(found) == 8
     assert {id(each) for each in found} == {id(backend.choose().recorder)}
 

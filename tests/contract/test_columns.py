@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from recording_helpers import PARTIAL, SOURCE, USER, Capture, Worker, by_name, events
 
@@ -136,7 +136,7 @@ def test_copies_of_open_ranges_follow_what_closed(capture: Capture, workers: lis
 STEPS = st.lists(st.sampled_from(["begin", "end", "mark", "memory", "profiler", "drain"]), max_size=80)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(steps=STEPS)
 def test_every_record_comes_out_once_with_the_run_it_belongs_to(recorder: Recorder, steps: list[str]) -> None:
     recorder.start(ALL_SCOPES_MASK, DEFAULT_BUFFER_BYTES, Extra.MEMORY)

@@ -11,6 +11,7 @@ import pytest
 
 import otel_recfn
 from otel_recfn.recording import backend
+from patience import PATIENCE_S
 
 PROGRAM = """
 import sys
@@ -35,6 +36,6 @@ def test_the_first_drain_imports_nothing(kind: str) -> None:
     if kind == "native" and backend.choose().kind != "native":
         pytest.skip(f"no native recorder here: {backend.choose().reason}")
     environment = os.environ | {"OTEL_RECFN_RECORDER": kind, "PYTHONPATH": str(Path(otel_recfn.__file__).parents[1])}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"

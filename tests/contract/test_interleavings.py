@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from interleaving import Driver
 from recording_helpers import Capture, reset, workers_of
@@ -15,9 +15,7 @@ worker = st.integers(0, WORKERS - 1)
 which = st.integers(0, 30)
 
 # The recorder is one for all examples, as it is one in a process; ``reset`` and fresh threads make each example new.
-examples = settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+examples = settings(max_examples=200)
 
 begin = st.tuples(st.just("begin"), worker, st.booleans())
 begin_sync = st.tuples(st.just("begin"), worker)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from recording_helpers import ASYNC, SOURCE, USER, Capture, Worker, reset
 
@@ -19,7 +19,7 @@ LONG_TEXTS = st.builds(
     st.integers(200, 2100),
     TEXTS,
 )
-on_one_recorder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+on_one_recorder = settings(max_examples=60)
 
 
 def kept(text: str, most: int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from test_sources import TIMEOUT_S, Running, Ticks
+from test_sources import Running, Ticks
 
 from batches import make_batch
 from otel_recfn.batches.selection import RECORD_FUNCTIONS, Selected
@@ -18,6 +18,7 @@ from otel_recfn.model.tables import NO_CONTEXT, SpanContextRef
 from otel_recfn.recording.protocol import ContextReading, Recorder
 from otel_recfn.session import Session
 from otel_recfn.sources.protocol import Producer
+from patience import PATIENCE_S
 
 USER = RecordScope.USER_SCOPE
 WITH_KERNELS = RECORD_FUNCTIONS | {EventSource.MODULE}
@@ -89,7 +90,7 @@ def test_its_rows_come_after_the_recorders_and_count_as_rows(recorder: Recorder,
     outer = recorder.begin("launch", USER, EventSource.RECORD_FUNCTION)
     stream.kernel("kernel", parent=outer)
     recorder.end(outer)
-    assert session.flush(running.capture, TIMEOUT_S)
+    assert session.flush(running.capture, PATIENCE_S)
     stream.kernel("late")
     running.stop()
     launch, kernel, late = running.sink.events()
@@ -102,7 +103,7 @@ def test_its_rows_come_after_the_recorders_and_count_as_rows(recorder: Recorder,
 def test_it_is_not_asked_where_no_capture_wants_its_rows(session: Session, stream: Stream) -> None:
     stream.kernel("nobody's")
     running = Running(session, Selected())
-    assert session.flush(running.capture, TIMEOUT_S)
+    assert session.flush(running.capture, PATIENCE_S)
     assert running.stop().names() == []
     assert stream.lasts == []
 
@@ -116,7 +117,7 @@ def test_each_capture_has_its_view_also_below_ranges_that_are_open(
     outer = recorder.begin("outer", RecordScope.FUNCTION, EventSource.TORCH)
     inner = recorder.begin("inner", USER, EventSource.RECORD_FUNCTION)
     kernel = stream.kernel("kernel", parent=inner)
-    assert session.flush(everything.capture, TIMEOUT_S)
+    assert session.flush(everything.capture, PATIENCE_S)
     recorder.end(inner)
     recorder.end(outer)
     seen = [{event.name: event for event in each.stop().sink.events()} for each in (everything, kernels, ranges)]
@@ -158,7 +159,7 @@ def test_one_without_memory_is_asked_again(session: Session, stream: Stream) -> 
     running = Running(session, Selected(sources=WITH_KERNELS))
     stream.kernel("kernel")
     stream.error = MemoryError()
-    session.flush(running.capture, TIMEOUT_S)
+    session.flush(running.capture, PATIENCE_S)
     assert running.stop().names() == ["kernel"]
 
 
@@ -169,7 +170,7 @@ def test_one_that_fails_is_asked_no_more_and_the_rest_goes_on(
     stream.error = ValueError("of its own")
     for name in ("one", "two"):
         recorder.end(recorder.begin(name, USER, EventSource.RECORD_FUNCTION))
-        assert session.flush(running.capture, TIMEOUT_S)
+        assert session.flush(running.capture, PATIENCE_S)
     assert running.stop().names() == ["one", "two"]
     assert caplog.text.count("the source 'stream' failed and is used no more") == 1
     assert not stream.enabled
@@ -186,10 +187,10 @@ def test_it_says_parents_alone_and_its_rows_have_their_roots_and_contexts(
     outer = recorder.begin("outer", USER, EventSource.RECORD_FUNCTION)
     inner = recorder.begin("inner", USER, EventSource.RECORD_FUNCTION)
     below = stream.kernel("below an open range", parent=inner)
-    assert session.flush(running.capture, TIMEOUT_S)
+    assert session.flush(running.capture, PATIENCE_S)
     recorder.end(inner)
     recorder.end(outer)
-    assert session.flush(running.capture, TIMEOUT_S)
+    assert session.flush(running.capture, PATIENCE_S)
     recorder.set_context_reader(None)
     stream.kernel("below one that ended", parent=inner)
     stream.kernel("below a kernel of an earlier batch", parent=below)
@@ -207,7 +208,7 @@ def test_rows_of_one_batch_may_lie_in_each_other(recorder: Recorder, session: Se
     launch = recorder.begin("launch", USER, EventSource.RECORD_FUNCTION)
     graph = stream.row("graph", launch)
     stream.batches.append(make_batch([stream.row("kernel", graph["event_id"]), graph]))
-    assert session.flush(running.capture, TIMEOUT_S)
+    assert session.flush(running.capture, PATIENCE_S)
     recorder.end(launch)
     events = running.stop().sink.events()
     assert {event.name: event.parent for event in events} == {"kernel": graph["event_id"], "graph": launch, "launch": 0}
@@ -241,7 +242,7 @@ def test_a_range_that_began_just_before_the_producer_was_asked_is_known(
         return take(last=last)
 
     stream.take = take_late  # type: ignore[method-assign]
-    assert session.flush(running.capture, TIMEOUT_S)
+    assert session.flush(running.capture, PATIENCE_S)
     recorder.end(launched[0])
     kernel = next(event for event in running.stop().sink.events() if event.name == "kernel")
     assert (kernel.parent, kernel.root) == (launched[0], launched[0])
@@ -254,7 +255,7 @@ def test_what_was_taken_waits_for_a_drain_that_succeeds(
     stream.kernel("kernel")
     with monkeypatch.context() as patch:
         patch.setattr(recorder, "drain", _without_memory)
-        assert not session.flush(running.capture, TIMEOUT_S)
+        assert not session.flush(running.capture, PATIENCE_S)
     assert running.stop().names() == ["kernel"]
 
 

@@ -14,6 +14,7 @@ from otel_recfn.recording.python import ranges
 from otel_recfn.recording.python.log import BYTES_PER_RANGE
 from otel_recfn.recording.python.recorder import PythonRecorder
 from otel_recfn.recording.python.text import clean_text
+from patience import PATIENCE_S
 
 
 def test_ranges_that_nobody_records_import_no_numpy() -> None:
@@ -23,7 +24,7 @@ def test_ranges_that_nobody_records_import_no_numpy() -> None:
         "with recorder.record_function('range'): pass\n"
         "assert 'numpy' not in sys.modules and 'torch' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=PATIENCE_S)
 
 
 def test_the_capacity_is_what_was_asked_for() -> None:
@@ -49,7 +50,7 @@ def test_ends_that_find_their_queue_full_are_counted(monkeypatch) -> None:
 
 def test_threads_may_share_one_object_at_once() -> None:
     capture = Capture(PythonRecorder())
-    shared, gate = capture.recorder.record_function("shared"), threading.Barrier(2, timeout=60)
+    shared, gate = capture.recorder.record_function("shared"), threading.Barrier(2, timeout=PATIENCE_S)
 
     def work() -> None:
         with shared:
@@ -59,7 +60,7 @@ def test_threads_may_share_one_object_at_once() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_S)
     assert not any(row.flags & ASYNC for row in capture.finish())
 
 
@@ -81,7 +82,7 @@ def test_state_of_threads_that_ended_is_freed() -> None:
     for _ in range(10):
         thread = threading.Thread(target=lambda: capture.end(capture.begin()))
         thread.start()
-        thread.join(60)
+        thread.join(PATIENCE_S)
     capture.drain()
     assert recorder._threads.look() == ([], [])
     assert recorder._drain._pairing is not None
@@ -123,10 +124,10 @@ def test_counting_while_threads_come_and_go() -> None:
         for _ in range(threads):
             thread = threading.Thread(target=work)
             thread.start()
-            thread.join(60)
+            thread.join(PATIENCE_S)
             capture.drain()
         done.set()
-        counting.join(60)
+        counting.join(PATIENCE_S)
     assert counted == sorted(counted)
     assert counted[-1] <= capture.counters().recorded == threads
 
@@ -173,7 +174,7 @@ assert sum(len(batch.opened) for batch in batches) == 400
 
 
 def test_a_drain_that_a_signal_handler_interrupts_delivers_later() -> None:
-    subprocess.run([sys.executable, "-c", INTERRUPTED_DRAINS], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", INTERRUPTED_DRAINS], check=True, timeout=PATIENCE_S)
 
 
 INTERRUPTED_RANGES = """
@@ -215,7 +216,7 @@ assert not len(recorder.drain(close_open=True))
 
 
 def test_a_range_that_a_signal_handler_interrupts_is_not_left_open() -> None:
-    subprocess.run([sys.executable, "-c", INTERRUPTED_RANGES], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", INTERRUPTED_RANGES], check=True, timeout=PATIENCE_S)
 
 
 def test_text_is_cut_at_a_character() -> None:

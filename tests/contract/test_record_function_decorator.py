@@ -13,6 +13,7 @@ import pytest
 from recording_helpers import ASYNC, ERROR, Capture, Worker, check_laws
 
 from otel_recfn.recording.protocol import RecorderCounters
+from patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ def test_a_decorated_function_that_raises(capture: Capture, record_function: typ
 
 
 def test_a_decorated_function_in_many_threads(capture: Capture, record_function: type[Any], workers: list[Worker]) -> None:
-    gate, inside = threading.Barrier(3, timeout=60), threading.Barrier(3, timeout=60)
+    gate, inside = threading.Barrier(3, timeout=PATIENCE_S), threading.Barrier(3, timeout=PATIENCE_S)
 
     @record_function("shared")
     def shared() -> None:
@@ -91,7 +92,7 @@ def test_a_decorated_function_in_many_threads(capture: Capture, record_function:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_S)
     rows = capture.finish()
     assert [row.name for row in rows] == ["shared"] * 3
     assert not any(row.flags for row in rows)

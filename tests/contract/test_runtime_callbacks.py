@@ -20,6 +20,7 @@ from otel_recfn.runtime.callbacks import (
 )
 from otel_recfn.runtime.record_function import RecordFunction
 from otel_recfn.runtime.step_callbacks import get_step_callbacks, get_step_callbacks_unless_empty
+from patience import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
@@ -135,16 +136,16 @@ def test_order_is_by_handle_also_where_the_earlier_handle_arrives_later(notes: N
             handle = next(handles)
             if threading.current_thread() is not main:
                 taken.set()
-                assert go_on.wait(60)
+                assert go_on.wait(PATIENCE_S)
             return handle
 
     monkeypatch.setattr(callbacks, "_handles", HeldUp())
     earlier = threading.Thread(target=add_global_callback, args=(notes.callback("earlier"),))
     earlier.start()
-    assert taken.wait(60)
+    assert taken.wait(PATIENCE_S)
     add_global_callback(notes.callback("later"))
     go_on.set()
-    earlier.join(60)
+    earlier.join(PATIENCE_S)
     run_range("op")
     assert [label for what, _, label in notes if what == "start"] == ["earlier", "later"]
 

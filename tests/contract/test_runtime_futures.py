@@ -25,6 +25,7 @@ from otel_recfn.runtime.operations import (
     record_function_enter_new,
     record_function_exit,
 )
+from patience import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
@@ -114,7 +115,7 @@ def test_the_range_ends_when_the_future_completes_before_the_returned_one(enter:
     assert notes == [("start", "load")]
     assert not profiled.done()
     future.set_result(7)
-    assert profiled.result(60) == 7
+    assert profiled.result(PATIENCE_S) == 7
     assert ended == [True]
 
 
@@ -151,7 +152,7 @@ def test_work_that_runs_is_not_cancelled_by_its_returned_future() -> None:
     assert profiled.running()
     assert not profiled.cancel()
     future.set_result(1)
-    assert profiled.result(60) == 1
+    assert profiled.result(PATIENCE_S) == 1
 
 
 def test_the_launching_state_is_installed_in_the_callback() -> None:
@@ -166,15 +167,15 @@ def test_the_launching_state_is_installed_in_the_callback() -> None:
         with DebugInfoGuard(DebugInfoKind.TEST_INFO, "launching"):
             profiled = call_end_callbacks_on_future(record_function_enter_new("load"), pool.submit(release.wait, 60))
         release.set()
-        profiled.result(60)
-        assert pool.submit(debug_info_get, DebugInfoKind.TEST_INFO).result(60) is None
+        profiled.result(PATIENCE_S)
+        assert pool.submit(debug_info_get, DebugInfoKind.TEST_INFO).result(PATIENCE_S) is None
     assert seen == [("launching", "worker_0")]
 
 
 def test_a_future_that_completed_already_ends_the_range_at_once(notes: Notes) -> None:
     future: Future[int] = Future()
     future.set_result(3)
-    assert call_end_callbacks_on_future(record_function_enter_new("load"), future).result(60) == 3
+    assert call_end_callbacks_on_future(record_function_enter_new("load"), future).result(PATIENCE_S) == 3
     assert notes == pairs("load")
 
 
@@ -192,7 +193,7 @@ def test_an_end_callback_that_raises_changes_nothing_for_the_future(capture: Cap
     future: Future[int] = Future()
     profiled = call_end_callbacks_on_future(record_function_enter_new("load"), future)
     future.set_result(7)
-    assert profiled.result(60) == 7
+    assert profiled.result(PATIENCE_S) == 7
     capture.finish()
     assert [row.name for row in capture.rows()] == ["load"]
 
@@ -320,5 +321,5 @@ def test_without_torch_other_futures_work(monkeypatch: pytest.MonkeyPatch) -> No
     future: concurrent.futures.Future[int] = Future()
     profiled = call_end_callbacks_on_future(record_function_enter_new("load"), future)
     future.set_result(7)
-    assert profiled.result(60) == 7
+    assert profiled.result(PATIENCE_S) == 7
     assert "torch" not in sys.modules

@@ -21,6 +21,7 @@ from otel_recfn.runtime.callbacks import (
     reenable_callback,
     remove_callback,
 )
+from patience import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
@@ -83,17 +84,17 @@ def test_a_forked_child_may_add_and_remove_although_another_thread_was_about_to(
     def hold() -> None:
         with callback_lists._lock.held:
             held.set()
-            done.wait(60)
+            done.wait(PATIENCE_S)
 
     thread = threading.Thread(target=hold)
     handle = add_global_callback(notes.callback())
     thread.start()
-    held.wait(60)
+    held.wait(PATIENCE_S)
     child = os.fork()
     if child == 0:
         _exit_with(lambda: _check_in_child(handle, notes))
     done.set()
-    thread.join(60)
+    thread.join(PATIENCE_S)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 

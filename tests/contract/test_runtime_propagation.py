@@ -10,7 +10,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from recording_helpers import Capture
 from runtime_helpers import Notes, in_thread, pairs, run_range
@@ -30,6 +30,7 @@ from otel_recfn.runtime.state import (
     get_record_function_tls,
 )
 from otel_recfn.runtime.step_callbacks import get_step_callbacks
+from patience import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("runtime")
 TEST_INFO = DebugInfoKind.TEST_INFO
@@ -39,7 +40,7 @@ VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", defau
 def through_executor(work: Callable[[], Any]) -> Any:
     with ThreadPoolExecutor(1) as pool:
         pool.submit(lambda: None).result()  # the worker is there before the state is
-        return PropagatingExecutor(pool).submit(work).result(60)
+        return PropagatingExecutor(pool).submit(work).result(PATIENCE_S)
 
 
 def through_map(work: Callable[[], Any]) -> Any:
@@ -51,7 +52,7 @@ def through_thread(work: Callable[[], Any]) -> Any:
     results: list[Any] = []
     thread = PropagatingThread(target=lambda: results.append(work()))
     thread.start()
-    thread.join(60)
+    thread.join(PATIENCE_S)
     return results[0]
 
 
@@ -91,7 +92,7 @@ def test_the_enclosing_async_range_encloses_work_in_other_threads(way: Any, capt
 
 def test_one_function_may_run_in_many_threads_at_once(notes: Notes) -> None:
     add_thread_local_callback(notes.callback())
-    barrier = threading.Barrier(4, timeout=60)
+    barrier = threading.Barrier(4, timeout=PATIENCE_S)
 
     def work() -> bool:
         barrier.wait()
@@ -99,7 +100,7 @@ def test_one_function_may_run_in_many_threads_at_once(notes: Notes) -> None:
 
     wrapped = propagate(work)
     with ThreadPoolExecutor(4) as pool:
-        assert [future.result(60) for future in [pool.submit(wrapped) for _ in range(4)]] == [True] * 4
+        assert [future.result(PATIENCE_S) for future in [pool.submit(wrapped) for _ in range(4)]] == [True] * 4
 
 
 def test_an_exception_comes_through_unchanged() -> None:
@@ -217,7 +218,7 @@ class Model:
         assert running == (self.handles if self.enabled else [])
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(steps=STEPS)
 def test_tasks_that_take_turns_on_a_thread_never_see_each_others_state(runtime: Recorder, steps: list[Step]) -> None:
     async def one(number: int, turns: list[asyncio.Event], done: asyncio.Event) -> None:
@@ -242,7 +243,7 @@ def test_tasks_that_take_turns_on_a_thread_never_see_each_others_state(runtime: 
     assert get_record_function_tls() == RecordFunctionTLS()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(before=st.lists(st.sampled_from(["add", "remove", "disable", "enable"]), max_size=8), depth=st.integers(1, 4))
 def test_a_chain_of_threads_hands_the_state_on_whole(runtime: Recorder, before: list[str], depth: int) -> None:
     def launch(left: int) -> list[Any]:

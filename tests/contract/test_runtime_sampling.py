@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from runtime_helpers import FUNCTION, USER, Notes, in_thread, pairs, run_range
 
@@ -116,7 +116,7 @@ def test_tries_are_at_least_one_for_every_probability(probability: float) -> Non
 KINDS = st.lists(st.sampled_from(["record_function", "RecordFunction", "other scope"]), max_size=400)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(kinds=KINDS, seed=st.integers(0, 99))
 def test_ranges_of_record_function_and_others_of_their_scope_are_drawn_from_together(
     runtime: Recorder, kinds: list[str], seed: int

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from recording_helpers import Capture
 from runtime_helpers import Notes, in_thread, pairs, run_range
@@ -32,6 +32,7 @@ from otel_recfn.runtime.state import (
     set_record_function_tls,
 )
 from otel_recfn.runtime.step_callbacks import get_step_callbacks
+from patience import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("runtime")
 TEST_INFO = DebugInfoKind.TEST_INFO
@@ -115,12 +116,12 @@ def test_a_callback_that_failed_is_not_installed_again() -> None:
         assert not has_thread_local_callbacks()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(
     scripts=st.lists(st.lists(st.sampled_from(["add", "remove", "disable", "reenable"]), max_size=30), min_size=2, max_size=4)
 )
 def test_the_set_of_callbacks_under_concurrent_changes(runtime: Recorder, scripts: list[list[str]]) -> None:
-    started, stop = threading.Barrier(len(scripts) + 1, timeout=60), threading.Event()
+    started, stop = threading.Barrier(len(scripts) + 1, timeout=PATIENCE_S), threading.Event()
     starts: dict[int, int] = {}
     kept: list[dict[int, bool]] = [{} for _ in scripts]
     broken: list[str] = []
@@ -158,9 +159,9 @@ def test_the_set_of_callbacks_under_concurrent_changes(runtime: Recorder, script
     for thread in (*threads, observer):
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_S)
     stop.set()
-    observer.join(60)
+    observer.join(PATIENCE_S)
     left = {handle: enabled for mine in kept for handle, enabled in mine.items()}
     running = [pair.handle for pair in get_step_callbacks(0).callbacks]  # type: ignore[arg-type]
     for handle in left:

@@ -16,7 +16,8 @@ from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, Recorder
 from otel_recfn.session import Session
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.in_memory import InMemorySink
-from running_capture import TIMEOUT_S, Running
+from patience import PATIENCE_S
+from running_capture import Running
 
 FUNCTION, USER = RecordScope.FUNCTION, RecordScope.USER_SCOPE
 
@@ -98,10 +99,10 @@ def test_a_range_that_was_open_when_a_capture_began_is_not_in_it(recorder: Recor
 def test_flush_shows_what_has_ended(recorder: Recorder, session: Session) -> None:
     running, other = Running(session, Selected()), Running(session, Selected())
     ranges(recorder, "one")
-    assert session.flush(running.capture, TIMEOUT_S)
+    assert session.flush(running.capture, PATIENCE_S)
     assert running.names() == ["one"]
     other.stop()
-    assert not session.flush(other.capture, TIMEOUT_S)
+    assert not session.flush(other.capture, PATIENCE_S)
 
 
 def test_stopping_twice_changes_nothing(recorder: Recorder, session: Session) -> None:
@@ -143,7 +144,7 @@ def test_captures_come_and_go_while_threads_record(recorder: Recorder, session: 
     for _ in range(30):
         turns.release(20)
         passing = Running(session, Selected(scopes=1 << FUNCTION))
-        session.flush(passing.capture, TIMEOUT_S)
+        session.flush(passing.capture, PATIENCE_S)
         seen.append(passing.stop())
         for _ in range(20):
             taken.acquire()
@@ -181,10 +182,10 @@ def test_captures_beside_one_whose_sink_stops_a_capture_miss_nothing_and_get_it_
     for capture in captures:
         session.start(capture)
     ranges(recorder, "first")
-    sinks[0].recorder, sinks[0].stop = recorder, lambda: session.stop(captures[stopped], TIMEOUT_S)
-    session.flush(captures[1], TIMEOUT_S)
+    sinks[0].recorder, sinks[0].stop = recorder, lambda: session.stop(captures[stopped], PATIENCE_S)
+    session.flush(captures[1], PATIENCE_S)
     for capture in captures:
-        session.stop(capture, TIMEOUT_S)
+        session.stop(capture, PATIENCE_S)
     assert [[event.name for event in sink.events()] for sink in sinks] == [["first", "second"]] * 3
 
 
@@ -200,7 +201,7 @@ def test_a_sinks_own_losses_are_told_when_its_capture_ends(
     capture = Capture(Selected(), [Losing()], buffer_bytes=DEFAULT_BUFFER_BYTES)
     session.start(capture)
     ranges(recorder, "one", "two")
-    session.stop(capture, TIMEOUT_S)
+    session.stop(capture, PATIENCE_S)
     assert "not everything that ran was kept: in_memory.forgotten=2" in caplog.messages
 
 
@@ -212,7 +213,7 @@ def test_a_forked_child_goes_on_with_empty_captures(recorder: Recorder, session:
     child = os.fork()
     if child == 0:
         ranges(recorder, "child's")
-        session.flush(second.capture, TIMEOUT_S)
+        session.flush(second.capture, PATIENCE_S)
         sink = second.capture._sinks[0].sink
         os.write(write, repr([event.name for event in sink.events()]).encode())  # type: ignore[attr-defined]
         os._exit(0)
@@ -236,7 +237,7 @@ class Slow(InMemorySink):
         self._writes += 1
         if self._writes == 2:
             self.writing.set()
-            assert self.go_on.wait(TIMEOUT_S)
+            assert self.go_on.wait(PATIENCE_S)
             self.closed_within_a_write = self.closed.is_set()
         super().write(batch)
 
@@ -252,13 +253,13 @@ def test_a_sink_that_is_still_written_to_is_closed_by_its_writer(recorder: Recor
     capture = Capture(Selected(), [sink], buffer_bytes=DEFAULT_BUFFER_BYTES)
     session.start(capture)
     ranges(recorder, "first")
-    assert session.flush(capture, TIMEOUT_S)
+    assert session.flush(capture, PATIENCE_S)
     ranges(recorder, "second")
-    assert sink.writing.wait(TIMEOUT_S)  # in the thread that drains
+    assert sink.writing.wait(PATIENCE_S)  # in the thread that drains
     session.stop(capture, 0.05)
     assert not sink.closed.is_set()
     sink.go_on.set()
-    assert sink.closed.wait(TIMEOUT_S)
+    assert sink.closed.wait(PATIENCE_S)
     assert not sink.closed_within_a_write
     assert [event.name for event in sink.events()] == ["first", "second"]
     assert all(running.stop().names() == ["first", "second"] for running in beside)
@@ -274,18 +275,18 @@ class Asking(InMemorySink):
     def flush(self, timeout_s: float) -> bool:
         looking = threading.Thread(target=lambda: self.look() and self.found.set())
         looking.start()
-        looking.join(TIMEOUT_S)
+        looking.join(PATIENCE_S)
         return True
 
 
 @pytest.mark.parametrize("says", [None, False, True])
 def test_drains_go_on_while_a_sink_is_flushed_that_says_they_may(session: Session, says: bool | None) -> None:
     other = Running(session, Selected())
-    sink = Asking(lambda: session.flush(other.capture, TIMEOUT_S if says else 0.05))
+    sink = Asking(lambda: session.flush(other.capture, PATIENCE_S if says else 0.05))
     if says is not None:
         sink.flushes_beside_writes = says  # type: ignore[attr-defined]
     capture = Capture(Selected(), [sink], buffer_bytes=DEFAULT_BUFFER_BYTES)
     session.start(capture)
-    assert session.flush(capture, TIMEOUT_S)
-    session.stop(capture, TIMEOUT_S)
+    assert session.flush(capture, PATIENCE_S)
+    session.stop(capture, PATIENCE_S)
     assert sink.found.is_set() == bool(says)

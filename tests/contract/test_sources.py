@@ -17,7 +17,8 @@ from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
 from otel_recfn.recording.protocol import Recorder
 from otel_recfn.session import Session
 from otel_recfn.sources.protocol import Wanted
-from running_capture import TIMEOUT_S, Running
+from patience import PATIENCE_S
+from running_capture import Running
 
 FUNCTION, USER = 1 << RecordScope.FUNCTION, 1 << RecordScope.USER_SCOPE
 WITH_MODULES = RECORD_FUNCTIONS | {EventSource.MODULE}
@@ -204,7 +205,7 @@ def test_a_forked_child_goes_on_with_it(recorder: Recorder, session_of: Sessions
     pid = os.fork()
     if pid == 0:
         ticks.tick()
-        ended = running.session.flush(running.capture, TIMEOUT_S) and running.session.counters(running.capture)["rows"] == 1
+        ended = running.session.flush(running.capture, PATIENCE_S) and running.session.counters(running.capture)["rows"] == 1
         os._exit(0 if ended and ticks.enabled else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     running.stop()
@@ -225,12 +226,12 @@ def test_nobody_who_forks_waits_while_one_is_prepared(recorder: Recorder, sessio
     class Slow(Ticks):
         def prepare(self) -> bool:
             preparing.set()
-            return go_on.wait(TIMEOUT_S)
+            return go_on.wait(PATIENCE_S)
 
     session = session_of(Slow(recorder))
     starter = threading.Thread(target=lambda: Running(session, Selected(sources=WITH_MODULES)))
     starter.start()
-    assert preparing.wait(TIMEOUT_S)
+    assert preparing.wait(PATIENCE_S)
     Running(session, Selected()).stop()  # takes the locks that a fork takes
     go_on.set()
-    starter.join(TIMEOUT_S)
+    starter.join(PATIENCE_S)

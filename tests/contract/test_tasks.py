@@ -6,7 +6,7 @@ import contextvars
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.trace import SpanContext
 from recording_helpers import Capture, reset, workers_of
@@ -66,7 +66,7 @@ def take(program: Program, step: str, one: int, other: int) -> None:
         program.capture.drain()
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150)
 @given(steps=STEPS)
 def test_whatever_tasks_threads_and_greenlets_do(watched: Recorder, steps: list[tuple[str, int, int]]) -> None:
     reset_recording(watched)

@@ -12,6 +12,7 @@ from recording_helpers import SOURCE, USER, Capture, Worker, by_name, check_laws
 
 from otel_recfn.model.events import ORDINAL_BITS
 from otel_recfn.recording.protocol import Recorder, RecorderCounters
+from patience import PATIENCE_S
 
 
 def run_threads(functions: list[Callable[[], None]]) -> None:
@@ -19,7 +20,7 @@ def run_threads(functions: list[Callable[[], None]]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(PATIENCE_S)
 
 
 def nest(capture: Capture, rounds: int, begun: list[int]) -> None:
@@ -47,7 +48,7 @@ def test_eight_threads_hammer_while_another_drains(recorder: Recorder, buffer_by
     drainer.start()
     run_threads([lambda ids=ids: nest(capture, 300, ids) for ids in begun])
     done.set()
-    drainer.join(120)
+    drainer.join(PATIENCE_S)
     capture.finish()
     rows, attempts = capture.rows(), [event_id for ids in begun for event_id in ids]
     assert {row.event_id for row in rows} == {event_id for event_id in attempts if event_id}
@@ -84,7 +85,7 @@ def test_ranges_travel_between_threads_while_another_drains(recorder: Recorder) 
     drainer.start()
     run_threads([lambda at=at: work(mailboxes[at], mailboxes[(at + 1) % count]) for at in range(count)])
     done.set()
-    drainer.join(120)
+    drainer.join(PATIENCE_S)
     capture.finish()
     rows = capture.rows()
     assert {row.event_id for row in rows} == {event_id for event_id in begun if event_id}
@@ -114,7 +115,7 @@ def test_starts_and_stops_while_threads_record(recorder: Recorder) -> None:
         captures.append(Capture(recorder, buffer_bytes=1 << 12))
     done.set()
     for thread in threads:
-        thread.join(120)
+        thread.join(PATIENCE_S)
     captures[-1].finish()
     rows = [row for capture in captures for row in capture.rows()]
     check_laws(rows)
@@ -138,7 +139,7 @@ def test_a_thread_that_ended_is_drained(capture: Capture) -> None:
 def test_threads_keep_their_names_after_their_end(capture: Capture) -> None:
     thread = threading.Thread(target=lambda: capture.end(capture.begin()), name="loader 7")
     thread.start()
-    thread.join(60)
+    thread.join(PATIENCE_S)
     [row] = capture.finish()
     assert row.thread.name == "loader 7"
 
@@ -293,7 +294,7 @@ def test_forks_while_threads_record_and_drain(capture: Capture) -> None:
     finally:
         done.set()
         for thread in threads:
-            thread.join(60)
+            thread.join(PATIENCE_S)
     reset(capture.recorder)
 
 

@@ -17,10 +17,11 @@ from otel_recfn import OtelRecordFunctionInstrumentor, observing
 from otel_recfn.model.batch import Event
 from otel_recfn.recording import backend
 from otel_recfn.sinks.in_memory import InMemorySink
+from patience import PATIENCE_S
 
 SOURCE = Path(otel_recfn.__file__).parents[1]
 HELPERS = Path(__file__).parents[1]
-PROGRAM_SECONDS = 120.0
+PROGRAM_SECONDS = 2 * PATIENCE_S
 
 
 class Instrumented:
@@ -37,12 +38,12 @@ class Instrumented:
 
     def events(self) -> list[Event]:
         """What was recorded and closed so far."""
-        assert self.instrumentor.flush()
+        assert self.instrumentor.flush(PATIENCE_S)
         return self.sink.events()
 
     def forget(self) -> None:
         """What was recorded so far is not looked at."""
-        assert self.instrumentor.flush()
+        assert self.instrumentor.flush(PATIENCE_S)
         self.sink.clear()
 
     def finish(self) -> list[Event]:

@@ -9,8 +9,7 @@ from typing import Any
 
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.observing import RecordFunctionCallback
-
-PATIENCE_S = 20.0
+from patience import PATIENCE_S
 
 
 class Counting:

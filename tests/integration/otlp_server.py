@@ -2,7 +2,7 @@
 
 ok      takes spans
 error   answers, but not with success
-hang    accepts, and doesn't answer until the server is closed
+hang    accepts, and doesn't answer until it is released
 refuse  nobody listens on the port
 """
 
@@ -52,8 +52,12 @@ class OtlpServer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self._released.set()
+        self.release()
         self._stop()
+
+    def release(self) -> None:
+        """Who hangs is answered, with an error."""
+        self._released.set()
 
     @property
     def endpoint(self) -> str:

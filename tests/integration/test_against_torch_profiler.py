@@ -20,6 +20,7 @@ from otel_recfn import record_function
 from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.scope import RecordScope
+from patience import PATIENCE_S
 
 torch = pytest.importorskip("torch")
 
@@ -31,7 +32,6 @@ pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
 
 AROUND_A_NODE = "autograd::engine::evaluate_function: "
 DTYPES = {"float": "float32", "double": "float64", "long int": "int64", "int": "int32", "bool": "bool"}
-PATIENCE_S = 20.0
 
 
 class Seen(NamedTuple):

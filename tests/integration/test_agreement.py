@@ -230,7 +230,7 @@ def test_a_provider_that_is_set_late(run_program: Callable[..., Any]) -> None:
 instrumentor.instrument(sinks=[sink])
 import torch
 torch.relu(torch.ones(3))
-assert instrumentor.flush()
+assert instrumentor.flush(300)
 sink.clear()
 set_provider()
 with trace.get_tracer("program").start_as_current_span("the user's") as above:

@@ -19,9 +19,11 @@ from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, profile, record_function
 from otel_recfn.model.batch import Batch
 from otel_recfn.observing import RecordFunctionCallback, add_global_callback, clear_callbacks
+from otel_recfn.recording.backend import recorder
+from patience import PATIENCE_S
 
-AT_ONCE_S = 2.0
-"""Less than any wait for itself would take."""
+AT_ONCE_S = PATIENCE_S / 3
+"""Less than any wait for itself would take, which would last as long as tests wait."""
 
 
 class Program:
@@ -75,7 +77,7 @@ class Program:
         self.instrument()
 
     def flush(self) -> bool:
-        return self.instrumentor.flush(5)
+        return self.instrumentor.flush(PATIENCE_S)
 
     def counters(self) -> Mapping[str, int]:
         return self.instrumentor.counters()
@@ -173,7 +175,7 @@ def cleanly() -> Iterator[None]:
 
 def until_called(program: Program, where: str) -> None:
     """Run ranges until the place is come by."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + PATIENCE_S
     while not program.over.is_set() and time.monotonic() < end:
         program.run()
         if where == "signal handler":
@@ -220,23 +222,46 @@ def test_called_from_a_place_of_ours(what: str, where: str, request: pytest.Fixt
 
 
 def assert_no_thread_of_ours() -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + PATIENCE_S
     while any(thread.name.startswith("otel-recfn") for thread in threading.enumerate()):
         assert time.monotonic() < end, "a thread of ours goes on"
         time.sleep(0.01)
 
 
+class Pauses:
+    """Those of the thread that drains."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._wait, self._pausing = recorder().wait, True
+        monkeypatch.setattr(recorder(), "wait", self._note)
+
+    def _note(self, seconds: float) -> None:
+        self._pausing = True
+        self._wait(seconds)
+        self._pausing = False
+
+    def until_over(self) -> None:
+        """In a sink, where the next drain is kept waiting."""
+        end = time.monotonic() + PATIENCE_S
+        while self._pausing:
+            assert time.monotonic() < end, "nobody wants to drain"
+            time.sleep(0.001)
+
+
 @pytest.mark.usefixtures("cleanly")
 @pytest.mark.parametrize("where", ["sink's write", "sink's flush"])
-def test_who_ends_the_capture_in_a_sink_does_not_wait_for_the_thread_that_wants_to_drain(where: str) -> None:
+def test_who_ends_the_capture_in_a_sink_does_not_wait_for_the_thread_that_wants_to_drain(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = Pauses(monkeypatch)
     program = Program("uninstrument", where)
-    program.before_call = lambda: time.sleep(0.3)  # several drains are due meanwhile
+    program.before_call = pauses.until_over
     program.instrument()
-    end = time.monotonic() + 20
+    end = time.monotonic() + PATIENCE_S
     while not program.over.is_set() and time.monotonic() < end:
         program.run()
         program.flush()  # in this thread, so that it is the drain's thread that waits
-    assert program.took_s < AT_ONCE_S
+    assert 0 <= program.took_s < AT_ONCE_S
     assert_no_thread_of_ours()
 
 
@@ -274,7 +299,7 @@ def test_a_flush_that_waits_for_an_exporter_does_not_hold_up_the_drain() -> None
     class Held(SpanProcessor):
         def on_end(self, span: ReadableSpan) -> None:
             held.set()
-            hold.wait(20)
+            hold.wait(PATIENCE_S)
 
     program.provider.add_span_processor(Held())
     program.instrument()
@@ -282,10 +307,10 @@ def test_a_flush_that_waits_for_an_exporter_does_not_hold_up_the_drain() -> None
     flushing = threading.Thread(target=program.instrumentor.flush, args=(20,))
     flushing.start()
     try:
-        assert held.wait(10)
+        assert held.wait(PATIENCE_S)
         before = len(program.sinks[1].events())
         program.run()
-        end = time.monotonic() + 10
+        end = time.monotonic() + PATIENCE_S
         while len(program.sinks[1].events()) == before and time.monotonic() < end:
             time.sleep(0.01)
         assert len(program.sinks[1].events()) > before

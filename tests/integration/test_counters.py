@@ -11,6 +11,7 @@ from nesting import check_nesting
 
 from otel_recfn import InMemorySink
 from otel_recfn.model.batch import Batch
+from patience import PATIENCE_S
 
 torch = pytest.importorskip("torch")
 
@@ -40,12 +41,12 @@ def test_a_buffer_that_is_too_small_is_counted(instrument: Callable[..., Any]) -
 
         def write(self, batch: Batch) -> None:
             drained.set()
-            assert work_is_done.wait(20)
+            assert work_is_done.wait(PATIENCE_S)
 
     ours = instrument(buffer_bytes=4096, sinks=[Waits()])
     before = ours.counters()
     torch.relu(torch.ones(3))
-    assert drained.wait(20)
+    assert drained.wait(PATIENCE_S)
     first = ours.sink.events()[0]
 
     def work() -> None:

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from patience import PATIENCE_S
+
 pytestmark = pytest.mark.torch
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -27,7 +29,13 @@ def run(command: list[str], where: Path, **environment: str) -> str:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
     kept = {name: os.environ[name] for name in ("OTEL_RECFN_CACHE_DIR",) if name in os.environ}
     done = subprocess.run(
-        command, cwd=where, env=inherited | kept | environment, capture_output=True, text=True, timeout=280, encoding="utf-8"
+        command,
+        cwd=where,
+        env=inherited | kept | environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        encoding="utf-8",
     )
     assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-8000:]}"
     return done.stdout

@@ -269,7 +269,7 @@ for fail in (1, 4):
 capture.write(made[0])
 for _ in range(3):
     capture.write(batch(more=False))
-assert capture.flush(20)
+assert capture.flush(300)
 capture.close(20)
 counters = capture.counters()
 name = sink.name

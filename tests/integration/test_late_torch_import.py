@@ -17,6 +17,7 @@ import pytest
 import otel_recfn
 from otel_recfn.pytorch import observer_build
 from otel_recfn.recording import backend
+from patience import PATIENCE_S
 
 pytestmark = [
     pytest.mark.torch,
@@ -78,7 +79,7 @@ def run(cache: Path) -> Run:
     def run(program: str, **environment: str) -> str:
         variables = os.environ | {"PYTHONPATH": str(SOURCE), "OTEL_RECFN_CACHE_DIR": str(cache)} | environment
         command = [sys.executable, "-c", PRELUDE + program]
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=200)
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=PATIENCE_S)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

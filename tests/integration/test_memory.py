@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from patience import PATIENCE_S
+
 torch = pytest.importorskip("torch")
 
 from observed import Observed, observed  # noqa: E402
@@ -230,10 +232,10 @@ def test_torch_profiler_in_one_thread_leaves_the_memory_of_the_others_to_us() ->
     def profiled() -> None:
         with profiler_of_torch():
             profiling.set()
-            assert done.wait(60)
+            assert done.wait(PATIENCE_S)
 
     def unprofiled(run: Observed) -> None:
-        assert profiling.wait(60)
+        assert profiling.wait(PATIENCE_S)
         try:
             assert recorded(run)
         finally:

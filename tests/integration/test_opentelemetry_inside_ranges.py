@@ -17,6 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
+from patience import PATIENCE_S
 
 
 class Program:
@@ -31,7 +32,7 @@ class Program:
 
     def paths(self) -> Counter[str]:
         """How often there is a span of those names below each other."""
-        assert self._instrumentor.flush(60)
+        assert self._instrumentor.flush(PATIENCE_S)
         spans = {span.context.span_id: span for span in self._exporter.get_finished_spans()}
 
         def names(span: ReadableSpan | None) -> Iterator[str]:
@@ -160,7 +161,7 @@ def test_a_copied_context_in_another_thread_also_when_its_range_is_over(program:
     def in_thread(copied: contextvars.Context) -> None:
         thread = threading.Thread(target=copied.run, args=(work,))
         thread.start()
-        thread.join(60)
+        thread.join(PATIENCE_S)
 
     with program.tracer.start_as_current_span("request"):
         with record_function("range"):

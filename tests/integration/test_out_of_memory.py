@@ -23,19 +23,19 @@ sink = InMemorySink(1_000_000)
 instrumentor.instrument(sinks=[sink])
 with record_function("before"):
     pass
-assert instrumentor.flush()
+assert instrumentor.flush(300)
 with open("/proc/self/statm") as sizes:
     taken = int(sizes.read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (taken + (8 << 20), resource.RLIM_INFINITY))
 for _ in range(400_000):
     with record_function("much"):
         pass
-instrumentor.flush()
+instrumentor.flush(300)
 resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 for _ in range(3):
     with record_function("after"):
         pass
-    instrumentor.flush()
+    instrumentor.flush(300)
 print([event.name for event in sink.events() if event.name != "much"])
 instrumentor.uninstrument()
 counters = instrumentor.counters()

@@ -29,7 +29,7 @@ tracer = provider.get_tracer("program")
 instrumentor = OtelRecordFunctionInstrumentor()
 over = threading.Event()
 handed = collections.deque()  # ranges that any thread may end
-wrong = collections.Counter()
+wrong, turns = collections.Counter(), collections.Counter()
 
 def nest(choose, depth=0):
     for _ in range(choose.randrange(3) if depth < 5 else 0):
@@ -56,6 +56,7 @@ def work(seed):
             nest(choose)
         with record_function("outside"):
             nest(choose, 3)
+        turns[seed] += 1
         time.sleep(0.0005)
 
 def start():
@@ -76,6 +77,9 @@ def switch(rounds):
         prof = profile(scopes=choose.choice([None, {RecordScope.USER_SCOPE}, {RecordScope.FUNCTION}]))
         prof.start()
         time.sleep(0.03 * choose.random())
+        begun = sum(turns.values())
+        while sum(turns.values()) < begun + 4:  # so that one of three threads began a turn in it, and ended it
+            time.sleep(0.001)
         if choose.random() < 0.4:
             instrumentor.uninstrument()
             time.sleep(0.01 * choose.random())
@@ -94,7 +98,7 @@ for thread in threads:
     thread.join()
 while handed:
     end_one()
-assert instrumentor.flush()
+assert instrumentor.flush(300)
 instrumentor.uninstrument()
 spans = exporter.get_finished_spans()
 traces = {span.context.span_id: span.context.trace_id for span in spans}

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from patience import PATIENCE_S
+
 torch = pytest.importorskip("torch")
 
 from observed import Observed, observed  # noqa: E402
@@ -93,10 +95,10 @@ def test_a_thread_that_has_nothing_to_do_with_the_run_does_not_belong_to_it() ->
         with belonging(run, 5):
             started.set()
             (torch.ones(2, requires_grad=True) * 2).sum().backward()
-            assert done.wait(60)
+            assert done.wait(PATIENCE_S)
 
     def unrelated() -> None:
-        assert started.wait(60)
+        assert started.wait(PATIENCE_S)
         torch.ones(2).cos()
         done.set()
 

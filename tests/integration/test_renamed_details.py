@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from otel_recfn.pytorch import cpp_compiler, details, observer_build, torch_installation
+from patience import PATIENCE_S
 
 torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer"), pytest.mark.timeout(900)]
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
-COMPILE_SECONDS = 300
 
 OPERATORS = {
     "forward_thread_id": ["forwardThreadId"],
@@ -263,7 +263,7 @@ def test_other_parts_of_a_detail_are_looked_for_too(tmp_path: Path, words: list[
     complaints = []
     for standard in observer_build.STANDARDS:
         command = [compiler, standard, "-fsyntax-only", *include, str(source)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
         if done.returncode == 0:
             return
         complaints.append(done.stderr[-3000:])

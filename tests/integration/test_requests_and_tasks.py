@@ -17,6 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler, SamplingResult
 
 from otel_recfn import OtelRecordFunctionInstrumentor, profile, record_function
+from patience import PATIENCE_S
 
 torch = pytest.importorskip("torch")
 
@@ -39,7 +40,7 @@ class Traces:
         self.instrumentor.instrument(tracer_provider=self.provider)
 
     def spans(self) -> list[ReadableSpan]:
-        self.instrumentor.flush(60)
+        self.instrumentor.flush(PATIENCE_S)
         return list(self.exporter.get_finished_spans())
 
     def paths(self) -> Counter[str]:
@@ -212,7 +213,7 @@ def test_a_span_inside_a_range_that_has_no_span_around_it_is_in_the_ranges_trace
         with record_function("second"), traces.tracer.start_as_current_span("inner"):
             torch.mul(traces.x, traces.x)
     with record_function("later"):
-        assert traces.instrumentor.flush(60)  # the sink decides on this one
+        assert traces.instrumentor.flush(PATIENCE_S)  # the sink decides on this one
         with traces.tracer.start_as_current_span("inner"):
             torch.sub(traces.x, traces.x)
     torch.neg(traces.x)

@@ -40,7 +40,7 @@ if main_records == "yes":
     def decorated(): pass
     with record_function("after"):
         decorated()
-    assert instrumentor.flush()
+    assert instrumentor.flush(300)
     print(sorted(event.name for event in sink.events()))
     instrumentor.uninstrument()
 print("over")

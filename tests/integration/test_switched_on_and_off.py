@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from nesting import check_nesting
 
 from otel_recfn import RecordScope
 from otel_recfn.model.events import EventFlag
+from patience import PATIENCE_S
 from soak import SOAK
 
 torch = pytest.importorskip("torch")
@@ -43,10 +45,13 @@ def test_switched_often_while_8_threads_run(instrument: Callable[..., Any]) -> N
         thread.start()
     captured = 0
     try:
+        until = time.monotonic() + PATIENCE_S
+        while not all(steps) and not failed and time.monotonic() < until:
+            time.sleep(0.001)
         for cycle in range(CYCLES):
             ours = instrument(record_shapes=cycle % 3 == 0, modules=cycle % 2 == 0)
             if cycle % 10 == 0:
-                ours.instrumentor.flush()
+                ours.instrumentor.flush(PATIENCE_S)
             events = ours.finish()
             captured += len(events)
             check_nesting(events)

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from patience import PATIENCE_S
+
 pytestmark = pytest.mark.one_python
 
 SHIFTED = """
@@ -50,21 +52,20 @@ provider.add_span_processor(SimpleSpanProcessor(exporter))
 trace.set_tracer_provider(provider)
 tracer = trace.get_tracer("program")
 instrumentor = OtelRecordFunctionInstrumentor()
-real = {}
+inside, around = {}, {}
 
-def timed(name, inner=None):
-    begin = time.perf_counter_ns()
+def timed(name, inner=lambda: time.sleep(0.02)):
+    before = time.perf_counter_ns()
     with record_function(name):
-        if inner is not None:
-            inner()
-        else:
-            time.sleep(0.02)
-    real[name] = time.perf_counter_ns() - begin
+        first = time.perf_counter_ns()
+        inner()
+        inside[name] = time.perf_counter_ns() - first
+    around[name] = time.perf_counter_ns() - before
 
 def set_clock():
-    assert instrumentor.flush()
+    assert instrumentor.flush(300)
     shift.value += int(float(sys.argv[1]) * 1e9)
-    assert instrumentor.flush()
+    assert instrumentor.flush(300)
 
 def across():
     timed("inside before")
@@ -83,8 +84,10 @@ with profile() as prof:
     for again in range(3):
         with tracer.start_as_current_span(f"request after {again}"):
             timed(f"below request after {again}")
+        began = time.time_ns()
         timed(f"alone after {again}")
-instrumentor.flush()
+        ended = time.time_ns()
+instrumentor.flush(300)
 marks = [event.name for event in prof.events() if event.kind.name == "MARK"]
 instrumentor.uninstrument()
 spans = [
@@ -92,9 +95,11 @@ spans = [
      "parent": span.parent and span.parent.span_id, "events": [event.name for event in span.events]}
     for span in exporter.get_finished_spans()
 ]
-print(json.dumps({"spans": spans, "real": real, "marks": marks, "now": time.time_ns()}))
+print(json.dumps({"spans": spans, "inside": inside, "around": around, "marks": marks, "last": [began, ended]}))
 """
 SECOND = 1_000_000_000
+RATE_ERRORS = {"native": 1e-3, "python": 0.0}
+"""A cycle counter's rate is measured while it is used; the twin reads the same clock as the program."""
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +110,7 @@ def shifted_clock(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("shifted_clock")
     (directory / "shifted.c").write_text(SHIFTED)
     command = [compiler, "-shared", "-fPIC", "shifted.c", "-o", "shifted.so", "-ldl"]
-    subprocess.run(command, cwd=directory, check=True, timeout=60)
+    subprocess.run(command, cwd=directory, check=True, timeout=PATIENCE_S)
     return directory / "shifted.so"
 
 
@@ -117,16 +122,26 @@ def test_the_wall_clock_is_set_while_ranges_are_open(
     done = run_program(PROGRAM, str(seconds), LD_PRELOAD=str(shifted_clock), OTEL_RECFN_RECORDER=recorder)
     told = json.loads(done.stdout)
     spans = {span["name"]: span for span in told["spans"]}
-    for name, real_ns in told["real"].items():
-        assert 0 <= real_ns - (spans[name]["end"] - spans[name]["start"]) < 5_000_000 + real_ns // 1000, name
-    by_id = {span["id"]: span for span in told["spans"]}
-    for span in told["spans"]:
-        around = by_id.get(span["parent"])
-        if around is not None and not (abs(seconds) < 1 and "after" in span["name"]):
-            assert around["start"] - 10_000 <= span["start"] <= span["end"] <= around["end"] + 10_000, span["name"]
-    assert abs(spans["alone after 2"]["end"] - told["now"]) < SECOND
+    error = RATE_ERRORS[recorder]
+    for name, around_ns in told["around"].items():
+        duration_ns = spans[name]["end"] - spans[name]["start"]
+        assert told["inside"][name] * (1 - error) <= duration_ns <= around_ns * (1 + error), name
+    check_places(told["spans"], small_change=abs(seconds) < 1)
+    began, ended = told["last"]
+    assert began - SECOND < spans["alone after 2"]["start"] <= spans["alone after 2"]["end"] < ended + SECOND
     jumped = abs(seconds) > 1
     assert spans["across"]["events"] == (["wall clock jumped"] if jumped else [])
     assert done.stderr.count("the wall clock jumped by") == jumped
     assert told["marks"] == ([f"wall clock jumped by {seconds:+.3f} s"] if jumped else [])
     assert (tmp_path / "trace.json").read_text().count("wall clock jumped by") == jumped
+
+
+def check_places(spans: list[dict[str, Any]], small_change: bool) -> None:
+    """Each lies in its parent; the program's spans are made by another reading of the clock. A small change is followed without
+    that."""
+    by_id = {span["id"]: span for span in spans}
+    for span in spans:
+        parent = by_id.get(span["parent"])
+        if parent is not None and not (small_change and "after" in span["name"]):
+            apart = SECOND // 10 if parent["name"].startswith("request") else 0
+            assert parent["start"] - apart <= span["start"] <= span["end"] <= parent["end"] + apart, span["name"]

@@ -20,6 +20,7 @@ from otel_recfn.pytorch.unavailable import ObserverUnavailable
 from otel_recfn.recording import backend
 from otel_recfn.recording.python.recorder import PythonRecorder
 from otel_recfn.version import __version__
+from patience import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +42,7 @@ def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_whole_doctor_in_a_process_of_its_own() -> None:
     command = [sys.executable, "-m", "otel_recfn.cli", "doctor", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     checks = {check["name"]: check for check in json.loads(done.stdout)}
     assert list(checks) == [name for name, _ in examination.EXAMINATIONS]
     assert done.returncode == (1 if any(check["ok"] is False for check in checks.values()) else 0)

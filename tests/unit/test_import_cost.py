@@ -8,13 +8,17 @@ import sys
 
 import pytest
 
+from patience import PATIENCE_S
+
 HEAVY = ("torch", "numpy", "grpc")
 
 
 def loaded_by(statement: str) -> set[str]:
     """The modules that a fresh interpreter has loaded after the statement."""
     program = f"import json, sys\n{statement}\nprint(json.dumps(sorted(sys.modules)))"
-    output = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60).stdout
+    output = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=PATIENCE_S
+    ).stdout
     return set(json.loads(output.splitlines()[-1]))
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from patience import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -22,7 +24,7 @@ def build_wheel(where: Path, **environment: str) -> subprocess.CompletedProcess[
     ignored = shutil.ignore_patterns("*.so", "__pycache__", "native_build.json", "*.egg-info")
     shutil.copytree(ROOT / "src", where / "src", ignore=ignored)
     command = [sys.executable, "setup.py", "bdist_wheel", "--dist-dir", "out"]
-    return subprocess.run(command, cwd=where, env=os.environ | environment, capture_output=True, text=True, timeout=240)
+    return subprocess.run(command, cwd=where, env=os.environ | environment, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 @pytest.fixture

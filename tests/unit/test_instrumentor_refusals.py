@@ -10,6 +10,7 @@ import pytest
 from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, RecordScope, record_function
 from otel_recfn.model.errors import SettingError
 from otel_recfn.settings import Settings
+from patience import PATIENCE_S
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_a_sink_that_exits_is_taken_out_and_the_others_go_on(
     for name in ("first", "second"):
         with record_function(name):
             pass
-        instrumentor.flush(10)
+        instrumentor.flush(PATIENCE_S)
     assert [event.name for event in sink.events()] == ["first", "second"]
     assert caplog.text.count("'exits' failed and was removed") == 1
     assert instrumentor.counters()["exits.missed"] == 2
@@ -112,7 +113,7 @@ def test_a_full_disk_is_told_once_and_what_it_cost_is_counted(
     for _ in range(3):
         with record_function("one of three"):
             pass
-        instrumentor.flush(10)
+        instrumentor.flush(PATIENCE_S)
     instrumentor.uninstrument()
     assert caplog.text.count("No space left on device") == 1
     assert "Traceback" not in caplog.text

@@ -14,6 +14,7 @@ import pytest
 from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, RecordScope, profile, record_function
 from otel_recfn.model.errors import RecfnError, SettingError
 from otel_recfn.model.events import EventFlag
+from patience import PATIENCE_S
 
 
 def names(prof: profile) -> list[str]:
@@ -170,11 +171,11 @@ with profile() as prof:
 if child: os.waitpid(child, 0)
 print([event.name for event in prof.events()], flush=True)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert sorted(done.stdout.splitlines()) == ["['child']", "['parent', 'parent again']"]
 
 
 def test_a_program_may_exit_while_a_profile_runs() -> None:
     program = "from otel_recfn import profile, record_function; p = profile(); p.start(); record_function('x').__enter__()"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert done.stderr == ""

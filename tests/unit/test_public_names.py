@@ -8,6 +8,7 @@ import sys
 
 import otel_recfn
 from otel_recfn import observing
+from patience import PATIENCE_S
 
 
 def test_no_module_of_the_package_has_the_name_of_something_public() -> None:
@@ -23,7 +24,7 @@ def test_names_are_found_after_everything_was_imported() -> None:
         "assert all(name in dir(otel_recfn) for name in otel_recfn.__all__);"
         "assert isinstance(otel_recfn.record_function, type), otel_recfn.record_function"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_S)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -19,6 +19,7 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import make_event_id
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.spans.sink import SpansSink
+from patience import PATIENCE_S
 
 REQUEST = context(0xABC, 0xDEF)
 FORWARD: dict[str, Any] = {"event_id": make_event_id(1, 1), "sequence_nr": 5, "name": "forward", "context": REQUEST}
@@ -66,7 +67,7 @@ def test_an_instrumented_program_finds_links_once_for_all_its_sinks(asked: Count
     try:
         with record_function("asked for"):
             pass
-        assert instrumentor.flush(20)
+        assert instrumentor.flush(PATIENCE_S)
         counters = instrumentor.counters()
     finally:
         instrumentor.uninstrument()

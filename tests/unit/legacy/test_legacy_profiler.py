@@ -38,11 +38,11 @@ from otel_recfn.runtime.state import ThreadLocalState, ThreadLocalStateGuard
 from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.in_memory import InMemorySink
+from patience import PATIENCE_S
 
 CPU = ProfilerConfig(ProfilerState.CPU)
 KEEP = ProfilerDisableOptions(cleanup_tls_state=False, consolidate=True)
 LEAVE = ProfilerDisableOptions(cleanup_tls_state=True, consolidate=False)
-PATIENCE_S = 20.0
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_recfn.model.clock import ClockMapping, Reading, Ticks, TreeOffsets
+from patience import PATIENCE_S
 
 pytestmark = pytest.mark.one_python
 
@@ -65,7 +66,7 @@ class NativeClock:
         return [int(word) for word in self._process.stdout.readline().split()]
 
     def stop(self) -> None:
-        self._process.communicate(timeout=10)
+        self._process.communicate(timeout=PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +77,7 @@ def native(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NativeClock]:
     directory = tmp_path_factory.mktemp("clock")
     (directory / "clock.cpp").write_text(PROGRAM)
     command = [compiler, "-std=c++17", f"-I{NATIVE}", "clock.cpp", "-o", "clock"]
-    subprocess.run(command, cwd=directory, check=True, timeout=120)
+    subprocess.run(command, cwd=directory, check=True, timeout=PATIENCE_S)
     clock = NativeClock(directory / "clock")
     yield clock
     clock.stop()
@@ -90,10 +91,8 @@ readings = st.builds(
     took_ns=st.one_of(st.integers(20, 200), st.integers(0, 10 * SECOND)),
 )
 later = st.tuples(st.integers(0, 20 * SECOND), st.integers(-SECOND, SECOND), st.integers(-3 * SECOND, 3 * SECOND))
-examples = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-@examples
 @given(
     first=readings,
     rate=st.floats(0.1, 10),
@@ -122,7 +121,6 @@ def test_the_twins_agree(
             assert [clock.monotonic_ns(Ticks(ticks))] == native.ask("convert", ticks)
 
 
-@examples
 @given(
     first=readings,
     begins=st.lists(

@@ -16,6 +16,7 @@ from batches import make_batch
 from otel_recfn.model import columns
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.columns import COLUMNS, Column
+from patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "scripts" / "generate_model.py"
@@ -46,7 +47,7 @@ def test_a_column_that_is_declared_alone_is_found(generator: Any, monkeypatch: p
 
 
 def test_it_runs_as_a_script_and_changes_nothing() -> None:
-    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert done.stdout == ""
 
 

@@ -12,6 +12,7 @@ from otel_recfn.pytorch import cpp_compiler, observer_build
 from otel_recfn.pytorch.observer_build import LIBRARIES, Library
 from otel_recfn.pytorch.torch_installation import TorchInstallation
 from otel_recfn.pytorch.unavailable import ObserverUnavailable
+from patience import PATIENCE_S
 
 TORCH = TorchInstallation(Path("/torch"), "9.9", "abc", 1)
 ELSEWHERE = ("chrome", "drain", "python", "module")
@@ -33,7 +34,7 @@ def included(native: Path, library: Library) -> set[Path]:
     except ObserverUnavailable:
         pytest.skip("needs a C++ compiler")
     command = [*compiler, "-std=c++17", "-MM", "-MG", f"-I{native}", str(library.source)]
-    rule = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    rule = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S).stdout
     words = rule.replace("\\\n", " ").split()
     return {Path(word) for word in words if word.startswith(str(native))}
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from otel_recfn.pytorch import late_import as late_torch
+from patience import PATIENCE_S
 
 SOURCE = Path(late_torch.__file__).parents[2]
 PRELUDE = """
@@ -32,7 +33,7 @@ def site(tmp_path: Path) -> Path:
 def run(site: Path, program: str) -> str:
     environment = os.environ | {"PYTHONPATH": f"{site}{os.pathsep}{SOURCE}"}
     command = [sys.executable, "-c", PRELUDE + program]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -94,19 +95,19 @@ assert ran == [True]
 
 def test_while_another_thread_imports_it(site: Path) -> None:
     (site / "torch" / "__init__.py").write_text(
-        "import __main__\n__main__.half_way.set()\nassert __main__.go_on.wait(30)\ncomplete = True\n"
+        "import __main__\n__main__.half_way.set()\nassert __main__.go_on.wait(300)\ncomplete = True\n"
     )
     run(
         site,
         """
 half_way, go_on, told = threading.Event(), threading.Event(), threading.Event()
 importing = threading.Thread(target=__import__, args=("torch",)); importing.start()
-assert half_way.wait(30)
+assert half_way.wait(300)
 when_torch_is_imported(lambda: (note(), told.set()))
 assert not ran
 go_on.set()
 importing.join()
-assert told.wait(30)
+assert told.wait(300)
 assert ran == [True]
 """,
     )

@@ -17,6 +17,7 @@ from otel_recfn.pytorch import cpp_compiler, observer_build, private_cache, torc
 from otel_recfn.pytorch.observer_build import TORCH_OBSERVER
 from otel_recfn.pytorch.private_cache import CacheUnsafe
 from otel_recfn.pytorch.unavailable import ObserverUnavailable
+from patience import PATIENCE_S
 
 pytestmark = pytest.mark.one_python
 
@@ -189,7 +190,7 @@ def test_two_processes_compile_once(torch: Path, cache: Path, log: Path, monkeyp
     program = "from otel_recfn.pytorch.observer_build import TORCH_OBSERVER, build; print(build(TORCH_OBSERVER))"
     command = [sys.executable, "-c", program]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    outputs = [process.communicate(timeout=60)[0] for process in processes]
+    outputs = [process.communicate(timeout=PATIENCE_S)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0]
     assert len(set(outputs)) == 1
     assert _runs(log) == 1
@@ -294,7 +295,9 @@ def test_what_killed_compilers_left_is_removed(torch: Path, cache: Path, log: Pa
     program = "from otel_recfn.pytorch.observer_build import TORCH_OBSERVER, build; build(TORCH_OBSERVER)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(torch.parent), *sys.path])}
     for _ in range(2):
-        assert subprocess.run([sys.executable, "-c", program], env=environment, timeout=60).returncode == -signal.SIGKILL
+        assert (
+            subprocess.run([sys.executable, "-c", program], env=environment, timeout=PATIENCE_S).returncode == -signal.SIGKILL
+        )
         assert len([*cache.glob("building-*")]) == 1
     elsewhere = torch / "include"
     (cache / "building-link").symlink_to(elsewhere)

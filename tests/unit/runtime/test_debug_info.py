@@ -21,6 +21,7 @@ from otel_recfn.runtime.debug_info import (
     set_current_debug_info,
 )
 from otel_recfn.runtime.state import ThreadLocalState, ThreadLocalStateGuard
+from patience import PATIENCE_S
 
 PROFILER, TEST = DebugInfoKind.PROFILER_STATE, DebugInfoKind.TEST_INFO
 
@@ -90,7 +91,7 @@ def test_launched_work_shares_the_map_as_it_was_and_neither_sees_the_others_chan
     state = ThreadLocalState()
 
     def work() -> None:
-        pushed.wait(60)
+        pushed.wait(PATIENCE_S)
         with ThreadLocalStateGuard(state):
             seen.append(debug_info_get(TEST))
             debug_info_push(TEST, "the worker's")
@@ -101,7 +102,7 @@ def test_launched_work_shares_the_map_as_it_was_and_neither_sees_the_others_chan
     debug_info_pop(TEST)
     debug_info_push(PROFILER, "later")
     pushed.set()
-    thread.join(60)
+    thread.join(PATIENCE_S)
     assert seen == ["shared", None]
     assert debug_info_get(TEST) is None
 

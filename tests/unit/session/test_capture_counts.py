@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -23,8 +23,7 @@ from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.background import BackgroundSink
 from otel_recfn.sinks.protocol import Sink
 from otel_recfn.sinks.spans.sink import SpansSink
-
-LONG_S = 20.0
+from patience import PATIENCE_S
 
 
 class Raising:
@@ -88,15 +87,14 @@ BACKGROUND_ERRORS = st.lists(
 )
 
 
-@settings(deadline=None)  # threads start and end in it
 @given(BACKGROUND_ERRORS, st.lists(st.integers(1, 5), min_size=1, max_size=8), st.booleans())
 def test_a_background_sink_balances(errors: list[tuple[Any, int]], sizes: list[int], counts: bool) -> None:
     background = BackgroundSink(Raising(errors, counts=counts), max_share=1.0)
     capture = capture_of(background)
     for size in sizes:
         capture.write(make_batch([{}] * size))
-    capture.flush(LONG_S)
-    capture.close(LONG_S)
+    capture.flush(PATIENCE_S)
+    capture.close(PATIENCE_S)
     counters = {name.removeprefix("raising."): value for name, value in capture.counters().items()}
     taken = background._inner.rows  # type: ignore[attr-defined]
     own = ("queue_dropped", "queued", "abandoned")
@@ -146,7 +144,7 @@ def test_a_sampler_that_raises_refuses_and_the_sink_goes_on(every: int, caplog: 
                 [{"event_id": top, "name": "nn.Module: A", "source": EventSource.MODULE}],
             )
         )
-    capture.close(LONG_S)
+    capture.close(PATIENCE_S)
     counters = sink.counters()
     fates = ("spans", "unsampled", "suppressed", "no_provider", "other_kinds", "failed")
     assert capture.counters()["spans.rows"] == 78
@@ -170,7 +168,7 @@ def test_no_span_is_sent_without_its_parent_where_batches_were_dropped() -> None
 
     def gated(batch: Batch) -> None:
         entered.set()
-        assert gate.wait(LONG_S)
+        assert gate.wait(PATIENCE_S)
         write(batch)
 
     inner.write = gated  # type: ignore[method-assign]
@@ -182,7 +180,7 @@ def test_no_span_is_sent_without_its_parent_where_batches_were_dropped() -> None
         return [{"event_id": make_event_id(1, first + row), "parent": parent, "root": outer} for row in range(6)]
 
     sink.write(make_batch(leaves(10, middle), opened))
-    assert entered.wait(LONG_S)
+    assert entered.wait(PATIENCE_S)
     sink.write(make_batch([*leaves(20, middle), {"event_id": middle, "parent": outer, "root": outer, "name": "middle"}]))
     for number in range(3):
         task = make_event_id(2, number + 1)
@@ -192,13 +190,13 @@ def test_no_span_is_sent_without_its_parent_where_batches_were_dropped() -> None
             )
         )
     gate.set()
-    assert sink.flush(LONG_S)
+    assert sink.flush(PATIENCE_S)
     last = make_event_id(1, 500)
     sink.write(
         make_batch([{"event_id": last, "parent": make_event_id(2, 1), "root": outer, "name": "late child of a dropped one"}])
     )
     sink.write(make_batch([{"event_id": outer, "name": "outer"}]))
-    sink.close(LONG_S)
+    sink.close(PATIENCE_S)
     spans = {
         span.attributes["recfn.event_id"]: span for span in exporter.get_finished_spans() if "recfn.event_id" in span.attributes
     }

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gated import LONG_S, Gated, MakeSink
+from gated import Gated, MakeSink
 
 from otel_recfn.sinks.background import MAX_ROWS, BackgroundSink
 from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 from otel_recfn.sinks.protocol import Sink
+from patience import PATIENCE_S
 from small_process import in_small_process  # noqa: F401
 
 
@@ -40,7 +41,7 @@ def in_background() -> Iterator[MakeSink]:
     for sink, inner in made:
         if isinstance(inner, Gated):
             inner.gate.set()
-        sink.close(LONG_S)
+        sink.close(PATIENCE_S)
 
 
 @pytest.fixture

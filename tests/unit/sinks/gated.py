@@ -9,9 +9,8 @@ from batches import make_batch
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.background import BackgroundSink
 from otel_recfn.sinks.protocol import Sink
+from patience import PATIENCE_S
 
-LONG_S = 20.0
-"""More than any test needs; waiting this long is a failure."""
 MakeSink = Callable[..., BackgroundSink]
 
 
@@ -34,7 +33,7 @@ class Gated:
     def write(self, batch: Batch) -> None:
         self.rows += len(batch)
         self.entered.set()
-        assert self.gate.wait(LONG_S)
+        assert self.gate.wait(PATIENCE_S)
         self.calls.append(f"write {len(batch)}")
 
     def flush(self, timeout_s: float) -> bool:

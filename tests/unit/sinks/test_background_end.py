@@ -7,11 +7,13 @@ import time
 from functools import partial
 
 import pytest
-from gated import LONG_S, Gated, MakeSink, assert_balanced, rows
+from gated import Gated, MakeSink, assert_balanced, rows
 
 from forked import in_child
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.background import BackgroundSink
+from otel_recfn.support.own_thread import OwnThread
+from patience import PATIENCE_S
 
 
 class TestTime:
@@ -24,57 +26,56 @@ class TestTime:
         inner = Gated()
         sink = in_background(inner, start=False)
         assert sink.flush(0)
-        sink.close(LONG_S)
+        sink.close(PATIENCE_S)
         assert inner.calls == ["close"]
 
     def test_close_gives_up_and_counts_what_is_left(self, in_background: MakeSink, hung: Gated) -> None:
         sink = in_background(hung)
         sink.write(rows(4))
-        assert hung.entered.wait(LONG_S)
+        assert hung.entered.wait(PATIENCE_S)
         sink.write(rows(3))
         sink.close(0.01)
         counters = sink.counters()
         assert (counters["rows"], counters["abandoned"], counters["queued"]) == (4, 3, 0)
         assert_balanced(counters)
         hung.gate.set()
-        assert hung.closed.wait(LONG_S)
+        assert hung.closed.wait(PATIENCE_S)
         assert hung.calls == ["write 4", "give up 0", "close"], "what was given up isn't written after all"
         assert sink.counters() == counters
 
     def test_shortly_before_the_end_what_is_left_is_given_up(
         self, in_background: MakeSink, hung: Gated, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        passed = [0.0]
-        monotonic = time.monotonic
-        monkeypatch.setattr(time, "monotonic", lambda: monotonic() + passed[0])
+        now = [0.0]
+        monkeypatch.setattr(time, "monotonic", lambda: now[0])
         sink = in_background(hung)
         sink.write(rows(4))
-        assert hung.entered.wait(LONG_S)
+        assert hung.entered.wait(PATIENCE_S)
         sink.write(rows(3))
-        wait = sink._thread.wait_for_end
+        wait = OwnThread.wait_for_end
 
-        def late(timeout_s: float) -> None:
-            passed[0] = 2 * LONG_S - 1
+        def late(thread: OwnThread, timeout_s: float) -> None:
+            now[0] = PATIENCE_S - 0.5
             hung.gate.set()
-            wait(timeout_s)
+            wait(thread, timeout_s)
 
-        monkeypatch.setattr(sink._thread, "wait_for_end", late)
-        sink.close(2 * LONG_S)
+        monkeypatch.setattr(OwnThread, "wait_for_end", late)
+        sink.close(PATIENCE_S)
         assert hung.calls == ["write 4", "give up 3", "close"]
-        assert 0 < hung.left_s <= 1
+        assert hung.left_s == 0.5
         assert sink.counters()["abandoned"] == 3
 
     def test_write_after_close_is_dropped(self, in_background: MakeSink) -> None:
         sink = in_background(Gated())
-        sink.close(LONG_S)
+        sink.close(PATIENCE_S)
         sink.write(rows(2))
         assert sink.counters()["queue_dropped"] == 2
 
     def test_close_twice(self, in_background: MakeSink) -> None:
         inner = Gated()
         sink = in_background(inner)
-        sink.close(LONG_S)
-        sink.close(LONG_S)
+        sink.close(PATIENCE_S)
+        sink.close(PATIENCE_S)
         assert inner.calls == ["close"]
         assert not sink.flush(0) or sink.counters()["rows_received"] == 0
 
@@ -86,11 +87,11 @@ class TestErrors:
         inner.write = partial(_raise, error)  # type: ignore[method-assign]
         sink = in_background(inner)
         sink.write(rows(2))
-        assert not sink.flush(LONG_S)
-        assert inner.closed.wait(LONG_S)
+        assert not sink.flush(PATIENCE_S)
+        assert inner.closed.wait(PATIENCE_S)
         with pytest.raises(type(error), match="broken"):
             sink.write(rows(1))
-        sink.close(LONG_S)
+        sink.close(PATIENCE_S)
         assert inner.calls == ["close"]
         assert sink.counters()["abandoned"] == 2
         assert_balanced(sink.counters())
@@ -114,14 +115,14 @@ def write_in_child(sink: BackgroundSink) -> None:
     assert threads() == []
     child.write(rows(1))
     assert threads() == ["otel-recfn gated"]
-    child.close(LONG_S)
-    sink.close(LONG_S)
+    child.close(PATIENCE_S)
+    sink.close(PATIENCE_S)
     assert child.counters()["rows"] == 1
 
 
 def ends_in_child(sink: BackgroundSink) -> None:
     assert sink.after_fork_in_child() is None
-    sink.close(LONG_S)
+    sink.close(PATIENCE_S)
 
 
 def threads() -> list[str]:

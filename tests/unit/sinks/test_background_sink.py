@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from gated import LONG_S, Gated, MakeSink, assert_balanced, rows
+from gated import Gated, MakeSink, assert_balanced, rows
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from batches import make_batch
@@ -15,6 +15,7 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.sinks import background_queue, waiting_batches
 from otel_recfn.sinks.background import MAX_ROWS
 from otel_recfn.sinks.in_memory import InMemorySink
+from patience import PATIENCE_S
 
 
 class TestPassingOn:
@@ -23,15 +24,15 @@ class TestPassingOn:
         sink = in_background(inner)
         for count in (1, 2, 3):
             sink.write(rows(count))
-        assert sink.flush(LONG_S)
-        sink.close(LONG_S)
+        assert sink.flush(PATIENCE_S)
+        sink.close(PATIENCE_S)
         assert inner.calls == ["write 1", "write 2", "write 3", "flush", "close"]
         assert sink.counters() == {"rows": 6, "rows_received": 6, "queue_dropped": 0, "queued": 0, "abandoned": 0}
 
     def test_name_is_the_inner_one(self, in_background: MakeSink) -> None:
         sink = in_background(InMemorySink())
         assert sink.name == "in_memory"
-        sink.close(LONG_S)
+        sink.close(PATIENCE_S)
 
     def test_instrumentation_is_suppressed_there(self, in_background: MakeSink) -> None:
         enabled: list[bool] = []
@@ -39,7 +40,7 @@ class TestPassingOn:
         inner.write = lambda batch: enabled.append(is_instrumentation_enabled())  # type: ignore[method-assign]
         sink = in_background(inner)
         sink.write(rows(1))
-        sink.close(LONG_S)
+        sink.close(PATIENCE_S)
         assert enabled == [False]
         assert is_instrumentation_enabled()
 
@@ -48,8 +49,8 @@ class TestPassingOn:
         inner = Gated()
         sink = in_background(inner)
         sink.write(rows(1))
-        assert inner.idled.wait(LONG_S)
-        sink.close(LONG_S)
+        assert inner.idled.wait(PATIENCE_S)
+        sink.close(PATIENCE_S)
         assert inner.calls == ["write 1", "idle", "close"]
 
 
@@ -57,7 +58,7 @@ class TestBounds:
     def test_write_returns_while_the_inner_sink_hangs(self, in_background: MakeSink, hung: Gated) -> None:
         sink = in_background(hung, max_rows=10)
         sink.write(rows(4))
-        assert hung.entered.wait(LONG_S)
+        assert hung.entered.wait(PATIENCE_S)
         for _ in range(3):
             sink.write(rows(4))
         counters = sink.counters()
@@ -67,24 +68,24 @@ class TestBounds:
     def test_gap_is_told_before_the_next_batch(self, in_background: MakeSink, hung: Gated) -> None:
         sink = in_background(hung, max_rows=5)
         sink.write(rows(4))
-        assert hung.entered.wait(LONG_S)
+        assert hung.entered.wait(PATIENCE_S)
         for count in (3, 1):
             sink.write(rows(count))
         hung.gate.set()
-        sink.close(LONG_S)
+        sink.close(PATIENCE_S)
         assert hung.calls == ["write 4", "gap", "write 1", "close"]
 
     def test_large_batch_is_taken_when_nothing_waits(self, in_background: MakeSink) -> None:
         inner = Gated()
         sink = in_background(inner, max_rows=2)
         sink.write(rows(50))
-        sink.close(LONG_S)
+        sink.close(PATIENCE_S)
         assert sink.counters()["rows"] == 50
 
     def test_announced_begins_take_room(self, in_background: MakeSink, hung: Gated) -> None:
         sink = in_background(hung, max_rows=5)
         sink.write(rows(1))
-        assert hung.entered.wait(LONG_S)
+        assert hung.entered.wait(PATIENCE_S)
         sink.write(make_batch([], opened=[{"event_id": 1}] * 3))
         sink.write(rows(2))
         assert sink.counters()["queue_dropped"] == 2
@@ -107,10 +108,10 @@ class TestShareOfTime:
         sink = in_background(inner, max_share=1e-9)
         sink.write(rows(1))
         started = time.monotonic()
-        assert sink.flush(LONG_S)
+        assert sink.flush(PATIENCE_S)
         sink.write(rows(1))
-        sink.close(LONG_S)
-        assert time.monotonic() - started < LONG_S / 2
+        sink.close(PATIENCE_S)
+        assert time.monotonic() - started < PATIENCE_S / 2
         assert inner.calls.count("write 1") == 2
 
     def test_is_given_to_the_inner_sink(self, in_background: MakeSink, hung: Gated) -> None:
@@ -118,17 +119,17 @@ class TestShareOfTime:
 
         def write(batch: Batch) -> None:
             hung.entered.set()
-            assert hung.gate.wait(LONG_S)
+            assert hung.gate.wait(PATIENCE_S)
             hung.pace()
             hung.calls.append("written after all")
 
         hung.write = write  # type: ignore[method-assign]
         sink = in_background(hung)
         sink.write(rows(1))
-        assert hung.entered.wait(LONG_S)
+        assert hung.entered.wait(PATIENCE_S)
         sink.close(0.0)
         hung.gate.set()
-        assert hung.closed.wait(LONG_S)
+        assert hung.closed.wait(PATIENCE_S)
         assert hung.calls == ["give up 0", "close"]
 
 
@@ -152,7 +153,7 @@ class TestMemory:
         for event_id in (1, 2, 3):
             sink.write(make_batch([{"event_id": event_id}]))
             assert_balanced(sink.counters())
-        sink.close(LONG_S)
+        sink.close(PATIENCE_S)
         assert taken == [1, 2, 3]
         assert_balanced(sink.counters())
 
@@ -166,7 +167,7 @@ class TestMemory:
         for _ in range(waiting_batches.ALWAYS_TAKEN + 3):
             sink.write(rows(2))
         assert sink.counters()["queue_dropped"] == 6
-        sink.close(LONG_S)
+        sink.close(PATIENCE_S)
         assert_balanced(sink.counters())
 
 
@@ -177,5 +178,5 @@ def test_a_thread_that_was_given_no_time_to_close_ends_all_the_same() -> None:
     told: list[object] = []
     thread = threading.Thread(target=lambda: told.append(queue.next()), daemon=True)
     thread.start()
-    thread.join(LONG_S)
+    thread.join(PATIENCE_S)
     assert [type(task) for task in told] == [background_queue.Close]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from batches import make_batch
@@ -21,7 +21,6 @@ def rows(count: int) -> Batch:
     return make_batch([{}] * count)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 300), max_size=6))
 def test_they_come_out_in_the_order_in_which_they_came(left: list[int]) -> None:
     waiting, expected = WaitingBatches(), deque[Batch]()

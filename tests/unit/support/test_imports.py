@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from otel_recfn.recording import backend
+from patience import PATIENCE_S
 
 PROGRAM = """
 import sys
@@ -25,7 +26,7 @@ def everything():
     prof.key_averages().table()
     enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU))
     disable_profiler_legacy()
-    assert instrumentor.flush()
+    assert instrumentor.flush(300)
     instrumentor.uninstrument()
 
 def notice(frame, event, argument):
@@ -45,5 +46,5 @@ def test_what_was_done_once_asks_for_no_module_again(kind: str) -> None:
     if kind == "native" and backend.choose().kind != "native":
         pytest.skip(f"no native recorder here: {backend.choose().reason}")
     environment = os.environ | {"OTEL_RECFN_RECORDER": kind}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.stdout == "[]\n", done.stderr

@@ -12,6 +12,7 @@ from types import FrameType
 import pytest
 
 from otel_recfn.support.interrupts import raised_by_signal_handler
+from patience import PATIENCE_S
 
 INTERRUPTED_READER = """
 import os
@@ -111,7 +112,7 @@ def test_a_keyboard_interrupt_during_the_look_at_the_context_is_not_lost(recorde
         env={**os.environ, "OTEL_RECFN_RECORDER": recorder},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=True,
     )
     assert program.stdout == "100\n"
@@ -119,7 +120,9 @@ def test_a_keyboard_interrupt_during_the_look_at_the_context_is_not_lost(recorde
 
 def test_a_signal_handler_may_profile_whatever_it_interrupts() -> None:
     pytest.importorskip("otel_recfn._native")
-    program = subprocess.run([sys.executable, "-c", PROFILING_HANDLER], capture_output=True, text=True, timeout=120, check=True)
+    program = subprocess.run(
+        [sys.executable, "-c", PROFILING_HANDLER], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
     assert (program.stdout, program.stderr) == ("[]\n", "")
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.weak_identity import WeakIdentityMap
+from patience import PATIENCE_S
 
 
 class Equal:
@@ -50,11 +51,11 @@ def test_a_lock_that_a_thread_holds_at_the_fork_is_free_in_the_child() -> None:
     def hold() -> None:
         with lock.held:
             held.set()
-            release.wait(10)
+            release.wait(PATIENCE_S)
 
     holder = threading.Thread(target=hold)
     holder.start()
-    held.wait(10)
+    held.wait(PATIENCE_S)
     child = os.fork()
     if child == 0:
         with lock.held:

@@ -17,6 +17,7 @@ from forked import in_child
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 from otel_recfn.legacy import RecordProfile
 from otel_recfn.sinks.chrome.sink import ChromeTraceSink
+from patience import PATIENCE_S
 from trace_files import names_in
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="descriptors are looked up in /proc")
@@ -176,14 +177,14 @@ def record_as_a_daemon(path: Path) -> None:
     instrumentor.instrument(chrome_trace=str(path), modules=False)
     with record_function("before"):
         pass
-    instrumentor.flush(10)
+    instrumentor.flush(PATIENCE_S)
     os.closerange(3, 1024)
     os.chdir("/")
     own = [os.open(path.parent / "own", os.O_CREAT | os.O_RDWR) for _ in range(64)]
     os.write(own[0], FOREIGN)
     with record_function("after"):
         pass
-    instrumentor.flush(10)
+    instrumentor.flush(PATIENCE_S)
     instrumentor.uninstrument()
     for number in own:
         os.close(number)

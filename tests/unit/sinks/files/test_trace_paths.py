@@ -17,6 +17,7 @@ from otel_recfn import OtelRecordFunctionInstrumentor, profile, record_function
 from otel_recfn.legacy import RecordProfile
 from otel_recfn.model.errors import SettingError
 from otel_recfn.sinks.chrome.sink import ChromeTraceSink
+from patience import PATIENCE_S
 from trace_files import names_in
 
 NOBODY = 65534
@@ -49,7 +50,7 @@ class TestRefused:
         )
         script = f'mount --bind "{source}" "{target}" || exit 77; exec "$0" -c "$1"'
         command = ["unshare", "-m", "sh", "-c", script, sys.executable, program]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
         if done.returncode == 77 or "unshare" in done.stderr:
             pytest.skip("mounting is not allowed here")
         assert done.stdout.startswith("SettingError")

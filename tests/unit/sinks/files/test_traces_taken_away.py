@@ -10,6 +10,7 @@ import pytest
 from batches import make_batch
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 from otel_recfn.sinks.chrome.sink import ChromeTraceSink
+from patience import PATIENCE_S
 from trace_files import names_in
 
 
@@ -70,7 +71,7 @@ def test_what_was_not_written_is_counted(
     for turn in range(4):
         with record_function(f"op {turn}"):
             pass
-        assert instrumentor.flush(10)
+        assert instrumentor.flush(PATIENCE_S)
         if turn == 1:
             path.with_name("other").write_text("the user's")
             path.with_name("other").rename(path)

@@ -11,6 +11,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from batches import context, make_batch
 from otel_recfn.sinks.spans.sink import SpansSink
+from patience import PATIENCE_S
 
 REQUEST = context(trace_id=0xABC, span_id=0xDEF)
 
@@ -38,7 +39,7 @@ class Harness:
     def close(self) -> list[ReadableSpan]:
         """The spans that come at the end."""
         self.exporter.clear()
-        self.sink.close(1)
+        self.sink.close(PATIENCE_S)
         return list(self.exporter.get_finished_spans())
 
 

@@ -20,14 +20,16 @@ from otel_recfn.model.batch import NO_CONTEXT, Batch, SpanContextRef
 from otel_recfn.model.events import make_event_id
 from otel_recfn.sinks import background_pace
 from otel_recfn.sinks.background import BackgroundSink
+from otel_recfn.sinks.background_pace import RESERVE_S
 from otel_recfn.sinks.spans import delivery, mapping, pending, provider
 from otel_recfn.sinks.spans import sink as spans_sink
 from otel_recfn.sinks.spans.sink import SpansSink
+from otel_recfn.support.own_thread import OwnThread
+from patience import PATIENCE_S
 
 pytestmark = pytest.mark.one_python
 
 REQUEST = context(trace_id=0xABC, span_id=0xDEF)
-LONG_S = 20.0
 OUTER, MIDDLE, LATE = (make_event_id(1, number) for number in (1, 2, 3))
 NO_MEMORY_FOR = (1, 2, 4, 12)
 """How many spans in a row find no memory: with many the last resort, single spans, finds none either."""
@@ -81,7 +83,7 @@ class Gate:
         sink.write = self.write  # type: ignore[method-assign]
 
     def write(self, batch: Batch) -> None:
-        assert self.opened.wait(LONG_S)
+        assert self.opened.wait(PATIENCE_S)
         self._write(batch)
 
 
@@ -98,6 +100,13 @@ def assert_balanced(counters: Mapping[str, int], received: int) -> None:
     lost = sum(counters.get(name, 0) for name in ("queue_dropped", "queued", "abandoned"))
     assert counters["rows"] + lost == received
     assert min(counters.values()) >= 0
+
+
+def end_of_threads() -> None:
+    for thread in threading.enumerate():
+        if isinstance(thread, OwnThread):
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
 
 
 @pytest.fixture(params=[1, 2, 256], ids=lambda size: f"chunks of {size}")
@@ -121,8 +130,9 @@ class TestTimeEnds:
         for batch in batches:
             sink.write(batch)
         gate.opened.set()
-        sink._thread.join(LONG_S) if last <= ROWS else sink.close(LONG_S)
-        assert not sink._thread.is_alive()
+        if last > ROWS:
+            sink.close(PATIENCE_S)
+        end_of_threads()
         sent.assert_no_orphans()
         assert len(sent.spans) >= min(last, ROWS)
         assert_balanced(sink.counters(), ROWS)
@@ -131,18 +141,17 @@ class TestTimeEnds:
     def test_after_any_span_while_the_program_waits_in_close(
         self, batches: list[Batch], last: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        passed = [0.0]
-        sent = Sent(lambda count: passed.__setitem__(0, 0.9 * LONG_S * (count >= last)))
+        now = [0.0]
+        sent = Sent(lambda count: now.__setitem__(0, (PATIENCE_S - RESERVE_S / 2) * (count >= last)))
         inner = SpansSink(new_provider(sent))
         gate, sink = Gate(inner), BackgroundSink(inner, max_share=1.0)
-        monotonic = background_pace.time.monotonic
-        monkeypatch.setattr(background_pace.time, "monotonic", lambda: monotonic() + passed[0])
-        wait = sink._thread.wait_for_end
-        monkeypatch.setattr(sink._thread, "wait_for_end", lambda timeout_s: (gate.opened.set(), wait(timeout_s)))
+        monkeypatch.setattr(background_pace.time, "monotonic", lambda: now[0])
+        wait = OwnThread.wait_for_end
+        monkeypatch.setattr(OwnThread, "wait_for_end", lambda *arguments: (gate.opened.set(), wait(*arguments)))
         for batch in batches:
             sink.write(batch)
-        sink.close(LONG_S)
-        assert not sink._thread.is_alive()
+        sink.close(PATIENCE_S)
+        end_of_threads()
         sent.assert_no_orphans()
         assert_balanced(sink.counters(), ROWS)
 
@@ -168,7 +177,7 @@ class TestMemoryEnds:
         for batch in batches:
             sink.write(batch)
         without.failing = range(0)
-        sink.close(LONG_S)
+        sink.close(PATIENCE_S)
         return sink.counters()
 
     @pytest.mark.parametrize("first", range(1, ROWS + 2))
@@ -200,7 +209,7 @@ class TestMemoryEnds:
         sink.write(batches[0])
         without = Without(getattr(module, step), 1, times)
         monkeypatch.setattr(module, step, without)
-        sink.give_up(batches[1:], LONG_S)
+        sink.give_up(batches[1:], PATIENCE_S)
         self.written(sink, [], without)
         sent.assert_no_orphans()
 
@@ -234,7 +243,7 @@ def test_a_processor_that_raises_keeps_a_span_from_no_other(batches: list[Batch]
     sink = SpansSink(new_provider(Fussy(name), sent))
     for batch in batches:
         sink.write(batch)
-    sink.close(LONG_S)
+    sink.close(PATIENCE_S)
     assert len(sent.spans) == ROWS + sink.counters()["roots"]
     sent.assert_no_orphans()
 

@@ -12,6 +12,7 @@ from spans_harness import REQUEST, Harness, assert_balanced
 
 from batches import BASE_NS, make_batch
 from otel_recfn.sinks.spans.sink import SpansSink
+from patience import PATIENCE_S
 
 
 class Recording(SpanExporter):
@@ -45,7 +46,7 @@ class TestExporting:
         provider = new_provider(exporter, max_queue_size=40, max_export_batch_size=40)
         sink = SpansSink(provider)
         sink.write(make_batch(in_request(205)))
-        sink.close(5)
+        sink.close(PATIENCE_S)
         assert exporter.batches == [10] * 20 + [5]
         assert sink.counters()["spans_exported"] == 205
         provider.shutdown()
@@ -56,17 +57,17 @@ class TestExporting:
         sink = SpansSink(provider)
         sink.write(make_batch(in_request(3)))
         assert sink.counters()["spans_pending"] == 3
-        sink.flush(5)
+        sink.flush(PATIENCE_S)
         assert sink.counters()["spans_failed"] == 3
         assert_balanced(sink.counters())
-        sink.close(1)
+        sink.close(PATIENCE_S)
         provider.shutdown()
 
     def test_exported_is_what_every_exporter_took(self) -> None:
         provider = new_provider(Recording(), Recording(SpanExportResult.FAILURE))
         sink = SpansSink(provider)
         sink.write(make_batch(in_request(3)))
-        sink.close(1)
+        sink.close(PATIENCE_S)
         assert (sink.counters()["spans_exported"], sink.counters()["spans_failed"]) == (0, 3)
         provider.shutdown()
 
@@ -76,10 +77,10 @@ class TestExporting:
         sink = SpansSink(provider)
         sink.write(make_batch(in_request(2)))
         provider.get_tracer("program").start_span("own").end()
-        sink.flush(1)
+        sink.flush(PATIENCE_S)
         assert exporter.batches == [3]
         assert sink.counters()["spans_exported"] == 2
-        sink.close(1)
+        sink.close(PATIENCE_S)
         provider.shutdown()
 
     def test_provider_that_was_shut_down(self) -> None:
@@ -117,7 +118,7 @@ class TestExporting:
         provider.add_span_processor(SimpleSpanProcessor(Slotted()))
         sink = SpansSink(provider)
         sink.write(make_batch(in_request(2)))
-        sink.close(1)
+        sink.close(PATIENCE_S)
         assert sink.counters()["spans_handed"] == 2
         assert_balanced(sink.counters())
 
@@ -127,7 +128,7 @@ class TestExporting:
         sink = SpansSink(provider)
         sink.write(make_batch(in_request(1)))
         assert "export" in vars(exporter)
-        sink.close(1)
+        sink.close(PATIENCE_S)
         assert "export" not in vars(exporter)
         provider.shutdown()
 
@@ -138,7 +139,7 @@ class TestExporting:
         sink.write(make_batch(in_request(1)))
         ours = exporter.export
         exporter.export = theirs = lambda spans: ours(spans)  # type: ignore[method-assign]
-        sink.close(1)
+        sink.close(PATIENCE_S)
         assert exporter.export is theirs
         assert sink.counters()["spans_exported"] == 1
         provider.shutdown()
@@ -149,7 +150,7 @@ class TestExporting:
         late = Recording()
         harness.provider.add_span_processor(SimpleSpanProcessor(late))
         harness.write(*in_request(3, first=10))
-        harness.sink.flush(1)
+        harness.sink.flush(PATIENCE_S)
         assert late.batches == [1, 1, 1]
         assert harness.sink.counters()["spans_exported"] == 5
         assert_balanced(harness.sink.counters())

@@ -6,7 +6,7 @@ import logging
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
@@ -23,6 +23,7 @@ from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.spans.sink import SpansSink
 from otel_recfn.support.span_ids import span_id
 from otel_recfn.version import __version__
+from patience import PATIENCE_S
 
 
 class TestFields:
@@ -133,7 +134,7 @@ class TestTree:
         harness.write({}, opened=[{"event_id": make_event_id(1, 1)}])
         still_open = {"event_id": make_event_id(2, 1), "thread": WORKER_THREAD}
         harness.sink.write(make_batch([], [still_open]))
-        harness.sink.flush(1)
+        harness.sink.flush(PATIENCE_S)
         assert harness.sink.counters()["roots"] == 1
 
 
@@ -203,11 +204,11 @@ class TestNoSpans:
         monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
         sink = SpansSink()
         sink.write(make_batch([{}]))
-        assert sink.flush(1)
+        assert sink.flush(PATIENCE_S)
         later = Harness()
         monkeypatch.setattr(trace, "get_tracer_provider", lambda: later.provider)
         sink.write(make_batch([{"context": REQUEST}]))
-        sink.close(1)
+        sink.close(PATIENCE_S)
         counters = sink.counters()
         assert (counters["no_provider"], counters["spans_exported"]) == (1, 1)
         assert_balanced(counters)
@@ -283,7 +284,6 @@ def _rows(trees: list[tuple[SpanContextRef, list[int], Track]]) -> list[dict[str
     return rows
 
 
-@settings(deadline=None)
 @given(rows=rows_of_trees(), cut=st.integers(0, 40))
 def test_every_sampled_row_is_one_span_in_one_tree(rows: list[dict[str, Any]], cut: int) -> None:
     harness = Harness()

@@ -37,6 +37,19 @@ def _may_include(quote: str, name: str, visible: set[str]) -> bool:
     return all(folder in visible for folder, headers in KNOWN_WHERE.items() if headers.fullmatch(name))
 
 
+MOST_COLUMNS = 132
+
+
+def test_lines_are_as_long_as_they_may_be() -> None:
+    long = [
+        f"{file}:{number}"
+        for file, path in sources()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if len(line) > MOST_COLUMNS
+    ]
+    assert not long
+
+
 @pytest.fixture(scope="module")
 def allowed() -> dict[str, set[str]]:
     above = layers(picture_below("### native/"))

@@ -94,9 +94,12 @@ bool EventLabels::append_texts(Py_ssize_t row) {
     const char* key;
     bool is_json;
   };
-  for (const Text& text : {Text{columns_.shapes[row], ",\"Input Dims\":", true}, Text{columns_.dtypes[row], ",\"Input type\":", true},
-                           Text{columns_.stack[row], ",\"Call stack\":", false}, Text{columns_.module[row], ",\"Module\":", false},
-                           Text{columns_.error[row], ",\"Error\":", false}, Text{columns_.device[row], ",\"Device\":", false}}) {
+  const Text texts[] = {
+      {columns_.shapes[row], ",\"Input Dims\":", true}, {columns_.dtypes[row], ",\"Input type\":", true},
+      {columns_.stack[row], ",\"Call stack\":", false}, {columns_.module[row], ",\"Module\":", false},
+      {columns_.error[row], ",\"Error\":", false},      {columns_.device[row], ",\"Device\":", false},
+  };
+  for (const Text& text : texts) {
     if (text.name == 0) continue;
     memory_ += text.key;
     if (!append_text(memory_, text.name, text.is_json)) return false;

@@ -224,8 +224,8 @@ template <bool kTorch>
 
 // Closes the range that was begun with `key`, from any thread. `begin_thread_id`: RecordFunction's id of the thread that
 // began it, 0 where the key is an event id (which names the thread itself).
-[[gnu::always_inline]] inline void end_range(Globals& globals, ThreadBuffer& buffer, uint64_t key, uint64_t begin_thread_id, uint32_t flags,
-                      Text error) {
+[[gnu::always_inline]] inline void end_range(Globals& globals, ThreadBuffer& buffer, uint64_t key, uint64_t begin_thread_id,
+                                             uint32_t flags, Text error) {
   if (__builtin_expect(buffer.depth == 0 || buffer.stack[buffer.depth - 1].key != key, 0)) {
     end_out_of_order(globals, buffer, key, begin_thread_id, flags, error);
     return;

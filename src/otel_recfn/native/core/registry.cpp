@@ -213,7 +213,8 @@ void Registry::after_fork_in_child() {
     mine->has_logical_id = mine->name_noted = mine->met = false;
     enter_generation(*mine, mine->generation);
     mine->profiler_sent = mine->profiler;
-    mine->unsent = kGenerationUnsent | (mine->context == Context{} ? 0 : kContextUnsent) | (mine->profiler == 0 ? 0 : kProfilerUnsent);
+    mine->unsent = kGenerationUnsent | (mine->context == Context{} ? 0 : kContextUnsent) |
+                   (mine->profiler == 0 ? 0 : kProfilerUnsent);
     identify(*mine, thread_number());
     buffers_.push_back(mine);
   }

@@ -30,8 +30,8 @@ void Drain::meet_new_threads() {
   }
 }
 
-// Lists the threads that rows of this drain may refer to, because thousands of others may have recorded nothing. Also reserves memory
-// for all rows that are to be expected: growing step by step would copy them.
+// Lists the threads that rows of this drain may refer to, because thousands of others may have recorded nothing. Also reserves
+// memory for all rows that are to be expected: growing step by step would copy them.
 void Drain::list_threads() {
   uint64_t unread = 0;
   for (Thread& thread : threads_) {

@@ -25,7 +25,8 @@ PyModuleDef_Slot slots[] = {
     {0, nullptr}};
 
 PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "otel_recfn._native", "Recorder and encoders of otel-recfn.", 0, nullptr, slots, nullptr, nullptr, nullptr};
+    PyModuleDef_HEAD_INIT, "otel_recfn._native", "Recorder and encoders of otel-recfn.", 0, nullptr, slots,
+    nullptr, nullptr, nullptr};
 
 }  // namespace
 

@@ -1,7 +1,7 @@
 // Removes hidden files when SIGTERM ends the process, then lets SIGTERM do what it does by default.
 //
-// All that the handler calls is async-signal-safe. It is installed only in place of the default action, so a program's own handler is
-// never replaced; one that the program installs later takes its place. A file goes only if it is one of the two known ones.
+// All that the handler calls is async-signal-safe. It is installed only in place of the default action, so a program's own
+// handler is never replaced; one that the program installs later takes its place. A file goes only if it is one of the two known.
 #include "module/sigterm.hpp"
 
 #include <atomic>

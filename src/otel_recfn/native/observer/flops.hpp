@@ -11,7 +11,8 @@
 namespace recfn {
 
 constexpr bool kHasIntegers = compiles<const c10::IValue&>([](const auto& value) -> decltype(
-    value.isInt(), int64_t{value.toInt()}, value.isIntList(), value.toIntList().size(), int64_t{value.toIntList().get(0)}, void()) {});
+    value.isInt(), int64_t{value.toInt()}, value.isIntList(), value.toIntList().size(), int64_t{value.toIntList().get(0)},
+    void()) {});
 constexpr bool kHasFlops = kTold<decltype(details::inputs)> && kHasPlainSizes && kHasIntegers;
 
 namespace flops {

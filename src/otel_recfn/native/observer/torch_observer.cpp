@@ -159,7 +159,8 @@ void after_fork() { registration().mutex.unlock(); }
 
 }  // namespace
 
-// 0, 1 when the process can't be made to call us around forks, or 2 when the recorder was built from other headers than this library.
+// 0, 1 when the process can't be made to call us around forks, or 2 when the recorder was built from other headers than this
+// library.
 RECFN_EXPORT int recfn_observer_attach(const void* core_api) {
   const auto* api = static_cast<const CoreApi*>(core_api);
   if (api->layout != kCoreLayout) return 2;

@@ -94,9 +94,9 @@ Sealed seal(bool close_open, bool open_ranges, uint64_t epoch, size_t known) {
   return sealed;
 }
 
-// (columns, without those that are seldom filled where none of them is, columns of the announced ranges, epoch of the names, names from `known` on,
-// threads, contexts, how many rows closed, by how much the wall clock jumped, whether that is all, number of the drain, how many
-// rows). `known`: how many names of `epoch` the caller has.
+// (columns, without those that are seldom filled where none of them is, columns of the announced ranges, epoch of the names, names
+// from `known` on, threads, contexts, how many rows closed, by how much the wall clock jumped, whether that is all, number of the
+// drain, how many rows). `known`: how many names of `epoch` the caller has.
 PyObject* run_drain(PyObject*, PyObject* args) {
   int close_open, open_ranges;
   unsigned long long epoch, known;
@@ -110,8 +110,8 @@ PyObject* run_drain(PyObject*, PyObject* args) {
   if (contexts.object == nullptr) return nullptr;
   return Py_BuildValue("(OOKOOOnLOKn)", rows.object, opened.object, static_cast<unsigned long long>(sealed.epoch), names.object,
                        threads.object, contexts.object, static_cast<Py_ssize_t>(sealed.closed),
-                       static_cast<long long>(sealed.clock_jump_ns), sealed.complete ? Py_True : Py_False, static_cast<unsigned long long>(sealed.run),
-                       static_cast<Py_ssize_t>(sealed.rows));
+                       static_cast<long long>(sealed.clock_jump_ns), sealed.complete ? Py_True : Py_False,
+                       static_cast<unsigned long long>(sealed.run), static_cast<Py_ssize_t>(sealed.rows));
 }
 
 PyObject* taken(PyObject*, PyObject* args) {

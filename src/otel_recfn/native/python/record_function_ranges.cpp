@@ -84,7 +84,8 @@ RangeEntry take_entry(RecordFunctionObject& range) {
   if (--range.entered == 0) return taken;
   std::vector<RangeEntry>& earlier = *range.earlier;
   const uint64_t thread = this_thread();
-  const auto mine = std::find_if(earlier.rbegin(), earlier.rend(), [thread](const RangeEntry& entry) { return entry.thread == thread; });
+  const auto is_here = [thread](const RangeEntry& entry) { return entry.thread == thread; };
+  const auto mine = std::find_if(earlier.rbegin(), earlier.rend(), is_here);
   if (taken.thread != thread && mine != earlier.rend()) {
     taken = *mine;
     earlier.erase(std::next(mine).base());
@@ -99,7 +100,8 @@ RangeEntry take_entry(RecordFunctionObject& range) {
 // (KeyboardInterrupt); the range ends all the same.
 template <typename End>
 [[gnu::noinline]] bool end_with_error(PyObject* exception, End end) {
-  PyObject* message = record_function_helpers.error_text != nullptr ? PyObject_CallOneArg(record_function_helpers.error_text, exception) : nullptr;
+  PyObject* error_text = record_function_helpers.error_text;
+  PyObject* message = error_text != nullptr ? PyObject_CallOneArg(error_text, exception) : nullptr;
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
   if (message == nullptr || !PyUnicode_Check(message)) {
@@ -114,7 +116,8 @@ template <typename End>
 }
 
 bool call_end(PyObject* handle, PyObject* message) {
-  PyObject* result = message != nullptr ? PyObject_CallMethod(handle, "end", "O", message) : PyObject_CallMethod(handle, "end", nullptr);
+  PyObject* result =
+      message != nullptr ? PyObject_CallMethod(handle, "end", "O", message) : PyObject_CallMethod(handle, "end", nullptr);
   Py_XDECREF(result);
   return result != nullptr;
 }

@@ -12,7 +12,8 @@ namespace {
 
 // The arguments of a call that is not the usual one, as a tuple; ranges/signatures.py says what they may be.
 [[gnu::noinline]] PyObject* checked_arguments(const char* method, PyObject* positional, PyObject* keywords) {
-  return PyObject_CallFunction(record_function_helpers.arguments, "sOO", method, positional, keywords != nullptr ? keywords : Py_None);
+  PyObject* named = keywords != nullptr ? keywords : Py_None;
+  return PyObject_CallFunction(record_function_helpers.arguments, "sOO", method, positional, named);
 }
 
 PyObject* to_dict(PyObject* names, PyObject* const* values) {
@@ -74,7 +75,9 @@ PyObject* make_from(PyObject* arguments) {
   return arguments != nullptr ? make(PyTuple_GET_ITEM(arguments, 0), PyTuple_GET_ITEM(arguments, 1)) : nullptr;
 }
 
-PyObject* range_new(PyTypeObject*, PyObject* args, PyObject* keywords) { return make_from(checked_arguments("__init__", args, keywords)); }
+PyObject* range_new(PyTypeObject*, PyObject* args, PyObject* keywords) {
+  return make_from(checked_arguments("__init__", args, keywords));
+}
 
 PyObject* range_vectorcall(PyObject*, PyObject* const* args, size_t count, PyObject* keywords) {
   if (keywords == nullptr && PyVectorcall_NARGS(count) == 1 && PyUnicode_Check(args[0])) return make(args[0], Py_None);
@@ -103,7 +106,8 @@ PyObject* range_call(PyObject* self, PyObject* args, PyObject* keywords) {
   if (given.object == nullptr) return nullptr;
   PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(self));
   PyObject* function = PyTuple_GET_ITEM(given.object, 0);
-  return PyObject_CallFunctionObjArgs(record_function_helpers.decorate, type, as_range(self)->name, as_range(self)->args, function, nullptr);
+  const auto* range = as_range(self);
+  return PyObject_CallFunctionObjArgs(record_function_helpers.decorate, type, range->name, range->args, function, nullptr);
 }
 
 PyObject* range_aenter(PyObject* self, PyObject*) { return PyObject_CallOneArg(record_function_helpers.aenter, self); }
@@ -123,11 +127,13 @@ PyObject* range_repr(PyObject* self) {
 
 PyObject* range_recorder(PyObject*, void*) { return Py_NewRef(record_function_helpers.recorder); }
 
-PyGetSetDef properties[] = {{"_recorder", range_recorder, nullptr, nullptr, nullptr}, {nullptr, nullptr, nullptr, nullptr, nullptr}};
+PyGetSetDef properties[] = {{"_recorder", range_recorder, nullptr, nullptr, nullptr},
+                            {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
 PyMethodDef methods[] = {
     {"__enter__", range_enter, METH_NOARGS, "Open the range in this thread."},
-    {"__exit__", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(range_exit)), METH_FASTCALL, "Close it; an exception marks it."},
+    {"__exit__", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(range_exit)), METH_FASTCALL,
+     "Close it; an exception marks it."},
     {"__aenter__", range_aenter, METH_NOARGS, "Open the range in this task."},
     {"__aexit__", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(range_aexit)), METH_VARARGS | METH_KEYWORDS,
      "Close it; an exception marks it."},

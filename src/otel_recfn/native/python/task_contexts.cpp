@@ -72,7 +72,8 @@ PyObject* outer_of(PyObject* context) {
 
 // Where `inner`, entered inside `outer`, keeps it.
 Py_ssize_t offset_of_outer(PyObject* inner, PyObject* outer) {
-  for (Py_ssize_t at = sizeof(PyObject); at + static_cast<Py_ssize_t>(sizeof(PyObject*)) <= Py_TYPE(inner)->tp_basicsize; at += sizeof(PyObject*)) {
+  constexpr auto kStep = static_cast<Py_ssize_t>(sizeof(PyObject*));
+  for (Py_ssize_t at = sizeof(PyObject); at + kStep <= Py_TYPE(inner)->tp_basicsize; at += kStep) {
     if (*reinterpret_cast<PyObject**>(reinterpret_cast<char*>(inner) + at) == outer) return at;
   }
   return -1;

@@ -138,7 +138,8 @@ uint32_t shorten(TaskEntry* entry) {
   }
 }
 
-TaskEntry* new_range_entry(const ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source, const TaskEntry* around) {
+TaskEntry* new_range_entry(const ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source,
+                           const TaskEntry* around) {
   const uint32_t generation = buffer.generation;  // of the begin; a recording may have begun since
   TaskEntry* entry = new_entry();
   if (entry == nullptr) return nullptr;
@@ -226,7 +227,8 @@ void keep_open_range(const ThreadBuffer& buffer, uint64_t event_id, uint32_t sco
   } else if (enters) {
     push(kept, outer);
   }
-} catch (const std::bad_alloc&) {  // without memory the range has no entry: what begins in it gets the range around it as its parent
+} catch (const std::bad_alloc&) {
+  // Without memory the range has no entry: what begins in it gets the range around it as its parent.
 }
 
 uint32_t forget_open_range(uint64_t event_id) {

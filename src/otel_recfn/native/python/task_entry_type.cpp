@@ -129,8 +129,9 @@ PyObject* outer_contexts_known(PyObject*, PyObject*) { return PyBool_FromLong(kn
 
 PyObject* context_of(PyObject* self, void*) {
   const Context& context = reinterpret_cast<TaskEntry*>(self)->context;
-  return Py_BuildValue("(KKKK)", static_cast<unsigned long long>(context.trace_high), static_cast<unsigned long long>(context.trace_low),
-                       static_cast<unsigned long long>(context.span_id), static_cast<unsigned long long>(context.flags));
+  using Word = unsigned long long;
+  return Py_BuildValue("(KKKK)", static_cast<Word>(context.trace_high), static_cast<Word>(context.trace_low),
+                       static_cast<Word>(context.span_id), static_cast<Word>(context.flags));
 }
 
 PyObject* is_current(PyObject* self, void*) {

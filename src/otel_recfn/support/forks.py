@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -40,8 +41,14 @@ class _Told(NamedTuple):
     in_parent: Callable[[], Any]
     in_child: Callable[[], Any]
 
+    @property
+    def lives(self) -> bool:
+        """Whether the object still lives whose methods are called, or functions are."""
+        return any(reference() is not None for reference in self[1:])
+
 
 _told: list[_Told] = []
+_adding = threading.RLock()
 
 
 def around_forks(
@@ -61,7 +68,9 @@ def around_forks(
     """
     global _told
     told = _Told(order, _reference(before), _reference(in_parent), _reference(in_child))
-    _told = sorted([*_told, told], key=lambda one: one.order)  # a new list, because a fork may be iterating over the old one
+    with _adding:
+        living = [one for one in _told if one.lives]
+        _told = sorted([*living, told], key=lambda one: one.order)  # a new list: a fork may be iterating over the old one
 
 
 def _reference(function: Callable[..., object] | None) -> Callable[[], Any]:
@@ -81,6 +90,8 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
+    global _adding
+    _adding = threading.RLock()  # another thread of the parent may have held it
     for told in _told:
         _call(told.in_child())
 

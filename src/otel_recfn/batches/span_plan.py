@@ -64,8 +64,12 @@ class SpanPlan(NamedTuple):
 
     def part(self, which: slice) -> SpanPlan:
         """Some of the spans."""
-        columns = ("row", "span_id", "parent_id", "above", "linked_id", "linked_above")
-        return self._replace(**{column: getattr(self, column)[which] for column in columns})
+        columns = {name: column for name, column in self._asdict().items() if name not in _OF_THE_BATCH}
+        return self._replace(**{name: column[which] for name, column in columns.items()})
+
+
+_OF_THE_BATCH = {"batch", "fate", "spans_above"}
+"""The fields of a plan that are not a column of its spans."""
 
 
 def fate_of(context: SpanContextRef) -> Fate:

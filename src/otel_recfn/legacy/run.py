@@ -72,7 +72,7 @@ class ProfilerRun:
 
     @property
     def profiler_type(self) -> ActiveProfilerType:
-        """Which profiler this is."""
+        """Which profiler this is: what PyTorch asks of the debug info in its slot for profilers (``profilerType``)."""
         return ActiveProfilerType.LEGACY
 
     def start(self) -> None:

@@ -29,6 +29,12 @@ class Detail(NamedTuple):
     since: str = "2.4"
     """Which PyTorch has had it, as far as it matters here: 2.4 is the oldest that is supported."""
 
+    @property
+    def place(self) -> tuple[str, str]:
+        """Of a detail in Python: the module, and the path of the attribute in it."""
+        module, _, path = self.what.partition(":")
+        return module, path.partition("(")[0]
+
 
 OPERATORS: Mapping[str, Detail] = MappingProxyType(
     {
@@ -177,7 +183,7 @@ PYTHON: Mapping[str, Detail] = MappingProxyType(
 
 def find(name: str) -> Any:
     """The detail of PYTHON of this name, or None, which is logged once. Its module must have been imported."""
-    found = _look_up(PYTHON[name].what)
+    found = _look_up(PYTHON[name])
     if found is None:
         _tell_once(name)
     return found
@@ -185,7 +191,7 @@ def find(name: str) -> Any:
 
 def missing_in_python() -> list[str]:
     """Names in PYTHON that this PyTorch lacks, among the modules that are imported."""
-    return [name for name, detail in PYTHON.items() if _module(detail) in sys.modules and _look_up(detail.what) is None]
+    return [name for name, detail in PYTHON.items() if detail.place[0] in sys.modules and _look_up(detail) is None]
 
 
 def found_and_missing(told: str) -> tuple[list[str], list[str]]:
@@ -215,17 +221,13 @@ def _tell_once(name: str) -> None:
     log.warning("this PyTorch differs from those that otel-recfn knows: %s", losses([name], PYTHON))
 
 
-def _module(detail: Detail) -> str:
-    return detail.what.partition(":")[0]
-
-
-def _look_up(what: str) -> Any:
-    module, _, path = what.partition(":")
-    path, _, parameter = path.partition("(")
+def _look_up(detail: Detail) -> Any:
+    module, path = detail.place
     found: Any = sys.modules.get(module)
     for attribute in path.split("."):
         found = getattr(found, attribute, None)
-    return found if not parameter or _takes(found, parameter.rstrip(")")) else None
+    parameter = detail.what.partition("(")[2].rstrip(")")
+    return found if not parameter or _takes(found, parameter) else None
 
 
 def _takes(function: Any, parameter: str) -> bool:

@@ -33,7 +33,7 @@ from otel_recfn.support.weak_identity import WeakIdentityMap
 
 log = logging.getLogger("otel_recfn")
 
-STOPS_RECOMPUTATION = PYTHON["stopped_recomputation"].what.partition(":")[2]
+STOPS_RECOMPUTATION = PYTHON["stopped_recomputation"].place[1]
 """The exception by which torch.utils.checkpoint ends a recomputed forward early: nothing has failed."""
 
 LEFT_UNSEEN = "BaseException: left by an exception that PyTorch does not report to hooks, such as KeyboardInterrupt"

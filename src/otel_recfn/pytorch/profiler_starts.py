@@ -14,9 +14,10 @@ import wrapt
 
 from otel_recfn.pytorch import details
 
-KINETO = ("torch.autograd.profiler", "_run_on_profiler_start")
-LEGACY = (("torch.autograd", "_enable_profiler_legacy"), ("torch.autograd.profiler_legacy", "_enable_profiler_legacy"))
-"""The second module imports the function from the first one, and may not have been imported yet."""
+WATCHED = ("profiler_start", "legacy_profiler_start")
+"""The details of PyTorch that are wrapped, by their names in ``details.PYTHON``."""
+IMPORTS_LEGACY = "torch.autograd.profiler_legacy"
+"""A module that imports the second one's function by its name, and may not have been imported yet."""
 
 
 class ProfilerStarts:
@@ -32,9 +33,10 @@ class ProfilerStarts:
 
     def watch(self) -> bool:
         """Begin to tell. False where this torch lacks one of the functions, which is logged: nothing is told then."""
-        if details.find("profiler_start") is None or details.find("legacy_profiler_start") is None:
+        if any(details.find(name) is None for name in WATCHED):
             return False
-        for place in (KINETO, *LEGACY):
+        kineto, legacy = (details.PYTHON[name].place for name in WATCHED)
+        for place in (kineto, legacy, (IMPORTS_LEGACY, legacy[1])):
             self._wrap(*place)
         return True
 

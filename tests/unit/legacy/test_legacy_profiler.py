@@ -14,6 +14,7 @@ import pytest
 from otel_recfn import record_function
 from otel_recfn.batches.selection import Selected
 from otel_recfn.legacy import (
+    ActiveProfilerType,
     LegacyEvent,
     ProfilerConfig,
     ProfilerDisableOptions,
@@ -332,3 +333,10 @@ def wait_until(holds: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not holds() and time.monotonic() < deadline:
         time.sleep(0.01)
+
+
+def test_the_debug_info_of_a_run_says_which_profiler_it_is() -> None:
+    enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU))
+    info: Any = debug_info_get(DebugInfoKind.PROFILER_STATE)
+    disable_profiler_legacy()
+    assert info.profiler_type is ActiveProfilerType.LEGACY

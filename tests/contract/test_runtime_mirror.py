@@ -47,7 +47,7 @@ class MirrorNotes:
     def seeded(self, seed: int) -> None:
         self.told.append(("seeded", seed))
 
-    def settle(self) -> None:
+    def finish_adding(self) -> None:
         """See the test of its own below."""
 
 
@@ -109,15 +109,15 @@ def test_a_mirror_that_takes_long_holds_nobody_up(mirror: MirrorNotes, notes: No
         disable_callback(handle)
         changed.append("by another thread")
 
-    def settle() -> None:
-        monkeypatch.setattr(mirror, "settle", lambda: None)
+    def finish_adding() -> None:
+        monkeypatch.setattr(mirror, "finish_adding", lambda: None)
         in_thread(meanwhile)
 
     set_mirror(mirror)
     for add in (add_global_callback, add_thread_local_callback):
-        monkeypatch.setattr(mirror, "settle", settle)
+        monkeypatch.setattr(mirror, "finish_adding", finish_adding)
         add(RecordFunctionCallback(print))
     set_mirror(None)
-    monkeypatch.setattr(mirror, "settle", settle)
+    monkeypatch.setattr(mirror, "finish_adding", finish_adding)
     set_mirror(mirror)
     assert changed == ["by another thread"] * 3

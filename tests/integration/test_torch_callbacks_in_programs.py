@@ -71,7 +71,7 @@ assert names == ["python", "python"]
             + """
 import torch
 from otel_recfn.pytorch import callbacks as torch_callbacks
-load, settle = torch_callbacks.load, torch_callbacks.TorchCallbacks.settle
+load, settle = torch_callbacks.load, torch_callbacks.TorchCallbacks.finish_adding
 loading, waiting = threading.Event(), threading.Event()
 def load_slowly():
     loading.set()
@@ -80,7 +80,7 @@ def load_slowly():
 def settle_after_saying_so(mirror):
     if loading.is_set(): waiting.set()
     settle(mirror)
-torch_callbacks.load, torch_callbacks.TorchCallbacks.settle = load_slowly, settle_after_saying_so
+torch_callbacks.load, torch_callbacks.TorchCallbacks.finish_adding = load_slowly, settle_after_saying_so
 loads = threading.Thread(target=observing.add_global_callback, args=(RecordFunctionCallback(lambda function: None),))
 loads.start()
 assert loading.wait(60)

@@ -71,7 +71,7 @@ class TorchCallbacks:
 
     # --- the library
 
-    def settle(self) -> None:
+    def finish_adding(self) -> None:
         """See Mirror. While another thread loads the library, this one waits, and then installs its own callbacks."""
         if self._library is not None or not self._in_use():
             return

@@ -44,7 +44,7 @@ def global_entries() -> Entries:
 
 
 def add_global(entry: CallbackEntry) -> None:
-    """Run it on the ranges of all threads. ``settle`` has to be called afterwards."""
+    """Run it on the ranges of all threads. ``finish_adding`` has to be called afterwards."""
     with _lock.held:
         _change_global(lambda entries: with_entry(entries, entry))
         if _mirror is not None:
@@ -174,11 +174,11 @@ def set_mirror(mirror: Mirror | None) -> Mirror | None:
                 if not entry.enabled:
                     mirror.switched(entry.handle, False)
             mirror.thread_changed(thread_entries(state), state.enabled)
-    settle()
+    finish_adding()
     return before
 
 
-def settle() -> None:
+def finish_adding() -> None:
     """Callbacks were added: let the mirror do what takes long. The caller holds no lock."""
     if _mirror is not None:
-        _mirror.settle()
+        _mirror.finish_adding()

@@ -28,7 +28,7 @@ def add_global_callback(callback: RecordFunctionCallback) -> int:
     """
     entry = _new_entry(callback)
     callback_lists.add_global(entry)
-    callback_lists.settle()
+    callback_lists.finish_adding()
     return entry.handle
 
 
@@ -41,7 +41,7 @@ def add_thread_local_callback(callback: RecordFunctionCallback) -> int:
     entry = _new_entry(callback)
     state = thread_locals.current()
     callback_lists.install(state, with_entry(state.callbacks, entry), state.enabled)
-    callback_lists.settle()
+    callback_lists.finish_adding()
     return entry.handle
 
 

@@ -28,5 +28,5 @@ class Mirror(Protocol):
     def seeded(self, seed: int) -> None:
         """The calling thread's sampling starts anew from this seed."""
 
-    def settle(self) -> None:
+    def finish_adding(self) -> None:
         """Callbacks were added. What takes long is done here, where the caller holds no lock of the runtime's."""

@@ -58,7 +58,7 @@ class Capture:
         self._sinks = [_Handed(sink) for sink in sinks]
         self._removed: list[tuple[_Handed, dict[str, int]]] = []
         """With their last counters."""
-        self._settled = 0
+        self._delivered = 0
         """Rows that every sink has taken or missed."""
         self._undelivered: deque[Batch] = deque()
         self._delivering = False
@@ -88,7 +88,7 @@ class Capture:
         except OUT_OF_MEMORY:  # who didn't get the batch has missed it
             pass
         finally:
-            self._settled = rows
+            self._delivered = rows
 
     def flush(self, timeout_s: float) -> bool:
         """Flush the sinks that can't be flushed beside a write, within ``timeout_s`` seconds in all.
@@ -141,7 +141,7 @@ class Capture:
         return {name: count for name, count in self.counters().items() if name in names}
 
     def _with_missed(self, handed: _Handed, counts: dict[str, int]) -> dict[str, int]:
-        missed = self._settled - handed.rows
+        missed = self._delivered - handed.rows
         return _prefixed(handed.sink.name, {**counts, "missed": missed} if missed > 0 else counts)
 
     def after_fork_in_child(self) -> None:
@@ -149,7 +149,7 @@ class Capture:
         self.selection = Selection(self.selected)
         self._undelivered, self._delivering, self._close_by = deque(), False, None
         inherited, self._sinks, self._removed = self._sinks, [], []
-        self.rows = self._settled = 0
+        self.rows = self._delivered = 0
         for handed in inherited:
             fresh = self._guarded(handed, handed.sink.after_fork_in_child, None)
             if fresh is not None:

@@ -1,7 +1,8 @@
-"""Batches that wait for memory, in places that were allocated before: to lay one down needs no memory.
+"""A queue of batches that wait until there is memory to write them. Its places are allocated before they are needed, so that
+adding a batch to it needs no memory.
 
-A batch that is refused may hold the parents of rows that were handed on before. So one is refused late: where memory ends again
-and again, thousands of small ones may wait.
+A batch that is refused is lost, and with it the parents of rows that were written earlier. So a batch is refused only when many
+rows wait already: where memory keeps running out, thousands of small batches may wait.
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import OUT_OF_MEMORY
 
 ALWAYS_TAKEN = 64
-"""So many may wait, however large they are."""
+"""How many batches may wait, however large they are."""
 MAX_ROWS = 200_000
-"""Where more wait, so many rows of them all."""
+"""Where more batches wait than that: how many rows they may have together."""
 ROWS_OF_A_BATCH = 64
-"""A batch without any row takes the memory of so many."""
+"""The memory that a batch takes beside its rows, in rows."""
 
 
 class WaitingBatches:
-    """In the order in which they came."""
+    """First in, first out."""
 
     def __init__(self) -> None:
         self._places: list[Batch | None] = [None] * (2 * ALWAYS_TAKEN)
-        """A ring."""
+        """A ring: the queue begins at ``_first`` and goes on at the front where the list ends."""
         self._first = self._count = 0
 
     def __len__(self) -> int:
@@ -37,7 +38,7 @@ class WaitingBatches:
                 yield batch
 
     def add(self, batch: Batch) -> bool:
-        """Lay another one down; False where too many wait already."""
+        """Append a batch; False where too many wait already."""
         if self._is_full():
             return False
         self._places[(self._first + self._count) % len(self._places)] = batch
@@ -45,22 +46,22 @@ class WaitingBatches:
         return True
 
     def first(self) -> Batch | None:
-        """The one that waits longest; None where none waits."""
+        """The batch that waits longest; None where none waits."""
         return self._places[self._first]
 
     def remove_first(self) -> None:
-        """It waits no more."""
+        """Take the batch that waits longest out of the queue."""
         self._places[self._first] = None
         self._first = (self._first + 1) % len(self._places)
         self._count -= 1
 
     def clear(self) -> None:
-        """None waits any more."""
+        """Empty the queue."""
         while self._count:
             self.remove_first()
 
     def _is_full(self) -> bool:
-        """Looks also for more places, long before there is none left."""
+        """Whether no batch may be added. Allocates more places when half of them are taken, if there is memory."""
         if self._count < ALWAYS_TAKEN:
             return False
         try:
@@ -68,6 +69,6 @@ class WaitingBatches:
                 return True
             if 2 * self._count >= len(self._places):
                 self._places, self._first = [*self, *([None] * (3 * self._count))], 0
-        except OUT_OF_MEMORY:  # with the next one
+        except OUT_OF_MEMORY:  # tried again with the next batch
             pass
         return self._count == len(self._places)

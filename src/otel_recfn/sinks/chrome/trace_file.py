@@ -47,14 +47,14 @@ class _Stream(Protocol):
     def put(self, data: Data) -> Data:
         """Take text; returns the bytes that are to be appended to the file."""
 
-    def settle(self) -> bytes:
+    def flush(self) -> bytes:
         """Returns the bytes that are still to be appended so that everything that was put is in the file."""
 
     def tail(self) -> bytes:
         """Returns the bytes that end the file here; its text then ends with FOOTER."""
 
     def keep(self) -> None:
-        """Everything up to the last ``settle`` is in the file now, and stays."""
+        """Everything up to the last ``flush`` is in the file now, and stays."""
 
     def take_back(self) -> None:
         """What was put since the last ``keep`` did not get into the file: go on as if it had not been put."""
@@ -64,7 +64,7 @@ class _Plain:
     def put(self, data: Data) -> Data:
         return data
 
-    def settle(self) -> bytes:
+    def flush(self) -> bytes:
         return b""
 
     def tail(self) -> bytes:
@@ -121,7 +121,7 @@ class ChromeTraceFile:
 
     def show(self) -> int:
         """Make the file show all that was appended; returns its size."""
-        self._file.append(self._stream.settle())
+        self._file.append(self._stream.flush())
         size = self._file.show(self._stream.tail())
         self._keep()
         return size

@@ -1,7 +1,7 @@
 """Gzip that can be ended at any moment and then goes on.
 
     header │ deflate blocks, up to a byte's end │ last block, stored: the footer │ CRC-32, length
-           └──── put ... put, settle ──────────► └──── tail: what follows takes its place ──────
+           └──── put ... put, flush ───────────► └──── tail: what follows takes its place ──────
 
 Intel's igzip compresses where it is installed (four times as fast as zlib at its fastest, and smaller), else zlib. It is used
 where the native part can tidy up after it (``vector_state.cpp``): streams are also written in the program's own threads.
@@ -41,7 +41,7 @@ class GzipStream:
     def __init__(self, footer: bytes) -> None:
         self._footer = footer
         self._crc = self._length = 0
-        self._settled = 0, 0
+        self._kept = 0, 0
         self._compressor = _compressor()
 
     def put(self, data: bytes | memoryview) -> bytes:
@@ -53,23 +53,23 @@ class GzipStream:
         tidy_up()
         return start + compressed
 
-    def settle(self) -> bytes:
+    def flush(self) -> bytes:
         """Returns the bytes that are still to be appended so that everything that was put is in the file."""
-        settled: bytes = self._compressor.flush(zlib.Z_SYNC_FLUSH)
+        flushed: bytes = self._compressor.flush(zlib.Z_SYNC_FLUSH)
         tidy_up()
-        return settled
+        return flushed
 
     def keep(self) -> None:
-        """Everything up to the last ``settle`` is in the file: ``take_back`` goes back to here."""
-        self._settled = self._crc, self._length
+        """Everything up to the last ``flush`` is in the file: ``take_back`` goes back to here."""
+        self._kept = self._crc, self._length
 
     def take_back(self) -> None:
         """Forget what was put since ``keep``. A fresh compressor goes on, which deflate allows at any byte boundary."""
-        self._crc, self._length = self._settled
+        self._crc, self._length = self._kept
         self._compressor = _compressor()
 
     def tail(self) -> bytes:
-        """Returns the bytes that end the file after ``settle``."""
+        """Returns the bytes that end the file after ``flush``."""
         size = len(self._footer)
         stored = b"\x01" + struct.pack("<HH", size, size ^ 0xFFFF) + self._footer
         crc = zlib.crc32(self._footer, self._crc)

@@ -19,7 +19,7 @@ from otel_recfn.sinks.spans.provider import SpanTarget
 
 FLUSH_TIMEOUT_S = 30.0
 CHUNKS_AT_THE_END = 3
-"""So many fit into the processors' queues, which hold four, when nobody works on with them."""
+"""How many chunks are handed on without a flush when the program ends: the processors' queues hold four."""
 _logger = logging.getLogger(__name__)
 
 
@@ -30,21 +30,21 @@ class SpanDelivery:
         self._target: SpanTarget | None = None
         self._watch = ExportWatch()
         self._receivers: Sequence[Callable[[ReadableSpan], None]] = ()
-        self._spans = self._handed = self._settled = self._unflushed = 0
+        self._spans = self._handed = self._flushed = self._unflushed = 0
         self._chunks, self._timeout_s = 1, FLUSH_TIMEOUT_S
         self._logged = False
         self.chunk_size = 1
         """How many spans are handed on at once."""
 
     def use(self, target: SpanTarget) -> None:
-        """What follows goes to this one."""
+        """Hand spans to this target from now on."""
         self._target = target
         self._watch.watch(target.exporters(), target.scope)
         self._receivers = target.receivers()
         self.chunk_size = target.chunk_size()
 
     def make_room(self, spans: int, pace: Callable[[], None]) -> None:
-        """For so many, before any of them is counted: an exporter that hangs is waited for here.
+        """Flush until this many spans fit into the processors' queues; an exporter that hangs is waited for here.
 
         A flush that failed at once is not repeated: a processor that was shut down, say, will not get any better.
         """
@@ -57,7 +57,7 @@ class SpanDelivery:
             pace()
 
     def hand(self, spans: Sequence[ReadableSpan]) -> None:
-        """To every processor."""
+        """Hand finished spans to every processor."""
         self._unflushed += len(spans)
         self._spans += len(spans)
         if not self._watch.watching:
@@ -70,28 +70,28 @@ class SpanDelivery:
                     self._log_once("a span processor raised in on_end; its spans count as failed")
 
     def flush(self, timeout_s: float) -> bool:
-        """What no exporter took by the end of it counts as failed, until one reports otherwise."""
+        """Have the processors export; what no exporter took by the end of it counts as failed, until one reports otherwise."""
         if self._target is None:
             return True
         flushed = self._target.force_flush(timeout_s)
         if flushed:
             self._unflushed = 0
-        self._settled = self._spans - self._handed
+        self._flushed = self._spans - self._handed
         return flushed
 
     def hurry(self, timeout_s: float) -> None:
-        """The end is near: queues may be filled, and are waited for so long at most."""
+        """Fill the queues from now on, and wait ``timeout_s`` seconds at most for each flush, because the program ends."""
         self._chunks, self._timeout_s = CHUNKS_AT_THE_END, timeout_s
 
     def remove(self) -> None:
-        """Leave the exporters as they were found."""
+        """Stop watching the exporters: they are left as they were found."""
         self._watch.remove()
 
     def counters(self) -> Mapping[str, int]:
-        """See the module's sum."""
+        """What became of the spans; the module's docstring says how the counts add up."""
         watched = self._spans - self._handed
         exported = min(self._watch.exported, watched)
-        failed = max(0, self._settled - exported)
+        failed = max(0, self._flushed - exported)
         return {
             "spans": self._spans,
             "spans_handed": self._handed,

@@ -101,13 +101,13 @@ class SpanMapper:
         )
 
     def _linked(self, plan: SpanPlan) -> dict[int, SpanContext]:
-        """For a row, the span that it links to."""
+        """The span that each row links to, by row."""
         linked = np.flatnonzero(plan.linked_id)
         columns = (plan.row[linked].tolist(), plan.linked_id[linked].tolist(), plan.linked_above[linked].tolist())
         return {row: _in_trace_of(plan.spans_above[above], span_id) for row, span_id, above in zip(*columns, strict=True)}
 
     def _own_context(self, span_id: int, top: SpanContext) -> SpanContext:
-        """A row comes once, after its children: what they left is taken."""
+        """The span's own context: the one that its children have as their parent, which nobody needs any more, or a new one."""
         made = self._contexts.pop(span_id, None)
         return made if made is not None and made.trace_id == top.trace_id else _in_trace_of(top, span_id)
 
@@ -184,7 +184,7 @@ def _in_trace_of(above: SpanContext, span_id: int) -> SpanContext:
 
 
 def _plain(batch: Batch, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Rows with nothing in the columns that are seldom filled."""
+    """Which rows have nothing in the columns that are seldom filled."""
     texts = batch.module[rows] | batch.shapes[rows] | batch.dtypes[rows]
     numbers = (batch.node_id[rows] == -1) & (batch.debug_handle[rows] == -1)
     seen_flags = np.uint32(EventFlag.ASYNC | EventFlag.PARTIAL | EventFlag.ERROR | EventFlag.CLOCK_JUMPED)
@@ -193,7 +193,7 @@ def _plain(batch: Batch, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def _thread_attributes(thread: Track) -> dict[str, AttributeValue]:
-    """The semantic conventions', for threads that Python knows."""
+    """The attributes of the semantic conventions for threads, of threads that Python knows."""
     attributes: dict[str, AttributeValue] = {}
     if not thread.is_thread:
         return attributes
@@ -210,5 +210,5 @@ def _exception(error: str) -> dict[str, AttributeValue]:
 
 
 def _signed(number: int) -> int:
-    """As the signed 64 bits of an OTLP integer."""
+    """The same 64 bits as a signed integer, because OTLP's integers are signed."""
     return number - (1 << 64) if number > _INT64_MAX else number

@@ -26,7 +26,7 @@ class TopLevel(NamedTuple):
 
     @property
     def is_step(self) -> bool:
-        """Whether it is an optimizer's step."""
+        """Whether the range is an optimizer's step."""
         return self.name.startswith(OPTIMIZER_STEP)
 
     @property
@@ -42,7 +42,7 @@ class TopLevel(NamedTuple):
 
 @dataclass(slots=True)
 class RootRows:
-    """What a batch's rows tell about each root among them."""
+    """What a batch's rows tell about each outermost range that they lie in, by its event id."""
 
     spans: dict[int, int]
     first_row: dict[int, int]
@@ -52,7 +52,7 @@ class RootRows:
 
 
 def begins_of(batch: Batch, contexts: frozenset[int]) -> list[TopLevel]:
-    """What the batch announces in these contexts."""
+    """The top-level begins that the batch announces, of those in these contexts."""
     return [
         TopLevel(one.event_id, one.name, one.source, one.start_ns, batch.tracks[one.thread])
         for one in batch.opened
@@ -61,7 +61,7 @@ def begins_of(batch: Batch, contexts: frozenset[int]) -> list[TopLevel]:
 
 
 def rows_by_root(batch: Batch, rootless: NDArray[np.bool_]) -> RootRows:
-    """Of the rows that belong to traces of our own."""
+    """What the rows that belong to traces of our own tell about their roots."""
     rows = np.flatnonzero(rootless)
     roots, first, counts = groups(batch.root[rows])
     top = rows[batch.parent[rows] == 0]

@@ -23,35 +23,35 @@ from otel_recfn.sinks.waiting_batches import WaitingBatches
 
 @dataclass(eq=False, slots=True)
 class Pending:
-    """A batch, and how far it is written."""
+    """A batch that is being written, and how many of its rows are."""
 
     batch: Batch
     taken: int = 0
-    """So many of its rows were handed on, or counted as something else."""
+    """How many of its rows, from the first, were handed on or counted as something else."""
     short: bool = False
-    """There was no memory for the rest."""
+    """There was no memory to write the rest of it."""
 
     def done(self) -> Batch:
-        """The rows that were taken."""
+        """The rows that were handed on or counted."""
         return self.batch.take(slice(self.taken))
 
     def rest(self) -> Batch:
-        """The rows that were not."""
+        """The rows that were not handed on or counted yet."""
         return self.batch.take(slice(self.taken, None))
 
 
 class PendingBatches:
-    """In the order in which they came."""
+    """A queue of batches, in the order in which they came."""
 
     def __init__(self) -> None:
         self._gaps = Gaps()
         self._first: Pending | None = None
-        """The one that is being written."""
+        """The batch that is being written."""
         self._waiting = WaitingBatches()
-        """Those behind it."""
+        """The batches that wait behind it."""
 
     def add(self, batch: Batch) -> None:
-        """Another batch.
+        """Add a batch to the end of the queue.
 
         Raises:
             MemoryError: too many wait already.
@@ -60,7 +60,7 @@ class PendingBatches:
             raise MemoryError
 
     def first(self) -> Pending | None:
-        """The one that is to be written now, as part of the tree without what was dropped before."""
+        """The batch to write now; its rows have other parents in place of those that were dropped before."""
         if self._first is None:
             batch = self._waiting.first()
             if batch is None:
@@ -72,25 +72,27 @@ class PendingBatches:
         return self._first
 
     def finish_first(self) -> None:
-        """All its rows were taken."""
+        """All rows of the batch that was being written were handed on or counted: the next one's turn."""
         if self._first is not None:
             self._gaps.note(self._first.batch)
             self._first = None
 
     def cut_first(self) -> None:
-        """There was no memory for the rest of it."""
+        """There was no memory for the rest of the batch that was being written."""
         if self._first is not None:
             self._first.short = True
 
     def reduce_first(self) -> int:
-        """Drop the rest of it, but for what must not be missing. Returns how many rows were dropped."""
+        """Drop the rest of the batch that is being written, but for rows that must not be missing. Returns how many rows were
+        dropped."""
         rest = self._rest_of_first()
         kept = self._gaps.kept_of(rest)
         self._first = Pending(kept)
         return len(rest) - len(kept)
 
     def give_up(self, further: Sequence[Batch]) -> None:
-        """Drop the rest of them all, and ``further`` ones, but for what must not be missing, outermost ranges first."""
+        """Drop the rest of all batches, and the ``further`` ones, but for rows that must not be missing, outermost ranges
+        first."""
         refused = [batch for batch in further if not self._waiting.add(batch)]  # first: they wait if memory ends in the rest
         kept = [self._kept_of(batch) for batch in (self._rest_of_first(), *self._waiting, *refused)]
         rows = merged([batch for batch in kept if len(batch)])
@@ -98,7 +100,7 @@ class PendingBatches:
         self._waiting.clear()
 
     def clear(self) -> int:
-        """Drop them all. Returns how many rows were not taken."""
+        """Drop all batches. Returns how many of their rows were neither handed on nor counted."""
         left = sum(len(batch) for batch in self._waiting)
         if self._first is not None:
             left += len(self._first.batch) - self._first.taken
@@ -112,7 +114,7 @@ class PendingBatches:
         return kept
 
     def _rest_of_first(self) -> Batch:
-        """What of it was not taken; the other rows are noted, once."""
+        """The rows of a batch that are not handed on yet; the others are noted, once."""
         first = self._first
         if first is None:
             return merged([])

@@ -2,7 +2,7 @@
 
     program's thread   trace_of(root) ──┐
                                         ├──► who comes first decides, for both
-    sink's thread      settle(root)   ──┘    publish(root, context)
+    sink's thread      decide(root)   ──┘    publish(root, context)
 
 A sink decides on a trace when it sees its outermost range begin, a drain later. Until then the program's thread may decide.
 """
@@ -22,14 +22,14 @@ MAX_REMEMBERED = 1 << 15
 
 
 class PromisedTraces:
-    """Of the newest ``MAX_REMEMBERED`` outermost ranges. Every method may be called from any thread."""
+    """Decides on the traces of the newest ``MAX_REMEMBERED`` outermost ranges. Every method may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = ForkSafeLock()
         self._contexts: dict[int, SpanContext | None] = {}
-        """Of root spans; None where there is none, or the sink is about to say."""
+        """The root span of each outermost range; None where there is none, or the sink is about to decide."""
         self._promised: dict[int, RootStart | None] = {}
-        """What the sink was not told yet."""
+        """What the program decided, and the sink was not told yet."""
         self._deciding = threading.local()
 
     def trace_of(self, root: int, start: Callable[[], RootStart | None]) -> SpanContext | None:
@@ -53,7 +53,7 @@ class PromisedTraces:
                 self._promised[root] = started
             return self._contexts[root]
 
-    def settle(self, root: int) -> tuple[bool, RootStart | None]:
+    def decide(self, root: int) -> tuple[bool, RootStart | None]:
         """Whether it was decided, and how; from here on nobody else decides. It is asked again if nothing is published."""
         with self._lock.held:
             if root in self._promised:
@@ -62,7 +62,7 @@ class PromisedTraces:
             return False, None
 
     def publish(self, root: int, context: SpanContext | None) -> None:
-        """The sink has decided."""
+        """The sink has decided on the trace of this range: from now on the program gets its root span too."""
         with self._lock.held:
             self._remember(root, context)
             self._promised.pop(root, None)

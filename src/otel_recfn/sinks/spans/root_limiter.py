@@ -5,7 +5,7 @@ from __future__ import annotations
 FIRST_ROOTS = 100
 NS_PER_SECOND = 1_000_000_000
 CLOCK_WAS_SET_NS = 10 * NS_PER_SECOND
-"""No thread reports so much later than another: somebody set the wall clock back."""
+"""Where a begin is this much earlier than one before it, somebody set the wall clock back: no thread reports so late."""
 
 
 class RootLimiter:

@@ -156,7 +156,8 @@ class SpansSink:
         self._delivery.remove()
 
     def give_up(self, batches: Sequence[Batch], timeout_s: float) -> None:
-        """The time is over: of what is left, here and in these batches, hand on only what earlier spans lie in."""
+        """Drop what is left, here and in these batches, because the time is over, but for the parents of spans that were handed
+        on."""
         self._pace = _no_pause
         self._delivery.hurry(timeout_s)
         with contextlib.suppress(*OUT_OF_MEMORY):
@@ -164,7 +165,10 @@ class SpansSink:
         self._go_on()
 
     def counters(self) -> Mapping[str, int]:
-        """See the module's sums. ``roots_limited`` and ``roots_unsampled`` count traces, ``unsampled`` their rows too."""
+        """What became of the rows; the module's docstring says how the counts add up.
+
+        ``roots_limited`` and ``roots_unsampled`` count traces, ``unsampled`` their rows too.
+        """
         traces = {"roots_limited": self._traces.limited, "roots_unsampled": self._traces.unsampled}
         return {**self._counts, **self._delivery.counters(), **traces}
 
@@ -200,7 +204,7 @@ class SpansSink:
         return target
 
     def _write_spans(self, plan: SpanPlan, pending: Pending) -> None:
-        """In chunks; each counts the rows up to the next one's first span."""
+        """Write a plan in chunks of spans; each chunk counts the rows up to the next one's first span."""
         size = self._delivery.chunk_size
         for first in range(0, max(len(plan.row), 1), size):
             self._pace()
@@ -210,7 +214,7 @@ class SpansSink:
             self._write_chunk(chunk, pending, int(plan.row[after]) if after < len(plan.row) else len(plan.batch))
 
     def _write_chunk(self, plan: SpanPlan, pending: Pending, end: int) -> None:
-        """Where there is no memory for all spans of it at once, for half, and so on.
+        """Write a chunk; where there is no memory for all its spans at once, half of it first, and so on.
 
         Args:
             plan: of these spans alone.
@@ -230,7 +234,7 @@ class SpansSink:
         self._delivery.hand(spans)
 
     def _count(self, fates: Fates, pending: Pending, end: int) -> None:
-        """The rows up to ``end``, as taken."""
+        """Count the rows of a chunk up to ``end`` as handed on."""
         counted = np.bincount(fates[pending.taken : end], minlength=len(Fate)).tolist()
         self._counts["rows"] += end - pending.taken
         pending.taken = end
@@ -262,7 +266,7 @@ class SpansSink:
 
 
 def _no_pause() -> None:
-    """Nobody waits for the time that we take."""
+    """The pace where nobody asked for one: the sink never sleeps between chunks."""
 
 
 def _span_context(context: SpanContextRef) -> SpanContext:

@@ -104,7 +104,7 @@ class StepTraces:
 
     def _open(self, begin: TopLevel, target: SpanTarget) -> None:
         thread = self._thread(begin.thread)
-        promised, start = self._promised.settle(begin.event_id)
+        promised, start = self._promised.decide(begin.event_id)
         if thread.current is not None and (promised or starts_new(thread, thread.current, begin)):
             self._end_trace(thread)
         if thread.current is None:

@@ -24,18 +24,18 @@ class StepTrace:
     """One trace of our own."""
 
     context: SpanContext | None
-    """Of the root span; None where the sampler or the limit refused the trace."""
+    """The root span's; None where the sampler or the limit refused the trace."""
     attributes: Mapping[str, AttributeValue]
     thread: Track
     start_ns: int
     end_ns: int
     spans: int = 0
     calls: int = 0
-    """Top-level ranges that would have begun a trace of their own elsewhere."""
+    """How many of its top-level ranges are of a source whose ranges begin traces."""
     called: str = "operators"
     trains: bool = False
     open: set[int] = field(default_factory=set)
-    """Top-level ranges that haven't closed."""
+    """Event ids of its top-level ranges that haven't closed."""
     over: bool = False
     given_out: bool = False
 
@@ -47,7 +47,7 @@ class StepTrace:
 
 @dataclass(slots=True)
 class ThreadSteps:
-    """Where a thread is."""
+    """Which trace a thread works on now, and what it did last."""
 
     trains: bool = False
     after_step: bool = False

@@ -33,7 +33,7 @@ def compressor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 def test_each_end_is_whole_and_the_next_part_follows(piece: bytes) -> None:
     stream, content, text = GzipStream(FOOTER), b"", b""
     for _ in range(4):
-        content += stream.put(piece) + stream.put(b"") + stream.settle()
+        content += stream.put(piece) + stream.put(b"") + stream.flush()
         text += piece
         assert gzip.decompress(content + stream.tail()) == text + FOOTER
 
@@ -43,7 +43,7 @@ def test_any_parts(parts: list[bytes]) -> None:
     stream = GzipStream(FOOTER)
     content = stream.put(b"[")
     for part in parts:
-        content += stream.put(part) + stream.settle()
+        content += stream.put(part) + stream.flush()
     assert gzip.decompress(content + stream.tail()) == b"[" + b"".join(parts) + FOOTER
 
 
@@ -85,6 +85,6 @@ def test_the_vector_registers_are_left_as_they_were(upper_in_use: Callable[[], i
     for piece in (b"x" * 1000, os.urandom(100_000)):
         stream.put(piece)
         assert upper_in_use() == 0
-        stream.settle()
+        stream.flush()
         stream.tail()
         assert upper_in_use() == 0

@@ -18,18 +18,18 @@ def test_the_programs_decision_is_the_sinks() -> None:
     traces = PromisedTraces()
     assert traces.trace_of(7, lambda: FIRST) == FIRST.context
     assert traces.trace_of(7, refuse) == FIRST.context
-    assert traces.settle(7) == (True, FIRST)
+    assert traces.decide(7) == (True, FIRST)
 
 
 def test_a_trace_that_the_sampler_refused_is_refused_for_the_sink_too() -> None:
     traces = PromisedTraces()
     assert traces.trace_of(7, lambda: None) is None
-    assert traces.settle(7) == (True, None)
+    assert traces.decide(7) == (True, None)
 
 
 def test_the_sinks_decision_is_the_programs() -> None:
     traces = PromisedTraces()
-    assert traces.settle(7) == (False, None)
+    assert traces.decide(7) == (False, None)
     assert traces.trace_of(7, refuse) is None  # the sink is about to say
     traces.publish(7, SECOND.context)
     assert traces.trace_of(7, refuse) == SECOND.context
@@ -39,7 +39,7 @@ def test_the_sink_was_faster_than_the_sampler() -> None:
     traces = PromisedTraces()
 
     def start() -> RootStart:
-        traces.settle(7)
+        traces.decide(7)
         traces.publish(7, SECOND.context)
         return FIRST
 

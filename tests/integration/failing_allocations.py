@@ -15,6 +15,11 @@ _end.argtypes, _end.restype = (), ctypes.c_long
 SECONDS = float(os.environ.get("FAULT_SECONDS", "20"))
 
 
+def fail_next_allocations(succeed: int, fail: int = 1) -> None:
+    """After the next ``succeed`` allocations of the calling thread, let so many fail, whatever it does meanwhile."""
+    _fail(succeed, fail, 0)
+
+
 def with_failures(
     work: Callable[[], object], succeed: int = 0, fail: int = 1, smallest: int = 0
 ) -> tuple[BaseException | None, bool]:

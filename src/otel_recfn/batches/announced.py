@@ -34,4 +34,4 @@ class OpenedRows(Sequence[Opened]):
             return OpenedRows(self._batch, self._rows[index])
         batch, row = self._batch, self._rows[index]
         numbers = (batch.source, batch.start_ns, batch.thread, batch.context)
-        return Opened(int(batch.event_id[row]), batch.names[batch.name[row]], *(int(column[row]) for column in numbers))
+        return Opened(int(batch.event_id[row]), batch.names[batch.name[row]], *[int(column[row]) for column in numbers])

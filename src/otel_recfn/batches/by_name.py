@@ -36,7 +36,7 @@ class ByName:
         self._begins = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
         self._in_order = np.argsort(by_key[self._begins])
         self.first: Rows = self._rows[self._begins][self._in_order]
-        self.counts: Amounts = np.diff(self._begins, append=len(ordered))[self._in_order]
+        self.counts: Amounts = np.diff(np.append(self._begins, len(ordered)))[self._in_order]
 
     def sums(self, amounts: Amounts) -> Amounts:
         """The sum of each group.

@@ -33,7 +33,9 @@ class Distinct(Generic[Value]):
         return np.take(translation, used)
 
     def _index_of(self, value: Value) -> int:
-        index = self._index.setdefault(value, len(self.values))
-        if index == len(self.values):
+        index = self._index.get(value)
+        if index is None:
+            index = len(self.values)
             self.values.append(value)
+            self._index[value] = index
         return index

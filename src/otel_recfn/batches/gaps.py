@@ -120,7 +120,7 @@ class Gaps:
     def _sum_up(self) -> None:
         if not self._unsummed:
             return
-        parents, ids = (np.concatenate(columns) for columns in zip(*self._unsummed, strict=True))
+        parents, ids = [np.concatenate(columns) for columns in zip(*self._unsummed, strict=True)]
         came = np.append(ids, np.uint64(0))
         newly = distinct(parents)
         newly = newly[~is_in(newly, came)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 
-from otel_recfn.support.json_text import text_of_utf8
+from otel_recfn.support.json_text import json_value, text_of_utf8
 
 MAX_KEPT = 4096
 """Programs have few distinct texts; those that were asked for last are kept."""
@@ -20,12 +20,12 @@ def element_texts(text: str) -> tuple[str, ...]:
     elements = _parsed(text)
     if elements is None:
         return (text_of_utf8(text),)
-    return tuple(text_of_utf8(one) if isinstance(one, str) else json.dumps(one) for one in elements)
+    return tuple([text_of_utf8(one) if isinstance(one, str) else json_value(one) for one in elements])
 
 
 def flat_shapes(text: str) -> tuple[tuple[int, ...], ...]:
     """The shape of each tensor; nothing for a list of tensors."""
-    return tuple(_flat(shape) for shape in _parsed(text) or ())
+    return tuple([_flat(shape) for shape in _parsed(text) or ()])
 
 
 @lru_cache(MAX_KEPT)
@@ -38,4 +38,4 @@ def _parsed(text: str) -> tuple[object, ...] | None:
 
 
 def _flat(shape: object) -> tuple[int, ...]:
-    return tuple(shape) if isinstance(shape, list) and all(isinstance(size, int) for size in shape) else ()
+    return tuple(shape) if isinstance(shape, list) and all([isinstance(size, int) for size in shape]) else ()

@@ -84,7 +84,7 @@ class ForwardBackwardLinks:
         """Forward ranges that were given up to stay within the limit."""
 
     def __len__(self) -> int:
-        return sum(len(run.key) for run in self._runs)
+        return sum([len(run.key) for run in self._runs])
 
     def match(self, batch: Batch) -> Links:
         """Remember the batch's forward ranges, then find those of its backward rows; once per batch."""
@@ -98,10 +98,10 @@ class ForwardBackwardLinks:
     def _remember(self, batch: Batch, rows: NDArray[np.int64]) -> None:
         if not len(rows):
             return
-        self._thread_numbers.update((each.thread_id, each.number) for each in batch.tracks if each.is_thread)
+        self._thread_numbers.update({each.thread_id: each.number for each in batch.tracks if each.is_thread})
         numbers = np.array([thread.number for thread in batch.tracks], dtype=np.uint64)
         run = _Run(
-            key=_keys(numbers[batch.thread[rows]], batch.sequence_nr[rows]),
+            key=_keys(np.take(numbers, batch.thread[rows]), batch.sequence_nr[rows]),
             event_id=batch.event_id[rows],
             root=batch.root[rows],
             start_ns=batch.start_ns[rows],
@@ -151,7 +151,7 @@ class ForwardBackwardLinks:
             for column, field in zip(columns, LINK_COLUMNS, strict=True):
                 column[better] = getattr(run, field)[place]
         found = best_start != NEVER
-        event_id, root, start_ns, end_ns, thread, context = (column[found] for column in columns)
+        event_id, root, start_ns, end_ns, thread, context = [column[found] for column in columns]
         tables = (self._tracks.values, self._contexts.values)
         return Links(rows[found], event_id, root, start_ns, end_ns, thread, context, *tables)
 
@@ -168,13 +168,13 @@ def _keys(numbers: NDArray[np.uint64], sequence_nr: NDArray[np.int64]) -> NDArra
 
 
 def _merged(runs: Sequence[_Run]) -> _Run:
-    everything = _Run(*(np.concatenate([run[column] for run in runs]) for column in range(len(_Run._fields))))
-    in_order = all(older.key[-1] < newer.key[0] for older, newer in pairwise(runs))  # one thread: numbers only count up
+    everything = _Run(*[np.concatenate([run[column] for run in runs]) for column in range(len(_Run._fields))])
+    in_order = all([older.key[-1] < newer.key[0] for older, newer in pairwise(runs)])  # one thread: numbers only count up
     return everything if in_order else _last_started(everything)
 
 
 def _taken(run: _Run, which: NDArray[Any]) -> _Run:
-    return _Run(*(column[which] for column in run))
+    return _Run(*[column[which] for column in run])
 
 
 def _last_started(run: _Run) -> _Run:

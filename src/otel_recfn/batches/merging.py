@@ -36,7 +36,7 @@ def _translated(
         columns[column] = contexts.indices(batch.contexts, columns[column])
     by_index = tracks.indices(batch.tracks)
     for column in TRACK_COLUMNS:
-        columns[column] = by_index[columns[column]]
+        columns[column] = np.take(by_index, columns[column])
     return columns
 
 
@@ -52,9 +52,11 @@ class _Tracks:
         return np.array([self._index_of(track) for track in tracks], np.uint32)
 
     def _index_of(self, track: Track) -> int:
-        index = self._index.setdefault(track.number, len(self.known))
-        if index == len(self.known):
+        index = self._index.get(track.number)
+        if index is None:
+            index = len(self.known)
             self.known.append(track)
+            self._index[track.number] = index
         elif track.name or not self.known[index].name:
             self.known[index] = track
         return index

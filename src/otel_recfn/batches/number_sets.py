@@ -36,7 +36,7 @@ def groups(numbers: Numbers) -> Groups:
     order = np.argsort(numbers, kind="stable").astype(np.int64, copy=False)
     ordered = numbers[order]
     begins = np.flatnonzero(_is_first(ordered)).astype(np.int64, copy=False)
-    counts = np.diff(begins, append=np.int64(len(numbers)))
+    counts = np.diff(np.append(begins, np.int64(len(numbers))))
     return Groups(ordered[begins], order[begins], counts)
 
 

@@ -105,8 +105,8 @@ class Selection:
         """
         count, is_open = len(produced), slice(drained.closed, None)
         seen = self._seen(produced) & (produced.start_ns >= self._since_ns)
-        pairs = ((getattr(produced, name), getattr(drained, name)[is_open]) for name in Tree.COLUMNS)
-        tree = Tree(count, *(np.concatenate(pair) for pair in pairs))
+        pairs = [(getattr(produced, name), getattr(drained, name)[is_open]) for name in Tree.COLUMNS]
+        tree = Tree(count, *[np.concatenate(pair) for pair in pairs])
         around = self._ancestry.around(tree, np.concatenate([seen, self._seen(drained)[is_open]]))
         parent, root = around.parent[:count], around.root[:count]
         opened = self._announce(produced, seen & (parent == 0) & (produced.kind == EventKind.RANGE))
@@ -115,7 +115,7 @@ class Selection:
 
     def _seen(self, batch: Batch) -> Mask:
         wanted = self._selected
-        in_scope = self._takes[batch.source, batch.scope]
+        in_scope = np.take(self._takes, batch.source.astype(np.intp) * NUM_SCOPES + batch.scope)
         own_run = batch.profiler == (wanted.profiler or 0)
         memory = bool(wanted.extras & Extra.MEMORY)
         seen = np.where(batch.kind == EventKind.MARK, own_run, np.where(batch.kind == EventKind.MEMORY, memory, in_scope))

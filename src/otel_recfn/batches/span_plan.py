@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -84,7 +85,7 @@ def fate_of(context: SpanContextRef) -> Fate:
 def fates_of(batch: Batch) -> Fates:
     """What becomes of each row, as far as its context tells."""
     by_context = np.array([fate_of(context) for context in batch.contexts], np.uint8)
-    return np.where(batch.kind == EventKind.RANGE, by_context[batch.context], np.uint8(Fate.OTHER_KIND))
+    return np.where(batch.kind == EventKind.RANGE, np.take(by_context, batch.context), np.uint8(Fate.OTHER_KIND))
 
 
 def plan_spans(
@@ -123,7 +124,7 @@ def _linked(table: _SpansAbove, links: Links, row: Places) -> tuple[Ids, Places]
     if not len(links.row) or not len(row):
         return linked_id, linked_above
     by_context = np.array([fate_of(context) for context in links.contexts], np.uint8)
-    above = table.places(links.contexts, links.context, links.root, by_context[links.context])
+    above = table.places(links.contexts, links.context, links.root, np.take(by_context, links.context))
     place = np.minimum(np.searchsorted(row, links.row), len(row) - 1)
     known = (above >= 0) & (row[place] == links.row)
     linked_id[place[known]], linked_above[place[known]] = span_ids(links.event_id[known]), above[known]
@@ -146,9 +147,15 @@ class _SpansAbove:
         """
         places = np.full(len(fate), -1, np.int64)
         in_span, rootless = np.flatnonzero(fate == Fate.IN_SPAN), np.flatnonzero(fate == Fate.ROOTLESS)
-        places[in_span] = _mapped(context[in_span], lambda index: self._place(self._span_of(contexts[index])))
-        places[rootless] = _mapped(root[rootless], lambda event_id: self._place(self._root_of(event_id)))
+        places[in_span] = _mapped(context[in_span], partial(self._place_of_context, contexts))
+        places[rootless] = _mapped(root[rootless], self._place_of_root)
         return places
+
+    def _place_of_context(self, contexts: Sequence[SpanContextRef], index: int) -> int:
+        return self._place(self._span_of(contexts[index]))
+
+    def _place_of_root(self, event_id: int) -> int:
+        return self._place(self._root_of(event_id))
 
     def _place(self, span: SpanContext | None) -> int:
         if span is None:

@@ -21,7 +21,7 @@ ROWS_OF_A_BATCH = 64
 
 
 class WaitingBatches:
-    """First in, first out."""
+    """First in, first out. A method that finds no memory changes nothing."""
 
     def __init__(self) -> None:
         self._places: list[Batch | None] = [None] * (2 * ALWAYS_TAKEN)
@@ -41,8 +41,8 @@ class WaitingBatches:
         """Append a batch; False where too many wait already."""
         if self._is_full():
             return False
-        self._places[(self._first + self._count) % len(self._places)] = batch
-        self._count += 1
+        place, count = (self._first + self._count) % len(self._places), self._count + 1
+        self._places[place], self._count = batch, count
         return True
 
     def first(self) -> Batch | None:
@@ -50,22 +50,22 @@ class WaitingBatches:
         return self._places[self._first]
 
     def remove_first(self) -> None:
-        """Take the batch that waits longest out of the queue."""
+        """It waits no more."""
+        first, count = (self._first + 1) % len(self._places), self._count - 1
         self._places[self._first] = None
-        self._first = (self._first + 1) % len(self._places)
-        self._count -= 1
+        self._first, self._count = first, count
 
     def clear(self) -> None:
-        """Empty the queue."""
-        while self._count:
-            self.remove_first()
+        """None waits any more."""
+        places: list[Batch | None] = [None] * (2 * ALWAYS_TAKEN)
+        self._places, self._first, self._count = places, 0, 0
 
     def _is_full(self) -> bool:
         """Whether no batch may be added. Allocates more places when half of them are taken, if there is memory."""
         if self._count < ALWAYS_TAKEN:
             return False
         try:
-            if sum(ROWS_OF_A_BATCH + len(batch) + len(batch.opened) for batch in self) >= MAX_ROWS:
+            if sum([ROWS_OF_A_BATCH + len(batch) + len(batch.opened) for batch in self]) >= MAX_ROWS:
                 return True
             if 2 * self._count >= len(self._places):
                 self._places, self._first = [*self, *([None] * (3 * self._count))], 0

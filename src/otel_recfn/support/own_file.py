@@ -6,6 +6,8 @@ position that we set. That position is random and never moves, because every rea
 open file from another one of the same file.
 
 One race remains: a thread of the program may close and open files between our check and our use, which are two system calls.
+
+Paths are given to the system as ``str``: where ``os`` finds no memory for asking a Path for its text, it raises a TypeError.
 """
 
 from __future__ import annotations
@@ -41,18 +43,18 @@ class OwnFile:
     """A regular file that we have opened, never through a link, on a descriptor above 2 that no other program inherits."""
 
     def __init__(self, path: Path, flags: int = 0) -> None:
-        self._fd = _raised(os.open(path, BASE_FLAGS | flags, 0o600))
         self._position = random.SystemRandom().randrange(MAX_POSITION)
+        self._fd = _raised(os.open(str(path), BASE_FLAGS | flags, 0o600))
         try:
             status = os.fstat(self._fd)
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(errno.EINVAL, "it is not a regular file", str(path))
             os.lseek(self._fd, self._position, os.SEEK_SET)
-        except OSError:
+            self.identity: Identity = status.st_dev, status.st_ino
+            self.owner = status.st_uid
+        except BaseException:
             os.close(self._fd)
             raise
-        self.identity: Identity = status.st_dev, status.st_ino
-        self.owner = status.st_uid
 
     @classmethod
     def create(cls, path: Path) -> OwnFile:
@@ -151,7 +153,7 @@ class OwnFile:
 def identity_at(path: Path) -> Identity | None:
     """What a name leads to, links not followed; None where it leads nowhere."""
     try:
-        status = os.lstat(path)
+        status = os.lstat(str(path))
     except OSError:
         return None
     return status.st_dev, status.st_ino

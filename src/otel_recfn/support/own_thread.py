@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 
 from otel_recfn.support.forks import Order, around_forks
 
@@ -33,7 +33,8 @@ class _Gate:
     def begin_work(self) -> None:
         """Waits while somebody forks."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._forking)
+            while self._forking:
+                self._changed.wait()
             self._at_work[threading.get_ident()] = False
 
     def end_work(self) -> bool:
@@ -48,11 +49,11 @@ class _Gate:
         own = threading.get_ident()
         with self._changed:
             self._forking.add(own)
-            self._changed.wait_for(lambda: self._may_fork(own), max(0.0, deadline - time.monotonic()))
+            self._changed.wait_for(partial(self._may_fork, own), max(0.0, deadline - time.monotonic()))
             self._at_work = {thread: thread != own for thread in self._at_work}
 
     def _may_fork(self, own: int) -> bool:
-        return all(late or thread == own for thread, late in self._at_work.items())
+        return all([late or thread == own for thread, late in self._at_work.items()])
 
     def open(self) -> None:
         """The calling thread has forked."""

@@ -46,8 +46,8 @@ def encode_events_in_python(batch: Batch, rows: NDArray[np.int64], pid: int, bas
     Returns the number of bytes.
     """
     chosen = replace(batch, **{column: getattr(batch, column)[rows] for column in COLUMN_TYPES}, closed=-1)
-    chunks = (chunk for event in chosen.events() for chunk in _event(event, pid, base_ns))
-    return _filled(memory, "".join(f",\n{{{chunk}}}" for chunk in chunks))
+    chunks = [chunk for row in chosen.rows() for chunk in _event(Event(**row), pid, base_ns)]
+    return _filled(memory, "".join([f",\n{{{chunk}}}" for chunk in chunks]))
 
 
 def encode_flows_in_python(
@@ -74,7 +74,7 @@ def _event(event: Event, pid: int, base_ns: int) -> Iterator[str]:
     """A row's event, or the two that an asynchronous range has, each without its braces."""
     start = _moment(event.thread, pid, event.start_ns - base_ns)
     name = f'"cat":"{_category(event)}","name":{json_string(event.name)}'
-    args = '"args":{' + ",".join(f'"{key}":{value}' for key, value in _args(event)) + "}"
+    args = '"args":{' + ",".join([f'"{key}":{value}' for key, value in _args(event)]) + "}"
     if event.kind != EventKind.RANGE:
         yield f'"ph":"i","s":"t",{start},{name},{args}'
     elif _is_async(event):
@@ -122,7 +122,7 @@ def _args(event: Event) -> Iterator[tuple[str, object]]:
         ("Flops", event.flops, 0),
         ("Bytes", event.nbytes if event.kind == EventKind.MEMORY else None, None),
     )
-    yield from ((key, value) for key, value, absent in optional if value != absent)
+    yield from [(key, value) for key, value, absent in optional if value != absent]
     if event.kind == EventKind.RANGE and _is_async(event):
         yield "Async", "true"
         if event.end_thread.is_thread:

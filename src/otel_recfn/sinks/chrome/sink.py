@@ -18,7 +18,7 @@ from pathlib import Path
 
 from otel_recfn.batches.shared_links import SharedLinks
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.errors import SettingError
+from otel_recfn.model.errors import OUT_OF_MEMORY, SettingError
 from otel_recfn.sinks.chrome.trace_file import ChromeTraceFile
 from otel_recfn.sinks.files.followed_path import PathRefusedError, absolute
 from otel_recfn.sinks.files.hidden_files import LONGEST_ADDITION
@@ -69,7 +69,10 @@ class ChromeTraceSink:
         self._closed = False
         self._failures = 0
         self._retry_at = 0.0
-        self._counts = {"events_written": 0, "flows_written": 0, "bytes_written": 0, "failed": 0, "reopened": 0}
+        self._counts = {"events_written": 0, "failed": 0}
+        self._bytes = 0
+        self._unsettled = False
+        """A batch is being written, or what is left of it has still to be taken back."""
         if create_now:
             self._file = self._opened_or_refused()
 
@@ -81,18 +84,24 @@ class ChromeTraceSink:
         """
         if not len(batch) or self._closed:
             return
+        # Both now: where there is no memory later, one of them can still be stored.
+        written, failed = self._with("events_written", len(batch)), self._with("failed", len(batch))
         if self._failures and time.monotonic() < self._retry_at:
-            self._counts["failed"] += len(batch)
+            self._counts = failed
             return
         try:
+            self._take_back()
             self._write(batch)
-        except (OSError, MemoryError) as error:
-            if isinstance(error, OSError) and error.errno not in PASSING:
-                self._counts["failed"] -= len(batch)  # whoever takes this sink out counts what it misses, this batch included
+            self._counts, self._failures = written, 0
+        except BaseException as error:  # also a signal handler's, in the program's thread that flushes
+            counts = written if self._take_back() else failed
+            if _passes(error):
+                self._pause(error)
+            elif isinstance(error, Exception):
+                raise  # whoever takes this sink out counts what it misses, this batch included
+            self._counts = counts
+            if not isinstance(error, Exception):
                 raise
-            self._pause(error)
-        else:
-            self._failures = 0
 
     def flush(self, timeout_s: float) -> bool:
         """Nothing to wait for: what was written is in the file."""
@@ -107,7 +116,9 @@ class ChromeTraceSink:
     def counters(self) -> Mapping[str, int]:
         """How many events and arrows from forward to backward are in the file, its size, how many events were in batches that
         failed, and how often the file, its name or a descriptor was taken away and made again."""
-        return dict(self._counts)
+        flows, reopened = (self._file.flows, self._file.renewed) if self._file is not None else (0, 0)
+        own = {"flows_written": flows, "bytes_written": self._bytes, "reopened": reopened}
+        return {**self._counts, **own}
 
     def after_fork_in_child(self) -> ChromeTraceSink:
         """A sink with a file of its own beside this one, made with its first event."""
@@ -121,20 +132,25 @@ class ChromeTraceSink:
         return child
 
     def _write(self, batch: Batch) -> None:
-        written = False
-        try:
-            if self._file is None:
-                self._file = self._opened()
-            self._file.append(batch)
-            self._counts["bytes_written"] = self._file.show()
-            written = True
-        except BaseException:  # also a signal handler's, in the program's thread that flushes
-            written = self._file is not None and not self._file.take_back()
-            raise
-        finally:
-            self._counts["events_written" if written else "failed"] += len(batch)
-            if self._file is not None:
-                self._counts["flows_written"], self._counts["reopened"] = self._file.flows, self._file.renewed
+        if self._file is None:
+            self._file = self._opened()
+        self._unsettled = True
+        self._file.append(batch)
+        self._bytes = self._file.show()
+        self._unsettled = False
+
+    def _take_back(self) -> bool:
+        """What was written of a batch that failed. Whether the file shows it all the same."""
+        if not self._unsettled or self._file is None:
+            return False
+        shown = not self._file.take_back()
+        self._unsettled = False
+        return shown
+
+    def _with(self, name: str, more: int) -> dict[str, int]:
+        counts = dict(self._counts)
+        counts[name] += more
+        return counts
 
     def _pause(self, error: BaseException) -> None:
         """After a first failure the next batch is tried at once; after further ones there are ever longer pauses."""
@@ -201,6 +217,11 @@ def export(batches: Iterable[Batch], path: str | os.PathLike[str]) -> None:
         file.close()
 
 
+def _passes(error: BaseException) -> bool:
+    """Whether the next batch may be written."""
+    return error.errno in PASSING if isinstance(error, OSError) else isinstance(error, OUT_OF_MEMORY)
+
+
 def _checked_suffix(path: Path) -> str:
     for suffix in SUFFIXES:
         if path.name.endswith(suffix) and path.name != suffix:
@@ -219,7 +240,7 @@ def _as_of_now(path: Path) -> Path:
 def _check_length(path: Path) -> None:
     """Raise ENAMETOOLONG where hidden files, or those of other processes, would get too long a name."""
     try:
-        limit = os.pathconf(path.parent, "PC_NAME_MAX")
+        limit = os.pathconf(str(path.parent), "PC_NAME_MAX")
     except OSError:  # there is no such directory, which is found out later
         return
     room = limit - LONGEST_ADDITION - LONGEST_BESIDE
@@ -249,7 +270,7 @@ def _family(path: Path) -> str:
 def _mode_of(path: Path) -> int:
     """The permissions of the file that the user has named, if it is the user's own: other processes' traces get them too."""
     try:
-        status = os.stat(path)
+        status = os.stat(str(path))
     except OSError:
         return OWN_MODE
     return stat.S_IMODE(status.st_mode) & 0o777 if status.st_uid == os.geteuid() and stat.S_ISREG(status.st_mode) else OWN_MODE

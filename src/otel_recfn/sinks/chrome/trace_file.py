@@ -10,7 +10,6 @@ a microsecond.) Files of the same week share their time axis.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -28,7 +27,7 @@ from otel_recfn.model.events import EventFlag
 from otel_recfn.sinks.chrome.encoder import encode_events, encode_flows, trace_tid
 from otel_recfn.sinks.files.gzip_stream import GzipStream
 from otel_recfn.sinks.files.whole_file import WholeFile
-from otel_recfn.support.json_text import json_of_utf8
+from otel_recfn.support.json_text import json_value
 
 FOOTER = b"\n]}\n"
 ROWS_AT_ONCE = 4096
@@ -44,6 +43,9 @@ Data = bytes | memoryview
 class _Stream(Protocol):
     """Turns text into the file's bytes, as it is or compressed."""
 
+    kept: tuple[int, int]
+    """``state()`` where everything was in the file; set without a call, which may find no memory."""
+
     def put(self, data: Data) -> Data:
         """Take text; returns the bytes that are to be appended to the file."""
 
@@ -53,14 +55,16 @@ class _Stream(Protocol):
     def tail(self) -> bytes:
         """Returns the bytes that end the file here; its text then ends with FOOTER."""
 
-    def keep(self) -> None:
-        """Everything up to the last ``flush`` is in the file now, and stays."""
+    def state(self) -> tuple[int, int]:
+        """Where the text is that was put so far."""
 
     def take_back(self) -> None:
-        """What was put since the last ``keep`` did not get into the file: go on as if it had not been put."""
+        """What was put since ``kept`` did not get into the file: go on as if it had not been put."""
 
 
 class _Plain:
+    kept = 0, 0
+
     def put(self, data: Data) -> Data:
         return data
 
@@ -70,8 +74,9 @@ class _Plain:
     def tail(self) -> bytes:
         return FOOTER
 
-    def keep(self) -> None:
+    def state(self) -> tuple[int, int]:
         """Text needs no memory of what went before."""
+        return self.kept
 
     def take_back(self) -> None:
         """Text needs no memory of what went before."""
@@ -122,27 +127,25 @@ class ChromeTraceFile:
     def show(self) -> int:
         """Make the file show all that was appended; returns its size."""
         self._file.append(self._stream.flush())
+        state = self._stream.state()
         size = self._file.show(self._stream.tail())
-        self._keep()
+        self._stream.kept, self._shown_flows = state, self.flows  # with no call: there may be no memory for one
         return size
 
     def take_back(self) -> bool:
         """Go on as if nothing had been appended since ``show``; False where it is shown already (see WholeFile).
 
-        Arrows start anew: none will lead to a range from before.
+        Arrows start anew: none will lead to a range from before. After a MemoryError it is called again.
         """
+        state = self._stream.state()
         if not self._file.take_back():
-            self._keep()
+            self._stream.kept, self._shown_flows = state, self.flows
             return False
         self._stream.take_back()
         self.flows = self._shown_flows
         self._links = ForwardBackwardLinks()
         self._thread_names.clear()
         return True
-
-    def _keep(self) -> None:
-        self._stream.keep()
-        self._shown_flows = self.flows
 
     def close(self) -> None:
         """Leave what was shown, and nothing else."""
@@ -167,7 +170,8 @@ class ChromeTraceFile:
         """The names of the tracks that are new in the batch, or have another name than before; threads come first."""
         events = []
         used = np.zeros(len(batch.tracks), dtype=np.bool_)
-        used[batch.thread] = used[batch.end_thread] = True
+        np.put(used, batch.thread, True)
+        np.put(used, batch.end_thread, True)
         for index in np.flatnonzero(used).tolist():
             thread = batch.tracks[index]
             tid = trace_tid(thread)
@@ -178,7 +182,7 @@ class ChromeTraceFile:
                 events.append(
                     _metadata("thread_sort_index", self._pid, tid, {"sort_index": thread.number if thread.is_thread else tid})
                 )
-        return "".join(f",\n{event}" for event in events).encode()
+        return "".join([f",\n{event}" for event in events]).encode()
 
 
 Arrows = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]]
@@ -189,8 +193,8 @@ def _arrows(batch: Batch, links: Links) -> Arrows:
     rows = links.row
     is_slice = ((batch.flags[rows] & EventFlag.ASYNC) == 0) & (batch.thread[rows] == batch.end_thread[rows])
     rows = rows[is_slice]
-    from_tid = _tids(links.tracks)[links.thread[is_slice]]
-    return from_tid, links.start_ns[is_slice], _tids(batch.tracks)[batch.thread[rows]], batch.start_ns[rows]
+    from_tid = np.take(_tids(links.tracks), links.thread[is_slice])
+    return from_tid, links.start_ns[is_slice], np.take(_tids(batch.tracks), batch.thread[rows]), batch.start_ns[rows]
 
 
 def _tids(threads: Sequence[Track]) -> NDArray[np.uint64]:
@@ -199,14 +203,14 @@ def _tids(threads: Sequence[Track]) -> NDArray[np.uint64]:
 
 def _header(base_ns: int) -> bytes:
     distributed = {"backend": "", "rank": _environment_number("RANK", 0), "world_size": _environment_number("WORLD_SIZE", 1)}
-    fields: dict[str, Any] = {
+    fields = {
         "schemaVersion": 1,
         "deviceProperties": [],
         "distributedInfo": distributed,
         "displayTimeUnit": "ns",
         "baseTimeNanoseconds": base_ns,
     }
-    return f'{json.dumps(fields)[:-1]}, "traceEvents": [\n'.encode()
+    return f'{json_value(fields)[:-1]}, "traceEvents": [\n'.encode()
 
 
 def _process_events(pid: int) -> bytes:
@@ -221,7 +225,7 @@ def _process_events(pid: int) -> bytes:
 
 
 def _metadata(name: str, pid: int, tid: int, args: dict[str, Any]) -> str:
-    return json_of_utf8(json.dumps({"ph": "M", "name": name, "pid": pid, "tid": tid, "args": args}, ensure_ascii=False))
+    return json_value({"ph": "M", "name": name, "pid": pid, "tid": tid, "args": args})
 
 
 def _environment_number(variable: str, default: int) -> int:

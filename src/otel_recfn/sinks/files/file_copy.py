@@ -69,7 +69,7 @@ class Copy:
         """Remove the name, if it still leads to this file, and close the descriptor."""
         if self.has_name:
             with contextlib.suppress(OSError):
-                os.unlink(self.path)
+                os.unlink(str(self.path))
         self.file.close()
 
     def _opened_again(self) -> OwnFile:

@@ -41,7 +41,8 @@ class GzipStream:
     def __init__(self, footer: bytes) -> None:
         self._footer = footer
         self._crc = self._length = 0
-        self._kept = 0, 0
+        self.kept = 0, 0
+        """``state()`` where everything was in the file: ``take_back`` goes back to here."""
         self._compressor = _compressor()
 
     def put(self, data: bytes | memoryview) -> bytes:
@@ -59,14 +60,14 @@ class GzipStream:
         tidy_up()
         return flushed
 
-    def keep(self) -> None:
-        """Everything up to the last ``flush`` is in the file: ``take_back`` goes back to here."""
-        self._kept = self._crc, self._length
+    def state(self) -> tuple[int, int]:
+        """Where the text is that was put so far: ``kept`` is set to it when that is in the file."""
+        return self._crc, self._length
 
     def take_back(self) -> None:
-        """Forget what was put since ``keep``. A fresh compressor goes on, which deflate allows at any byte boundary."""
-        self._crc, self._length = self._kept
+        """Forget what was put since ``kept``. A fresh compressor goes on, which deflate allows at any byte boundary."""
         self._compressor = _compressor()
+        self._crc, self._length = self.kept
 
     def tail(self) -> bytes:
         """Returns the bytes that end the file after ``flush``."""

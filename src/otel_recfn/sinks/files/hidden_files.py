@@ -53,13 +53,13 @@ def remove_left_over(directory: Path, name: str, owners: set[int]) -> None:
     pattern = re.compile(rf"\.(?P<name>{name})\.[0-9a-f]{{16}}\.(next|last)")
     with contextlib.suppress(OSError):
         for entry, whose in list(_matching(directory, pattern)):
-            if os.path.lexists(directory / whose):
+            if os.path.lexists(str(directory / whose)):
                 with contextlib.suppress(OSError):
                     _remove(directory / entry, owners)
 
 
 def _matching(directory: Path, pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
-    with os.scandir(directory) as entries:
+    with os.scandir(str(directory)) as entries:
         for entry in islice(entries, MAX_SEEN):
             match = pattern.fullmatch(entry.name)
             if match is not None:
@@ -67,12 +67,12 @@ def _matching(directory: Path, pattern: re.Pattern[str]) -> Iterator[tuple[str, 
 
 
 def _remove(path: Path, owners: set[int]) -> None:
-    status = os.lstat(path)
+    status = os.lstat(str(path))
     if not stat.S_ISREG(status.st_mode) or status.st_uid not in owners:
         return
     file = OwnFile(path)
     try:
         if file.owner in owners and file.lock() and file.is_at(path):
-            os.unlink(path)
+            os.unlink(str(path))
     finally:
         file.close()

@@ -27,7 +27,7 @@ class RemovedAtSigterm:
 
     def __init__(self, path: Path, files: tuple[Identity, Identity]) -> None:
         self._pid = os.getpid()
-        self._place: int = _hold(os.fsencode(path), *files[0], *files[1]) if _hold is not None else -1
+        self._place: int = _hold(os.fsencode(str(path)), *files[0], *files[1]) if _hold is not None else -1
 
     def call_off(self) -> None:
         """Leave it alone from now on."""

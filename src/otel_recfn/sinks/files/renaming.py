@@ -36,14 +36,14 @@ def move_to_free_name(source: Path, target: Path) -> bool:
         return error == 0
     try:
         try:
-            os.link(source, target)
+            os.link(str(source), str(target))
         except FileExistsError:
             raise
         except OSError:  # a file system without hard links
             OwnFile.create(target).close()
-            os.replace(source, target)
+            os.replace(str(source), str(target))
         else:
-            os.unlink(source)
+            os.unlink(str(source))
     except FileExistsError:
         return False
     return True
@@ -53,6 +53,6 @@ def _rename(source: Path, target: Path, flags: int) -> int:
     """The number of the error, 0 for none."""
     if _renameat2 is None:
         return errno.ENOSYS
-    if _renameat2(AT_FDCWD, os.fsencode(source), AT_FDCWD, os.fsencode(target), flags) == 0:
+    if _renameat2(AT_FDCWD, os.fsencode(str(source)), AT_FDCWD, os.fsencode(str(target)), flags) == 0:
         return 0
     return ctypes.get_errno() or errno.EINVAL

@@ -23,6 +23,7 @@ import re
 import stat
 from pathlib import Path
 
+from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.files.file_copy import Copy, FileGoneError
 from otel_recfn.sinks.files.followed_path import PathRefusedError, followed
 from otel_recfn.sinks.files.hidden_files import hidden_path, remove_left_over
@@ -57,8 +58,9 @@ class WholeFile:
         self._mode = mode
         self._is_shown = False
         self._hidden = Copy(self.path)
-        self._owners = {os.geteuid(), self._hidden.file.owner}  # on some file systems every file belongs to one user, ours too
         try:
+            # On some file systems every file belongs to one user, ours too.
+            self._owners = {os.geteuid(), self._hidden.file.owner}
             self._release(self._previous())
             self._other = Copy(self.path)  # now, because later no descriptor may be free
         except BaseException:
@@ -71,7 +73,7 @@ class WholeFile:
         self._caught_up().append(data)
 
     def take_back(self) -> bool:
-        """Forget what was appended since ``show``. Never raises.
+        """Forget what was appended since ``show``. Raises only MemoryError: it is called again then.
 
         False where it is shown all the same: ``show`` was interrupted after the names were swapped.
         """
@@ -79,7 +81,7 @@ class WholeFile:
             self._take_names_as_they_are()
             return False
         self._hidden.length = min(self._hidden.length, self._other.length)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, *OUT_OF_MEMORY):
             self._hidden.file.truncate(self._hidden.length)
         return True
 
@@ -90,6 +92,7 @@ class WholeFile:
             FileGoneError: someone put another file in its place.
         """
         self._caught_up().finish(tail)
+        size = self._hidden.length + len(tail)  # now, because nothing may fail when it is shown
         if not self._is_shown:
             self._install(self._mode)
         elif self._other.has_name:
@@ -99,7 +102,7 @@ class WholeFile:
             self._install_again()
         self._is_shown = True
         self._hidden, self._other = self._other, self._hidden
-        return self._other.length + len(tail)
+        return size
 
     def close(self) -> None:
         """Close the file as it is shown, and remove the hidden copy."""
@@ -181,24 +184,24 @@ class WholeFile:
         self._at_sigterm.call_off()
         try:
             try:
-                os.link(self.path, spare)
+                os.link(str(self.path), str(spare))
             except OSError:  # a file system without hard links: for a moment there is no file under the name
-                os.rename(self.path, spare)
-            os.replace(self._hidden.path, self.path)
+                os.rename(str(self.path), str(spare))
+            os.replace(str(self._hidden.path), str(self.path))
         except BaseException:
             if not self._hidden.file.is_at(self.path):
                 self._give_back(spare)
             raise
-        os.rename(spare, self._hidden.path)
+        os.rename(str(spare), str(self._hidden.path))
         self._tell_sigterm()
 
     def _give_back(self, spare: Path) -> None:
         """Undo the first step of ``_swap_by_third_name``: the shown copy keeps, or gets back, its own name alone."""
         with contextlib.suppress(FileNotFoundError):
-            if os.path.lexists(self.path):
-                os.unlink(spare)
+            if os.path.lexists(str(self.path)):
+                os.unlink(str(spare))
             else:
-                os.rename(spare, self.path)
+                os.rename(str(spare), str(self.path))
 
     def _install(self, mode: int) -> None:
         """Put the hidden copy under the file's name, in place of a file that may be replaced."""
@@ -207,7 +210,7 @@ class WholeFile:
             try:
                 self._hidden.file.set_mode(previous.status().st_mode & 0o777 if previous else mode)
                 if previous is not None:
-                    os.replace(self._hidden.path, self.path)
+                    os.replace(str(self._hidden.path), str(self.path))
                 elif not move_to_free_name(self._hidden.path, self.path):
                     continue  # another process has just made a file of that name
                 self._hidden.path = self.path
@@ -218,7 +221,7 @@ class WholeFile:
 
     def _install_again(self) -> None:
         """The file was deleted or moved, and no other has its name now: the hidden copy is put there."""
-        if os.path.lexists(self.path):
+        if os.path.lexists(str(self.path)):
             raise FileGoneError(errno.ESTALE, f"another file was put in the place of {self.path}; the rest is not written")
         mode, fresh = self._other.mode, Copy(self.path)
         try:
@@ -237,7 +240,7 @@ class WholeFile:
         """The file that has the name now, locked, if it may be replaced; None where there is none."""
         for _ in range(ATTEMPTS):
             try:
-                self._check_previous(os.lstat(self.path))
+                self._check_previous(os.lstat(str(self.path)))
                 found = OwnFile(self.path)
             except FileNotFoundError:
                 return None

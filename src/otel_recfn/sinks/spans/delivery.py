@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from opentelemetry.sdk.trace import ReadableSpan
 
@@ -20,7 +22,20 @@ from otel_recfn.sinks.spans.provider import SpanTarget
 FLUSH_TIMEOUT_S = 30.0
 CHUNKS_AT_THE_END = 3
 """How many chunks are handed on without a flush when the program ends: the processors' queues hold four."""
+_ANY_ERROR = (Exception, SystemExit)  # made once: there may be no memory for it in the middle of an error
 _logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Handed:
+    """What was given to be handed on, up to now."""
+
+    spans: int
+    unwatched: int
+    """Those of them whose exporters can't be watched."""
+    unflushed: int
+    waiting: deque[ReadableSpan]
+    """Those of them that the processors haven't got yet."""
 
 
 class SpanDelivery:
@@ -30,7 +45,9 @@ class SpanDelivery:
         self._target: SpanTarget | None = None
         self._watch = ExportWatch()
         self._receivers: Sequence[Callable[[ReadableSpan], None]] = ()
-        self._spans = self._handed = self._flushed = self._unflushed = 0
+        self.handed = Handed(0, 0, 0, deque())
+        """Replaced as a whole by whoever counts the rows of these spans: both at once, or none where there is no memory."""
+        self._flushed = 0
         self._chunks, self._timeout_s = 1, FLUSH_TIMEOUT_S
         self._logged = False
         self.chunk_size = 1
@@ -48,25 +65,30 @@ class SpanDelivery:
 
         A flush that failed at once is not repeated: a processor that was shut down, say, will not get any better.
         """
-        while self._unflushed and self._unflushed + spans > self._chunks * self.chunk_size:
+        while self.handed.unflushed and self.handed.unflushed + spans > self._chunks * self.chunk_size:
             began = time.monotonic()
             in_time = self.flush(self._timeout_s) or time.monotonic() - began < self._timeout_s
             if in_time or self._chunks > 1:
-                self._unflushed = 0
+                self.handed.unflushed = 0
                 return
             pace()
 
-    def hand(self, spans: Sequence[ReadableSpan]) -> None:
-        """Hand finished spans to every processor."""
-        self._unflushed += len(spans)
-        self._spans += len(spans)
-        if not self._watch.watching:
-            self._handed += len(spans)
-        for span in spans:
-            for receive in self._receivers:
+    def with_more(self, spans: Sequence[ReadableSpan]) -> Handed:
+        """What ``handed`` is when these spans are among them."""
+        before, more = self.handed, len(spans)
+        unwatched = before.unwatched + (0 if self._watch.watching else more)
+        return Handed(before.spans + more, unwatched, before.unflushed + more, deque([*before.waiting, *spans]))
+
+    def hand(self) -> None:
+        """Hand the spans that wait to every processor. Where there is no memory to begin with one, it waits on."""
+        waiting = self.handed.waiting
+        while waiting:
+            receivers = iter(self._receivers)
+            span = waiting.popleft()
+            for receive in receivers:
                 try:
                     receive(span)
-                except (Exception, SystemExit):
+                except _ANY_ERROR:
                     self._log_once("a span processor raised in on_end; its spans count as failed")
 
     def flush(self, timeout_s: float) -> bool:
@@ -75,8 +97,8 @@ class SpanDelivery:
             return True
         flushed = self._target.force_flush(timeout_s)
         if flushed:
-            self._unflushed = 0
-        self._flushed = self._spans - self._handed
+            self.handed.unflushed = 0
+        self._flushed = self.handed.spans - self.handed.unwatched
         return flushed
 
     def hurry(self, timeout_s: float) -> None:
@@ -89,12 +111,13 @@ class SpanDelivery:
 
     def counters(self) -> Mapping[str, int]:
         """What became of the spans; the module's docstring says how the counts add up."""
-        watched = self._spans - self._handed
+        spans, unwatched = self.handed.spans, self.handed.unwatched
+        watched = spans - unwatched
         exported = min(self._watch.exported, watched)
         failed = max(0, self._flushed - exported)
         return {
-            "spans": self._spans,
-            "spans_handed": self._handed,
+            "spans": spans,
+            "spans_handed": unwatched,
             "spans_exported": exported,
             "spans_failed": failed,
             "spans_pending": watched - exported - failed,

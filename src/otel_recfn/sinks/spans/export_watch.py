@@ -8,6 +8,7 @@ spans, which it knows by their instrumentation scope object. ``remove`` takes it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from opentelemetry.sdk.trace import ReadableSpan
@@ -26,10 +27,10 @@ class ExportWatch:
     def watch(self, exporters: Iterable[Any], scope: object) -> None:
         """Watch exactly these exporters, for spans of ``scope``, from now on."""
         wanted = {id(exporter): exporter for exporter in exporters}
-        if wanted.keys() == self._watched.keys() and all(one.scope is scope for one in self._watched.values()):
+        if wanted.keys() == self._watched.keys() and all([one.scope is scope for one in self._watched.values()]):
             return
         self.remove()
-        watched = ((key, _WatchedExporter(exporter, scope)) for key, exporter in wanted.items())
+        watched = [(key, _WatchedExporter(exporter, scope)) for key, exporter in wanted.items()]
         self._watched = {key: one for key, one in watched if one.install()}
 
     @property
@@ -40,7 +41,7 @@ class ExportWatch:
     @property
     def exported(self) -> int:
         """Our spans that every exporter took; with several, the one that took fewest counts."""
-        return self._exported_before + min((one.exported for one in self._watched.values()), default=0)
+        return self._exported_before + min([one.exported for one in self._watched.values()], default=0)
 
     def remove(self) -> None:
         """Leave every exporter as it was found."""
@@ -57,7 +58,7 @@ class _WatchedExporter:
         self._exporter = exporter
         self._lock = ForkSafeLock()
         self._shadowed = vars(exporter).get("export") if hasattr(exporter, "__dict__") else None
-        self._counting = self._make_counting(exporter.export)
+        self._counting = partial(self._export, exporter.export)
 
     def install(self) -> bool:
         try:
@@ -74,13 +75,10 @@ class _WatchedExporter:
         else:
             del self._exporter.export
 
-    def _make_counting(self, export: Callable[..., Any]) -> Callable[..., Any]:
-        def counting(spans: Sequence[ReadableSpan], *args: Any, **kwargs: Any) -> Any:
-            ours = sum(getattr(span, "instrumentation_scope", None) is self.scope for span in spans)
-            result = export(spans, *args, **kwargs)
-            if ours and result is not SpanExportResult.FAILURE:
-                with self._lock.held:
-                    self.exported += ours
-            return result
-
-        return counting
+    def _export(self, export: Callable[..., Any], spans: Sequence[ReadableSpan], *args: Any, **kwargs: Any) -> Any:
+        ours = sum([getattr(span, "instrumentation_scope", None) is self.scope for span in spans])
+        result = export(spans, *args, **kwargs)
+        if ours and result is not SpanExportResult.FAILURE:
+            with self._lock.held:
+                self.exported += ours
+        return result

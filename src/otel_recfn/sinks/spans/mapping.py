@@ -10,7 +10,7 @@ become the signed integers of OTLP with the same bits, and lone surrogates in te
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,8 +117,9 @@ class SpanMapper:
             made = self._contexts[span_id] = _in_trace_of(top, span_id)
         return made
 
-    def _attributes(self, batch: Batch, rows: NDArray[np.int64]) -> Iterator[dict[str, AttributeValue]]:
+    def _attributes(self, batch: Batch, rows: NDArray[np.int64]) -> list[dict[str, AttributeValue]]:
         """The attributes that most rows have."""
+        found = []
         for scope, thread, event_id, handle, sequence_nr, forward_thread_id in zip(
             batch.scope[rows].tolist(),
             batch.thread[rows].tolist(),
@@ -135,7 +136,8 @@ class SpanMapper:
                 attributes["recfn.sequence_nr"] = sequence_nr
             if forward_thread_id:
                 attributes["recfn.forward_thread_id"] = forward_thread_id
-            yield attributes
+            found.append(attributes)
+        return found
 
     def _base(self, scope: int, thread: Track) -> dict[str, AttributeValue]:
         """What all ranges of a scope in a thread share."""

@@ -30,6 +30,8 @@ class Pending:
     """How many of its rows, from the first, were handed on or counted as something else."""
     short: bool = False
     """There was no memory to write the rest of it."""
+    dropped: int = 0
+    """How many further rows were dropped, and are not counted yet."""
 
     def done(self) -> Batch:
         """The rows that were handed on or counted."""
@@ -65,8 +67,9 @@ class PendingBatches:
             batch = self._waiting.first()
             if batch is None:
                 return None
-            self._first = Pending(batch)
+            pending = Pending(batch)
             self._waiting.remove_first()
+            self._first = pending
         if not self._first.taken:
             self._first.batch = self._gaps.mended(self._first.batch)
         return self._first
@@ -82,13 +85,11 @@ class PendingBatches:
         if self._first is not None:
             self._first.short = True
 
-    def reduce_first(self) -> int:
-        """Drop the rest of the batch that is being written, but for rows that must not be missing. Returns how many rows were
-        dropped."""
+    def reduce_first(self) -> None:
+        """Drop the rest of the batch that is being written, but for rows that must not be missing."""
         rest = self._rest_of_first()
         kept = self._gaps.kept_of(rest)
-        self._first = Pending(kept)
-        return len(rest) - len(kept)
+        self._first = Pending(kept, dropped=self._dropped_of_first() + len(rest) - len(kept))
 
     def give_up(self, further: Sequence[Batch]) -> None:
         """Drop the rest of all batches, and the ``further`` ones, but for rows that must not be missing, outermost ranges
@@ -96,17 +97,22 @@ class PendingBatches:
         refused = [batch for batch in further if not self._waiting.add(batch)]  # first: they wait if memory ends in the rest
         kept = [self._kept_of(batch) for batch in (self._rest_of_first(), *self._waiting, *refused)]
         rows = merged([batch for batch in kept if len(batch)])
-        self._first = Pending(rows.take(np.lexsort((rows.event_id, rows.start_ns))))
-        self._waiting.clear()
+        first = Pending(rows.take(np.lexsort((rows.event_id, rows.start_ns))), dropped=self._dropped_of_first())
+        self._first, self._waiting = first, WaitingBatches()
 
-    def clear(self) -> int:
-        """Drop all batches. Returns how many of their rows were neither handed on nor counted."""
-        left = sum(len(batch) for batch in self._waiting)
-        if self._first is not None:
-            left += len(self._first.batch) - self._first.taken
+    def rows(self) -> int:
+        """How many rows were neither handed on nor counted."""
+        left = sum([len(batch) for batch in self._waiting])
+        first = self._first
+        return left if first is None else left + len(first.batch) - first.taken + first.dropped
+
+    def clear(self) -> None:
+        """Drop all batches."""
         self._first = None
         self._waiting.clear()
-        return left
+
+    def _dropped_of_first(self) -> int:
+        return 0 if self._first is None else self._first.dropped
 
     def _kept_of(self, batch: Batch) -> Batch:
         kept = self._gaps.kept_of(batch)

@@ -23,7 +23,7 @@ import logging
 import netrc  # noqa: F401
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from opentelemetry import trace
@@ -140,7 +140,7 @@ class SpanTarget:
 
     def exporters(self) -> list[Any]:
         """The exporters behind the processors that say which they have, each once."""
-        found = (getattr(processor, "span_exporter", None) for processor in self._processors())
+        found = [getattr(processor, "span_exporter", None) for processor in self._processors()]
         return list({id(exporter): exporter for exporter in found if exporter is not None}.values())
 
     def force_flush(self, timeout_s: float) -> bool:
@@ -151,7 +151,7 @@ class SpanTarget:
             _logger.exception("otel-recfn: a span processor raised in force_flush; spans that it held count as failed")
             return False
 
-    def _processors(self) -> Iterator[Any]:
+    def _processors(self) -> list[Any]:
         return _flattened(self._tracer.span_processor, MAX_PROCESSOR_DEPTH)
 
 
@@ -181,7 +181,7 @@ class ProviderResolver:
         if isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider)):
             return None
         tracer = provider.get_tracer(SCOPE_NAME, __version__, schema_url=SCHEMA_URL)
-        if all(hasattr(tracer, part) for part in _TRACER_PARTS):
+        if all([hasattr(tracer, part) for part in _TRACER_PARTS]):
             return SpanTarget(provider, tracer)
         if not isinstance(tracer, trace.NoOpTracer):
             self._warn_foreign(provider)
@@ -197,23 +197,19 @@ class ProviderResolver:
             )
 
 
-def _flattened(processor: Any, depth: int) -> Iterator[Any]:
+def _flattened(processor: Any, depth: int) -> list[Any]:
     inner = getattr(processor, "_span_processors", None)
     if inner is None or depth == 0:
-        yield processor
-        return
-    for one in tuple(inner):
-        yield from _flattened(one, depth - 1)
+        return [processor]
+    return [found for one in tuple(inner) for found in _flattened(one, depth - 1)]
 
 
-def _one_after_the_other(processor: Any, depth: int) -> Iterator[Any]:
+def _one_after_the_other(processor: Any, depth: int) -> list[Any]:
     """The processors that the SDK would call in turn; what calls them otherwise (in threads, say) goes on doing so."""
     inner = getattr(processor, "_span_processors", None)
     if type(processor) is not SynchronousMultiSpanProcessor or inner is None or depth == 0:
-        yield processor
-        return
-    for one in tuple(inner):
-        yield from _one_after_the_other(one, depth - 1)
+        return [processor]
+    return [found for one in tuple(inner) for found in _one_after_the_other(one, depth - 1)]
 
 
 def _queue_sizes(processor: Any) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -102,9 +103,12 @@ class SpansSink:
         return None
 
     def _write_pending(self) -> None:
+        self._delivery.hand()  # what is left where there was no memory in the middle
         while (pending := self._pending.first()) is not None:
-            if pending.short or pending.taken:  # it can't be planned again in the middle
-                self._count_failed(self._pending.reduce_first())
+            if pending.dropped:
+                self._counts, pending.dropped = self._with(rows=pending.dropped, failed=pending.dropped), 0
+            elif pending.short or pending.taken:  # it can't be planned again in the middle
+                self._pending.reduce_first()
             else:
                 self._write(pending)
                 self._pending.finish_first()
@@ -112,15 +116,13 @@ class SpansSink:
     def _write(self, pending: Pending) -> None:
         target, batch = self._current_target(), pending.batch
         if target is None:
-            self._counts["rows"] += len(batch)
-            self._counts["no_provider"] += len(batch)
-            pending.taken = len(batch)
+            self._counts, pending.taken = self._with(rows=len(batch), no_provider=len(batch)), len(batch)
             return
         fates = fates_of(batch)
-        rootless = frozenset(index for index, one in enumerate(batch.contexts) if fate_of(one) == Fate.ROOTLESS)
+        rootless = frozenset([index for index, one in enumerate(batch.contexts) if fate_of(one) == Fate.ROOTLESS])
         self._traces.advance(batch, fates == Fate.ROOTLESS, rootless, target)
         if fates.max(initial=0) < Fate.IN_SPAN:  # below spans that are not sampled, say: costs next to nothing
-            self._count(fates, pending, len(batch))
+            self._counts, pending.taken = self._with_fates(fates, pending, len(batch)), len(batch)
         else:
             self._write_spans(plan_spans(batch, fates, self._links.match(batch), _span_context, self._root_context), pending)
         self._write_roots()
@@ -150,7 +152,10 @@ class SpansSink:
         for step in (self._go_on, self._traces.close_all, self._write_roots):
             with contextlib.suppress(*OUT_OF_MEMORY):
                 step()
-        self._count_failed(self._pending.clear())
+        with contextlib.suppress(*OUT_OF_MEMORY):
+            rows = self._pending.rows()
+            self._counts = self._with(rows=rows, failed=rows)
+            self._pending.clear()
         if timeout_s > 0:
             self._delivery.flush(timeout_s)
         self._delivery.remove()
@@ -230,20 +235,24 @@ class SpansSink:
             self._write_chunk(plan.part(slice(half)), pending, int(plan.row[half]))
             self._write_chunk(plan.part(slice(half, None)), pending, end)
             return
-        self._count(plan.fate, pending, end)
-        self._delivery.hand(spans)
+        counts, handed = self._with_fates(plan.fate, pending, end), self._delivery.with_more(spans)
+        self._counts, pending.taken, self._delivery.handed = counts, end, handed
+        self._delivery.hand()
 
-    def _count(self, fates: Fates, pending: Pending, end: int) -> None:
-        """Count the rows of a chunk up to ``end`` as handed on."""
+    def _with_fates(self, fates: Fates, pending: Pending, end: int) -> dict[str, int]:
+        """The counts with the rows up to ``end``."""
         counted = np.bincount(fates[pending.taken : end], minlength=len(Fate)).tolist()
-        self._counts["rows"] += end - pending.taken
-        pending.taken = end
+        counts = self._with(rows=end - pending.taken)
         for fate in (Fate.OTHER_KIND, Fate.SUPPRESSED, Fate.UNSAMPLED):
-            self._counts[_COUNTERS[fate]] += counted[fate]
+            counts[_COUNTERS[fate]] += counted[fate]
+        return counts
 
-    def _count_failed(self, rows: int) -> None:
-        self._counts["rows"] += rows
-        self._counts["failed"] += rows
+    def _with(self, **more: int) -> dict[str, int]:
+        """The counts with so many more. Who stores them stores what they count at once: where there is no memory, neither."""
+        counts = dict(self._counts)
+        for name, count in more.items():
+            counts[name] += count
+        return counts
 
     def _root_context(self, root: int) -> SpanContext | None:
         trace = self._traces.find(root)
@@ -254,10 +263,11 @@ class SpansSink:
         while finished and mapper is not None:
             spans = [mapper.root_span(trace) for trace in islice(finished, self._delivery.chunk_size)]
             self._delivery.make_room(len(spans), self._pace)
-            self._counts["roots"] += len(spans)
-            for _ in spans:
-                finished.popleft()
-            self._delivery.hand(spans)
+            counts, handed = self._with(roots=len(spans)), self._delivery.with_more(spans)
+            rest = deque(islice(finished, len(spans), None))
+            self._counts, self._delivery.handed, self._traces.finished = counts, handed, rest
+            self._delivery.hand()
+            finished = rest
 
     def _log_once(self, message: str) -> None:
         if not self._logged:

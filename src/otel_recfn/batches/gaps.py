@@ -90,7 +90,7 @@ class Gaps:
         rows = rows[~self._will_come(batch, parent[rows])]
         if not len(rows):
             return parent
-        found, root = parent.copy(), batch.root[rows]
+        root, found = batch.root[rows], np.array(parent, np.uint64)
         found[rows] = np.where(self._will_come(batch, root) & (root != batch.event_id[rows]), root, np.uint64(0))
         return found
 

@@ -1,4 +1,4 @@
-"""What a range spent in itself: its own amount without its direct children's."""
+"""What a range spent in itself: its own amount without its direct children's. Times also across batches."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from otel_recfn.batches.number_sets import is_in
+from otel_recfn.batches.remembered import Ids
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import EventFlag, EventKind
+from otel_recfn.model.events import ORDINAL_BITS, EventFlag, EventKind
 
 Amounts = NDArray[np.int64]
 Rows = NDArray[np.int64]
+
+MAX_AWAITED = 1 << 16
+"""More ranges are open at once only where hundreds of threads are at their greatest depth."""
+_ORDINAL = np.uint64(ORDINAL_BITS)
 
 
 class Nesting(NamedTuple):
@@ -35,16 +41,74 @@ def nesting(rows: Batch) -> Nesting:
 
 
 def self_times(rows: Batch, nested: Nesting) -> Amounts:
-    """Nanoseconds per row, 0 for asynchronous ranges, marks and memory.
+    """Nanoseconds per row, as ``SelfTimes`` says, of rows that are all there is."""
+    return SelfTimes().take(rows, nested)
 
-    Children count where they ran on their parent's thread, one after the other; what ran beside it (asynchronous ranges, other
-    threads) doesn't shorten it. Source: ``FunctionEvent.self_cpu_time_total`` of torch.autograd.profiler_util.
+
+class SelfTimes:
+    """What each range of a stream of batches spent without its direct children, however the rows are cut into batches.
+
+    A child counts where it ran on its parent's thread, one after the other: what ran beside it (asynchronous ranges, other
+    threads) doesn't shorten it, nor does what ended after it. Source: ``FunctionEvent.self_cpu_time_total`` of
+    torch.autograd.profiler_util. So a child's row stands before its parent's, and what it spent is kept until that comes.
+
+    Args:
+        most: how many parents are awaited; of more, those that children were added to longest ago are forgotten.
     """
-    child, parent = nested
-    synchronous = (rows.kind == EventKind.RANGE) & (rows.flags & EventFlag.ASYNC == 0)
-    spent: Amounts = np.where(synchronous, rows.end_ns - rows.start_ns, 0)
-    counts = (rows.thread[child] == rows.thread[parent]) & synchronous[child] & synchronous[parent]
-    return _without(spent, child[counts], parent[counts])
+
+    def __init__(self, most: int = MAX_AWAITED) -> None:
+        self._most = most
+        self._awaited: Ids = np.zeros(0, np.uint64)
+        """Parents that haven't come, in ascending order."""
+        self._spent: Amounts = np.zeros(0, np.int64)
+        """By their children, up to now."""
+        self._added: Amounts = np.zeros(0, np.int64)
+        """The number of the batch that added to it last."""
+        self._batches = 0
+
+    def take(self, rows: Batch, nested: Nesting | None = None) -> Amounts:
+        """Nanoseconds per row of the next batch; 0 for asynchronous ranges, marks and memory.
+
+        Args:
+            rows: the batch.
+            nested: its ``nesting``, where that is known.
+        """
+        child, parent = nested if nested is not None else nesting(rows)
+        synchronous = (rows.kind == EventKind.RANGE) & (rows.flags & EventFlag.ASYNC == 0)
+        spent: Amounts = np.where(synchronous, rows.end_ns - rows.start_ns, 0)
+        counts = synchronous & (rows.event_id >> _ORDINAL == rows.parent >> _ORDINAL)
+        inside = counts[child] & synchronous[parent] & (child < parent)
+        own = _without(spent, child[inside], parent[inside]) - np.where(synchronous, self._spent_before(rows.event_id), 0)
+        counts[child] = False  # their parents are here
+        self._await(rows.parent[counts], spent[counts], rows.event_id)
+        return own
+
+    def _spent_before(self, ids: Ids) -> Amounts:
+        """What children of these ranges spent in earlier batches."""
+        if not len(self._awaited):
+            return np.zeros(len(ids), np.int64)
+        place = np.minimum(np.searchsorted(self._awaited, ids), len(self._awaited) - 1)
+        return np.where(self._awaited[place] == ids, self._spent[place], 0)
+
+    def _await(self, parents: Ids, spent: Amounts, came: Ids) -> None:
+        self._batches += 1
+        waiting = ~is_in(self._awaited, came)
+        ids = np.concatenate([self._awaited[waiting], parents])
+        amounts = np.concatenate([self._spent[waiting], spent])
+        added = np.concatenate([self._added[waiting], np.full(len(parents), self._batches)])
+        order = np.argsort(ids, kind="stable")
+        first = np.flatnonzero(np.append(True, ids[order][1:] != ids[order][:-1])[: len(ids)])
+        if len(first):
+            self._awaited, self._spent = ids[order][first], np.add.reduceat(amounts[order], first)
+            self._added = np.maximum.reduceat(added[order], first)
+        else:
+            self._awaited, self._spent, self._added = ids, amounts, added
+        self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        if len(self._awaited) > self._most:
+            newest = np.sort(np.argsort(self._added, kind="stable")[-self._most :])
+            self._awaited, self._spent, self._added = self._awaited[newest], self._spent[newest], self._added[newest]
 
 
 def allocated_bytes(rows: Batch, nested: Nesting) -> Amounts:

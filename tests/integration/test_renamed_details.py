@@ -65,7 +65,6 @@ CALLBACKS = (
 """What is renamed for each detail to be missing."""
 
 HEADERS = """
-#include <ATen/ATen.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/jit/runtime/interpreter.h>
 #include <torch/csrc/profiler/orchestration/observer.h>

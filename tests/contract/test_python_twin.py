@@ -72,7 +72,7 @@ def test_a_recorder_is_freed() -> None:
     recorder.drain()
     alive = weakref.ref(recorder)
     del recorder
-    gc.collect()
+    gc.collect()  # its parts know each other
     assert alive() is None
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import gc
 import sys
 import threading
 from collections.abc import Callable
@@ -91,7 +90,6 @@ def test_the_legacy_form_ends_when_its_handle_is_dropped_and_the_bare_number_fin
     handle = record_function_enter("dropped")
     number = int(handle)
     del handle
-    gc.collect()
     assert notes == pairs("dropped")
     with pytest.raises(HandleGoneError, match="not kept"):
         record_function_exit(number)

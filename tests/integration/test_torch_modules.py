@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-import gc
 import pickle
 import sys
 import threading
+import tracemalloc
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -15,8 +15,10 @@ import pytest
 from recorded_modules import Recording
 
 from otel_recfn.model.events import EventFlag, EventSource
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
+from otel_recfn.pytorch import module_names, modules
 from otel_recfn.sources.protocol import Wanted
+from otel_recfn.support import weak_identity
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -86,7 +88,27 @@ def test_made_in_forward_one_name_for_all_steps(recording: Recording) -> None:
     for _ in range(100):
         net(X)
     assert {event.name for event in recording.events()} == {"nn.Module: Fresh_0", "nn.Module: Softmax_0"}
-    assert len(recording.ranges._names._names) == 1
+
+
+def test_modules_and_threads_that_are_gone_leave_nothing(recording: Recording) -> None:
+    def work() -> None:
+        nn.ReLU()(X)
+
+    def after_threads(count: int) -> int:
+        for _ in range(count):
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+        assert len(recording.events()) == count
+        ours = [tracemalloc.Filter(True, module.__file__) for module in (modules, module_names, weak_identity)]
+        return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces(ours).traces)
+
+    tracemalloc.start()
+    try:
+        before = after_threads(20)
+        assert after_threads(200) - before < 2000
+    finally:
+        tracemalloc.stop()
 
 
 def test_living_instances_never_share_a_name(recording: Recording) -> None:
@@ -94,7 +116,6 @@ def test_living_instances_never_share_a_name(recording: Recording) -> None:
     for module in modules:
         module(X)
     del modules[::2]
-    gc.collect()
     modules += [nn.ReLU() for _ in range(50)]
     for module in modules:
         module(X)
@@ -210,9 +231,13 @@ def test_installed_in_the_middle_of_a_call() -> None:
 
 def test_nothing_while_the_recorder_does_not_record(recording: Recording) -> None:
     recording.recorder.stop()
-    Net()(X)
+    earlier, later = Net(), Net()
+    earlier(X)
     assert recording.events() == []
-    assert len(recording.ranges._names._names) == 0
+    recording.recorder.start(ALL_SCOPES_MASK, 1 << 20)
+    later(X)
+    earlier(X)
+    assert [event.name for event in recording.events() if "Net" in event.name] == ["nn.Module: Net_0", "nn.Module: Net_1"]
 
 
 def test_threads_do_not_mix(recording: Recording) -> None:
@@ -230,8 +255,6 @@ def test_threads_do_not_mix(recording: Recording) -> None:
     by_id = {event.event_id: event for event in events}
     assert len(events) == 4 * 20 * 5
     assert all(event.parent == 0 or by_id[event.parent].thread == event.thread for event in events)
-    gc.collect()
-    assert recording.ranges._stacks.living() == []
 
 
 @pytest.mark.skipif(torch.__version__ < "2.5", reason="PyTorch 2.4 calls modules, and their hooks, while it compiles them")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import signal
 import weakref
@@ -132,7 +131,6 @@ def test_frames_are_let_go(recording: Recording) -> None:
         except ValueError:
             pass
         del big
-        gc.collect()
     assert [reference() for reference in alive] == [None, None]
 
 

@@ -2,36 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import overload
-
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.model.batch import Batch, Opened
+from otel_recfn.model.announced import OpenedColumns
+from otel_recfn.model.batch import Batch
+from otel_recfn.model.columns import ANNOUNCED_COLUMNS
 
 
-class OpenedRows(Sequence[Opened]):
-    """``Batch.opened`` in the order of the begins: made when it is read, because few sinks read it.
-
-    Args:
-        batch: its columns and tables.
-        rows: the top-level ranges that are announced.
-    """
-
-    def __init__(self, batch: Batch, rows: NDArray[np.int64]) -> None:
-        self._batch, self._rows = batch, rows[np.lexsort((batch.event_id[rows], batch.start_ns[rows]))]
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    @overload
-    def __getitem__(self, index: int) -> Opened: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Opened]: ...
-    def __getitem__(self, index: int | slice) -> Opened | Sequence[Opened]:
-        if isinstance(index, slice):
-            return OpenedRows(self._batch, self._rows[index])
-        batch, row = self._batch, self._rows[index]
-        numbers = (batch.source, batch.start_ns, batch.thread, batch.context)
-        return Opened(int(batch.event_id[row]), batch.names[batch.name[row]], *[int(column[row]) for column in numbers])
+def announced(batch: Batch, rows: NDArray[np.int64]) -> OpenedColumns:
+    """``Batch.opened`` of these rows, which are top-level ranges, in the order of their begins."""
+    rows = rows[np.lexsort((batch.event_id[rows], batch.start_ns[rows]))]
+    return OpenedColumns({name: getattr(batch, name)[rows] for name in ANNOUNCED_COLUMNS}, batch.names)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.batches.ancestry import MAX_KNOWN, followed
-from otel_recfn.batches.announced import OpenedRows
+from otel_recfn.batches.announced import announced
 from otel_recfn.batches.distinct import Distinct
 from otel_recfn.batches.number_sets import is_in
 from otel_recfn.batches.remembered import Columns, Mask, Remembered, by_id
@@ -60,7 +60,7 @@ class Placement:
             produced, parent=parent, root=root[outermost], context=context[outermost], contexts=contexts.values, opened=()
         )
         self._remember(placed)
-        return replace(placed, opened=OpenedRows(placed, np.flatnonzero((parent == 0) & (placed.kind == EventKind.RANGE))))
+        return replace(placed, opened=announced(placed, np.flatnonzero((parent == 0) & (placed.kind == EventKind.RANGE))))
 
     def _remember(self, batch: Batch) -> None:
         ended = np.arange(len(batch)) < batch.closed

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from otel_recfn.batches.ancestry import Ancestry, Tree
-from otel_recfn.batches.announced import OpenedRows
+from otel_recfn.batches.announced import announced
 from otel_recfn.batches.number_sets import is_in
 from otel_recfn.batches.remembered import Ids, Mask
 from otel_recfn.model.batch import Batch, Opened
@@ -130,7 +130,7 @@ class Selection:
         rows = np.flatnonzero(top_level & ~is_in(batch.event_id, self._announced))
         still_open = np.append(self._announced, batch.event_id[rows[rows >= batch.closed]])
         self._announced = still_open[~is_in(still_open, closed)]
-        return OpenedRows(batch, rows)
+        return announced(batch, rows)
 
     def _without_extras(self, batch: Batch, rows: Mask) -> dict[str, Any]:
         unwanted = {Extra.SHAPES: ("shapes", "dtypes"), Extra.FLOPS: ("flops",), Extra.STACK: ("stack",)}

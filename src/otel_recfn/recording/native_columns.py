@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, overload
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.model.batch import Opened
+from otel_recfn.model.announced import OpenedColumns
 from otel_recfn.model.columns import ANNOUNCED_COLUMNS, COLUMN_TYPES, COLUMNS, Column
-
-OPENED_TYPES = {name: COLUMN_TYPES[name] for name in ANNOUNCED_COLUMNS}
 
 
 def columns(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -23,31 +21,17 @@ def columns(raw: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def announced(raw: Mapping[str, Any], names: Sequence[str]) -> OpenedColumns:
+    """What a Batch announces, over the same memory.
+
+    Args:
+        raw: what the drain filled.
+        names: what its names index.
+    """
+    types = {name: COLUMN_TYPES[name] for name in ANNOUNCED_COLUMNS}
+    return OpenedColumns({name: np.frombuffer(raw[name], dtype=dtype) for name, dtype in types.items()}, names)
+
+
 def _empty(column: Column, count: int) -> NDArray[Any]:
     """As ``np.full``, but memory that is zero costs nothing until it is written."""
     return np.full(count, column.empty, column.dtype) if column.empty else np.zeros(count, column.dtype)
-
-
-class OpenedColumns(Sequence[Opened]):
-    """``Batch.opened``. A program without module calls announces every operator: tuples would cost more than the drain."""
-
-    def __init__(self, raw: Mapping[str, Any], names: Sequence[str]) -> None:
-        self._columns = {name: np.frombuffer(raw[name], dtype=dtype) for name, dtype in OPENED_TYPES.items()}
-        self._names = names
-
-    def __len__(self) -> int:
-        return len(self._columns["event_id"])
-
-    @overload
-    def __getitem__(self, index: int) -> Opened: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Opened]: ...
-    def __getitem__(self, index: int | slice) -> Opened | Sequence[Opened]:
-        if isinstance(index, slice):
-            return list(self)[index]
-        event_id, name, *rest = (column[index].item() for column in self._columns.values())
-        return Opened(event_id, self._names[name], *rest)
-
-    def __iter__(self) -> Iterator[Opened]:
-        for event_id, name, *rest in zip(*(column.tolist() for column in self._columns.values()), strict=True):
-            yield Opened(event_id, self._names[name], *rest)

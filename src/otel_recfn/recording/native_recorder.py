@@ -117,7 +117,7 @@ class NativeRecorder:
     def _sealed(self, close_open: bool, open_ranges: bool) -> tuple[Batch, int, int]:
         """What the drain read, and what to acknowledge it by: its number, and how many rows these are."""
         from otel_recfn.model.batch import Batch, SpanContextRef
-        from otel_recfn.recording.native_columns import OpenedColumns, columns
+        from otel_recfn.recording.native_columns import announced, columns
 
         known_epoch, known = self._epoch, len(self._names)
         raw = _native.drain(close_open, open_ranges, known_epoch, known)
@@ -130,7 +130,7 @@ class NativeRecorder:
             contexts=[
                 SpanContextRef(high << 64 | low, span_id, *self.split_flags(flags)) for high, low, span_id, flags in contexts
             ],
-            opened=OpenedColumns(opened, self._names),
+            opened=announced(opened, self._names),
             closed=closed,
             clock_jump_ns=jump_ns,
             complete=complete,

@@ -40,7 +40,7 @@ def _setting(
         kind: what is allowed.
         meaning: as Markdown, for whoever sets it.
         default_in_words: where the value itself says little.
-        environment: whether ``OTEL_RECFN_<NAME>`` sets it too.
+        environment: whether ``OTEL_RECFN_<NAME>`` sets it too, where it is one of ``Settings``.
         selects: the extra or the source that a capture asks for where it is true.
     """
     words = default_in_words or str(default).lower()
@@ -109,23 +109,18 @@ class ProfileSettings:
         values.SCOPES,
         "which `RecordScope`s: a set; module ranges follow `modules` alone",
         default_in_words="all",
-        environment=False,
     )
-    record_shapes: bool = _setting(
-        False, values.BOOL, "shapes and dtypes of operators' inputs", environment=False, selects=Extra.SHAPES
-    )
+    record_shapes: bool = _setting(False, values.BOOL, "shapes and dtypes of operators' inputs", selects=Extra.SHAPES)
     with_flops: bool = _setting(
         False,
         values.BOOL,
         "floating point operations of the operators that PyTorch counts",
-        environment=False,
         selects=Extra.FLOPS,
     )
     with_stack: bool = _setting(
         False,
         values.BOOL,
         "the Python (or TorchScript) call stack of each range but backward ones",
-        environment=False,
         selects=Extra.STACK,
     )
     profile_memory: bool = _setting(
@@ -134,14 +129,12 @@ class ProfileSettings:
         "what PyTorch allocates and frees: within operators everywhere, and between them in the thread that starts the "
         "profile, and in what PyTorch runs for it in other threads. While a torch.profiler is active in a thread, PyTorch "
         'reports to that alone: `counters()["observer.without_memory"]` counts the operators concerned',
-        environment=False,
         selects=Extra.MEMORY,
     )
     modules: bool = _setting(
         False,
         values.BOOL,
         "ranges for `nn.Module` calls and optimizer steps",
-        environment=False,
         selects=EventSource.MODULE,
     )
     max_events: int = _setting(
@@ -149,7 +142,6 @@ class ProfileSettings:
         values.EVENTS,
         "beyond it the oldest events are dropped and counted; so is what outruns a thread's buffer "
         f"({DEFAULT_BUFFER_BYTES >> 20} MiB) before it is drained, every 20 to 100 ms",
-        environment=False,
     )
 
     @classmethod
@@ -180,7 +172,9 @@ class Setting(NamedTuple):
 
 
 SETTINGS = tuple(Setting(item.name, item.default, **item.metadata) for item in fields(Settings))
-PROFILE_SETTINGS = tuple(Setting(item.name, item.default, **item.metadata) for item in fields(ProfileSettings))
+PROFILE_SETTINGS = tuple(
+    Setting(item.name, item.default, **{**item.metadata, "environment": False}) for item in fields(ProfileSettings)
+)
 
 
 def _checked(settings: tuple[Setting, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:

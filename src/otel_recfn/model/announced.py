@@ -1,0 +1,39 @@
+"""What a batch announces, as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, overload
+
+from numpy.typing import NDArray
+
+from otel_recfn.model.batch import Opened
+
+
+class OpenedColumns(Sequence[Opened]):
+    """``Batch.opened``. A program without module calls announces every operator: tuples would cost more than the drain.
+
+    Args:
+        columns: those of an Opened, in its order.
+        names: what ``name`` indexes.
+    """
+
+    def __init__(self, columns: Mapping[str, NDArray[Any]], names: Sequence[str]) -> None:
+        self._columns, self._names = columns, names
+
+    def __len__(self) -> int:
+        return len(self._columns["event_id"])
+
+    @overload
+    def __getitem__(self, index: int) -> Opened: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Opened]: ...
+    def __getitem__(self, index: int | slice) -> Opened | Sequence[Opened]:
+        if isinstance(index, slice):
+            return list(self)[index]
+        event_id, name, *rest = (column[index].item() for column in self._columns.values())
+        return Opened(event_id, self._names[name], *rest)
+
+    def __iter__(self) -> Iterator[Opened]:
+        for event_id, name, *rest in zip(*(column.tolist() for column in self._columns.values()), strict=True):
+            yield Opened(event_id, self._names[name], *rest)

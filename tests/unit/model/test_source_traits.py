@@ -34,4 +34,4 @@ def test_a_source_names_its_traces_and_calls(
 
 
 def test_module_calls_are_asked_for_as_a_whole() -> None:
-    assert {EventSource.MODULE} == SOURCES_WITHOUT_SCOPES
+    assert EventSource.MODULE in SOURCES_WITHOUT_SCOPES

@@ -60,6 +60,18 @@ class PacedSink(Protocol):
             timeout_s: what is left of the time.
         """
 
+    def supersede(self, left: Callable[[], Sequence[Batch]]) -> bool:
+        """The same, and ``close``, in the closing thread, if the worker waits for an exporter: False if it doesn't.
+
+        The worker's call raises ``GivenUp`` when it is back.
+
+        Args:
+            left: returns what is queued behind the batch that is being written.
+        """
+
+    def finish_superseded(self) -> None:
+        """In the worker, when it is back: what the closing thread couldn't wait for."""
+
 
 class BackgroundSink:
     """A sink in front of another that may wait. ``flush`` may be called from any thread, also while another one writes.
@@ -78,7 +90,7 @@ class BackgroundSink:
         self._inner, self._max_rows, self._max_share = sink, max_rows, max_share
         self._queue, self._pace = WorkQueue(max_rows), Pace(max_share)
         self._written = 0
-        self._logged = False
+        self._logged = self._superseded = False
         self._error: Exception | SystemExit | None = None
         self._paced = sink if isinstance(sink, PacedSink) else None
         if self._paced is not None:
@@ -121,11 +133,23 @@ class BackgroundSink:
         if self._thread is threading.current_thread():
             return
         if started:
-            self._thread.wait_for_end(timeout_s)
+            self._wait_for_end()
         elif not self._queue.over and self._error is None:
+            self._release()
             self._inner.close(timeout_s)  # nothing was ever written: it has nothing to wait for
         self._queue.end()
         self._pace.end_now()
+
+    def _wait_for_end(self) -> None:
+        """Of the worker; near the end of the time also for an exporter that it waits for, and no longer."""
+        for seconds in (self._pace.time_to_supersede(), self._pace.time_left()):
+            self._thread.wait_for_end(seconds)
+            if not self._thread.is_alive() or (self._paced is not None and self._paced.supersede(self._superseding)):
+                return
+
+    def _superseding(self) -> list[Batch]:
+        self._superseded = True
+        return self._release()
 
     @property
     def losses(self) -> tuple[str, ...]:
@@ -173,8 +197,7 @@ class BackgroundSink:
                 self._error = error
                 self._pace.end_now()
             with at_work():
-                left = self._release()
-                self._end_inner(left if given_up else None)
+                self._end_inner(given_up)
             self._queue.over = True
 
     def _work_on(self) -> None:
@@ -241,15 +264,18 @@ class BackgroundSink:
                 task.done.set()
         return [task.batch for task in left if isinstance(task, Write)]
 
-    def _end_inner(self, given_up: list[Batch] | None) -> None:
-        """Close the inner sink, in the time that is left.
-
-        Args:
-            given_up: batches that there was no time for; None where all were written.
-        """
+    def _end_inner(self, given_up: bool) -> None:
+        """Close the inner sink, in the time that is left, which was not enough for all where it is ``given_up``."""
         try:
-            if given_up is not None and self._paced is not None:
-                self._paced.give_up(given_up, self._pace.time_left())
+            if self._superseded and self._paced is not None:
+                self._paced.finish_superseded()
+                return
+            left = self._release()
+            if given_up and self._paced is not None:
+                self._paced.give_up(left, self._pace.time_left())
             self._inner.close(self._pace.time_left())
+        except GivenUp:  # while it waited for an exporter
+            if self._paced is not None:
+                self._paced.finish_superseded()
         except (Exception, SystemExit) as error:
             self._error = self._error or error

@@ -71,6 +71,10 @@ class Pace:
         """Seconds until the end; without limit where none is known."""
         return max(0.0, self._end_by - time.monotonic())
 
+    def time_to_supersede(self) -> float:
+        """Seconds until a worker that waits for an exporter is not waited for any more."""
+        return max(0.0, self.time_left() - self._reserve_s / 2)
+
     def end_in_child(self) -> None:
         """In a forked child nobody works on, and another thread may have held the locks."""
         self._lock, self._hurry = threading.RLock(), threading.Event()

@@ -126,11 +126,9 @@ class WorkQueue:
             return left
 
     def end(self) -> None:
-        """From here on nothing is taken, and what waits is forgotten."""
+        """From here on nothing is taken; what waits is for ``release``, as soon as the worker is back from its exporter."""
         with self._lock:
             self.over = True
-            self._tasks.clear()
-            self._arrived.clear()
             self._changed.notify_all()
 
     def end_in_child(self) -> None:

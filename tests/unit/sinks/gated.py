@@ -64,6 +64,12 @@ class Gated:
         self.calls.append(f"give up {sum(map(len, batches))}")
         self.left_s = timeout_s
 
+    def supersede(self, left: Callable[[], Sequence[Batch]]) -> bool:
+        return False
+
+    def finish_superseded(self) -> None:
+        raise AssertionError("nobody has superseded it")
+
 
 def rows(count: int) -> Batch:
     return make_batch([{}] * count)

@@ -40,7 +40,7 @@ class TestTime:
         assert_balanced(counters)
         hung.gate.set()
         assert hung.closed.wait(PATIENCE_S)
-        assert hung.calls == ["write 4", "give up 0", "close"], "what was given up isn't written after all"
+        assert hung.calls == ["write 4", "give up 3", "close"], "what was given up isn't written after all"
         assert sink.counters() == counters
 
     def test_shortly_before_the_end_what_is_left_is_given_up(

@@ -7,17 +7,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.spans.export_watch import ExportWatch
-from otel_recfn.sinks.spans.provider import SpanTarget
+from otel_recfn.sinks.spans.provider import Receiver, SpanTarget
+from otel_recfn.sinks.spans.turn import Turn
 
 FLUSH_TIMEOUT_S = 30.0
 CHUNKS_AT_THE_END = 3
@@ -39,16 +42,25 @@ class Handed:
 
 
 class SpanDelivery:
-    """Hands spans on, to one target at a time."""
+    """Hands spans on, to one target at a time.
 
-    def __init__(self) -> None:
+    Args:
+        turn: who waits for processors lets another thread go on.
+    """
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
         self._target: SpanTarget | None = None
         self._watch = ExportWatch()
-        self._receivers: Sequence[Callable[[ReadableSpan], None]] = ()
+        self._receivers: Sequence[Receiver] = ()
+        self._left: list[tuple[Receiver, Sequence[ReadableSpan]]] = []
+        """For processors that may take long, when nobody can wait any more."""
+        self._superseded = False
         self.handed = Handed(0, 0, 0, deque())
         """Replaced as a whole by whoever counts the rows of these spans: both at once, or none where there is no memory."""
         self._flushed = 0
-        self._chunks, self._timeout_s = 1, FLUSH_TIMEOUT_S
+        self._chunks: float = 1
+        self._timeout_s = FLUSH_TIMEOUT_S
         self._logged = False
         self.chunk_size = 1
         """How many spans are handed on at once."""
@@ -81,13 +93,41 @@ class SpanDelivery:
 
     def hand(self) -> None:
         """Hand the spans that wait to every processor. Where there is no memory to begin with one, it waits on."""
-        waiting = self.handed.waiting
+        if self._superseded:
+            self._hand_without_waiting()
+            return
+        self._turn.wait()
+        try:
+            self._hand_to(self._receivers, self.handed.waiting)
+        finally:
+            self._turn.go_on()
+
+    def supersede(self) -> None:
+        """Wait for nothing any more: another thread than this one waits for an exporter. What that has in hand is handed on."""
+        self._superseded, self._chunks = True, math.inf
+        self._hand_without_waiting()
+
+    def hand_left(self) -> None:
+        """Hand on what the superseding thread could not wait for."""
+        while self._left:
+            receiver, spans = self._left.pop(0)
+            self._hand_to((receiver,), deque(spans))
+
+    def _hand_without_waiting(self) -> None:
+        spans = _emptied(self.handed.waiting)
+        self._left += [(receiver, list(spans)) for receiver in self._receivers if receiver.may_wait]
+        self._hand_to([receiver for receiver in self._receivers if not receiver.may_wait], spans)
+
+    def _hand_to(self, receivers: Iterable[Receiver], waiting: deque[ReadableSpan]) -> None:
         while waiting:
-            receivers = iter(self._receivers)
-            span = waiting.popleft()
-            for receive in receivers:
+            each = iter(receivers)
+            try:
+                span = waiting.popleft()
+            except IndexError:  # another thread has superseded this one
+                return
+            for receiver in each:
                 try:
-                    receive(span)
+                    receiver.receive(span)
                 except _ANY_ERROR:
                     self._log_once("a span processor raised in on_end; its spans count as failed")
 
@@ -95,7 +135,11 @@ class SpanDelivery:
         """Have the processors export; what no exporter took by the end of it counts as failed, until one reports otherwise."""
         if self._target is None:
             return True
-        flushed = self._target.force_flush(timeout_s)
+        self._turn.wait()
+        try:
+            flushed = self._target.force_flush(timeout_s)
+        finally:
+            self._turn.go_on()
         if flushed:
             self.handed.unflushed = 0
         self._flushed = self.handed.spans - self.handed.unwatched
@@ -103,7 +147,7 @@ class SpanDelivery:
 
     def hurry(self, timeout_s: float) -> None:
         """Fill the queues from now on, and wait ``timeout_s`` seconds at most for each flush, because the program ends."""
-        self._chunks, self._timeout_s = CHUNKS_AT_THE_END, timeout_s
+        self._chunks, self._timeout_s = max(self._chunks, CHUNKS_AT_THE_END), timeout_s
 
     def remove(self) -> None:
         """Stop watching the exporters: they are left as they were found."""
@@ -130,3 +174,12 @@ class SpanDelivery:
                 _logger.exception("otel-recfn: %s", message)
             except OUT_OF_MEMORY:  # the other spans come first
                 pass
+
+
+def _emptied(waiting: deque[ReadableSpan]) -> deque[ReadableSpan]:
+    """All of them, while another thread may take some too."""
+    taken: deque[ReadableSpan] = deque()
+    while waiting:
+        with contextlib.suppress(IndexError):
+            taken.append(waiting.popleft())
+    return taken

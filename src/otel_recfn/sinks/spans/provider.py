@@ -24,12 +24,14 @@ import netrc  # noqa: F401
 import os
 import secrets
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SynchronousMultiSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import Decision, Sampler
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -61,6 +63,14 @@ class RootStart(NamedTuple):
     context: SpanContext
     attributes: Mapping[str, AttributeValue]
     """What the sampler wants on the root span."""
+
+
+class Receiver(NamedTuple):
+    """A span processor."""
+
+    receive: Callable[[ReadableSpan], None]
+    may_wait: bool
+    """Handing it a span may take long: it may export it at once."""
 
 
 class SpanTarget:
@@ -121,9 +131,14 @@ class SpanTarget:
             return secrets.randbits(bits) or 1
         return generator.generate_trace_id() if bits == 128 else generator.generate_span_id()
 
-    def receivers(self) -> list[Callable[[ReadableSpan], None]]:
-        """Where finished spans go: each processor by itself, since the SDK's list of them ends at one that raises."""
-        return [processor.on_end for processor in _one_after_the_other(self._tracer.span_processor, MAX_PROCESSOR_DEPTH)]
+    def receivers(self) -> list[Receiver]:
+        """Where finished spans go: each processor by itself, since the SDK's list of them ends at one that raises.
+
+        Those that may wait come last.
+        """
+        processors = _one_after_the_other(self._tracer.span_processor, MAX_PROCESSOR_DEPTH)
+        receivers = [Receiver(processor.on_end, not _only_queues(processor)) for processor in processors]
+        return sorted(receivers, key=attrgetter("may_wait"))
 
     def chunk_size(self) -> int:
         """How many spans fit between two ``force_flush`` without crowding out the program's own spans.
@@ -210,6 +225,10 @@ def _one_after_the_other(processor: Any, depth: int) -> list[Any]:
     if type(processor) is not SynchronousMultiSpanProcessor or inner is None or depth == 0:
         return [processor]
     return [found for one in tuple(inner) for found in _one_after_the_other(one, depth - 1)]
+
+
+def _only_queues(processor: Any) -> bool:
+    return getattr(type(processor), "on_end", None) is BatchSpanProcessor.on_end
 
 
 def _queue_sizes(processor: Any) -> tuple[int, int]:

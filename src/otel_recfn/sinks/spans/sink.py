@@ -38,6 +38,7 @@ from otel_recfn.sinks.spans.pending import Pending, PendingBatches
 from otel_recfn.sinks.spans.promised_traces import PromisedTraces
 from otel_recfn.sinks.spans.provider import SAMPLED, ProviderResolver, SpanTarget
 from otel_recfn.sinks.spans.step_traces import StepTraces
+from otel_recfn.sinks.spans.turn import Turn
 
 _COUNTERS = {Fate.OTHER_KIND: "other_kinds", Fate.SUPPRESSED: "suppressed", Fate.UNSAMPLED: "unsampled"}
 _logger = logging.getLogger(__name__)
@@ -71,7 +72,8 @@ class SpansSink:
         self._resolver = ProviderResolver(tracer_provider)
         self._target: SpanTarget | None = None
         self._mapper: SpanMapper | None = None
-        self._delivery = SpanDelivery()
+        self._turn = Turn()
+        self._delivery = SpanDelivery(self._turn)
         self._traces = StepTraces(roots_per_second, self._promised)
         self._shared_links = links
         self._links: FindsLinks = links or ForwardBackwardLinks()
@@ -149,6 +151,12 @@ class SpansSink:
     def close(self, timeout_s: float) -> None:
         """End all roots, export, and leave the provider as it was."""
         self._delivery.hurry(timeout_s)
+        self._write_last()
+        if timeout_s > 0:
+            self._delivery.flush(timeout_s)
+        self._delivery.remove()
+
+    def _write_last(self) -> None:
         for step in (self._go_on, self._traces.close_all, self._write_roots):
             with contextlib.suppress(*OUT_OF_MEMORY):
                 step()
@@ -156,9 +164,6 @@ class SpansSink:
             rows = self._pending.rows()
             self._counts = self._with(rows=rows, failed=rows)
             self._pending.clear()
-        if timeout_s > 0:
-            self._delivery.flush(timeout_s)
-        self._delivery.remove()
 
     def give_up(self, batches: Sequence[Batch], timeout_s: float) -> None:
         """Drop what is left, here and in these batches, because the time is over, but for the parents of spans that were handed
@@ -168,6 +173,27 @@ class SpansSink:
         with contextlib.suppress(*OUT_OF_MEMORY):
             self._pending.give_up(batches)
         self._go_on()
+
+    def supersede(self, left: Callable[[], Sequence[Batch]]) -> bool:
+        """In place of ``give_up`` and ``close``, where another thread waits in one of the methods for an exporter.
+
+        False if none does. Spans go to the processors that only queue them; the thread that waits hands them to the others
+        when it is back (``finish_superseded``).
+        """
+        if not self._turn.take():
+            return False
+        try:
+            self._delivery.supersede()
+            self.give_up(left(), 0.0)
+            self._write_last()
+            self._delivery.remove()
+        finally:
+            self._turn.give_back()
+        return True
+
+    def finish_superseded(self) -> None:
+        """See ``supersede``."""
+        self._delivery.hand_left()
 
     def counters(self) -> Mapping[str, int]:
         """What became of the rows; the module's docstring says how the counts add up.

@@ -1,0 +1,56 @@
+"""Whose turn it is with the spans: the worker's, until it waits for an exporter and the end of the program doesn't.
+
+    worker    ──work──┤ waits ├──work──┤ waits ................├ Superseded ──► what the other left to it
+    closing                            └ take ─work─ give_back ┘
+
+Whatever is known of batches and spans is consistent wherever the worker waits.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from otel_recfn.sinks.background_pace import GivenUp
+
+
+class Superseded(GivenUp):
+    """Another thread has finished the work."""
+
+
+class Turn:
+    """Of one worker."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waits = self._taken = False
+        self._given_back = threading.Event()
+
+    def wait(self) -> None:
+        """The worker calls what may take long; another thread may go on meanwhile."""
+        with self._lock:
+            self._waits = True
+
+    def go_on(self) -> None:
+        """The worker is back.
+
+        Raises:
+            Superseded: another thread took its turn, and is done.
+        """
+        with self._lock:
+            self._waits = False
+            taken = self._taken
+        if taken:
+            self._given_back.wait()
+            raise Superseded
+
+    def take(self) -> bool:
+        """Another thread goes on, if the worker waits. Once."""
+        with self._lock:
+            if not self._waits or self._taken:
+                return False
+            self._taken = True
+            return True
+
+    def give_back(self) -> None:
+        """It is done."""
+        self._given_back.set()

@@ -8,7 +8,14 @@ from otel_recfn import RecordScope
 from otel_recfn.model.batch import Event
 
 torch = pytest.importorskip("torch")
-from compiled_forms import Compiled  # noqa: E402
+from compiled_forms import FORMS, Compiled  # noqa: E402
+
+VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+X = torch.ones(2, 2)
+USER_SCOPE = RecordScope.USER_SCOPE
+CAPTURE = "capture_profiler_record_function"
+captures = pytest.mark.skipif(not hasattr(torch._dynamo.config, CAPTURE), reason="this PyTorch keeps ranges out of graphs")
+every_form = pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in FORMS.items()])
 
 
 def is_whole(found: Compiled) -> bool:

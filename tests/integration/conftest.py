@@ -69,6 +69,22 @@ def one() -> Any:
 
 
 @pytest.fixture
+def forget_what_was_compiled() -> Iterator[None]:
+    """By torch.compile, in the test."""
+    yield
+    pytest.importorskip("torch")._dynamo.reset()
+
+
+@pytest.fixture
+def capturing() -> Iterator[None]:
+    """PyTorch puts ranges into graphs."""
+    from compile_helpers import CAPTURE
+
+    with pytest.importorskip("torch")._dynamo.config.patch({CAPTURE: True}):
+        yield
+
+
+@pytest.fixture
 def needs_observer() -> None:
     """Skips where operators can't be observed; ``OTEL_RECFN_REQUIRE_NATIVE=1`` makes that a failure."""
     pytest.importorskip("torch")

@@ -7,35 +7,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from compile_helpers import is_whole, names
+from compile_helpers import USER_SCOPE, VERSION, X, captures, every_form, is_whole, names
 
 import otel_recfn
-from otel_recfn import RecordScope, observing, record_function
+from otel_recfn import observing, record_function
 
 torch = pytest.importorskip("torch")
 from compiled_forms import FORMS, Compiled, compiled  # noqa: E402
 
-pytestmark = pytest.mark.torch
-
-VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-X = torch.ones(2, 2)
-USER_SCOPE = RecordScope.USER_SCOPE
-CAPTURE = "capture_profiler_record_function"
-captures = pytest.mark.skipif(not hasattr(torch._dynamo.config, CAPTURE), reason="this PyTorch keeps ranges out of graphs")
-every_form = pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in FORMS.items()])
-
-
-@pytest.fixture(autouse=True)
-def forget_what_was_compiled() -> Iterator[None]:
-    yield
-    torch._dynamo.reset()
-
-
-@pytest.fixture
-def capturing() -> Iterator[None]:
-    """PyTorch puts ranges into graphs."""
-    with torch._dynamo.config.patch({CAPTURE: True}):
-        yield
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forget_what_was_compiled")]
 
 
 @every_form

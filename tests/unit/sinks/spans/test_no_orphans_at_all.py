@@ -1,0 +1,126 @@
+"""Random programs, random exporters: whatever is refused, held up, flushed or cut off, every span that arrives has its parent.
+
+Ranges begin in anything that began before, open or ended, and end in any order. The queue before the spans' thread is far too
+small, the exporter hangs at times, and the end comes whenever it likes, with more or less time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter, SpanExportResult
+
+from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch
+from otel_recfn.model.batch import NO_CONTEXT, SpanContextRef
+from otel_recfn.model.events import make_event_id
+from otel_recfn.sinks.background import BackgroundSink
+from otel_recfn.sinks.spans import provider as provider_module
+from otel_recfn.sinks.spans.sink import SpansSink
+from patience import PATIENCE_S
+
+pytestmark = pytest.mark.one_python
+
+REQUEST = context(trace_id=0xABC, span_id=0xDEF)
+THREADS = (MAIN_THREAD, WORKER_THREAD)
+BEGIN, END, WRITE, FLUSH, HANG, GO_ON = range(6)
+COMMON = (BEGIN, BEGIN, BEGIN, END, END, WRITE, WRITE)
+STEPS = st.lists(st.tuples(st.sampled_from((*COMMON, FLUSH, HANG, GO_ON)), st.integers(0, 9), st.integers(0, 1)), max_size=60)
+
+
+class Server(SpanExporter):
+    """Keeps what arrives; hangs while it is told to."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.spans: list[ReadableSpan] = []
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        assert self.go_on.wait(PATIENCE_S)
+        self.spans.extend(spans)
+        return SpanExportResult.SUCCESS
+
+    def orphans(self) -> list[str]:
+        there = {(span.context.trace_id, span.context.span_id) for span in self.spans} | {REQUEST[:2]}
+        assert len(there) == len(self.spans) + 1, "a span came twice"
+        return [span.name for span in self.spans if span.parent and (span.parent.trace_id, span.parent.span_id) not in there]
+
+
+class Program:
+    """Its ranges, and the batches they come in."""
+
+    def __init__(self, sink: BackgroundSink, server: Server) -> None:
+        self.sink, self.server = sink, server
+        self.begun: list[dict[str, Any]] = []
+        self.open: list[dict[str, Any]] = []
+        self.closed: list[dict[str, Any]] = []
+        self.opened: list[dict[str, Any]] = []
+
+    def step(self, what: int, number: int, thread: int) -> None:
+        if what == BEGIN:
+            self.begin(number, thread)
+        elif what == END and self.open:
+            self.closed.append(self.open.pop(-1 - number % len(self.open)))
+        elif what == WRITE:
+            self.write()
+        elif what == FLUSH:
+            self.sink.flush(0.02)
+        elif what in (HANG, GO_ON):
+            (self.server.go_on.clear if what == HANG else self.server.go_on.set)()
+
+    def begin(self, number: int, thread: int) -> None:
+        above = self.begun[-1 - number % len(self.begun)] if self.begun and number else None
+        event_id = make_event_id(THREADS[thread].number, len(self.begun) + 1)
+        ref: SpanContextRef = above["context"] if above else (REQUEST, NO_CONTEXT)[len(self.begun) % 2]
+        row = {"event_id": event_id, "thread": THREADS[thread], "start_ns": BASE_NS + len(self.begun), "context": ref}
+        row |= {"parent": above["event_id"] if above else 0, "root": above["root"] if above else event_id}
+        row["end_ns"] = BASE_NS + 1000
+        if above is None:
+            self.opened.append({key: row[key] for key in ("event_id", "start_ns", "context")} | {"thread": THREADS[thread]})
+        self.begun.append(row)
+        self.open.append(row)
+
+    def write(self) -> None:
+        self.sink.write(make_batch(self.closed, self.opened))
+        self.closed, self.opened = [], []
+
+    def end(self, timeout_s: float) -> None:
+        self.closed += reversed(self.open)
+        self.write()
+        self.sink.close(timeout_s)
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    steps=STEPS,
+    queued=st.integers(1, 12),
+    chunk=st.integers(1, 4),
+    at_once=st.booleans(),
+    timeout_s=st.sampled_from((0.0, 0.01, 0.1, PATIENCE_S)),
+)
+def test_no_orphan_arrives(steps: list[tuple[int, int, int]], queued: int, chunk: int, at_once: bool, timeout_s: float) -> None:
+    server, provider = Server(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(server) if at_once else BatchSpanProcessor(server))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(provider_module, "MAX_CHUNK", chunk)
+        sink = BackgroundSink(SpansSink(provider, None), max_rows=queued, max_share=1.0)
+        program = Program(sink, server)
+        for step in steps:
+            program.step(*step)
+        if timeout_s == PATIENCE_S:
+            server.go_on.set()
+        program.end(timeout_s)
+        server.go_on.set()
+        sink._thread.join(PATIENCE_S)
+    provider.shutdown()
+    assert server.orphans() == []
+    counters = sink.counters()
+    assert (
+        counters["rows_received"] == counters["rows"] + counters["queue_dropped"] + counters["abandoned"] == len(program.begun)
+    )

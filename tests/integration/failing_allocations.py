@@ -17,7 +17,12 @@ SECONDS = float(os.environ.get("FAULT_SECONDS", "20"))
 
 def fail_next_allocations(succeed: int, fail: int = 1) -> None:
     """After the next ``succeed`` allocations of the calling thread, let so many fail, whatever it does meanwhile."""
-    _fail(succeed, fail, 0)
+    while True:
+        try:
+            _end()  # what is left of an earlier call
+            return _fail(succeed, fail, 0)
+        except (MemoryError, ctypes.ArgumentError):
+            pass
 
 
 def with_failures(

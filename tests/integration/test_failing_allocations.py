@@ -205,7 +205,7 @@ import sys
 logging.disable(logging.CRITICAL)
 sys.path.insert(0, "{tests}")
 from batches import make_batch
-from failing_allocations import each_failure, fail_next_allocations
+from failing_allocations import each_failure
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from otel_recfn.session.capture import Capture
 from otel_recfn.model.batch import SpanContextRef
@@ -242,14 +242,6 @@ sinks = {{
 sink = sinks[sys.argv[1]]()
 capture = Capture(Selected(), [sink], buffer_bytes=1 << 20)
 numbers = itertools.count(1)
-
-
-class FailsInItsThread(InMemorySink):  # from the n-th allocation after it began to write, whose ever that is in its thread
-    at = 1_000_000
-
-    def write(self, batch):
-        fail_next_allocations(self.at)
-        super().write(batch)
 
 
 def batch(more=True):
@@ -326,6 +318,50 @@ else:
 """
 
 
+BACKGROUND = """
+import logging
+
+logging.disable(logging.CRITICAL)
+sys.path.insert(0, "{tests}")
+from batches import make_batch
+from failing_allocations import fail_next_allocations
+from otel_recfn.batches.selection import Selected
+from otel_recfn.session.capture import Capture
+from otel_recfn.sinks.background import BackgroundSink
+from otel_recfn.sinks.in_memory import InMemorySink
+
+
+class FailsInItsThread(InMemorySink):
+    succeed = 1_000_000
+
+    def write(self, batch):
+        fail_next_allocations(self.succeed)  # until the next call: also what the thread does after this one
+        super().write(batch)
+
+
+inner = FailsInItsThread(10**6)
+sink = BackgroundSink(inner, max_share=1.0)
+capture = Capture(Selected(), [sink], buffer_bytes=1 << 20)
+given = 0
+for inner.succeed in range(150):
+    capture.write(make_batch([{{}}] * 3))
+    given += 3
+    capture.flush_beside_writes(0.05)  # in vain where the thread finds no memory for it
+inner.succeed = 1_000_000
+capture.write(make_batch([{{}}] * 3))
+given += 3
+assert capture.flush_beside_writes(300)
+counts = capture.counters()
+assert counts["rows"] == given and "in_memory.missed" not in counts, counts
+assert counts["in_memory.rows_received"] == given, counts
+assert counts["in_memory.rows"] + counts["in_memory.queue_dropped"] == given, counts
+assert len(inner.events()) == counts["in_memory.rows"] > 0
+assert 0 < counts["in_memory.queue_dropped"] < given, counts
+capture.close(300)
+assert capture.counters()["in_memory.abandoned"] == 0
+"""
+
+
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What is preloaded."""
@@ -368,3 +404,7 @@ def test_what_begins_and_ends_without_memory_is_recorded_or_counted(run_failing:
 @pytest.mark.parametrize("sink", ["spans", "background", "chrome_trace", "chrome_trace_gz", "in_memory"])
 def test_a_sink_goes_on_and_counts_what_it_found_no_memory_for(run_failing: Callable[..., object], sink: str) -> None:
     run_failing(SINKS.format(tests=HERE.parent), sink)
+
+
+def test_the_thread_of_a_sink_goes_on_and_counts_what_it_found_no_memory_for(run_failing: Callable[..., object]) -> None:
+    run_failing(BACKGROUND.format(tests=HERE.parent))

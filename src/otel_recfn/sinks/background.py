@@ -89,6 +89,8 @@ class BackgroundSink:
         self.name = sink.name
         self._inner, self._max_rows, self._max_share = sink, max_rows, max_share
         self._queue, self._pace = WorkQueue(max_rows), Pace(max_share)
+        self._task: Task | None = None
+        """Taken from the queue, and not begun."""
         self._written = 0
         self._logged = self._superseded = False
         self._error: Exception | SystemExit | None = None
@@ -121,7 +123,7 @@ class BackgroundSink:
             return self._error is None and not self._thread.is_alive() and self._left() == 0
         self._pace.hurry_up(+1)
         try:
-            request.done.wait(timeout_s)
+            request.wait(timeout_s)
         finally:
             self._pace.hurry_up(-1)
         return request.flushed
@@ -211,11 +213,12 @@ class BackgroundSink:
     def _work(self) -> None:
         """Do what is queued until told to close."""
         while True:
-            task = self._queue.next()
-            if isinstance(task, Close):
+            if self._task is None:
+                self._task = self._queue.next()
+            if isinstance(self._task, Close):
                 return
             with at_work():
-                self._do(task)
+                self._do(self._task)
             self._pace()
 
     def _do(self, task: Task) -> None:
@@ -223,19 +226,23 @@ class BackgroundSink:
             self._do_write(task)
         elif isinstance(task, Flush):
             self._do_flush(task)
-        elif self._paced is not None:
-            self._paced.idle()
+        else:
+            self._task = None
+            if self._paced is not None:
+                self._paced.idle()
 
     def _do_flush(self, task: Flush) -> None:
         try:
+            self._task = None
             task.flushed = self._inner.flush(max(0.0, task.deadline - time.monotonic()))
         finally:
-            task.done.set()
+            task.set_done()
 
     def _do_write(self, task: Write) -> None:
         """Where there is no memory for all of it, the inner sink goes on with the next batch."""
         rows_before, missed = None, 0
         try:
+            self._task = None
             rows_before = self._inner_rows()
             if task.after_gap and self._paced is not None:
                 self._paced.note_gap()
@@ -245,7 +252,14 @@ class BackgroundSink:
             missed = len(task.batch) - (0 if rows_before is None else self._inner_rows() - rows_before)
             self._log_once("the sink %r found no memory for a batch, which is counted as dropped", self.name)
         finally:
-            self._queue.written(task, missed)
+            self._has_written(task, missed)
+
+    def _has_written(self, task: Write, missed: int) -> None:
+        while True:
+            try:
+                return self._queue.written(task, missed)
+            except OUT_OF_MEMORY:
+                time.sleep(PAUSE_WITHOUT_MEMORY_S)
 
     def _inner_rows(self) -> int:
         """How many rows the inner sink has taken; where it doesn't count them itself, those of whole batches."""
@@ -261,7 +275,7 @@ class BackgroundSink:
         left = self._queue.release()
         for task in left:
             if isinstance(task, Flush):
-                task.done.set()
+                task.set_done()
         return [task.batch for task in left if isinstance(task, Write)]
 
     def _end_inner(self, given_up: bool) -> None:

@@ -30,9 +30,8 @@ class Pace:
 
     def __init__(self, max_share: float) -> None:
         self._max_share = max_share
-        self._lock = threading.RLock()
+        self._make_locks()
         self._urgent = 0
-        self._hurry = threading.Event()
         self._paced_at = 0.0
         self._end_by, self._reserve_s = math.inf, 0.0
 
@@ -44,7 +43,7 @@ class Pace:
         """
         worked = time.thread_time() - self._paced_at
         with resting():
-            self._hurry.wait(worked * (1 / self._max_share - 1))
+            self._rest(worked * (1 / self._max_share - 1))
         self._paced_at = time.thread_time()
         if self.time_left() <= self._reserve_s:
             raise GivenUp
@@ -53,10 +52,7 @@ class Pace:
         """One more waits (+1), or one less (-1)."""
         with self._lock:
             self._urgent += more
-            if self._urgent:
-                self._hurry.set()
-            else:
-                self._hurry.clear()
+            self._hurried.notify_all()
 
     def end_in(self, timeout_s: float) -> None:
         """The work ends by then, and what is not reserved of the time before."""
@@ -77,5 +73,14 @@ class Pace:
 
     def end_in_child(self) -> None:
         """In a forked child nobody works on, and another thread may have held the locks."""
-        self._lock, self._hurry = threading.RLock(), threading.Event()
+        self._make_locks()
         self.end_now()
+
+    def _make_locks(self) -> None:
+        self._lock = threading.RLock()  # taken without the condition: its Python code may find no memory for letting go of it
+        self._hurried = threading.Condition(self._lock)
+
+    def _rest(self, pause_s: float) -> None:
+        with self._lock:
+            if not self._urgent:
+                self._hurried.wait(pause_s)

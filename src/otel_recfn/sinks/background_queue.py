@@ -30,13 +30,28 @@ class Write:
     after_gap: bool
 
 
+def _taken_lock() -> threading.Lock:
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
 @dataclass
 class Flush:
-    """Somebody waits for ``done``, until the deadline."""
+    """Somebody waits until it is done, or until the deadline."""
 
     deadline: float
-    done: threading.Event = field(default_factory=threading.Event)
     flushed: bool = False
+    _undone: threading.Lock = field(default_factory=_taken_lock)
+    """No event: where that finds no memory in one thread, another one waits for it without end."""
+
+    def set_done(self) -> None:
+        """Let who waits go on; called once."""
+        self._undone.release()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until it is done, so long at most."""
+        self._undone.acquire(timeout=min(max(0.0, timeout_s), threading.TIMEOUT_MAX))
 
 
 class Close:
@@ -114,9 +129,8 @@ class WorkQueue:
     def written(self, write: Write, missed: int = 0) -> None:
         """There is room again; the inner sink missed so many of the rows for want of memory."""
         with self._lock:
-            self._waiting -= write.weight
-            self.dropped += missed
-            self._gap = self._gap or missed > 0
+            waiting, dropped = self._waiting - write.weight, self.dropped + missed
+            self._waiting, self.dropped, self._gap = waiting, dropped, self._gap or missed > 0
 
     def release(self) -> list[Task]:
         """Take all that waits."""

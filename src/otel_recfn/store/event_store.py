@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from otel_recfn.batches.merging import merged
 from otel_recfn.model.batch import Batch, Event
+from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 
 
@@ -28,10 +29,13 @@ class EventStore:
         if not len(batch):
             return
         with self._lock.held:
+            rows, kept = self._rows + len(batch), self._kept + len(batch)
             self._batches.append(batch)
-            self._rows += len(batch)
-            self._kept += len(batch)
-            self._drop_oldest()
+            self._rows, self._kept = rows, kept
+            try:
+                self._drop_oldest()
+            except OUT_OF_MEMORY:  # with the next one
+                pass
 
     def batches(self) -> list[Batch]:
         """What is kept, in the order in which it came."""
@@ -72,9 +76,11 @@ class EventStore:
 
     def _drop_oldest(self) -> None:
         while self._kept > self._max_events:
-            batch = self._batches.popleft()
-            surplus = min(self._kept - self._max_events, len(batch))
-            self._kept -= surplus
-            self._dropped += surplus
-            if surplus < len(batch):
-                self._batches.appendleft(batch.take(slice(surplus, None)))
+            oldest = self._batches[0]
+            surplus = min(self._kept - self._max_events, len(oldest))
+            kept, dropped = self._kept - surplus, self._dropped + surplus
+            if surplus < len(oldest):
+                self._batches[0] = oldest.take(slice(surplus, None))
+            else:
+                self._batches.popleft()
+            self._kept, self._dropped = kept, dropped

@@ -26,20 +26,24 @@ class _Gate:
     """Which threads of ours are at work, and who forks."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
+        self._make_locks()
         self._at_work: dict[int, bool] = {}  # by thread; True where a fork has waited for this piece of work in vain
         self._forking: set[int] = set()
 
+    def _make_locks(self) -> None:
+        self._lock = threading.RLock()  # taken without the condition: its Python code may find no memory for letting go of it
+        self._changed = threading.Condition(self._lock)
+
     def begin_work(self) -> None:
         """Waits while somebody forks."""
-        with self._changed:
+        with self._lock:
             while self._forking:
                 self._changed.wait()
             self._at_work[threading.get_ident()] = False
 
     def end_work(self) -> bool:
         """Whether the calling thread was at work."""
-        with self._changed:
+        with self._lock:
             was_at_work = self._at_work.pop(threading.get_ident(), None) is not None
             self._changed.notify_all()
         return was_at_work
@@ -47,7 +51,7 @@ class _Gate:
     def close(self, deadline: float) -> None:
         """Wait until the work that is being done is over, and let only the calling thread work from then on."""
         own = threading.get_ident()
-        with self._changed:
+        with self._lock:
             self._forking.add(own)
             self._changed.wait_for(partial(self._may_fork, own), max(0.0, deadline - time.monotonic()))
             self._at_work = {thread: thread != own for thread in self._at_work}
@@ -57,14 +61,14 @@ class _Gate:
 
     def open(self) -> None:
         """The calling thread has forked."""
-        with self._changed:
+        with self._lock:
             self._forking.discard(threading.get_ident())
             self._changed.notify_all()
 
     def start_anew(self) -> None:
         """This is the child: only the calling thread is there, which may be one of ours that forked while at work."""
         own = threading.get_ident()
-        self._changed = threading.Condition(threading.Lock())
+        self._make_locks()
         self._at_work = {thread: False for thread in self._at_work if thread == own}
         self._forking = set()
 

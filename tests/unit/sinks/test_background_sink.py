@@ -97,7 +97,7 @@ class TestShareOfTime:
         in_background(inner, start=False)
         slept: list[float | None] = []
         with monkeypatch.context() as patch:
-            patch.setattr(threading.Event, "wait", lambda _event, timeout=None: slept.append(timeout))
+            patch.setattr(threading.Condition, "wait", lambda _condition, timeout=None: slept.append(timeout))
             patch.setattr(time, "thread_time", lambda: next(clock))
             inner.pace()
             inner.pace()

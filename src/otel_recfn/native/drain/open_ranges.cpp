@@ -84,8 +84,10 @@ void Drain::collect_other_offsets() {
 }
 
 int64_t Drain::offset_of(const Thread& thread, const Row& row) const {
-  const auto other = other_offsets_.find(row.parent);  // also of a parent in another thread
-  if (other != other_offsets_.end()) return other->second;
+  if (!other_offsets_.empty()) {  // mostly it is, and a look into it costs a division
+    const auto other = other_offsets_.find(row.parent);  // also of a parent in another thread
+    if (other != other_offsets_.end()) return other->second;
+  }
   const auto is_parent = [&row](const OpenRange& open) { return open.row.event_id == row.parent; };
   auto around = std::find_if(thread.open.rbegin(), thread.open.rend(), is_parent);
   const bool inside_parent = around != thread.open.rend();

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import pytest
 from recording_helpers import Capture, Worker, reset, workers_of
@@ -72,6 +73,11 @@ def notes() -> Notes:
 def capture(recorder: Recorder) -> Capture:
     """The recorder, recording everything."""
     return Capture(recorder)
+
+
+@pytest.fixture
+def record_function(capture: Capture) -> type[Any]:
+    return capture.recorder.record_function
 
 
 @pytest.fixture

@@ -129,6 +129,12 @@ def by_name(rows: Iterable[Event]) -> dict[str, Event]:
     return found
 
 
+def parents(rows: list[Event]) -> dict[str, str]:
+    """Name of the parent by name; empty at top level."""
+    names = {row.event_id: row.name for row in rows} | {0: ""}
+    return {row.name: names[row.parent] for row in by_name(rows).values()}
+
+
 def check_laws(rows: list[Event], opened: list[Opened] | None = None) -> None:
     """What holds for all rows of a capture, whatever happened."""
     position = {row.event_id: index for index, row in enumerate(rows)}

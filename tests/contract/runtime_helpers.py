@@ -8,6 +8,7 @@ from typing import Any
 
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.runtime.callback import RecordFunctionCallback
+from otel_recfn.runtime.callbacks import add_global_callback
 from otel_recfn.runtime.record_function import RecordFunction
 from patience import PATIENCE_S
 
@@ -35,6 +36,13 @@ def run_range(name: str, scope: RecordScope = FUNCTION, *inputs: Any) -> None:
 def pairs(*names: str) -> list[Any]:
     """The notes of ranges one after the other."""
     return [note for name in names for note in (("start", name), ("end", name))]
+
+
+def observe(read: Any) -> list[Any]:
+    """What ``read(fn)`` gives in the start callback of each range from now on."""
+    seen: list[Any] = []
+    add_global_callback(RecordFunctionCallback(lambda fn: seen.append(read(fn))).needs_inputs(True).needs_ids(True))
+    return seen
 
 
 def in_thread(work: Callable[[], Any]) -> Any:

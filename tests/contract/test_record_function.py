@@ -13,11 +13,6 @@ from otel_recfn.model.scope import RecordScope
 from otel_recfn.recording.protocol import Recorder
 
 
-@pytest.fixture
-def record_function(capture: Capture) -> type[Any]:
-    return capture.recorder.record_function
-
-
 def test_a_with_statement_is_a_range(capture: Capture, record_function: type[Any]) -> None:
     with record_function("outer") as outer:
         assert isinstance(outer, record_function)

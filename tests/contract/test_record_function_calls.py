@@ -16,11 +16,6 @@ NAME = (
 ARGS = "record_function takes args as a str or None, not {}: pass str(args)"
 
 
-@pytest.fixture
-def record_function(capture: Capture) -> type[Any]:
-    return capture.recorder.record_function
-
-
 def load() -> None: ...
 
 

@@ -15,11 +15,6 @@ from otel_recfn.recording.protocol import RecorderCounters
 from patience import PATIENCE_S
 
 
-@pytest.fixture
-def record_function(capture: Capture) -> type[Any]:
-    return capture.recorder.record_function
-
-
 def test_each_call_of_a_decorated_function_is_a_range(capture: Capture, record_function: type[Any]) -> None:
     @record_function("factorial")
     def factorial(n: int) -> int:

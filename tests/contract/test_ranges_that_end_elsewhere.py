@@ -1,0 +1,95 @@
+"""Ranges that end out of order or in another thread."""
+
+from __future__ import annotations
+
+import threading
+
+from recording_helpers import ASYNC, ERROR, PARTIAL, Capture, Worker, by_name, check_laws
+
+from otel_recfn.recording.protocol import RecorderCounters
+
+
+def test_a_range_that_ends_out_of_order_turns_async(capture: Capture) -> None:
+    first = capture.begin("first")
+    second = capture.begin("second")
+    capture.end(first)
+    third = capture.begin("third")
+    capture.end(third)
+    capture.end(second)
+    fourth = capture.begin("fourth")
+    capture.end(fourth)
+    rows = by_name(capture.finish())
+    assert rows["first"].flags == ASYNC
+    assert rows["second"].flags == rows["third"].flags == rows["fourth"].flags == 0
+    assert rows["second"].parent == first
+    assert rows["third"].parent == second
+    assert rows["fourth"].parent == 0
+    check_laws(capture.rows(), capture.opened())
+
+
+def test_out_of_order_in_the_middle_of_the_stack(capture: Capture) -> None:
+    outer, middle, inner = (capture.begin(name) for name in ("outer", "middle", "inner"))
+    capture.end(middle)
+    capture.end(capture.begin("leaf"))
+    capture.end(inner)
+    capture.end(capture.begin("late"))
+    capture.end(outer)
+    rows = by_name(capture.finish())
+    assert rows["middle"].flags == ASYNC
+    assert rows["leaf"].parent == inner
+    assert rows["late"].parent == outer
+    assert rows["outer"].flags == rows["inner"].flags == 0
+
+
+def test_a_child_that_another_thread_ended_does_not_make_its_parent_asynchronous(
+    capture: Capture, workers: list[Worker]
+) -> None:
+    outer, child = workers[0].call(capture.begin, "outer"), workers[0].call(capture.begin, "child")
+    workers[1].call(capture.end, child)
+    workers[0].call(capture.end, outer)
+    rows = by_name(capture.finish())
+    assert rows["child"].flags == ASYNC
+    assert rows["outer"].flags == 0
+    assert rows["child"].parent == outer
+
+
+def test_a_range_may_end_on_another_thread(capture: Capture, workers: list[Worker]) -> None:
+    outer = workers[0].call(capture.begin, "outer")
+    workers[1].call(capture.end, outer, "ValueError: far away")
+    workers[0].call(lambda: capture.end(capture.begin("after")))
+    rows = by_name(capture.finish())
+    assert rows["outer"].flags == ASYNC | ERROR
+    assert rows["outer"].error == "ValueError: far away"
+    assert rows["outer"].thread.name == workers[0].thread.name
+    assert rows["outer"].end_thread.number != rows["outer"].thread.number
+    assert rows["outer"].end_thread.native_id == workers[1].call(threading.get_native_id)
+    assert rows["after"].parent == 0
+    assert rows["after"].flags == 0
+    check_laws(capture.rows(), capture.opened())
+
+
+def test_ended_elsewhere_below_a_range_that_is_open(capture: Capture, workers: list[Worker]) -> None:
+    outer = workers[0].call(capture.begin, "outer")
+    inner = workers[0].call(capture.begin, "inner")
+    workers[1].call(capture.end, outer)
+    capture.drain()
+    workers[0].call(lambda: capture.end(capture.begin("leaf")))
+    workers[0].call(capture.end, inner)
+    workers[0].call(lambda: capture.end(capture.begin("after")))
+    capture.finish()
+    rows = by_name(capture.rows())
+    assert (rows["inner"].parent, rows["leaf"].parent, rows["after"].parent) == (outer, inner, 0)
+    assert rows["inner"].flags == rows["leaf"].flags == 0
+
+
+def test_begin_here_end_there_goes_on_forever(capture: Capture, workers: list[Worker]) -> None:
+    """More often than ranges may nest: what ended elsewhere must leave the stack of the thread that began it."""
+    for _ in range(150):
+        ids = workers[0].call(lambda: [capture.begin() for _ in range(20)])
+        assert all(ids)
+        workers[1].call(lambda ids=ids: [capture.end(event_id) for event_id in ids])
+        capture.drain()
+    capture.finish()
+    assert len(capture.rows()) == 3000
+    assert not any(row.flags & PARTIAL for row in capture.rows())
+    assert capture.counters() == RecorderCounters(recorded=3000, dropped=0, lost_ends=0)

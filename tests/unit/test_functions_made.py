@@ -19,6 +19,7 @@ ON_THE_WAY = (
     "recording/python/drain.py",
     "recording/python/log.py",
     "recording/python/pairing.py",
+    "session/sources.py",
     "sinks",
     "support/fork_safe_lock.py",
     "support/json_text.py",

@@ -86,7 +86,7 @@ class Sources:
     @property
     def produce(self) -> bool:
         """Whether an enabled source makes batches of its own."""
-        return any(switch.told is not None and isinstance(switch.source, Producer) for switch in self._switches)
+        return any([switch.told is not None and isinstance(switch.source, Producer) for switch in self._switches])
 
     def take(self, *, last: bool) -> list[Batch]:
         """The batches of the enabled sources that make their own."""

@@ -13,6 +13,8 @@ _fail.argtypes, _fail.restype = (ctypes.c_long, ctypes.c_long, ctypes.c_size_t),
 _end.argtypes, _end.restype = (), ctypes.c_long
 
 SECONDS = float(os.environ.get("FAULT_SECONDS", "20"))
+EACH = 50
+"""So many are tried one by one, however slow the machine is."""
 
 
 def fail_next_allocations(succeed: int, fail: int = 1) -> None:
@@ -51,4 +53,5 @@ def each_failure(work: Callable[[], object], fail: int = 1, smallest: int = 0) -
             return
         yield raised
         at += step
-        step = max(step, int(at * (time.monotonic() - began) / SECONDS / 4))
+        if at > EACH:
+            step = max(step, int(at * (time.monotonic() - began) / SECONDS / 4))

@@ -18,7 +18,7 @@ uint32_t has_seldom(const Row& row) { return 0u RECFN_SELDOM_COLUMNS(RECFN_IS_FI
 
 void Drain::emit(Row row) {
   row.start_ns += row.offset_ns, row.end_ns += row.offset_ns;
-  out_.has_seldom |= has_seldom(row) != 0;
+  if (!out_.has_seldom) out_.has_seldom = has_seldom(row) != 0;
   out_.rows.push_back(row);
 }
 

@@ -103,17 +103,21 @@ class profile:
             raise RecfnError("this profile is running already; stop it first, or make another profile(...) for a nested range")
         self._store = EventStore(self._max_events)
         self._capture = Capture(self._selected, [EventStoreSink(self._store)], buffer_bytes=DEFAULT_BUFFER_BYTES)
-        process_session().start(self._capture)
-        if self._selected.extras & Extra.MEMORY:
-            thread_memory.keep(self._capture)
         self._running = True
+        try:
+            process_session().start(self._capture)
+            if self._selected.extras & Extra.MEMORY:
+                thread_memory.keep(self._capture)
+        except BaseException:
+            self.stop()
+            raise
 
     def stop(self) -> None:
         """End; what was recorded stays readable. Nothing if it isn't running."""
         if self._running and self._capture is not None:
-            self._running = False
             thread_memory.give_up(self._capture)
             process_session().stop(self._capture, STOP_SECONDS)
+            self._running = False  # last: it can be stopped again where a signal handler interrupts this by an exception
 
     def __enter__(self) -> Self:
         self.start()

@@ -50,10 +50,16 @@ def enable_profiler_legacy(config: ProfilerConfig) -> None:
     if debug_info_get(DebugInfoKind.PROFILER_STATE) is not None:
         raise ProfilerError("Profiler is already enabled on this thread; disable it first")
     run = ProfilerRun(config)
-    run.start()
-    debug_info_push(DebugInfoKind.PROFILER_STATE, run)
-    run.callback_handle = add_cuda_callback(run)
-    run.mark_start()
+    try:
+        run.start()
+        debug_info_push(DebugInfoKind.PROFILER_STATE, run)
+        run.callback_handle = add_cuda_callback(run)
+        run.mark_start()
+    except BaseException:  # a signal handler's
+        if debug_info_get(DebugInfoKind.PROFILER_STATE) is run:
+            debug_info_pop(DebugInfoKind.PROFILER_STATE)
+        run.stop()
+        raise
 
 
 def disable_profiler_legacy(options: ProfilerDisableOptions | None = None) -> ThreadEventLists:
@@ -125,10 +131,10 @@ def _innermost_run(options: ProfilerDisableOptions) -> ProfilerRun:
 
 def _leave(run: ProfilerRun, *, stop: bool) -> None:
     """Take the run out of the calling thread. Where nobody read it yet, it goes on in the threads that got it from this one."""
-    debug_info_pop(DebugInfoKind.PROFILER_STATE)
-    remove_callback(run.callback_handle)
     if stop:
         run.stop()
+    debug_info_pop(DebugInfoKind.PROFILER_STATE)
+    remove_callback(run.callback_handle)
 
 
 def _belong_to(info: object) -> None:

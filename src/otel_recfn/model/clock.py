@@ -16,7 +16,6 @@ The native recorder follows the same rules in ``native/core/clock.hpp``.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import NamedTuple, NewType
 
 Ticks = NewType("Ticks", int)
@@ -65,6 +64,7 @@ class ClockMapping:
 
     def __init__(self, now: Reading, ns_per_tick: float = 1.0) -> None:
         self._nominal = ns_per_tick
+        self._lines: tuple[_Line, ...] = ()
         self._begin_line(now)
         self.begin(now)
 
@@ -98,10 +98,10 @@ class ClockMapping:
             self._measure_rate(now)
             slew = error / max((now.ticks - last.ticks) * self._nominal, HORIZON_NS)
             rate = self._nominal * (1 + max(-MAX_SLEW, min(MAX_SLEW, slew)))
-            self._lines.append(_Line(now.ticks, predicted, rate))
+            self._lines = (*self._lines, _Line(now.ticks, predicted, rate))[-KEPT_LINES:]
 
     def _begin_line(self, now: Reading) -> None:
-        self._lines = deque([_Line(now.ticks, now.monotonic_ns, self._nominal)], KEPT_LINES)
+        self._lines = (_Line(now.ticks, now.monotonic_ns, self._nominal),)
         self._rated = now
 
     def _measure_rate(self, now: Reading) -> None:

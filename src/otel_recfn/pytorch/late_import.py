@@ -14,6 +14,7 @@ from functools import partial
 from types import ModuleType
 
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.imports import is_being_imported
 from otel_recfn.support.own_thread import OwnThread
 
 log = logging.getLogger("otel_recfn")
@@ -66,7 +67,7 @@ def when_imported(module: str, callback: Callable[[], None], lost: str) -> Calla
     imported = sys.modules.get(module)
     if imported is None:
         _wait_for_import(waiting)
-    elif _is_being_imported(imported):
+    elif is_being_imported(imported):
         sysconfig.get_config_vars()  # imports a module at its first call, which the thread must not
         try:
             OwnThread(partial(_poll, waiting), "otel-recfn torch import").start()
@@ -94,14 +95,10 @@ def _was_imported(module: ModuleType) -> None:
         waiting.run()
 
 
-def _is_being_imported(module: ModuleType) -> bool:
-    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
-
-
 def _poll(waiting: _Waiting) -> None:
     """Too late for the hook, too early for the callback: another thread, or torch itself, is in the middle of the import."""
     while (module := sys.modules.get(waiting.module)) is not None:
-        if not _is_being_imported(module):
+        if not is_being_imported(module):
             return waiting.run()
         time.sleep(POLL_SECONDS)
     return _wait_for_import(waiting)  # that import failed; there may be another

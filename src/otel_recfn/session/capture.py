@@ -3,7 +3,7 @@
 sealed batch ──► each sink in turn; one that raises is closed, taken out and logged once, but goes on after a MemoryError
 
 A sink, or a signal handler that interrupts it, may flush, stop and start captures. Batches that are drained for its own capture
-meanwhile, and the end of the capture, wait until all sinks have the batch that is being written.
+meanwhile, and the end of the capture, wait until all sinks have the batch that is being written: they come in order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from otel_recfn.batches.selection import Selected, Selection
 from otel_recfn.model.batch import Batch
@@ -25,6 +25,21 @@ from otel_recfn.sources.range_spans import ShownRanges, SpansOfRanges
 
 log = logging.getLogger("otel_recfn")
 T = TypeVar("T")
+View: TypeAlias = "Callable[[Capture, Batch], Batch]"
+"""Makes what a capture sees of a batch."""
+
+
+def taken_from(queue: deque[T]) -> T | None:
+    """The first of a queue, out of it. None where it is empty: a signal handler may have taken the last one."""
+    try:
+        return queue.popleft()
+    except IndexError:
+        return None
+
+
+def whole(_capture: Capture, batch: Batch) -> Batch:
+    """All of it."""
+    return batch
 
 
 @dataclass(eq=False)
@@ -60,26 +75,34 @@ class Capture:
         """With their last counters."""
         self._delivered = 0
         """Rows that every sink has taken or missed."""
-        self._undelivered: deque[Batch] = deque()
+        self._undelivered: deque[tuple[Batch, View]] = deque()
         self._delivering = False
         self._close_by: float | None = None
         self.rows = 0
 
-    def write(self, batch: Batch) -> None:
-        """Hand a batch to every sink."""
-        self._undelivered.append(batch)
-        if self._delivering:
-            return
-        self._delivering = True
+    def write(self, batch: Batch, view: View = whole) -> None:
+        """Hand every sink the view of a batch."""
+        self._undelivered.append((batch, view))
         try:
-            while self._undelivered:
-                self._deliver(self._undelivered.popleft())
+            while self._undelivered and not self._delivering:
+                self._deliver_next()
         finally:
-            self._delivering = False
-            if self._close_by is not None:
+            if self._close_by is not None and not self._delivering:
                 self._close(self._close_by)
 
+    def _deliver_next(self) -> None:
+        self._delivering = True
+        try:
+            due = taken_from(self._undelivered)
+            if due is not None:
+                batch, view = due
+                self._deliver(view(self, batch))
+        finally:
+            self._delivering = False
+
     def _deliver(self, batch: Batch) -> None:
+        if not len(batch) and not batch.opened:
+            return
         rows = self.rows + len(batch)
         self.rows = rows
         try:

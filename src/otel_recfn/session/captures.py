@@ -7,11 +7,13 @@ made from batches that have copies of the open ranges (``batches/selection.py``)
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
+from contextlib import suppress
+from functools import partial
 
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventSource, Extra
-from otel_recfn.session.capture import Capture
+from otel_recfn.session.capture import Capture, View, taken_from, whole
 from otel_recfn.sources.protocol import Wanted
 
 
@@ -22,8 +24,8 @@ class Captures:
         self._running: list[Capture] = []
         self._views = False
         """Whether views are needed: there was more than one capture, or the only one wants less than is recorded for it."""
-        self._due: deque[tuple[Capture, Callable[[Capture], Batch]]] = deque()
-        """Views that have not been handed out yet."""
+        self._due: deque[tuple[Capture, Batch, View]] = deque()
+        """Who has not got a batch yet."""
 
     def __iter__(self) -> Iterator[Capture]:
         return iter(list(self._running))
@@ -39,54 +41,49 @@ class Captures:
         """Whether drains have to include copies of the open ranges."""
         return self._views
 
-    def begin(self, capture: Capture) -> None:
-        """Add the first capture."""
-        self._running, self._views = [capture], not capture.selected.is_all_that_is_recorded
+    def begin(self, capture: Capture) -> bool:
+        """Add the first capture; False where others are there."""
+        if self._running:
+            return False
+        self._views = not capture.selected.is_all_that_is_recorded
+        self._running.append(capture)
+        if self._running[0] is capture:
+            return True
+        self._running.remove(capture)  # a signal handler has added one in between
+        return False
 
     def join(self, capture: Capture, batch: Batch | None) -> None:
         """Add a capture beside others. ``batch``: delivered to those, with copies of open ranges; None: its drain failed."""
         if batch is not None:
-            for other in self._running if not self._views else ():
-                other.selection.go_on_after(batch)
+            for other in self:
+                if not self._views:
+                    other.selection.go_on_after(batch)
             capture.selection.begin_after(batch)
         self._views = True
         self._running.append(capture)
 
     def leave(self, capture: Capture) -> None:
-        """Remove a capture: it gets no more batches."""
-        self._running.remove(capture)
-
-    def leave_all(self) -> None:
-        """Remove all captures."""
-        self._running = []
+        """Remove a capture, if it is there: it gets no more batches."""
+        with suppress(ValueError):
+            self._running.remove(capture)
 
     def deliver(self, batch: Batch, leaving: Capture | None) -> None:
         """Hand each capture its view of a batch; the capture that is ``leaving`` also gets the open ranges, as partial ones.
 
-        A sink that is being written to may drain, or start and stop captures: who has not got this batch yet gets it before the
-        next one then.
+        A sink that is being written to, or a signal handler, may drain, or start and stop captures: who has not got this batch
+        yet gets it before the next one then.
         """
-
-        def view(capture: Capture) -> Batch:
-            return capture.selection.view(batch, last=capture is leaving) if self._views else _without_copies(batch)
-
-        self._hand_out(view)
+        self._hand_out(batch, partial(_seen, last_for=leaving) if self._views else _without_copies)
 
     def deliver_beside(self, produced: Batch, drained: Batch) -> None:
         """Hand each capture its view of a producer's batch; ``drained`` is what the recorder had just before."""
+        self._hand_out(produced, partial(_seen_beside, drained=drained) if self._views else whole)
 
-        def view(capture: Capture) -> Batch:
-            return capture.selection.view_beside(produced, drained) if self._views else produced
-
-        self._hand_out(view)
-
-    def _hand_out(self, view: Callable[[Capture], Batch]) -> None:
-        self._due.extend((capture, view) for capture in self._running)
-        while self._due:
-            capture, view_of = self._due.popleft()
-            seen = view_of(capture)
-            if len(seen) or seen.opened:
-                capture.write(seen)
+    def _hand_out(self, batch: Batch, view: View) -> None:
+        self._due.extend((capture, batch, view) for capture in self)
+        while (due := taken_from(self._due)) is not None:
+            capture, due_batch, its_view = due
+            capture.write(due_batch, its_view)
 
     def after_fork_in_child(self) -> None:
         """In a child: the captures go on with sinks of the child's own."""
@@ -109,5 +106,13 @@ class Captures:
         return max(capture.buffer_bytes for capture in self)
 
 
-def _without_copies(batch: Batch) -> Batch:
+def _seen(capture: Capture, batch: Batch, *, last_for: Capture | None) -> Batch:
+    return capture.selection.view(batch, last=capture is last_for)
+
+
+def _seen_beside(capture: Capture, produced: Batch, *, drained: Batch) -> Batch:
+    return capture.selection.view_beside(produced, drained)
+
+
+def _without_copies(_capture: Capture, batch: Batch) -> Batch:
     return batch if batch.closed == len(batch) else batch.take(slice(batch.closed), opened=batch.opened)

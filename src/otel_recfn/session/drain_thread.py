@@ -36,6 +36,11 @@ class DrainThread:
         self._wake = threading.Event()
         self._thread: OwnThread | None = None
 
+    @property
+    def is_started(self) -> bool:
+        """Whether it was started, and not stopped since."""
+        return self._thread is not None
+
     def start(self) -> None:
         """Start the thread. If there can be none, that is logged."""
         self._wake = threading.Event()

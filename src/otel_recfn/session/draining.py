@@ -65,11 +65,11 @@ class Draining:
     @contextmanager
     def _hold(self, timeout_s: float) -> Iterator[bool]:
         lock = self.lock  # a sink may fork, and the child has another one
-        held = lock.acquire(timeout=timeout_s)
-        outer = self._holder
-        if held:
-            self._holder = threading.get_ident()
+        held, outer = False, self._holder
         try:
+            held = lock.acquire(timeout=timeout_s)
+            if held:
+                self._holder = threading.get_ident()
             yield held
         finally:
             if held:

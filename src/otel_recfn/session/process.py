@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import otel_recfn.recording.late_imports  # noqa: F401
 from otel_recfn.recording.backend import recorder
 from otel_recfn.session.session import Session
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
@@ -22,5 +23,6 @@ def process_session() -> Session:
     with _making.held:
         if _session is None:
             refuse_subinterpreter()
-            _session = Session(recorder())
+            made = Session(recorder())
+            _session = _session or made  # a signal handler may have made it meanwhile
         return _session

@@ -27,7 +27,7 @@ from otel_recfn.session.exits import ExitHandler, finish_in_multiprocessing_chil
 from otel_recfn.session.forks import HeldLocks
 from otel_recfn.session.losses import Losses
 from otel_recfn.session.sources import Sources, sources_of_process
-from otel_recfn.sources.protocol import Source
+from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.support.forks import Order, around_forks
 
 log = logging.getLogger("otel_recfn")
@@ -45,8 +45,8 @@ class Session:
 
     def __init__(self, recorder: Recorder, sources: Sequence[Source] | None = None) -> None:
         self._recorder = recorder
-        self._sources = Sources(sources_of_process(recorder) if sources is None else sources)
         self._captures = Captures()
+        self._sources = Sources(sources_of_process(recorder) if sources is None else sources, self._wanted)
         self._draining = Draining(recorder, self._captures, self._sources)
         self._exit = ExitHandler(self.at_exit)
         self._thread = DrainThread(recorder, self._draining, also=self._exit.follow_provider)
@@ -62,21 +62,24 @@ class Session:
 
     def start(self, capture: Capture) -> None:
         """Record for ``capture``, beside the captures that are running, from now on."""
-        self._starting[capture] = threading.get_ident()
         try:
+            self._starting[capture] = threading.get_ident()
             self._start(capture)
-        finally:
             del self._starting[capture]
+        except BaseException:  # a signal handler's
+            self._starting.pop(capture, None)
+            self.stop(capture, EXIT_SECONDS)
+            raise
 
     def _start(self, capture: Capture) -> None:
         # Sources are prepared outside the lock: nobody who forks meanwhile should wait while one of them is compiled.
         self._sources.prepare(None, capture.selected.sources)
         with self._switching:
             self._losses.begin(capture, self._lost(capture))
-            if self._captures:
-                self._join(capture)
+            if self._captures.begin(capture):
+                self._begin()
             else:
-                self._begin(capture)
+                self._join(capture)
         waiting = [
             when_imported(module, partial(self._enable_those_that_need, module, capture), "what needs it is not recorded")
             for module in self._sources.modules_needed(capture.selected.sources)
@@ -88,9 +91,8 @@ class Session:
         for call_off in waiting:  # it was stopped meanwhile
             call_off()
 
-    def _begin(self, capture: Capture) -> None:
-        self._captures.begin(capture)
-        self._enable_sources()
+    def _begin(self) -> None:
+        self._sources.follow()
         self._record()
         self._thread.start()
         self._exit.follow_provider()
@@ -100,22 +102,32 @@ class Session:
             batch = self._draining.drain_all(open_ranges=True)
             self._captures.join(capture, batch)
             self._record()
-            self._enable_sources()
+            self._sources.follow()
 
     def _enable_those_that_need(self, module: str, capture: Capture) -> None:
         """Called when the program has imported ``module``."""
         self._sources.prepare(module, capture.selected.sources)
         with self._switching:
             if capture in self._captures:
-                self._enable_sources()
+                self._sources.follow()
 
     def _record(self) -> None:
-        """Have the recorder record what the captures want now."""
-        wanted = self._captures.wanted()
-        self._recorder.start(wanted.scopes, self._captures.buffer_bytes(), wanted.extras)
+        """Have the recorder record what the captures want now, also if a signal handler changes that meanwhile."""
+        while True:
+            wanted = self._wanted()
+            if wanted is None or self._is_ending():
+                self._recorder.stop()
+            else:
+                self._recorder.start(wanted.scopes, self._captures.buffer_bytes(), wanted.extras)
+            if self._wanted() == wanted:
+                return
 
-    def _enable_sources(self) -> None:
-        self._sources.enable(self._captures.wanted(self._ending))
+    def _wanted(self) -> Wanted | None:
+        return self._captures.wanted(self._ending) if self._captures else None
+
+    def _is_ending(self) -> bool:
+        """Whether every capture is."""
+        return all(capture in self._ending for capture in self._captures)
 
     def stop(self, capture: Capture, timeout_s: float) -> None:
         """End a capture: what was recorded goes to its sinks, within ``timeout_s`` seconds. Nothing if it isn't running."""
@@ -125,9 +137,14 @@ class Session:
         with self._switching:
             if capture not in self._captures:
                 return
-            self._ending.add(capture)
-            delivered = self._stop(capture, deadline)
-            self._ending.discard(capture)
+            try:
+                self._ending.add(capture)
+                delivered = self._stop(capture, deadline)
+            except BaseException:  # a signal handler's
+                self._draining.give_up(capture)
+                raise
+            finally:
+                self._leave(capture)
         if delivered:
             capture.close(_seconds_to(deadline))
         else:
@@ -140,30 +157,33 @@ class Session:
         for call_off in self._waiting_for_imports.pop(capture, ()):
             call_off()
         if capture.shown is not None:  # what begins from here on may not become a span
-            self._enable_sources()
-        return self._end(deadline) if len(self._captures) == 1 else self._leave(capture, deadline)
-
-    def _end(self, deadline: float) -> bool:
-        self._recorder.stop()
-        # The thread may be waiting for this one to be done with a drain.
-        self._thread.stop(0.0 if self._draining.is_held_here else _seconds_to(deadline))
+            self._sources.follow()
+        if self._is_ending():
+            self._recorder.stop()
+            # The thread may be waiting for this one to be done with a drain.
+            self._thread.stop(0.0 if self._draining.is_held_here else _seconds_to(deadline))
         with self._draining.held(_seconds_to(deadline)) as delivered:
             if delivered:
-                self._draining.drain_all(close_open=True)
-            self._captures.leave_all()
-        self._sources.disable()
-        self._exit.unregister()
-        return delivered
-
-    def _leave(self, capture: Capture, deadline: float) -> bool:
-        with self._draining.held(_seconds_to(deadline)) as delivered:
-            if delivered:
-                self._draining.drain(leaving=capture)
+                self._drain_last(capture)
             self._captures.leave(capture)
-            if delivered:
-                self._record()
-                self._enable_sources()
         return delivered
+
+    def _drain_last(self, capture: Capture) -> None:
+        if self._is_ending():
+            self._draining.drain_all(close_open=True)
+        else:
+            self._draining.drain(leaving=capture)
+
+    def _leave(self, capture: Capture) -> None:
+        """Go on without a capture: for those that are there, also for those that a sink or a signal handler has started now."""
+        self._captures.leave(capture)
+        self._ending.discard(capture)
+        self._record()
+        self._sources.follow()
+        if not self._captures:
+            self._exit.unregister()
+        elif not self._thread.is_started:
+            self._thread.start()
 
     def flush(self, capture: Capture, timeout_s: float) -> bool:
         """Drain, and flush a capture's sinks; False when ``timeout_s`` seconds were not enough, or it isn't running.

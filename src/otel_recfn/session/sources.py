@@ -20,6 +20,7 @@ from otel_recfn.pytorch.observer import TorchObserver
 from otel_recfn.recording.protocol import Recorder
 from otel_recfn.sources.otel_context import ContextWatcher
 from otel_recfn.sources.protocol import Producer, Source, Wanted
+from otel_recfn.support.again_at_end import AgainAtEnd
 from otel_recfn.support.interrupts import raised_by_signal_handler
 
 log = logging.getLogger("otel_recfn")
@@ -50,14 +51,17 @@ class _Switch:
 
 
 class Sources:
-    """Switches sources. ``enable`` and ``disable`` by one thread at a time (the session sees to that).
+    """Switches sources. ``follow`` by one thread at a time (the session sees to that).
 
     Args:
         sources: in the order in which they are enabled.
+        wanted: what is wanted of them now; None: nobody wants anything.
     """
 
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(self, sources: Sequence[Source], wanted: Callable[[], Wanted | None]) -> None:
         self._switches = [_Switch(source) for source in sources]
+        self._wanted_now = wanted
+        self._switching = AgainAtEnd(self._switch)
 
     def modules_needed(self, asked: frozenset[EventSource]) -> list[str]:
         """What the program has to import before all that is asked for can be enabled."""
@@ -69,19 +73,29 @@ class Sources:
             if switch.source.needs == module:
                 switch.prepared = self._guarded(switch, switch.source.prepare, False)
 
-    def enable(self, wanted: Wanted) -> None:
-        """Enable every source for what is wanted now, and disable those that nobody wants; unprepared ones are left out."""
-        for switch in list(self._switches):
-            if not switch.is_wanted(wanted.sources):
-                self._disable(switch)
-            elif switch.prepared and switch.told != wanted:
-                switch.told = wanted
-                self._guarded(switch, partial(switch.source.enable, wanted), None)
+    def follow(self) -> None:
+        """Enable every source for what is wanted now, and disable those that nobody wants; unprepared ones are left out.
 
-    def disable(self) -> None:
-        """Disable every source."""
-        for switch in reversed(self._switches):
+        Where a signal handler interrupts this and calls it again, the interrupted call does it all when it goes on, so that no
+        source is enabled or disabled in the middle of being enabled.
+        """
+        self._switching.ask()
+
+    def _switch(self) -> None:
+        wanted = self._wanted_now()
+        if wanted is None:
+            for switch in reversed(self._switches):
+                self._disable(switch)
+        else:
+            for switch in list(self._switches):
+                self._enable(switch, wanted)
+
+    def _enable(self, switch: _Switch, wanted: Wanted) -> None:
+        if not switch.is_wanted(wanted.sources):
             self._disable(switch)
+        elif switch.prepared and switch.told != wanted:
+            switch.told = wanted
+            self._guarded(switch, partial(switch.source.enable, wanted), None)
 
     @property
     def produce(self) -> bool:

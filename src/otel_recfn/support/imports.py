@@ -16,4 +16,10 @@ def imported(name: str) -> ModuleType:
     Raises:
         ImportError: there is none.
     """
-    return sys.modules.get(name) or import_module(name)
+    module = sys.modules.get(name)
+    return import_module(name) if module is None or is_being_imported(module) else module
+
+
+def is_being_imported(module: ModuleType) -> bool:
+    """Whether a thread is in the middle of importing it."""
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))

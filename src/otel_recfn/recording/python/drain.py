@@ -16,7 +16,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from otel_recfn.model.clock import ClockMapping, Ticks
-from otel_recfn.model.errors import OUT_OF_MEMORY
+from otel_recfn.model.errors import OUT_OF_MEMORY, RecfnError
 from otel_recfn.recording.python.clocks import read_clocks
 from otel_recfn.recording.python.log import Record, TakenRecords, ThreadLog
 
@@ -55,6 +55,7 @@ class Drain:
         self._pairing: Pairing | None = None
         self._taken = TakenRecords()
         self._unsealed: BatchBuilder | None = None
+        self._running = False
         self.lost = self.too_late = self._jump_ns = 0
         self._ended_at = self._earlier_ended_at = NEVER
         self._passed_over = 0
@@ -81,14 +82,19 @@ class Drain:
         self._ended_at = perf_counter_ns()
 
     def run(self, recording: Recording, close_open: bool, open_ranges: bool) -> Batch:
-        """See Recorder.drain. ``recording`` is told what is closed here."""
-        from otel_recfn.recording.python.batch import BatchBuilder
-        from otel_recfn.recording.python.pairing import Pairing
+        """See Recorder.drain. ``recording`` is told what is closed here.
 
-        pairing = self._pairing = self._pairing or Pairing()
-        builder = self._unsealed if self._unsealed is not None else BatchBuilder(self.node_id, self._split_flags)
-        self._unsealed = None
+        Raises:
+            RecfnError: a signal handler that interrupts a drain calls.
+        """
+        if self._running:
+            raise RecfnError(
+                "a signal handler drains in the middle of a drain, which only the native recorder can do: what was recorded "
+                "comes with the next drain, but a profile that ends in this handler has none of it"
+            )
+        pairing, builder = self._begun()
         try:
+            self._running = True
             return self._run_into(builder, pairing, recording, close_open, open_ranges)
         except BaseException as error:
             self._keep(builder)
@@ -99,6 +105,18 @@ class Drain:
             if isinstance(error, MemoryError):
                 raise
             raise MemoryError(str(error)) from error
+        finally:
+            self._running = False
+
+    def _begun(self) -> tuple[Pairing, BatchBuilder]:
+        """What the last drain left behind, or new ones."""
+        from otel_recfn.recording.python.batch import BatchBuilder
+        from otel_recfn.recording.python.pairing import Pairing
+
+        pairing = self._pairing = self._pairing or Pairing()
+        builder = self._unsealed if self._unsealed is not None else BatchBuilder(self.node_id, self._split_flags)
+        self._unsealed = None
+        return pairing, builder
 
     def _run_into(
         self, builder: BatchBuilder, pairing: Pairing, recording: Recording, close_open: bool, open_ranges: bool

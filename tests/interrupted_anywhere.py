@@ -1,0 +1,176 @@
+"""A program whose signal handler runs at the Nth line of ours, for one N after the other. Prints what went wrong.
+
+    python tests/interrupted_anywhere.py native profile legacy 1
+
+The last number says every which line is tried.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import logging
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+RECORDER, INTERRUPTED, HANDLED, EVERY = *sys.argv[1:4], int(sys.argv[4])
+os.environ["OTEL_RECFN_RECORDER"] = RECORDER
+
+import otel_recfn  # noqa: E402 - after the environment is set
+from otel_recfn import profile, record_function  # noqa: E402
+from otel_recfn.legacy import (  # noqa: E402
+    EventKind,
+    ProfilerConfig,
+    ProfilerError,
+    ProfilerState,
+    disable_profiler_legacy,
+    enable_profiler_legacy,
+    profiler_enabled,
+)
+from otel_recfn.recording.backend import recorder  # noqa: E402
+
+OURS = str(Path(otel_recfn.__file__).parent)
+wrong: list[tuple[int, str, str]] = []
+
+
+class RefusedDrains(logging.Filter):
+    """Notices that the Python recorder told that it can't drain in the middle of a drain, and lets nothing else through."""
+
+    seen = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        refusal = RECORDER == "python" and "in the middle of a drain" in str(record.exc_info)
+        self.seen = self.seen or refusal
+        return not refusal
+
+
+refused = RefusedDrains()
+logging.getLogger("otel_recfn").addFilter(refused)
+
+
+@cache
+def lines_that_clean_up(path: str) -> set[int]:
+    """Lines of ``finally`` blocks, and of ``with``, which is traced once more when it is left.
+
+    A tracer can raise before their first instruction, where no signal handler runs.
+    """
+    tree = ast.parse(Path(path).read_text(encoding="utf-8"))
+    cleaned = [node for node in ast.walk(tree) if isinstance(node, ast.Try) for node in node.finalbody]
+    lines = {line for node in cleaned for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+    return lines | {node.lineno for node in ast.walk(tree) if isinstance(node, ast.With)}
+
+
+class Interruption:
+    """Calls the handler before the line with this number, counting the lines of ours that this thread runs."""
+
+    def __init__(self, line: int, handler: Callable[[], None]) -> None:
+        self._left, self._handler, self.place = line, handler, ""
+
+    def __enter__(self) -> Interruption:
+        sys.settrace(self._called)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _called(self, frame: FrameType, _event: str, _arg: Any) -> Any:
+        return self._line if frame.f_code.co_filename.startswith(OURS) else None
+
+    def _line(self, frame: FrameType, event: str, _arg: Any) -> Any:
+        cleans_up = HANDLED == "raise" and frame.f_lineno in lines_that_clean_up(frame.f_code.co_filename)
+        if event == "line" and not self.place and not cleans_up:
+            self._left -= 1
+            if self._left <= 0:
+                self.place = f"{frame.f_code.co_filename[len(OURS) + 1 :]}:{frame.f_lineno}"
+                self._handler()
+        return self._line
+
+
+def profiled(name: str) -> list[str]:
+    prof = profile()
+    try:
+        prof.start()
+        with record_function(name):
+            pass
+        prof.stop()
+    except KeyboardInterrupt:
+        prof.stop()
+        raise
+    return [event.name for event in prof.events()]
+
+
+def legacy(name: str) -> list[str]:
+    enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU))
+    with record_function(name):
+        pass
+    return [event.name for events in disable_profiler_legacy() for event in events if event.kind == EventKind.PUSH_RANGE]
+
+
+WORK = {"profile": profiled, "legacy": legacy}
+
+
+def check(line: int, place: str, name: str, found: list[str]) -> None:
+    told = refused.seen and name == "in the handler" and not found
+    if found.count(name) != 1 and not told:
+        wrong.append((line, place, f"{name}: {found}"))
+
+
+def run(line: int) -> bool:
+    """Whether there was such a line."""
+    left: list[Any] = []
+    name = "in the program"
+    may_raise: tuple[type[BaseException], ...] = (KeyboardInterrupt,) if HANDLED == "raise" else ()
+
+    def handler() -> None:
+        if HANDLED in WORK:
+            with suppress(ProfilerError):  # the thread's only legacy run is the one that is interrupted
+                check(line, interruption.place, "in the handler", WORK[HANDLED]("in the handler"))
+        elif HANDLED == "look":
+            standing.events()
+        elif HANDLED == "raise":
+            raise KeyboardInterrupt
+        else:
+            left.append(profile())
+            left[0].__enter__()
+
+    interruption = Interruption(line, handler)
+    try:
+        with interruption:
+            found = WORK[INTERRUPTED](name)
+    except may_raise:
+        check_that_nothing_is_left(line, interruption.place)
+    except Exception as error:
+        wrong.append((line, interruption.place, repr(error)))
+    else:
+        check(line, interruption.place, name, found)
+    if left:
+        with record_function("after it"):
+            pass
+        left[0].__exit__(None, None, None)
+        check(line, interruption.place, "after it", [event.name for event in left[0].events()])
+    return bool(interruption.place)
+
+
+def check_that_nothing_is_left(line: int, place: str) -> None:
+    """What was interrupted by an exception records no more, and is no hindrance."""
+    if profiler_enabled():
+        disable_profiler_legacy()
+    if recorder().recording:
+        wrong.append((line, place, "something is recorded for nobody"))
+    for name, work in WORK.items():
+        check(line, place, f"{name} after it", work(f"{name} after it"))
+
+
+standing = profile(max_events=10)
+if HANDLED == "look":
+    standing.start()
+for line in itertools.count(1, EVERY):
+    if not run(line):
+        break
+print(wrong[:10])

@@ -1,0 +1,32 @@
+"""A signal handler may interrupt us at any line, use us, and raise: one line of ours after the other is tried."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from soak import SOAK
+
+pytestmark = pytest.mark.one_python
+
+PROGRAM = Path(__file__).parent.parent.parent / "interrupted_anywhere.py"
+CASES = [
+    *itertools.product(["native"], ["profile", "legacy"], ["profile", "legacy", "look", "left running", "raise"]),
+    *itertools.product(["python"], ["profile"], ["profile", "raise"]),
+]
+
+
+@pytest.mark.parametrize(("recorder", "interrupted", "handler"), CASES)
+def test_a_signal_handler_interrupts_any_line(recorder: str, interrupted: str, handler: str) -> None:
+    if recorder == "native":
+        pytest.importorskip("otel_recfn._native")
+    every = 1 if SOAK > 1 else 3
+    command = [sys.executable, str(PROGRAM), recorder, interrupted, handler, str(every)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=290, check=False)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+    may_lose = handler == "raise" or recorder == "python"
+    assert may_lose or not done.stderr

@@ -194,6 +194,56 @@ assert counters.recorded == len(rows), (counters, len(rows))
 """
 )
 
+SESSION = (
+    RECORD
+    + """
+from otel_recfn.batches.selection import Selected
+from otel_recfn.session import drain_thread
+from otel_recfn.session.capture import Capture
+from otel_recfn.session.session import Session
+from otel_recfn.sinks.in_memory import InMemorySink
+from otel_recfn.model.errors import OUT_OF_MEMORY
+
+drain_thread.DRAIN_SECONDS = drain_thread.BUSY_DRAIN_SECONDS = 1_000.0  # what is recorded is drained by flush() alone
+session = Session(recorder, [])
+first, second, other = InMemorySink(10**6), InMemorySink(10**6), InMemorySink(10**6)
+first.name, second.name, other.name = "first", "second", "other"
+capture = Capture(Selected(), [first, second], buffer_bytes=8 << 20)
+beside = Capture(Selected(scopes=1 << 7), [other], buffer_bytes=8 << 20)
+
+
+def flush():
+    session.flush(capture, 300)
+
+
+def each_flush(fail):
+    global failed
+    for raised in each_failure(flush, fail):
+        failed += 1
+        assert raised is None or isinstance(raised, OUT_OF_MEMORY), repr(raised)
+        record()
+
+
+failed = 0
+session.start(capture)
+record()
+each_flush(1)
+each_flush(4)
+session.start(beside)
+each_flush(1)
+each_flush(4)
+session.stop(beside, 300)
+session.stop(capture, 300)
+assert failed > 50, failed
+recorded, counts = recorder.counters(), session.counters(capture)
+assert counts["rows"] + recorded.lost_in_drain == recorded.recorded, (counts, recorded)
+for sink, counts in ((first, counts), (second, counts), (other, session.counters(beside))):
+    ids = {event.event_id for event in sink.events()}
+    assert len(ids) == len(sink.events()) == counts[f"{sink.name}.rows"] > 0
+    assert len(ids) + counts.get(f"{sink.name}.missed", 0) == counts["rows"], counts
+"""
+)
+
 SINKS = """
 import gzip
 import itertools
@@ -259,7 +309,8 @@ def batch(more=True):
     return make_batch([*rows, top], [] if context.trace_id else [{{"event_id": first, "name": "top"}}])
 
 
-made = [batch()]
+made = [None]
+given = 0
 
 
 def write():
@@ -267,7 +318,9 @@ def write():
 
 
 def next_batch(more=True):
+    global given
     made[0] = batch(more)
+    given += len(made[0])
 
 
 next_batch()
@@ -278,6 +331,8 @@ for fail in (1, 4):
     for raised in each_failure(write, fail):
         failed += 1
         assert raised is None or isinstance(raised, OUT_OF_MEMORY), repr(raised)
+        if raised is not None:  # it was not taken
+            write()
         next_batch()
         assert not capture._removed, capture._removed[0][1]
     next_batch()
@@ -291,6 +346,7 @@ counters = capture.counters()
 name = sink.name
 missed = counters.get(f"{{name}}.missed", 0)
 assert failed > 10, failed
+assert counters["rows"] == given
 assert not capture._removed
 if name == "spans":
     own = sink.counters()
@@ -302,7 +358,7 @@ if name == "spans":
     there = {{(span.context.trace_id, span.context.span_id) for span in spans}} | {{(5, 6)}}
     assert len(there) == len(spans) + 1
     orphans = [span for span in spans if span.parent and (span.parent.trace_id, span.parent.span_id) not in there]
-    assert not orphans or missed, (len(orphans), [(span.name, span.attributes["recfn.event_id"]) for span in orphans[:9]])
+    assert not orphans, (len(orphans), [(span.name, span.attributes["recfn.event_id"]) for span in orphans[:9]])
 elif name == "in_memory":
     received = counters.get("in_memory.rows_received", counters["in_memory.rows"])
     assert received + missed == counters["rows"]
@@ -399,6 +455,10 @@ def test_the_last_drain_delivers_or_counts(run_failing: Callable[..., object]) -
 
 def test_what_begins_and_ends_without_memory_is_recorded_or_counted(run_failing: Callable[..., object]) -> None:
     run_failing(RECORDING)
+
+
+def test_what_is_drained_goes_to_every_capture_or_is_counted(run_failing: Callable[..., object]) -> None:
+    run_failing(SESSION)
 
 
 @pytest.mark.parametrize("sink", ["spans", "background", "chrome_trace", "chrome_trace_gz", "in_memory"])

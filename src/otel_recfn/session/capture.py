@@ -3,7 +3,8 @@
 sealed batch ──► each sink in turn; one that raises is closed, taken out and logged once, but goes on after a MemoryError
 
 A sink, or a signal handler that interrupts it, may flush, stop and start captures. Batches that are drained for its own capture
-meanwhile, and the end of the capture, wait until all sinks have the batch that is being written: they come in order.
+meanwhile, and the end of the capture, wait until all sinks have the batch that is being written: they come in order. So does
+a batch that there is no memory to hand on: it waits for the next one, and counts as missed where the capture ends before.
 """
 
 from __future__ import annotations
@@ -43,10 +44,22 @@ def whole(_capture: Capture, batch: Batch) -> Batch:
 
 
 @dataclass(eq=False)
+class _Due:
+    """A batch that not all sinks have got."""
+
+    batch: Batch
+    view: View
+    seen: Batch | None = None
+    """The capture's view of it, once it was made and its rows are counted."""
+
+
+@dataclass(eq=False)
 class _Handed:
     """A sink, and what it took."""
 
     sink: Sink
+    last: _Due | None = None
+    """What its ``write`` was called with last."""
     rows: int = 0
     """Of the batches that its ``write`` took without an error."""
     without_memory: bool = False
@@ -75,16 +88,32 @@ class Capture:
         """With their last counters."""
         self._delivered = 0
         """Rows that every sink has taken or missed."""
-        self._undelivered: deque[tuple[Batch, View]] = deque()
+        self._undelivered: deque[_Due] = deque()
         self._delivering = False
         self._close_by: float | None = None
+        self._closed = False
         self.rows = 0
 
     def write(self, batch: Batch, view: View = whole) -> None:
-        """Hand every sink the view of a batch."""
-        self._undelivered.append((batch, view))
+        """Hand every sink the view of a batch.
+
+        Raises:
+            MemoryError: there was none to take it; the caller still has it.
+        """
+        self._undelivered.append(_Due(batch, view))
         try:
-            while self._undelivered and not self._delivering:
+            self.go_on()
+        except OUT_OF_MEMORY:  # with the next one
+            pass
+
+    def go_on(self) -> None:
+        """Hand on what waits.
+
+        Raises:
+            MemoryError: there was none; it waits on.
+        """
+        try:
+            while self._undelivered and not self._delivering and not self._closed:
                 self._deliver_next()
         finally:
             if self._close_by is not None and not self._delivering:
@@ -92,26 +121,31 @@ class Capture:
 
     def _deliver_next(self) -> None:
         self._delivering = True
+        due = None
         try:
             due = taken_from(self._undelivered)
             if due is not None:
-                batch, view = due
-                self._deliver(view(self, batch))
+                self._deliver(due)
+        except OUT_OF_MEMORY:
+            if due is not None:
+                self._undelivered.appendleft(due)  # where it has just been: that needs no memory
+            raise
         finally:
             self._delivering = False
 
-    def _deliver(self, batch: Batch) -> None:
-        if not len(batch) and not batch.opened:
-            return
-        rows = self.rows + len(batch)
-        self.rows = rows
-        try:
+    def _deliver(self, due: _Due) -> None:
+        if due.seen is None:
+            seen = due.view(self, due.batch)
+            rows = self.rows + len(seen)
+            due.seen, self.rows = seen, rows
+        if len(due.seen) or due.seen.opened:
             for handed in list(self._sinks):
-                self._guarded(handed, partial(_write, handed, batch), None)
-        except OUT_OF_MEMORY:  # who didn't get the batch has missed it
-            pass
-        finally:
-            self._delivered = rows
+                if handed.last is not due:
+                    self._guarded(handed, partial(_write, handed, due, due.seen), None)
+            for handed in self._sinks:
+                if handed.last is not due:
+                    raise MemoryError
+        self._delivered = self.rows
 
     def flush(self, timeout_s: float) -> bool:
         """Flush the sinks that can't be flushed beside a write, within ``timeout_s`` seconds in all.
@@ -141,6 +175,9 @@ class Capture:
 
     def _close(self, deadline: float) -> None:
         self._close_by = None
+        with suppress(*OUT_OF_MEMORY):
+            self.go_on()
+        self._closed = True
         for handed in list(self._sinks):
             self._guarded(handed, partial(handed.sink.close, max(0.0, deadline - time.monotonic())), None)
 
@@ -149,6 +186,8 @@ class Capture:
 
         These are the rows that it raised on, and, where the sink was removed for it, all that came since.
         """
+        if self._closed:
+            self._miss_what_waits()
         found = {"rows": self.rows}
         for handed in list(self._sinks):
             nothing: dict[str, int] = {}
@@ -157,9 +196,15 @@ class Capture:
             found.update(self._with_missed(handed, counts))
         return found
 
+    def _miss_what_waits(self) -> None:
+        """Nobody gets any more what there was no memory for: count it."""
+        rows = self.rows + sum([len(due.batch) for due in self._undelivered if due.seen is None])
+        nothing: deque[_Due] = deque()
+        self.rows, self._delivered, self._undelivered = rows, rows, nothing
+
     def lost(self) -> dict[str, int]:
         """Those of ``counters`` that say what was lost: ``missed``, and what a sink has in ``losses``."""
-        sinks = [handed.sink for handed in (*self._sinks, *(handed for handed, _ in self._removed))]
+        sinks = [handed.sink for handed in (*self._sinks, *[handed for handed, _ in self._removed])]
         names = {f"{sink.name}.{name}" for sink in sinks for name in (*losses_of(sink), "missed")}
         return {name: count for name, count in self.counters().items() if name in names}
 
@@ -203,9 +248,10 @@ class Capture:
         self._removed.append((handed, counts))
 
 
-def _write(handed: _Handed, batch: Batch) -> None:
-    rows = handed.rows + len(batch)
-    handed.sink.write(batch)
+def _write(handed: _Handed, due: _Due, seen: Batch) -> None:
+    rows = handed.rows + len(seen)
+    handed.last = due
+    handed.sink.write(seen)
     handed.rows = rows
 
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import partial
 
 from otel_recfn.model.batch import Batch
+from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.model.events import EventSource, Extra
 from otel_recfn.session.capture import Capture, View, taken_from, whole
 from otel_recfn.sources.protocol import Wanted
@@ -67,23 +68,49 @@ class Captures:
         with suppress(ValueError):
             self._running.remove(capture)
 
-    def deliver(self, batch: Batch, leaving: Capture | None) -> None:
-        """Hand each capture its view of a batch; the capture that is ``leaving`` also gets the open ranges, as partial ones.
+    def take(self, batch: Batch, leaving: Capture | None) -> None:
+        """A batch of which ``hand_out`` hands each capture its view.
 
-        A sink that is being written to, or a signal handler, may drain, or start and stop captures: who has not got this batch
-        yet gets it before the next one then.
+        Args:
+            batch: what was drained.
+            leaving: a capture that ends with it, which also gets the open ranges, as partial ones.
+
+        Raises:
+            MemoryError: nothing was taken.
         """
-        self._hand_out(batch, partial(_seen, last_for=leaving) if self._views else _without_copies)
+        self._take(batch, partial(_seen, last_for=leaving) if self._views else _without_copies)
 
-    def deliver_beside(self, produced: Batch, drained: Batch) -> None:
-        """Hand each capture its view of a producer's batch; ``drained`` is what the recorder had just before."""
-        self._hand_out(produced, partial(_seen_beside, drained=drained) if self._views else whole)
+    def take_beside(self, produced: Batch, drained: Batch) -> None:
+        """The same for a producer's batch; ``drained`` is what the recorder had just before."""
+        self._take(produced, partial(_seen_beside, drained=drained) if self._views else whole)
 
-    def _hand_out(self, batch: Batch, view: View) -> None:
-        self._due.extend((capture, batch, view) for capture in self)
+    def _take(self, batch: Batch, view: View) -> None:
+        before = len(self._due)
+        try:
+            self._due.extend([(capture, batch, view) for capture in self])
+        except OUT_OF_MEMORY:
+            while len(self._due) > before:
+                self._due.pop()
+            raise
+
+    def hand_out(self) -> None:
+        """Hand each capture its view of what was taken.
+
+        A sink that is being written to, or a signal handler, may drain, or start and stop captures: who has not got a batch yet
+        gets it before the next one then.
+
+        Raises:
+            MemoryError: there was none for all; the rest waits.
+        """
         while (due := taken_from(self._due)) is not None:
-            capture, due_batch, its_view = due
-            capture.write(due_batch, its_view)
+            try:
+                capture, batch, view = due
+                capture.write(batch, view)
+            except OUT_OF_MEMORY:
+                self._due.appendleft(due)  # where it has just been: that needs no memory
+                raise
+        for capture in self:
+            capture.go_on()
 
     def after_fork_in_child(self) -> None:
         """In a child: the captures go on with sinks of the child's own."""
@@ -103,7 +130,7 @@ class Captures:
 
     def buffer_bytes(self) -> int:
         """The largest buffer per thread that one of them asks for."""
-        return max(capture.buffer_bytes for capture in self)
+        return max([capture.buffer_bytes for capture in self])
 
 
 def _seen(capture: Capture, batch: Batch, *, last_for: Capture | None) -> Batch:

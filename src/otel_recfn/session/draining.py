@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from otel_recfn.batches.placement import Placement
 from otel_recfn.model.batch import Batch
@@ -46,6 +46,11 @@ class Draining:
         """While there are producers."""
         self._produced: list[Batch] = []
         """What they gave, until the recorder's part is delivered."""
+        self._drained: Batch | None = None
+        """What the captures have not taken yet."""
+        self._leaving: Capture | None = None
+        """Ends with that."""
+        self._drains = 0
         self._failed = False
 
     @contextmanager
@@ -84,8 +89,21 @@ class Draining:
             leaving: ends with this batch.
             open_ranges: the batch has copies of ranges that are open, whether the captures need them or not.
         """
-        with self.held():
-            return self._drain(close_open, leaving, open_ranges) if self._captures else None
+        try:
+            with self.held():
+                return self._drain(close_open, leaving, open_ranges) if self._captures else None
+        except OUT_OF_MEMORY:  # what was drained is kept, and handed out before the next drain
+            return None
+
+    def drain_last(self, capture: Capture, *, others: bool) -> None:
+        """Drain for a capture that ends; once more where there was no memory."""
+        drains = self._drains
+        for _ in range(2):
+            batch = self.drain(leaving=capture) if others else self.drain_all(close_open=True)
+            if batch is not None or (others and self._drains != drains):
+                break
+        with suppress(*OUT_OF_MEMORY):
+            self._hand_out()
 
     def drain_all(self, *, close_open: bool = False, open_ranges: bool = False) -> Batch | None:
         """Drain until nothing waits; where memory is short that may take several batches. The last, or None as ``drain``."""
@@ -112,23 +130,41 @@ class Draining:
     def after_fork_in_child(self) -> None:
         """In a child, where no other thread drains."""
         self.lock, self._holder, self._given_up = threading.RLock(), None, []
-        self._placement, self._produced = None, []
+        self._placement, self._produced, self._drained = None, [], None
 
     def _drain(self, close_open: bool, leaving: Capture | None, open_ranges: bool) -> Batch | None:
+        self._hand_out()
         self._take_produced(last=close_open)
         wanted = open_ranges or self._captures.need_open_ranges or self._placement is not None
         try:
-            batch = self._recorder.drain(close_open=close_open, open_ranges=wanted and not close_open)
+            self._leaving, drains = leaving, self._drains + 1
+            batch = self._drained = self._recorder.drain(close_open=close_open, open_ranges=wanted and not close_open)
         except Exception:
             self._tell_failed()
             return None
+        self._drains = drains
         if batch.clock_jump_ns:
             self._tell_clock_jump(batch.clock_jump_ns / 1e9)
-        self._note(batch)
-        self._captures.deliver(batch, leaving)
+        self._hand_out()
         if batch.complete:
             self._deliver_produced(batch)
         return batch
+
+    def _hand_out(self) -> None:
+        """Hand out what was drained, also what there was no memory for before.
+
+        Raises:
+            MemoryError: there was none again.
+        """
+        batch, self._drained = self._drained, None
+        if batch is not None:
+            try:
+                self._note(batch)
+                self._captures.take(batch, self._leaving)
+            except OUT_OF_MEMORY:
+                self._drained = batch
+                raise
+        self._captures.hand_out()
 
     def _note(self, batch: Batch) -> None:
         try:
@@ -148,8 +184,9 @@ class Draining:
     def _deliver_produced(self, drained: Batch) -> None:
         while self._placement is not None and self._produced:
             placed = self._placement.placed(self._produced[0])
+            self._captures.take_beside(placed, drained)
             del self._produced[0]
-            self._captures.deliver_beside(placed, drained)
+            self._captures.hand_out()
 
     def _tell_clock_jump(self, seconds: float) -> None:
         """Report a jump of the wall clock in the log, and as a mark among the ranges."""

@@ -127,7 +127,7 @@ class Session:
 
     def _is_ending(self) -> bool:
         """Whether every capture is."""
-        return all(capture in self._ending for capture in self._captures)
+        return all([capture in self._ending for capture in self._captures])
 
     def stop(self, capture: Capture, timeout_s: float) -> None:
         """End a capture: what was recorded goes to its sinks, within ``timeout_s`` seconds. Nothing if it isn't running."""
@@ -169,10 +169,7 @@ class Session:
         return delivered
 
     def _drain_last(self, capture: Capture) -> None:
-        if self._is_ending():
-            self._draining.drain_all(close_open=True)
-        else:
-            self._draining.drain(leaving=capture)
+        self._draining.drain_last(capture, others=not self._is_ending())
 
     def _leave(self, capture: Capture) -> None:
         """Go on without a capture: for those that are there, also for those that a sink or a signal handler has started now."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from otel_recfn.batches.self_times import nesting, self_times
 from otel_recfn.model.batch import Batch, Event
-from otel_recfn.model.errors import RecfnError
-from otel_recfn.model.events import Extra
+from otel_recfn.model.errors import RecfnError, SettingError
+from otel_recfn.model.events import EventSource, Extra
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.pytorch.thread_memory import thread_memory
 from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
@@ -22,7 +22,9 @@ from otel_recfn.settings.table import ProfileSettings
 from otel_recfn.sinks.chrome.sink import export
 from otel_recfn.sinks.stored import EventStoreSink
 from otel_recfn.store.averages import KeyAverages, key_averages
+from otel_recfn.store.call_tree import CallTree
 from otel_recfn.store.event_store import EventStore
+from otel_recfn.store.tree_of_rows import By, tree_of_rows
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -136,6 +138,21 @@ class profile:
     def key_averages(self, *, group_by_input_shape: bool = False) -> KeyAverages:
         """Count, total and self time per name (and, if asked for, per input shapes: needs ``record_shapes``)."""
         return key_averages(self._rows(), group_by_input_shape=group_by_input_shape)
+
+    def tree(self, by: By = "name") -> CallTree:
+        """Count, total and self time per call path. ``print(prof.tree())`` shows where the time went.
+
+        Args:
+            by: ``"name"``: a path for each name in each path, whatever thread it ran in; ``"thread"``: in each thread its own,
+                where what runs there for another thread is outermost; ``"module"``: module calls alone, each with the time of
+                what isn't in another (needs ``modules``).
+
+        Raises:
+            SettingError: another word, or modules were not recorded.
+        """
+        if by == "module" and EventSource.MODULE not in self._selected.sources:
+            raise SettingError("by='module' needs the calls of modules; record them with profile(modules=True)")
+        return tree_of_rows(self._rows(), by)
 
     def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
         """Write a trace for Perfetto or chrome://tracing.

@@ -117,3 +117,13 @@ def test_averages_have_the_same_counts_and_flops() -> None:
     mine = {each.key: (each.count, each.flops) for each in our_profile.key_averages()}
     assert mine == {each.key: (each.count, each.flops or 0) for each in their_profile.key_averages()}
     assert {"aten::conv2d", "aten::addmm", "aten::mul", "aten::add"} <= {name for name, (_, flops) in mine.items() if flops}
+
+
+def test_trees_have_the_same_times_as_the_averages(training: Training) -> None:
+    with profile(modules=True) as prof:
+        training.step()
+    whole = prof.key_averages().self_cpu_time_total
+    for by in ("name", "thread", "module"):
+        assert sum(one.self_cpu_time_total for one in prof.tree(by)) == pytest.approx(whole)
+    modules = [one.path for one in prof.tree("module")]
+    assert any(len(path) > 1 for path in modules)

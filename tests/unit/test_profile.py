@@ -160,6 +160,34 @@ def test_the_table_names_every_range() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_the_tree_has_a_path_for_each_place_and_the_same_times_as_the_averages() -> None:
+    with profile() as prof:
+        for _ in range(3):
+            with record_function("step"), record_function("forward"), record_function("layer"):
+                pass
+            with record_function("layer"):
+                pass
+    tree, sample = prof.tree(), prof.events()[0]
+    assert {one.path: one.count for one in tree} == {
+        ("step",): 3,
+        ("step", "forward"): 3,
+        ("step", "forward", "layer"): 3,
+        ("layer",): 3,
+    }
+    assert sum(one.self_cpu_time_total for one in tree) == pytest.approx(prof.key_averages().self_cpu_time_total)
+    assert prof.tree("thread")[0].path == (f"{threading.current_thread().name} {sample.thread.thread_id}",)
+    assert str(tree).splitlines()[3].startswith("step ")
+
+
+def test_a_tree_of_modules_needs_modules() -> None:
+    with profile() as prof:
+        pass
+    with pytest.raises(SettingError, match="record them with profile"):
+        prof.tree("module")
+    assert len(prof.tree()) == 0
+    assert "Name" in str(prof.tree())
+
+
 def test_a_forked_child_has_its_own_events() -> None:
     program = """
 import os

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from otel_recfn.batches.by_name import ByName
 from otel_recfn.batches.self_times import allocated_bytes, nesting, self_bytes, self_times
 from otel_recfn.model.batch import Batch
-from otel_recfn.store.averages_table import Column, render
+from otel_recfn.store.text_table import Column, render, share_text, time_text
 
 
 @dataclass(frozen=True)
@@ -113,10 +113,10 @@ def _average(rows: Batch, first: int, sums: list[int], with_shapes: bool) -> Key
 def _columns(averages: Sequence[KeyAverage], whole: float) -> list[Column[KeyAverage]]:
     columns: list[Column[KeyAverage]] = [
         Column("Name", "key", lambda one: one.key),
-        Column("Self CPU %", "self_cpu_time_total", lambda one: _share(one.self_cpu_time_total, whole)),
-        Column("Self CPU", "self_cpu_time_total", lambda one: _time(one.self_cpu_time_total)),
-        Column("CPU total", "cpu_time_total", lambda one: _time(one.cpu_time_total)),
-        Column("CPU time avg", "cpu_time", lambda one: _time(one.cpu_time)),
+        Column("Self CPU %", "self_cpu_time_total", lambda one: share_text(one.self_cpu_time_total, whole)),
+        Column("Self CPU", "self_cpu_time_total", lambda one: time_text(one.self_cpu_time_total)),
+        Column("CPU total", "cpu_time_total", lambda one: time_text(one.cpu_time_total)),
+        Column("CPU time avg", "cpu_time", lambda one: time_text(one.cpu_time)),
         Column("# of Calls", "count", lambda one: str(one.count)),
     ]
     if any(one.cpu_memory_usage for one in averages):
@@ -127,17 +127,6 @@ def _columns(averages: Sequence[KeyAverage], whole: float) -> list[Column[KeyAve
     if any(one.input_shapes for one in averages):
         columns.append(Column("Input Shapes", "input_shapes", lambda one: one.input_shapes))
     return columns
-
-
-def _share(part: float, whole: float) -> str:
-    return f"{100 * part / whole if whole else 0:.2f}%"
-
-
-def _time(microseconds: float) -> str:
-    for unit, name in ((1e6, "s"), (1e3, "ms")):
-        if microseconds >= unit:
-            return f"{microseconds / unit:.3f}{name}"
-    return f"{microseconds:.3f}us"
 
 
 def _memory(nbytes: int) -> str:

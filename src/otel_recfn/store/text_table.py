@@ -37,6 +37,19 @@ def render(rows: Sequence[T], columns: Sequence[Column[T]], sort_by: str | None,
     return "\n".join([rule, lines[0], rule, *lines[1:], rule]) + "\n"
 
 
+def share_text(part: float, whole: float) -> str:
+    """In percent."""
+    return f"{100 * part / whole if whole else 0:.2f}%"
+
+
+def time_text(microseconds: float) -> str:
+    """In the unit that fits."""
+    for unit, name in ((1e6, "s"), (1e3, "ms")):
+        if microseconds >= unit:
+            return f"{microseconds / unit:.3f}{name}"
+    return f"{microseconds:.3f}us"
+
+
 def _sorted(rows: Sequence[T], columns: Sequence[Column[T]], sort_by: str | None) -> list[T]:
     if sort_by is None:
         return list(rows)

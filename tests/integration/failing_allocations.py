@@ -41,10 +41,12 @@ def with_failures(
     return raised, failed > 0
 
 
-def each_failure(work: Callable[[], object], fail: int = 1, smallest: int = 0) -> Iterator[BaseException | None]:
+def each_failure(
+    work: Callable[[], object], fail: int = 1, smallest: int = 0, one_by_one: int = EACH
+) -> Iterator[BaseException | None]:
     """Run ``work`` again and again, each time with a later allocation failing, until it needs no more; gives what it raised.
 
-    A work with very many allocations is tried at fewer of them, so that it ends in time.
+    Beyond the first ``one_by_one``, a work with very many allocations is tried at fewer of them, so that it ends in time.
     """
     began, at, step = time.monotonic(), 0, 1
     while True:
@@ -53,5 +55,5 @@ def each_failure(work: Callable[[], object], fail: int = 1, smallest: int = 0) -
             return
         yield raised
         at += step
-        if at > EACH:
+        if at > one_by_one:
             step = max(step, int(at * (time.monotonic() - began) / SECONDS / 4))

@@ -134,28 +134,40 @@ def start_and_record():
     recorder.stop()
 
 
+def keep_all():
+    while batch[0] is not None:
+        more, batch[0] = batch[0], None
+        keep(more)
+        if not more.complete:
+            drain()
+    del left_open[:]
+
+
+def check_balance(told):
+    counters = recorder.counters()
+    assert counters.recorded == len(rows) + counters.lost_in_drain, (counters, len(rows), told)
+
+
 start_and_record()
-for fail in (1, 5):
-    for raised in each_failure(drain, fail):
+for fail in (1, 3, 5):  # where one fails, so do the next ones, also those of giving up what was drained
+    for raised in each_failure(drain, fail, one_by_one=2_000):
         assert raised is None or isinstance(raised, MemoryError), repr(raised)
-        while batch[0] is not None:
-            more, batch[0] = batch[0], None
-            keep(more)
-            if not more.complete:
-                drain()
-        del left_open[:]
+        keep_all()
+        start_and_record()  # begins with what the failed drain has left
+        drain()
+        keep_all()
+        check_balance((fail, raised))
         start_and_record()
-    keep(batch[0])
-    batch[0] = None
+    keep_all()
     start_and_record()
 drain()
-keep(batch[0])
+keep_all()
 start_and_record()
 with_failures(drain, fail=1_000_000, smallest=1024)
-keep(recorder.drain(close_open=True))  # there was not even memory for giving it up
-counters = recorder.counters()
-assert counters.lost_in_drain > 0
-assert counters.recorded == len(rows) + counters.lost_in_drain, (counters, len(rows))
+drain()  # there was not even memory for giving it up
+keep_all()
+assert recorder.counters().lost_in_drain > 0
+check_balance("all failed")
 """
 )
 

@@ -42,6 +42,8 @@ class PythonRange:
     end_ns: int = 0
     end_log: ThreadLog | None = None
     error: str = ""
+    outer: PythonRange | None = None
+    """What was its thread's innermost open range when it began."""
 
 
 class BatchBuilder:

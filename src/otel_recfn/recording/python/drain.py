@@ -66,16 +66,16 @@ class Drain:
 
         A signal handler may begin it in the middle of the earlier one's last drain, which then goes on with what it has.
         """
-        unsealed, pairing = self._unsealed, self._pairing
-        self._unsealed = self._pairing = None
+        unsealed, pairing, lost = self._unsealed, self._pairing, self.lost
+        self._clock.begin(read_clocks())
         if unsealed is not None:
             unsealed.drop_copies()
-            self.lost += len(unsealed)
+            lost += len(unsealed)
         if pairing is not None:
-            self.lost += pairing.count_open()
+            lost += pairing.count_open()
             _tell_all_closed(pairing, earlier)
+        self._unsealed, self._pairing, self.lost = None, None, lost  # last, because there may be no memory for the rest
         self._earlier_ended_at = self._ended_at
-        self._clock.begin(read_clocks())
 
     def end_recording(self) -> None:
         """What begins from here on is too late."""
@@ -168,11 +168,11 @@ class Drain:
         if isinstance(what, int) or what[-1] is recording or what[-1].is_current:
             pairing.replay(self._clock, builder, record)
         elif event_id != self._passed_over:  # memory may end before it is taken away
-            self._passed_over = event_id
             if ticks > self._earlier_ended_at:
                 self.too_late += 1
             else:
                 self.lost += 1
+            self._passed_over = event_id
 
     def _anchor(self, pairing: Pairing) -> None:
         jump_ns = self._clock.anchor(read_clocks())

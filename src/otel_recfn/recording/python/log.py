@@ -21,7 +21,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from otel_recfn.model.events import EventKind
 from otel_recfn.recording.limits import MAX_DEPTH, MAX_DEPTH_FOR_ASYNC
@@ -67,6 +67,8 @@ class Details(NamedTuple):
 NO_DETAILS = Details()
 Begin: TypeAlias = "tuple[str, int, int, str, int, int, int, ContextReading | None, int, Details | None, Recording]"
 Record: TypeAlias = "tuple[int, ThreadLog, int, Begin | int, str]"
+REPLAYED: Any = (0, None, 0, 0, "")
+"""The end of no range."""
 
 
 class Alive:
@@ -187,6 +189,7 @@ class TakenRecords:
         self._next_is_last = True
         while records:
             each(records[-1])
+            records[-1] = REPLAYED  # taking it away may need memory
             records.pop()
 
     def _order_as_taken(self) -> None:

@@ -1,7 +1,10 @@
 """The draining side of the Python twin: replays begins and ends, and says which range turned asynchronous.
 
 Only drains touch it, one at a time. A begin says itself what it lies in. A range that ends while it isn't on top of its
-thread's stack of open ranges, or on another thread, turns asynchronous.
+thread's open ranges, or on another thread, turns asynchronous.
+
+A thread's open ranges are linked, ``innermost`` and from there by ``outer``, because taking one out then needs no memory, as it
+does with a list: a range whose row was built is certainly no longer open.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ class ThreadReplay:
     """The state of a thread as of the records that were replayed."""
 
     def __init__(self) -> None:
-        self.stack: list[PythonRange] = []
+        self.innermost: PythonRange | None = None
         self.offsets = TreeOffsets()
         self._last_ns = 0
 
@@ -30,9 +33,17 @@ class ThreadReplay:
         self._last_ns = max(self._last_ns, ns)
         return self._last_ns
 
+    def open_ranges(self) -> list[PythonRange]:
+        """The innermost first."""
+        found, item = [], self.innermost
+        while item is not None:
+            found.append(item)
+            item = item.outer
+        return found
+
     def place(self, item: PythonRange, parent: PythonRange | None, clock: ClockMapping) -> None:
         """Choose the offset of a range that begins; ``parent`` may be open in another thread."""
-        around = parent if parent is not None else self.stack[-1] if self.stack else None
+        around = parent if parent is not None else self.innermost
         around_ns = around.offset_ns if around is not None else None
         item.offset_ns = self.offsets.choose(around_ns, parent is not None, clock.offset_ns, item.start_ns)
         self.offsets.passed(item.start_ns + item.offset_ns)
@@ -67,7 +78,7 @@ class Pairing:
 
     def innermost_first(self) -> list[PythonRange]:
         """Every open range, the innermost of each thread first."""
-        return [item for thread in self._threads.values() for item in reversed(thread.stack)]
+        return [item for thread in self._threads.values() for item in thread.open_ranges()]
 
     def close_partial(self, item: PythonRange, now_ns: int, builder: BatchBuilder) -> None:
         """Seal an open range as partial."""
@@ -77,7 +88,7 @@ class Pairing:
     def copy_open(self, now_ns: int, builder: BatchBuilder) -> None:
         """Add every open range as if it ended now, the innermost of each thread first; they stay open."""
         for thread in self._threads.values():
-            for item in reversed(thread.stack):
+            for item in thread.open_ranges():
                 end_ns = max(now_ns, item.start_ns)
                 builder.add(replace(item, flags=item.flags | PARTIAL, end_ns=end_ns, end_log=item.log))
 
@@ -88,7 +99,7 @@ class Pairing:
     def has_open(self, log: ThreadLog) -> bool:
         """Whether a range that began in this thread may still end."""
         thread = self._threads.get(log)
-        return thread is not None and bool(thread.stack)
+        return thread is not None and thread.innermost is not None
 
     def forget(self, log: ThreadLog) -> None:
         """Forget a thread that is gone and of which everything is sealed."""
@@ -122,14 +133,14 @@ class Pairing:
         if item.details.kind != EventKind.RANGE:
             builder.add(replace(item, end_ns=start_ns, end_log=log))
             return
-        stack = self._thread(log).stack
+        thread = self._thread(log)
         try:
+            self._open[event_id] = item
             if not item.parent:
                 builder.announce(item)
-            self._open[event_id] = item
-            stack.append(item)
+            item.outer, thread.innermost = thread.innermost, item  # last, and needs no memory
         except BaseException:  # out of memory, or a signal handler's
-            if item not in stack:
+            if thread.innermost is not item:
                 self._open.pop(event_id, None)
                 builder.take_back_announcement(event_id)
             raise
@@ -137,7 +148,7 @@ class Pairing:
     def _end(self, ns: int, ender: ThreadLog, item: PythonRange, flags: int, error: str, builder: BatchBuilder) -> None:
         here = ender is item.log
         item.flags |= flags
-        if not here or self._thread(item.log).stack[-1:] != [item]:
+        if not here or self._thread(item.log).innermost is not item:
             item.flags |= ASYNC
         if error:
             item.flags |= ERROR
@@ -145,18 +156,19 @@ class Pairing:
 
     def _close(self, item: PythonRange, ender: ThreadLog, end_ns: int, error: str, builder: BatchBuilder) -> None:
         item.end_ns, item.end_log, item.error = end_ns, ender, error
-        stack = self._thread(item.log).stack
-        self._thread(item.log).offsets.passed(end_ns + item.offset_ns)
+        thread = self._thread(item.log)
+        thread.offsets.passed(end_ns + item.offset_ns)
         try:
-            builder.add(item)
-            if stack[-1] is item:
-                stack.pop()
+            builder.add(item)  # what comes after it needs no memory
+            if thread.innermost is item:
+                thread.innermost = item.outer
             else:
-                stack.remove(item)
-        except BaseException:  # out of memory, in the interpreter itself, or a signal handler's
-            if item in stack:
-                builder.take_back_row(item.event_id)
-            else:
-                del self._open[item.event_id]
+                inner = thread.innermost
+                while inner is not None and inner.outer is not item:
+                    inner = inner.outer
+                if inner is not None:
+                    inner.outer = item.outer
+        except BaseException:  # out of memory, before there is a row, or a signal handler's
+            builder.take_back_row(item.event_id)
             raise
         del self._open[item.event_id]

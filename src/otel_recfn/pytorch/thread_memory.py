@@ -17,6 +17,7 @@ from collections.abc import Callable, Hashable
 from otel_recfn.pytorch import observer
 from otel_recfn.pytorch.profiler_starts import ProfilerStarts
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.timed_lock import take_in_time
 
 log = logging.getLogger("otel_recfn")
 
@@ -77,13 +78,14 @@ class ThreadMemory:
 
     def _forget_left(self) -> None:
         """Count out threads that ended: now if nobody holds the lock, else when the next thread begins or ends."""
-        lock = self._lock.held
-        if lock.acquire(blocking=False):
-            try:
-                while self._left:
-                    self._left.popleft()
-                    self._one_less()
-            finally:
+        lock, taken = self._lock.held, list[threading.RLock]()
+        try:
+            take_in_time(lock, 0.0, taken)
+            while taken and self._left:
+                self._left.popleft()
+                self._one_less()
+        finally:
+            if taken:
                 lock.release()
 
     def _one_thread_more(self) -> bool:

@@ -23,6 +23,7 @@ from otel_recfn.recording.protocol import Recorder
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.captures import Captures
 from otel_recfn.session.sources import Sources
+from otel_recfn.support.timed_lock import take_in_time
 
 log = logging.getLogger("otel_recfn")
 
@@ -70,14 +71,15 @@ class Draining:
     @contextmanager
     def _hold(self, timeout_s: float) -> Iterator[bool]:
         lock = self.lock  # a sink may fork, and the child has another one
-        held, outer = False, self._holder
+        own, taken = threading.get_ident(), list[threading.RLock]()
+        outer = own if self._holder == own else None
         try:
-            held = lock.acquire(timeout=timeout_s)
-            if held:
-                self._holder = threading.get_ident()
-            yield held
+            take_in_time(lock, timeout_s, taken)
+            if taken:
+                self._holder = own
+            yield bool(taken)
         finally:
-            if held:
+            if taken:
                 self._holder = outer
                 lock.release()
 

@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Iterable
 
+from otel_recfn.support.timed_lock import take_in_time
+
 
 class HeldLocks:
     """The locks that forking threads hold."""
@@ -16,7 +18,8 @@ class HeldLocks:
     def take(self, locks: Iterable[threading.RLock], deadline: float) -> None:
         """Take the locks in this order; leave out those that aren't free by ``deadline``, because a sink may hang."""
         held = self._of_thread[threading.get_ident()] = []
-        held.extend(lock for lock in locks if lock.acquire(timeout=max(0.0, deadline - time.monotonic())))
+        for lock in locks:
+            take_in_time(lock, max(0.0, deadline - time.monotonic()), held)
 
     def give_back(self) -> None:
         """Release the locks that this thread took."""

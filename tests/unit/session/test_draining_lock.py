@@ -1,0 +1,111 @@
+"""The lock over drains, where threads and signal handlers come between."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from unittest.mock import Mock
+
+import pytest
+
+from otel_recfn.session.captures import Captures
+from otel_recfn.session.draining import Draining
+from otel_recfn.session.forks import HeldLocks
+
+LONG_S = 30.0
+
+
+class Interrupted(Exception):
+    """By the signal handler."""
+
+
+@pytest.fixture
+def draining() -> Draining:
+    return Draining(Mock(), Captures(), Mock())
+
+
+@pytest.fixture
+def handler_raises() -> Iterator[None]:
+    def handler(*_: object) -> None:
+        raise Interrupted
+
+    before, interval = signal.signal(signal.SIGUSR1, handler), sys.getswitchinterval()
+    yield
+    sys.setswitchinterval(interval)
+    signal.signal(signal.SIGUSR1, before)
+
+
+def let_go_and_signal(lock: threading.RLock, taken: threading.Event) -> None:
+    """Let the main thread have the lock, and send it a signal before it can run Python code."""
+    with lock:
+        taken.set()
+        time.sleep(0.1)  # the main thread waits for the lock by now; if not, it isn't interrupted where it should be
+        sys.setswitchinterval(LONG_S)
+    until = time.perf_counter() + 0.05
+    while time.perf_counter() < until:
+        pass
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+
+def is_free(lock: threading.RLock) -> bool:
+    found: list[bool] = []
+
+    def look() -> None:
+        if lock.acquire(timeout=1.0):
+            found.append(True)
+            lock.release()
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    looking.join()
+    return bool(found)
+
+
+def begun(thread: threading.Thread, taken: threading.Event) -> None:
+    thread.start()
+    assert taken.wait(LONG_S)
+
+
+def test_a_signal_handler_that_raises_as_the_lock_is_taken_leaves_it_free(draining: Draining, handler_raises: None) -> None:
+    taken = threading.Event()
+    other = threading.Thread(target=let_go_and_signal, args=(draining.lock, taken))
+    begun(other, taken)
+    with pytest.raises(Interrupted), draining.held(LONG_S):
+        pass
+    other.join()
+    assert is_free(draining.lock)
+    assert not draining.is_held_here
+
+
+def test_nor_does_one_before_a_fork(handler_raises: None) -> None:
+    lock, taken, locks = threading.RLock(), threading.Event(), HeldLocks()
+    other = threading.Thread(target=let_go_and_signal, args=(lock, taken))
+    begun(other, taken)
+    with pytest.raises(Interrupted):
+        locks.take([lock], time.monotonic() + LONG_S)
+    other.join()
+    locks.give_back()
+    assert is_free(lock)
+
+
+def test_who_held_the_lock_before_is_forgotten_when_the_next_one_lets_go(draining: Draining) -> None:
+    lock, asked = threading.RLock(), threading.Event()
+
+    def acquire(blocking: bool, timeout_s: float) -> bool:
+        if threading.current_thread() is other:
+            asked.set()
+        return lock.acquire(blocking, timeout_s)
+
+    def wait_for_it() -> None:
+        with draining.held(LONG_S):
+            pass
+
+    other = threading.Thread(target=wait_for_it)
+    draining.lock = Mock(acquire=acquire, release=lock.release)
+    with draining.held(LONG_S):
+        begun(other, asked)
+    other.join()
+    assert not draining.is_held_here

@@ -50,13 +50,12 @@ class DrainThread:
         except RuntimeError as error:  # no more threads here, or a signal handler forked, whose child has started another
             log.warning("no thread drains what is recorded (%s): it is delivered by flush() and at the end", error)
 
-    def stop(self, timeout_s: float) -> None:
-        """Stop the thread, and wait for its end so long at most."""
+    def stop(self) -> OwnThread | None:
+        """Have the thread end after the drain that is under way. Returns it."""
         thread, self._thread = self._thread, None
         self._wake.set()
         self._recorder.wake()
-        if thread is not None:
-            thread.wait_for_end(timeout_s)
+        return thread
 
     def after_fork_in_child(self) -> None:
         """In a child, where the parent's thread doesn't exist."""

@@ -4,8 +4,9 @@
     drain           every 100 ms (20 ms while much is recorded): recorder.drain() ► each capture's view of the batch ► its sinks
     last capture    recorder off ► last drain, open ranges sealed as partial ► sources off ► sinks closed
 
-``_switching`` is held over every start and stop, and the lock of ``Draining`` over every drain and its delivery; a fork takes
-both, so that a child never inherits a half-written sink.
+The lock of ``Draining`` is held over every drain and its delivery, and with it ``_switching`` over every start and stop. They
+are always taken in this order, because a sink that is written to, or a signal handler, may start and stop captures. Only where
+a sink hangs a capture is stopped without the first one. A fork takes both, so that a child never inherits a half-written sink.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 from otel_recfn.model.errors import OUT_OF_MEMORY
@@ -29,10 +31,13 @@ from otel_recfn.session.losses import Losses
 from otel_recfn.session.sources import Sources, sources_of_process
 from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.support.forks import Order, around_forks
+from otel_recfn.support.own_thread import OwnThread
 
 log = logging.getLogger("otel_recfn")
 
 EXIT_SECONDS = 5.0
+SWITCH_SECONDS = 1.0
+"""How long a start waits for a sink that is written to."""
 
 
 class Session:
@@ -74,22 +79,36 @@ class Session:
     def _start(self, capture: Capture) -> None:
         # Sources are prepared outside the lock: nobody who forks meanwhile should wait while one of them is compiled.
         self._sources.prepare(None, capture.selected.sources)
-        with self._switching:
-            self._losses.begin(capture, self._lost(capture))
-            if self._captures.begin(capture):
-                self._begin()
-            else:
-                self._join(capture)
+        while not self._begin_or_join(capture):
+            pass
         waiting = [
             when_imported(module, partial(self._enable_those_that_need, module, capture), "what needs it is not recorded")
             for module in self._sources.modules_needed(capture.selected.sources)
         ]
-        with self._switching:
+        with self._changing(SWITCH_SECONDS):
             if capture in self._captures:
                 self._waiting_for_imports[capture] = waiting
                 return
         for call_off in waiting:  # it was stopped meanwhile
             call_off()
+
+    @contextmanager
+    def _changing(self, timeout_s: float) -> Iterator[bool]:
+        """Keep other threads from changing the captures. Yields False where a sink has been busy so long: they may drain."""
+        with self._draining.held(timeout_s) as held, self._switching:
+            yield held
+
+    def _begin_or_join(self, capture: Capture) -> bool:
+        """False where a sink is too busy for another capture to join."""
+        with self._changing(SWITCH_SECONDS) as held:
+            self._losses.begin(capture, self._lost(capture))
+            if self._captures.begin(capture):
+                self._begin()
+            elif held:
+                self._join(capture)
+            else:
+                return False
+        return True
 
     def _begin(self) -> None:
         self._sources.follow()
@@ -98,16 +117,15 @@ class Session:
         self._exit.follow_provider()
 
     def _join(self, capture: Capture) -> None:
-        with self._draining.held():
-            batch = self._draining.drain_all(open_ranges=True)
-            self._captures.join(capture, batch)
-            self._record()
-            self._sources.follow()
+        batch = self._draining.drain_all(open_ranges=True)
+        self._captures.join(capture, batch)
+        self._record()
+        self._sources.follow()
 
     def _enable_those_that_need(self, module: str, capture: Capture) -> None:
         """Called when the program has imported ``module``."""
         self._sources.prepare(module, capture.selected.sources)
-        with self._switching:
+        with self._changing(SWITCH_SECONDS):
             if capture in self._captures:
                 self._sources.follow()
 
@@ -134,17 +152,21 @@ class Session:
         if capture in self._ending:  # who ends it may be waiting for our thread, which one of its sinks called
             return
         deadline = time.monotonic() + timeout_s
-        with self._switching:
-            if capture not in self._captures:
-                return
-            try:
-                self._ending.add(capture)
-                delivered = self._stop(capture, deadline)
-            except BaseException:  # a signal handler's
-                self._draining.give_up(capture)
-                raise
-            finally:
-                self._leave(capture)
+        ending = False
+        try:
+            with self._changing(timeout_s):
+                if capture in self._ending or capture not in self._captures:
+                    return
+                ending = True
+                thread = self._begin_to_end(capture)
+            if thread is not None and not self._draining.is_held_here:  # the thread may be waiting for who drains
+                thread.wait_for_end(_seconds_to(deadline))
+            with self._changing(_seconds_to(deadline)) as delivered:
+                self._finish(capture, delivered)
+        except BaseException:  # a signal handler's
+            if ending:
+                self._give_up(capture)
+            raise
         if delivered:
             capture.close(_seconds_to(deadline))
         else:
@@ -152,21 +174,29 @@ class Session:
             self._draining.give_up(capture)
         self._losses.tell(capture, self._lost(capture))
 
-    def _stop(self, capture: Capture, deadline: float) -> bool:
-        """Whether its sinks have got all that was recorded."""
+    def _begin_to_end(self, capture: Capture) -> OwnThread | None:
+        """Returns the thread that drained, if it ends, too."""
+        self._ending.add(capture)
         for call_off in self._waiting_for_imports.pop(capture, ()):
             call_off()
         if capture.shown is not None:  # what begins from here on may not become a span
             self._sources.follow()
-        if self._is_ending():
-            self._recorder.stop()
-            # The thread may be waiting for this one to be done with a drain.
-            self._thread.stop(0.0 if self._draining.is_held_here else _seconds_to(deadline))
-        with self._draining.held(_seconds_to(deadline)) as delivered:
-            if delivered:
-                self._drain_last(capture)
-            self._captures.leave(capture)
-        return delivered
+        if not self._is_ending():
+            return None
+        self._recorder.stop()
+        return self._thread.stop()
+
+    def _finish(self, capture: Capture, may_drain: bool) -> None:
+        if may_drain:
+            self._drain_last(capture)
+        self._leave(capture)
+
+    def _give_up(self, capture: Capture) -> None:
+        try:
+            self._draining.give_up(capture)
+        finally:
+            with self._changing(0.0):
+                self._leave(capture)
 
     def _drain_last(self, capture: Capture) -> None:
         self._draining.drain_last(capture, others=not self._is_ending())
@@ -179,7 +209,7 @@ class Session:
         self._sources.follow()
         if not self._captures:
             self._exit.unregister()
-        elif not self._thread.is_started:
+        elif not self._is_ending() and not self._thread.is_started:
             self._thread.start()
 
     def flush(self, capture: Capture, timeout_s: float) -> bool:
@@ -215,7 +245,7 @@ class Session:
 
     def before_fork(self, deadline: float) -> None:
         """Wait until no capture is started or stopped and no drain is under way, up to a limit."""
-        self._held.take((self._switching, self._draining.lock), deadline)
+        self._held.take((self._draining.lock, self._switching), deadline)
 
     def after_fork_in_parent(self) -> None:
         """After a fork, in the parent: go on."""

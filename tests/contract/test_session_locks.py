@@ -1,0 +1,106 @@
+"""Captures that are started and stopped by sinks and by other threads, at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from otel_recfn.batches.selection import Selected
+from otel_recfn.model.batch import Batch
+from otel_recfn.model.events import EventSource
+from otel_recfn.model.scope import RecordScope
+from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, Recorder
+from otel_recfn.session import Session
+from otel_recfn.session.capture import Capture
+from otel_recfn.sinks.in_memory import InMemorySink
+from patience import PATIENCE_S
+from running_capture import Running
+
+REACTION_S = 0.3
+"""Time for another thread to come to where it waits for us; where it needs longer, less is shown."""
+
+
+@pytest.fixture
+def session(recorder: Recorder) -> Iterator[Session]:
+    session = Session(recorder)
+    yield session
+    session.at_exit()
+
+
+class Calling(InMemorySink):
+    """Calls a function when it is first written to."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        super().__init__()
+        self._calls = [call]
+
+    def write(self, batch: Batch) -> None:
+        super().write(batch)
+        while self._calls:
+            self._calls.pop()()
+
+
+def record(recorder: Recorder) -> None:
+    recorder.end(recorder.begin("range", RecordScope.USER_SCOPE, EventSource.RECORD_FUNCTION))
+
+
+def all_end(threads: list[threading.Thread]) -> bool:
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    return not any(thread.is_alive() for thread in threads)
+
+
+def started(call: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("stops", [False, True], ids=["starts", "stops"])
+def test_a_sink_and_another_thread_switch_captures_at_once(recorder: Recorder, session: Session, stops: bool) -> None:
+    running = Running(session, Selected())
+    others: list[threading.Thread] = []
+
+    def switch_beside_another_thread() -> None:
+        others.append(started(running.stop if stops else lambda: Running(session, Selected()).stop()))
+        others[0].join(REACTION_S)
+        Running(session, Selected()).stop()
+
+    called = Capture(Selected(), [Calling(switch_beside_another_thread)], buffer_bytes=DEFAULT_BUFFER_BYTES)
+
+    def program() -> None:
+        session.start(called)
+        record(recorder)
+        session.flush(called, PATIENCE_S)
+
+    assert all_end([started(program)])
+    assert all_end(others)
+    session.stop(called, PATIENCE_S)
+    running.stop()
+    assert not recorder.recording
+
+
+def drain_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "otel-recfn drain"}
+
+
+def test_captures_that_several_threads_start_and_stop_at_once_leave_nothing_behind(
+    recorder: Recorder, session: Session
+) -> None:
+    before, missing = drain_threads(), list[list[str]]()
+
+    def come_and_go() -> None:
+        for _ in range(30):
+            running = Running(session, Selected())
+            record(recorder)
+            running.stop()
+            if "range" not in running.names():
+                missing.append(running.names())
+
+    assert all_end([started(come_and_go) for _ in range(4)])
+    assert missing == []
+    assert not recorder.recording
+    left = drain_threads() - before
+    assert all_end(list(left)), "a drain thread goes on for nobody"

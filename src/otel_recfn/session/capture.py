@@ -2,6 +2,9 @@
 
 sealed batch ──► each sink in turn; one that raises is closed, taken out and logged once, but goes on after a MemoryError
 
+A batch waits for a sink that has no room for it (``has_room``), and keeps those behind it waiting, until the capture ends or
+more than ``MOST_WAITING`` wait.
+
 A sink, or a signal handler that interrupts it, may flush, stop and start captures. Batches that are drained for its own capture
 meanwhile, and the end of the capture, wait until all sinks have the batch that is being written: they come in order. So does
 a batch that there is no memory to hand on: it waits for the next one, and counts as missed where the capture ends before.
@@ -21,10 +24,12 @@ from typing import TypeAlias, TypeVar
 from otel_recfn.batches.selection import Selected, Selection
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import OUT_OF_MEMORY
-from otel_recfn.sinks.protocol import Sink, flushes_beside_writes, losses_of
+from otel_recfn.sinks.protocol import Sink, asks_for_room, flushes_beside_writes, has_room, losses_of
 from otel_recfn.sources.range_spans import ShownRanges, SpansOfRanges
 
 log = logging.getLogger("otel_recfn")
+MOST_WAITING = 64
+"""So many batches wait for a sink's room: each capture that ends beside this one may add one more."""
 T = TypeVar("T")
 View: TypeAlias = "Callable[[Capture, Batch], Batch]"
 """Makes what a capture sees of a batch."""
@@ -64,6 +69,7 @@ class _Handed:
     """Of the batches that its ``write`` took without an error."""
     without_memory: bool = False
     """It missed a batch for want of memory, which was logged."""
+    asks_for_room: bool = False
 
 
 class Capture:
@@ -83,7 +89,7 @@ class Capture:
         self.shown = ShownRanges(selected.takes, spans) if spans is not None else None
         self.selection = Selection(selected)
         self.buffer_bytes = buffer_bytes
-        self._sinks = [_Handed(sink) for sink in sinks]
+        self._sinks = [_Handed(sink, asks_for_room=asks_for_room(sink)) for sink in sinks]
         self._removed: list[tuple[_Handed, dict[str, int]]] = []
         """With their last counters."""
         self._delivered = 0
@@ -91,7 +97,7 @@ class Capture:
         self._undelivered: deque[_Due] = deque()
         self._delivering = False
         self._close_by: float | None = None
-        self._closed = False
+        self._ending = self._closed = False
         self.rows = 0
 
     def write(self, batch: Batch, view: View = whole) -> None:
@@ -140,12 +146,16 @@ class Capture:
             due.seen, self.rows = seen, rows
         if len(due.seen) or due.seen.opened:
             for handed in list(self._sinks):
-                if handed.last is not due:
+                if handed.last is not due and self._has_room(handed):
                     self._guarded(handed, partial(_write, handed, due, due.seen), None)
             for handed in self._sinks:
                 if handed.last is not due:
                     raise MemoryError
         self._delivered = self.rows
+
+    def _has_room(self, handed: _Handed) -> bool:
+        asks = handed.asks_for_room and not self._ending and len(self._undelivered) < MOST_WAITING
+        return not asks or self._guarded(handed, partial(has_room, handed.sink), False)
 
     def flush(self, timeout_s: float) -> bool:
         """Flush the sinks that can't be flushed beside a write, within ``timeout_s`` seconds in all.
@@ -174,9 +184,10 @@ class Capture:
             self._close(deadline)
 
     def _close(self, deadline: float) -> None:
-        self._close_by = None
-        with suppress(*OUT_OF_MEMORY):
-            self.go_on()
+        self._close_by, self._ending = None, True
+        for _ in range(2):
+            with suppress(*OUT_OF_MEMORY):
+                self.go_on()
         self._closed = True
         for handed in list(self._sinks):
             self._guarded(handed, partial(handed.sink.close, max(0.0, deadline - time.monotonic())), None)
@@ -221,7 +232,7 @@ class Capture:
         for handed in inherited:
             fresh = self._guarded(handed, handed.sink.after_fork_in_child, None)
             if fresh is not None:
-                self._sinks.append(_Handed(fresh))
+                self._sinks.append(_Handed(fresh, asks_for_room=asks_for_room(fresh)))
 
     def _guarded(self, handed: _Handed, call: Callable[[], T], otherwise: T) -> T:
         try:
@@ -251,7 +262,12 @@ class Capture:
 def _write(handed: _Handed, due: _Due, seen: Batch) -> None:
     rows = handed.rows + len(seen)
     handed.last = due
-    handed.sink.write(seen)
+    try:
+        handed.sink.write(seen)
+    except OUT_OF_MEMORY:
+        if handed.asks_for_room:
+            handed.last = None
+        raise
     handed.rows = rows
 
 

@@ -100,7 +100,7 @@ class Captures:
         gets it before the next one then.
 
         Raises:
-            MemoryError: there was none for all; the rest waits.
+            MemoryError: there was none for all, or a sink has no room; the rest waits.
         """
         while (due := taken_from(self._due)) is not None:
             try:
@@ -109,8 +109,14 @@ class Captures:
             except OUT_OF_MEMORY:
                 self._due.appendleft(due)  # where it has just been: that needs no memory
                 raise
+        waits = False
         for capture in self:
-            capture.go_on()
+            try:
+                capture.go_on()
+            except OUT_OF_MEMORY:
+                waits = True
+        if waits:
+            raise MemoryError
 
     def after_fork_in_child(self) -> None:
         """In a child: the captures go on with sinks of the child's own."""

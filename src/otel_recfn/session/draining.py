@@ -6,6 +6,10 @@
 Producers are asked before the recorder is, and what they gave is delivered after what it gave: by then each range that one of
 theirs lies in has been drained, as a row or as an open range.
 
+Nothing is drained while a capture waits for memory, or for a sink that does (``has_room``), but where another begins or ends.
+What is recorded stays in the recorder's buffers, which keep room for the ends of open ranges and count new ones that do not
+fit: no range is lost that earlier rows lie in.
+
 One lock is held over every drain and its delivery.
 """
 
@@ -135,7 +139,8 @@ class Draining:
         self._placement, self._produced, self._drained = None, [], None
 
     def _drain(self, close_open: bool, leaving: Capture | None, open_ranges: bool) -> Batch | None:
-        self._hand_out()
+        now = close_open or open_ranges or leaving is not None
+        self._hand_out(now=now)
         self._take_produced(last=close_open)
         wanted = open_ranges or self._captures.need_open_ranges or self._placement is not None
         try:
@@ -147,13 +152,16 @@ class Draining:
         self._drains = drains
         if batch.clock_jump_ns:
             self._tell_clock_jump(batch.clock_jump_ns / 1e9)
-        self._hand_out()
+        self._hand_out(now=now)
         if batch.complete:
-            self._deliver_produced(batch)
+            self._deliver_produced(batch, now)
         return batch
 
-    def _hand_out(self) -> None:
+    def _hand_out(self, *, now: bool = False) -> None:
         """Hand out what was drained, also what there was no memory for before.
+
+        Args:
+            now: a capture begins or ends: it doesn't wait for others that have no memory.
 
         Raises:
             MemoryError: there was none again.
@@ -166,7 +174,11 @@ class Draining:
             except OUT_OF_MEMORY:
                 self._drained = batch
                 raise
-        self._captures.hand_out()
+        try:
+            self._captures.hand_out()
+        except OUT_OF_MEMORY:
+            if not now:
+                raise
 
     def _note(self, batch: Batch) -> None:
         try:
@@ -183,12 +195,12 @@ class Draining:
         if last or not self._produced:
             self._produced += self._sources.take(last=last)
 
-    def _deliver_produced(self, drained: Batch) -> None:
+    def _deliver_produced(self, drained: Batch, now: bool) -> None:
         while self._placement is not None and self._produced:
             placed = self._placement.placed(self._produced[0])
             self._captures.take_beside(placed, drained)
             del self._produced[0]
-            self._captures.hand_out()
+            self._hand_out(now=now)
 
     def _tell_clock_jump(self, seconds: float) -> None:
         """Report a jump of the wall clock in the log, and as a mark among the ranges."""

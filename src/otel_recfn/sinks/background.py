@@ -5,7 +5,9 @@
 
 The program comes first: the queue drops what doesn't fit, the thread works a share of the time, and ``flush`` and ``close``
 return when their time is up, whatever an exporter does; what was left then is counted. Before the first batch after a gap the
-inner sink is told of it (``note_gap``), because it missed begins and ends. The same is done where it found no memory for one.
+inner sink is told of it (``note_gap``), because it missed begins and ends. The same is done where it found no memory for one,
+unless it says when it has room (``has_room``): then the batch waits until it has. Where even the queue finds no memory, this
+sink says that it has no room.
 
 Shortly before the end of a ``close`` the inner sink is told to give up (``give_up``): of what is left it may write what must
 not be missing. In the worker thread, where a span processor may call them, ``flush`` and ``close`` don't wait for themselves:
@@ -29,7 +31,7 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.background_pace import GivenUp, Pace
 from otel_recfn.sinks.background_queue import Close, Flush, Task, WorkQueue, Write
-from otel_recfn.sinks.protocol import Sink
+from otel_recfn.sinks.protocol import Sink, asks_for_room, has_room
 from otel_recfn.support.own_thread import OwnThread, at_work
 
 log = logging.getLogger("otel_recfn")
@@ -90,9 +92,10 @@ class BackgroundSink:
         self._inner, self._max_rows, self._max_share = sink, max_rows, max_share
         self._queue, self._pace = WorkQueue(max_rows), Pace(max_share)
         self._task: Task | None = None
-        """Taken from the queue, and not begun."""
+        """Taken from the queue, and not by the inner sink."""
         self._written = 0
-        self._logged = self._superseded = False
+        self._asks_for_room = asks_for_room(sink)
+        self._logged = self._superseded = self._starved = False
         self._error: Exception | SystemExit | None = None
         self._paced = sink if isinstance(sink, PacedSink) else None
         if self._paced is not None:
@@ -102,17 +105,22 @@ class BackgroundSink:
             with contextlib.suppress(RuntimeError):  # no more threads here: tried again, and told, with the first batch
                 self._thread.start()
 
+    def has_room(self) -> bool:
+        """Whether there is memory for queueing batches."""
+        return self._queue.has_room()
+
     def write(self, batch: Batch) -> None:
         """Queue a batch, or drop it.
 
         Raises:
+            MemoryError: nothing of it was taken.
             Exception: what the inner sink raised; the session closes a sink that raises.
         """
         if self._error is not None:
             raise self._error
-        self._queue.put_batch(batch)
         if self._thread.ident is None:
             self._thread.start()
+        self._queue.put_batch(batch)
 
     def flush(self, timeout_s: float) -> bool:
         """Let the inner sink finish what is queued, and flush; False when the time wasn't enough."""
@@ -203,12 +211,16 @@ class BackgroundSink:
             self._queue.over = True
 
     def _work_on(self) -> None:
-        """Work, also after there was no memory for something: what it was is missing, and the sink goes on."""
+        """Work, also after there was no memory for something: it is done again a little later, until the time is over."""
         while True:
             try:
+                if self._starved:
+                    self._pace()
+                    time.sleep(PAUSE_WITHOUT_MEMORY_S)
+                    self._starved = False
                 return self._work()
             except OUT_OF_MEMORY:
-                time.sleep(PAUSE_WITHOUT_MEMORY_S)
+                self._starved = True
 
     def _work(self) -> None:
         """Do what is queued until told to close."""
@@ -239,20 +251,30 @@ class BackgroundSink:
             task.set_done()
 
     def _do_write(self, task: Write) -> None:
-        """Where there is no memory for all of it, the inner sink goes on with the next batch."""
-        rows_before, missed = None, 0
+        """Where there is no memory for all of it, an inner sink that doesn't ask for room goes on with the next batch.
+
+        Raises:
+            MemoryError: there was none before the inner sink had it. It is still the task.
+        """
+        rows_before, written, missed = self._inner_rows(), self._written + len(task.batch), 0
+        if task.after_gap and self._paced is not None:
+            self._paced.note_gap()
+            task.after_gap = False
+        if not has_room(self._inner):
+            raise MemoryError
         try:
             self._task = None
-            rows_before = self._inner_rows()
-            if task.after_gap and self._paced is not None:
-                self._paced.note_gap()
             self._inner.write(task.batch)
-            self._written += len(task.batch)
+            self._written = written
         except OUT_OF_MEMORY:
-            missed = len(task.batch) - (0 if rows_before is None else self._inner_rows() - rows_before)
+            if self._asks_for_room:
+                self._task = task
+                raise
+            missed = len(task.batch) - (self._inner_rows() - rows_before)
             self._log_once("the sink %r found no memory for a batch, which is counted as dropped", self.name)
         finally:
-            self._has_written(task, missed)
+            if self._task is None:
+                self._has_written(task, missed)
 
     def _has_written(self, task: Write, missed: int) -> None:
         while True:
@@ -272,11 +294,23 @@ class BackgroundSink:
 
     def _release(self) -> list[Batch]:
         """Nobody will do what is still queued: let those who wait for a flush know. Returns the batches."""
-        left = self._queue.release()
+        queued = self._queue.release()
+        left = [self._task, *queued]
+        self._task = None
         for task in left:
             if isinstance(task, Flush):
                 task.set_done()
         return [task.batch for task in left if isinstance(task, Write)]
+
+    def _release_at_last(self) -> list[Batch]:
+        """The same, once there is memory, or the time is over."""
+        while True:
+            try:
+                return self._release()
+            except OUT_OF_MEMORY:
+                if not self._pace.time_left():
+                    return []
+                time.sleep(PAUSE_WITHOUT_MEMORY_S)
 
     def _end_inner(self, given_up: bool) -> None:
         """Close the inner sink, in the time that is left, which was not enough for all where it is ``given_up``."""
@@ -284,9 +318,10 @@ class BackgroundSink:
             if self._superseded and self._paced is not None:
                 self._paced.finish_superseded()
                 return
-            left = self._release()
-            if given_up and self._paced is not None:
-                self._paced.give_up(left, self._pace.time_left())
+            left = self._release_at_last()
+            if (given_up or left) and self._paced is not None:
+                with contextlib.suppress(*OUT_OF_MEMORY):
+                    self._paced.give_up(left, self._pace.time_left())
             self._inner.close(self._pace.time_left())
         except GivenUp:  # while it waited for an exporter
             if self._paced is not None:

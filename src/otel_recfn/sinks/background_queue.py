@@ -90,19 +90,28 @@ class WorkQueue:
         self.received = self.dropped = 0
         self.over = False
 
+    def has_room(self) -> bool:
+        """Whether few batches wait for memory. How many wait for the worker doesn't matter: those are bounded by dropping."""
+        with self._lock:
+            self._take_arrived()
+            return self._arrived.has_room()
+
     def put_batch(self, batch: Batch) -> None:
-        """Queue a batch, or what must be kept of it; the rest counts as dropped."""
+        """Queue a batch, or what must be kept of it; the rest counts as dropped.
+
+        Raises:
+            MemoryError: nothing of it was taken.
+        """
         with self._lock:
             received, dropped = self.received + len(batch), self.dropped + len(batch)
-            arrived = False
-            try:
-                if not self.over and self._arrived.add(batch):
-                    self.received, arrived = received, True
-                    self._take_arrived()
-            except OUT_OF_MEMORY:
-                pass
-            if not arrived:
+            if self.over or not self._arrived.add(batch):
                 self.received, self.dropped, self._gap = received, dropped, True
+                return
+            self.received = received
+            try:
+                self._take_arrived()
+            except OUT_OF_MEMORY:  # even for the call
+                pass
 
     def put(self, task: Flush | Close) -> bool:
         """Queue a task behind all batches; False where nothing is taken any more."""

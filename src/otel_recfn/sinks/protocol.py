@@ -14,12 +14,17 @@ class Sink(Protocol):
     A sink that raises is closed, taken out of its capture and logged once; the other sinks go on. After a MemoryError it
     goes on too, and misses that batch; so a ``write`` that raises one counts nothing of the batch.
 
-    It may have two attributes more:
+    It may have three attributes more:
 
     * ``losses``, the names of those of its counters that say what was lost: where one has grown, that is logged when the
       capture ends. Without it: none.
     * ``flushes_beside_writes``, true where ``flush`` may be called from any thread, also while another one writes, so that
       drains go on while it waits. Without it: false, and nothing is drained meanwhile.
+    * ``has_room``, a method that is called before ``write``: false while so much waits here for memory that one more batch
+      might be lost. The batch then waits, and with it all that is recorded, until the buffers of the recorder are full. So it
+      is about memory alone: a sink that is too slow drops and counts batches itself, and keeps no other from its rows. Where a
+      capture ends, ``write`` is called all the same. Where such a sink's ``write`` raises MemoryError, it has taken nothing of
+      the batch, and is given it again. Without it: there is always room.
     """
 
     name: str
@@ -44,6 +49,16 @@ class Sink(Protocol):
 def losses_of(sink: Sink) -> tuple[str, ...]:
     """The names of the counters that say what a sink lost."""
     return tuple(getattr(sink, "losses", ()))
+
+
+def asks_for_room(sink: Sink) -> bool:
+    """Whether a sink says when it has room, and takes a batch whole or not at all."""
+    return hasattr(sink, "has_room")
+
+
+def has_room(sink: Sink) -> bool:
+    """Whether a sink has room for one more batch."""
+    return not asks_for_room(sink) or bool(sink.has_room())  # type: ignore[attr-defined]
 
 
 def flushes_beside_writes(sink: Sink) -> bool:

@@ -1,8 +1,8 @@
 """A queue of batches that wait until there is memory to write them. Its places are allocated before they are needed, so that
 adding a batch to it needs no memory.
 
-A batch that is refused is lost, and with it the parents of rows that were written earlier. So a batch is refused only when many
-rows wait already: where memory keeps running out, thousands of small batches may wait.
+A batch that is refused is lost, and with it the parents of rows that were written earlier. So whoever adds one asks for room
+before, and waits where there is none; half of the places are kept for who can't wait, because a recording ends.
 """
 
 from __future__ import annotations
@@ -45,6 +45,16 @@ class WaitingBatches:
         self._places[place], self._count = batch, count
         return True
 
+    def has_room(self) -> bool:
+        """Whether one more may be added, and as many again by who doesn't ask."""
+        if 2 * self._count < ALWAYS_TAKEN:
+            return True
+        try:
+            self._make_places(4 * self._count)
+            return 4 * self._count < len(self._places) and 2 * self._rows() < MAX_ROWS
+        except OUT_OF_MEMORY:
+            return False
+
     def first(self) -> Batch | None:
         """The batch that waits longest; None where none waits."""
         return self._places[self._first]
@@ -65,10 +75,17 @@ class WaitingBatches:
         if self._count < ALWAYS_TAKEN:
             return False
         try:
-            if sum([ROWS_OF_A_BATCH + len(batch) + len(batch.opened) for batch in self]) >= MAX_ROWS:
+            if self._rows() >= MAX_ROWS:
                 return True
-            if 2 * self._count >= len(self._places):
-                self._places, self._first = [*self, *([None] * (3 * self._count))], 0
+            self._make_places(2 * self._count)
         except OUT_OF_MEMORY:  # tried again with the next batch
             pass
         return self._count == len(self._places)
+
+    def _rows(self) -> int:
+        return sum([ROWS_OF_A_BATCH + len(batch) + len(batch.opened) for batch in self])
+
+    def _make_places(self, needed: int) -> None:
+        """Allocate twice as many places as are needed, where there are no more than these."""
+        if len(self._places) <= needed:
+            self._places, self._first = [*self, *([None] * (2 * needed - self._count))], 0

@@ -63,3 +63,31 @@ def test_without_memory_for_more_places_those_that_are_there_are_filled(monkeypa
     assert [waiting.add(SMALL) for _ in range(2 * ALWAYS_TAKEN + 1)] == [True] * 2 * ALWAYS_TAKEN + [False]
     monkeypatch.undo()
     assert waiting.add(SMALL)
+
+
+@pytest.mark.parametrize("batch", [SMALL, rows(MAX_ROWS // ALWAYS_TAKEN)])
+def test_half_of_the_room_is_for_who_does_not_ask(batch: Batch) -> None:
+    waiting = WaitingBatches()
+    asked = beyond = 0
+    while waiting.has_room():
+        assert waiting.add(batch)
+        asked += 1
+    while waiting.add(batch):
+        beyond += 1
+    assert abs(asked - beyond) <= 1
+    while len(waiting) >= asked:
+        waiting.remove_first()
+    assert waiting.has_room()
+
+
+def test_without_memory_for_more_places_there_is_room_for_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(_: object) -> int:
+        raise MemoryError
+
+    monkeypatch.setattr(waiting_batches, "sum", no_memory, raising=False)
+    waiting = WaitingBatches()
+    while waiting.has_room():
+        assert waiting.add(SMALL)
+    assert 0 < len(waiting) <= ALWAYS_TAKEN
+    monkeypatch.undo()
+    assert waiting.has_room()

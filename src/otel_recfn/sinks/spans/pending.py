@@ -61,6 +61,10 @@ class PendingBatches:
         if not self._waiting.add(batch):
             raise MemoryError
 
+    def has_room(self) -> bool:
+        """Whether few batches wait."""
+        return self._waiting.has_room()
+
     def first(self) -> Pending | None:
         """The batch to write now; its rows have other parents in place of those that were dropped before."""
         if self._first is None:

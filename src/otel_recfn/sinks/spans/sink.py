@@ -82,8 +82,18 @@ class SpansSink:
         self._counts = dict.fromkeys(("rows", "roots", "unsampled", "suppressed", "no_provider", "other_kinds", "failed"), 0)
         self._logged = False
 
+    def has_room(self) -> bool:
+        """Whether few batches wait for memory; where many do, tries again to write them."""
+        if not self._pending.has_room():
+            self._go_on()
+        return self._pending.has_room()
+
     def write(self, batch: Batch) -> None:
-        """Build spans of a batch and hand them on, in chunks. What there is no memory for counts as failed."""
+        """Build spans of a batch and hand them on, in chunks. What there is no memory for counts as failed.
+
+        Raises:
+            MemoryError: nothing of it was taken.
+        """
         self._pending.add(batch)
         try:
             self._go_on()

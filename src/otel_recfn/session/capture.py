@@ -13,6 +13,7 @@ a batch that there is no memory to hand on: it waits for the next one, and count
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -30,6 +31,10 @@ from otel_recfn.sources.range_spans import ShownRanges, SpansOfRanges
 log = logging.getLogger("otel_recfn")
 MOST_WAITING = 64
 """So many batches wait for a sink's room: each capture that ends beside this one may add one more."""
+MOST_AT_ONCE = 64
+"""So many batches that come while others are handed on are handed on with them; a sink that records makes one by each write."""
+MOST_UNDELIVERED = 1024
+"""What comes while so many batches wait is counted as missed: only sinks that make more batches than they take get there."""
 T = TypeVar("T")
 View: TypeAlias = "Callable[[Capture, Batch], Batch]"
 """Makes what a capture sees of a batch."""
@@ -96,6 +101,8 @@ class Capture:
         """Rows that every sink has taken or missed."""
         self._undelivered: deque[_Due] = deque()
         self._delivering = False
+        self._flushing: set[int] = set()
+        """The threads that flush."""
         self._close_by: float | None = None
         self._ending = self._closed = False
         self.rows = 0
@@ -106,6 +113,9 @@ class Capture:
         Raises:
             MemoryError: there was none to take it; the caller still has it.
         """
+        if len(self._undelivered) >= MOST_UNDELIVERED:
+            self.rows += len(batch)
+            return
         self._undelivered.append(_Due(batch, view))
         try:
             self.go_on()
@@ -118,8 +128,10 @@ class Capture:
         Raises:
             MemoryError: there was none; it waits on.
         """
+        left = len(self._undelivered) + MOST_AT_ONCE
         try:
-            while self._undelivered and not self._delivering and not self._closed:
+            while self._undelivered and not self._delivering and not self._closed and left:
+                left -= 1
                 self._deliver_next()
         finally:
             if self._close_by is not None and not self._delivering:
@@ -169,6 +181,16 @@ class Capture:
         return self._flush(time.monotonic() + timeout_s, beside_writes=True)
 
     def _flush(self, deadline: float, beside_writes: bool) -> bool:
+        own = threading.get_ident()
+        if own in self._flushing:
+            return False
+        try:
+            self._flushing.add(own)
+            return self._flush_sinks(deadline, beside_writes)
+        finally:
+            self._flushing.discard(own)
+
+    def _flush_sinks(self, deadline: float, beside_writes: bool) -> bool:
         wanted = [handed for handed in self._sinks if flushes_beside_writes(handed.sink) == beside_writes]
         flushed = [
             self._guarded(handed, partial(handed.sink.flush, max(0.0, deadline - time.monotonic())), False) for handed in wanted
@@ -226,7 +248,7 @@ class Capture:
     def after_fork_in_child(self) -> None:
         """Go on with the sinks that are fit for a forked child; counts begin anew."""
         self.selection = Selection(self.selected)
-        self._undelivered, self._delivering, self._close_by = deque(), False, None
+        self._undelivered, self._delivering, self._close_by, self._flushing = deque(), False, None, set()
         inherited, self._sinks, self._removed = self._sinks, [], []
         self.rows = self._delivered = 0
         for handed in inherited:

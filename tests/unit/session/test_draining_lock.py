@@ -14,6 +14,7 @@ import pytest
 from otel_recfn.session.captures import Captures
 from otel_recfn.session.draining import Draining
 from otel_recfn.session.forks import HeldLocks
+from patience import PATIENCE_S
 
 LONG_S = 30.0
 
@@ -54,7 +55,7 @@ def is_free(lock: threading.RLock) -> bool:
     found: list[bool] = []
 
     def look() -> None:
-        if lock.acquire(timeout=1.0):
+        if lock.acquire(timeout=PATIENCE_S):
             found.append(True)
             lock.release()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from patience import PATIENCE_S
 from soak import SOAK
 
 pytestmark = pytest.mark.one_python
@@ -26,7 +27,7 @@ def test_a_signal_handler_interrupts_any_line(recorder: str, interrupted: str, h
         pytest.importorskip("otel_recfn._native")
     every = 1 if SOAK > 1 else 3
     command = [sys.executable, str(PROGRAM), recorder, interrupted, handler, str(every)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=290, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
     may_lose = handler == "raise" or recorder == "python"
     assert may_lose or not done.stderr

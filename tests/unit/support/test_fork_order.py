@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -130,16 +130,21 @@ def test_what_is_gone_is_forgotten() -> None:
     assert kept.follow in [one.in_child() for one in forks._told]
 
 
+class Follower:
+    def follow(self) -> None:
+        pass
+
+
 def test_threads_that_register_at_once_are_all_called() -> None:
-    before, functions = len(forks._told), [lambda number=number: number for number in range(400)]
+    followers = [Follower() for _ in range(400)]
     barrier = threading.Barrier(8)
 
-    def register(some: list[Callable[[], object]]) -> None:
+    def register(some: list[Follower]) -> None:
         barrier.wait()
-        for function in some:
-            around_forks(Order.LOCKS, in_child=function)
+        for follower in some:
+            around_forks(Order.LOCKS, in_child=follower.follow)
 
-    threads = [threading.Thread(target=register, args=(functions[first::8],)) for first in range(8)]
+    threads = [threading.Thread(target=register, args=(followers[first::8],)) for first in range(8)]
     switching = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -149,4 +154,5 @@ def test_threads_that_register_at_once_are_all_called() -> None:
             thread.join()
     finally:
         sys.setswitchinterval(switching)
-    assert len(forks._told) == before + 400
+    told = [one.in_child() for one in forks._told]
+    assert all(follower.follow in told for follower in followers)

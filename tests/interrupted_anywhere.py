@@ -12,6 +12,7 @@ import itertools
 import logging
 import os
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -80,14 +81,16 @@ class Interruption:
         sys.settrace(None)
 
     def _called(self, frame: FrameType, _event: str, _arg: Any) -> Any:
-        return self._line if frame.f_code.co_filename.startswith(OURS) else None
+        path = frame.f_code.co_filename
+        in_threading = path == threading.__file__ and HANDLED != "raise"  # its events and conditions wait for themselves
+        return self._line if path.startswith(OURS) or in_threading else None
 
     def _line(self, frame: FrameType, event: str, _arg: Any) -> Any:
         cleans_up = HANDLED == "raise" and frame.f_lineno in lines_that_clean_up(frame.f_code.co_filename)
         if event == "line" and not self.place and not cleans_up:
             self._left -= 1
             if self._left <= 0:
-                self.place = f"{frame.f_code.co_filename[len(OURS) + 1 :]}:{frame.f_lineno}"
+                self.place = f"{frame.f_code.co_filename.removeprefix(OURS)}:{frame.f_lineno}"
                 self._handler()
         return self._line
 

@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
@@ -33,7 +32,6 @@ class DrainThread:
 
     def __init__(self, recorder: Recorder, draining: Draining, also: Callable[[], None]) -> None:
         self._recorder, self._draining, self._also = recorder, draining, also
-        self._wake = threading.Event()
         self._thread: OwnThread | None = None
 
     @property
@@ -43,8 +41,7 @@ class DrainThread:
 
     def start(self) -> None:
         """Start the thread. If there can be none, that is logged."""
-        self._wake = threading.Event()
-        self._thread = thread = OwnThread(partial(self._run, self._wake), "otel-recfn drain")
+        self._thread = thread = OwnThread(self._run, "otel-recfn drain")
         try:
             thread.start()
         except RuntimeError as error:  # no more threads here, or a signal handler forked, whose child has started another
@@ -53,21 +50,21 @@ class DrainThread:
     def stop(self) -> OwnThread | None:
         """Have the thread end after the drain that is under way. Returns it."""
         thread, self._thread = self._thread, None
-        self._wake.set()
         self._recorder.wake()
         return thread
 
     def after_fork_in_child(self) -> None:
         """In a child, where the parent's thread doesn't exist."""
-        self._thread, self._wake = None, threading.Event()
+        self._thread = None
 
-    def _run(self, wake: threading.Event) -> None:
-        pause = DRAIN_SECONDS
+    def _run(self) -> None:
+        """Until this thread is stopped. No event says so: a signal handler that sets one as it is set waits for itself."""
+        own, pause = threading.current_thread(), DRAIN_SECONDS
         with suppress_instrumentation():
-            while not wake.is_set() and wake is self._wake:
+            while self._thread is own:
                 try:
                     self._recorder.wait(pause)
-                    if not wake.is_set():
+                    if self._thread is own:
                         pause = BUSY_DRAIN_SECONDS if self._drain() > BUSY_ROWS else DRAIN_SECONDS
                 except OUT_OF_MEMORY:  # an error of this loop; a failed drain is logged by ``draining`` and tried again
                     time.sleep(DRAIN_SECONDS)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from otel_recfn.model.events import Extra
@@ -36,7 +37,7 @@ class PythonRecorder(BeginsAndEnds):
         self.range_observer: RangeObserver | None = None
         trace_states = TraceStates()
         self.keep_trace_state, self.split_flags = trace_states.keep, trace_states.split
-        self._woken = threading.Event()
+        self._asleep = _taken_lock()
         self._drain = Drain(self._threads, self.split_flags)
         self.record_function = make_record_function(self)
         around_forks(Order.RECORDER, in_child=self.after_fork_in_child)
@@ -163,7 +164,7 @@ class PythonRecorder(BeginsAndEnds):
     def after_fork_in_child(self) -> None:
         """Forget everything that the parent process recorded; the child records its own, its one thread as it was set."""
         inherited = self._threads.existing()
-        self._woken = threading.Event()
+        self._asleep = _taken_lock()
         self._threads.start_empty()
         self._drain.start_empty()
         self._start_recording()
@@ -179,14 +180,21 @@ class PythonRecorder(BeginsAndEnds):
 
     def wait(self, timeout_s: float) -> None:
         """See Recorder.wait. Threads don't wake it: a buffer of the default size is not full before the next drain."""
-        if self._woken.wait(timeout_s):
-            self._woken.clear()
+        self._asleep.acquire(timeout=max(0.0, timeout_s))
 
     def wake(self) -> None:
         """See Recorder.wake."""
-        self._woken.set()
+        with suppress(RuntimeError):  # it has been woken already
+            self._asleep.release()
 
     def counters(self) -> RecorderCounters:
         """See Recorder.counters."""
         counters = self._threads.counters()
         return counters._replace(recorded=counters.recorded - self._drain.too_late, lost_in_drain=self._drain.lost)
+
+
+def _taken_lock() -> threading.Lock:
+    """Whoever takes it waits until it is released. Unlike an event it may be released in the middle of being released."""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock

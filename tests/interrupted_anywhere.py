@@ -7,7 +7,6 @@ The last number says every which line is tried.
 
 from __future__ import annotations
 
-import ast
 import itertools
 import logging
 import os
@@ -15,10 +14,11 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from cleanup_lines import lines_that_clean_up
 
 RECORDER, INTERRUPTED, HANDLED, EVERY = *sys.argv[1:4], int(sys.argv[4])
 os.environ["OTEL_RECFN_RECORDER"] = RECORDER
@@ -53,18 +53,6 @@ class RefusedDrains(logging.Filter):
 
 refused = RefusedDrains()
 logging.getLogger("otel_recfn").addFilter(refused)
-
-
-@cache
-def lines_that_clean_up(path: str) -> set[int]:
-    """Lines of ``finally`` blocks, and of ``with``, which is traced once more when it is left.
-
-    A tracer can raise before their first instruction, where no signal handler runs.
-    """
-    tree = ast.parse(Path(path).read_text(encoding="utf-8"))
-    cleaned = [node for node in ast.walk(tree) if isinstance(node, ast.Try) for node in node.finalbody]
-    lines = {line for node in cleaned for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
-    return lines | {node.lineno for node in ast.walk(tree) if isinstance(node, ast.With)}
 
 
 class Interruption:

@@ -73,11 +73,6 @@ class BatchBuilder:
         """The event id of the last row; 0 where there is none."""
         return self._rows[-1][EVENT_ID] if self._rows else 0
 
-    def take_back_row(self, event_id: int) -> None:
-        """Remove the last row, if it is that range's."""
-        if self.newest_event_id() == event_id:
-            self._rows.pop()
-
     def begin_copies(self) -> None:
         """The rows from here on are copies of ranges that are open."""
         self._closed = len(self._rows)

@@ -72,7 +72,7 @@ class Drain:
             unsealed.drop_copies()
             lost += len(unsealed)
         if pairing is not None:
-            lost += pairing.count_open()
+            lost += pairing.count_open(unsealed)
             _tell_all_closed(pairing, earlier)
         self._unsealed, self._pairing, self.lost = None, None, lost  # last, because there may be no memory for the rest
         self._earlier_ended_at = self._ended_at
@@ -94,7 +94,7 @@ class Drain:
             )
         pairing, builder = self._begun()
         try:
-            self._running = True
+            self._running, self._unsealed = True, None
             return self._run_into(builder, pairing, recording, close_open, open_ranges)
         except BaseException as error:
             self._keep(builder)
@@ -109,13 +109,12 @@ class Drain:
             self._running = False
 
     def _begun(self) -> tuple[Pairing, BatchBuilder]:
-        """What the last drain left behind, or new ones."""
+        """What the last drain left behind, or new ones. A signal handler may raise here: nothing is taken away yet."""
         from otel_recfn.recording.python.batch import BatchBuilder
         from otel_recfn.recording.python.pairing import Pairing
 
         pairing = self._pairing = self._pairing or Pairing()
         builder = self._unsealed if self._unsealed is not None else BatchBuilder(self.node_id, self._split_flags)
-        self._unsealed = None
         return pairing, builder
 
     def _run_into(
@@ -146,14 +145,14 @@ class Drain:
     def _keep(self, builder: BatchBuilder) -> None:
         """Keep the rows that were built, for the next drain."""
         other, self._unsealed = self._unsealed, builder
-        if other is not None:  # a signal handler drained meanwhile, and failed too
+        if other is not None and other is not builder:  # a signal handler drained meanwhile, and failed too
             self.lost += len(other)
 
     def _discard(self, builder: BatchBuilder, pairing: Pairing, recording: Recording) -> None:
         """Give up, and count, what was recorded and not delivered."""
         taken = TakenRecords()
         builder.drop_copies()
-        lost = len(builder) + pairing.count_open()
+        lost = len(builder) + pairing.count_open(builder)
         _tell_all_closed(pairing, recording)
         for log, event_id in self._taken.begun():
             if not pairing.has_seen(event_id, builder):

@@ -92,9 +92,10 @@ class Pairing:
                 end_ns = max(now_ns, item.start_ns)
                 builder.add(replace(item, flags=item.flags | PARTIAL, end_ns=end_ns, end_log=item.log))
 
-    def count_open(self) -> int:
-        """How many ranges are open."""
-        return len(self._open)
+    def count_open(self, builder: BatchBuilder | None) -> int:
+        """How many ranges are open, and have no row yet."""
+        has_row = builder is not None and builder.newest_event_id() in self._open
+        return len(self._open) - has_row
 
     def has_open(self, log: ThreadLog) -> bool:
         """Whether a range that began in this thread may still end."""
@@ -158,17 +159,19 @@ class Pairing:
         item.end_ns, item.end_log, item.error = end_ns, ender, error
         thread = self._thread(item.log)
         thread.offsets.passed(end_ns + item.offset_ns)
-        try:
-            builder.add(item)  # what comes after it needs no memory
-            if thread.innermost is item:
-                thread.innermost = item.outer
-            else:
-                inner = thread.innermost
-                while inner is not None and inner.outer is not item:
-                    inner = inner.outer
-                if inner is not None:
-                    inner.outer = item.outer
-        except BaseException:  # out of memory, before there is a row, or a signal handler's
-            builder.take_back_row(item.event_id)
-            raise
-        del self._open[item.event_id]
+        if builder.newest_event_id() != item.event_id:  # otherwise something was raised after its row was built
+            builder.add(item)
+        _unlink(item, thread)
+        self._open.pop(item.event_id, None)
+
+
+def _unlink(item: PythonRange, thread: ThreadReplay) -> None:
+    """Take a range out of its thread's open ranges, if it is there; needs no memory."""
+    if thread.innermost is item:
+        thread.innermost = item.outer
+        return
+    inner = thread.innermost
+    while inner is not None and inner.outer is not item:
+        inner = inner.outer
+    if inner is not None:
+        inner.outer = item.outer

@@ -9,7 +9,6 @@ disabled, PyTorch's wraps its C++ ones and makes Python values at each look.
 
 from __future__ import annotations
 
-import ctypes
 import sys
 import tempfile
 import time
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from bench_observer import compiled_loop
+from bench_observer import loaded_loop
 from torch._C._profiler import _ExperimentalConfig
 from torch.autograd import ProfilerConfig as TheirConfig
 from torch.autograd import ProfilerState as TheirState
@@ -52,8 +51,7 @@ def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder:
-        loop = ctypes.CDLL(str(compiled_loop(Path(folder))))
-        loop.time_operators.restype = ctypes.c_double
+        loop = loaded_loop(Path(folder))
         print(f"{'legacy profiler, ns per operator':<34}{'PyTorch':>10}{'ours':>10}{'ratio':>8}")
         for name, settings in (("plain", (False, False)), ("with shapes", (True, False)), ("with stacks", (False, True))):
             report(name, *compared(loop, settings, rounds))

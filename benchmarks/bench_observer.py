@@ -92,15 +92,14 @@ def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder:
-        loop = ctypes.CDLL(str(compiled_loop(Path(folder))))
-        loop.time_operators.restype = ctypes.c_double
+        loop = loaded_loop(Path(folder))
         report_operators(fastest(list(operator_sides(loop, Path(folder))), rounds))
         report_sustained(loop, Path(folder))
         report_ranges(fastest(list(range_sides(Path(folder))), rounds))
     report_bytes()
 
 
-def compiled_loop(folder: Path) -> Path:
+def loaded_loop(folder: Path) -> ctypes.CDLL:
     """``record_function_loop.cpp``, compiled against this torch."""
     library = folder / "record_function_loop.so"
     source = HERE / "record_function_loop.cpp"
@@ -108,7 +107,9 @@ def compiled_loop(folder: Path) -> Path:
     includes = [f"-I{path}" for path in include_paths()]
     libraries = [f"-L{path}" for path in library_paths()] + ["-ltorch_cpu", "-lc10"]
     compile_with([abi, "-std=c++20", *includes, str(source), "-o", str(library), *libraries])
-    return library
+    loop = ctypes.CDLL(str(library))
+    loop.time_operators.restype = ctypes.c_double
+    return loop
 
 
 def compile_with(arguments: list[str]) -> None:

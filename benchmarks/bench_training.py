@@ -9,7 +9,6 @@ counts, and how far the two sides that record nothing are apart says how far to 
 
 from __future__ import annotations
 
-import ctypes
 import os
 import statistics
 import sys
@@ -25,7 +24,7 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "integration"))
 
 import torch
-from bench_observer import NoExport, compiled_loop, empty_pair
+from bench_observer import NoExport, empty_pair, loaded_loop
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
@@ -47,7 +46,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        loop = ctypes.CDLL(str(compiled_loop(Path(folder))))
+        loop = loaded_loop(Path(folder))
         sides = observers(loop, Path(folder))
         training = Training()
         steps_ms: dict[str, list[float]] = {name: [] for name in sides}

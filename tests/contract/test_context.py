@@ -12,7 +12,8 @@ from otel_recfn.model.batch import NO_CONTEXT, SpanContextRef
 from otel_recfn.recording.protocol import ContextReading, Recorder
 
 
-def test_every_row_carries_the_context_of_its_outermost_range(capture: Capture) -> None:
+def attach_within_a_range(capture: Capture) -> int:
+    """FIRST is current where "outer" begins, SECOND from before "inner" on, which no span told of. Returns outer's id."""
     reader = Reader(FIRST)
     capture.recorder.set_context_reader(reader)
     outer = capture.begin("outer")
@@ -20,6 +21,11 @@ def test_every_row_carries_the_context_of_its_outermost_range(capture: Capture) 
     capture.recorder.context_attached(object())
     capture.end(capture.begin("inner"))
     capture.end(outer)
+    return outer
+
+
+def test_every_row_carries_the_context_of_its_outermost_range(capture: Capture) -> None:
+    attach_within_a_range(capture)
     capture.end(capture.begin("next"))
     capture.finish()
     rows = by_name(capture.rows())
@@ -148,13 +154,7 @@ def test_a_span_is_not_kept_alive_by_the_ranges_that_were_in_it(capture: Capture
 
 
 def test_a_span_that_nobody_told_of_is_older_than_every_range(capture: Capture) -> None:
-    reader = Reader(FIRST)
-    capture.recorder.set_context_reader(reader)
-    outer = capture.begin("outer")
-    reader.reading = SECOND
-    capture.recorder.context_attached(object())
-    capture.end(capture.begin("inner"))
-    capture.end(outer)
+    outer = attach_within_a_range(capture)
     assert by_name(capture.finish())["inner"].parent == outer
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,6 +18,9 @@ from otel_recfn.model.batch import Event
 from otel_recfn.recording import backend
 from otel_recfn.sinks.in_memory import InMemorySink
 from patience import PATIENCE_S
+
+if TYPE_CHECKING:
+    from recorded_modules import Recording
 
 SOURCE = Path(otel_recfn.__file__).parents[1]
 HELPERS = Path(__file__).parents[1]
@@ -66,6 +69,17 @@ def no_callbacks_left() -> Iterator[None]:
 def one() -> Any:
     """A tensor."""
     return pytest.importorskip("torch").ones(2)
+
+
+@pytest.fixture
+def recording() -> Iterator[Recording]:
+    """The ranges of modules and optimizers, recorded until the test is over."""
+    from recorded_modules import Recording
+
+    made = Recording()
+    yield made
+    made.ranges.disable()
+    made.recorder.stop()
 
 
 @pytest.fixture

@@ -13,6 +13,9 @@ from otel_recfn.sources.protocol import Wanted
 torch = pytest.importorskip("torch")
 nn = torch.nn
 
+X = torch.ones(2, 3)
+"""An input for them."""
+
 
 class Recording:
     """A recorder that records, with hooks on it."""

@@ -25,6 +25,7 @@ from patience import PATIENCE_S
 torch = pytest.importorskip("torch")
 
 from kineto import profile_of_all_threads, shapes_of  # noqa: E402
+from same_in_each_thread import assert_same_in_each_thread  # noqa: E402
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
 from torch_programs import Training, run_together, scripted_programs  # noqa: E402
 
@@ -61,12 +62,8 @@ class Run:
         self.theirs = _theirs(profile.profiler.kineto_results)
 
     def compare(self) -> None:
-        """Thread by thread, event by event."""
-        assert set(self.ours) == set(self.theirs)
-        for thread, ours in self.ours.items():
-            for number, (mine, kineto) in enumerate(zip(ours, self.theirs[thread], strict=False)):
-                assert mine == kineto, f"event {number} of thread {thread}"
-            assert len(ours) == len(self.theirs[thread])
+        """Thread by thread, event by event; and no other ranges."""
+        assert_same_in_each_thread(self.ours, self.theirs)
         assert self.names() == Counter(one.name for ranges in self.theirs.values() for one in ranges)
 
     def names(self) -> Counter[str]:

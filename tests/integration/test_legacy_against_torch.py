@@ -19,6 +19,7 @@ from otel_recfn.model.scope import RecordScope
 
 torch = pytest.importorskip("torch")
 
+from same_in_each_thread import assert_same_in_each_thread  # noqa: E402
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
 from torch_programs import Training, run_together, scripted_programs  # noqa: E402
 
@@ -59,12 +60,7 @@ class Both:
         self.ours, self.theirs = by_thread(map_lists(ours, self.our_lists)), by_thread(map_lists(theirs, self.their_lists))
 
     def compare(self) -> None:
-        """Thread by thread, event by event."""
-        assert set(self.ours) == set(self.theirs)
-        for thread, events in self.ours.items():
-            for number, (mine, other) in enumerate(zip(events, self.theirs[thread], strict=False)):
-                assert mine == other, f"event {number} of thread {thread}"
-            assert len(events) == len(self.theirs[thread])
+        assert_same_in_each_thread(self.ours, self.theirs)
 
     def pushes(self) -> list[Seen]:
         return [event for events in self.ours.values() for event in events if event.kind == "push"]

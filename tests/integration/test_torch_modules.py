@@ -8,11 +8,10 @@ import sys
 import threading
 import tracemalloc
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from recorded_modules import Recording
+from recorded_modules import Recording, X
 
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
@@ -24,8 +23,6 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 nn = torch.nn
 
-X = torch.ones(2, 3)
-
 
 class Net(nn.Module):  # type: ignore[misc, name-defined]
     def __init__(self) -> None:
@@ -35,14 +32,6 @@ class Net(nn.Module):  # type: ignore[misc, name-defined]
 
     def forward(self, x: Any) -> Any:
         return self.rest(self.first(x))
-
-
-@pytest.fixture
-def recording() -> Iterator[Recording]:
-    recording = Recording()
-    yield recording
-    recording.ranges.disable()
-    recording.recorder.stop()
 
 
 def hooks() -> tuple[int, ...]:

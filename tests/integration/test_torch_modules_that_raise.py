@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import signal
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from recorded_modules import Recording
+from recorded_modules import Recording, X
 
 from otel_recfn.model.events import EventFlag
 from otel_recfn.pytorch import modules as torch_modules
@@ -18,8 +18,6 @@ from otel_recfn.sources.protocol import Wanted
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 nn = torch.nn
-
-X = torch.ones(2, 3)
 
 
 class Raises(nn.Module):  # type: ignore[misc, name-defined]
@@ -47,14 +45,6 @@ class Catches(nn.Module):  # type: ignore[misc, name-defined]
         except BaseException:
             pass
         return self.after(x)
-
-
-@pytest.fixture
-def recording() -> Iterator[Recording]:
-    recording = Recording()
-    yield recording
-    recording.ranges.disable()
-    recording.recorder.stop()
 
 
 def test_a_module_that_raises(recording: Recording) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from fake_cuda import FakeCuda
@@ -17,7 +15,6 @@ from otel_recfn.legacy import (
     disable_profiler_legacy,
     enable_profiler_legacy,
     mark,
-    register_cuda_methods,
 )
 from otel_recfn.legacy.cuda_callbacks import NOT_TIMED, nvtx_text
 from otel_recfn.model.scope import RecordScope
@@ -33,22 +30,6 @@ class Tensor:
 
     def __init__(self, *shape: int) -> None:
         self.shape = shape
-
-
-@pytest.fixture
-def cuda() -> Iterator[FakeCuda]:
-    fake = FakeCuda()
-    replaced = register_cuda_methods(fake)
-    yield fake
-    register_cuda_methods(replaced)
-
-
-@pytest.fixture
-def no_cuda() -> Iterator[FakeCuda]:
-    fake = FakeCuda(enabled=False)
-    replaced = register_cuda_methods(fake)
-    yield fake
-    register_cuda_methods(replaced)
 
 
 def operator(name: str, *inputs: object, sequence_nr: int = -1) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_cuda import FakeCuda
-from otel_recfn.legacy.cuda import register_cuda_methods
 from otel_recfn.legacy.errors import ProfilerError
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.event_kind import EventKind
@@ -38,14 +36,6 @@ remote_events = st.builds(
 
 VALUES: list[Any] = [1, "aten::add", 3, 7.0, -1, 0, 1_000, True, 0, 0, 12, [[2, 3], []]]
 """kind, name, thread, handle, node, CPU bytes, CPU ns, CUDA recorded, CUDA bytes, device, CUDA us, shapes"""
-
-
-@pytest.fixture
-def cuda() -> Iterator[FakeCuda]:
-    fake = FakeCuda()
-    replaced = register_cuda_methods(fake)
-    yield fake
-    register_cuda_methods(replaced)
 
 
 def test_kinds_have_the_values_and_words_of_the_reference() -> None:

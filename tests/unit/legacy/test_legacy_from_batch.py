@@ -5,12 +5,11 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
-from fake_cuda import FakeCuda
-from otel_recfn.legacy.cuda import register_cuda_methods
 from otel_recfn.legacy.cuda_times import CudaTimes
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.event_kind import EventKind as LegacyKind
@@ -143,28 +142,21 @@ class TestTies:
         assert words(events) == [("push", 1), ("memory_alloc", 2), ("pop", 1)]
 
 
+@pytest.mark.usefixtures("cuda")
 class TestCuda:
     def test_events_get_their_times(self) -> None:
-        replaced = register_cuda_methods(FakeCuda())
-        try:
-            times = CudaTimes(100)
-            for kind, key in ((LegacyKind.PUSH_RANGE, 7), (LegacyKind.POP_RANGE, 7), (LegacyKind.MARK, make_event_id(1, 2))):
-                times.record(kind, key)
-            rows = row(1, 10, 20, handle=7), row(2, 30, 30, kind=EventKind.MARK), row(3, 40, 50, handle=8)
-            (events,) = lists_of(*rows, times=times)
-            assert [event.has_cuda for event in events] == [True, True, True, False, False]
-            assert events[0].cuda_elapsed_us(events[1]) == 1000.0
-        finally:
-            register_cuda_methods(replaced)
+        times = CudaTimes(100)
+        for kind, key in ((LegacyKind.PUSH_RANGE, 7), (LegacyKind.POP_RANGE, 7), (LegacyKind.MARK, make_event_id(1, 2))):
+            times.record(kind, key)
+        rows = row(1, 10, 20, handle=7), row(2, 30, 30, kind=EventKind.MARK), row(3, 40, 50, handle=8)
+        (events,) = lists_of(*rows, times=times)
+        assert [event.has_cuda for event in events] == [True, True, True, False, False]
+        assert events[0].cuda_elapsed_us(events[1]) == 1000.0
 
     def test_no_more_than_may_be_kept(self) -> None:
-        replaced = register_cuda_methods(FakeCuda())
-        try:
-            times = CudaTimes(1)
-            times.record(LegacyKind.PUSH_RANGE, 1)
-            times.record(LegacyKind.POP_RANGE, 1)
-        finally:
-            register_cuda_methods(replaced)
+        times = CudaTimes(1)
+        times.record(LegacyKind.PUSH_RANGE, 1)
+        times.record(LegacyKind.POP_RANGE, 1)
         assert times.take(LegacyKind.PUSH_RANGE, 1) is not None
         assert times.take(LegacyKind.POP_RANGE, 1) is None
 

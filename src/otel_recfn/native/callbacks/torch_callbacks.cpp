@@ -173,11 +173,6 @@ PyObject* forked(PyObject*, PyObject*) {
 }
 
 constexpr Feature kFeatures[] = {
-    {"forward_thread_id", kTold<decltype(details::forward_thread_id)>},
-    {"debug_handle", kTold<decltype(details::debug_handle)>},
-    {"async", kTold<decltype(details::is_async)>},
-    {"nccl_meta", kTold<decltype(details::is_nccl_meta)>},
-    {"static_runtime", kTold<decltype(details::is_out_variant)>},
     {"inputs", kTold<decltype(details::inputs)>},
     {"kwinputs", kTold<decltype(details::kwinputs)>},
     {"outputs", kHasOutputs},
@@ -196,7 +191,7 @@ constexpr Feature kFeatures[] = {
 };
 
 // What this PyTorch has of what pytorch/details.py lists, a word each, separated by spaces; a minus sign before what it lacks.
-PyObject* features(PyObject*, PyObject*) { return to_text(told(kFeatures)); }
+PyObject* features(PyObject*, PyObject*) { return to_text(told(kRangeFeatures, kFeatures)); }
 
 PyMethodDef methods[] = {{"attach", attach, METH_VARARGS, nullptr},
                          {"add", add, METH_VARARGS, nullptr},

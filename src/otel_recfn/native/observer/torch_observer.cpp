@@ -99,11 +99,6 @@ constexpr std::nullptr_t default_node_id(long) {
 }
 
 constexpr Feature kFeatures[] = {
-    {"forward_thread_id", kTold<decltype(details::forward_thread_id)>},
-    {"debug_handle", kTold<decltype(details::debug_handle)>},
-    {"async", kTold<decltype(details::is_async)>},
-    {"nccl_meta", kTold<decltype(details::is_nccl_meta)>},
-    {"static_runtime", kTold<decltype(details::is_out_variant)>},
     {"node_id", default_node_id(0) != nullptr},
     {"shapes", kHasShapes},
     {"flops", kHasFlops},
@@ -214,7 +209,7 @@ RECFN_EXPORT uint64_t recfn_observer_without_memory() { return operators_without
 
 // What this PyTorch has of what pytorch/details.py lists, a word each, separated by spaces; a minus sign before what it lacks.
 RECFN_EXPORT const char* recfn_observer_features() {
-  static const auto* text = new std::string(told(kFeatures));
+  static const auto* text = new std::string(told(kRangeFeatures, kFeatures));
   return text->c_str();
 }
 

@@ -6,7 +6,9 @@
 //
 // What each detail is for, and what is lost without it: pytorch/details.py.
 #pragma once
+#include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <string>
 #include <type_traits>
 
@@ -30,14 +32,15 @@ struct Feature {
 };
 
 // A word each, separated by spaces; a minus sign stands before what was not found.
-template <size_t Count>
-std::string told(const Feature (&features)[Count]) {
+template <size_t... Counts>
+std::string told(const Feature (&... lists)[Counts]) {
   std::string text;
-  for (const Feature& feature : features) {
+  const auto tell = [&text](const Feature& feature) {
     text += text.empty() ? "" : " ";
     text += feature.found ? "" : "-";
     text += feature.name;
-  }
+  };
+  (std::for_each(std::begin(lists), std::end(lists), tell), ...);
   return text;
 }
 

@@ -36,6 +36,15 @@ RECFN_DETAIL(operator_schema, range.operator_schema());
 template <typename Read>
 constexpr bool kTold = kCallable<Read, const at::RecordFunction&>;
 
+// Those that the observer and the callbacks both read.
+inline constexpr Feature kRangeFeatures[] = {
+    {"forward_thread_id", kTold<decltype(details::forward_thread_id)>},
+    {"debug_handle", kTold<decltype(details::debug_handle)>},
+    {"async", kTold<decltype(details::is_async)>},
+    {"nccl_meta", kTold<decltype(details::is_nccl_meta)>},
+    {"static_runtime", kTold<decltype(details::is_out_variant)>},
+};
+
 // The detail, or `otherwise` where this PyTorch doesn't tell it.
 template <typename Read, typename Value>
 C10_ALWAYS_INLINE Value read_or(const Read& read, const at::RecordFunction& range, Value otherwise) {

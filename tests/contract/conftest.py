@@ -15,6 +15,7 @@ from recording_helpers import Capture, Worker, reset, workers_of
 from runtime_helpers import Notes
 
 from otel_recfn.recording.protocol import Recorder
+from otel_recfn.runtime.callbacks import add_thread_local_callback
 
 
 @cache
@@ -67,6 +68,14 @@ def runtime(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rec
 def notes() -> Notes:
     """What callbacks are told, none yet."""
     return Notes()
+
+
+@pytest.fixture
+def own_notes() -> Notes:
+    """What this thread's own callback is told: elsewhere it runs only where this thread's state is installed."""
+    notes = Notes()
+    add_thread_local_callback(notes.callback())
+    return notes
 
 
 @pytest.fixture

@@ -28,6 +28,15 @@ def reset(recorder: Recorder) -> None:
     recorder.drain(close_open=True)
 
 
+def run_threads(functions: list[Callable[[], None]]) -> None:
+    """All at once, until each is done."""
+    threads = [threading.Thread(target=function) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+
+
 def difference(now: RecorderCounters, before: RecorderCounters) -> RecorderCounters:
     return RecorderCounters(*(a - b for a, b in zip(now, before, strict=True)))
 

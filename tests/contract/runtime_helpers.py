@@ -6,13 +6,19 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.runtime.callback import RecordFunctionCallback
 from otel_recfn.runtime.callbacks import add_global_callback
+from otel_recfn.runtime.operations import record_function_enter, record_function_enter_new
 from otel_recfn.runtime.record_function import RecordFunction
 from patience import PATIENCE_S
 
 FUNCTION, USER = RecordScope.FUNCTION, RecordScope.USER_SCOPE
+
+FORMS = pytest.mark.parametrize("enter", [record_function_enter, record_function_enter_new], ids=["legacy", "new"])
+"""The two forms of a range that calls begin and end."""
 
 
 class Notes(list[Any]):

@@ -1,21 +1,17 @@
-"""Ranges begun and ended by calls, and ranges that end with a future (source: record_function_ops.cpp)."""
+"""Ranges that end with a future (source: record_function_ops.cpp)."""
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
-import sys
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from recording_helpers import Capture
-from runtime_helpers import USER, Notes, pairs
+from runtime_helpers import FORMS, Notes, pairs
 
 from otel_recfn.runtime.callback import RecordFunctionCallback
-from otel_recfn.runtime.callbacks import add_global_callback, add_thread_local_callback
+from otel_recfn.runtime.callbacks import add_thread_local_callback
 from otel_recfn.runtime.debug_info import DebugInfoGuard, DebugInfoKind, debug_info_get
 from otel_recfn.runtime.futures import call_end_callbacks_on_future
 from otel_recfn.runtime.operations import (
@@ -28,89 +24,14 @@ from patience import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
-FORMS = pytest.mark.parametrize("enter", [record_function_enter, record_function_enter_new], ids=["legacy", "new"])
-
-
-@pytest.fixture
-def notes() -> Notes:
-    """Of this thread's own callback: elsewhere it runs only where this thread's state is installed."""
-    notes = Notes()
-    add_thread_local_callback(notes.callback())
-    return notes
-
-
-# --- enter and exit
-
 
 @FORMS
-def test_enter_begins_a_user_range_and_exit_ends_it(enter: Any, capture: Capture, notes: Notes) -> None:
-    record = enter("load")
-    assert notes == [("start", "load")]
-    record_function_exit(record)
-    assert notes == pairs("load")
-    capture.finish()
-    assert [(row.name, row.scope) for row in capture.rows()] == [("load", USER)]
-
-
-@FORMS
-@pytest.mark.parametrize("needed", [True, False])
-def test_args_are_an_input_only_where_inputs_are_needed(enter: Any, needed: bool) -> None:
-    seen: list[Any] = []
-    add_global_callback(RecordFunctionCallback(lambda fn: seen.append(list(fn.inputs()))).needs_inputs(needed))
-    record_function_exit(enter("load", "batch 7"))
-    record_function_exit(enter("load"))
-    assert seen == [["batch 7"] if needed else [], []]
-
-
-@FORMS
-def test_where_nobody_observes_enter_and_exit_do_nothing(enter: Any) -> None:
-    record = enter("load")
-    seen: list[Any] = []
-    add_global_callback(RecordFunctionCallback(seen.append, lambda fn, context: seen.append(fn)))
-    record_function_exit(record)
-    assert seen == []
-
-
-def test_a_legacy_handle_that_ended_is_an_error() -> None:
-    handle = record_function_enter("load")
-    record_function_exit(handle)
-    with pytest.raises(HandleGoneError, match="undefined RecordFunction handle"):
-        record_function_exit(handle)
-
-
-def test_the_new_form_may_end_twice_and_ends_when_it_is_dropped(notes: Notes) -> None:
-    record = record_function_enter_new("twice")
-    record_function_exit(record)
-    record_function_exit(record)
-    record_function_enter_new("dropped")
-    assert notes == pairs("twice", "dropped")
-
-
-def test_the_legacy_form_ends_when_its_handle_is_dropped_and_the_bare_number_finds_nothing(notes: Notes) -> None:
-    handle = record_function_enter("dropped")
-    number = int(handle)
-    del handle
-    assert notes == pairs("dropped")
-    with pytest.raises(HandleGoneError, match="not kept"):
-        record_function_exit(number)
-
-
-def test_a_legacy_handle_may_go_by_its_number_while_somebody_holds_it(notes: Notes) -> None:
-    handle = record_function_enter("held")
-    record_function_exit(int(handle))
-    assert notes == pairs("held")
-
-
-# --- concurrent.futures
-
-
-@FORMS
-def test_the_range_ends_when_the_future_completes_before_the_returned_one(enter: Any, notes: Notes) -> None:
+def test_the_range_ends_when_the_future_completes_before_the_returned_one(enter: Any, own_notes: Notes) -> None:
     future: Future[int] = Future()
     profiled = call_end_callbacks_on_future(enter("load"), future)
     ended: list[bool] = []
-    profiled.add_done_callback(lambda _: ended.append(notes == pairs("load")))
-    assert notes == [("start", "load")]
+    profiled.add_done_callback(lambda _: ended.append(own_notes == pairs("load")))
+    assert own_notes == [("start", "load")]
     assert not profiled.done()
     future.set_result(7)
     assert profiled.result(PATIENCE_S) == 7
@@ -127,20 +48,20 @@ def test_an_error_comes_through_unchanged_and_marks_the_row(capture: Capture) ->
     assert [row.error for row in capture.rows()] == ["ValueError: x"]
 
 
-def test_a_cancelled_future_cancels_the_returned_one(notes: Notes) -> None:
+def test_a_cancelled_future_cancels_the_returned_one(own_notes: Notes) -> None:
     future: Future[int] = Future()
     profiled = call_end_callbacks_on_future(record_function_enter_new("load"), future)
     future.cancel()
     assert profiled.cancelled()
-    assert notes == pairs("load")
+    assert own_notes == pairs("load")
 
 
-def test_cancelling_the_returned_future_cancels_the_other(notes: Notes) -> None:
+def test_cancelling_the_returned_future_cancels_the_other(own_notes: Notes) -> None:
     future: Future[int] = Future()
     profiled = call_end_callbacks_on_future(record_function_enter_new("load"), future)
     assert profiled.cancel()
     assert future.cancelled()
-    assert notes == pairs("load")
+    assert own_notes == pairs("load")
 
 
 def test_work_that_runs_is_not_cancelled_by_its_returned_future() -> None:
@@ -170,11 +91,11 @@ def test_the_launching_state_is_installed_in_the_callback() -> None:
     assert seen == [("launching", "worker_0")]
 
 
-def test_a_future_that_completed_already_ends_the_range_at_once(notes: Notes) -> None:
+def test_a_future_that_completed_already_ends_the_range_at_once(own_notes: Notes) -> None:
     future: Future[int] = Future()
     future.set_result(3)
     assert call_end_callbacks_on_future(record_function_enter_new("load"), future).result(PATIENCE_S) == 3
-    assert notes == pairs("load")
+    assert own_notes == pairs("load")
 
 
 def test_a_legacy_handle_that_is_gone_by_then_is_the_returned_futures_error() -> None:
@@ -199,125 +120,3 @@ def test_an_end_callback_that_raises_changes_nothing_for_the_future(capture: Cap
 def test_what_is_no_future_is_refused() -> None:
     with pytest.raises(TypeError, match="pass one of these"):
         call_end_callbacks_on_future(record_function_enter_new("load"), 7)
-
-
-# --- asyncio
-
-
-def run(main: Callable[[], Any]) -> Any:
-    return asyncio.run(asyncio.wait_for(main(), 60))
-
-
-@FORMS
-def test_a_task_ends_its_range_and_gives_its_value(enter: Any, notes: Notes) -> None:
-    async def main() -> None:
-        release = asyncio.Event()
-
-        async def work() -> int:
-            await release.wait()
-            return 7
-
-        profiled = call_end_callbacks_on_future(enter("load"), asyncio.create_task(work()))
-        await asyncio.sleep(0)
-        assert notes == [("start", "load")]
-        release.set()
-        assert await profiled == 7
-        assert notes == pairs("load")
-
-    run(main)
-
-
-def test_an_asyncio_future_gives_its_error_unchanged() -> None:
-    async def main() -> None:
-        future = asyncio.get_running_loop().create_future()
-        profiled = call_end_callbacks_on_future(record_function_enter_new("load"), future)
-        error = ValueError("x")
-        future.set_exception(error)
-        with pytest.raises(ValueError, match="x") as raised:
-            await profiled
-        assert raised.value is error
-
-    run(main)
-
-
-def test_cancelling_the_waiting_task_cancels_the_work_and_ends_the_range(notes: Notes) -> None:
-    async def main() -> None:
-        work = asyncio.create_task(asyncio.Event().wait())
-        profiled = call_end_callbacks_on_future(record_function_enter_new("load"), work)
-
-        async def wait() -> None:
-            await profiled
-
-        waiting = asyncio.create_task(wait())
-        await asyncio.sleep(0)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert work.cancelled()
-        assert profiled.cancelled()
-        assert notes == pairs("load")
-
-    run(main)
-
-
-def test_a_legacy_handle_that_is_gone_is_the_asyncio_futures_error() -> None:
-    async def main() -> None:
-        future = asyncio.get_running_loop().create_future()
-        handle = record_function_enter("load")
-        profiled = call_end_callbacks_on_future(handle, future)
-        record_function_exit(handle)
-        future.set_result(1)
-        with pytest.raises(HandleGoneError):
-            await profiled
-
-    run(main)
-
-
-# --- torch
-
-
-@pytest.mark.torch
-@FORMS
-def test_a_torch_future_ends_its_range_and_gives_its_value(enter: Any, notes: Notes) -> None:
-    torch = pytest.importorskip("torch")
-    future = torch.futures.Future()
-    profiled = call_end_callbacks_on_future(enter("load"), future)
-    assert notes == [("start", "load")]
-    assert not profiled.done()
-    future.set_result(value := ["loaded"])
-    assert profiled.wait() is value
-    assert notes == pairs("load")
-
-
-@pytest.mark.torch
-def test_a_torch_future_gives_its_error_unchanged(notes: Notes) -> None:
-    torch = pytest.importorskip("torch")
-    future = torch.futures.Future()
-    profiled = call_end_callbacks_on_future(record_function_enter_new("load"), future)
-    error = ValueError("x")
-    future.set_exception(error)
-    with pytest.raises(ValueError, match="x") as raised:
-        profiled.wait()
-    assert raised.value is error
-    assert notes == pairs("load")
-
-
-@pytest.mark.torch
-def test_a_legacy_handle_that_is_gone_is_the_torch_futures_error() -> None:
-    torch = pytest.importorskip("torch")
-    future = torch.futures.Future()
-    handle = record_function_enter("load")
-    profiled = call_end_callbacks_on_future(handle, future)
-    record_function_exit(handle)
-    future.set_result(1)
-    with pytest.raises(HandleGoneError):
-        profiled.wait()
-
-
-def test_without_torch_other_futures_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
-    future: concurrent.futures.Future[int] = Future()
-    profiled = call_end_callbacks_on_future(record_function_enter_new("load"), future)
-    future.set_result(7)
-    assert profiled.result(PATIENCE_S) == 7
-    assert "torch" not in sys.modules

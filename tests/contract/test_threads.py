@@ -1,26 +1,15 @@
-"""Threads at once, threads that end, and forks."""
+"""Threads at once, and threads that end."""
 
 from __future__ import annotations
 
-import os
 import threading
-import traceback
-from collections.abc import Callable
 
 import pytest
-from recording_helpers import SOURCE, USER, Capture, Worker, by_name, check_laws, reset
+from recording_helpers import SOURCE, USER, Capture, check_laws, run_threads
 
 from otel_recfn.model.events import ORDINAL_BITS
 from otel_recfn.recording.protocol import Recorder, RecorderCounters
 from patience import PATIENCE_S
-
-
-def run_threads(functions: list[Callable[[], None]]) -> None:
-    threads = [threading.Thread(target=function) for function in functions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S)
 
 
 def nest(capture: Capture, rounds: int, begun: list[int]) -> None:
@@ -173,129 +162,6 @@ def test_threads_that_ended_are_freed(capture: Capture) -> None:
     assert len(capture.rows()) == 2000
     assert capture.counters() == RecorderCounters(recorded=2000, dropped=0, lost_ends=0)
     assert len(capture.recorder.drain().tracks) < 100
-
-
-# --- fork
-
-
-def in_child(check: Callable[[], None]) -> None:
-    """Run ``check`` in a forked child; what it asserts fails here."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        message = b""
-        try:
-            check()
-        except BaseException:
-            message = traceback.format_exc().encode()
-        os.write(writing, message[:60_000])
-        os._exit(0 if not message else 1)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        message = pipe.read()
-    _, status = os.waitpid(pid, 0)
-    assert status == 0, message.decode()
-
-
-@pytest.mark.one_python
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child_of_threads_that_wrote_much(capture: Capture, workers: list[Worker]) -> None:
-    def much() -> None:
-        for index in range(8000):
-            capture.end(capture.begin(f"much {index % 10}"))
-
-    much()
-    workers[0].call(much)
-
-    def check() -> None:
-        much()
-        assert [row.name for row in capture.drain()] == [f"much {index % 10}" for index in range(8000)]
-
-    in_child(check)
-    much()
-    capture.finish()
-    assert len(capture.rows()) == 24_000
-    assert capture.counters() == RecorderCounters(24_000, 0, 0)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child_starts_empty_and_records_its_own(capture: Capture, workers: list[Worker]) -> None:
-    outer = capture.begin("parent's")
-    capture.end(capture.begin("parent's too"))
-    elsewhere = workers[0].call(capture.begin, "in a thread that the child doesn't have")
-
-    def check() -> None:
-        recorder = capture.recorder
-        assert recorder.counters() == RecorderCounters(0, 0, 0)
-        assert recorder.recording
-        own = recorder.begin("child's", USER, SOURCE)
-        recorder.end(recorder.begin("inside", USER, SOURCE))
-        recorder.end(outer, "Error: the parent's")
-        recorder.end(elsewhere)
-        recorder.end(own)
-        run_threads([lambda: recorder.end(recorder.begin("thread", USER, SOURCE))])
-        batch = recorder.drain(close_open=True)
-        rows = by_name(list(batch.events()))
-        assert set(rows) == {"child's", "inside", "thread"}
-        assert rows["child's"].parent == rows["thread"].parent == 0
-        assert rows["inside"].parent == own
-        assert not {own >> ORDINAL_BITS} & {outer >> ORDINAL_BITS, elsewhere >> ORDINAL_BITS}
-        assert recorder.counters() == RecorderCounters(3, 0, 0)
-        check_laws(list(rows.values()), list(batch.opened))
-
-    in_child(check)
-    capture.end(outer)
-    workers[0].call(capture.end, elsewhere)
-    capture.finish()
-    assert {row.name for row in capture.rows()} == {"parent's", "parent's too", "in a thread that the child doesn't have"}
-    assert capture.counters() == RecorderCounters(3, 0, 0)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_fork_inside_record_function(capture: Capture) -> None:
-    record_function = capture.recorder.record_function
-
-    def check() -> None:
-        with record_function("child's"):
-            pass
-        range_.__exit__(None, None, None)
-        [row] = capture.recorder.drain(close_open=True).events()
-        assert (row.name, row.parent) == ("child's", 0)
-
-    range_ = record_function("parent's")
-    with range_:
-        in_child(check)
-    [row] = capture.finish()
-    assert (row.name, row.flags) == ("parent's", 0)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_forks_while_threads_record_and_drain(capture: Capture) -> None:
-    done = threading.Event()
-
-    def work() -> None:
-        while not done.is_set():
-            capture.end(capture.begin("parent's"))
-
-    def drain() -> None:
-        while not done.is_set():
-            capture.recorder.drain()
-
-    def check() -> None:
-        capture.end(capture.recorder.begin("child's", USER, SOURCE))
-        assert [row.name for row in capture.recorder.drain().events()] == ["child's"]
-
-    threads = [threading.Thread(target=target) for target in (work, work, drain)]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in range(10):
-            in_child(check)
-    finally:
-        done.set()
-        for thread in threads:
-            thread.join(PATIENCE_S)
-    reset(capture.recorder)
 
 
 def test_threads_one_after_another_lose_nothing(capture: Capture) -> None:

@@ -20,6 +20,7 @@ from otel_recfn.sinks.in_memory import InMemorySink
 from patience import PATIENCE_S
 
 if TYPE_CHECKING:
+    from exported_traces import Traces
     from recorded_modules import Recording
 
 SOURCE = Path(otel_recfn.__file__).parents[1]
@@ -113,6 +114,16 @@ def instrument() -> Iterator[Callable[..., Instrumented]]:
     """Makes an Instrumented; what is left of it at the end of the test is uninstrumented."""
     yield Instrumented
     OtelRecordFunctionInstrumentor().uninstrument()
+
+
+@pytest.fixture
+def traces() -> Iterator[Traces]:
+    """An instrumented program; what is left of it at the end of the test is uninstrumented."""
+    from exported_traces import Traces
+
+    made = Traces()
+    yield made
+    made.instrumentor.uninstrument()
 
 
 @pytest.fixture

@@ -1,67 +1,23 @@
-"""Operators lie in the request, task or greenlet that ran them, and in the span or range that began last there."""
+"""Operators lie in the request, task or greenlet that ran them."""
 
 from __future__ import annotations
 
 import asyncio
-import copy
-import pickle
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from exported_traces import RANGES, Traces
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler, SamplingResult
 
-from otel_recfn import OtelRecordFunctionInstrumentor, profile, record_function
-from patience import PATIENCE_S
+from otel_recfn import record_function
 
 torch = pytest.importorskip("torch")
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
-RANGES = [record_function, torch.profiler.record_function]
 TASKS = 40
 REQUESTS = 200
-
-
-class Traces:
-    """A provider, an instrumentation, and what was exported."""
-
-    def __init__(self, **keywords: Any) -> None:
-        self.exporter = InMemorySpanExporter()
-        self.provider = TracerProvider(**keywords)
-        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        self.tracer = self.provider.get_tracer("program")
-        self.x = torch.ones(4)
-        self.instrumentor = OtelRecordFunctionInstrumentor()
-        self.instrumentor.instrument(tracer_provider=self.provider)
-
-    def spans(self) -> list[ReadableSpan]:
-        self.instrumentor.flush(PATIENCE_S)
-        return list(self.exporter.get_finished_spans())
-
-    def paths(self) -> Counter[str]:
-        """How often there is a span of those names below each other."""
-        spans = {span.context.span_id: span for span in self.spans()}
-        return Counter("/".join(reversed(list(_names(span, spans)))) for span in spans.values())
-
-
-def _names(span: ReadableSpan | None, spans: dict[int, ReadableSpan]) -> Iterator[str]:
-    while span is not None:
-        yield span.name
-        if span.parent is not None:
-            assert spans[span.parent.span_id].context.trace_id == span.context.trace_id
-        span = spans[span.parent.span_id] if span.parent is not None else None
-
-
-@pytest.fixture
-def traces() -> Iterator[Traces]:
-    made = Traces()
-    yield made
-    made.instrumentor.uninstrument()
 
 
 @pytest.mark.parametrize("range_", RANGES)
@@ -119,80 +75,6 @@ def test_a_greenlet_without_any_context_is_a_task_of_its_own(traces: Traces) -> 
     assert paths["operators/suspended"] == 1  # nothing is current in that greenlet
 
 
-@pytest.mark.parametrize("range_", RANGES)
-def test_a_span_inside_a_range_is_its_child_and_has_what_runs_in_it(traces: Traces, range_: Any) -> None:
-    with traces.tracer.start_as_current_span("outer"), range_("range"):
-        torch.add(traces.x, traces.x)
-        with traces.tracer.start_as_current_span("inner"):
-            torch.mul(traces.x, traces.x)
-        torch.sub(traces.x, traces.x)
-    paths = traces.paths()
-    assert paths["outer/range/aten::add"] == paths["outer/range/aten::sub"] == 1
-    around = "outer/range" if range_ is record_function else "outer"  # PyTorch's ranges are not shown as current spans
-    assert paths[f"{around}/inner/aten::mul"] == 1
-
-
-def test_a_span_inside_a_forward_is_the_module_calls_child(traces: Traces) -> None:
-    class Model(torch.nn.Module):  # type: ignore[misc, name-defined]
-        def forward(self, x: Any) -> Any:
-            with traces.tracer.start_as_current_span("in forward"):
-                return torch.mul(x, x)
-
-    with traces.tracer.start_as_current_span("outer"):
-        Model()(traces.x)
-    assert traces.paths()["outer/nn.Module: Model_0/in forward/aten::mul"] == 1
-
-
-def test_what_is_done_to_the_current_span_is_done_to_the_programs_own(traces: Traces) -> None:
-    with traces.tracer.start_as_current_span("request") as request, record_function("range"):
-        current = trace.get_current_span()
-        assert current.is_recording()
-        assert isinstance(current, type(request))
-        assert current == request
-        assert current.get_span_context().trace_id == request.get_span_context().trace_id
-        current.set_attribute("tokens", 7)
-        current.add_event("seen")
-    [span] = [span for span in traces.spans() if span.name == "request"]
-    assert span.attributes == {"tokens": 7}
-    assert [event.name for event in span.events] == ["seen"]
-
-
-def test_what_is_current_can_be_copied_and_pickled_where_the_programs_own_can(traces: Traces) -> None:
-    remote = trace.NonRecordingSpan(trace.SpanContext(1, 2, True, trace.TraceFlags(trace.TraceFlags.SAMPLED)))
-    with trace.use_span(remote), record_function("range"):
-        current = trace.get_current_span()
-        for made in (copy.copy(current), copy.deepcopy(current), pickle.loads(pickle.dumps(current))):
-            assert made.get_span_context() == current.get_span_context() != remote.get_span_context()
-    with traces.tracer.start_as_current_span("own") as own, record_function("range"):
-        assert copy.copy(trace.get_current_span()) is not own
-        with pytest.raises(TypeError):
-            pickle.dumps(trace.get_current_span())
-
-
-class CuriousSampler(Sampler):
-    """Asks what is current, as one that logs does."""
-
-    asked = 0
-
-    def should_sample(self, parent_context: Any, trace_id: int, name: str, *rest: Any, **keywords: Any) -> SamplingResult:
-        self.asked += 1
-        trace.get_current_span()
-        return ALWAYS_ON.should_sample(parent_context, trace_id, name)
-
-    def get_description(self) -> str:
-        return "curious"
-
-
-def test_a_sampler_that_asks_for_the_current_span_is_asked_once() -> None:
-    sampler = CuriousSampler()
-    traces = Traces(sampler=sampler)
-    with record_function("range"):
-        assert trace.get_current_span().get_span_context().is_valid
-    asked = sampler.asked
-    traces.instrumentor.uninstrument()
-    assert asked == 1
-
-
 def test_work_that_a_range_hands_to_threads_and_tasks_lies_in_it(traces: Traces) -> None:
     async def child() -> None:
         torch.mul(traces.x, traces.x)
@@ -205,46 +87,6 @@ def test_work_that_a_range_hands_to_threads_and_tasks_lies_in_it(traces: Traces)
     asyncio.run(main())
     paths = traces.paths()
     assert paths["request/predict/aten::add"] == paths["request/predict/aten::mul"] == 1
-
-
-def test_a_span_inside_a_range_that_has_no_span_around_it_is_in_the_ranges_trace(traces: Traces) -> None:
-    with record_function("first"):
-        torch.add(traces.x, traces.x)
-        with record_function("second"), traces.tracer.start_as_current_span("inner"):
-            torch.mul(traces.x, traces.x)
-    with record_function("later"):
-        assert traces.instrumentor.flush(PATIENCE_S)  # the sink decides on this one
-        with traces.tracer.start_as_current_span("inner"):
-            torch.sub(traces.x, traces.x)
-    torch.neg(traces.x)
-    traces.instrumentor.uninstrument()
-    paths = traces.paths()
-    assert paths["operators/first/second/inner/aten::mul"] == paths["operators/first/aten::add"] == 1
-    assert paths["operators/later/inner/aten::sub"] == 1
-
-
-def test_below_a_span_that_is_not_sampled_nothing_is_shown() -> None:
-    traces = Traces(sampler=ALWAYS_OFF)
-    with traces.tracer.start_as_current_span("outer") as outer, record_function("range"):
-        current = trace.get_current_span()
-    traces.instrumentor.uninstrument()
-    assert current is outer
-    assert traces.exporter.get_finished_spans() == ()
-
-
-def test_ranges_that_become_no_spans_are_not_shown(traces: Traces) -> None:
-    """A range that began before the instrumentation, or that only a profile records."""
-    traces.instrumentor.uninstrument()
-    with traces.tracer.start_as_current_span("outer") as outer, profile(), record_function("earlier"):
-        assert trace.get_current_span() is outer
-        traces.instrumentor.instrument(tracer_provider=traces.provider)
-        assert trace.get_current_span() is outer
-        with record_function("later"):
-            assert trace.get_current_span() is not outer
-        traces.instrumentor.uninstrument()
-        with record_function("too late"):
-            assert trace.get_current_span() is outer
-    traces.instrumentor.instrument(tracer_provider=traces.provider)
 
 
 # --- a service

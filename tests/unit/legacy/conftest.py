@@ -1,4 +1,4 @@
-"""CUDA without a GPU, until the test is over."""
+"""CUDA without a GPU, and runs, until the test is over."""
 
 from __future__ import annotations
 
@@ -8,6 +8,15 @@ import pytest
 
 from fake_cuda import FakeCuda
 from otel_recfn.legacy.cuda import register_cuda_methods
+from otel_recfn.runtime.debug_info import DebugInfoKind, debug_info_get, debug_info_pop
+
+
+@pytest.fixture
+def nothing_is_left() -> Iterator[None]:
+    """No run goes on after the test."""
+    yield
+    while debug_info_get(DebugInfoKind.PROFILER_STATE) is not None:
+        debug_info_pop(DebugInfoKind.PROFILER_STATE)
 
 
 @pytest.fixture

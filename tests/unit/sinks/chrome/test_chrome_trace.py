@@ -1,11 +1,10 @@
-"""The Chrome trace sink: what is in the file, and that it is whole at every moment."""
+"""The Chrome trace sink: what is in the file."""
 
 from __future__ import annotations
 
 import os
 import random
 import time
-import zlib
 from collections import defaultdict
 from decimal import Decimal
 from pathlib import Path
@@ -14,13 +13,9 @@ from typing import Any
 import pytest
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
-from forked import in_child
-from otel_recfn.model.batch import Batch
-from otel_recfn.model.errors import SettingError
 from otel_recfn.model.events import EventFlag, make_event_id
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.chrome.sink import ChromeTraceSink
-from otel_recfn.sinks.files import whole_file
 from trace_files import events_in, read_trace
 
 BACKWARD = RecordScope.BACKWARD_FUNCTION
@@ -38,29 +33,6 @@ def test_the_rank_is_that_of_the_launcher(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("WORLD_SIZE", "8")
     ChromeTraceSink(tmp_path / "trace.json").close(1.0)
     assert read_trace(tmp_path / "trace.json")["distributedInfo"] == {"backend": "", "rank": 3, "world_size": 8}
-
-
-def test_the_file_is_whole_after_each_write_and_an_existing_one_is_replaced(path: Path) -> None:
-    path.write_bytes(b"x" * 100_000)
-    sink = ChromeTraceSink(path)
-    for count in range(1, 6):
-        sink.write(make_batch([{"name": f"op {count}"}] * 50))
-        assert [event["name"] for event in events_in(path, "X")] == [f"op {n}" for n in range(1, count + 1) for _ in range(50)]
-    sink.close(1.0)
-    sink.close(1.0)
-    assert len(events_in(path, "X")) == 250
-    assert os.listdir(path.parent) == [path.name]
-
-
-def test_a_compressed_trace_is_one_gzip_member(tmp_path: Path) -> None:
-    sink = ChromeTraceSink(tmp_path / "trace.json.gz")
-    for _ in range(3):
-        sink.write(make_batch([{}] * 100))
-    sink.close(1.0)
-    reader = zlib.decompressobj(wbits=31)
-    reader.decompress((tmp_path / "trace.json.gz").read_bytes())
-    assert reader.eof
-    assert reader.unused_data == b""
 
 
 def test_no_nanosecond_is_lost_on_the_way_through_a_double(sink: ChromeTraceSink, path: Path) -> None:
@@ -191,77 +163,6 @@ def test_a_parent_stands_before_its_children_of_the_same_moment(sink: ChromeTrac
     assert [event["name"] for event in events_in(path, "X")] == ["parent", "child"]
 
 
-class TestFailure:
-    @pytest.mark.parametrize("name", ["trace", "trace.txt", "trace.gz", "trace.json.zip", ".json"])
-    def test_another_suffix_is_an_error_that_names_one(self, tmp_path: Path, name: str) -> None:
-        with pytest.raises(SettingError, match=r"name it .*\.json\.gz"):
-            ChromeTraceSink(tmp_path / name)
-
-    def test_a_missing_directory_is_an_error_at_once(self, tmp_path: Path) -> None:
-        with pytest.raises(SettingError, match=r"there is no directory .*; create it"):
-            ChromeTraceSink(tmp_path / "missing" / "trace.json")
-
-    def test_a_path_that_cannot_be_written_is_an_error_at_once(self, tmp_path: Path) -> None:
-        (tmp_path / "trace.json").mkdir()
-        with pytest.raises(SettingError, match="cannot be written"):
-            ChromeTraceSink(tmp_path / "trace.json")
-
-    def test_a_file_that_someone_else_writes_is_left_to_them(self, sink: ChromeTraceSink, path: Path) -> None:
-        second = ChromeTraceSink(path)
-        second.write(make_batch([{"name": "second"}]))
-        sink.write(make_batch([{"name": "first"}]))
-        second.close(1.0)
-        assert second.path.name == path.name.replace("trace", f"trace.pid{os.getpid()}")
-        assert [event["name"] for event in events_in(path, "X")] == ["first"]
-        assert [event["name"] for event in events_in(second.path, "X")] == ["second"]
-
-
-@pytest.mark.parametrize("with_links", [True, False])
-def test_a_file_system_that_cannot_exchange_names(
-    sink: ChromeTraceSink, path: Path, monkeypatch: pytest.MonkeyPatch, with_links: bool
-) -> None:
-    def refuse(*_: Any) -> None:
-        raise PermissionError("no links here")
-
-    monkeypatch.setattr(whole_file, "exchange", lambda *_: False)
-    if not with_links:
-        monkeypatch.setattr(os, "link", refuse)
-    for count in (1, 2, 3):
-        sink.write(make_batch([{}]))
-        assert len(events_in(path, "X")) == count
-
-
-def test_a_symbolic_link_stays_one(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "trace.json").symlink_to(tmp_path / "elsewhere" / "real.json")
-    sink = ChromeTraceSink(tmp_path / "trace.json")
-    sink.write(make_batch([{}]))
-    sink.close(1.0)
-    assert (tmp_path / "trace.json").is_symlink()
-    assert len(events_in(tmp_path / "elsewhere" / "real.json", "X")) == 1
-
-
-class TestFork:
-    def test_a_child_writes_beside_its_parent(self, sink: ChromeTraceSink, path: Path) -> None:
-        sink.write(make_batch([{"name": "parent"}]))
-        child = in_child(lambda: _write_in_child(sink, make_batch([{"name": "child"}])))
-        sink.write(make_batch([{"name": "parent again"}]))
-        beside = path.with_name(path.name.replace("trace", f"trace.pid{child}"))
-        assert [event["name"] for event in events_in(path, "X")] == ["parent", "parent again"]
-        assert [(event["name"], event["pid"]) for event in events_in(beside, "X")] == [("child", child)]
-
-    def test_a_child_that_records_nothing_leaves_no_file(self, sink: ChromeTraceSink, path: Path) -> None:
-        in_child(lambda: _write_in_child(sink, make_batch([])))
-        sink.close(1.0)
-        assert os.listdir(path.parent) == [path.name]
-
-
-def _write_in_child(sink: ChromeTraceSink, batch: Batch) -> None:
-    own = sink.after_fork_in_child()
-    own.write(batch)
-    own.close(1.0)
-
-
 def test_holistic_trace_analysis_reads_it(sink: ChromeTraceSink, path: Path) -> None:
     """Parsing, the steps, the call graph and the links of HolisticTraceAnalysis, where it is installed."""
     trace_analysis = pytest.importorskip("hta.trace_analysis")
@@ -291,12 +192,3 @@ def _steps_for_hta(count: int) -> list[dict[str, Any]]:
         outer = {"name": f"ProfilerStep#{step}", "scope": RecordScope.USER_SCOPE}
         rows.append({**outer, "event_id": make_event_id(1, 1000 + step), "start_ns": start_ns, "end_ns": start_ns + 900_000})
     return rows
-
-
-def test_writers_of_one_path_in_containers_of_one_pid_each_have_a_file(path: Path) -> None:
-    sinks = [ChromeTraceSink(path) for _ in range(4)]
-    for number, sink in enumerate(sinks):
-        sink.write(make_batch([{"name": f"op {number}"}]))
-        sink.close(1.0)
-    assert len({sink.path for sink in sinks}) == 4
-    assert [[event["name"] for event in events_in(sink.path, "X")] for sink in sinks] == [[f"op {n}"] for n in range(4)]

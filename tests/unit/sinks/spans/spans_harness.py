@@ -9,11 +9,19 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from batches import context, make_batch
+from batches import MAIN_THREAD, context, make_batch
+from otel_recfn.model.events import make_event_id
+from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.spans.sink import SpansSink
 from patience import PATIENCE_S
 
 REQUEST = context(trace_id=0xABC, span_id=0xDEF)
+FORWARD: dict[str, Any] = {"event_id": make_event_id(1, 1), "sequence_nr": 5, "name": "forward"}
+BACKWARD: dict[str, Any] = {
+    "event_id": make_event_id(1, 2), "sequence_nr": 5, "scope": RecordScope.BACKWARD_FUNCTION,
+    "forward_thread_id": MAIN_THREAD.thread_id, "name": "backward",
+}  # fmt: skip
+"""A row that is linked to FORWARD."""
 
 
 class Harness:

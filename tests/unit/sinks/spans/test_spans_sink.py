@@ -1,97 +1,22 @@
-"""Rows to spans: every field, whose child each is, which give none, and counters that balance."""
+"""Rows to spans: whose child each is, which give none, and counters that balance."""
 
 from __future__ import annotations
 
-import logging
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import trace
-from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import SpanLimits
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
-from opentelemetry.trace import SpanKind, StatusCode
-from spans_harness import REQUEST, Harness, assert_balanced
+from spans_harness import BACKWARD, FORWARD, REQUEST, Harness, assert_balanced
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch
 from otel_recfn.model.batch import NO_CONTEXT, SpanContextRef, Track
-from otel_recfn.model.events import ContextFlag, EventFlag, EventKind, make_event_id
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import ContextFlag, EventKind, make_event_id
 from otel_recfn.sinks.spans.sink import SpansSink
 from otel_recfn.support.span_ids import span_id
-from otel_recfn.version import __version__
 from patience import PATIENCE_S
-
-
-class TestFields:
-    def test_what_every_span_has(self) -> None:
-        resource = Resource({"service.name": "training"})
-        span = Harness(resource=resource).one(
-            name="aten::add", scope=RecordScope.USER_SCOPE, start_ns=BASE_NS, end_ns=BASE_NS + 7, handle=9, sequence_nr=4
-        )
-        assert (span.name, span.kind) == ("aten::add", SpanKind.INTERNAL)
-        assert (span.start_time, span.end_time) == (BASE_NS, BASE_NS + 7)
-        assert span.status.status_code is StatusCode.UNSET
-        assert (span.events, span.links) == ((), ())
-        assert span.resource is resource
-        assert dict(span.attributes) == {
-            "recfn.scope": "USER_SCOPE",
-            "recfn.sequence_nr": 4,
-            "recfn.thread_id": MAIN_THREAD.thread_id,
-            "recfn.event_id": make_event_id(1, 1),
-            "recfn.handle": 9,
-            "thread.id": MAIN_THREAD.ident,
-            "thread.name": "MainThread",
-        }
-
-    def test_scope_of_the_instrumentation(self) -> None:
-        scope = Harness().one().instrumentation_scope
-        assert (scope.name, scope.version) == ("otel_recfn", __version__)
-        assert scope.schema_url.startswith("https://opentelemetry.io/schemas/1.")
-
-    @pytest.mark.parametrize(
-        ("column", "value", "attribute", "expected"),
-        [
-            ("sequence_nr", 0, "recfn.sequence_nr", 0),
-            ("forward_thread_id", 3, "recfn.forward_thread_id", 3),
-            ("node_id", 0, "recfn.node_id", 0),
-            ("debug_handle", 5, "recfn.debug_handle", 5),
-            ("flags", EventFlag.ASYNC, "recfn.async", True),
-            ("flags", EventFlag.PARTIAL, "recfn.partial", True),
-            ("module", "encoder.layers.0", "recfn.module", "encoder.layers.0"),
-            ("shapes", "[[2,3],[],[[4],[5]]]", "recfn.input_shapes", ("[2, 3]", "[]", "[[4], [5]]")),
-            ("dtypes", '["float","Scalar",""]', "recfn.input_dtypes", ("float", "Scalar", "")),
-            ("shapes", "[]", "recfn.input_shapes", ()),
-            ("shapes", "not JSON", "recfn.input_shapes", ("not JSON",)),
-            ("shapes", "7", "recfn.input_shapes", ("7",)),
-        ],
-    )
-    def test_only_where_it_was_recorded(self, column: str, value: object, attribute: str, expected: object) -> None:
-        harness = Harness()
-        assert attribute not in harness.one().attributes
-        attributes = harness.one(**{column: value}).attributes
-        assert attributes[attribute] == expected
-        assert type(attributes[attribute]) is type(expected)
-
-    def test_thread_that_python_does_not_know(self) -> None:
-        attributes = Harness().one(thread=WORKER_THREAD).attributes
-        assert attributes["recfn.thread_id"] == WORKER_THREAD.thread_id
-        assert "thread.id" not in attributes
-        assert "thread.name" not in attributes
-
-    @pytest.mark.parametrize(
-        ("error", "kind", "message"),
-        [("ValueError: a: b", "ValueError", "a: b"), ("lib.Broken", "lib.Broken", "")],
-    )
-    def test_exception(self, error: str, kind: str, message: str) -> None:
-        span = Harness().one(flags=EventFlag.ERROR, error=error, start_ns=BASE_NS, end_ns=BASE_NS + 9)
-        assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, error)
-        (event,) = span.events
-        assert (event.name, event.timestamp) == ("exception", BASE_NS + 9)
-        assert dict(event.attributes) == {"exception.type": kind, "exception.message": message}
 
 
 class TestTree:
@@ -139,28 +64,22 @@ class TestTree:
 
 
 class TestLinks:
-    FORWARD: ClassVar[dict[str, Any]] = {"event_id": make_event_id(1, 1), "sequence_nr": 5, "name": "forward"}
-    BACKWARD: ClassVar[dict[str, Any]] = {
-        "event_id": make_event_id(1, 2), "sequence_nr": 5, "scope": RecordScope.BACKWARD_FUNCTION,
-        "forward_thread_id": MAIN_THREAD.thread_id, "name": "backward",
-    }  # fmt: skip
-
     def test_backward_links_to_forward(self) -> None:
         harness = Harness()
-        forward, backward = harness.write({**self.FORWARD, "context": REQUEST}, {**self.BACKWARD, "context": REQUEST})
+        forward, backward = harness.write({**FORWARD, "context": REQUEST}, {**BACKWARD, "context": REQUEST})
         assert [link.context for link in backward.links] == [forward.context]
         assert backward.attributes["recfn.forward_thread_id"] == MAIN_THREAD.thread_id
 
     def test_forward_of_an_earlier_batch_in_another_trace(self) -> None:
         harness = Harness()
-        (forward,) = harness.write(self.FORWARD, opened=[{"event_id": self.FORWARD["event_id"]}])
-        (backward,) = harness.write({**self.BACKWARD, "context": REQUEST})
+        (forward,) = harness.write(FORWARD, opened=[{"event_id": FORWARD["event_id"]}])
+        (backward,) = harness.write({**BACKWARD, "context": REQUEST})
         assert [link.context for link in backward.links] == [forward.context]
 
     def test_no_link_to_a_forward_without_span(self) -> None:
         harness = Harness()
         unsampled = REQUEST._replace(flags=0)
-        (backward,) = harness.write({**self.FORWARD, "context": unsampled}, {**self.BACKWARD, "context": REQUEST})
+        (backward,) = harness.write({**FORWARD, "context": unsampled}, {**BACKWARD, "context": REQUEST})
         assert backward.links == ()
 
 
@@ -218,52 +137,6 @@ class TestNoSpans:
         harness = Harness()
         assert harness.write({"context": REQUEST}) == []
         assert harness.sink.counters()["no_provider"] == 1
-
-
-class TestLimits:
-    def test_attribute_count(self) -> None:
-        span = Harness(span_limits=SpanLimits(max_span_attributes=2)).one()
-        assert len(span.attributes) == 2
-        assert span.dropped_attributes == 4
-
-    def test_attribute_length(self) -> None:
-        limits = SpanLimits(max_span_attribute_length=4, max_attribute_length=3)
-        span = Harness(span_limits=limits).one(flags=EventFlag.ERROR, error="ValueError: too long", shapes="[[20,30]]")
-        assert span.attributes["recfn.scope"] == "FUNC"
-        assert span.attributes["recfn.input_shapes"] == ("[20,",)
-        assert span.events[0].attributes["exception.message"] == "too"
-
-    def test_no_events_and_no_links(self) -> None:
-        harness = Harness(span_limits=SpanLimits(max_events=0, max_links=0))
-        _, backward = harness.write(
-            {**TestLinks.FORWARD, "context": REQUEST},
-            {**TestLinks.BACKWARD, "context": REQUEST, "flags": EventFlag.ERROR, "error": "E: m"},
-        )
-        assert (backward.events, backward.links) == ((), ())
-        assert (backward.dropped_events, backward.dropped_links) == (1, 1)
-
-
-class TestSeam:
-    """Values that would cost the SDK's encoder a whole batch."""
-
-    @pytest.mark.parametrize(
-        "row",
-        [
-            {"start_ns": -5, "end_ns": -1},
-            {"start_ns": 10, "end_ns": 3},
-            {"name": "lone \ud800"},
-            {"module": "\udfff", "shapes": '["\\ud800"]', "flags": EventFlag.ERROR, "error": "E\ud800: m"},
-            {"handle": (1 << 64) - 1, "forward_thread_id": 1 << 63},
-            {"thread": Track(1, 1 << 63, 0, (1 << 64) - 1, "\ud801")},
-        ],
-    )
-    def test_encodes(self, row: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
-        span = Harness().one(**row)
-        assert 0 <= span.start_time <= span.end_time
-        with caplog.at_level(logging.WARNING):
-            encoded = encode_spans([span]).SerializeToString()
-        assert encoded
-        assert caplog.records == []
 
 
 def rows_of_trees() -> st.SearchStrategy[list[dict[str, Any]]]:

@@ -1,0 +1,79 @@
+"""Ranges begun and ended by calls (source: record_function_ops.cpp)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from recording_helpers import Capture
+from runtime_helpers import FORMS, USER, Notes, pairs
+
+from otel_recfn.runtime.callback import RecordFunctionCallback
+from otel_recfn.runtime.callbacks import add_global_callback
+from otel_recfn.runtime.operations import (
+    HandleGoneError,
+    record_function_enter,
+    record_function_enter_new,
+    record_function_exit,
+)
+
+pytestmark = pytest.mark.usefixtures("runtime")
+
+
+@FORMS
+def test_enter_begins_a_user_range_and_exit_ends_it(enter: Any, capture: Capture, own_notes: Notes) -> None:
+    record = enter("load")
+    assert own_notes == [("start", "load")]
+    record_function_exit(record)
+    assert own_notes == pairs("load")
+    capture.finish()
+    assert [(row.name, row.scope) for row in capture.rows()] == [("load", USER)]
+
+
+@FORMS
+@pytest.mark.parametrize("needed", [True, False])
+def test_args_are_an_input_only_where_inputs_are_needed(enter: Any, needed: bool) -> None:
+    seen: list[Any] = []
+    add_global_callback(RecordFunctionCallback(lambda fn: seen.append(list(fn.inputs()))).needs_inputs(needed))
+    record_function_exit(enter("load", "batch 7"))
+    record_function_exit(enter("load"))
+    assert seen == [["batch 7"] if needed else [], []]
+
+
+@FORMS
+def test_where_nobody_observes_enter_and_exit_do_nothing(enter: Any) -> None:
+    record = enter("load")
+    seen: list[Any] = []
+    add_global_callback(RecordFunctionCallback(seen.append, lambda fn, context: seen.append(fn)))
+    record_function_exit(record)
+    assert seen == []
+
+
+def test_a_legacy_handle_that_ended_is_an_error() -> None:
+    handle = record_function_enter("load")
+    record_function_exit(handle)
+    with pytest.raises(HandleGoneError, match="undefined RecordFunction handle"):
+        record_function_exit(handle)
+
+
+def test_the_new_form_may_end_twice_and_ends_when_it_is_dropped(own_notes: Notes) -> None:
+    record = record_function_enter_new("twice")
+    record_function_exit(record)
+    record_function_exit(record)
+    record_function_enter_new("dropped")
+    assert own_notes == pairs("twice", "dropped")
+
+
+def test_the_legacy_form_ends_when_its_handle_is_dropped_and_the_bare_number_finds_nothing(own_notes: Notes) -> None:
+    handle = record_function_enter("dropped")
+    number = int(handle)
+    del handle
+    assert own_notes == pairs("dropped")
+    with pytest.raises(HandleGoneError, match="not kept"):
+        record_function_exit(number)
+
+
+def test_a_legacy_handle_may_go_by_its_number_while_somebody_holds_it(own_notes: Notes) -> None:
+    handle = record_function_enter("held")
+    record_function_exit(int(handle))
+    assert own_notes == pairs("held")

@@ -1,0 +1,182 @@
+"""Builds that are kept: which are used again, by whom, and what becomes of damaged ones and of what killed compilers left."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from fake_compilers import COPYING, FAILING, runs, use_compiler
+
+from otel_recfn.pytorch import observer_build, private_cache
+from otel_recfn.pytorch.observer_build import TORCH_OBSERVER
+from otel_recfn.pytorch.private_cache import CacheUnsafe
+from otel_recfn.pytorch.unavailable import ObserverUnavailable
+from patience import PATIENCE_S
+
+pytestmark = pytest.mark.one_python
+
+
+def test_a_library_that_others_could_have_written_is_refused(
+    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_compiler(monkeypatch, log, COPYING)
+    built = observer_build.build(TORCH_OBSERVER)
+    built.chmod(0o775)
+    with pytest.raises(CacheUnsafe, match="writable by others"):
+        observer_build.build(TORCH_OBSERVER)
+    built.unlink()
+    built.symlink_to("/etc/hostname")
+    with pytest.raises(CacheUnsafe, match="not a regular file"):
+        observer_build.build(TORCH_OBSERVER)
+
+
+def test_two_processes_compile_once(torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_compiler(monkeypatch, log, COPYING, seconds=1)
+    source = Path(observer_build.__file__).parents[2]
+    monkeypatch.setenv("PYTHONPATH", f"{torch.parent}{os.pathsep}{source}")
+    program = "from otel_recfn.pytorch.observer_build import TORCH_OBSERVER, build; print(build(TORCH_OBSERVER))"
+    command = [sys.executable, "-c", program]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    outputs = [process.communicate(timeout=PATIENCE_S)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    assert len(set(outputs)) == 1
+    assert runs(log) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_children_that_are_forked_meanwhile_do_not_keep_the_build_waiting(
+    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_compiler(monkeypatch, log, COPYING, seconds=0)
+    over, children = threading.Event(), []
+
+    def build() -> None:
+        for _ in range(20):
+            observer_build.build(TORCH_OBSERVER, again=True)
+        over.set()
+
+    building = threading.Thread(target=build)
+    building.start()
+    try:
+        until = time.monotonic() + 60
+        while not over.wait(0.005) and time.monotonic() < until:
+            if len(children) < 200:
+                children.append(_child_that_waits())
+        assert over.is_set()
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        building.join()
+
+
+def _child_that_waits() -> int:
+    child = os.fork()
+    if child == 0:
+        while True:
+            signal.pause()
+    return child
+
+
+def damaged(content: bytes, how: str) -> bytes:
+    half = len(content) // 2
+    return {"truncated": content[:half], "zeros": content[:half] + bytes(len(content) - half), "empty": b""}[how]
+
+
+@pytest.mark.parametrize("how", ["truncated", "zeros", "empty"])
+def test_a_damaged_build_is_not_used_but_built_again(
+    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    use_compiler(monkeypatch, log, COPYING)
+    for library in observer_build.LIBRARIES:
+        built = observer_build.build(library)
+        content = built.read_bytes()
+        built.write_bytes(damaged(content, how))
+        assert observer_build.find_built(library) is None
+        assert observer_build.build(library) == built
+        assert built.read_bytes() == content
+    assert "is damaged and is not loaded" in caplog.text
+    assert runs(log) == 4
+
+
+def test_a_damaged_build_that_cannot_be_built_again_says_so(
+    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_compiler(monkeypatch, log, COPYING)
+    observer_build.build(TORCH_OBSERVER).write_bytes(b"")
+    use_compiler(monkeypatch, log, FAILING)
+    with pytest.raises(ObserverUnavailable, match="something is missing"):
+        observer_build.build(TORCH_OBSERVER)
+
+
+def test_what_another_compiler_made_of_the_same_takes_the_place_of_the_earlier(
+    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_compiler(monkeypatch, log, COPYING)
+    first = observer_build.build(TORCH_OBSERVER)
+    use_compiler(monkeypatch, log, COPYING.replace("echo library", "echo other"))
+    second = observer_build.build(TORCH_OBSERVER, again=True)
+    assert second != first
+    assert [*cache.glob("*.so")] == [second] == [observer_build.find_built(TORCH_OBSERVER)]
+
+
+def test_what_killed_compilers_left_is_removed(torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_compiler(monkeypatch, log, COPYING.replace("sleep {seconds}", "kill -9 $PPID"))
+    program = "from otel_recfn.pytorch.observer_build import TORCH_OBSERVER, build; build(TORCH_OBSERVER)"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(torch.parent), *sys.path])}
+    for _ in range(2):
+        assert (
+            subprocess.run([sys.executable, "-c", program], env=environment, timeout=PATIENCE_S).returncode == -signal.SIGKILL
+        )
+        assert len([*cache.glob("building-*")]) == 1
+    elsewhere = torch / "include"
+    (cache / "building-link").symlink_to(elsewhere)
+    use_compiler(monkeypatch, log, COPYING)
+    built = observer_build.build(TORCH_OBSERVER)
+    assert {path.name for path in cache.iterdir()} == {built.name, "lock", "building-link"}
+    assert (elsewhere / "ATen").is_dir()
+
+
+def test_a_build_that_runs_is_left_alone_and_not_waited_for_for_ever(
+    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The lock may be held by a process that is stopped, or by a forked child of one that was killed."""
+    use_compiler(monkeypatch, log, COPYING)
+    monkeypatch.setattr(observer_build, "WAIT_SECONDS", 0.2)
+    (private_cache.open_directory() / "building-running").mkdir()
+    with open(cache / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert observer_build.build(TORCH_OBSERVER).exists()
+    assert (cache / "building-running").is_dir()
+    assert "building without it" in caplog.text
+
+
+def test_a_descriptor_that_the_program_took_over_meanwhile_is_left_to_it(
+    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    use_compiler(monkeypatch, log, COPYING)
+    own = tmp_path / "own"
+    own.write_text("the program's")
+    taken = []
+
+    def compile_and_take_over(*arguments: object) -> None:
+        compile_as_ever(*arguments)
+        for number in os.listdir("/proc/self/fd"):
+            if os.path.realpath(f"/proc/self/fd/{number}") == str(cache / "lock"):
+                with open(own) as opened:
+                    os.dup2(opened.fileno(), int(number))
+                taken.append(int(number))
+
+    compile_as_ever = observer_build._compile
+    monkeypatch.setattr(observer_build, "_compile", compile_and_take_over)
+    observer_build.build(TORCH_OBSERVER)
+    [number] = taken
+    assert os.read(number, 99) == b"the program's"
+    os.close(number)

@@ -112,7 +112,7 @@ class Session:
 
     def _begin(self) -> None:
         self._sources.follow()
-        self._record()
+        self._record(alone=True)
         self._thread.start()
         self._exit.follow_provider()
 
@@ -129,19 +129,38 @@ class Session:
             if capture in self._captures:
                 self._sources.follow()
 
-    def _record(self) -> None:
-        """Have the recorder record what the captures want now, also if a signal handler changes that meanwhile."""
+    def _record(self, *, alone: bool = False) -> None:
+        """Have the recorder record what the captures want now, also if a signal handler changes that meanwhile.
+
+        Args:
+            alone: the only capture begins: nothing that was recorded before is for it.
+        """
         while True:
-            wanted = self._wanted()
-            if wanted is None or self._is_ending():
+            wanted = self._wanted_of_recorder()
+            if wanted is None:
                 self._recorder.stop()
             else:
+                if not (alone or self._recorder.recording):
+                    self._drain_earlier()
                 self._recorder.start(wanted.scopes, self._captures.buffer_bytes(), wanted.extras)
-            if self._wanted() == wanted:
+            if self._wanted_of_recorder() == wanted:
                 return
+            alone = False
+
+    def _drain_earlier(self) -> None:
+        """A recording begins: captures that are ending, or that it was stopped under, get what is left of the earlier one.
+
+        Its open ranges would be given up otherwise, whose children they may have already.
+        """
+        with self._draining.held(0.0) as held:
+            if held:
+                self._draining.drain_all(close_open=True)
 
     def _wanted(self) -> Wanted | None:
         return self._captures.wanted(self._ending) if self._captures else None
+
+    def _wanted_of_recorder(self) -> Wanted | None:
+        return None if self._is_ending() else self._wanted()
 
     def _is_ending(self) -> bool:
         """Whether every capture is."""
@@ -181,10 +200,8 @@ class Session:
             call_off()
         if capture.shown is not None:  # what begins from here on may not become a span
             self._sources.follow()
-        if not self._is_ending():
-            return None
-        self._recorder.stop()
-        return self._thread.stop()
+        self._record()
+        return self._thread.stop() if self._is_ending() else None
 
     def _finish(self, capture: Capture, may_drain: bool) -> None:
         if may_drain:

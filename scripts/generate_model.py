@@ -22,6 +22,7 @@ if __name__ == "__main__":
 
 from otel_recfn.model.columns import COLUMNS, Column  # noqa: E402
 from otel_recfn.model.events import (  # noqa: E402
+    ContextFlag,
     EventFlag,
     EventKind,
     EventSource,
@@ -119,6 +120,7 @@ namespace recfn {{
 {_enum(EventKind, "uint8_t", "Event")}
 {_enum(EventFlag, "uint32_t", "")}
 {_enum(EventSource, "uint32_t", "Source")}
+{_enum(ContextFlag, "uint64_t", "Context")}
 // Sources whose rows are recorded whatever their scope, a bit each.
 constexpr uint32_t kSourcesWithoutScopes = {_bits(SOURCES_WITHOUT_SCOPES)};
 

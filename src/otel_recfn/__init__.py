@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from otel_recfn.model.scope import NUM_SCOPES, RecordScope
     from otel_recfn.observing import *  # noqa: F403 - the names that are in its list and in ours
     from otel_recfn.profiling import profile
+    from otel_recfn.pytorch.steps import step
     from otel_recfn.sinks.in_memory import InMemorySink
 
     record_function: type[Any]
@@ -26,6 +27,7 @@ _HOMES = {
     "OtelRecordFunctionInstrumentor": "otel_recfn.instrumentor",
     "RecordScope": "otel_recfn.model.scope",
     "profile": "otel_recfn.profiling",
+    "step": "otel_recfn.pytorch.steps",
 }
 """Where a name is; those that are not here are in ``otel_recfn.observing``."""
 
@@ -86,6 +88,7 @@ __all__ = [
     "remove_callback",
     "set_record_function_seed_for_testing",
     "set_record_function_tls",
+    "step",
 ]
 
 

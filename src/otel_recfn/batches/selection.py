@@ -25,8 +25,8 @@ from otel_recfn.model.events import EventKind, EventSource, Extra
 from otel_recfn.model.scope import ALL_SCOPES_MASK, NUM_SCOPES
 from otel_recfn.model.sources import SOURCES_WITHOUT_SCOPES
 
-RECORD_FUNCTIONS = frozenset({EventSource.TORCH, EventSource.RECORD_FUNCTION})
-"""PyTorch's and Python's."""
+RECORD_FUNCTIONS = frozenset({EventSource.TORCH, EventSource.RECORD_FUNCTION, EventSource.STEP})
+"""PyTorch's and Python's, and the steps that the program marks: what every capture asks for."""
 
 
 @dataclass(frozen=True)

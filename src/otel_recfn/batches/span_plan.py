@@ -21,7 +21,7 @@ from opentelemetry.trace import SpanContext
 from otel_recfn.batches.links import Links
 from otel_recfn.batches.number_sets import distinct
 from otel_recfn.model.batch import Batch, SpanContextRef
-from otel_recfn.model.events import ContextFlag, EventKind
+from otel_recfn.model.events import ContextFlag, EventKind, EventSource
 from otel_recfn.support.span_ids import span_ids
 
 Ids = NDArray[np.uint64]
@@ -33,7 +33,7 @@ class Fate(IntEnum):
     """What becomes of a row. From ``IN_SPAN`` on: a span."""
 
     OTHER_KIND = 0
-    """Nothing: it is a mark, or a change of memory."""
+    """Nothing: it is a mark, a change of memory, or a step, whose span the program has."""
     SUPPRESSED = 1
     """Nothing: instrumentation was suppressed."""
     UNSAMPLED = 2
@@ -85,7 +85,17 @@ def fate_of(context: SpanContextRef) -> Fate:
 def fates_of(batch: Batch) -> Fates:
     """What becomes of each row, as far as its context tells."""
     by_context = np.array([fate_of(context) for context in batch.contexts], np.uint8)
-    return np.where(batch.kind == EventKind.RANGE, np.take(by_context, batch.context), np.uint8(Fate.OTHER_KIND))
+    fates = np.where(batch.kind == EventKind.RANGE, np.take(by_context, batch.context), np.uint8(Fate.OTHER_KIND))
+    if (in_step := _in_step_with_span(batch)) is not None:
+        is_step = in_step & (batch.source == EventSource.STEP) & (batch.parent == 0)
+        fates[is_step & (fates == Fate.IN_SPAN)] = Fate.OTHER_KIND
+    return fates
+
+
+def _in_step_with_span(batch: Batch) -> NDArray[np.bool_] | None:
+    """The rows that are, or lie in, a step that has a span of the program's; None where there are none."""
+    of_step = np.array([bool(context.flags & ContextFlag.STEP) for context in batch.contexts], np.bool_)
+    return np.take(of_step, batch.context) if of_step.any() else None
 
 
 def plan_spans(
@@ -114,7 +124,10 @@ def plan_spans(
     linked_id, linked_above = _linked(table, links, row)
     above_id = np.array([span.span_id for span in table.spans], np.uint64)[above] if len(row) else np.zeros(0, np.uint64)
     parent = batch.parent[row]
-    parent_id = np.where(parent != 0, span_ids(parent), above_id)
+    topmost = parent == 0
+    if (in_step := _in_step_with_span(batch)) is not None:
+        topmost |= in_step[row] & (parent == batch.root[row])
+    parent_id = np.where(topmost, above_id, span_ids(parent))
     return SpanPlan(batch, fates, row, span_ids(batch.event_id[row]), parent_id, above, linked_id, linked_above, table.spans)
 
 

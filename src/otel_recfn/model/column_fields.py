@@ -43,6 +43,7 @@ class ColumnArrays:
     stack: NDArray[np.uint32]
     nbytes: NDArray[np.int64]
     device: NDArray[np.uint32]
+    step_number: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +104,5 @@ class ColumnValues:
     """Of a row of EventKind.MEMORY: what was allocated; negative: freed."""
     device: str
     """Of a row of EventKind.MEMORY: where, ``cpu`` or ``cuda:0``."""
+    step_number: int
+    """Of a step: its number; -1 where the range is none."""

@@ -76,6 +76,7 @@ COLUMNS = (
     Column("stack", np.uint32, "One ``file(line): function`` a line, innermost first.", str, seldom=True),
     Column("nbytes", np.int64, "Of a row of EventKind.MEMORY: what was allocated; negative: freed.", seldom=True),
     Column("device", np.uint32, "Of a row of EventKind.MEMORY: where, ``cpu`` or ``cuda:0``.", str, seldom=True),
+    Column("step_number", np.int64, "Of a step: its number; -1 where the range is none.", empty=-1, seldom=True),
 )
 
 COLUMN_TYPES: dict[str, type[np.generic]] = {column.name: column.dtype for column in COLUMNS}

@@ -63,6 +63,7 @@ class EventSource(IntEnum):
     TORCH = 0
     RECORD_FUNCTION = 1
     MODULE = 2
+    STEP = 3
 
 
 class TrackKind(IntEnum):
@@ -80,6 +81,8 @@ class ContextFlag(IntFlag):
     SAMPLED = 1
     SUPPRESSED = 2
     """Instrumentation is suppressed in this context: no spans."""
+    STEP = 4
+    """The span is a step's own: the step's range, which is the outermost one in this context, gets no other."""
 
 
 def make_event_id(thread_number: int, ordinal: int) -> int:

@@ -27,7 +27,11 @@ SOURCES: dict[int, SourceTraits] = {
     EventSource.MODULE: SourceTraits(
         by_scope=False, call_prefix="nn.Module: ", trace_name="module call: {}", begins_traces=True
     ),
+    EventSource.STEP: SourceTraits(by_scope=False, trace_name="{}", begins_traces=True),
 }
+
+UNNAMED_STEP = "step"
+"""What a step is called that the program gave no name."""
 
 SOURCES_WITHOUT_SCOPES = frozenset(source for source, traits in SOURCES.items() if not traits.by_scope)
 

@@ -32,8 +32,13 @@ Trace = Callable[[Any, Any], Any]
 def trace_as_torchs(record_function: type) -> None:
     """Trace the type, and objects of it, as PyTorch's ``record_function``."""
     _when_compiling(_write_type, record_function)
-    _when_compiling(_write_objects, record_function)
+    trace_objects_as_torchs(record_function)
     trace_instead(tracing.is_traced, tracing.yes)
+
+
+def trace_objects_as_torchs(range_type: type) -> None:
+    """Trace objects of the type, which have a ``name`` and ``args``, as PyTorch's ``record_function``."""
+    _when_compiling(_write_objects, range_type)
 
 
 def trace_instead(original: Any, traced: Any) -> None:

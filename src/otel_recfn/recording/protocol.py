@@ -140,6 +140,7 @@ class Recorder(RangeRecorder, Protocol):
         debug_handle: int = -1,
         shapes: str = "",
         dtypes: str = "",
+        step_number: int = -1,
     ) -> int:
         """See RangeRecorder.begin.
 

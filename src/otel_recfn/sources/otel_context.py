@@ -17,18 +17,16 @@ from opentelemetry.context import Context
 
 from otel_recfn.model.events import ContextFlag, EventSource
 from otel_recfn.recording.protocol import ContextReading, Recorder, TaskRange
+from otel_recfn.sources.open_steps import begins_in, shown_steps
 from otel_recfn.sources.protocol import Wanted
 from otel_recfn.sources.range_spans import RangeSpans, ShownRanges, range_of
+from otel_recfn.sources.suppression import is_suppressed
 from otel_recfn.sources.wrapped_function import After, WrappedFunction
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 
 log = logging.getLogger("otel_recfn")
 
 WRAPPED = ("attach", "detach", "get_current")
-SUPPRESSION_KEYS = tuple(
-    key for key in (getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", None), "suppress_instrumentation") if key
-)
-"""Keys of a context that switch instrumentation off: those that ``is_instrumentation_enabled`` of OpenTelemetry asks for."""
 _EMPTY = Context()
 
 
@@ -84,6 +82,7 @@ class ContextWatcher:
         self._recorder.set_context_reader(self.read)
 
     def _show(self, shown: ShownRanges | None) -> None:
+        shown_steps.spans = shown.spans if shown is not None else None
         self._shown = shown
         self._ranges = RangeSpans(self._recorder, shown) if shown is not None else None
 
@@ -107,8 +106,9 @@ class ContextWatcher:
     def _read(self) -> ContextReading | None:
         context = self._attached_context()
         span = trace.get_current_span(context)
-        suppressed = any(context.get(key) for key in SUPPRESSION_KEYS)
-        flags = ContextFlag.SUPPRESSED if suppressed else ContextFlag.NONE
+        flags = ContextFlag.SUPPRESSED if is_suppressed(context) else ContextFlag.NONE
+        if begins_in(context, span):
+            flags |= ContextFlag.STEP
         range_ = range_of(span)
         if range_ is not None and range_.is_current:
             return _reading_of_range(range_, span, flags)

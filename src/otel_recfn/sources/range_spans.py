@@ -17,12 +17,13 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 
-from otel_recfn.model.events import ContextFlag
+from otel_recfn.model.events import ContextFlag, EventSource
 from otel_recfn.recording.protocol import Recorder, TaskRange
 from otel_recfn.support.span_ids import span_id
 
 SAMPLED = TraceFlags(TraceFlags.SAMPLED)
-_SAMPLED_ALONE = int(ContextFlag.SAMPLED)
+_SAMPLED_ALONE, _STEP = int(ContextFlag.SAMPLED), int(ContextFlag.STEP)
+_STEP_SOURCE = int(EventSource.STEP)
 
 
 class RangeSpan(wrapt.ObjectProxy):  # type: ignore[type-arg,misc,unused-ignore]
@@ -83,6 +84,9 @@ class SpansOfRanges(Protocol):
     def trace_of(self, root: int) -> SpanContext | None:
         """The root span of ours above an outermost range that has no span around it, None where there is none."""
 
+    def start_step(self, name: str, number: int) -> trace.Span | None:
+        """A span for a step that begins now, below the current span; None where nothing takes spans. Never raises."""
+
 
 class ShownRanges(NamedTuple):
     """Which ranges are shown."""
@@ -112,7 +116,7 @@ class RangeSpans:
             return attached
         span = trace.get_current_span(attached)
         for range_ in self._recorder.ranges_after(span):
-            if range_.serial > self._since and self._takes(range_.scope, range_.source):
+            if range_.serial > self._since and self._takes(range_.scope, range_.source) and not _has_own_span(range_):
                 return self._with_range(range_, span, attached)
         return attached
 
@@ -137,9 +141,16 @@ class RangeSpans:
         if not trace_id and not flags:
             root = self._spans.trace_of(range_.root)
             return _below(root.trace_id, root.trace_state, range_) if root is not None else None
-        if not trace_id or flags != _SAMPLED_ALONE:
+        if not trace_id or flags & ~_STEP != _SAMPLED_ALONE:
             return None
         return _below(trace_id, TraceState.from_header([trace_state]) if trace_state else None, range_)
+
+
+def _has_own_span(range_: TaskRange) -> bool:
+    """Whether it is a step with a span of the program's."""
+    if range_.source != _STEP_SOURCE or range_.root != range_.event_id:
+        return False
+    return bool(range_.context_words[3] & _STEP)
 
 
 def _below(trace_id: int, trace_state: TraceState | None, range_: TaskRange) -> SpanContext:

@@ -26,8 +26,10 @@ size_t hash_of(const Key& key) {
 
 EventLabels::Key EventLabels::key_of(Py_ssize_t row) const {
   const uint32_t sort = columns_.scope[row] | columns_.source[row] << 8 | columns_.kind[row] << 16;
+  const auto step = static_cast<uint64_t>(columns_.step_number[row]);
+  const auto step_low = static_cast<uint32_t>(step), step_high = static_cast<uint32_t>(step >> 32);
   return {columns_.name[row],  columns_.thread[row], columns_.shapes[row], columns_.dtypes[row], columns_.module[row],
-          columns_.error[row], columns_.stack[row],  columns_.device[row], sort};
+          columns_.error[row], columns_.stack[row],  columns_.device[row], sort, step_low, step_high};
 }
 
 Py_ssize_t EventLabels::find(Py_ssize_t row, std::optional<uint64_t> thread_id) {
@@ -73,10 +75,17 @@ bool EventLabels::append(Py_ssize_t row, std::optional<uint64_t> thread_id, Labe
 bool EventLabels::append_name(Py_ssize_t row) {
   std::string quoted;
   if (!append_text(quoted, columns_.name[row], false)) return false;
+  if (columns_.step_number[row] != -1) number_step(row, quoted);
   memory_ += ",\"cat\":\"";
   memory_ += category(row, quoted);
   memory_ += "\",\"name\":" + quoted;
   return true;
+}
+
+// As torch.profiler names its steps, by which its readers find them.
+void EventLabels::number_step(Py_ssize_t row, std::string& quoted_name) const {
+  if (quoted_name == "\"step\"") quoted_name = "\"ProfilerStep\"";
+  quoted_name.insert(quoted_name.size() - 1, "#" + std::to_string(columns_.step_number[row]));
 }
 
 // As torch.profiler's, which its readers look for. A module's call is Python; the optimizers' steps, of the same source, are

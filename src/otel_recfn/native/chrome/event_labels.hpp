@@ -34,7 +34,7 @@ class EventLabels {
   PaddedText named(uint32_t label) const { return {memory_.data() + labels_[label].begin, labels_[label].named}; }
 
  private:
-  using Key = std::array<uint32_t, 9>;
+  using Key = std::array<uint32_t, 11>;
   struct Label {
     Key key;
     size_t begin = 0, named = 0, size = 0;
@@ -45,6 +45,7 @@ class EventLabels {
   void make_room();
   bool append(Py_ssize_t row, std::optional<uint64_t> thread_id, Label* label);
   bool append_name(Py_ssize_t row);
+  void number_step(Py_ssize_t row, std::string& quoted_name) const;
   bool append_texts(Py_ssize_t row);
   bool append_text(std::string& out, uint32_t name, bool is_json) const;
   const char* category(Py_ssize_t row, const std::string& quoted_name) const;

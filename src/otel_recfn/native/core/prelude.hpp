@@ -21,7 +21,7 @@ inline uint32_t text_words(Text text) { return text.size != 0 ? 1 + words_of(tex
 inline uint32_t rare_words(const RarePrelude& rare) {
   return text_words(rare.module) + text_words(rare.shapes_text) + text_words(rare.dtypes_text) +
          (rare.stack.size != 0 ? text_words(rare.stack) + 1 : 0) + (rare.shape_words != 0 ? 1 + rare.shape_words : 0) +
-         (rare.flops != 0 ? 2 : 0);
+         (rare.flops != 0 ? 2 : 0) + (rare.step_number != -1 ? 2 : 0);
 }
 
 // How many words may stand before a begin, at most.
@@ -54,8 +54,12 @@ inline void put_rare(ThreadBuffer& buffer, const RarePrelude& rare) {
     for (uint32_t at = 0; at < rare.shape_words; ++at) buffer.put(rare.shapes[at]);
   }
   if (rare.flops != 0) {
-    buffer.put(kFlops);
+    buffer.put(header(kNumber, kFlopsNumber, 0, 0, 0));
     buffer.put(static_cast<uint64_t>(rare.flops));
+  }
+  if (rare.step_number != -1) {
+    buffer.put(header(kNumber, kStepNumber, 0, 0, 0));
+    buffer.put(static_cast<uint64_t>(rare.step_number));
   }
 }
 

@@ -16,6 +16,7 @@ struct RarePrelude {
   const uint64_t* shapes = nullptr;
   uint32_t shape_words = 0;
   int64_t flops = 0;
+  int64_t step_number = -1;
 };
 
 // What the ring has before the begin itself; mostly nothing.

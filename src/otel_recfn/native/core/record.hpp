@@ -1,6 +1,6 @@
 // What a thread writes into its own ring, in 64-bit words. Written by ThreadBuffer, read by Drain, by nobody else.
 //
-// A record is a header word and what its kind adds. Name, Context, Text, DebugHandle, Shapes, Flops, Stack and Parent stand before
+// A record is a header word and what its kind adds. Name, Context, Text, DebugHandle, Shapes, Number, Stack and Parent stand before
 // the begin (or, for an error's Text, the end) they belong to, and are published together with it; Profiler holds from there on.
 //
 // Parent of a begin: with kBaseBegin what the last Context says; after a Parent record that range; else the innermost range of the
@@ -18,15 +18,14 @@
 //   Context      |                                                | kind |   trace id (high, low), span id, flags, enclosing, root
 //   DebugHandle  |                                                | kind |   debug handle
 //   Shapes       | words           |                              | kind |   see shapes.hpp
-//   Flops        |                                                | kind |   floating point operations
+//   Number       |                                        | which | kind |   the number
 //   Stack        |                 | name slot |                  | kind |
 //   Profiler     | profiler run    |                              | kind |
 //   Parent       63                        24 23                   | kind |
 //                | ordinal of the next begin's parent  |  0        |      |
 //
 // flags of a begin: EventFlag in bits 0-7, but for bit 5, which is kBaseBegin (no begin says that the clock jumped); EventSource in
-// bits 8-10. Flags of an end: EventFlag in bits 0-15. Free: bit 7 of a begin's flags, bits 7-15 of an end's, five sources, and the
-// record kind 15.
+// bits 8-10. Flags of an end: EventFlag in bits 0-15. Free: bit 7 of a begin's flags, bits 7-15 of an end's, and four sources.
 //
 // A begin carries no id: the n-th begin, mark or memory record of a thread has ordinal n, which writer and reader both count.
 #pragma once
@@ -45,7 +44,7 @@ enum RecordKind : uint64_t {
   kText = 6,
   kDebugHandle = 7,
   kShapes = 8,
-  kFlops = 9,
+  kNumber = 9,
   kStack = 10,
   kProfiler = 11,
   kMark = 12,
@@ -55,6 +54,7 @@ enum RecordKind : uint64_t {
 };
 
 enum TextKind : uint64_t { kModuleText = 0, kErrorText = 1, kShapesText = 2, kDtypesText = 3 };
+enum NumberKind : uint64_t { kFlopsNumber = 0, kStepNumber = 1 };
 
 constexpr uint32_t kFlagsShift = 8, kSlotShift = 19, kEndOrdinalShift = 24;
 constexpr uint32_t kBeginFlagsMask = (1u << (kSlotShift - kFlagsShift)) - 1;

@@ -87,8 +87,8 @@ uint64_t Drain::read_record(Thread& thread, uint64_t at) {
     case kShapes:
       read_shapes(thread, at + 1, payload);
       return at + 1 + payload;
-    case kFlops:
-      thread.pending.flops = static_cast<int64_t>(word(at + 1));
+    case kNumber:
+      (scope_of(head) == kStepNumber ? thread.pending.step_number : thread.pending.flops) = static_cast<int64_t>(word(at + 1));
       return at + 2;
     case kStack:
       thread.pending.stack = thread.dictionary[slot_of(head)];

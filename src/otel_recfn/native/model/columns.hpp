@@ -32,7 +32,8 @@
   X(int64_t, flops, 0) \
   X(uint32_t, stack, 0) \
   X(int64_t, nbytes, 0) \
-  X(uint32_t, device, 0)
+  X(uint32_t, device, 0) \
+  X(int64_t, step_number, -1)
 
 // What each row of a drain has, the largest first, so that a row has no gaps.
 #define RECFN_ROW_COLUMNS(X) \
@@ -47,6 +48,7 @@
   X(int64_t, debug_handle, -1) \
   X(int64_t, flops, 0) \
   X(int64_t, nbytes, 0) \
+  X(int64_t, step_number, -1) \
   X(uint32_t, name, 0) \
   X(uint32_t, thread, 0) \
   X(uint32_t, end_thread, 0) \
@@ -93,7 +95,8 @@
   X(int64_t, flops, 0) \
   X(uint32_t, stack, 0) \
   X(int64_t, nbytes, 0) \
-  X(uint32_t, device, 0)
+  X(uint32_t, device, 0) \
+  X(int64_t, step_number, -1)
 
 // Those that are the same in every row of a drain.
 #define RECFN_DRAIN_COLUMNS(X) \

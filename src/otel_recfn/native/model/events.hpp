@@ -25,13 +25,20 @@ enum EventSource : uint32_t {
   kTorchSource = 0,
   kRecordFunctionSource = 1,
   kModuleSource = 2,
+  kStepSource = 3,
+};
+
+enum ContextFlag : uint64_t {
+  kSampledContext = 1,
+  kSuppressedContext = 2,
+  kStepContext = 4,
 };
 
 // Sources whose rows are recorded whatever their scope, a bit each.
-constexpr uint32_t kSourcesWithoutScopes = 1u << kModuleSource;
+constexpr uint32_t kSourcesWithoutScopes = 1u << kModuleSource | 1u << kStepSource;
 
 // Of each source, what names of calls of Python code begin with; null where it announces none.
-constexpr const char* kCallPrefixes[] = {nullptr, nullptr, "nn.Module: "};
+constexpr const char* kCallPrefixes[] = {nullptr, nullptr, "nn.Module: ", nullptr};
 
 enum Extra : uint32_t {
   kShapesExtra = 1,

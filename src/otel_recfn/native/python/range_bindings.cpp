@@ -24,19 +24,21 @@ PyObject* as_event_id(uint64_t event_id) { return PyLong_FromUnsignedLongLong(ev
 struct BeginCall {
   PyObject *name = nullptr, *module = nullptr, *shapes = nullptr, *dtypes = nullptr;
   uint32_t scope = 0, source = 0, flags = 0;
+  int64_t step_number = -1;
   Begin range;
 
   bool read(PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
-    Arguments<11> given(kParameters);
+    Arguments<12> given(kParameters);
     return given.take(args, count, keywords) && given.read(0, &name) && given.read(1, &scope) && given.read(2, &source) &&
            given.read(3, &module) && given.read(4, &flags) && given.read(5, &range.sequence_nr) &&
            given.read(6, &range.forward_thread_id) && given.read(7, &range.handle) &&
-           given.read(8, &range.prelude.debug_handle) && given.read(9, &shapes) && given.read(10, &dtypes);
+           given.read(8, &range.prelude.debug_handle) && given.read(9, &shapes) && given.read(10, &dtypes) &&
+           given.read(11, &step_number);
   }
 
-  static constexpr Arguments<11>::Parameters kParameters = {
+  static constexpr Arguments<12>::Parameters kParameters = {
       "begin", 3, 5, {"name", "scope", "source", "module", "flags", "sequence_nr", "forward_thread_id", "handle", "debug_handle",
-                      "shapes", "dtypes"}};
+                      "shapes", "dtypes", "step_number"}};
 };
 
 PyObject* begin(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
@@ -52,6 +54,7 @@ PyObject* begin(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* ke
   char stack[kMaxStackBytes];
   RarePrelude rare;
   rare.module = module_text.text();
+  rare.step_number = call.step_number;
   if (fits) rare.shapes_text = shapes_text.text(), rare.dtypes_text = dtypes_text.text();
   const bool with_stack = (recording & kStackBit) != 0 && call.scope != kBackwardFunctionScope;
   if (with_stack) rare.stack = {stack, python_stack(stack, sizeof stack)};
@@ -109,7 +112,7 @@ PyObject* memory(PyObject*, PyObject* args) {
 PyMethodDef functions[] = {
     with_names("begin", begin,
                "begin(name, scope, source, module='', flags=0, *, sequence_nr=-1, forward_thread_id=0, handle=0, debug_handle=-1, "
-               "shapes='', dtypes='')\n--\n\nSee Recorder.begin."),
+               "shapes='', dtypes='', step_number=-1)\n--\n\nSee Recorder.begin."),
     with_names("end", end, "end(event_id, error='', flags=0)\n--\n\nSee Recorder.end."),
     {"mark", mark, METH_O, "mark(name) -> event id, 0 when not recorded."},
     {"memory", memory, METH_VARARGS, "memory(nbytes, device) -> event id, 0 when not recorded."},

@@ -127,6 +127,7 @@ class BatchBuilder:
             "stack": self._text(details.stack, MAX_STACK_BYTES),
             "nbytes": details.nbytes,
             "device": self._text(details.device, MAX_NAME_BYTES),
+            "step_number": details.step_number,
         }
         self._rows.append(tuple([values[column] for column in COLUMN_TYPES]))
 

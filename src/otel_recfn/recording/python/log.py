@@ -62,6 +62,7 @@ class Details(NamedTuple):
     stack: str = ""
     nbytes: int = 0
     device: str = ""
+    step_number: int = -1
 
 
 NO_DETAILS = Details()

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from otel_recfn.model.batch import COLUMN_TYPES, Batch, Event, Track
 from otel_recfn.model.events import EventFlag, EventKind
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.model.sources import is_call
+from otel_recfn.model.sources import UNNAMED_STEP, is_call
 from otel_recfn.support.json_text import json_of_utf8, json_string
 
 Tids = NDArray[np.uint64]
@@ -73,7 +73,7 @@ def _filled(memory: bytearray, text: str) -> int:
 def _event(event: Event, pid: int, base_ns: int) -> Iterator[str]:
     """A row's event, or the two that an asynchronous range has, each without its braces."""
     start = _moment(event.thread, pid, event.start_ns - base_ns)
-    name = f'"cat":"{_category(event)}","name":{json_string(event.name)}'
+    name = f'"cat":"{_category(event)}","name":{json_string(_name(event))}'
     args = '"args":{' + ",".join([f'"{key}":{value}' for key, value in _args(event)]) + "}"
     if event.kind != EventKind.RANGE:
         yield f'"ph":"i","s":"t",{start},{name},{args}'
@@ -87,6 +87,13 @@ def _event(event: Event, pid: int, base_ns: int) -> Iterator[str]:
 
 def _moment(thread: Track, pid: int, time_ns: int) -> str:
     return f'"pid":{pid},"tid":{trace_tid(thread)},"ts":{_microseconds(time_ns)}'
+
+
+def _name(event: Event) -> str:
+    """A step's as torch.profiler names its steps, by which its readers find them."""
+    if event.step_number == -1:
+        return event.name
+    return f"{'ProfilerStep' if event.name == UNNAMED_STEP else event.name}#{event.step_number}"
 
 
 def _category(event: Event) -> str:

@@ -160,6 +160,8 @@ class SpanMapper:
             attributes["recfn.node_id"] = node_id
         if (debug_handle := int(batch.debug_handle[row])) != -1:
             attributes["recfn.debug_handle"] = debug_handle
+        if (step_number := int(batch.step_number[row])) != -1:
+            attributes["recfn.step.number"] = step_number
         if module := batch.names[batch.module[row]]:
             attributes["recfn.module"] = text_of_utf8(module)
         if shapes := batch.names[batch.shapes[row]]:
@@ -188,7 +190,7 @@ def _in_trace_of(above: SpanContext, span_id: int) -> SpanContext:
 def _plain(batch: Batch, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Which rows have nothing in the columns that are seldom filled."""
     texts = batch.module[rows] | batch.shapes[rows] | batch.dtypes[rows]
-    numbers = (batch.node_id[rows] == -1) & (batch.debug_handle[rows] == -1)
+    numbers = (batch.node_id[rows] == -1) & (batch.debug_handle[rows] == -1) & (batch.step_number[rows] == -1)
     seen_flags = np.uint32(EventFlag.ASYNC | EventFlag.PARTIAL | EventFlag.ERROR | EventFlag.CLOCK_JUMPED)
     plain: NDArray[np.bool_] = numbers & ((texts | batch.flags[rows] & seen_flags) == 0)
     return plain

@@ -38,6 +38,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 
 from otel_recfn.sinks.spans.limits import AttributeValue
+from otel_recfn.support.interrupts import raised_by_signal_handler
 from otel_recfn.version import __version__
 
 SCOPE_NAME = "otel_recfn"
@@ -98,12 +99,19 @@ class SpanTarget:
         try:
             return self._start_root(name, attributes)
         except Exception:
-            if not self._sampler_failed:
-                self._sampler_failed = True
-                _logger.exception(
-                    "otel-recfn: the sampler or the id generator raised; traces that it raises for are not started"
-                )
+            self._tell_once("the sampler or the id generator raised; traces that it raises for are not started")
             return None
+
+    def start_span(self, name: str, attributes: Mapping[str, AttributeValue]) -> trace.Span | None:
+        """A span as any of the program's, below the current one; None where a sampler or a processor raises."""
+        try:
+            span: trace.Span = self._tracer.start_span(name, attributes=attributes)
+        except Exception as error:
+            if raised_by_signal_handler(error):
+                raise
+            self._tell_once("a step was given no span, because the sampler or a span processor raised")
+            return None
+        return span
 
     def _start_root(self, name: str, attributes: Mapping[str, AttributeValue]) -> RootStart | None:
         trace_id = self._new_id(128)
@@ -113,6 +121,11 @@ class SpanTarget:
             return None
         context = SpanContext(trace_id, self._new_id(64), False, SAMPLED, result.trace_state)
         return RootStart(context, result.attributes)
+
+    def _tell_once(self, message: str) -> None:
+        if not self._sampler_failed:
+            self._sampler_failed = True
+            _logger.exception("otel-recfn: %s", message)
 
     @property
     def resource(self) -> Resource:

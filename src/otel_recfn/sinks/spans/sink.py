@@ -24,7 +24,7 @@ from functools import partial
 from itertools import islice
 
 import numpy as np
-from opentelemetry.trace import SpanContext, TracerProvider, TraceState
+from opentelemetry.trace import Span, SpanContext, TracerProvider, TraceState
 
 from otel_recfn.batches.links import ForwardBackwardLinks
 from otel_recfn.batches.shared_links import FindsLinks, SharedLinks
@@ -149,6 +149,11 @@ class SpansSink:
         if target is None:
             return None
         return self._promised.trace_of(root, partial(target.start_root, "operators", {"recfn.root": True}))
+
+    def start_step(self, name: str, number: int) -> Span | None:
+        """A span for a step that begins now, below the current span; None where nothing takes spans. From any thread."""
+        target = self._resolver.resolve()
+        return target.start_span(name, {"recfn.step.number": number}) if target is not None else None
 
     def flush(self, timeout_s: float) -> bool:
         """Export what was handed on. Roots that may still grow stay open; those of idle threads don't."""

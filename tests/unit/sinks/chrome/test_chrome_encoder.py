@@ -33,7 +33,7 @@ rows = st.fixed_dictionaries(
     optional={
         "event_id": unsigned,
         "kind": st.sampled_from(EventKind),
-        "name": any_text,
+        "name": st.one_of(any_text, st.just("step")),
         "scope": st.sampled_from(RecordScope),
         "source": st.sampled_from(EventSource),
         "start_ns": times,
@@ -54,6 +54,7 @@ rows = st.fixed_dictionaries(
         "stack": any_text,
         "nbytes": signed,
         "device": any_text,
+        "step_number": signed,
     },
 )
 

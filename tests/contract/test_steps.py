@@ -1,0 +1,324 @@
+"""``step``: a range with a number, and a span of the program's where there is a provider."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.instrumentation.utils import suppress_instrumentation
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Sampler, SamplingResult
+
+from otel_recfn.batches.selection import Selected
+from otel_recfn.model.batch import Event
+from otel_recfn.model.errors import SettingError
+from otel_recfn.model.events import EventFlag, EventSource
+from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, Recorder
+from otel_recfn.session import Session
+from otel_recfn.session.capture import Capture
+from otel_recfn.sinks.in_memory import InMemorySink
+from otel_recfn.sinks.spans.sink import SpansSink
+from otel_recfn.sources.steps import StepBase, make_step
+from patience import PATIENCE_S
+from running_capture import Running
+
+
+class Program:
+    """A session with a capture that makes spans, and what came of it."""
+
+    def __init__(self, recorder: Recorder, **provider: Any) -> None:
+        self.session, self.step, self.record_function = Session(recorder), make_step(recorder), recorder.record_function
+        self.provider, self.exporter = TracerProvider(shutdown_on_exit=False, **provider), InMemorySpanExporter()
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.tracer = self.provider.get_tracer("program")
+        self.rows = InMemorySink()
+        self.spans_sink = SpansSink(self.provider, roots_per_second=0.001)
+        sinks = [self.rows, self.spans_sink]
+        self.capture = Capture(Selected(), sinks, buffer_bytes=DEFAULT_BUFFER_BYTES, spans=self.spans_sink)
+        self.session.start(self.capture)
+
+    def stop(self) -> None:
+        self.session.stop(self.capture, PATIENCE_S)
+        counts = self.spans_sink.counters()
+        outcomes = ("spans", "unsampled", "suppressed", "no_provider", "other_kinds", "failed")
+        assert counts["rows"] + counts["roots"] == sum(counts[name] for name in outcomes)
+
+    def spans(self) -> list[ReadableSpan]:
+        """All of them; each one's parent is there."""
+        self.stop()
+        spans = list(self.exporter.get_finished_spans())
+        assert {span.parent.span_id for span in spans if span.parent} <= {span.context.span_id for span in spans}
+        return spans
+
+    def paths(self) -> list[str]:
+        """The names from the root, and the number of each step."""
+        spans = {span.context.span_id: span for span in self.spans()}
+
+        def path(span: ReadableSpan) -> str:
+            number = (span.attributes or {}).get("recfn.step.number")
+            own = span.name if number is None else f"{span.name}:{number}"
+            return f"{path(spans[span.parent.span_id])}/{own}" if span.parent else own
+
+        return sorted(path(span) for span in spans.values())
+
+
+@pytest.fixture
+def make_program(recorder: Recorder) -> Iterator[Callable[..., Program]]:
+    made: list[Program] = []
+
+    def make(**provider: Any) -> Program:
+        made.append(Program(recorder, **provider))
+        return made[-1]
+
+    yield make
+    for program in made:
+        program.session.at_exit()
+        program.provider.shutdown()
+
+
+@pytest.fixture
+def program(make_program: Callable[..., Program]) -> Program:
+    return make_program()
+
+
+@pytest.fixture
+def alone(recorder: Recorder) -> Iterator[Running]:
+    """A capture that makes no spans."""
+    session = Session(recorder)
+    yield Running(session, Selected())
+    session.at_exit()
+
+
+@pytest.fixture
+def step(recorder: Recorder) -> type[StepBase]:
+    return make_step(recorder)
+
+
+def named(running: Running) -> dict[str, Event]:
+    return {event.name: event for event in running.stop().sink.events()}
+
+
+def test_a_step_is_a_range_with_a_number(recorder: Recorder, alone: Running, step: type[StepBase]) -> None:
+    with recorder.record_function("epoch"), step("train", 3), step(), recorder.record_function("in"):
+        pass
+    rows = named(alone)
+    assert (rows["train"].step_number, rows["train"].source) == (3, EventSource.STEP)
+    assert (rows["epoch"].step_number, rows["in"].step_number) == (-1, -1)
+    assert rows["in"].parent == rows["step"].event_id
+    assert rows["step"].parent == rows["train"].event_id
+    assert rows["train"].parent == rows["epoch"].event_id
+
+
+def test_steps_without_a_number_are_counted_by_name(alone: Running, step: type[StepBase]) -> None:
+    first, second = f"first {time.time_ns()}", f"second {time.time_ns()}"
+    for name in (first, first, second, first):
+        with step(name):
+            pass
+    rows = alone.stop().sink.events()
+    assert [(row.name, row.step_number) for row in rows] == [(first, 0), (first, 1), (second, 0), (first, 2)]
+
+
+def test_nothing_happens_where_nobody_records(step: type[StepBase]) -> None:
+    before = trace.get_current_span()
+    with step("unseen", 1) as marked:
+        assert trace.get_current_span() is before
+    assert (marked.name, marked.number) == ("unseen", 1)
+
+
+def test_all_that_runs_in_a_step_lies_below_one_span(program: Program) -> None:
+    with program.step("train", 3):
+        with program.record_function("forward"), program.record_function("mm"):
+            pass
+        with program.record_function("backward"):
+            pass
+    assert program.paths() == ["train:3", "train:3/backward", "train:3/forward", "train:3/forward/mm"]
+
+
+def test_a_step_is_a_child_of_the_current_span_or_range(program: Program) -> None:
+    with program.tracer.start_as_current_span("epoch"):
+        with program.step("train", 0), program.record_function("mm"):
+            pass
+        with program.record_function("validate"), program.step("evaluate", 0), program.record_function("mm"):
+            pass
+    assert program.paths() == [
+        "epoch",
+        "epoch/train:0",
+        "epoch/train:0/mm",
+        "epoch/validate",
+        "epoch/validate/evaluate:0",
+        "epoch/validate/evaluate:0/mm",
+    ]
+
+
+def test_every_step_without_a_span_around_is_a_trace_of_its_own_however_many_there_are(program: Program) -> None:
+    for number in range(150):
+        with program.step("decode", number), program.record_function("mm"):
+            pass
+    spans = program.spans()
+    assert len({span.context.trace_id for span in spans}) == 150
+    assert len(spans) == 300
+
+
+def test_a_step_that_is_not_sampled_has_no_spans(make_program: Callable[..., Program]) -> None:
+    program = make_program(sampler=ALWAYS_OFF)
+    with program.step("train", 0), program.record_function("mm"):
+        pass
+    assert program.paths() == []
+    assert program.rows.events() != []
+
+
+def test_a_step_is_the_current_span(program: Program) -> None:
+    with program.step("train", 0):
+        trace.get_current_span().set_attribute("loss", 0.5)
+        with program.tracer.start_as_current_span("evaluate"), program.record_function("mm"):
+            pass
+    spans = {span.name: span for span in program.spans()}
+    assert (spans["train"].attributes or {})["loss"] == 0.5
+    assert spans["evaluate"].parent.span_id == spans["train"].context.span_id  # type: ignore[union-attr]
+    rows = {row.name: row for row in program.rows.events()}
+    assert (spans["train"].attributes or {})["recfn.event_id"] == rows["train"].event_id
+
+
+def test_an_exception_marks_the_span_and_the_range(program: Program) -> None:
+    with pytest.raises(ValueError, match="no"), program.step("train", 0), program.record_function("mm"):
+        raise ValueError("no")
+    spans = {span.name: span for span in program.spans()}
+    assert spans["train"].status.status_code == trace.StatusCode.ERROR
+    assert [event.name for event in spans["train"].events] == ["exception"]
+    rows = {row.name: row for row in program.rows.events()}
+    assert rows["train"].error == "ValueError: no"
+
+
+def test_steps_of_tasks_that_take_turns(program: Program) -> None:
+    shared = program.step("shared", 7)
+
+    async def serve(number: int) -> None:
+        async with program.step("decode", number):
+            await asyncio.sleep(0)
+            async with shared:
+                await asyncio.sleep(0)
+                async with program.record_function("mm"):
+                    await asyncio.sleep(0)
+            await asyncio.to_thread(in_thread)
+
+    def in_thread() -> None:
+        with program.record_function("in thread"):
+            pass
+
+    async def main() -> None:
+        await asyncio.gather(*[serve(number) for number in range(3)])
+
+    asyncio.run(main())
+    each = ("", "/in thread", "/shared:7", "/shared:7/mm")
+    assert program.paths() == sorted(f"decode:{number}{below}" for number in range(3) for below in each)
+    rows = [row for row in program.rows.events() if row.name == "decode"]
+    assert all(row.flags & EventFlag.ASYNC for row in rows)
+
+
+def test_a_thread_that_the_program_gives_the_context(program: Program) -> None:
+    with program.step("train", 0):
+        span = trace.get_current_span()
+
+        def work() -> None:
+            with trace.use_span(span), program.record_function("outer"), program.record_function("inner"):
+                pass
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join(PATIENCE_S)
+    assert program.paths() == ["train:0", "train:0/outer", "train:0/outer/inner"]
+
+
+def test_as_a_decorator(program: Program) -> None:
+    @program.step("train", 5)
+    def train(loss: float) -> float:
+        with program.record_function("mm"):
+            return loss
+
+    @program.step("of coroutines", 6)
+    async def decode() -> int:
+        async with program.record_function("mm"):
+            return 1
+
+    assert (train(2.0), train(loss=3.0), asyncio.run(decode()), train.__name__) == (2.0, 3.0, 1, "train")
+    paths = ["of coroutines:6", "of coroutines:6/mm", "train:5", "train:5", "train:5/mm", "train:5/mm"]
+    assert program.paths() == paths
+
+
+def test_what_no_step_can_be(step: type[StepBase]) -> None:
+    with pytest.raises(TypeError, match="takes a name"):
+        step(3)  # type: ignore[arg-type]
+    for number in (-1, 1 << 63, 1.5, "3"):
+        with pytest.raises(SettingError, match="number="):
+            step("train", number)  # type: ignore[arg-type]
+
+    def generator() -> Iterator[int]:
+        yield 1
+
+    for other in (generator, int, 3):
+        with pytest.raises(TypeError, match="step decorates"):
+            step("train")(other)  # type: ignore[type-var]
+
+
+def test_where_instrumentation_is_suppressed_a_step_has_no_span(program: Program) -> None:
+    with suppress_instrumentation(), program.step("train", 0), program.record_function("mm"):
+        pass
+    assert program.paths() == []
+
+
+class Raising(Sampler):
+    def should_sample(self, *_args: Any, **_keywords: Any) -> SamplingResult:
+        raise RuntimeError("no sample")
+
+    def get_description(self) -> str:
+        return "raises"
+
+
+class RaisingProcessor(SpanProcessor):
+    def on_end(self, span: ReadableSpan) -> None:
+        raise RuntimeError("no end")
+
+
+def test_what_the_program_gave_the_provider_may_raise(make_program: Callable[..., Program]) -> None:
+    program = make_program(sampler=Raising())
+    with program.step("train", 0), program.record_function("mm"):
+        pass
+    assert program.paths() == []
+    program = make_program()
+    program.provider.add_span_processor(RaisingProcessor())
+    with program.step("train", 0), program.record_function("mm"):
+        pass
+    assert program.paths() == ["train:0", "train:0/mm"]
+
+
+def test_a_span_that_is_opened_beside_the_range_of_a_step_has_what_lies_in_it(program: Program) -> None:
+    """A signal handler, say, opens ranges while the step's own begins."""
+    started: list[Any] = []
+
+    class Handler(SpanProcessor):
+        def on_start(self, span: Any, parent_context: Any = None) -> None:
+            if span.name == "train" and not started:
+                started.append(span)
+                with program.record_function("handler"), program.record_function("in handler"):
+                    pass
+
+    program.provider.add_span_processor(Handler())
+    with program.step("train", 0), program.record_function("mm"):
+        pass
+    assert {"train:0", "train:0/mm"} <= set(program.paths())
+
+
+def test_what_lies_in_a_step_whose_range_is_not_recorded(recorder: Recorder, program: Program) -> None:
+    recorder.set_thread_enabled(False)
+    with program.step("train", 0):
+        recorder.set_thread_enabled(True)
+        with program.record_function("outer"), program.record_function("inner"):
+            pass
+    assert program.paths() == ["train:0", "train:0/outer", "train:0/outer/inner"]

@@ -1,0 +1,92 @@
+"""``step`` around PyTorch's work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from otel_recfn import OtelRecordFunctionInstrumentor, profile, step
+from patience import PATIENCE_S
+from trace_files import read_trace
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.torch
+
+
+def is_below(span: ReadableSpan, above: ReadableSpan, spans: dict[int, ReadableSpan]) -> bool:
+    at: ReadableSpan | None = span
+    while at is not None and at is not above:
+        at = spans.get(at.parent.span_id) if at.parent is not None else None
+    return at is above
+
+
+def test_a_training_step_is_one_trace(instrumentor: OtelRecordFunctionInstrumentor) -> None:
+    provider, exporter = TracerProvider(), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    instrumentor.instrument(tracer_provider=provider)
+    for number in range(3):
+        with step("train", number):
+            model(torch.ones(2, 3)).sum().backward()
+            optimizer.step()
+    assert instrumentor.flush(PATIENCE_S)
+    instrumentor.uninstrument()
+    spans = {span.context.span_id: span for span in exporter.get_finished_spans()}
+    steps = [span for span in spans.values() if span.name == "train"]
+    assert [(span.attributes or {})["recfn.step.number"] for span in steps] == [0, 1, 2]
+    assert [span for span in spans.values() if span.parent is None] == steps
+    for one in steps:
+        names = {span.name for span in spans.values() if is_below(span, one, spans)}
+        assert {"nn.Module: Sequential_0", "aten::addmm", "AddmmBackward0", "Optimizer.step#SGD.step"} <= names
+
+
+def test_profiles_and_local_files_have_its_number(tmp_path: Any) -> None:
+    with profile() as prof:
+        for number in range(2):
+            with step("train", number), step(number=number):
+                torch.ones(2) + 1
+    steps = [(event.name, event.step_number) for event in prof.events() if event.step_number != -1]
+    assert steps == [("train", 0), ("step", 0), ("train", 1), ("step", 1)]
+    assert "train" in str(prof.tree())
+    prof.export_chrome_trace(tmp_path / "trace.json")
+    names = [event["name"] for event in read_trace(tmp_path / "trace.json")["traceEvents"]]
+    assert {"train#0", "train#1", "ProfilerStep#0", "ProfilerStep#1"} <= set(names)
+
+
+made_outside = step("outside", 4)
+
+
+@step("decorated")
+def decorated(x: Any) -> Any:
+    return x + 1
+
+
+def marked(x: Any, number: int) -> Any:
+    with step("train", number):
+        x = x * 2
+    with made_outside:
+        x = x + 1
+    with step():
+        return decorated(x)
+
+
+def test_compiled_code_has_one_graph_whatever_the_number_is() -> None:
+    graphs: list[Any] = []
+
+    def backend(graph: Any, _inputs: Any) -> Callable[..., Any]:
+        graphs.append(graph)
+        forward: Callable[..., Any] = graph.forward
+        return forward
+
+    torch._dynamo.reset()
+    compiled = torch.compile(marked, backend=backend, fullgraph=True)
+    for number in range(4):
+        assert compiled(torch.ones(2), number).tolist() == [4.0, 4.0]
+    assert len(graphs) == 1

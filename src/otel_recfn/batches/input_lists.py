@@ -32,7 +32,7 @@ def flat_shapes(text: str) -> tuple[tuple[int, ...], ...]:
 def _parsed(text: str) -> tuple[object, ...] | None:
     try:
         elements = json.loads(text)
-    except ValueError:
+    except ValueError:  # no JSON
         return None
     return tuple(elements) if isinstance(elements, list) else None
 

@@ -164,5 +164,5 @@ def _last_line(done: subprocess.CompletedProcess[str]) -> str:
 def _built() -> bool:
     try:
         return all(observer_build.find_built(library) is not None for library in observer_build.LIBRARIES)
-    except RecfnError:
+    except RecfnError:  # the checks of torch and of the cache say why
         return False

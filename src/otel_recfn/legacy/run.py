@@ -135,5 +135,5 @@ def _stop_soon(capture: Capture) -> None:
         return
     try:
         _thread.start_new_thread(process_session().stop, (capture, STOP_SECONDS))
-    except RuntimeError:  # the interpreter is about to end, and every capture with it
+    except RuntimeError:  # no more threads here, or none any more: the capture ends with the process, at the latest
         pass

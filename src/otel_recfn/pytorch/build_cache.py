@@ -51,7 +51,7 @@ def keep(output: Path, cache: Path, build: str) -> Path:
     target = cache / f"{build}-{_checksum(output)}.so"
     _sync(output)
     os.replace(output, target)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # some file systems write no directories out; a damaged build is found by its checksum
         _sync(cache)
     for path in _of(cache, build):
         if path != target:
@@ -62,7 +62,7 @@ def keep(output: Path, cache: Path, build: str) -> Path:
 
 def prune(cache: Path, library: str) -> None:
     """Keep the builds that were used last; one that another process has loaded stays loaded there."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # another process prunes, too, or they are another user's; what is left does no harm
         built = sorted(cache.glob(f"{library}-*.so"), key=lambda path: path.lstat().st_mtime_ns, reverse=True)
         for path in built[KEPT_BUILDS:]:
             path.unlink(missing_ok=True)

@@ -65,7 +65,7 @@ class Captures:
 
     def leave(self, capture: Capture) -> None:
         """Remove a capture, if it is there: it gets no more batches."""
-        with suppress(ValueError):
+        with suppress(ValueError):  # it isn't
             self._running.remove(capture)
 
     def take(self, batch: Batch, leaving: Capture | None) -> None:

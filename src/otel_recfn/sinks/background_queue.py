@@ -110,7 +110,7 @@ class WorkQueue:
             self.received = received
             try:
                 self._take_arrived()
-            except OUT_OF_MEMORY:  # even for the call
+            except OUT_OF_MEMORY:  # not even for calling it: the batch has arrived, and goes on with the next one
                 pass
 
     def put(self, task: Flush | Close) -> bool:
@@ -164,7 +164,7 @@ class WorkQueue:
             while (batch := self._arrived.first()) is not None:
                 self._take(batch)
                 self._arrived.remove_first()
-        except OUT_OF_MEMORY:  # with the next batch
+        except OUT_OF_MEMORY:  # what is left waits on, and is taken with the next batch
             pass
 
     def _take(self, batch: Batch) -> None:

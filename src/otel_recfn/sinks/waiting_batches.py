@@ -52,7 +52,7 @@ class WaitingBatches:
         try:
             self._make_places(4 * self._count)
             return 4 * self._count < len(self._places) and 2 * self._rows() < MAX_ROWS
-        except OUT_OF_MEMORY:
+        except OUT_OF_MEMORY:  # none for its place
             return False
 
     def first(self) -> Batch | None:
@@ -78,7 +78,7 @@ class WaitingBatches:
             if self._rows() >= MAX_ROWS:
                 return True
             self._make_places(2 * self._count)
-        except OUT_OF_MEMORY:  # tried again with the next batch
+        except OUT_OF_MEMORY:  # there are free places yet; more are asked for with the next batch
             pass
         return self._count == len(self._places)
 

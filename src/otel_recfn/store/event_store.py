@@ -34,7 +34,7 @@ class EventStore:
             self._rows, self._kept = rows, kept
             try:
                 self._drop_oldest()
-            except OUT_OF_MEMORY:  # with the next one
+            except OUT_OF_MEMORY:  # they are dropped with the next batch
                 pass
 
     def batches(self) -> list[Batch]:

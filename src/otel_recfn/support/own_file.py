@@ -65,7 +65,8 @@ class OwnFile:
         """As ``os.fstat`` gives it.
 
         Raises:
-            DescriptorLostError: the descriptor is not ours any more. So do all methods but ``close``.
+            DescriptorLostError: the descriptor is not ours any more. So do all methods that use it
+                but ``unlock`` and ``close``.
         """
         try:
             status = os.fstat(self._fd)
@@ -114,12 +115,11 @@ class OwnFile:
     def copy_from(self, source: OwnFile, offset: int, count: int) -> int:
         """Copy some of ``count`` bytes at an offset to the same one; gives how many."""
         try:
-            copied = os.copy_file_range(
-                source._checked(), self._checked(), count, offset, offset
-            )  # shares extents where it can
+            # It shares extents where it can.
+            copied = os.copy_file_range(source._checked(), self._checked(), count, offset, offset)
         except DescriptorLostError:
             raise
-        except (AttributeError, OSError):
+        except (AttributeError, OSError):  # this system, or this file system, has no such call
             copied = 0
         if not copied:
             data = source.read_at(min(COPY_BYTES, count), offset)
@@ -141,7 +141,7 @@ class OwnFile:
 
     def close(self) -> None:
         """Close the descriptor if it still is ours."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # it isn't, or its last write failed, which is too late to be told
             os.close(self._checked())
         self._fd = -1
 

@@ -46,14 +46,18 @@ inline void remove_entry(ThreadBuffer& buffer, uint32_t index) {
   closed.tail.store(tail, std::memory_order_release);
 }
 
-// The profiler run as the thread was told, or as PyTorch carried it there; where both are known they are the same.
-inline void send_profiler(Globals& globals, ThreadBuffer& buffer) {
-  const auto read = globals.read_profiler.load(std::memory_order_relaxed);
-  const uint32_t carried = read != nullptr ? read() : 0;
-  const uint32_t profiler = carried != 0 ? carried : buffer.profiler;
+// The next begin's rows, and those after them, belong to that profiler run.
+inline void send_profiler(ThreadBuffer& buffer, uint32_t profiler) {
   if (profiler == buffer.profiler_sent) return;
   buffer.profiler_sent = profiler;
   buffer.unsent |= kProfilerUnsent;
+}
+
+// The profiler run as the thread was told, or as PyTorch carried it there; where both are known they are the same.
+inline uint32_t profiler_now(Globals& globals, const ThreadBuffer& buffer) {
+  const auto read = globals.read_profiler.load(std::memory_order_relaxed);
+  const uint32_t carried = read != nullptr ? read() : 0;
+  return carried != 0 ? carried : buffer.profiler;
 }
 
 inline void adopt_logical_id(Globals& globals, ThreadBuffer& buffer) {
@@ -151,7 +155,7 @@ template <bool kTorch>
 [[gnu::always_inline]] inline uint32_t place_begin(Globals& globals, ThreadBuffer& buffer, MayLook look) {
   const uint32_t base = find_parent(globals, buffer, look);
   if (base != 0 && look == kMayLook) {
-    send_profiler(globals, buffer);
+    send_profiler(buffer, profiler_now(globals, buffer));
     if (__builtin_expect(!buffer.has_logical_id, 0)) adopt_logical_id(globals, buffer);
   }
   return base;
@@ -270,9 +274,7 @@ inline uint64_t put_point(Globals& globals, ThreadBuffer& buffer, RecordKind kin
 // From here on the thread works for that profiler run.
 inline void set_profiler(ThreadBuffer& buffer, uint32_t profiler) {
   buffer.profiler = profiler;
-  if (profiler == buffer.profiler_sent) return;
-  buffer.profiler_sent = profiler;
-  buffer.unsent |= kProfilerUnsent;
+  send_profiler(buffer, profiler);
 }
 
 }  // namespace recfn

@@ -12,7 +12,7 @@ namespace recfn {
 
 struct ThreadBuffer;
 
-// The whole process's switches. Owned by registry.cpp, read by every begin.
+// Owned by registry.cpp.
 struct Globals {
   // Bit per selected scope and kRecordingBit while recording; kObservedBit while a range observer is set.
   std::atomic<uint32_t> recording{0};

@@ -1,7 +1,8 @@
 // What a thread writes into its own ring, in 64-bit words. Written by ThreadBuffer, read by Drain, by nobody else.
 //
 // A record is a header word and what its kind adds. Name, Context, Text, DebugHandle, Shapes, Number, Stack and Parent stand before
-// the begin (or, for an error's Text, the end) they belong to, and are published together with it; Profiler holds from there on.
+// the begin (or, for an error's Text, the end) they belong to, and are published together with it; Generation and Profiler hold
+// from there on.
 //
 // Parent of a begin: with kBaseBegin what the last Context says; after a Parent record that range; else the innermost range of the
 // thread that is open and not asynchronous.
@@ -20,6 +21,7 @@
 //   Shapes       | words           |                              | kind |   see shapes.hpp
 //   Number       |                                        | which | kind |   the number
 //   Stack        |                 | name slot |                  | kind |
+//   Generation   | recording       |                              | kind |
 //   Profiler     | profiler run    |                              | kind |
 //   Parent       63                        24 23                   | kind |
 //                | ordinal of the next begin's parent  |  0        |      |

@@ -13,7 +13,6 @@ struct Context {
 
 constexpr uint32_t kMaxTasks = 8;
 
-// What the task that runs in a thread sees.
 struct TaskView {
   Context current;          // the span that is current
   bool has_latest = false;  // the task knows when that span became current, or has an open range

@@ -9,8 +9,8 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
-#include <optional>
 #include <new>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>

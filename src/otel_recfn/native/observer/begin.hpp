@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "core/utf8.hpp"
 #include "observer/flops.hpp"
 #include "observer/input_shapes.hpp"
 #include "observer/observer_thread.hpp"
@@ -13,17 +14,10 @@
 namespace recfn {
 namespace {
 
-// The largest size up to `limit` that does not cut a character.
-inline size_t cut_utf8(const char* text, size_t limit) {
-  while (limit > 0 && (static_cast<unsigned char>(text[limit]) & 0xC0) == 0x80) --limit;
-  return limit;
-}
-
 C10_ALWAYS_INLINE Begin begin_of(const at::RecordFunction& fn) {
   Begin range;
   const char* name = fn.name();
-  const size_t size = std::strlen(name);
-  range.name = {name, static_cast<uint32_t>(size <= kMaxNameBytes ? size : cut_utf8(name, kMaxNameBytes))};
+  range.name = {name, cut_at_character(name, std::strlen(name), kMaxNameBytes)};
   range.handle = fn.handle();
   range.sequence_nr = fn.seqNr();
   range.forward_thread_id = read_or(details::forward_thread_id, fn, uint64_t{0});

@@ -56,7 +56,7 @@ void take_out_of_slot() noexcept {
     if (!left_behind) return;
     MemorySlot::take();
     left_behind = false;
-  } catch (...) {
+  } catch (...) {  // theirs stands above it
   }
 }
 
@@ -80,7 +80,7 @@ std::unique_ptr<at::ObserverContext> hold_slot(ThreadBuffer& buffer) try {
   auto holds = std::make_unique<HoldsSlot>();
   if (empty) MemorySlot::put();
   return holds;
-} catch (...) {
+} catch (...) {  // no memory: the operator's own is not reported
   return nullptr;
 }
 

@@ -10,7 +10,7 @@
 namespace recfn {
 namespace {
 
-// The arguments of a call that is not the usual one, as a tuple; ranges/signatures.py says what they may be.
+// As arguments_of, where they come as a tuple and a dict.
 [[gnu::noinline]] PyObject* checked_arguments(const char* method, PyObject* positional, PyObject* keywords) {
   PyObject* named = keywords != nullptr ? keywords : Py_None;
   return PyObject_CallFunction(record_function_helpers.arguments, "sOO", method, positional, named);

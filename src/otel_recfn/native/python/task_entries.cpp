@@ -153,7 +153,6 @@ TaskEntry* new_range_entry(const ThreadBuffer& buffer, uint64_t event_id, uint32
 
 }  // namespace
 
-// From here on the calling task is in it; `outer` is its innermost entry.
 void task_chain::push(TaskEntry* entry, TaskEntry* outer) {
   set_outer(*entry, outer);
   entry->length = outer != nullptr ? outer->length + 1 : 1;
@@ -161,14 +160,12 @@ void task_chain::push(TaskEntry* entry, TaskEntry* outer) {
   set_value_in_task(entry);
 }
 
-// The range is over, in every task that has it. It stays where it is, and is passed over: taking it out would cost as much again
-// as putting it in.
+// It stays in the chains, and is passed over there: taking it out would cost as much again as putting it in.
 void task_chain::end_range_entry(TaskEntry& entry) {
   entry.ended = true;
   Py_CLEAR(entry.shown);
 }
 
-// The calling task has detached that span.
 void task_chain::pop_span(TaskEntry* entry) {
   if (innermost() == entry) set_value_in_task(living(entry->outer, recording_now()));
 }

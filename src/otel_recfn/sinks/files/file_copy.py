@@ -68,7 +68,7 @@ class Copy:
     def remove(self) -> None:
         """Remove the name, if it still leads to this file, and close the descriptor."""
         if self.has_name:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # what can't be removed now is swept up by a later process
                 os.unlink(str(self.path))
         self.file.close()
 

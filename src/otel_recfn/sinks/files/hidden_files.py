@@ -45,7 +45,7 @@ def make_hidden(path: Path) -> tuple[Path, OwnFile]:
 
 
 def remove_left_over(directory: Path, name: str, owners: set[int]) -> None:
-    """Remove hidden files that killed processes left. Errors are ignored.
+    """Remove hidden files that killed processes left. Errors are ignored: the next process sweeps, too.
 
     Only regular files of these ``owners`` that nobody has locked, whose own file, a name that matches the regular expression
     ``name``, is there too.

@@ -81,7 +81,7 @@ class WholeFile:
             self._take_names_as_they_are()
             return False
         self._hidden.length = min(self._hidden.length, self._other.length)
-        with contextlib.suppress(OSError, *OUT_OF_MEMORY):
+        with contextlib.suppress(OSError, *OUT_OF_MEMORY):  # what stands behind is overwritten, and cut off by ``show``
             self._hidden.file.truncate(self._hidden.length)
         return True
 
@@ -197,7 +197,7 @@ class WholeFile:
 
     def _give_back(self, spare: Path) -> None:
         """Undo the first step of ``_swap_by_third_name``: the shown copy keeps, or gets back, its own name alone."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError):  # that step was not taken
             if os.path.lexists(str(self.path)):
                 os.unlink(str(spare))
             else:

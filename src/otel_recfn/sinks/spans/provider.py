@@ -258,5 +258,5 @@ def _queue_sizes(processor: Any) -> tuple[int, int]:
 def _size_from_environment(name: str, default: int) -> int:
     try:
         return int(os.environ.get(name, default))
-    except ValueError:
+    except ValueError:  # the SDK takes its default, too
         return default

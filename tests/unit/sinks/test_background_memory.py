@@ -11,7 +11,7 @@ from gated import Gated, MakeSink, assert_balanced, rows
 from batches import make_batch
 from otel_recfn.batches.gaps import Gaps
 from otel_recfn.model.batch import Batch
-from otel_recfn.sinks import background, background_queue, waiting_batches
+from otel_recfn.sinks import background_queue, background_worker, waiting_batches
 from patience import PATIENCE_S
 
 
@@ -77,7 +77,7 @@ class Roomy(Gated):
 
 @pytest.fixture
 def without_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "PAUSE_WITHOUT_MEMORY_S", 0.001)
+    monkeypatch.setattr(background_worker, "PAUSE_WITHOUT_MEMORY_S", 0.001)
 
 
 @pytest.mark.usefixtures("without_pause")

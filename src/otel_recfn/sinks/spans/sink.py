@@ -173,9 +173,9 @@ class SpansSink:
 
     def _write_last(self) -> None:
         for step in (self._go_on, self._traces.close_all, self._write_roots):
-            with contextlib.suppress(*OUT_OF_MEMORY):
+            with contextlib.suppress(*OUT_OF_MEMORY):  # what is left of it is counted below
                 step()
-        with contextlib.suppress(*OUT_OF_MEMORY):
+        with contextlib.suppress(*OUT_OF_MEMORY):  # the background sink counts them as abandoned
             rows = self._pending.rows()
             self._counts = self._with(rows=rows, failed=rows)
             self._pending.clear()
@@ -185,7 +185,7 @@ class SpansSink:
         on."""
         self._pace = _no_pause
         self._delivery.hurry(timeout_s)
-        with contextlib.suppress(*OUT_OF_MEMORY):
+        with contextlib.suppress(*OUT_OF_MEMORY):  # then what is here already is written, as far as memory goes
             self._pending.give_up(batches)
         self._go_on()
 

@@ -1,0 +1,190 @@
+"""What the thread of a background sink does: it hands the inner sink what is queued, flushes it when asked, and closes it.
+
+It works no more than the pace lets it. Where there is no memory for a piece of work, that is done again a little later; but an
+inner sink that doesn't ask for room (``has_room``) misses the batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+
+from opentelemetry.instrumentation.utils import suppress_instrumentation
+
+from otel_recfn.model.batch import Batch
+from otel_recfn.model.errors import OUT_OF_MEMORY
+from otel_recfn.sinks.background_pace import GivenUp, Pace
+from otel_recfn.sinks.background_queue import Close, Flush, Task, WorkQueue, Write
+from otel_recfn.sinks.paced import PacedSink
+from otel_recfn.sinks.protocol import Sink, asks_for_room, has_room
+from otel_recfn.support.own_thread import at_work
+
+log = logging.getLogger("otel_recfn")
+
+PAUSE_WITHOUT_MEMORY_S = 0.1
+
+
+class Worker:
+    """``run`` in the thread; ``release`` and ``supersede`` in the closing thread; ``inner_rows`` in any.
+
+    Args:
+        inner: the inner sink.
+        queue: what there is to do.
+        pace: called after each piece of work.
+    """
+
+    def __init__(self, inner: Sink, queue: WorkQueue, pace: Pace) -> None:
+        self._inner, self._queue, self._pace = inner, queue, pace
+        self._task: Task | None = None
+        """Taken from the queue, and not by the inner sink."""
+        self._written = 0
+        self._asks_for_room = asks_for_room(inner)
+        self._logged = self._superseded = self._starved = False
+        self.error: Exception | SystemExit | None = None
+        """What the inner sink raised: the work has ended with it."""
+        self._paced = inner if isinstance(inner, PacedSink) else None
+        if self._paced is not None:
+            self._paced.set_pace(pace)
+
+    def run(self) -> None:
+        """Until the queue says close, the time is over, or the inner sink raises."""
+        with suppress_instrumentation():
+            given_up = False
+            try:
+                self._work_on()
+            except GivenUp:
+                given_up = True
+            except (Exception, SystemExit) as error:  # of an exporter that exits: the program, whose thread this isn't, goes on
+                self.error = error
+                self._pace.end_now()
+            with at_work():
+                self._end_inner(given_up)
+            self._queue.over = True
+
+    def release(self) -> list[Batch]:
+        """Nobody will do what is still queued: let those who wait for a flush know. Returns the batches."""
+        queued = self._queue.release()
+        left = [self._task, *queued]
+        self._task = None
+        for task in left:
+            if isinstance(task, Flush):
+                task.set_done()
+        return [task.batch for task in left if isinstance(task, Write)]
+
+    def supersede(self) -> bool:
+        """Finish in its place, if it waits for an exporter: see ``PacedSink.supersede``."""
+        return self._paced is not None and self._paced.supersede(self._superseding)
+
+    def inner_rows(self) -> int:
+        """How many rows the inner sink has taken; where it doesn't count them itself, those of whole batches."""
+        return self._inner.counters().get("rows", self._written)
+
+    def _superseding(self) -> list[Batch]:
+        self._superseded = True
+        return self.release()
+
+    def _work_on(self) -> None:
+        """Work, also after there was no memory for something: it is done again a little later, until the time is over."""
+        while True:
+            try:
+                if self._starved:
+                    self._pace()
+                    time.sleep(PAUSE_WITHOUT_MEMORY_S)
+                    self._starved = False
+                return self._work()
+            except OUT_OF_MEMORY:
+                self._starved = True
+
+    def _work(self) -> None:
+        """Do what is queued until told to close."""
+        while True:
+            if self._task is None:
+                self._task = self._queue.next()
+            if isinstance(self._task, Close):
+                return
+            with at_work():
+                self._do(self._task)
+            self._pace()
+
+    def _do(self, task: Task) -> None:
+        if isinstance(task, Write):
+            self._do_write(task)
+        elif isinstance(task, Flush):
+            self._do_flush(task)
+        else:
+            self._task = None
+            if self._paced is not None:
+                self._paced.idle()
+
+    def _do_flush(self, task: Flush) -> None:
+        try:
+            self._task = None
+            task.flushed = self._inner.flush(max(0.0, task.deadline - time.monotonic()))
+        finally:
+            task.set_done()
+
+    def _do_write(self, task: Write) -> None:
+        """Where there is no memory for all of it, an inner sink that doesn't ask for room goes on with the next batch.
+
+        Raises:
+            MemoryError: there was none before the inner sink had it. It is still the task.
+        """
+        rows_before, written, missed = self.inner_rows(), self._written + len(task.batch), 0
+        if task.after_gap and self._paced is not None:
+            self._paced.note_gap()
+            task.after_gap = False
+        if not has_room(self._inner):
+            raise MemoryError
+        try:
+            self._task = None
+            self._inner.write(task.batch)
+            self._written = written
+        except OUT_OF_MEMORY:
+            if self._asks_for_room:
+                self._task = task
+                raise
+            missed = len(task.batch) - (self.inner_rows() - rows_before)
+            self._log_once("the sink %r found no memory for a batch, which is counted as dropped", self._inner.name)
+        finally:
+            if self._task is None:
+                self._has_written(task, missed)
+
+    def _has_written(self, task: Write, missed: int) -> None:
+        while True:
+            try:
+                return self._queue.written(task, missed)
+            except OUT_OF_MEMORY:
+                time.sleep(PAUSE_WITHOUT_MEMORY_S)
+
+    def _log_once(self, message: str, *arguments: object) -> None:
+        if not self._logged:
+            self._logged = True
+            log.error(message, *arguments)
+
+    def _release_at_last(self) -> list[Batch]:
+        """As ``release``, once there is memory, or the time is over."""
+        while True:
+            try:
+                return self.release()
+            except OUT_OF_MEMORY:
+                if not self._pace.time_left():
+                    return []
+                time.sleep(PAUSE_WITHOUT_MEMORY_S)
+
+    def _end_inner(self, given_up: bool) -> None:
+        """Close the inner sink, in the time that is left, which was not enough for all where it is ``given_up``."""
+        try:
+            if self._superseded and self._paced is not None:
+                self._paced.finish_superseded()
+                return
+            left = self._release_at_last()
+            if (given_up or left) and self._paced is not None:
+                with contextlib.suppress(*OUT_OF_MEMORY):  # what it hasn't taken counts as abandoned
+                    self._paced.give_up(left, self._pace.time_left())
+            self._inner.close(self._pace.time_left())
+        except GivenUp:  # while it waited for an exporter
+            if self._paced is not None:
+                self._paced.finish_superseded()
+        except (Exception, SystemExit) as error:
+            self.error = self.error or error

@@ -1,0 +1,42 @@
+"""The contract between a background sink and an inner sink that knows of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
+
+from otel_recfn.model.batch import Batch
+
+
+@runtime_checkable
+class PacedSink(Protocol):
+    """A sink that knows that it runs in the background."""
+
+    def set_pace(self, pace: Callable[[], None]) -> None:
+        """``pace`` is to be called now and then between pieces of work; it may sleep, or raise to end the work."""
+
+    def note_gap(self) -> None:
+        """Batches were lost between the last and the next."""
+
+    def idle(self) -> None:
+        """Nothing came for ``IDLE_S`` seconds."""
+
+    def give_up(self, batches: Sequence[Batch], timeout_s: float) -> None:
+        """After ``pace`` raised: ``close`` follows. Only what earlier rows need is still to be written.
+
+        Args:
+            batches: what was queued behind the batch that was being written.
+            timeout_s: what is left of the time.
+        """
+
+    def supersede(self, left: Callable[[], Sequence[Batch]]) -> bool:
+        """The same, and ``close``, in the closing thread, if the worker waits for an exporter: False if it doesn't.
+
+        The worker's call raises ``GivenUp`` when it is back.
+
+        Args:
+            left: returns what is queued behind the batch that is being written.
+        """
+
+    def finish_superseded(self) -> None:
+        """In the worker, when it is back: what the closing thread couldn't wait for."""

@@ -19,6 +19,7 @@ not be missing. In the worker thread, where a span processor may call them, ``fl
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Mapping
@@ -29,6 +30,8 @@ from otel_recfn.sinks.background_queue import Close, Flush, WorkQueue
 from otel_recfn.sinks.background_worker import Worker
 from otel_recfn.sinks.protocol import Sink
 from otel_recfn.support.own_thread import OwnThread
+
+log = logging.getLogger("otel_recfn")
 
 MAX_ROWS = 200_000
 MAX_SHARE = 0.25
@@ -52,6 +55,8 @@ class BackgroundSink:
         self._queue, self._pace = WorkQueue(max_rows), Pace(max_share)
         self._worker = Worker(sink, self._queue, self._pace)
         self._thread = OwnThread(self._worker.run, f"otel-recfn {self.name}")
+        self._told = False
+        """Of the worker's error, whoever wrote or closed."""
         if start:
             with contextlib.suppress(RuntimeError):  # no more threads here: tried again, and told, with the first batch
                 self._thread.start()
@@ -68,6 +73,7 @@ class BackgroundSink:
             Exception: what the inner sink raised; the session closes a sink that raises.
         """
         if self._worker.error is not None:
+            self._told = True
             raise self._worker.error
         if self._thread.ident is None:
             self._thread.start()
@@ -100,6 +106,7 @@ class BackgroundSink:
             self._inner.close(timeout_s)  # nothing was ever written: it has nothing to wait for
         self._queue.end()
         self._pace.end_now()
+        self._tell_error()
 
     def _wait_for_end(self) -> None:
         """Of the worker; near the end of the time also for an exporter that it waits for, and no longer."""
@@ -107,6 +114,14 @@ class BackgroundSink:
             self._thread.wait_for_end(seconds)
             if not self._thread.is_alive() or self._worker.supersede():
                 return
+
+    def _tell_error(self) -> None:
+        """Of the inner sink, where no write came after it that could have raised it."""
+        error = self._worker.error
+        if error is not None and not self._told:
+            self._told = True
+            unexpected = error if not isinstance(error, OSError) else None  # a full disk needs no traceback
+            log.error("the sink %r failed, and what it had not taken is lost: %r", self.name, error, exc_info=unexpected)
 
     @property
     def losses(self) -> tuple[str, ...]:

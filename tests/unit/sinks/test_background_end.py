@@ -10,7 +10,6 @@ import pytest
 from gated import Gated, MakeSink, assert_balanced, rows
 
 from forked import in_child
-from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.background import BackgroundSink
 from otel_recfn.support.own_thread import OwnThread
 from patience import PATIENCE_S
@@ -82,7 +81,9 @@ class TestTime:
 
 class TestErrors:
     @pytest.mark.parametrize("error", [OSError("broken"), SystemExit("broken")], ids=repr)
-    def test_inner_error_reaches_the_next_write(self, in_background: MakeSink, error: BaseException) -> None:
+    def test_inner_error_reaches_the_next_write(
+        self, in_background: MakeSink, caplog: pytest.LogCaptureFixture, error: BaseException
+    ) -> None:
         inner = Gated()
         inner.write = partial(_raise, error)  # type: ignore[method-assign]
         sink = in_background(inner)
@@ -92,9 +93,23 @@ class TestErrors:
         with pytest.raises(type(error), match="broken"):
             sink.write(rows(1))
         sink.close(PATIENCE_S)
+        assert caplog.records == []  # whoever wrote tells of it
         assert inner.calls == ["close"]
         assert sink.counters()["abandoned"] == 2
         assert_balanced(sink.counters())
+
+    @pytest.mark.parametrize("step", ["write", "close"])
+    def test_inner_error_that_no_write_comes_for_is_told_at_the_end(
+        self, in_background: MakeSink, caplog: pytest.LogCaptureFixture, step: str
+    ) -> None:
+        inner = Gated()
+        setattr(inner, step, partial(_raise, OSError("broken")))
+        sink = in_background(inner)
+        sink.write(rows(2))
+        sink.close(PATIENCE_S)
+        sink.close(PATIENCE_S)
+        [record] = caplog.records
+        assert record.getMessage() == "the sink 'gated' failed, and what it had not taken is lost: OSError('broken')"
 
 
 class TestFork:
@@ -129,5 +144,5 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("otel-recfn")]
 
 
-def _raise(error: BaseException, batch: Batch) -> None:
+def _raise(error: BaseException, *_: object) -> None:
     raise error

@@ -19,7 +19,7 @@ from otel_recfn.recording.backend import recorder
 from patience import PATIENCE_S
 
 AT_ONCE_S = PATIENCE_S / 3
-"""Less than any wait for itself would take, which would last as long as tests wait."""
+"""A call that waited for itself would take longer: as long as tests wait."""
 
 
 PLACES = ["span processor", "exporter", "batch exporter", "sampler", "sink's write", "sink's flush", "sink's close"]

@@ -119,7 +119,7 @@ class Capture:
         self._undelivered.append(_Due(batch, view))
         try:
             self.go_on()
-        except OUT_OF_MEMORY:  # with the next one
+        except OUT_OF_MEMORY:  # the batch waits here, and is handed on with the next one
             pass
 
     def go_on(self) -> None:
@@ -208,7 +208,7 @@ class Capture:
     def _close(self, deadline: float) -> None:
         self._close_by, self._ending = None, True
         for _ in range(2):
-            with suppress(*OUT_OF_MEMORY):
+            with suppress(*OUT_OF_MEMORY):  # what still waits then is counted as missed
                 self.go_on()
         self._closed = True
         for handed in list(self._sinks):

@@ -108,7 +108,7 @@ class Draining:
             batch = self.drain(leaving=capture) if others else self.drain_all(close_open=True)
             if batch is not None or (others and self._drains != drains):
                 break
-        with suppress(*OUT_OF_MEMORY):
+        with suppress(*OUT_OF_MEMORY):  # what was not handed out waits for the next drain
             self._hand_out()
 
     def drain_all(self, *, close_open: bool = False, open_ranges: bool = False) -> Batch | None:

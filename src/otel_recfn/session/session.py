@@ -230,7 +230,7 @@ class Session:
             self._thread.start()
 
     def flush(self, capture: Capture, timeout_s: float) -> bool:
-        """Drain, and flush a capture's sinks; False when ``timeout_s`` seconds were not enough, or it isn't running.
+        """Drain, and flush a capture's sinks; False when ``timeout_s`` seconds or memory were not enough, or it isn't running.
 
         False at once where one of its sinks calls: it can't wait for itself.
         """

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from bench_observer import loaded_loop
+from operator_loop import loaded_loop
 from torch._C._profiler import _ExperimentalConfig
 from torch.autograd import ProfilerConfig as TheirConfig
 from torch.autograd import ProfilerState as TheirState

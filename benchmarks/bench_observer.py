@@ -13,10 +13,8 @@ buffers fill faster than anything drains them, and drops are counted.
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import os
-import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -32,10 +30,10 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 import torch
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from operator_loop import NoExport, compile_with, empty_pair, loaded_loop
 from torch.autograd import profiler_legacy
 from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile
-from torch.utils.cpp_extension import include_paths, library_paths
 
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 from otel_recfn.model.scope import ALL_SCOPES_MASK
@@ -45,7 +43,6 @@ from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
 from otel_recfn.sinks.in_memory import InMemorySink
 from otel_recfn.sources.protocol import Wanted
 
-HERE = Path(__file__).resolve().parent
 ROUNDS = 60
 OPERATORS = 20_000
 SUSTAINED_OPERATORS = 3_000_000
@@ -80,13 +77,6 @@ Side = tuple[str, Callable[[], float]]
 """A name, and a turn: nanoseconds per operator or range."""
 
 
-class NoExport(SpanExporter):
-    """Takes spans and does nothing with them."""
-
-    def export(self, spans: Any) -> SpanExportResult:
-        return SpanExportResult.SUCCESS
-
-
 def main() -> None:
     """Measures all sides in turns and prints them."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
@@ -97,23 +87,6 @@ def main() -> None:
         report_sustained(loop, Path(folder))
         report_ranges(fastest(list(range_sides(Path(folder))), rounds))
     report_bytes()
-
-
-def loaded_loop(folder: Path) -> ctypes.CDLL:
-    """``record_function_loop.cpp``, compiled against this torch."""
-    library = folder / "record_function_loop.so"
-    source = HERE / "record_function_loop.cpp"
-    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
-    includes = [f"-I{path}" for path in include_paths()]
-    libraries = [f"-L{path}" for path in library_paths()] + ["-ltorch_cpu", "-lc10"]
-    compile_with([abi, "-std=c++20", *includes, str(source), "-o", str(library), *libraries])
-    loop = ctypes.CDLL(str(library))
-    loop.time_operators.restype = ctypes.c_double
-    return loop
-
-
-def compile_with(arguments: list[str]) -> None:
-    subprocess.run([os.environ.get("CXX", "c++"), "-O2", "-fPIC", "-shared", *arguments], check=True)
 
 
 def fastest(sides: list[Side], rounds: int) -> dict[str, float]:
@@ -149,15 +122,6 @@ def operator_sides(loop: Any, folder: Path) -> Iterator[Side]:
     yield "legacy profiler", observed(profiler_legacy.profile, SLOW_OPERATORS * 4)
     yield "execution trace observer", observed(lambda: execution_trace(folder), SLOW_OPERATORS)
     yield "live SDK spans, in Python", sdk_turn(SLOW_OPERATORS)
-
-
-@contextmanager
-def empty_pair(loop: Any, *, ids: bool) -> Iterator[None]:
-    loop.add_empty_pair(int(ids))
-    try:
-        yield
-    finally:
-        loop.remove_empty_pair()
 
 
 @contextmanager

@@ -24,10 +24,10 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "integration"))
 
 import torch
-from bench_observer import NoExport, empty_pair, loaded_loop
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from operator_loop import NoExport, empty_pair, loaded_loop
 from torch.profiler import ProfilerActivity, profile
 from torch_programs import Training
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 from collections.abc import Collection
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
@@ -16,6 +17,8 @@ from otel_recfn.support.interpreters import refuse_subinterpreter
 if TYPE_CHECKING:
     from otel_recfn.batches.shared_links import SharedLinks
     from otel_recfn.session.capture import Capture
+    from otel_recfn.session.session import Session
+    from otel_recfn.sinks.metrics.pipeline import Report
     from otel_recfn.sinks.protocol import Sink
 
 log = logging.getLogger("otel_recfn")
@@ -45,6 +48,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
         Args:
             tracer_provider: whose span processors get the spans; the global one may be set later. Default: the global one.
+            meter_provider: whose readers get durations and counters; the global one may be set later; without one there are no
+                metrics. Default: the global one.
             scopes: which ``RecordScope``s: a set, or names with commas (``FUNCTION,USER_SCOPE``); module ranges follow
                 ``modules`` alone. Default: all.
             chrome_trace: a file to write while the program runs: ``.json`` or ``.json.gz``; what can't be written or replaced
@@ -58,7 +63,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             buffer_bytes: bound of each thread's records between two drains (a third more while it grows); a range that doesn't
                 fit is dropped whole and counted. Default: 8 MiB.
 
-        Every setting but ``tracer_provider`` and ``sinks`` can be given as ``OTEL_RECFN_<SETTING>``; keywords win.
+        Every setting but the providers and ``sinks`` can be given as ``OTEL_RECFN_<SETTING>``; keywords win.
 
         Raises:
             SettingError: a setting is unknown or has a value that isn't allowed, or the Chrome trace can't be written there.
@@ -89,13 +94,18 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         from otel_recfn.session.capture import Capture
         from otel_recfn.settings.selected import selected
         from otel_recfn.sinks.background import BackgroundSink
+        from otel_recfn.sinks.metrics.sent_spans import SentSpans
+        from otel_recfn.sinks.metrics.sink import MetricsSink
         from otel_recfn.sinks.spans.sink import SpansSink
 
         session = process_session()  # may refuse, so it is asked before the trace file is made
-        links = SharedLinks()
-        spans = SpansSink(settings.tracer_provider, settings.roots_per_second, links=links)
-        sinks = [*_make_files(settings, links), BackgroundSink(spans), *settings.sinks]
+        links, sent = SharedLinks(), SentSpans()
+        spans = SpansSink(settings.tracer_provider, settings.roots_per_second, links=links, sent=sent.note)
+        metrics = MetricsSink(settings.meter_provider, sent)
+        # Metrics are closed last: what the counters of the other sinks have come to by then is what they tell.
+        sinks = [*_make_files(settings, links), BackgroundSink(spans), *settings.sinks, metrics]
         self._capture = Capture(selected(settings), sinks, buffer_bytes=settings.buffer_bytes, spans=spans)
+        metrics.report_from(partial(_report, session, self._capture))
         session.start(self._capture)
 
     def _uninstrument(self, **kwargs: Any) -> None:
@@ -129,6 +139,13 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         from otel_recfn.session import process_session
 
         return process_session().counters(self._capture)
+
+
+def _report(session: Session, capture: Capture) -> Report:
+    """What metrics tell of a capture, read in the thread of whoever collects them."""
+    from otel_recfn.sinks.metrics.pipeline import Report
+
+    return Report(session.counters(capture), session.lost(capture))
 
 
 def _make_files(settings: Settings, links: SharedLinks) -> list[Sink]:

@@ -101,5 +101,7 @@ def test_what_the_environment_can_say_is_refused_with_what_is_allowed(setting: S
 
 
 def test_an_unknown_keyword_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(SettingError, match=r"no such setting; allowed: tracer_provider, scopes, .*buffer_bytes$"):
+    with pytest.raises(
+        SettingError, match=r"no such setting; allowed: tracer_provider, meter_provider, scopes, .*buffer_bytes$"
+    ):
         Settings.resolve({"chrome_tarce": "trace.json"}, {})

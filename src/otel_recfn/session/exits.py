@@ -7,13 +7,13 @@ import sys
 from collections.abc import Callable
 from typing import Protocol
 
-from opentelemetry import trace
+from opentelemetry import metrics, trace
 
 
 class ExitHandler:
-    """Has a function called at exit before the handler that shuts the span provider down.
+    """Has a function called at exit before the handlers that shut the providers of spans and of metrics down.
 
-    Exit handlers run last in, first out, so ours has to be registered after the provider's.
+    Exit handlers run last in, first out, so ours has to be registered after the providers'.
 
     Args:
         at_exit: is called.
@@ -21,20 +21,20 @@ class ExitHandler:
 
     def __init__(self, at_exit: Callable[[], None]) -> None:
         self._at_exit = at_exit
-        self._provider: object = None
+        self._providers: tuple[object, object] = (None, None)
 
     def follow_provider(self) -> None:
-        """Register the function, again if the provider is another one than the last time."""
-        provider = trace.get_tracer_provider()
-        if provider is not self._provider:
-            self._provider = provider
+        """Register the function, again if one of the providers is another one than the last time."""
+        spans, measured = trace.get_tracer_provider(), metrics.get_meter_provider()
+        if spans is not self._providers[0] or measured is not self._providers[1]:
+            self._providers = (spans, measured)
             atexit.unregister(self._at_exit)
             atexit.register(self._at_exit)
 
     def unregister(self) -> None:
         """Take the registration back."""
         atexit.unregister(self._at_exit)
-        self._provider = None
+        self._providers = (None, None)
 
 
 class Exiting(Protocol):

@@ -101,7 +101,7 @@ class Session:
     def _begin_or_join(self, capture: Capture) -> bool:
         """False where a sink is too busy for another capture to join."""
         with self._changing(SWITCH_SECONDS) as held:
-            self._losses.begin(capture, self._lost(capture))
+            self._losses.begin(capture, self.lost(capture))
             if self._captures.begin(capture):
                 self._begin()
             elif held:
@@ -191,7 +191,7 @@ class Session:
         else:
             log.warning("a sink has been busy for over %s s; what was recorded last is given up", timeout_s)
             self._draining.give_up(capture)
-        self._losses.tell(capture, self._lost(capture))
+        self._losses.tell(capture, self.lost(capture))
 
     def _begin_to_end(self, capture: Capture) -> OwnThread | None:
         """Returns the thread that drained, if it ends, too."""
@@ -250,7 +250,8 @@ class Session:
         recorded = {f"recorder.{name}": count for name, count in self._recorder.counters()._asdict().items()}
         return recorded | self._sources.counters() | capture.counters()
 
-    def _lost(self, capture: Capture) -> dict[str, int]:
+    def lost(self, capture: Capture) -> dict[str, int]:
+        """Those of the counters that say what was lost."""
         counts = self._recorder.counters()._asdict()
         return {f"recorder.{name}": counts[name] for name in RECORDER_LOSSES} | capture.lost()
 

@@ -59,6 +59,13 @@ class Settings:
         default_in_words="the global one",
         environment=False,
     )
+    meter_provider: Any = _setting(
+        None,
+        values.METER_PROVIDER,
+        "whose readers get durations and counters; the global one may be set later; without one there are no metrics",
+        default_in_words="the global one",
+        environment=False,
+    )
     scopes: frozenset[RecordScope] | None = _setting(
         None,
         values.SCOPES,

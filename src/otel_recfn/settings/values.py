@@ -68,6 +68,12 @@ def _provider(value: Any) -> Any:
     return value
 
 
+def _meter_provider(value: Any) -> Any:
+    if value is not None and not callable(getattr(value, "get_meter", None)):
+        raise TypeError
+    return value
+
+
 def _sinks(value: Any) -> tuple[Sink, ...]:
     methods = ("write", "flush", "close", "counters", "after_fork_in_child")
     given = tuple(value) if isinstance(value, Iterable) else (value,)
@@ -137,6 +143,7 @@ _SCOPE_NAMES = ", ".join(scope.name for scope in RecordScope)
 _BUFFER_RANGE = f"from {MIN_BUFFER_BYTES} to {MAX_BUFFER_BYTES}"
 
 PROVIDER: Kind[Any] = Kind("None or an OpenTelemetry TracerProvider", _provider)
+METER_PROVIDER: Kind[Any] = Kind("None or an OpenTelemetry MeterProvider", _meter_provider)
 SINKS: Kind[tuple[Sink, ...]] = Kind("a list of sinks, as otel_recfn.sinks.protocol says", _sinks)
 SCOPES: Kind[frozenset[RecordScope] | None] = Kind(
     f"None or a set of RecordScope: {_SCOPE_NAMES}",

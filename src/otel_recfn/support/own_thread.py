@@ -41,6 +41,17 @@ class _Gate:
                 self._changed.wait()
             self._at_work[threading.get_ident()] = False
 
+    def begin_work_unless_forking(self) -> bool:
+        """False while somebody forks."""
+        with self._lock:
+            if not self._forking:
+                self._at_work[threading.get_ident()] = False
+            return not self._forking
+
+    def is_at_work(self) -> bool:
+        """Whether the calling thread is."""
+        return threading.get_ident() in self._at_work
+
     def end_work(self) -> bool:
         """Whether the calling thread was at work."""
         with self._lock:
@@ -102,6 +113,18 @@ def at_work() -> Iterator[None]:
         yield
     finally:
         _gate.end_work()
+
+
+@contextmanager
+def at_work_unless_forking() -> Iterator[bool]:
+    """The same in a thread that isn't ours and holds locks of others: instead of waiting for a fork it yields False."""
+    outer = _gate.is_at_work()
+    working = outer or _gate.begin_work_unless_forking()
+    try:
+        yield working
+    finally:
+        if working and not outer:
+            _gate.end_work()
 
 
 @contextmanager

@@ -55,6 +55,7 @@ class SpansSink:
         roots_per_second: traces that we start ourselves, beyond the first hundred; None for all.
         promised: of these, the ones that the program was told of.
         links: shared with other sinks of the capture; None for its own.
+        sent: is given each plan whose spans have been handed to the processors.
     """
 
     name = "spans"
@@ -66,6 +67,7 @@ class SpansSink:
         roots_per_second: float | None = 1.0,
         promised: PromisedTraces | None = None,
         links: SharedLinks | None = None,
+        sent: Callable[[SpanPlan], None] | None = None,
     ) -> None:
         self._tracer_provider, self._roots_per_second = tracer_provider, roots_per_second
         self._promised = promised or PromisedTraces()
@@ -75,7 +77,7 @@ class SpansSink:
         self._turn = Turn()
         self._delivery = SpanDelivery(self._turn)
         self._traces = StepTraces(roots_per_second, self._promised)
-        self._shared_links = links
+        self._shared_links, self._sent = links, sent
         self._links: FindsLinks = links or ForwardBackwardLinks()
         self._pending = PendingBatches()
         self._pace: Callable[[], None] = _no_pause
@@ -223,7 +225,7 @@ class SpansSink:
         self._delivery.remove()
         if self._shared_links is not None:
             self._shared_links.start_empty()
-        return SpansSink(self._tracer_provider, self._roots_per_second, self._promised, self._shared_links)
+        return SpansSink(self._tracer_provider, self._roots_per_second, self._promised, self._shared_links, self._sent)
 
     def set_pace(self, pace: Callable[[], None]) -> None:
         """``pace`` is called before every chunk: it may sleep there, or raise to end the work."""
@@ -279,6 +281,8 @@ class SpansSink:
         counts, handed = self._with_fates(plan.fate, pending, end), self._delivery.with_more(spans)
         self._counts, pending.taken, self._delivery.handed = counts, end, handed
         self._delivery.hand()
+        if self._sent is not None:
+            self._sent(plan)
 
     def _with_fates(self, fates: Fates, pending: Pending, end: int) -> dict[str, int]:
         """The counts with the rows up to ``end``."""

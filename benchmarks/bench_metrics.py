@@ -1,0 +1,100 @@
+"""What metrics cost a row: its duration summed up by scope and name, natively and in Python; beside it, ``Histogram.record``.
+
+The first two in the thread that drains; what the readers' own threads do when they collect stands below.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation, View
+
+from otel_recfn.model.batch import Batch
+from otel_recfn.model.columns import COLUMN_TYPES
+from otel_recfn.model.tables import Track
+from otel_recfn.sinks.metrics import adding, durations
+from otel_recfn.sinks.metrics.sink import MetricsSink
+
+ROWS, NAMES, REPEATS = 20_000, 120, 7
+EXPONENTIAL = [View(instrument_name="*", aggregation=ExponentialBucketHistogramAggregation())]
+
+
+def batch() -> Batch:
+    """Operators of a training step: 120 names, from microseconds to milliseconds."""
+    random = np.random.default_rng(7)
+    columns = {name: np.zeros(ROWS, dtype) for name, dtype in COLUMN_TYPES.items()}
+    columns["name"] = random.integers(1, NAMES + 1, ROWS).astype(np.uint32)
+    columns["end_ns"] = random.lognormal(9.0, 1.5, ROWS).astype(np.int64)
+    names = ["", *[f"aten::op{number}" for number in range(NAMES)]]
+    return Batch(**columns, names=names, tracks=[Track(1, 1, 1, 1, "MainThread")])
+
+
+@contextmanager
+def in_python() -> Iterator[None]:
+    """Without the native part."""
+    kept = durations.add_durations, durations.find_series
+
+    def add(*arguments: object) -> None:
+        adding.add_durations(*arguments, add=adding.add_durations_in_python)  # type: ignore[arg-type]
+
+    durations.add_durations, durations.find_series = add, adding.find_series_in_python
+    try:
+        yield
+    finally:
+        durations.add_durations, durations.find_series = kept
+
+
+def best(function: Callable[[], object]) -> float:
+    """The fastest of some runs, in nanoseconds."""
+    times = []
+    for _ in range(REPEATS):
+        began = time.perf_counter_ns()
+        function()
+        times.append(time.perf_counter_ns() - began)
+    return min(times)
+
+
+def measure(title: str, views: list[View]) -> None:
+    """Print a row for the batch's ranges, and what a collection costs."""
+    reader, rows = InMemoryMetricReader(), batch()
+    sink = MetricsSink(MeterProvider([reader], views=views, shutdown_on_exit=False))
+    native = best(lambda: sink.write(rows)) / ROWS
+    with in_python():
+        python = best(lambda: sink.write(rows)) / ROWS
+    collection = min([_collected(sink, rows, reader) for _ in range(REPEATS)]) / 1e6
+    print(f"{title:<28}{native:>10.1f}{python:>10.1f}{collection:>18.2f}")
+
+
+def _collected(sink: MetricsSink, rows: Batch, reader: InMemoryMetricReader) -> int:
+    sink.write(rows)
+    began = time.perf_counter_ns()
+    reader.get_metrics_data()
+    return time.perf_counter_ns() - began
+
+
+def recorded() -> float:
+    """``Histogram.record`` of one value."""
+    provider = MeterProvider([InMemoryMetricReader()], shutdown_on_exit=False)
+    histogram = provider.get_meter("bench").create_histogram("recfn.operation.duration", "s")
+    attributes = {"recfn.scope": "FUNCTION", "recfn.name": "aten::add"}
+    return best(lambda: [histogram.record(1e-6, attributes) for _ in range(1000)]) / 1000
+
+
+def main() -> None:
+    """Print the table."""
+    print(f"{'':<28}{'native':>10}{'Python':>10}{'a collection, ms':>18}")
+    measure("explicit buckets, ns a row", [])
+    measure("exponential, ns a row", EXPONENTIAL)
+    none = MetricsSink(None)
+    rows = batch()
+    print(f"without a meter provider, ns a row: {best(lambda: none.write(rows)) / ROWS:.2f}")
+    print(f"Histogram.record, ns a value: {recorded():,.0f}")
+
+
+if __name__ == "__main__":
+    main()

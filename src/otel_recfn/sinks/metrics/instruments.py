@@ -1,0 +1,227 @@
+"""The instruments on one meter, for as long as the meter lives: the SDK forgets no instrument, and takes no second callback.
+
+    a reader collects ──► callback ──► sums of durations to every reader's histogram (SdkStreams)
+                                   └─► counters as they are
+
+Sinks come and go (``attach``, ``detach``). What a sink leaves behind goes to the readers when one of them collects next, and
+its counters are kept, because those of a metric never go back.
+
+A callback runs in a thread of the SDK's, which holds locks of the SDK's meanwhile. So it waits for no fork, a fork waits for
+it, and while somebody forks it tells nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Protocol
+
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
+
+from otel_recfn.model.scope import RecordScope
+from otel_recfn.sinks.metrics.buckets import SECOND_NS
+from otel_recfn.sinks.metrics.durations import Taken
+from otel_recfn.sinks.metrics.pipeline import COUNTERS, QUEUES, Counter, Report, Told, Values
+from otel_recfn.sinks.metrics.sdk_streams import (
+    OVERFLOW_ATTRIBUTES,
+    Attributes,
+    ChangedSdkError,
+    Exemplar,
+    SdkStreams,
+    SeriesSums,
+)
+from otel_recfn.sinks.metrics.series import Series
+from otel_recfn.sinks.metrics.sums import Of
+from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.forks import Order, around_forks
+from otel_recfn.support.own_thread import at_work_unless_forking
+
+DURATION = "recfn.operation.duration"
+BOUNDS = (1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 10.0)
+"""In seconds, where no view says otherwise."""
+
+_log = logging.getLogger(__name__)
+
+
+class Feed(Protocol):
+    """Where metrics come from: a sink."""
+
+    def take(self) -> list[Taken]:
+        """Sums of durations since the last time."""
+
+    def take_exemplars(self) -> dict[Series, Exemplar]:
+        """Spans that were sent since the last time."""
+
+
+class Instruments:
+    """Made by ``meters.py``, once for each meter.
+
+    Args:
+        meter: of the SDK, or another one.
+
+    Attributes:
+        failed: ranges that could not be handed to the SDK.
+    """
+
+    def __init__(self, meter: Meter) -> None:
+        self._lock = ForkSafeLock()
+        self._feeds: dict[Feed, Told] = {}
+        self._left: list[Taken] = []
+        self._ended: Values = {}
+        self._totals: dict[Series | None, tuple[int, int]] = {}
+        """Counts and nanoseconds where there are no histograms."""
+        self._meter = meter
+        self._streams: SdkStreams | None = None
+        self._changed = self._has_totals = False
+        self.failed = 0
+        self._histogram = _histogram(meter)
+        for each in COUNTERS:
+            callback = self._observe_first if each is COUNTERS[0] else partial(self._observe, each)
+            meter.create_observable_counter(each.name, [callback], each.unit, each.description)
+        for each in QUEUES:
+            waiting = partial(self._observe_queue, each)
+            meter.create_observable_up_down_counter(each.name, [waiting], each.unit, each.description)
+        around_forks(Order.RECORDER, in_child=self.after_fork_in_child)
+
+    def streams(self) -> SdkStreams | None:
+        """Where durations go now; None for counters of counts and times. Not to be called from a callback."""
+        if not self._changed:
+            try:
+                if self._streams is None or not self._streams.are_current:
+                    self._streams = SdkStreams(self._histogram)
+                return self._streams
+            except ChangedSdkError as error:
+                self._note_changed(error)
+        if not self._has_totals:
+            self._has_totals = True
+            self._make_totals()
+        return None
+
+    def attach(self, feed: Feed, report: Callable[[], Report], *, from_zero: bool) -> None:
+        """Ask a sink from now on.
+
+        Args:
+            feed: the sink.
+            report: reads the counters of its capture.
+            from_zero: they began with it, as in a forked child.
+        """
+        told = Told(report, from_zero=from_zero)
+        with self._lock.held:
+            self._feeds = {**self._feeds, feed: told}
+
+    def detach(self, feed: Feed) -> None:
+        """Ask it no more; what it has is kept for the readers."""
+        with self._lock.held:
+            told = self._feeds.get(feed)
+            if told is None:
+                return
+            self._left += feed.take()
+            self._end(told, told.values())
+            self._feeds = {each: its for each, its in self._feeds.items() if each is not feed}
+
+    def after_fork_in_child(self) -> None:
+        """In a child: what the parent counted, and has not handed on yet, is the parent's."""
+        self._left = []
+        for told in self._feeds.values():
+            told.end()
+            self._end(told, told.values())
+        self._feeds = {}
+
+    def _end(self, told: Told, values: Values) -> None:
+        told.end()
+        self._ended = _sum((self._ended, values))
+
+    def _observe_first(self, options: CallbackOptions) -> Iterable[Observation]:
+        with at_work_unless_forking() as working:
+            if working:
+                with self._lock.held:
+                    self._hand_on()
+        return self._observe(COUNTERS[0], options)
+
+    def _observe(self, counter: Counter, _options: CallbackOptions) -> Iterable[Observation]:
+        with at_work_unless_forking() as working:
+            if not working:
+                return []
+            values = _sum((self._ended, *[told.values() for told in self._feeds.values()]))
+        return [
+            Observation(count, {counter.attribute: value}) for (name, value), count in values.items() if name == counter.name
+        ]
+
+    def _observe_queue(self, queue: Counter, _options: CallbackOptions) -> Iterable[Observation]:
+        with at_work_unless_forking() as working:
+            if not working:
+                return []
+            waiting = [told.waiting(queue) for told in self._feeds.values()]
+        return [Observation(count, {queue.attribute: value}) for each in waiting for value, count in each.items()]
+
+    def _hand_on(self) -> None:
+        """Everything that was summed up goes to the readers."""
+        exemplars: dict[Series, Exemplar] = {}
+        for feed in self._feeds:
+            exemplars.update(feed.take_exemplars())
+        left, self._left = self._left, []
+        for taken in left:
+            self._hand(taken, exemplars)
+        for feed in self._feeds:
+            for taken in feed.take():
+                self._hand(taken, exemplars)
+
+    def _hand(self, taken: Taken, exemplars: dict[Series, Exemplar]) -> None:
+        filled = taken.sums.filled()
+        if taken.streams is None or self._changed:
+            for number in filled:
+                count, ns = self._totals.get(taken.series[number], (0, 0))
+                sums = taken.sums.series[number]
+                self._totals[taken.series[number]] = (count + int(sums[Of.COUNT]), ns + int(sums[Of.TOTAL]))
+            return
+        try:
+            taken.streams.add(taken.sums, [_of_series(taken.series[number], number, exemplars) for number in filled])
+        except Exception as error:  # in the middle of what the SDK has: what it got can't be told from what it didn't
+            self.failed += int(taken.sums.series[:, Of.COUNT].sum())
+            self._note_changed(error)
+
+    def _note_changed(self, error: Exception) -> None:
+        if not self._changed:
+            self._changed = True
+            _log.warning(
+                "otel-recfn: the histogram %s is not one of the opentelemetry-sdk that we know (%s): instead of it there are "
+                "the counters %s.count and %s.total, without a distribution",
+                *(DURATION, error, DURATION, DURATION),
+                exc_info=not isinstance(error, ChangedSdkError),
+            )
+
+    def _make_totals(self) -> None:
+        for suffix, unit, place in (("count", "{range}", 0), ("total", "s", 1)):
+            callback = partial(self._observe_total, place)
+            self._meter.create_observable_counter(f"{DURATION}.{suffix}", [callback], unit, f"The {suffix} of durations.")
+
+    def _observe_total(self, place: int, _options: CallbackOptions) -> Iterable[Observation]:
+        totals = list(self._totals.items())
+        return [Observation(both[0] if place == 0 else both[1] / SECOND_NS, _attributes(series)) for series, both in totals]
+
+
+def _histogram(meter: Meter) -> Any:
+    description = "How long operators and ranges took."
+    try:
+        return meter.create_histogram(DURATION, "s", description, explicit_bucket_boundaries_advisory=BOUNDS)
+    except TypeError:  # before version 1.31 of the SDK
+        return meter.create_histogram(DURATION, "s", description)
+
+
+def _of_series(series: Series | None, number: int, exemplars: dict[Series, Exemplar]) -> SeriesSums:
+    return SeriesSums(number, _attributes(series), None if series is None else exemplars.get(series))
+
+
+def _attributes(series: Series | None) -> Attributes:
+    if series is None:
+        return OVERFLOW_ATTRIBUTES
+    return {"recfn.scope": RecordScope(series.scope).name, "recfn.name": series.name}
+
+
+def _sum(all_values: Iterable[Values]) -> Values:
+    summed: Values = {}
+    for values in all_values:
+        for key, value in values.items():
+            summed[key] = summed.get(key, 0) + value
+    return summed

@@ -1,0 +1,120 @@
+"""Durations of ranges, summed up by scope and name, and counters, for the readers of a meter provider.
+
+    write(batch) ──► Durations (columns; 20 ns a row at most)        in the thread that drains
+    a reader collects ──► Instruments.callback ──► take() ──► SDK    in the reader's
+
+Every range counts, whatever becomes of its span. No thread of ours calls the SDK, but to make the instruments.
+
+    rows = counted + other_kinds + partial + unasked
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from opentelemetry.metrics import MeterProvider
+
+from otel_recfn.model.batch import Batch
+from otel_recfn.sinks.metrics.adding import Tally
+from otel_recfn.sinks.metrics.durations import Durations, Taken
+from otel_recfn.sinks.metrics.instruments import Instruments
+from otel_recfn.sinks.metrics.meters import MeterResolver
+from otel_recfn.sinks.metrics.pipeline import Report
+from otel_recfn.sinks.metrics.sdk_streams import Exemplar
+from otel_recfn.sinks.metrics.sent_spans import SentSpans
+from otel_recfn.sinks.metrics.series import MAX_SERIES, Series
+from otel_recfn.sinks.protocol import Sink
+
+_TOLD = {"counted": Tally.COUNTED, "other_kinds": Tally.OTHER_KINDS, "partial": Tally.PARTIAL, "overflowed": Tally.OVERFLOWED}
+
+
+class MetricsSink:
+    """Sums up what is written; the readers of the meter provider take it.
+
+    Args:
+        meter_provider: None for the global one, also when that is set later.
+        sent: the spans that were sent, as exemplars.
+        max_series: how many series there may be; ranges of more are summed up in one, and ``overflowed`` counts them.
+    """
+
+    name = "metrics"
+
+    def __init__(
+        self, meter_provider: MeterProvider | None = None, sent: SentSpans | None = None, max_series: int = MAX_SERIES
+    ) -> None:
+        self._meter_provider, self._max_series = meter_provider, max_series
+        self._sent = sent or SentSpans()
+        self._resolver = MeterResolver(meter_provider)
+        self._instruments: Instruments | None = None
+        self._durations = Durations(max_series)
+        self._report: Callable[[], Report] = _nothing
+        self._from_zero = False
+        self._unasked = 0
+        self._closed = False
+
+    def report_from(self, report: Callable[[], Report]) -> None:
+        """Tell the counters that this reads; before the first batch."""
+        self._report = report
+        self._follow_provider()
+
+    def write(self, batch: Batch) -> None:
+        """Add a batch to the sums, if there are readers.
+
+        Raises:
+            MemoryError: nothing of it was added.
+        """
+        instruments = self._follow_provider()
+        streams = instruments.streams() if instruments is not None else None
+        if instruments is None or (streams is not None and not streams.asked):
+            self._unasked += len(batch)
+        else:
+            self._durations.add(batch, streams)
+
+    def _follow_provider(self) -> Instruments | None:
+        instruments = self._resolver.resolve()
+        if instruments is not self._instruments:
+            if self._instruments is not None:
+                self._instruments.detach(self)
+            self._instruments = instruments
+            if instruments is not None:
+                instruments.attach(self, self._report, from_zero=self._from_zero)
+            self._sent.wanted = instruments is not None
+        return instruments
+
+    def take(self) -> list[Taken]:
+        """The sums since the last time. From any thread."""
+        return self._durations.take()
+
+    def take_exemplars(self) -> dict[Series, Exemplar]:
+        """Spans that were sent since the last time. From any thread."""
+        return self._sent.take()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Nothing to wait for: readers collect when they do."""
+        return True
+
+    def close(self, timeout_s: float) -> None:
+        """Leave the sums to the readers."""
+        self._sent.wanted = False
+        if self._instruments is not None and not self._closed:
+            self._closed = True
+            self._instruments.detach(self)
+
+    def counters(self) -> Mapping[str, int]:
+        """What became of rows; ``overflowed`` are among ``counted``. ``failed``: the SDK had changed in the middle."""
+        told = {name: int(self._durations.tally[place]) for name, place in _TOLD.items()}
+        failed = self._instruments.failed if self._instruments is not None else 0
+        rows = told["counted"] + told["other_kinds"] + told["partial"] + self._unasked
+        return {"rows": rows, **told, "unasked": self._unasked, "failed": failed}
+
+    def after_fork_in_child(self) -> Sink | None:
+        """An empty one: what the parent counted is the parent's."""
+        fresh = MetricsSink(self._meter_provider, self._sent, self._max_series)
+        self._sent.take()
+        fresh._from_zero = True
+        fresh.report_from(self._report)
+        return fresh
+
+
+def _nothing() -> Report:
+    return Report({}, {})

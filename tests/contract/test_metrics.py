@@ -1,0 +1,170 @@
+"""Durations and counters of a capture as metrics, with both recorders."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+
+from otel_recfn import OtelRecordFunctionInstrumentor
+from otel_recfn.recording.protocol import Recorder
+from otel_recfn.session import Session, process
+from patience import PATIENCE_S
+
+
+class Program:
+    """A program with a tracer and a meter provider, under an instrumentation that uses a recorder."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder, self.reader, self.exporter = recorder, InMemoryMetricReader(), InMemorySpanExporter()
+        self.meters = MeterProvider([self.reader], shutdown_on_exit=False)
+        self.instrumentor = OtelRecordFunctionInstrumentor()
+        self.tracers = self.new_tracers()
+
+    def new_tracers(self, **options: Any) -> TracerProvider:
+        tracers = TracerProvider(shutdown_on_exit=False, **options)
+        tracers.add_span_processor(SimpleSpanProcessor(self.exporter))
+        return tracers
+
+    def instrument(self, **settings: Any) -> None:
+        self.instrumentor.instrument(tracer_provider=self.tracers, **{"meter_provider": self.meters, **settings})
+
+    def run(self, name: str, times: int) -> None:
+        for _ in range(times):
+            with self.recorder.record_function(name):
+                pass
+
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        """The points of each metric, by their attributes' values."""
+        data = self.reader.get_metrics_data()
+        scopes = [scope for resource in data.resource_metrics for scope in resource.scope_metrics] if data else []
+        assert {scope.scope.name for scope in scopes} <= {"otel_recfn"}
+        return {
+            metric.name: {"/".join(map(str, point.attributes.values())): point for point in metric.data.data_points}
+            for scope in scopes
+            for metric in scope.metrics
+        }
+
+    def counts(self) -> dict[str, int]:
+        """Of ranges, by scope and name."""
+        return {name: point.count for name, point in self.metrics().get("recfn.operation.duration", {}).items()}
+
+
+@pytest.fixture
+def program(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
+    session = Session(recorder)
+    monkeypatch.setattr("otel_recfn.session.process_session", lambda: session)
+    monkeypatch.setattr(process, "process_session", lambda: session)
+    made = Program(recorder)
+    yield made
+    made.instrumentor.uninstrument()
+
+
+def test_every_range_counts_whether_it_becomes_a_span_or_not(program: Program) -> None:
+    program.tracers = program.new_tracers(sampler=ALWAYS_OFF)
+    program.instrument()
+    program.run("in vain", 50)
+    assert program.instrumentor.flush(PATIENCE_S)
+    found = program.metrics()
+    point = found["recfn.operation.duration"]["USER_SCOPE/in vain"]
+    assert point.count == 50
+    assert 0 <= point.min <= point.sum / 50 <= point.max < PATIENCE_S
+    assert program.exporter.get_finished_spans() == ()
+    assert found["recfn.ranges"]["unsampled"].value == 50
+
+
+def test_ranges_by_outcome_are_what_became_of_them(program: Program) -> None:
+    program.instrument(roots_per_second=None)
+    with program.tracers.get_tracer("program").start_as_current_span("around"):
+        program.run("inner", 30)
+    program.run("alone", 10)
+    assert program.instrumentor.flush(PATIENCE_S)
+    program.instrumentor.uninstrument()
+    ours = [span for span in program.exporter.get_finished_spans() if "recfn.event_id" in span.attributes]
+    outcomes = {name: point.value for name, point in program.metrics()["recfn.ranges"].items()}
+    assert len(ours) == 40
+    assert {name: count for name, count in outcomes.items() if count} == {"span": 40}
+
+
+def test_an_exemplar_is_a_span_that_was_sent(program: Program) -> None:
+    program.instrument()
+    with program.tracers.get_tracer("program").start_as_current_span("around"):
+        program.run("inner", 30)
+    assert program.instrumentor.flush(PATIENCE_S)
+    [exemplar] = program.metrics()["recfn.operation.duration"]["USER_SCOPE/inner"].exemplars
+    spans = {span.context.span_id: span for span in program.exporter.get_finished_spans()}
+    span = spans[exemplar.span_id]
+    assert (span.name, span.context.trace_id) == ("inner", exemplar.trace_id)
+    assert exemplar.value == pytest.approx((span.end_time - span.start_time) / 1e9)
+    assert span.end_time - span.start_time == max(
+        one.end_time - one.start_time for one in spans.values() if one.name == "inner"
+    )
+
+
+def test_nothing_counts_twice_when_it_is_instrumented_again(program: Program) -> None:
+    for times in (5, 7):
+        program.instrument()
+        program.run("again", times)
+        program.instrumentor.uninstrument()
+        program.run("between", 3)
+    assert program.counts() == {"USER_SCOPE/again": 12}
+    assert sum(point.value for point in program.metrics()["recfn.ranges"].values()) == 12
+
+
+def test_a_meter_provider_that_is_set_later(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    from opentelemetry import metrics
+
+    program.instrument(meter_provider=None)
+    program.run("early", 5)
+    assert program.instrumentor.flush(PATIENCE_S)
+    monkeypatch.setattr(metrics, "get_meter_provider", lambda: program.meters)
+    program.run("late", 3)
+    assert program.instrumentor.flush(PATIENCE_S)
+    assert program.counts() == {"USER_SCOPE/late": 3}
+
+
+def test_threads_are_put_together(program: Program) -> None:
+    program.instrument()
+    threads = [threading.Thread(target=program.run, args=("in thread", 40)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    program.instrumentor.uninstrument()
+    assert program.counts() == {"USER_SCOPE/in thread": 160}
+
+
+def test_what_is_lost_is_told_by_its_reason(program: Program) -> None:
+    program.instrument(buffer_bytes=4096)
+
+    def fill() -> None:
+        with program.recorder.record_function("outer"):
+            program.run("x" * 500, 2000)
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+    thread.join(PATIENCE_S)
+    program.instrumentor.uninstrument()
+    found, counters = program.metrics(), program.instrumentor.counters()
+    assert sum(program.counts().values()) == counters["metrics.counted"]
+    assert set(found["recfn.lost"]) >= {"recorder.dropped", "spans.queue_dropped"}
+    assert found["recfn.ranges"]["dropped"].value == found["recfn.lost"]["recorder.dropped"].value
+
+
+def test_a_range_that_is_open_counts_when_it_ends(program: Program) -> None:
+    program.instrument()
+    open_range = program.recorder.record_function("open")
+    open_range.__enter__()
+    assert program.instrumentor.flush(PATIENCE_S)
+    assert program.counts() == {}
+    open_range.__exit__(None, None, None)
+    assert program.instrumentor.flush(PATIENCE_S)
+    assert program.counts() == {"USER_SCOPE/open": 1}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,7 +21,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from batches import context, make_batch
-from forked import in_child
+from forked import fork, in_child
 from otel_recfn.model.events import EventFlag, EventKind
 from otel_recfn.sinks.metrics import instruments, sdk_streams
 from otel_recfn.sinks.metrics.instruments import DURATION
@@ -27,6 +29,7 @@ from otel_recfn.sinks.metrics.pipeline import ROW_BYTES, Report
 from otel_recfn.sinks.metrics.sent_spans import SentSpans
 from otel_recfn.sinks.metrics.sink import MetricsSink
 from otel_recfn.sinks.spans.sink import SpansSink
+from otel_recfn.support import own_thread
 from patience import PATIENCE_S
 
 DELTA, CUMULATIVE = TEMPORALITIES
@@ -419,13 +422,13 @@ class TestForks:
         in_child(work)
         assert counts(ours.readers[0]) == {ADD: 55}
 
-    def test_a_fork_waits_for_a_callback_and_a_callback_for_no_fork(self, ours: Ours, monkeypatch: pytest.MonkeyPatch) -> None:
-        inside, forking = threading.Event(), threading.Event()
+    def test_a_fork_waits_for_a_callback(self, ours: Ours, monkeypatch: pytest.MonkeyPatch) -> None:
+        inside, forked, waited = threading.Event(), threading.Event(), []
         hand = instruments.Instruments._hand
 
         def slow(*arguments: Any) -> None:
             inside.set()
-            forking.wait(0.2)
+            waited.append(not forked.wait(0.1))
             hand(*arguments)
 
         monkeypatch.setattr(instruments.Instruments, "_hand", slow)
@@ -433,14 +436,35 @@ class TestForks:
         collecting = threading.Thread(target=ours.readers[0].collect)
         collecting.start()
         assert inside.wait(PATIENCE_S)
-
-        def work() -> None:
-            monkeypatch.undo()
-            assert ours.readers[0].get_metrics_data() is not None
-
-        in_child(work)
+        child = fork(partial(self.write_in_child, ours))
+        forked.set()
         collecting.join(PATIENCE_S)
-        assert not collecting.is_alive()
+        assert waited == [True]
+        assert os.waitpid(child, 0)[1] == 0
+
+    def write_in_child(self, ours: Ours) -> None:
+        """Whatever lock of the SDK the reader's thread held."""
+        fresh = ours.sink.after_fork_in_child()
+        assert fresh is not None
+        fresh.write(batch_of([("aten::add", 0, 1)] * 3))
+        assert fresh.counters()["counted"] == 3
+
+    def test_a_callback_tells_nothing_while_somebody_forks(self, ours: Ours) -> None:
+        found: list[dict[Any, int]] = []
+
+        def collect() -> None:
+            found.append(counts(ours.readers[0]))
+
+        ours.record([("aten::add", 0, 1)] * 5)
+        own_thread._gate.close(0.0)
+        try:
+            collecting = threading.Thread(target=collect)
+            collecting.start()
+            collecting.join(PATIENCE_S)
+        finally:
+            own_thread._gate.open()
+        collect()
+        assert found == [{}, {ADD: 5}]
 
 
 def test_nothing_is_lost_while_readers_collect_and_rows_come() -> None:

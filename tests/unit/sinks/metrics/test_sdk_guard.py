@@ -17,6 +17,7 @@ from opentelemetry.sdk.metrics.export import AggregationTemporality, InMemoryMet
 from otel_recfn.sinks.metrics import sdk_streams
 from otel_recfn.sinks.metrics.instruments import BOUNDS, DURATION
 from otel_recfn.sinks.metrics.sdk_streams import SdkStreams
+from patience import PATIENCE_S
 
 DELTA = AggregationTemporality.DELTA
 
@@ -115,7 +116,7 @@ def test_no_reader_collects_while_another_one_asks_a_callback() -> None:
     other = threading.Thread(target=collect)
     provider([first, second]).get_meter("guard").create_observable_counter("any", [callback])
     first.collect()
-    other.join()
+    other.join(PATIENCE_S)
     assert held == [True]
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from opentelemetry.sdk.metrics._internal.aggregation import AggregationTemporality
-from opentelemetry.sdk.metrics._internal.exponential_histogram.buckets import Buckets
-
 from otel_recfn.sinks.metrics.buckets import SECOND_NS
 from otel_recfn.sinks.metrics.sums import DurationSums, Of
+
+_NO_DELTA = None
+"""In place of the temporality, which the SDK asks whether to subtract."""
 
 
 def add_powers(aggregation: Any, sums: DurationSums, buckets: int, number: int) -> None:
@@ -29,13 +29,13 @@ def add_powers(aggregation: Any, sums: DurationSums, buckets: int, number: int) 
 
 def _merge(aggregation: Any, scale: int, low: int, counts: list[int]) -> None:
     held = aggregation._value_positive
-    ours = _buckets(low, counts)
+    ours = _buckets(type(held), low, counts)
     target = _common_scale(aggregation, held, scale, ours)
     aggregation._downscale(aggregation._mapping.scale - target, held, aggregation._value_negative)
     aggregation._mapping, aggregation._scale = aggregation._new_mapping(target), target
     if not len(held):
         held.index_start = held.index_end = held.index_base = ours.index_start >> (scale - target)
-    aggregation._merge(held, ours, scale, target, AggregationTemporality.CUMULATIVE)
+    aggregation._merge(held, ours, scale, target, _NO_DELTA)
 
 
 def _common_scale(aggregation: Any, held: Any, scale: int, ours: Any) -> int:
@@ -48,9 +48,9 @@ def _common_scale(aggregation: Any, held: Any, scale: int, ours: Any) -> int:
     return target - int(aggregation._get_scale_change(low, high))
 
 
-def _buckets(low: int, counts: list[int]) -> Any:
+def _buckets(of_sdk: type[Any], low: int, counts: list[int]) -> Any:
     """The SDK's form of them."""
-    buckets: Any = Buckets()  # type: ignore[no-untyped-call]
+    buckets = of_sdk()
     buckets._counts = counts
     buckets.index_base = buckets.index_start = low
     buckets.index_end = low + len(counts) - 1

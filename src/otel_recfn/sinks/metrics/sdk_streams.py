@@ -11,22 +11,25 @@ pinned by ``tests/unit/sinks/metrics/test_sdk_guard.py``:
     _ViewInstrumentMatch.consume_measurement, ._view._attribute_keys, ._aggregation, ._attributes_aggregation
     the fields of aggregations that ``_FIELDS`` lists
 
-Where one of them is missing there are no histograms, but counters of the same counts and times (``instruments.py``).
+    opentelemetry.sdk.metrics._internal.measurement.Measurement
+
+Where one of them is missing there are no histograms, but counters of the same counts and times (``instruments.py``). Nothing of
+the SDK is imported here: who has a histogram of the SDK has imported it.
 
     Histogram._is_enabled                                   without it: enabled
+    <histogram aggregation>._record_min_max                 without it: true
     SdkConfiguration.exemplar_filter, _Aggregation._sample_exemplar
                                                             without them: no exemplars
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from opentelemetry.context import Context
-from opentelemetry.sdk.metrics._internal import aggregation as sdk
-from opentelemetry.sdk.metrics._internal.measurement import Measurement
 from opentelemetry.trace import NonRecordingSpan, SpanContext, set_span_in_context
 
 from otel_recfn.sinks.metrics.buckets import SECOND_NS, Layout, PowerRule
@@ -36,8 +39,9 @@ from otel_recfn.sinks.metrics.sums import DurationSums, Of
 Attributes = Mapping[str, str | bool]
 OVERFLOW_ATTRIBUTES: Attributes = {"otel.metric.overflow": True}
 
+_SDK = "opentelemetry.sdk.metrics._internal"
 _COMMON = ("_lock", "_attributes")
-_HISTOGRAM = (*_COMMON, "_sum", "_min", "_max", "_record_min_max")
+_HISTOGRAM = (*_COMMON, "_sum", "_min", "_max")
 _POWERS = ("_value_positive", "_value_negative", "_count", "_zero_count", "_scale", "_mapping", "_max_size", "_max_scale")
 _FIELDS: dict[str, tuple[str, ...]] = {
     "_ExplicitBucketHistogramAggregation": (*_HISTOGRAM, "_value", "_boundaries"),
@@ -98,15 +102,16 @@ class SdkStreams:
     def __init__(self, histogram: Any) -> None:
         self._histogram = histogram
         try:
+            self._measurement = sys.modules[f"{_SDK}.measurement"].Measurement
             self._storages = histogram._measurement_consumer._reader_storages
             self._seen = dict(self._storages)
             matches = [
                 match for storage in self._seen.values() for match in storage._get_or_init_view_instrument_match(histogram)
             ]
             kinds = [_kind(match) for match in matches]
-            bounds = [_bounds(match) for match in matches]
-            powers = [_power_rule(match) for match in matches]
-        except AttributeError as error:
+            bounds = [_bounds(match, kind) for match, kind in zip(matches, kinds, strict=True)]
+            powers = [_power_rule(match, kind) for match, kind in zip(matches, kinds, strict=True)]
+        except (AttributeError, KeyError) as error:
             raise ChangedSdkError(str(error)) from error
         wanted = any([kind != "_DropAggregation" for kind in kinds])
         self.layout = Layout([one for one in bounds if one is not None], [one for one in powers if one is not None], wanted)
@@ -147,7 +152,9 @@ class SdkStreams:
         now, keys = time.time_ns(), stream.match._view._attribute_keys
         for one in all_series:
             last = int(sums.series[one.number, Of.LAST]) / SECOND_NS
-            stream.match.consume_measurement(Measurement(last, now, self._histogram, Context(), dict(one.attributes)), False)
+            stream.match.consume_measurement(
+                self._measurement(last, now, self._histogram, Context(), dict(one.attributes)), False
+            )
         made = {_key(each._attributes): each for each in stream.match._attributes_aggregation.values()}
         for one in all_series:
             seen = {key: value for key, value in one.attributes.items() if keys is None or key in keys}
@@ -166,14 +173,15 @@ class SdkStreams:
             return
         seconds, context = exemplar.duration_ns / SECOND_NS, set_span_in_context(NonRecordingSpan(exemplar.span), Context())
         if should_sample(seconds, exemplar.end_ns, attributes, context):
-            offer(Measurement(seconds, exemplar.end_ns, self._histogram, context, dict(attributes)), True)
+            offer(self._measurement(seconds, exemplar.end_ns, self._histogram, context, dict(attributes)), True)
 
 
 def _kind(match: Any) -> str:
-    kind = type(match._aggregation).__name__
+    of_sdk = type(match._aggregation)
+    kind = of_sdk.__name__
     fields = _FIELDS.get(kind)
-    if fields is None or not isinstance(match._aggregation, getattr(sdk, kind)):
-        raise ChangedSdkError(f"an unknown aggregation {kind}")
+    if fields is None or of_sdk.__module__ != f"{_SDK}.aggregation":
+        raise ChangedSdkError(f"an unknown aggregation {of_sdk.__module__}.{kind}")
     for owner, names in (
         (match._aggregation, fields),
         (match, ("consume_measurement", "_attributes_aggregation")),
@@ -185,16 +193,13 @@ def _kind(match: Any) -> str:
     return kind
 
 
-def _bounds(match: Any) -> tuple[float, ...] | None:
-    one = match._aggregation
-    return tuple(one._boundaries) if isinstance(one, sdk._ExplicitBucketHistogramAggregation) else None
+def _bounds(match: Any, kind: str) -> tuple[float, ...] | None:
+    return tuple(match._aggregation._boundaries) if kind == "_ExplicitBucketHistogramAggregation" else None
 
 
-def _power_rule(match: Any) -> PowerRule | None:
+def _power_rule(match: Any, kind: str) -> PowerRule | None:
     one = match._aggregation
-    if not isinstance(one, sdk._ExponentialBucketHistogramAggregation):
-        return None
-    return PowerRule(one._max_size, one._max_scale)
+    return PowerRule(one._max_size, one._max_scale) if kind == "_ExponentialBucketHistogramAggregation" else None
 
 
 def _key(attributes: Mapping[str, object] | None) -> tuple[tuple[str, object], ...]:
@@ -231,7 +236,7 @@ def _add_nothing(_aggregation: Any, _sums: DurationSums, _buckets: int, _number:
 
 def _add_extremes(aggregation: Any, sums: DurationSums, number: int) -> None:
     aggregation._sum += _rest_s(sums, number)
-    if aggregation._record_min_max:
+    if getattr(aggregation, "_record_min_max", True):
         aggregation._min = min(aggregation._min, int(sums.series[number, Of.LEAST]) / SECOND_NS)
         aggregation._max = max(aggregation._max, int(sums.series[number, Of.MOST]) / SECOND_NS)
 

@@ -31,7 +31,7 @@ AGGREGATIONS: Mapping[str, Any] = {
     "no bounds": ExplicitBucketHistogramAggregation((), record_min_max=False),
     "exponential": ExponentialBucketHistogramAggregation(),
     "few powers": ExponentialBucketHistogramAggregation(max_size=4, max_scale=3),
-    "coarse powers": ExponentialBucketHistogramAggregation(max_size=2, max_scale=-1, record_min_max=False),
+    "coarse powers": ExponentialBucketHistogramAggregation(max_size=2, max_scale=-1),
     "sum": SumAggregation(),
     "last": LastValueAggregation(),
     "drop": DropAggregation(),

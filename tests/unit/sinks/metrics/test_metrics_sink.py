@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import threading
 import weakref
@@ -16,6 +17,7 @@ from opentelemetry import metrics as api
 from opentelemetry import trace
 from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.metrics.view import View
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -104,8 +106,9 @@ class TestWhatCounts:
         assert ours.sink.counters()["overflowed"] == 20 - 3
 
     def test_the_bound_of_the_sdk_holds_too(self) -> None:
-        view_ = view("explicit", aggregation_cardinality_limit=2)
-        ours = Ours([reader(DELTA)], views=view_)
+        if "aggregation_cardinality_limit" not in inspect.signature(View).parameters:
+            pytest.skip("this SDK has no bound")
+        ours = Ours([reader(DELTA)], views=view("explicit", aggregation_cardinality_limit=2))
         for _ in range(2):
             ours.record([(f"op {n}", 0, 100 + n) for n in range(10)])
             found = counts(ours.readers[0])

@@ -69,7 +69,10 @@ def test_exemplar_filters_and_reservoirs_are_where_they_were() -> None:
 
 
 def test_a_disabled_meter_says_so() -> None:
-    assert histogram(provider([reader(DELTA)]))._is_enabled() is True
+    made = histogram(provider([reader(DELTA)]))
+    if not hasattr(made, "_meter_config"):
+        pytest.skip("this SDK disables no meters")
+    assert made._is_enabled() is True
 
 
 def test_the_global_provider_is_a_proxy_until_it_is_set() -> None:

@@ -31,6 +31,7 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 import torch
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from operator_loop import NoExport, compile_with, empty_pair, loaded_loop
 from torch.autograd import profiler_legacy
 from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile
@@ -117,6 +118,7 @@ def operator_sides(loop: Any, folder: Path) -> Iterator[Side]:
     yield "empty callback pair", observed(lambda: empty_pair(loop, ids=False), OPERATORS)
     yield "empty callback pair with ids", observed(lambda: empty_pair(loop, ids=True), OPERATORS)
     yield "ours, the recorder alone", observed(ours_alone, OPERATORS)
+    yield "ours, in an unsampled span", observed(ours_unsampled, OPERATORS)
     yield "ours, all sinks live", observed(lambda: ours_live(folder), OPERATORS)
     yield "Kineto (torch.profiler)", observed(lambda: profile(activities=[ProfilerActivity.CPU]), OPERATORS)
     yield "legacy profiler", observed(profiler_legacy.profile, SLOW_OPERATORS * 4)
@@ -156,6 +158,22 @@ def ours_live(folder: Path) -> Iterator[None]:
         instrumentor.uninstrument()
         provider.shutdown()
         assert instrumentor.counters()["rows"] >= OPERATORS
+
+
+@contextmanager
+def ours_unsampled() -> Iterator[None]:
+    """An instrumentation with nothing but spans, below a span of the program that is not sampled."""
+    provider = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)
+    instrumentor = OtelRecordFunctionInstrumentor()
+    instrumentor.instrument(tracer_provider=provider)
+    before = instrumentor.counters()["recorder.unsampled"]
+    try:
+        with provider.get_tracer("bench").start_as_current_span("bench"):
+            yield
+    finally:
+        assert instrumentor.counters()["recorder.unsampled"] - before >= OPERATORS
+        instrumentor.uninstrument()
+        provider.shutdown()
 
 
 @contextmanager

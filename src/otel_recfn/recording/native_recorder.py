@@ -46,10 +46,10 @@ class NativeRecorder:
         _native.set_own_directory(str(PACKAGE) + os.sep)
         _native.set_context_reader(None, self._note_thread)
 
-    def start(self, scopes: int, buffer_bytes: int, extras: Extra = Extra.NONE) -> None:
+    def start(self, scopes: int, buffer_bytes: int, extras: Extra = Extra.NONE, sampled_alone: bool = False) -> None:
         """See Recorder.start."""
         imported("otel_recfn.recording.native_columns")
-        _native.start(scopes, buffer_bytes, extras)
+        _native.start(scopes, buffer_bytes, extras, sampled_alone)
 
     def stop(self) -> None:
         """See Recorder.stop."""

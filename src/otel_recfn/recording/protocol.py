@@ -88,6 +88,8 @@ class RecorderCounters(NamedTuple):
     """Recorded, and given up: the last drain of their recording found no memory for them, or the next one began before it."""
     shortened: int = 0
     """Recorded without what there was no room for: the name (``<many names>`` stands for it), shapes, module or stack."""
+    unsampled: int = 0
+    """Those that were not recorded, because nobody wanted what lies in the current span (see ``Recorder.start``)."""
 
 
 RECORDER_LOSSES = ("dropped", "lost_ends", "lost_in_drain", "shortened")
@@ -103,13 +105,17 @@ class Recorder(RangeRecorder, Protocol):
     record_function: type[Any]
     """The public ``record_function`` of this recorder."""
 
-    def start(self, scopes: int, buffer_bytes: int, extras: Extra = Extra.NONE) -> None:
+    def start(self, scopes: int, buffer_bytes: int, extras: Extra = Extra.NONE, sampled_alone: bool = False) -> None:
         """Record ranges whose scope's bit is set in ``scopes``, and those of SOURCES_WITHOUT_SCOPES whatever it is.
 
         Where nothing was recorded, what began before belongs to nobody from now on, drained or not.
         Calling it while recording changes the scopes and extras. ``buffer_bytes`` bounds the buffer of each thread that records
         its first range from now on. With Extra.STACK ranges that Python begins carry the stack that led to them, unless they
         are of RecordScope.BACKWARD_FUNCTION; the other extras are for whoever calls ``begin`` and ``memory``.
+
+        ``sampled_alone``: nobody wants ranges that become no spans. Where the context reader says of a range outside other
+        recorded ones that its span is not sampled, or that instrumentation is suppressed, the range is counted as ``unsampled``
+        and not recorded; so is what lies in it, up to a change of the context. Nor are marks and memory there.
 
         It imports what ``drain`` needs: a thread of ours must not, and a signal handler that drains while it is imported would
         find it half imported.

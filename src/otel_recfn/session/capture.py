@@ -25,7 +25,7 @@ from typing import TypeAlias, TypeVar
 from otel_recfn.batches.selection import Selected, Selection
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import OUT_OF_MEMORY
-from otel_recfn.sinks.protocol import Sink, asks_for_room, flushes_beside_writes, has_room, losses_of
+from otel_recfn.sinks.protocol import Sink, asks_for_room, flushes_beside_writes, has_room, losses_of, wants_unsampled
 from otel_recfn.sources.range_spans import ShownRanges, SpansOfRanges
 
 log = logging.getLogger("otel_recfn")
@@ -106,6 +106,11 @@ class Capture:
         self._close_by: float | None = None
         self._ending = self._closed = False
         self.rows = 0
+
+    @property
+    def wants_unsampled(self) -> bool:
+        """Whether one of its sinks has a use for ranges in spans that are not sampled."""
+        return any([wants_unsampled(handed.sink) for handed in self._sinks])
 
     def write(self, batch: Batch, view: View = whole) -> None:
         """Hand every sink the view of a batch.

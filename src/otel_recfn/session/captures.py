@@ -132,7 +132,7 @@ class Captures:
             scopes, extras, sources = scopes | asked.scopes, extras | asked.extras, sources | asked.sources
             profilers = profilers or asked.profiler is not None
             shown = capture.shown if capture.shown is not None and capture not in ending else shown
-        return Wanted(scopes, extras, sources, profilers, shown)
+        return Wanted(scopes, extras, sources, profilers, shown, not any([capture.wants_unsampled for capture in self]))
 
     def buffer_bytes(self) -> int:
         """The largest buffer per thread that one of them asks for."""

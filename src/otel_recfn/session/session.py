@@ -142,7 +142,8 @@ class Session:
             else:
                 if not (alone or self._recorder.recording):
                     self._drain_earlier()
-                self._recorder.start(wanted.scopes, self._captures.buffer_bytes(), wanted.extras)
+                buffer_bytes = self._captures.buffer_bytes()
+                self._recorder.start(wanted.scopes, buffer_bytes, wanted.extras, wanted.sampled_alone)
             if self._wanted_of_recorder() == wanted:
                 return
             alone = False

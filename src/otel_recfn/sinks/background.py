@@ -28,7 +28,7 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.background_pace import Pace
 from otel_recfn.sinks.background_queue import Close, Flush, WorkQueue
 from otel_recfn.sinks.background_worker import Worker
-from otel_recfn.sinks.protocol import Sink
+from otel_recfn.sinks.protocol import Sink, wants_unsampled
 from otel_recfn.support.own_thread import OwnThread
 
 log = logging.getLogger("otel_recfn")
@@ -122,6 +122,11 @@ class BackgroundSink:
             self._told = True
             unexpected = error if not isinstance(error, OSError) else None  # a full disk needs no traceback
             log.error("the sink %r failed, and what it had not taken is lost: %r", self.name, error, exc_info=unexpected)
+
+    @property
+    def wants_unsampled(self) -> bool:
+        """As the inner sink."""
+        return wants_unsampled(self._inner)
 
     @property
     def losses(self) -> tuple[str, ...]:

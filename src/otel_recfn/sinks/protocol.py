@@ -14,12 +14,14 @@ class Sink(Protocol):
     A sink that raises is closed, taken out of its capture and logged once; the other sinks go on. After a MemoryError it
     goes on too, and misses that batch; so a ``write`` that raises one counts nothing of the batch.
 
-    It may have three attributes more:
+    It may have four attributes more:
 
     * ``losses``, the names of those of its counters that say what was lost: where one has grown, that is logged when the
       capture ends. Without it: none.
     * ``flushes_beside_writes``, true where ``flush`` may be called from any thread, also while another one writes, so that
       drains go on while it waits. Without it: false, and nothing is drained meanwhile.
+    * ``wants_unsampled``, false where it has no use for ranges in spans that are not sampled: where no sink has any, they are
+      not recorded. Without it: true.
     * ``has_room``, a method that is called before ``write``: false while so much waits here for memory that one more batch
       might be lost. The batch then waits, and with it all that is recorded, until the buffers of the recorder are full. So it
       is about memory alone: a sink that is too slow drops and counts batches itself, and keeps no other from its rows. Where a
@@ -49,6 +51,11 @@ class Sink(Protocol):
 def losses_of(sink: Sink) -> tuple[str, ...]:
     """The names of the counters that say what a sink lost."""
     return tuple(getattr(sink, "losses", ()))
+
+
+def wants_unsampled(sink: Sink) -> bool:
+    """Whether ranges in spans that are not sampled are of use to a sink."""
+    return bool(getattr(sink, "wants_unsampled", True))
 
 
 def asks_for_room(sink: Sink) -> bool:

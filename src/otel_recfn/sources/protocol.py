@@ -34,6 +34,7 @@ class Wanted:
         sources: whose rows.
         profilers: one of the captures sees the rows of a profiler run alone.
         shown: the ranges that the program sees as current spans; None for none.
+        sampled_alone: none of them has any use for ranges in spans that are not sampled.
     """
 
     scopes: int = ALL_SCOPES_MASK
@@ -41,6 +42,7 @@ class Wanted:
     sources: frozenset[EventSource] = frozenset(EventSource)
     profilers: bool = False
     shown: ShownRanges | None = None
+    sampled_alone: bool = False
 
 
 class Source(Protocol):

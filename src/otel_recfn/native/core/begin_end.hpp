@@ -84,26 +84,37 @@ inline void count_dropped(ThreadBuffer& buffer) {
   buffer.put_and_publish({end_header(flags, ordinal), ticks});
 }
 
+// Whether a thread that rests goes on resting. One that nobody muted looks for another current span where that may have changed.
+[[gnu::noinline]] inline bool rests_on(Globals& globals, ThreadBuffer& buffer, uint32_t generation, MayLook may_look) {
+  if ((buffer.rests & kMuted) != 0) return true;
+  if (buffer.kept_generation != generation || !globals.sampled_alone.load(std::memory_order_relaxed)) {
+    set_rest(buffer, kUnsampled, false);
+    buffer.context_stale = true;
+    return false;
+  }
+  const bool below_operator = buffer.depth > buffer.look_depth && !buffer.stack[buffer.depth - 1].python;
+  if (!below_operator && may_look == kMayLook) look_if_changed(globals, buffer);
+  return buffer.rests != 0;
+}
+
 // Takes in what changed since this thread's last begin: a capture began, or another thread ended a range of this one. False when
-// the thread is muted, that is, not recorded. (A muted thread's generation is never the current one: so the hot path, which
-// compares generations, needs no check of its own for muted threads.)
-inline bool catch_up(Globals& globals, ThreadBuffer& buffer) {
+// the thread rests, that is, isn't recorded. (A resting thread's generation is never the current one: so the hot path, which
+// compares generations, needs no check of its own for threads that rest.)
+inline bool catch_up(Globals& globals, ThreadBuffer& buffer, MayLook may_look) {
   const ClosedElsewhere& closed = buffer.closed_elsewhere;
   const bool told = closed.head.load(std::memory_order_relaxed) != closed.tail.load(std::memory_order_relaxed);
   if (__builtin_expect(told, 0)) forget_closed_elsewhere(buffer);
   const uint32_t generation = globals.generation.load(std::memory_order_relaxed);
   if (__builtin_expect(buffer.generation != generation, 0)) {
-    if (buffer.muted) return false;
-    enter_generation(buffer, generation);
+    if (buffer.rests != 0 && rests_on(globals, buffer, generation, may_look)) return false;
+    if (buffer.generation != generation) enter_generation(buffer, generation);
   }
   return true;
 }
 
-inline void mute(ThreadBuffer& buffer, bool muted) {
-  if (muted == buffer.muted) return;
-  buffer.muted = muted;
-  if (muted) buffer.muted_generation = buffer.generation;
-  buffer.generation = muted ? kNoGeneration : buffer.muted_generation;
+inline void count_unsampled(ThreadBuffer& buffer) {
+  if ((buffer.rests & kMuted) != 0) return;
+  buffer.unsampled.store(buffer.unsampled.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
 // There is no room for the range with its name and its prelude. Returns whether it fits without them, under the name <many names>.
@@ -150,11 +161,15 @@ template <bool kTorch>
   return ordinal;
 }
 
+// The range is not recorded: the thread has just begun to rest.
+constexpr uint32_t kRestsNow = 1u << 31;
+
 // Finds the parent of a range that begins now; where that is no range on the thread's stack, also looks at the profiler run and the
-// thread's logical id. Returns kBaseBegin or 0.
+// thread's logical id. Returns kBaseBegin, 0 or kRestsNow.
 [[gnu::always_inline]] inline uint32_t place_begin(Globals& globals, ThreadBuffer& buffer, MayLook look) {
   const uint32_t base = find_parent(globals, buffer, look);
   if (base != 0 && look == kMayLook) {
+    if (__builtin_expect(buffer.rests != 0, 0)) return kRestsNow;
     send_profiler(buffer, profiler_now(globals, buffer));
     if (__builtin_expect(!buffer.has_logical_id, 0)) adopt_logical_id(globals, buffer);
   }
@@ -184,7 +199,10 @@ template <bool kTorch>
 // too, because its end is called whatever became of the begin.
 template <bool kTorch>
 [[gnu::always_inline]] inline uint64_t begin_range(Globals& globals, ThreadBuffer& buffer, Begin begin, bool selected) {
-  selected &= catch_up(globals, buffer);
+  if (__builtin_expect(!catch_up(globals, buffer, kMayLook), 0)) {
+    if (selected) count_unsampled(buffer);
+    selected = false;
+  }
   const uint32_t deepest = (begin.flags & kAsync) != 0 ? kMaxDepthForAsync : kMaxDepth;
   if (__builtin_expect(buffer.depth >= deepest, 0)) return drop_too_deep<kTorch>(buffer, selected);
   uint64_t ordinal = 0;
@@ -192,8 +210,12 @@ template <bool kTorch>
   if (__builtin_expect(selected, 1)) {
     base = place_begin(globals, buffer, kMayLook);
     if (__builtin_expect(buffer.depth >= deepest, 0)) return drop_too_deep<kTorch>(buffer, true);  // looking may run Python
-    ordinal = put_begin<kTorch>(globals, buffer, begin, base);
-    if (__builtin_expect(ordinal == 0, 0)) count_dropped_begin(buffer);
+    if (__builtin_expect(base == kRestsNow, 0)) {
+      count_unsampled(buffer);
+    } else {
+      ordinal = put_begin<kTorch>(globals, buffer, begin, base);
+      if (__builtin_expect(ordinal == 0, 0)) count_dropped_begin(buffer);
+    }
   }
   if (!kTorch && ordinal == 0) return 0;
   const uint64_t event_id = make_event_id(buffer.number, ordinal);
@@ -251,8 +273,9 @@ inline void prepare_point(Globals& globals, ThreadBuffer& buffer) {
 
 // Writes a mark (`name`) or a memory record (`name` is the device) of this moment. Returns its event id, or 0 without room.
 inline uint64_t put_point(Globals& globals, ThreadBuffer& buffer, RecordKind kind, Text name, int64_t nbytes, MayLook look) {
-  if (!catch_up(globals, buffer)) return 0;
+  if (!catch_up(globals, buffer, look)) return count_unsampled(buffer), 0;
   const uint32_t base = place_begin(globals, buffer, look);
+  if (base == kRestsNow) return count_unsampled(buffer), 0;
   const uint64_t ends = uint64_t{kEndWords} * buffer.open_recorded;
   if (!buffer.has_room(kMemoryWords + prelude_words(buffer, {}) + 1 + words_of(name.size) + ends)) {
     count_dropped_begin(buffer);

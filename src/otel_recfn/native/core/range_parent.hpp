@@ -72,10 +72,12 @@ inline bool is_innermost_by_place(const ThreadBuffer& buffer, uint32_t place) {
   if (place != kNowhere) {
     buffer.look_ordinal = buffer.stack[place].ordinal;
     buffer.look_parent = is_innermost_by_place(buffer, place) ? kByPlace : kByOrdinal;
+    set_rest(buffer, kUnsampled, false);
     return;
   }
   buffer.look_parent = kByContext;
   const Context& found = view.range != 0 ? view.range_context : view.current;
+  set_rest(buffer, kUnsampled, globals.sampled_alone.load(std::memory_order_relaxed) && gets_no_spans(found));
   if (buffer.context == found) return;
   buffer.context = found;
   buffer.unsent |= kContextUnsent;

@@ -164,6 +164,7 @@ void Registry::retire(ThreadBuffer* buffer) {
   retired_dropped_ += buffer->dropped.load();
   buffers_.erase(std::find(buffers_.begin(), buffers_.end(), buffer));
   retired_shortened_ += buffer->shortened.load();
+  retired_unsampled_ += buffer->unsampled.load();
   release(buffer);
 }
 
@@ -194,12 +195,19 @@ uint64_t Registry::shortened() {
   return sum;
 }
 
+uint64_t Registry::unsampled() {
+  std::lock_guard lock(mutex_);
+  uint64_t sum = retired_unsampled_;
+  for (const ThreadBuffer* buffer : buffers_) sum += buffer->unsampled.load(std::memory_order_relaxed);
+  return sum;
+}
+
 void Registry::after_fork_in_child() {
   for (ThreadBuffer* buffer : buffers_) {
     if (buffer != tls_buffer) release(buffer);
   }
   buffers_.clear();
-  retired_recorded_ = retired_dropped_ = retired_shortened_ = 0;
+  retired_recorded_ = retired_dropped_ = retired_shortened_ = retired_unsampled_ = 0;
   globals().dropped_without_buffer.store(0);
   globals().remote_ends.reset();
   tls_number = 0;
@@ -207,7 +215,7 @@ void Registry::after_fork_in_child() {
     keep_last_ring(*mine);
     mine->head = mine->limit = 0, mine->woken_at = UINT64_MAX;
     mine->published.store(0), mine->consumed.store(0);
-    mine->ordinal.store(0), mine->dropped.store(0), mine->shortened.store(0);
+    mine->ordinal.store(0), mine->dropped.store(0), mine->shortened.store(0), mine->unsampled.store(0);
     mine->closed_elsewhere.head.store(0), mine->closed_elsewhere.tail.store(0);
     std::fill(std::begin(mine->names), std::end(mine->names), NameSlot{});
     mine->has_logical_id = mine->name_noted = mine->met = false;

@@ -37,6 +37,7 @@ class Registry {
   uint64_t recorded();
   uint64_t dropped();
   uint64_t shortened();
+  uint64_t unsampled();
 
   // Around fork(2), with the drain's lock held: the child starts empty, with the forking thread's buffer alone.
   void before_fork() { mutex_.lock(); }
@@ -51,7 +52,7 @@ class Registry {
   std::vector<ThreadBuffer*> buffers_;
   std::atomic<uint64_t> next_number_{1};
   uint64_t buffer_bytes_ = 8u << 20;
-  uint64_t retired_recorded_ = 0, retired_dropped_ = 0, retired_shortened_ = 0;
+  uint64_t retired_recorded_ = 0, retired_dropped_ = 0, retired_shortened_ = 0, retired_unsampled_ = 0;
 };
 
 Globals& globals();

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "model/events.hpp"
+
 namespace recfn {
 
 struct Context {
@@ -10,6 +12,12 @@ struct Context {
   uint64_t enclosing = 0, root = 0;  // event ids of the range around, where it isn't on this thread's stack, and of its outermost
   bool operator==(const Context& other) const { return std::memcmp(this, &other, sizeof *this) == 0; }
 };
+
+// Whether what begins in it becomes no span.
+inline bool gets_no_spans(const Context& context) {
+  if ((context.flags & kSuppressedContext) != 0) return true;
+  return (context.trace_high | context.trace_low) != 0 && (context.flags & kSampledContext) == 0;
+}
 
 constexpr uint32_t kMaxTasks = 8;
 

@@ -65,6 +65,9 @@ enum ParentKind : uint8_t { kByContext, kByPlace, kByOrdinal };
 
 constexpr uint32_t kNoGeneration = 0;
 
+// Why a thread records nothing: somebody said so; nobody wants what lies in the span that is current.
+enum Rest : uint8_t { kMuted = 1, kUnsampled = 2 };
+
 struct ThreadBuffer {
   // The producer's own.
   uint64_t* words = nullptr;  // of the ring that is written
@@ -78,9 +81,9 @@ struct ThreadBuffer {
   uint32_t generation = 0;
   bool context_stale = true;
   bool has_logical_id = false;
-  bool muted = false;  // `generation` is kNoGeneration meanwhile, `muted_generation` what it was
+  uint8_t rests = 0;  // Rest; `generation` is kNoGeneration meanwhile, `kept_generation` what it was
   uint8_t unsent = 0;  // Unsent
-  uint32_t muted_generation = 0;
+  uint32_t kept_generation = 0;
   uint32_t profiler = 0;       // the run that this thread was told to work for
   uint32_t profiler_sent = 0;  // the run that the ring's last Profiler record names
   bool name_noted = false;
@@ -95,6 +98,7 @@ struct ThreadBuffer {
   Context context;  // as the ring's last Context record has it, or will
   std::atomic<uint64_t> ordinal{0};  // begins recorded
   std::atomic<uint64_t> dropped{0};
+  std::atomic<uint64_t> unsampled{0};  // begins not recorded, because the thread rests
   std::atomic<uint64_t> shortened{0};  // begins recorded without what there was no room for, their name for instance
   uint64_t max_capacity = 0;
   uint64_t woken_at = UINT64_MAX;  // up to where the drain had read when it was last woken
@@ -140,5 +144,13 @@ struct ThreadBuffer {
     published.store(at + count, std::memory_order_release);
   }
 };
+
+inline void set_rest(ThreadBuffer& buffer, Rest reason, bool on) {
+  const bool rested = buffer.rests != 0;
+  buffer.rests = static_cast<uint8_t>(on ? buffer.rests | reason : buffer.rests & ~reason);
+  if (rested == (buffer.rests != 0)) return;
+  if (!rested) buffer.kept_generation = buffer.generation;
+  buffer.generation = rested ? buffer.kept_generation : kNoGeneration;
+}
 
 }  // namespace recfn

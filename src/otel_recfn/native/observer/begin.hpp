@@ -44,7 +44,7 @@ void add_shapes(const Range& fn, ShapeWords& words) {
 // `asked`: bits of Extra. The inputs are there if the range's callbacks need them.
 template <bool kInputs>
 void begin_with_extras(const at::RecordFunction& fn, ThreadBuffer& buffer, bool selected, uint32_t asked) {
-  const uint32_t wanted = selected ? asked : 0;
+  const uint32_t wanted = selected && catch_up(*shared, buffer, kMayLook) ? asked : 0;
   ShapeWords words;
   char stack[kMaxStackBytes];
   RarePrelude rare;

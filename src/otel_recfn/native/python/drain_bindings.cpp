@@ -147,11 +147,12 @@ PyObject* discard(PyObject*, PyObject*) {
 }
 
 PyObject* counters(PyObject*, PyObject*) {
-  return Py_BuildValue("(KKKKK)", static_cast<unsigned long long>(registry().recorded() - drain().too_late()),
+  return Py_BuildValue("(KKKKKK)", static_cast<unsigned long long>(registry().recorded() - drain().too_late()),
                        static_cast<unsigned long long>(registry().dropped()),
                        static_cast<unsigned long long>(globals().remote_ends.lost()),
                        static_cast<unsigned long long>(drain().discarded()),
-                       static_cast<unsigned long long>(registry().shortened()));
+                       static_cast<unsigned long long>(registry().shortened()),
+                       static_cast<unsigned long long>(registry().unsampled()));
 }
 
 PyMethodDef functions[] = {
@@ -160,7 +161,7 @@ PyMethodDef functions[] = {
     {"wait", wait, METH_VARARGS, "wait(seconds): until wake(), or a thread has filled a quarter of its buffer."},
     {"wake", wake, METH_NOARGS, "wake(): end a wait."},
     {"discard", discard, METH_NOARGS, "discard(): give up, and count, what was recorded and not taken."},
-    {"counters", counters, METH_NOARGS, "counters() -> (recorded, dropped, lost ends, lost in drain, shortened)"},
+    {"counters", counters, METH_NOARGS, "counters() -> (recorded, dropped, lost ends, lost in drain, shortened, unsampled)"},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

@@ -32,7 +32,8 @@ void begin_recording() {
 PyObject* start(PyObject*, PyObject* args) {
   unsigned int scopes, extras;
   unsigned long long buffer_bytes;
-  if (!PyArg_ParseTuple(args, "IKI", &scopes, &buffer_bytes, &extras)) return nullptr;
+  int sampled_alone;
+  if (!PyArg_ParseTuple(args, "IKIp", &scopes, &buffer_bytes, &extras, &sampled_alone)) return nullptr;
   Globals& shared = globals();
   registry().set_buffer_bytes(buffer_bytes);
   const uint32_t before = shared.recording.load();
@@ -41,6 +42,7 @@ PyObject* start(PyObject*, PyObject* args) {
     forget_open_ranges();
   }
   shared.extras.store(extras);
+  shared.sampled_alone.store(sampled_alone != 0);
   shared.recording.store(scopes | kRecordingBit | ((extras & kStackExtra) != 0 ? kStackBit : 0) | (before & kObservedBit));
   Py_RETURN_NONE;
 }
@@ -72,8 +74,8 @@ PyObject* set_thread_enabled(PyObject*, PyObject* args) {
   int enabled;
   if (!PyArg_ParseTuple(args, "p", &enabled)) return nullptr;
   ThreadBuffer* buffer = enabled != 0 ? registry().existing() : registry().current();
-  const bool before = buffer == nullptr || !buffer->muted;
-  if (buffer != nullptr) mute(*buffer, enabled == 0);
+  const bool before = buffer == nullptr || (buffer->rests & kMuted) == 0;
+  if (buffer != nullptr) set_rest(*buffer, kMuted, enabled == 0);
   return PyBool_FromLong(before);
 }
 
@@ -120,7 +122,7 @@ void after_fork_in_child() {
 }
 
 PyMethodDef functions[] = {
-    {"start", start, METH_VARARGS, "start(scopes, buffer_bytes, extras): record ranges of these scopes."},
+    {"start", start, METH_VARARGS, "start(scopes, buffer_bytes, extras, sampled_alone): record ranges of these scopes."},
     {"stop", stop, METH_NOARGS, "stop(): record nothing more."},
     {"recording", recording, METH_NOARGS, "recording() -> bool"},
     {"set_profiler", set_profiler_of_thread, METH_VARARGS, "set_profiler(run): this thread works for that run."},

@@ -98,7 +98,7 @@ class ThreadLog:
         self.ended_elsewhere: deque[int] = deque(maxlen=2 * MAX_DEPTH)
         self.enabled = True
         self.profiler = 0
-        self.recorded = self.dropped = self.lost_ends = 0
+        self.recorded = self.dropped = self.lost_ends = self.unsampled = 0
         self.taken_back = 0
         """How many of the ``recorded`` were undone, because their begin was interrupted."""
 

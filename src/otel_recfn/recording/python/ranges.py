@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import perf_counter_ns
 
-from otel_recfn.model.events import ORDINAL_BITS, EventFlag, EventKind, EventSource, Extra
+from otel_recfn.model.events import ORDINAL_BITS, ContextFlag, EventFlag, EventKind, EventSource, Extra
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.model.sources import SOURCES_WITHOUT_SCOPES
 from otel_recfn.recording.limits import (
@@ -32,6 +32,7 @@ from otel_recfn.recording.python.threads import ThreadLogs
 # Plain ints: arithmetic on an IntFlag costs a microsecond.
 ASYNC = int(EventFlag.ASYNC)
 RECORD_FUNCTION = int(EventSource.RECORD_FUNCTION)
+SAMPLED, SUPPRESSED = int(ContextFlag.SAMPLED), int(ContextFlag.SUPPRESSED)
 BACKWARD, RANGE = int(RecordScope.BACKWARD_FUNCTION), int(EventKind.RANGE)
 MARK = Details(kind=int(EventKind.MARK))
 
@@ -41,7 +42,7 @@ class BeginsAndEnds:
 
     def __init__(self) -> None:
         self._recording, self._scopes = False, 0
-        self._extras, self._with_stack = Extra.NONE, False
+        self._extras, self._with_stack, self._sampled_alone = Extra.NONE, False, False
         self._reader: Callable[[], ContextReading | None] | None = None
         self._tasks = Recording()
         self._threads = ThreadLogs()
@@ -102,6 +103,9 @@ class BeginsAndEnds:
             parent, root, context = self._find_parent(tasks)
             if ends_later and not log.has_depth(bool(flags & ASYNC)):  # looking may have begun ranges
                 log.dropped += 1
+                return 0
+            if self._sampled_alone and parent >> ORDINAL_BITS != log.number and _gets_no_spans(context):
+                log.unsampled += 1
                 return 0
             texts = (name[:MAX_NAME_BYTES], scope, source, module[:MAX_NAME_BYTES])
             # One statement without a call: a finalizer or signal handler that begins a range cannot come in between.
@@ -177,3 +181,10 @@ class BeginsAndEnds:
             return self._reader() if self._reader is not None else None
         except Exception:  # observing must not break the host; without a reading the range is simply a root
             return None
+
+
+def _gets_no_spans(context: ContextReading | None) -> bool:
+    """Whether what begins in it becomes no span."""
+    if context is None:
+        return False
+    return bool(context.flags & SUPPRESSED or (context.trace_id and not context.flags & SAMPLED))

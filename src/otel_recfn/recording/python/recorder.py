@@ -44,7 +44,7 @@ class PythonRecorder(BeginsAndEnds):
 
     # --- switching
 
-    def start(self, scopes: int, buffer_bytes: int, extras: Extra = Extra.NONE) -> None:
+    def start(self, scopes: int, buffer_bytes: int, extras: Extra = Extra.NONE, sampled_alone: bool = False) -> None:
         """See Recorder.start."""
         for module in ("batch", "pairing"):
             imported(f"otel_recfn.recording.python.{module}")
@@ -52,7 +52,7 @@ class PythonRecorder(BeginsAndEnds):
             self._drain.begin_recording(self._tasks)
             self._start_recording()  # ranges of an earlier recording are no parents in this one
         self._threads.capacity = max(1, buffer_bytes // BYTES_PER_RANGE)
-        self._extras, self._with_stack = extras, bool(extras & Extra.STACK)
+        self._extras, self._with_stack, self._sampled_alone = extras, bool(extras & Extra.STACK), sampled_alone
         self._scopes, self._recording = scopes, True
 
     def stop(self) -> None:

@@ -96,7 +96,10 @@ class ThreadLogs:
 
 def _add(total: RecorderCounters, log: ThreadLog) -> RecorderCounters:
     return RecorderCounters(
-        total.recorded + log.recorded - log.taken_back, total.dropped + log.dropped, total.lost_ends + log.lost_ends
+        recorded=total.recorded + log.recorded - log.taken_back,
+        dropped=total.dropped + log.dropped,
+        lost_ends=total.lost_ends + log.lost_ends,
+        unsampled=total.unsampled + log.unsampled,
     )
 
 

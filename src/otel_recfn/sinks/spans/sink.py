@@ -60,6 +60,7 @@ class SpansSink:
 
     name = "spans"
     losses = ("spans_failed",)
+    wants_unsampled = False
 
     def __init__(
         self,

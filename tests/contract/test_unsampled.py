@@ -1,0 +1,236 @@
+"""What lies in a span that is not sampled is not recorded where nobody has a use for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from opentelemetry import trace
+from opentelemetry.instrumentation.utils import suppress_instrumentation
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
+
+from forked import in_child
+from otel_recfn.batches.selection import Selected
+from otel_recfn.model.batch import Event
+from otel_recfn.model.events import EventSource
+from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, Recorder
+from otel_recfn.session import Session
+from otel_recfn.session.capture import Capture
+from otel_recfn.sinks.in_memory import InMemorySink
+from patience import PATIENCE_S
+from running_capture import Running
+
+
+class SampledSink(InMemorySink):
+    """Has no use for what becomes no span."""
+
+    wants_unsampled = False
+
+
+class SampledAlone:
+    """A session whose only capture wants what becomes a span."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder, self.session, self.range = recorder, Session(recorder), recorder.record_function
+        self._before = recorder.counters()
+        self.start()
+
+    def start(self) -> None:
+        self.sink = SampledSink()
+        self.capture = Capture(Selected(), [self.sink], buffer_bytes=DEFAULT_BUFFER_BYTES)
+        self.session.start(self.capture)
+
+    def stop(self) -> list[Event]:
+        self.session.stop(self.capture, PATIENCE_S)
+        return self.sink.events()
+
+    def names(self) -> list[str]:
+        return [row.name for row in self.stop()]
+
+    def unsampled(self) -> int:
+        return self.recorder.counters().unsampled - self._before.unsampled
+
+    def recorded(self) -> int:
+        return self.recorder.counters().recorded - self._before.recorded
+
+
+@pytest.fixture
+def alone(recorder: Recorder) -> Iterator[SampledAlone]:
+    made = SampledAlone(recorder)
+    yield made
+    made.session.at_exit()
+
+
+def span(number: int, *, sampled: bool) -> Any:
+    context = SpanContext(number, number, is_remote=False, trace_flags=TraceFlags(int(sampled)))
+    return trace.use_span(NonRecordingSpan(context))
+
+
+def test_ranges_in_an_unsampled_span_are_counted_and_not_recorded(alone: SampledAlone) -> None:
+    with span(1, sampled=False):
+        with alone.range("outer"), alone.range("inner"):
+            pass
+        alone.recorder.end(alone.recorder.begin("by id", 0, EventSource.RECORD_FUNCTION))
+        assert alone.recorder.mark("mark") == 0
+    with alone.range("after"):
+        pass
+    assert (alone.names(), alone.unsampled(), alone.recorded()) == (["after"], 4, 1)
+
+
+def test_where_instrumentation_is_suppressed_too(alone: SampledAlone) -> None:
+    with suppress_instrumentation(), alone.range("suppressed"):
+        pass
+    assert (alone.names(), alone.unsampled()) == ([], 1)
+
+
+def test_a_sampled_span_in_an_unsampled_one(alone: SampledAlone) -> None:
+    with span(1, sampled=False), alone.range("not recorded"):
+        with span(2, sampled=True), alone.range("outer"), alone.range("inner"):
+            pass
+        with alone.range("not recorded either"):
+            pass
+    rows = {row.name: row for row in alone.stop()}
+    assert rows.keys() == {"outer", "inner"}
+    assert (rows["outer"].parent, rows["outer"].context.span_id) == (0, 2)
+    assert rows["inner"].parent == rows["outer"].event_id
+
+
+def test_an_unsampled_span_in_a_range_that_is_recorded(alone: SampledAlone) -> None:
+    with alone.range("around"):
+        with span(1, sampled=False), alone.range("not recorded"):
+            pass
+        with alone.range("in"):
+            pass
+    rows = {row.name: row for row in alone.stop()}
+    assert rows["in"].parent == rows["around"].event_id
+    assert rows.keys() == {"around", "in"}
+
+
+def test_whoever_joins_sees_everything_from_then_on(alone: SampledAlone) -> None:
+    with span(1, sampled=False), alone.range("open"):
+        joined = Running(alone.session, Selected())
+        with alone.range("outer"), alone.range("inner"):
+            pass
+        rows = {row.name: row for row in joined.stop().sink.events()}
+        with alone.range("not recorded again"):
+            pass
+    assert rows.keys() == {"outer", "inner"}
+    assert (rows["inner"].parent, rows["outer"].parent) == (rows["outer"].event_id, 0)
+    assert "not recorded again" not in alone.names()
+    assert alone.unsampled() == 2
+
+
+def test_a_sink_that_wants_all_of_it(alone: SampledAlone) -> None:
+    alone.stop()
+    everything = Running(alone.session, Selected())
+    with span(1, sampled=False), alone.range("recorded"):
+        pass
+    assert (everything.stop().names(), alone.unsampled()) == (["recorded"], 0)
+
+
+def test_a_context_that_changed_while_nothing_was_recorded(alone: SampledAlone) -> None:
+    with span(1, sampled=False), alone.range("not recorded"):
+        alone.stop()
+    alone.start()
+    with alone.range("recorded"):
+        pass
+    assert alone.names() == ["recorded"]
+
+
+def test_a_thread_that_is_switched_off_meanwhile(alone: SampledAlone) -> None:
+    with span(1, sampled=False), alone.range("not recorded"):
+        assert alone.recorder.set_thread_enabled(False) is True
+    with alone.range("switched off"):
+        pass
+    assert alone.recorder.set_thread_enabled(True) is False
+    with alone.range("recorded"):
+        pass
+    with span(1, sampled=False), alone.range("not recorded"):
+        pass
+    assert (alone.names(), alone.unsampled()) == (["recorded"], 2)
+
+
+def test_a_forked_child_goes_on_so_and_counts_anew(alone: SampledAlone) -> None:
+    def work() -> None:
+        with alone.range("not recorded"):
+            pass
+        with span(2, sampled=True), alone.range("recorded"):
+            pass
+        counters = alone.recorder.counters()
+        assert (counters.unsampled, counters.recorded) == (1, 1)
+
+    with span(1, sampled=False), alone.range("not recorded"):
+        in_child(work)
+
+
+Node: TypeAlias = "tuple[str, list[Any]]"
+nodes: st.SearchStrategy[list[Node]] = st.recursive(
+    st.just([]),
+    lambda inner: st.lists(st.tuples(st.sampled_from(["range", "by id", "sampled", "unsampled"]), inner), max_size=3),
+    max_leaves=20,
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(program=nodes)
+def test_any_program(recorder: Recorder, program: list[Node]) -> None:
+    alone = SampledAlone(recorder)
+    expected: dict[int, tuple[int, int]] = {}
+    others = 0
+
+    def run(nodes: list[Node], around: int, current: int, recorded: bool) -> None:
+        """``around``: the event id of the range that is innermost in the current span, 0 for none."""
+        nonlocal others
+        for what, inner in nodes:
+            if what in ("sampled", "unsampled"):
+                number = current + 1
+                with span(number, sampled=what == "sampled"):
+                    run(inner, 0, number, what == "sampled")
+                continue
+            others += not recorded
+            with opened(what) as event_id:
+                if recorded:
+                    expected[event_id] = (around, current)
+                run(inner, event_id, current, recorded)
+
+    def opened(what: str) -> Any:
+        return _by_id(alone.recorder) if what == "by id" else _by_object(alone, what)
+
+    try:
+        run(program, 0, 0, True)
+        rows = {row.event_id: (row.parent, row.context.span_id) for row in alone.stop()}
+        assert (rows, alone.unsampled()) == (expected, others)
+    finally:
+        alone.session.at_exit()
+
+
+class _by_id:
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def __enter__(self) -> int:
+        self._event_id = self._recorder.begin("by id", 7, EventSource.RECORD_FUNCTION)
+        return self._event_id
+
+    def __exit__(self, *_error: object) -> None:
+        self._recorder.end(self._event_id)
+
+
+class _by_object:
+    """The event id of a ``record_function`` is what the task is in."""
+
+    def __init__(self, alone: SampledAlone, name: str) -> None:
+        self._recorder, self._range = alone.recorder, alone.range(name)
+
+    def __enter__(self) -> int:
+        before = self._recorder.counters().recorded
+        self._range.__enter__()
+        began = self._recorder.counters().recorded != before
+        inside = self._recorder.ranges_after(None)
+        return inside[0].event_id if began else 0
+
+    def __exit__(self, *_error: object) -> None:
+        self._range.__exit__(None, None, None)

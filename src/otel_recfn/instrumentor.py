@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+import time
 from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
-from otel_recfn.model.errors import InterpreterError, SettingError
+from otel_recfn.model.errors import (
+    ATTEMPTS,
+    OUT_OF_MEMORY,
+    PAUSE_SECONDS,
+    InterpreterError,
+    SettingError,
+    tells_of_no_memory,
+)
 from otel_recfn.settings import Settings
 from otel_recfn.support.interpreters import refuse_subinterpreter
 
@@ -70,10 +78,11 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             InterpreterError: this is a subinterpreter.
 
         ``opentelemetry-instrument`` would not go on to other instrumentations after an error, so there both are logged instead.
+        Where there is no memory to start, that is logged too, and nothing records.
         """
         automatic = bool(kwargs.get("skip_dep_check") or kwargs.get("raise_exception_on_conflict"))
         try:
-            super().instrument(**kwargs)
+            self._instrument_or_nothing(**kwargs)
         except SettingError:
             if not automatic:
                 raise
@@ -82,6 +91,18 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             if not automatic:
                 raise
             log.warning("otel-recfn is not instrumenting: %s", error)
+        except (MemoryError, SystemError, RuntimeError) as error:
+            if not tells_of_no_memory(error):
+                raise
+            _tell("otel-recfn is not instrumenting: there was no memory to start; call instrument() again")
+
+    def _instrument_or_nothing(self, **kwargs: Any) -> None:
+        try:
+            super().instrument(**kwargs)
+        except BaseException:  # also a signal handler's
+            if not self.is_instrumented_by_opentelemetry:
+                self._uninstrument()
+            raise
 
     def _instrument(self, **kwargs: Any) -> None:
         settings = Settings.resolve(kwargs)
@@ -101,11 +122,13 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         session = process_session()  # may refuse, so it is asked before the trace file is made
         links, sent = SharedLinks(), SentSpans()
         spans = SpansSink(settings.tracer_provider, settings.roots_per_second, links=links, sent=sent.note)
+        background = BackgroundSink(spans, start=False)
         metrics = MetricsSink(settings.meter_provider, sent)
         # Metrics are closed last: what the counters of the other sinks have come to by then is what they tell.
-        sinks = [*_make_files(settings, links), BackgroundSink(spans), *settings.sinks, metrics]
+        sinks = [*_make_files(settings, links), background, *settings.sinks, metrics]
         self._capture = Capture(selected(settings), sinks, buffer_bytes=settings.buffer_bytes, spans=spans)
         metrics.report_from(partial(_report, session, self._capture))
+        background.start()
         session.start(self._capture)
 
     def _uninstrument(self, **kwargs: Any) -> None:
@@ -115,11 +138,22 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             process_session().stop(self._capture, STOP_SECONDS)
 
     def uninstrument(self, **kwargs: Any) -> None:
-        """Stop recording, and leave everything as it was found."""
-        super().uninstrument(**kwargs)
-        if not self.is_instrumented_by_opentelemetry:
-            # While the capture ended, another thread, or a sink that was being closed, may have called instrument().
-            self._uninstrument()
+        """Stop recording, and leave everything as it was found.
+
+        Where there is no memory for that even after a while, that is logged, and it can be called again.
+        """
+        failed = 0
+        while failed < ATTEMPTS:
+            try:
+                super().uninstrument(**kwargs)
+                if not self.is_instrumented_by_opentelemetry:
+                    # While the capture ended, another thread, or a sink that was being closed, may have called instrument().
+                    self._uninstrument()
+                return
+            except OUT_OF_MEMORY:
+                failed += 1
+                time.sleep(PAUSE_SECONDS)
+        _tell("otel-recfn is still instrumenting: there was no memory to stop; call uninstrument() again")
 
     def flush(self, timeout_s: float = 10.0) -> bool:
         """Send what was recorded to where it goes; False when ``timeout_s`` seconds aren't enough, or nothing records."""
@@ -146,6 +180,13 @@ def _report(session: Session, capture: Capture) -> Report:
     from otel_recfn.sinks.metrics.pipeline import Report
 
     return Report(session.counters(capture), session.lost(capture))
+
+
+def _tell(message: str) -> None:
+    try:
+        log.error(message)
+    except OUT_OF_MEMORY:  # which the log needs, too
+        pass
 
 
 def _make_files(settings: Settings, links: SharedLinks) -> list[Sink]:

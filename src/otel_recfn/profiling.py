@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from otel_recfn.batches.self_times import nesting, self_times
 from otel_recfn.model.batch import Batch, Event
-from otel_recfn.model.errors import RecfnError, SettingError
+from otel_recfn.model.errors import ATTEMPTS, OUT_OF_MEMORY, PAUSE_SECONDS, RecfnError, SettingError
 from otel_recfn.model.events import EventSource, Extra
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.pytorch.thread_memory import thread_memory
@@ -100,6 +102,7 @@ class profile:
 
         Raises:
             RecfnError: it is running.
+            MemoryError: there was none; then it doesn't run.
         """
         if self._running:
             raise RecfnError("this profile is running already; stop it first, or make another profile(...) for a nested range")
@@ -115,11 +118,26 @@ class profile:
             raise
 
     def stop(self) -> None:
-        """End; what was recorded stays readable. Nothing if it isn't running."""
-        if self._running and self._capture is not None:
+        """End; what was recorded stays readable. Nothing if it isn't running.
+
+        Raises:
+            MemoryError: there was none for a while; it can be stopped again.
+        """
+        failed = 0
+        while self._running:
+            try:
+                self._stop()
+            except OUT_OF_MEMORY:
+                failed += 1
+                if failed == ATTEMPTS:
+                    raise
+                time.sleep(PAUSE_SECONDS)
+
+    def _stop(self) -> None:
+        if self._capture is not None:
             thread_memory.give_up(self._capture)
             process_session().stop(self._capture, STOP_SECONDS)
-            self._running = False  # last: it can be stopped again where a signal handler interrupts this by an exception
+        self._running = False  # last: it can be stopped again where a signal handler interrupts this by an exception
 
     def __enter__(self) -> Self:
         self.start()
@@ -133,7 +151,7 @@ class profile:
         rows = self._rows()
         own = self_times(rows, nesting(rows)).tolist()
         found = [ProfiledEvent(**columns, self_ns=self_ns) for columns, self_ns in zip(rows.rows(), own, strict=True)]
-        return sorted(found, key=lambda event: (event.start_ns, event.event_id))
+        return sorted(found, key=attrgetter("start_ns", "event_id"))
 
     def key_averages(self, *, group_by_input_shape: bool = False) -> KeyAverages:
         """Count, total and self time per name (and, if asked for, per input shapes: needs ``record_shapes``)."""

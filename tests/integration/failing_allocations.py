@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType
 
 _library = ctypes.PyDLL(None)
 _fail, _end = _library.fail_allocations, _library.end_of_failures
@@ -13,6 +16,7 @@ _fail.argtypes, _fail.restype = (ctypes.c_long, ctypes.c_long, ctypes.c_size_t),
 _end.argtypes, _end.restype = (), ctypes.c_long
 
 SECONDS = float(os.environ.get("FAULT_SECONDS", "20"))
+ENDS_TOO_OFTEN = (3, 12) <= sys.version_info < (3, 14)
 EACH = 50
 """So many are tried one by one, however slow the machine is."""
 
@@ -57,3 +61,20 @@ def each_failure(
         at += step
         if at > one_by_one:
             step = max(step, int(at * (time.monotonic() - began) / SECONDS / 4))
+
+
+def keep_code_of_others() -> None:
+    """Keep the code of all functions that are not of this package, for whatever becomes of them.
+
+    CPython 3.12 and 3.13 free a function's code once too often where there is no memory for the function.
+    """
+    functions = [each for each in gc.get_objects() if isinstance(each, FunctionType)] if ENDS_TOO_OFTEN else []
+    for code in {function.__code__ for function in functions if "otel_recfn" not in function.__code__.co_filename}:
+        _keep(code)
+
+
+def _keep(code: CodeType) -> None:
+    for made in [constant for constant in code.co_consts if isinstance(constant, CodeType)]:
+        for _ in range(1000):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
+        _keep(made)

@@ -27,6 +27,7 @@ from otel_recfn.model.sources import SOURCES_WITHOUT_SCOPES
 
 RECORD_FUNCTIONS = frozenset({EventSource.TORCH, EventSource.RECORD_FUNCTION, EventSource.STEP})
 """PyTorch's and Python's, and the steps that the program marks: what every capture asks for."""
+SOURCES = tuple(EventSource)
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Selection:
 
     def __init__(self, selected: Selected) -> None:
         self._selected = selected
-        takes = [[selected.takes(scope, source) for scope in range(NUM_SCOPES)] for source in EventSource]
+        takes = [[selected.takes(scope, source) for scope in range(NUM_SCOPES)] for source in SOURCES]
         self._takes: Mask = np.array(takes, np.bool_)
         self._earlier: Ids = np.zeros(0, np.uint64)
         """Ranges that were open when the capture began."""

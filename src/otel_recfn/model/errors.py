@@ -17,3 +17,13 @@ class InterpreterError(RecfnError, ImportError):
 
 OUT_OF_MEMORY = (MemoryError, SystemError)
 """What a failed allocation raises. In places numpy doesn't set the MemoryError, and Python then raises SystemError."""
+
+
+def tells_of_no_memory(error: BaseException) -> bool:
+    """Whether an allocation failed: Python tells of one for a lock by a RuntimeError."""
+    return isinstance(error, OUT_OF_MEMORY) or (isinstance(error, RuntimeError) and "can't allocate" in str(error))
+
+
+ATTEMPTS = 20
+PAUSE_SECONDS = 0.01
+"""What has to be done although an allocation failed, as the end of a capture, is tried so often, with such pauses."""

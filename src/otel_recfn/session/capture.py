@@ -24,7 +24,7 @@ from typing import TypeAlias, TypeVar
 
 from otel_recfn.batches.selection import Selected, Selection
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.errors import OUT_OF_MEMORY
+from otel_recfn.model.errors import ATTEMPTS, OUT_OF_MEMORY, PAUSE_SECONDS
 from otel_recfn.sinks.protocol import Sink, asks_for_room, flushes_beside_writes, has_room, losses_of, wants_unsampled
 from otel_recfn.sources.range_spans import ShownRanges, SpansOfRanges
 
@@ -75,6 +75,7 @@ class _Handed:
     without_memory: bool = False
     """It missed a batch for want of memory, which was logged."""
     asks_for_room: bool = False
+    closed: bool = False
 
 
 class Capture:
@@ -106,6 +107,9 @@ class Capture:
         self._close_by: float | None = None
         self._ending = self._closed = False
         self.rows = 0
+        self.was_delivered = True
+        """Its sinks have got all that was recorded for it."""
+        self.has_ended = False
 
     @property
     def wants_unsampled(self) -> bool:
@@ -217,7 +221,16 @@ class Capture:
                 self.go_on()
         self._closed = True
         for handed in list(self._sinks):
-            self._guarded(handed, partial(handed.sink.close, max(0.0, deadline - time.monotonic())), None)
+            self._close_sink(handed, deadline)
+
+    def _close_sink(self, handed: _Handed, deadline: float) -> None:
+        """Also where some of the allocations for it fail: its thread and its file would be left."""
+        failed = 0
+        while not handed.closed and failed < ATTEMPTS and handed in self._sinks:
+            if failed:
+                time.sleep(PAUSE_SECONDS)
+            self._guarded(handed, partial(_close, handed, deadline), None)
+            failed += 1
 
     def counters(self) -> dict[str, int]:
         """``rows`` and every sink's counters as ``<sink>.<counter>``; also the rows ``missed`` where a ``write`` raised.
@@ -296,6 +309,11 @@ def _write(handed: _Handed, due: _Due, seen: Batch) -> None:
             handed.last = None
         raise
     handed.rows = rows
+
+
+def _close(handed: _Handed, deadline: float) -> None:
+    handed.sink.close(max(0.0, deadline - time.monotonic()))
+    handed.closed = True
 
 
 def _counts(sink: Sink) -> dict[str, int]:

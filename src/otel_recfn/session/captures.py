@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Container, Iterator
-from contextlib import suppress
 from functools import partial
 
 from otel_recfn.model.batch import Batch
@@ -65,8 +64,11 @@ class Captures:
 
     def leave(self, capture: Capture) -> None:
         """Remove a capture, if it is there: it gets no more batches."""
-        with suppress(ValueError):  # it isn't
-            self._running.remove(capture)
+        if capture in self._running:
+            try:
+                self._running.remove(capture)
+            except ValueError:  # a signal handler has done it in between
+                pass
 
     def take(self, batch: Batch, leaving: Capture | None) -> None:
         """A batch of which ``hand_out`` hands each capture its view.

@@ -50,7 +50,10 @@ class DrainThread:
     def stop(self) -> OwnThread | None:
         """Have the thread end after the drain that is under way. Returns it."""
         thread, self._thread = self._thread, None
-        self._recorder.wake()
+        try:
+            self._recorder.wake()
+        except OUT_OF_MEMORY:  # it looks by itself before long
+            pass
         return thread
 
     def after_fork_in_child(self) -> None:

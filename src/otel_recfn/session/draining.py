@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from otel_recfn.batches.placement import Placement
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.errors import OUT_OF_MEMORY
+from otel_recfn.model.errors import ATTEMPTS, OUT_OF_MEMORY, PAUSE_SECONDS
 from otel_recfn.recording.protocol import Recorder
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.captures import Captures
@@ -102,12 +103,14 @@ class Draining:
             return None
 
     def drain_last(self, capture: Capture, *, others: bool) -> None:
-        """Drain for a capture that ends; once more where there was no memory."""
-        drains = self._drains
-        for _ in range(2):
+        """Drain for a capture that ends; again and again for a while where there is no memory."""
+        drains, failed = self._drains, 0
+        while failed < ATTEMPTS:
             batch = self.drain(leaving=capture) if others else self.drain_all(close_open=True)
             if batch is not None or (others and self._drains != drains):
                 break
+            failed += 1
+            time.sleep(PAUSE_SECONDS)
         with suppress(*OUT_OF_MEMORY):  # what was not handed out waits for the next drain
             self._hand_out()
 

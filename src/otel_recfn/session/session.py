@@ -14,11 +14,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from otel_recfn.model.errors import OUT_OF_MEMORY
+from otel_recfn.model.errors import ATTEMPTS, OUT_OF_MEMORY, PAUSE_SECONDS, tells_of_no_memory
 from otel_recfn.pytorch.late_import import when_imported
 from otel_recfn.recording.protocol import RECORDER_LOSSES, Recorder
 from otel_recfn.session.capture import Capture
@@ -41,7 +41,7 @@ SWITCH_SECONDS = 1.0
 
 
 class Session:
-    """Any number of captures at once. Every method may be called from any thread; none but ``start`` raises.
+    """Any number of captures at once. Every method may be called from any thread; none but ``start`` and ``stop`` raises.
 
     Args:
         recorder: the process's recorder.
@@ -66,14 +66,20 @@ class Session:
         )
 
     def start(self, capture: Capture) -> None:
-        """Record for ``capture``, beside the captures that are running, from now on."""
+        """Record for ``capture``, beside the captures that are running, from now on.
+
+        Raises:
+            MemoryError: there was none; then its sinks are closed.
+        """
         try:
             self._starting[capture] = threading.get_ident()
             self._start(capture)
             del self._starting[capture]
-        except BaseException:  # a signal handler's
+        except BaseException as error:  # a signal handler's, or out of memory
             self._starting.pop(capture, None)
             self.stop(capture, EXIT_SECONDS)
+            if tells_of_no_memory(error) and not isinstance(error, MemoryError):
+                raise MemoryError(str(error)) from error
             raise
 
     def _start(self, capture: Capture) -> None:
@@ -81,16 +87,13 @@ class Session:
         self._sources.prepare(None, capture.selected.sources)
         while not self._begin_or_join(capture):
             pass
-        waiting = [
-            when_imported(module, partial(self._enable_those_that_need, module, capture), "what needs it is not recorded")
-            for module in self._sources.modules_needed(capture.selected.sources)
-        ]
-        with self._changing(SWITCH_SECONDS):
-            if capture in self._captures:
-                self._waiting_for_imports[capture] = waiting
-                return
-        for call_off in waiting:  # it was stopped meanwhile
-            call_off()
+        waiting: list[Callable[[], None]] = []
+        self._waiting_for_imports[capture] = waiting
+        for module in self._sources.modules_needed(capture.selected.sources):
+            enable = partial(self._enable_those_that_need, module, capture)
+            waiting.append(when_imported(module, enable, "what needs it is not recorded"))
+        if capture not in self._captures:  # it was stopped meanwhile
+            self._call_off_imports(capture)
 
     @contextmanager
     def _changing(self, timeout_s: float) -> Iterator[bool]:
@@ -101,6 +104,8 @@ class Session:
     def _begin_or_join(self, capture: Capture) -> bool:
         """False where a sink is too busy for another capture to join."""
         with self._changing(SWITCH_SECONDS) as held:
+            if capture.has_ended or capture in self._ending:  # it was stopped before it began
+                return True
             self._losses.begin(capture, self.lost(capture))
             if self._captures.begin(capture):
                 self._begin()
@@ -168,46 +173,77 @@ class Session:
         return all([capture in self._ending for capture in self._captures])
 
     def stop(self, capture: Capture, timeout_s: float) -> None:
-        """End a capture: what was recorded goes to its sinks, within ``timeout_s`` seconds. Nothing if it isn't running."""
-        if capture in self._ending:  # who ends it may be waiting for our thread, which one of its sinks called
+        """End a capture: what was recorded goes to its sinks, within ``timeout_s`` seconds. Nothing if it has ended.
+
+        Raises:
+            MemoryError: there was none for a while; it can be stopped again.
+        """
+        failed, deadline = 0, 0.0
+        while True:
+            try:
+                deadline = deadline or time.monotonic() + timeout_s
+                return self._end(capture, deadline)
+            except OUT_OF_MEMORY:
+                failed += 1
+                if failed == ATTEMPTS:
+                    raise
+                time.sleep(PAUSE_SECONDS)
+
+    def _end(self, capture: Capture, deadline: float) -> None:
+        """Any step may find no memory, so each can be taken again."""
+        if capture.has_ended or capture in self._ending:  # who ends it may wait for our thread, which one of its sinks called
             return
-        deadline = time.monotonic() + timeout_s
         ending = False
         try:
-            with self._changing(timeout_s):
-                if capture in self._ending or capture not in self._captures:
+            with self._changing(_seconds_to(deadline)):
+                if capture.has_ended or capture in self._ending:
                     return
                 ending = True
                 thread = self._begin_to_end(capture)
             if thread is not None and not self._draining.is_held_here:  # the thread may be waiting for who drains
                 thread.wait_for_end(_seconds_to(deadline))
-            with self._changing(_seconds_to(deadline)) as delivered:
-                self._finish(capture, delivered)
-        except BaseException:  # a signal handler's
-            if ending:
+            with self._changing(_seconds_to(deadline)) as may_drain:
+                self._finish(capture, may_drain)
+            self._close(capture, deadline)
+        except BaseException as error:  # a signal handler's, or out of memory
+            if ending and not isinstance(error, OUT_OF_MEMORY):
                 self._give_up(capture)
             raise
-        if delivered:
-            capture.close(_seconds_to(deadline))
-        else:
-            log.warning("a sink has been busy for over %s s; what was recorded last is given up", timeout_s)
-            self._draining.give_up(capture)
-        self._losses.tell(capture, self.lost(capture))
+        finally:
+            if ending:
+                self._ending.discard(capture)
 
     def _begin_to_end(self, capture: Capture) -> OwnThread | None:
         """Returns the thread that drained, if it ends, too."""
         self._ending.add(capture)
-        for call_off in self._waiting_for_imports.pop(capture, ()):
-            call_off()
+        self._call_off_imports(capture)
+        if capture not in self._captures:  # it never began, or has left, and there was no memory for what follows
+            return None
         if capture.shown is not None:  # what begins from here on may not become a span
             self._sources.follow()
         self._record()
         return self._thread.stop() if self._is_ending() else None
 
+    def _call_off_imports(self, capture: Capture) -> None:
+        for call_off in self._waiting_for_imports.get(capture, ()):
+            call_off()
+        self._waiting_for_imports.pop(capture, None)
+
     def _finish(self, capture: Capture, may_drain: bool) -> None:
-        if may_drain:
-            self._drain_last(capture)
+        if capture in self._captures:
+            if may_drain:
+                self._draining.drain_last(capture, others=not self._is_ending())
+            capture.was_delivered = may_drain
         self._leave(capture)
+
+    def _close(self, capture: Capture, deadline: float) -> None:
+        if capture.was_delivered:
+            capture.close(_seconds_to(deadline))
+        else:
+            log.warning("a sink has been busy all the time that the end may take; what was recorded last is given up")
+            self._draining.give_up(capture)
+        self._losses.tell(capture, self.lost(capture))
+        capture.has_ended = True
 
     def _give_up(self, capture: Capture) -> None:
         try:
@@ -215,14 +251,11 @@ class Session:
         finally:
             with self._changing(0.0):
                 self._leave(capture)
-
-    def _drain_last(self, capture: Capture) -> None:
-        self._draining.drain_last(capture, others=not self._is_ending())
+            capture.has_ended = True
 
     def _leave(self, capture: Capture) -> None:
         """Go on without a capture: for those that are there, also for those that a sink or a signal handler has started now."""
         self._captures.leave(capture)
-        self._ending.discard(capture)
         self._record()
         self._sources.follow()
         if not self._captures:
@@ -260,7 +293,10 @@ class Session:
         """End every capture, within the seconds that an exit may take."""
         deadline = time.monotonic() + EXIT_SECONDS
         for capture in self._captures:
-            self.stop(capture, _seconds_to(deadline))
+            try:
+                self.stop(capture, _seconds_to(deadline))
+            except OUT_OF_MEMORY:  # the next one's end may free some
+                pass
 
     def before_fork(self, deadline: float) -> None:
         """Wait until no capture is started or stopped and no drain is under way, up to a limit."""
@@ -273,9 +309,10 @@ class Session:
 
     def after_fork_in_child(self) -> None:
         """After a fork, in the child: go on with an empty recorder and with sinks of the child's own."""
-        self._switching, self._ending = threading.RLock(), set()
+        ending, self._switching, self._ending = self._ending, threading.RLock(), set()
         for part in (self._draining, self._thread, self._held, self._losses, self._captures):
             part.after_fork_in_child()
+        self._leave_to_parent(ending)
         self._drop_half_started()
         if self._captures:
             self._thread.start()
@@ -285,8 +322,15 @@ class Session:
         """In a child: captures that other threads of the parent were starting, so that nobody here knows that they run."""
         own, starting = threading.get_ident(), self._starting
         self._starting = {capture: thread for capture, thread in starting.items() if thread == own}
-        for capture in starting.keys() - self._starting.keys():
+        dropped = starting.keys() - self._starting.keys()
+        self._leave_to_parent(dropped)
+        for capture in dropped:
             self.stop(capture, 0.0)
+
+    def _leave_to_parent(self, captures: Iterable[Capture]) -> None:
+        """In a child: those that don't run here have the parent's sinks, which only the parent may close."""
+        for capture in captures:
+            capture.has_ended = capture.has_ended or capture not in self._captures
 
 
 def _seconds_to(deadline: float) -> float:

@@ -25,6 +25,8 @@ from otel_recfn.support.interrupts import raised_by_signal_handler
 
 log = logging.getLogger("otel_recfn")
 T = TypeVar("T")
+_HALF = Wanted(scopes=-1)
+"""What a source was told that found no memory in the middle of it: it differs from whatever is wanted."""
 
 
 def sources_of_process(recorder: Recorder) -> list[Source]:
@@ -78,6 +80,9 @@ class Sources:
 
         Where a signal handler interrupts this and calls it again, the interrupted call does it all when it goes on, so that no
         source is enabled or disabled in the middle of being enabled.
+
+        Raises:
+            MemoryError: there was none; the next call does what this one did not.
         """
         self._switching.ask()
 
@@ -95,7 +100,11 @@ class Sources:
             self._disable(switch)
         elif switch.prepared and switch.told != wanted:
             switch.told = wanted
-            self._guarded(switch, partial(switch.source.enable, wanted), None)
+            try:
+                self._guarded(switch, partial(switch.source.enable, wanted), None)
+            except OUT_OF_MEMORY:
+                switch.told = _HALF
+                raise
 
     @property
     def produce(self) -> bool:
@@ -108,7 +117,7 @@ class Sources:
         for switch in [switch for switch in self._switches if switch.told is not None]:
             if isinstance(switch.source, Producer):
                 nothing: Sequence[Batch] = ()
-                batches.extend(self._guarded(switch, partial(switch.source.take, last=last), nothing))
+                batches.extend(self._asked(switch, partial(switch.source.take, last=last), nothing))
         return batches
 
     def counters(self) -> dict[str, int]:
@@ -116,7 +125,7 @@ class Sources:
         found: dict[str, int] = {}
         for switch in list(self._switches):
             nothing: Mapping[str, int] = {}
-            counts = self._guarded(switch, switch.source.counters, nothing)
+            counts = self._asked(switch, switch.source.counters, nothing)
             found.update({f"{switch.source.name}.{name}": count for name, count in counts.items()})
         return found
 
@@ -125,14 +134,21 @@ class Sources:
 
     def _disable(self, switch: _Switch) -> None:
         if switch.told is not None:
-            switch.told = None
             self._guarded(switch, switch.source.disable, None)
+            switch.told = None
+
+    def _asked(self, switch: _Switch, call: Callable[[], T], otherwise: T) -> T:
+        """``_guarded``, for what is asked again later."""
+        try:
+            return self._guarded(switch, call, otherwise)
+        except OUT_OF_MEMORY:
+            return otherwise
 
     def _guarded(self, switch: _Switch, call: Callable[[], T], otherwise: T) -> T:
         try:
             return call()
         except OUT_OF_MEMORY:  # it goes on when there is some again
-            return otherwise
+            raise
         except Exception as error:
             if raised_by_signal_handler(error):  # the program's own, as if it had been raised before
                 raise

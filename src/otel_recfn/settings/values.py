@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from otel_recfn.model.errors import SettingError
@@ -78,7 +79,7 @@ def _sinks(value: Any) -> tuple[Sink, ...]:
     methods = ("write", "flush", "close", "counters", "after_fork_in_child")
     given = tuple(value) if isinstance(value, Iterable) else (value,)
     for sink in given:
-        complete = all(callable(getattr(sink, name, None)) for name in methods)
+        complete = all([callable(getattr(sink, name, None)) for name in methods])
         if not complete or not isinstance(getattr(sink, "name", None), str):
             raise TypeError
     return given
@@ -87,9 +88,9 @@ def _sinks(value: Any) -> tuple[Sink, ...]:
 def _scopes(value: Any) -> frozenset[RecordScope] | None:
     if value is None:
         return None
-    if isinstance(value, str) or not isinstance(value, Iterable) or any(isinstance(item, bool) for item in value):
+    if isinstance(value, str) or not isinstance(value, Iterable) or any([isinstance(item, bool) for item in value]):
         raise TypeError
-    return frozenset(RecordScope(scope) for scope in value) or None
+    return frozenset([RecordScope(scope) for scope in value]) or None
 
 
 def _parse_scopes(text: str) -> set[RecordScope] | None:
@@ -130,13 +131,13 @@ def _parse_bool(text: str) -> bool:
 
 def whole_number(least: int, most: int | None = None) -> Callable[[Any], int]:
     """A check for whole numbers from ``least`` up to ``most``."""
+    return partial(_checked_number, least, most)
 
-    def check(value: Any) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or value < least or (most is not None and value > most):
-            raise ValueError
-        return int(value)
 
-    return check
+def _checked_number(least: int, most: int | None, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least or (most is not None and value > most):
+        raise ValueError
+    return int(value)
 
 
 _SCOPE_NAMES = ", ".join(scope.name for scope in RecordScope)

@@ -58,8 +58,12 @@ class BackgroundSink:
         self._told = False
         """Of the worker's error, whoever wrote or closed."""
         if start:
-            with contextlib.suppress(RuntimeError):  # no more threads here: tried again, and told, with the first batch
-                self._thread.start()
+            self.start()
+
+    def start(self) -> None:
+        """Start the thread; else the first batch does."""
+        with contextlib.suppress(RuntimeError):  # no more threads here: tried again, and told, with the first batch
+            self._thread.start()
 
     def has_room(self) -> bool:
         """Whether there is memory for queueing batches."""

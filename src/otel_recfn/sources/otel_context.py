@@ -141,10 +141,18 @@ class ContextWatcher:
             missing = set(WRAPPED) - {wrapper.name for wrapper in self._wrappers}
             try:
                 for name in sorted(missing):
-                    self._wrappers.append(WrappedFunction(target, name, after[name]))
+                    self._wrap_one(WrappedFunction(target, name, after[name]))
             except (AttributeError, TypeError):  # not there, or its class allows no attributes
                 continue
             return
+
+    def _wrap_one(self, wrapper: WrappedFunction) -> None:
+        self._wrappers.append(wrapper)  # before it is installed, so that none is left there that nobody knows
+        try:
+            wrapper.install()
+        except (AttributeError, TypeError):
+            self._wrappers.remove(wrapper)
+            raise
 
     def _after_attach(self, token: Any, context: Any = None) -> Any:
         span = trace.get_current_span(context)

@@ -28,30 +28,35 @@ class WrappedFunction:
         self._had_own = name in vars(target)
         self.original: Callable[..., Any] = getattr(target, name)
         self._called = False
-        self._wrapper = self._wrap(self.original, after)
-        setattr(target, name, self._wrapper)
+        self._after = after
+        self._wrapper = functools.update_wrapper(functools.partial(self._watched), self.original)
 
-    def _wrap(self, original: Callable[..., Any], after: After) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            self._called = True
-            result = original(*args, **kwargs)
-            if not self.active:
-                return result
-            try:
-                return after(result, *args, **kwargs)
-            except Exception as error:  # the program's call goes on; what a signal handler raised is the program's own
-                if raised_by_signal_handler(error):
-                    raise
-                log.debug("watching %s failed", self.name, exc_info=True)
-                return result
+    def install(self) -> None:
+        """Set the wrapper in the function's place."""
+        setattr(self.target, self.name, self._wrapper)
 
-        return watched
+    def _watched(self, *args: Any, **kwargs: Any) -> Any:
+        self._called = True
+        result = self.original(*args, **kwargs)
+        if not self.active:
+            return result
+        try:
+            return self._after(result, *args, **kwargs)
+        except Exception as error:  # the program's call goes on; what a signal handler raised is the program's own
+            if raised_by_signal_handler(error):
+                raise
+            log.debug("watching %s failed", self.name, exc_info=True)
+            return result
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether it is what callers of the function get first."""
+        return vars(self.target).get(self.name) is self._wrapper
 
     def remove(self) -> bool:
         """Take the wrapper away, or, where somebody wrapped the function after us, only pass calls on. Whether it is gone."""
         self.active = False
-        if vars(self.target).get(self.name) is not self._wrapper:
+        if not self.is_installed:
             return False
         if self._had_own:
             setattr(self.target, self.name, self.original)

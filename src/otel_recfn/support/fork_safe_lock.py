@@ -19,7 +19,10 @@ class ForkSafeLock:
     """
 
     def __init__(self) -> None:
-        self.held = threading.RLock()
+        try:
+            self.held = threading.RLock()
+        except RuntimeError as error:  # what Python raises where there is no memory for a lock
+            raise MemoryError(str(error)) from error
         _living.add(self)
 
     def _renew(self) -> None:

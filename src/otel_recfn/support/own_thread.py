@@ -20,6 +20,9 @@ from contextlib import contextmanager
 from functools import cache, partial
 
 from otel_recfn.support.forks import Order, around_forks
+from otel_recfn.support.interrupts import interruption_before
+
+START_SECONDS = 1.0
 
 
 class _Gate:
@@ -98,6 +101,26 @@ class OwnThread(threading.Thread):
     def __init__(self, target: Callable[[], object], name: str) -> None:
         super().__init__(target=target, name=name, daemon=True)
         _format_a_traceback()
+
+    def start(self) -> None:
+        """Returns as soon as it runs, also where there is no memory to wait for that as ``Thread`` does.
+
+        Raises:
+            RuntimeError: no more threads can be had.
+            MemoryError: there was none.
+        """
+        handled = sys.exc_info()[1]
+        try:
+            super().start()
+        except (MemoryError, RuntimeError, KeyError) as error:  # a KeyError where Python lost count of it, for want of memory
+            interruption = interruption_before(error, handled)
+            if interruption is not None:
+                raise interruption from None
+            by = time.monotonic() + START_SECONDS
+            while not self.is_alive():
+                if self not in threading.enumerate() or time.monotonic() > by:
+                    raise  # it was not started, or could not begin
+                time.sleep(0.001)
 
     def wait_for_end(self, timeout_s: float) -> None:
         """Nothing if it never started (as the start may have failed, or been interrupted), has ended, or is the caller."""

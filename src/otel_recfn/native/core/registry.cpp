@@ -10,6 +10,7 @@
 #include <random>
 #include <utility>
 
+#include "core/exceptions.hpp"
 #include "core/fast_tls.hpp"
 #include "core/ring_growth.hpp"
 
@@ -130,6 +131,7 @@ uint64_t Registry::thread_number() {
 }
 
 ThreadBuffer* Registry::create() {
+  prepare_for_exceptions();
   std::lock_guard lock(mutex_);
   ThreadBuffer* buffer = map_buffer(buffer_bytes_ / 8);
   if (buffer != nullptr && !keep(buffer)) release(std::exchange(buffer, nullptr));

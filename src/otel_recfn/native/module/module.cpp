@@ -1,5 +1,6 @@
 // The extension module otel_recfn._native: each part adds its own functions and types.
 #include "chrome/chrome_encoder.hpp"
+#include "core/exceptions.hpp"
 #include "cpython/python.hpp"
 #include "metrics/metrics_bindings.hpp"
 #include "module/sigterm.hpp"
@@ -14,6 +15,7 @@ int add_parts(PyObject* module) {
     PyErr_SetString(PyExc_ImportError, "otel-recfn records in the main interpreter only, and this is a subinterpreter");
     return -1;
   }
+  recfn::prepare_for_exceptions();
   if (recfn::add_recorder(module) < 0 || recfn::add_chrome_encoder(module) < 0 || recfn::add_metrics(module) < 0) return -1;
   return recfn::add_vector_state(module) < 0 || recfn::add_sigterm(module) < 0 ? -1 : 0;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "columns/column.hpp"
+#include "core/exceptions.hpp"
 #include "cpython/gil.hpp"
 #include "cpython/made.hpp"
 #include "drain/drain.hpp"
@@ -100,6 +101,7 @@ Sealed seal(bool close_open, bool open_ranges, uint64_t epoch, size_t known) {
 PyObject* run_drain(PyObject*, PyObject* args) {
   int close_open, open_ranges;
   unsigned long long epoch, known;
+  prepare_for_exceptions();
   if (!PyArg_ParseTuple(args, "ppKK", &close_open, &open_ranges, &epoch, &known)) return nullptr;
   Sealed sealed;
   if (!without_gil([&] { sealed = seal(close_open != 0, open_ranges != 0, epoch, known); })) return nullptr;
@@ -128,6 +130,7 @@ PyObject* taken(PyObject*, PyObject* args) {
 
 PyObject* wait(PyObject*, PyObject* args) {
   double seconds;
+  prepare_for_exceptions();
   if (!PyArg_ParseTuple(args, "d", &seconds)) return nullptr;
   without_gil([seconds] { registry().waker().wait(static_cast<uint64_t>(std::max(0.0, seconds) * 1e9)); });
   Py_RETURN_NONE;

@@ -274,6 +274,7 @@ class Session:
             return False
 
     def _flush(self, capture: Capture, deadline: float) -> bool:
+        self._exit.follow_provider()
         with self._draining.held(_seconds_to(deadline)) as held:
             drained = held and self._draining.drain_all() is not None
             flushed = drained and capture in self._captures and capture.flush(_seconds_to(deadline))

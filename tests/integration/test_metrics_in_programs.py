@@ -1,0 +1,120 @@
+"""Metrics of whole programs: what ran last is exported at the exit, forked children go on, and nothing else changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+SETUP = """
+import json, os, sys, threading
+from opentelemetry import metrics
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult, PeriodicExportingMetricReader
+from otel_recfn import OtelRecordFunctionInstrumentor, record_function
+
+class Lines(MetricExporter):
+    "A line for each export: counts of durations by name, and of ranges by outcome."
+    def export(self, data, timeout_millis=10_000, **_):
+        found = {}
+        for resource in data.resource_metrics:
+            for scope in resource.scope_metrics:
+                for metric in scope.metrics:
+                    for point in metric.data.data_points:
+                        key = point.attributes.get("recfn.name") or point.attributes.get("recfn.outcome")
+                        if metric.name in ("recfn.operation.duration", "recfn.ranges") and key:
+                            found[key] = getattr(point, "count", None) or getattr(point, "value", 0)
+        with open(f"{os.environ['OUT']}.{os.getpid()}", "a") as file:
+            file.write(json.dumps(found) + "\\n")
+        return MetricExportResult.SUCCESS
+    def force_flush(self, timeout_millis=10_000): return True
+    def shutdown(self, timeout_millis=30_000, **_): pass
+
+def run(name, times):
+    for _ in range(times):
+        with record_function(name):
+            pass
+
+def provide(interval_ms=3_600_000):
+    metrics.set_meter_provider(MeterProvider([PeriodicExportingMetricReader(Lines(), interval_ms)]))
+"""
+
+
+@pytest.fixture
+def exported(run_program: Callable[..., Any], tmp_path: Any) -> Callable[..., dict[str, dict[str, int]]]:
+    """The last export of each process of a program, by what it wrote after ``pid:``."""
+
+    def run(program: str, **environment: str) -> dict[str, dict[str, int]]:
+        done = run_program(SETUP + program, OUT=str(tmp_path / "metrics"), **environment)
+        assert done.stderr == ""
+        pids = dict(line.split(" ")[1:] for line in done.stdout.splitlines() if line.startswith("pid: "))
+        lines = {name: (tmp_path / f"metrics.{pid}").read_text().splitlines() for name, pid in pids.items()}
+        return {name: json.loads(each[-1]) for name, each in lines.items()}
+
+    return run
+
+
+@pytest.mark.parametrize("order", ["provide(); instrument()", "instrument(); provide()"])
+@pytest.mark.parametrize("recorder", ["native", "python"])
+def test_what_ran_last_is_exported_at_the_exit(exported: Callable[..., Any], order: str, recorder: str) -> None:
+    program = f"""
+instrument = OtelRecordFunctionInstrumentor().instrument
+{order}
+print("pid: program", os.getpid())
+run("early", 3)
+OtelRecordFunctionInstrumentor().flush(60)
+run("late", 500)
+"""
+    assert exported(program, OTEL_RECFN_RECORDER=recorder)["program"] == {
+        "early": 3,
+        "late": 500,
+        "dropped": 0,
+        "span": 0,
+        "unsampled": 0,
+        "suppressed": 0,
+        "no_provider": 503,
+    }
+
+
+def test_forked_children_count_their_own(exported: Callable[..., Any]) -> None:
+    """A child goes on from what the SDK had of its parent, as with every counter of a program."""
+    program = """
+provide()
+OtelRecordFunctionInstrumentor().instrument()
+run("parent", 100)
+OtelRecordFunctionInstrumentor().flush(60)
+metrics.get_meter_provider().force_flush()
+run("parent", 11)
+child = os.fork()
+print("pid:", "child" if child == 0 else "parent", os.getpid(), flush=True)
+if child == 0:
+    run("child", 7)
+    assert OtelRecordFunctionInstrumentor().flush(60)
+    metrics.get_meter_provider().force_flush()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    found = exported(program)
+    assert (found["parent"]["parent"], "child" in found["parent"]) == (111, False)
+    assert (found["child"]["parent"], found["child"]["child"]) == (100, 7)
+    assert (found["parent"]["no_provider"], found["child"]["no_provider"]) == (111, 107)
+
+
+def test_a_program_that_forks_while_its_reader_collects_all_the_time(exported: Callable[..., Any]) -> None:
+    program = """
+provide(interval_ms=1)
+OtelRecordFunctionInstrumentor().instrument()
+print("pid: program", os.getpid())
+for _ in range(20):
+    run("before", 200)
+    child = os.fork()
+    if child == 0:
+        run("child", 50)
+        assert OtelRecordFunctionInstrumentor().flush(60)
+        assert OtelRecordFunctionInstrumentor().counters()["metrics.counted"] == 50
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+    assert exported(program)["program"]["before"] == 4000

@@ -131,6 +131,21 @@ def test_a_sink_that_wants_all_of_it(alone: SampledAlone) -> None:
     assert (everything.stop().names(), alone.unsampled()) == (["recorded"], 0)
 
 
+def test_a_sink_that_wants_it_from_now_on(alone: SampledAlone) -> None:
+    with span(1, sampled=False):
+        with alone.range("not recorded"):
+            pass
+        alone.sink.wants_unsampled = True
+        assert alone.session.flush(alone.capture, PATIENCE_S)
+        with alone.range("recorded"):
+            pass
+        alone.sink.wants_unsampled = False
+        assert alone.session.flush(alone.capture, PATIENCE_S)
+        with alone.range("not recorded again"):
+            pass
+    assert (alone.names(), alone.unsampled()) == (["recorded"], 2)
+
+
 def test_a_context_that_changed_while_nothing_was_recorded(alone: SampledAlone) -> None:
     with span(1, sampled=False), alone.range("not recorded"):
         alone.stop()

@@ -54,9 +54,11 @@ class Session:
         self._sources = Sources(sources_of_process(recorder) if sources is None else sources, self._wanted)
         self._draining = Draining(recorder, self._captures, self._sources)
         self._exit = ExitHandler(self.at_exit)
-        self._thread = DrainThread(recorder, self._draining, also=self._exit.follow_provider)
+        self._thread = DrainThread(recorder, self._draining, also=self._follow_providers)
         self._losses, self._held = Losses(), HeldLocks()
         self._switching = threading.RLock()
+        self._sampled_alone = False
+        """What the recorder was told last."""
         self._starting: dict[Capture, int] = {}
         """Captures that are being started, and the thread that starts each."""
         self._ending: set[Capture] = set()
@@ -149,6 +151,7 @@ class Session:
                     self._drain_earlier()
                 buffer_bytes = self._captures.buffer_bytes()
                 self._recorder.start(wanted.scopes, buffer_bytes, wanted.extras, wanted.sampled_alone)
+                self._sampled_alone = wanted.sampled_alone
             if self._wanted_of_recorder() == wanted:
                 return
             alone = False
@@ -161,6 +164,14 @@ class Session:
         with self._draining.held(0.0) as held:
             if held:
                 self._draining.drain_all(close_open=True)
+
+    def _follow_providers(self) -> None:
+        """Of providers that are set late: the exit comes before theirs, and they may want what was not recorded so far."""
+        self._exit.follow_provider()
+        with self._switching:
+            wanted = self._wanted()
+            if wanted is not None and wanted.sampled_alone != self._sampled_alone:
+                self._record()
 
     def _wanted(self) -> Wanted | None:
         return self._captures.wanted(self._ending) if self._captures else None
@@ -277,6 +288,8 @@ class Session:
         self._exit.follow_provider()
         with self._draining.held(_seconds_to(deadline)) as held:
             drained = held and self._draining.drain_all() is not None
+            if drained:
+                self._follow_providers()
             flushed = drained and capture in self._captures and capture.flush(_seconds_to(deadline))
         return flushed and capture.flush_beside_writes(_seconds_to(deadline))  # meanwhile what is recorded is drained
 

@@ -46,7 +46,10 @@ def ranges(report: Report) -> dict[str, int]:
         "dropped": sum([counts.get(name, 0) for name in _DROPPED]),
     }
     outcomes = ("folded", "unsampled", "suppressed", "no_provider")
-    return found | {name: counts[f"spans.{name}"] for name in outcomes if f"spans.{name}" in counts}
+    found |= {name: counts[f"spans.{name}"] for name in outcomes if f"spans.{name}" in counts}
+    if "unsampled" in found:
+        found["unsampled"] += counts.get("recorder.unsampled", 0)
+    return found
 
 
 _DROPPED = (

@@ -52,6 +52,11 @@ class MetricsSink:
         self._unasked = 0
         self._closed = False
 
+    @property
+    def wants_unsampled(self) -> bool:
+        """Whether there is a meter provider: it is told of every range."""
+        return self._resolver.resolve() is not None
+
     def report_from(self, report: Callable[[], Report]) -> None:
         """Tell the counters that this reads; before the first batch."""
         self._report = report

@@ -273,7 +273,8 @@ class TestCounters:
     def test_what_became_of_ranges_and_spans(self, ours: Ours) -> None:
         counted = Counted()
         ours.sink.report_from(counted)
-        counted.set(spans__spans=12, spans__roots=2, spans__unsampled=5, recorder__dropped=1, spans__queue_dropped=3)
+        unsampled = {"spans__unsampled": 3, "recorder__unsampled": 2}
+        counted.set(spans__spans=12, spans__roots=2, recorder__dropped=1, spans__queue_dropped=3, **unsampled)
         one = ours.readers[0]
         assert values(one, "recfn.ranges") == {"span": 10, "unsampled": 5, "dropped": 4}
         assert values(one, "recfn.lost") == {"recorder.dropped": 1, "spans.queue_dropped": 3}

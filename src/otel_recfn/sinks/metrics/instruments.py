@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
+from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.metrics.buckets import SECOND_NS
 from otel_recfn.sinks.metrics.durations import Taken
@@ -160,12 +161,14 @@ class Instruments:
         exemplars: dict[Series, Exemplar] = {}
         for feed in self._feeds:
             exemplars.update(feed.take_exemplars())
-        left, self._left = self._left, []
-        for taken in left:
-            self._hand(taken, exemplars)
         for feed in self._feeds:
-            for taken in feed.take():
+            self._left += feed.take()
+        while self._left:
+            taken = self._left.pop(0)
+            try:
                 self._hand(taken, exemplars)
+            except OUT_OF_MEMORY:  # what the SDK got of them can't be told from what it didn't, as below
+                self.failed += int(taken.sums.series[:, Of.COUNT].sum())
 
     def _hand(self, taken: Taken, exemplars: dict[Series, Exemplar]) -> None:
         filled = taken.sums.filled()
@@ -177,6 +180,8 @@ class Instruments:
             return
         try:
             taken.streams.add(taken.sums, [_of_series(taken.series[number], number, exemplars) for number in filled])
+        except OUT_OF_MEMORY:
+            raise
         except Exception as error:  # in the middle of what the SDK has: what it got can't be told from what it didn't
             self.failed += int(taken.sums.series[:, Of.COUNT].sum())
             self._note_changed(error)

@@ -268,6 +268,19 @@ class TestOtherSdks:
         assert [each["total"] for each in points(ours.readers[0], f"{DURATION}.count").values()] == [3]
         assert len(caplog.records) == 1
 
+    def test_one_that_finds_no_memory_goes_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(*_: Any) -> None:
+            raise MemoryError
+
+        ours = Ours([reader(DELTA)])
+        with monkeypatch.context() as patch:
+            patch.setitem(sdk_streams._ADD, "_ExplicitBucketHistogramAggregation", fail)
+            ours.record([("aten::add", 0, 1)] * 5)
+            ours.readers[0].get_metrics_data()
+        assert ours.sink.counters()["failed"] == 5
+        ours.record([("aten::add", 0, 1)] * 3)
+        assert counts(ours.readers[0]) == {ADD: 3}
+
 
 class TestCounters:
     def test_what_became_of_ranges_and_spans(self, ours: Ours) -> None:

@@ -99,6 +99,11 @@ class Instruments:
             self._make_totals()
         return None
 
+    @property
+    def asked(self) -> bool:
+        """Whether any reader takes durations, as far as is known: before the first batch, yes."""
+        return self._streams is None or self._changed or self._streams.asked
+
     def attach(self, feed: Feed, report: Callable[[], Report], *, from_zero: bool) -> None:
         """Ask a sink from now on.
 

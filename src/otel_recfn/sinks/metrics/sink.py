@@ -54,8 +54,9 @@ class MetricsSink:
 
     @property
     def wants_unsampled(self) -> bool:
-        """Whether there is a meter provider: it is told of every range."""
-        return self._resolver.resolve() is not None
+        """Whether a meter provider has readers for durations: they are told of every range."""
+        instruments = self._resolver.resolve()
+        return instruments is not None and instruments.asked
 
     def report_from(self, report: Callable[[], Report]) -> None:
         """Tell the counters that this reads; before the first batch."""

@@ -11,62 +11,19 @@ from typing import Any
 import pytest
 from opentelemetry import trace
 from opentelemetry.instrumentation.utils import suppress_instrumentation
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Sampler, SamplingResult
+from step_program import Program
 
 from otel_recfn.batches.selection import Selected
 from otel_recfn.model.batch import Event
 from otel_recfn.model.errors import SettingError
 from otel_recfn.model.events import EventFlag, EventSource
-from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, Recorder
+from otel_recfn.recording.protocol import Recorder
 from otel_recfn.session import Session
-from otel_recfn.session.capture import Capture
-from otel_recfn.sinks.in_memory import InMemorySink
-from otel_recfn.sinks.spans.sink import SpansSink
 from otel_recfn.sources.steps import StepBase, make_step
 from patience import PATIENCE_S
 from running_capture import Running
-
-
-class Program:
-    """A session with a capture that makes spans, and what came of it."""
-
-    def __init__(self, recorder: Recorder, **provider: Any) -> None:
-        self.session, self.step, self.record_function = Session(recorder), make_step(recorder), recorder.record_function
-        self.provider, self.exporter = TracerProvider(shutdown_on_exit=False, **provider), InMemorySpanExporter()
-        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        self.tracer = self.provider.get_tracer("program")
-        self.rows = InMemorySink()
-        self.spans_sink = SpansSink(self.provider, roots_per_second=0.001)
-        sinks = [self.rows, self.spans_sink]
-        self.capture = Capture(Selected(), sinks, buffer_bytes=DEFAULT_BUFFER_BYTES, spans=self.spans_sink)
-        self.session.start(self.capture)
-
-    def stop(self) -> None:
-        self.session.stop(self.capture, PATIENCE_S)
-        counts = self.spans_sink.counters()
-        outcomes = ("spans", "unsampled", "suppressed", "no_provider", "other_kinds", "failed")
-        assert counts["rows"] + counts["roots"] == sum(counts[name] for name in outcomes)
-
-    def spans(self) -> list[ReadableSpan]:
-        """All of them; each one's parent is there."""
-        self.stop()
-        spans = list(self.exporter.get_finished_spans())
-        assert {span.parent.span_id for span in spans if span.parent} <= {span.context.span_id for span in spans}
-        return spans
-
-    def paths(self) -> list[str]:
-        """The names from the root, and the number of each step."""
-        spans = {span.context.span_id: span for span in self.spans()}
-
-        def path(span: ReadableSpan) -> str:
-            number = (span.attributes or {}).get("recfn.step.number")
-            own = span.name if number is None else f"{span.name}:{number}"
-            return f"{path(spans[span.parent.span_id])}/{own}" if span.parent else own
-
-        return sorted(path(span) for span in spans.values())
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 
+#include "core/points.hpp"
 #include "observer/observer_thread.hpp"
 #include "pytorch/features.hpp"
 

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <memory>
 
+#include "core/points.hpp"
 #include "observer/memory_report.hpp"
 
 namespace recfn {

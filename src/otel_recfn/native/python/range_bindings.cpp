@@ -1,5 +1,6 @@
 #include "python/range_bindings.hpp"
 
+#include "core/points.hpp"
 #include "core/registry.hpp"
 #include "python/arguments.hpp"
 #include "python/python_stack.hpp"

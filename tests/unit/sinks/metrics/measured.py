@@ -20,6 +20,7 @@ from batches import make_batch
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.metrics.instruments import BOUNDS, DURATION
+from otel_recfn.sinks.metrics.pipeline import Report
 from otel_recfn.sinks.metrics.sink import MetricsSink
 
 Row = tuple[str, int, int]
@@ -37,6 +38,8 @@ AGGREGATIONS: Mapping[str, Any] = {
     "drop": DropAggregation(),
 }
 TEMPORALITIES = (AggregationTemporality.DELTA, AggregationTemporality.CUMULATIVE)
+ADD = (("recfn.name", "aten::add"), ("recfn.scope", "FUNCTION"))
+"""The attributes of durations of ``aten::add``."""
 BASE_NS = 1_700_000_000_000_000_000
 
 
@@ -108,3 +111,26 @@ def _fields(point: Any) -> dict[str, Any]:
 def _counted(buckets: Any) -> dict[int, int]:
     """Counts by the bucket's number: how many empty ones stand around them is of no importance."""
     return {buckets.offset + place: count for place, count in enumerate(buckets.bucket_counts) if count}
+
+
+def counts(one: InMemoryMetricReader, metric: str = DURATION) -> dict[Any, int]:
+    return {attributes: point["count"] for attributes, point in points(one, metric).items()}
+
+
+def values(one: InMemoryMetricReader, metric: str) -> dict[str, int]:
+    """Of a metric with one attribute, its values by that."""
+    return {attributes[0][1]: point["total"] for attributes, point in points(one, metric).items()}
+
+
+class Counted:
+    """Counters of a capture, as they are set."""
+
+    def __init__(self, **counters: int) -> None:
+        self.counters: Mapping[str, int] = {}
+        self.set(**counters)
+
+    def set(self, **counters: int) -> None:
+        self.counters = {name.replace("__", "."): count for name, count in counters.items()}
+
+    def __call__(self) -> Report:
+        return Report(self.counters, {name: count for name, count in self.counters.items() if "dropped" in name})

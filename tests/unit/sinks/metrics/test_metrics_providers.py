@@ -1,0 +1,194 @@
+"""Meter providers that are there early, late, or not; that are replaced, raise, or are of another SDK."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from measured import ADD, TEMPORALITIES, Ours, batch_of, counts, metrics_of, points, provider, reader, view
+from opentelemetry import metrics as api
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+from otel_recfn.sinks.metrics import sdk_streams
+from otel_recfn.sinks.metrics.instruments import DURATION
+from otel_recfn.sinks.metrics.sink import MetricsSink
+
+DELTA, CUMULATIVE = TEMPORALITIES
+
+
+@pytest.fixture
+def global_provider(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """Sets what the global meter provider is."""
+
+    def set_provider(given: Any) -> None:
+        monkeypatch.setattr(api, "get_meter_provider", lambda: given)
+
+    return set_provider
+
+
+class TestProviders:
+    def test_without_one_nothing_is_summed_up(self) -> None:
+        sink = MetricsSink()
+        sink.write(batch_of([("aten::add", 0, 1)]))
+        assert sink.take() == []
+        assert sink.counters()["unasked"] == sink.counters()["rows"] == 1
+
+    @pytest.mark.parametrize("given", [api.NoOpMeterProvider(), MeterProvider(shutdown_on_exit=False)])
+    def test_one_that_nobody_reads(self, given: Any) -> None:
+        sink = MetricsSink(given)
+        sink.write(batch_of([("aten::add", 0, 1)]))
+        assert sink.counters()["unasked"] == 1
+
+    @pytest.mark.parametrize(("aggregation", "wanted"), [("default", True), ("sum", True), ("drop", False)])
+    def test_what_is_not_sampled_is_wanted_where_durations_are(self, aggregation: str, wanted: bool) -> None:
+        ours = Ours([reader(DELTA)], views=view(aggregation))
+        ours.record([("aten::add", 0, 1)])
+        assert ours.sink.wants_unsampled is wanted
+        assert MetricsSink(api.NoOpMeterProvider()).wants_unsampled is False
+
+    def test_a_disabled_sdk(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+        ours = Ours([reader(DELTA)])
+        ours.record([("aten::add", 0, 1)])
+        assert ours.sink.counters()["unasked"] == 1
+
+    def test_a_view_that_drops_the_histogram(self) -> None:
+        ours = Ours([reader(DELTA)], views=view("drop"))
+        ours.record([("aten::add", 0, 1)])
+        assert ours.sink.counters()["unasked"] == 1
+
+    def test_one_that_is_set_later(self, global_provider: Callable[[Any], None]) -> None:
+        global_provider(api._internal._ProxyMeterProvider())
+        sink, late = MetricsSink(), reader(DELTA)
+        sink.write(batch_of([("aten::add", 0, 1)]))
+        global_provider(provider([late]))
+        sink.write(batch_of([("aten::add", 0, 1)] * 3))
+        assert counts(late) == {ADD: 3}
+        assert sink.counters()["unasked"] == 1
+
+    def test_one_that_is_replaced_gets_what_was_before(self, global_provider: Callable[[Any], None]) -> None:
+        first, second = reader(DELTA), reader(DELTA)
+        kept = provider([first])
+        global_provider(kept)
+        sink = MetricsSink()
+        sink.write(batch_of([("aten::add", 0, 1)] * 2))
+        global_provider(provider([second]))
+        sink.write(batch_of([("aten::add", 0, 1)] * 3))
+        assert (counts(first), counts(second)) == ({ADD: 2}, {ADD: 3})
+
+    def test_a_reader_that_is_added_later_begins_there(self, ours: Ours) -> None:
+        if not hasattr(ours.provider, "add_metric_reader"):
+            pytest.skip("this SDK can't add readers")
+        ours.record([("aten::add", 0, 1)] * 2)
+        late = InMemoryMetricReader()
+        ours.provider.add_metric_reader(late)
+        ours.record([("aten::add", 0, 1)] * 3)
+        assert counts(late) == {ADD: 3}
+        assert counts(ours.readers[0]) == {ADD: 5}
+
+    def test_one_that_raises_costs_metrics_alone(self, caplog: pytest.LogCaptureFixture) -> None:
+        class Raises(api.MeterProvider):
+            def get_meter(self, *_: Any, **__: Any) -> Any:
+                raise OSError("no meters")
+
+        sink = MetricsSink(Raises())
+        for _ in range(2):
+            sink.write(batch_of([("aten::add", 0, 1)]))
+        assert sink.counters()["unasked"] == 2
+        assert [record.message for record in caplog.records] == [
+            "otel-recfn: the meter provider raised; there are no metrics of operators"
+        ]
+
+    def test_a_provider_that_is_gone_is_not_kept(self) -> None:
+        ours = Ours([reader(DELTA)])
+        ours.record([("aten::add", 0, 1)])
+        ours.sink.close(0.0)
+        gone = weakref.ref(ours.provider)
+        del ours
+        gc.collect()
+        assert gone() is None
+
+
+class Foreign(api.MeterProvider):
+    """Another implementation: it knows the API alone."""
+
+    def __init__(self) -> None:
+        self.callbacks: dict[str, Any] = {}
+
+    def get_meter(self, *_: Any, **__: Any) -> Any:
+        return ForeignMeter("foreign", self.callbacks)
+
+
+class ForeignMeter(api.NoOpMeter):
+    __class__ = api.Meter  # type: ignore[assignment]
+
+    def __init__(self, name: str, callbacks: dict[str, Any]) -> None:
+        super().__init__(name)
+        self.callbacks = callbacks
+
+    def create_observable_counter(self, name: str, callbacks: Any = None, *_: Any, **__: Any) -> Any:
+        self.callbacks[name] = callbacks[0]
+
+
+class TestOtherSdks:
+    """Without histograms there are exact counts and times."""
+
+    def totals(self, callbacks: Mapping[str, Any]) -> dict[str, Any]:
+        options = api.CallbackOptions()
+        list(callbacks["recfn.ranges"](options))
+        return {
+            suffix: [(each.value, each.attributes["recfn.name"]) for each in callbacks[f"{DURATION}.{suffix}"](options)]
+            for suffix in ("count", "total")
+        }
+
+    def test_a_foreign_provider(self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("otel_recfn.sinks.metrics.meters.NoOpMeter", type("Nothing", (), {}))
+        given = Foreign()
+        sink = MetricsSink(given)
+        for _ in range(2):
+            sink.write(batch_of([("aten::add", 0, 1_500), ("aten::mm", 0, 7)]))
+            totals = self.totals(given.callbacks)
+        assert totals == {"count": [(2, "aten::add"), (2, "aten::mm")], "total": [(3e-6, "aten::add"), (1.4e-8, "aten::mm")]}
+        assert [f"{DURATION}.count" in record.message for record in caplog.records] == [True]
+
+    def test_an_aggregation_that_has_changed(self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+        fields = dict.fromkeys(sdk_streams._FIELDS, ("_lock", "_renamed"))
+        monkeypatch.setattr(sdk_streams, "_FIELDS", fields)
+        ours = Ours([reader(DELTA)])
+        ours.record([("aten::add", 0, 1), ("aten::add", 0, 4)])
+        data = ours.readers[0].get_metrics_data()
+        found = {each.name: [point.value for point in each.data.data_points] for each in metrics_of(data)}
+        assert found[f"{DURATION}.count"] == [2]
+        assert found[f"{DURATION}.total"] == [5e-9]
+        assert "_renamed" in caplog.text
+
+    def test_one_that_fails_in_the_middle(self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+        def fail(*_: Any) -> None:
+            raise RuntimeError("changed")
+
+        ours = Ours([reader(DELTA)])
+        with monkeypatch.context() as patch:
+            patch.setitem(sdk_streams._ADD, "_ExplicitBucketHistogramAggregation", fail)
+            ours.record([("aten::add", 0, 1)] * 5)
+            ours.readers[0].get_metrics_data()
+        assert ours.sink.counters()["failed"] == 5
+        ours.record([("aten::add", 0, 1)] * 3)
+        assert [each["total"] for each in points(ours.readers[0], f"{DURATION}.count").values()] == [3]
+        assert len(caplog.records) == 1
+
+    def test_one_that_finds_no_memory_goes_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(*_: Any) -> None:
+            raise MemoryError
+
+        ours = Ours([reader(DELTA)])
+        with monkeypatch.context() as patch:
+            patch.setitem(sdk_streams._ADD, "_ExplicitBucketHistogramAggregation", fail)
+            ours.record([("aten::add", 0, 1)] * 5)
+            ours.readers[0].get_metrics_data()
+        assert ours.sink.counters()["failed"] == 5
+        ours.record([("aten::add", 0, 1)] * 3)
+        assert counts(ours.readers[0]) == {ADD: 3}

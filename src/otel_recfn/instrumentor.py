@@ -67,6 +67,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             record_shapes: shapes and dtypes of the inputs too. Default: false.
             modules: ranges for ``nn.Module`` calls and optimizer steps. Default: true.
             sinks: further sinks, such as ``InMemorySink()``. Default: none.
+            span_hook: called as ``span_hook(row, attributes)`` for each span of a range before it is made: may change the
+                attributes, and return another name, or ``False`` to drop it. Default: none.
             enabled: false: registers and costs nothing. Default: true.
             buffer_bytes: bound of each thread's records between two drains (a third more while it grows); a range that doesn't
                 fit is dropped whole and counted. Default: 8 MiB.
@@ -121,7 +123,9 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
         session = process_session()  # may refuse, so it is asked before the trace file is made
         links, sent = SharedLinks(), SentSpans()
-        spans = SpansSink(settings.tracer_provider, settings.roots_per_second, links=links, sent=sent.note)
+        spans = SpansSink(
+            settings.tracer_provider, settings.roots_per_second, links=links, sent=sent.note, hook=settings.span_hook
+        )
         background = BackgroundSink(spans, start=False)
         metrics = MetricsSink(settings.meter_provider, sent)
         # Metrics are closed last: what the counters of the other sinks have come to by then is what they tell.

@@ -63,7 +63,7 @@ class SpanPlan(NamedTuple):
     """Index into ``spans_above`` for the linked span; it is in that trace."""
     spans_above: Sequence[SpanContext]
 
-    def part(self, which: slice) -> SpanPlan:
+    def part(self, which: slice | Places) -> SpanPlan:
         """Some of the spans."""
         columns = {name: column for name, column in self._asdict().items() if name not in _OF_THE_BATCH}
         return self._replace(**{name: column[which] for name, column in columns.items()})

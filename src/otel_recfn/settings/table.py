@@ -88,6 +88,14 @@ class Settings:
     sinks: tuple[Sink, ...] = _setting(
         (), values.SINKS, "further sinks, such as `InMemorySink()`", default_in_words="none", environment=False
     )
+    span_hook: Any = _setting(
+        None,
+        values.HOOK,
+        "called as `span_hook(row, attributes)` for each span of a range before it is made: may change the attributes, and "
+        "return another name, or `False` to drop it",
+        default_in_words="none",
+        environment=False,
+    )
     enabled: bool = _setting(True, values.BOOL, "false: registers and costs nothing")
     buffer_bytes: int = _setting(
         DEFAULT_BUFFER_BYTES,

@@ -118,6 +118,12 @@ def _parse_rate(text: str) -> float | None:
     return None if text.lower() in ("none", "all") else float(text)
 
 
+def _callable(value: Any) -> Any:
+    if value is not None and not callable(value):
+        raise TypeError
+    return value
+
+
 def _bool(value: Any) -> bool:
     if not isinstance(value, bool):
         raise TypeError
@@ -145,6 +151,7 @@ _BUFFER_RANGE = f"from {MIN_BUFFER_BYTES} to {MAX_BUFFER_BYTES}"
 
 PROVIDER: Kind[Any] = Kind("None or an OpenTelemetry TracerProvider", _provider)
 METER_PROVIDER: Kind[Any] = Kind("None or an OpenTelemetry MeterProvider", _meter_provider)
+HOOK: Kind[Any] = Kind("None or a function of a row and of attributes", _callable)
 SINKS: Kind[tuple[Sink, ...]] = Kind("a list of sinks, as otel_recfn.sinks.protocol says", _sinks)
 SCOPES: Kind[frozenset[RecordScope] | None] = Kind(
     f"None or a set of RecordScope: {_SCOPE_NAMES}",

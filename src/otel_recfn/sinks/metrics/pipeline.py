@@ -45,7 +45,7 @@ def ranges(report: Report) -> dict[str, int]:
         "span": counts.get("spans.spans", 0) - counts.get("spans.roots", 0),
         "dropped": sum([counts.get(name, 0) for name in _DROPPED]),
     }
-    outcomes = ("folded", "unsampled", "suppressed", "no_provider")
+    outcomes = ("folded", "dropped_by_hook", "unsampled", "suppressed", "no_provider")
     found |= {name: counts[f"spans.{name}"] for name in outcomes if f"spans.{name}" in counts}
     if "unsampled" in found:
         found["unsampled"] += counts.get("recorder.unsampled", 0)

@@ -10,7 +10,7 @@ No span is sent whose parent isn't, whatever ends or fails in the middle of a ba
 
 Every row is counted once, ``failed`` being those without memory for them; ``delivery.py`` says what becomes of spans:
 
-    rows + roots = spans + unsampled + suppressed + no_provider + other_kinds + failed
+    rows + roots = spans + dropped_by_hook + unsampled + suppressed + no_provider + other_kinds + failed
 """
 
 from __future__ import annotations
@@ -33,13 +33,16 @@ from otel_recfn.model.batch import Batch, SpanContextRef
 from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.protocol import Sink
 from otel_recfn.sinks.spans.delivery import SpanDelivery
+from otel_recfn.sinks.spans.hooked_spans import HookedMapper, part_that_was_made
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.pending import Pending, PendingBatches
 from otel_recfn.sinks.spans.promised_traces import PromisedTraces
 from otel_recfn.sinks.spans.provider import SAMPLED, ProviderResolver, SpanTarget
+from otel_recfn.sinks.spans.span_hook import Hook, SpanHook
 from otel_recfn.sinks.spans.step_traces import StepTraces
 from otel_recfn.sinks.spans.turn import Turn
 
+_COUNTED = ("rows", "roots", "dropped_by_hook", "unsampled", "suppressed", "no_provider", "other_kinds", "failed")
 _COUNTERS = {Fate.OTHER_KIND: "other_kinds", Fate.SUPPRESSED: "suppressed", Fate.UNSAMPLED: "unsampled"}
 _logger = logging.getLogger(__name__)
 
@@ -69,6 +72,7 @@ class SpansSink:
         promised: PromisedTraces | None = None,
         links: SharedLinks | None = None,
         sent: Callable[[SpanPlan], None] | None = None,
+        hook: Hook | None = None,
     ) -> None:
         self._tracer_provider, self._roots_per_second = tracer_provider, roots_per_second
         self._promised = promised or PromisedTraces()
@@ -79,10 +83,11 @@ class SpansSink:
         self._delivery = SpanDelivery(self._turn)
         self._traces = StepTraces(roots_per_second, self._promised)
         self._shared_links, self._sent = links, sent
+        self._hook_function, self._hook = hook, SpanHook(hook) if hook is not None else None
         self._links: FindsLinks = links or ForwardBackwardLinks()
         self._pending = PendingBatches()
         self._pace: Callable[[], None] = _no_pause
-        self._counts = dict.fromkeys(("rows", "roots", "unsampled", "suppressed", "no_provider", "other_kinds", "failed"), 0)
+        self._counts = dict.fromkeys(_COUNTED, 0)
         self._logged = False
 
     def has_room(self) -> bool:
@@ -226,7 +231,9 @@ class SpansSink:
         self._delivery.remove()
         if self._shared_links is not None:
             self._shared_links.start_empty()
-        return SpansSink(self._tracer_provider, self._roots_per_second, self._promised, self._shared_links, self._sent)
+        return SpansSink(
+            self._tracer_provider, self._roots_per_second, self._promised, self._shared_links, self._sent, self._hook_function
+        )
 
     def set_pace(self, pace: Callable[[], None]) -> None:
         """``pace`` is called before every chunk: it may sleep there, or raise to end the work."""
@@ -248,7 +255,8 @@ class SpansSink:
         if target is None:
             return None
         if target is not self._target:
-            self._target, self._mapper = target, SpanMapper(target)
+            mapper = SpanMapper(target) if self._hook is None else HookedMapper(target, self._hook)
+            self._target, self._mapper = target, mapper
         self._delivery.use(target)
         return target
 
@@ -280,10 +288,11 @@ class SpansSink:
             self._write_chunk(plan.part(slice(half, None)), pending, end)
             return
         counts, handed = self._with_fates(plan.fate, pending, end), self._delivery.with_more(spans)
+        counts["dropped_by_hook"] += len(plan.row) - len(spans)
         self._counts, pending.taken, self._delivery.handed = counts, end, handed
         self._delivery.hand()
         if self._sent is not None:
-            self._sent(plan)
+            self._sent(part_that_was_made(plan, spans))
 
     def _with_fates(self, fates: Fates, pending: Pending, end: int) -> dict[str, int]:
         """The counts with the rows up to ``end``."""

@@ -1,0 +1,113 @@
+"""The program's hook, which sees each span of a range before it goes out: it may rename it, change its attributes, or drop it.
+
+What lies in a dropped span goes up to the nearest one around it that is sent. A span that another one, sent before, names as
+its parent is not dropped, nor is one that the program saw as its current span.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from itertools import islice
+from numbers import Integral
+from typing import Any, NamedTuple, TypeAlias
+
+from otel_recfn.model.batch import Event
+from otel_recfn.model.events import EventFlag
+from otel_recfn.sinks.spans.limits import AttributeValue
+from otel_recfn.support.interrupts import raised_by_signal_handler
+from otel_recfn.support.json_text import text_of_utf8
+
+_logger = logging.getLogger(__name__)
+
+Hook: TypeAlias = Callable[[Event, dict[str, Any]], Any]
+"""Of a row and of its span's attributes, which it may change. It returns another name, False to drop the span, or None."""
+MAX_REMEMBERED = 1 << 17
+
+
+class Hooked(NamedTuple):
+    """What becomes of a span."""
+
+    name: str
+    parent_id: int
+    attributes: dict[str, AttributeValue]
+
+
+class SpanHook:
+    """Calls the function, and knows what it dropped.
+
+    Args:
+        function: the program's; one that raises is called no more.
+    """
+
+    def __init__(self, function: Hook) -> None:
+        self._function: Hook | None = function
+        self._dropped: dict[int, int] = {}
+        """The parents of dropped spans."""
+        self._named: dict[int, None] = {}
+        """Spans that sent ones name as their parent, and that haven't come themselves."""
+        self.drops = 0
+        """How many were dropped."""
+
+    def ask(self, event: Event, span_id: int, parent_id: int, name: str, attributes: dict[str, Any]) -> Hooked | None:
+        """What becomes of the span of a row; None where it is dropped."""
+        parent_id = self.sent_instead(parent_id)
+        wanted = self._call(event, attributes)
+        is_needed = span_id in self._named or bool(event.flags & EventFlag.SHOWN)
+        self._named.pop(span_id, None)
+        if wanted is False and not is_needed:
+            self._dropped[span_id] = parent_id
+            _bound(self._dropped)
+            self.drops += 1
+            return None
+        self._named[parent_id] = None
+        _bound(self._named)
+        return Hooked(text_of_utf8(wanted) if isinstance(wanted, str) else name, parent_id, _clean(attributes))
+
+    def sent_instead(self, span_id: int) -> int:
+        """The nearest span around a dropped one that wasn't dropped; any other span itself."""
+        while span_id in self._dropped:
+            span_id = self._dropped[span_id]
+        return span_id
+
+    def _call(self, event: Event, attributes: dict[str, Any]) -> Any:
+        if self._function is None:
+            return None
+        before = dict(attributes)
+        try:
+            return self._function(event, attributes)
+        except (Exception, SystemExit) as error:
+            if raised_by_signal_handler(error):
+                raise
+            self._function = None
+            attributes.clear()
+            attributes.update(before)
+            _logger.exception("otel-recfn: span_hook raised on the span %r and is not called any more", event.name)
+            return None
+
+
+def _clean(attributes: dict[str, Any]) -> dict[str, AttributeValue]:
+    """Those that every exporter takes: another one may cost it the whole batch."""
+    cleaned = {text_of_utf8(key): _clean_value(value) for key, value in attributes.items() if isinstance(key, str) and key}
+    return {key: value for key, value in cleaned.items() if value is not None}
+
+
+def _clean_value(value: Any) -> Any:
+    """None for a value that an attribute can't have."""
+    if isinstance(value, str):
+        return text_of_utf8(value)
+    if isinstance(value, (bool, float)):
+        return value
+    if isinstance(value, Integral):
+        return number if -(1 << 63) <= (number := int(value)) < 1 << 63 else None
+    if not isinstance(value, (list, tuple)):
+        return None
+    values = [_clean_value(each) for each in value]
+    is_flat = all([isinstance(each, (str, bool, int, float)) for each in values])
+    return tuple(values) if is_flat and len({type(each) for each in values}) <= 1 else None
+
+
+def _bound(remembered: dict[int, Any]) -> None:
+    if len(remembered) > MAX_REMEMBERED:
+        for oldest in list(islice(remembered, MAX_REMEMBERED // 4)):
+            del remembered[oldest]

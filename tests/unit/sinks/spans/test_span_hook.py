@@ -1,0 +1,167 @@
+"""What a hook of the program's makes of the spans of ranges."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from otel_recfn import OtelRecordFunctionInstrumentor, record_function
+from otel_recfn.model.batch import Event
+from otel_recfn.model.events import EventFlag
+from otel_recfn.sinks.spans.span_hook import SpanHook
+from patience import PATIENCE_S
+
+
+def no_ranges() -> None:
+    """The program where a test gives none."""
+
+
+def spans_of(
+    hook: Callable[[Event, dict[str, Any]], Any], program: Callable[[], None] = no_ranges
+) -> tuple[list[ReadableSpan], dict[str, int]]:
+    """What a program's ranges become below a span of its own, and the counters."""
+    provider, exporter = TracerProvider(), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    instrumentor = OtelRecordFunctionInstrumentor()
+    instrumentor.instrument(tracer_provider=provider, span_hook=hook, modules=False)
+    try:
+        with provider.get_tracer("program").start_as_current_span("request"):
+            program()
+            with record_function("outer"), record_function("middle"), record_function("inner"):
+                pass
+        assert instrumentor.flush(PATIENCE_S)
+    finally:
+        instrumentor.uninstrument()
+        provider.shutdown()
+    return list(exporter.get_finished_spans()), instrumentor.counters()
+
+
+def paths(spans: list[ReadableSpan]) -> list[str]:
+    by_id = {span.context.span_id: span for span in spans}
+
+    def path(span: ReadableSpan) -> str:
+        return f"{path(by_id[span.parent.span_id])}/{span.name}" if span.parent else span.name
+
+    return sorted(path(span) for span in spans)
+
+
+def balanced(counters: dict[str, int]) -> bool:
+    outcomes = ("spans", "dropped_by_hook", "folded", "unsampled", "suppressed", "no_provider", "other_kinds", "failed")
+    into = sum(counters[f"spans.{name}"] for name in ("rows", "roots"))
+    return into == sum(counters.get(f"spans.{name}", 0) for name in outcomes)
+
+
+def test_it_renames_and_changes_attributes() -> None:
+    seen = []
+
+    def hook(row: Event, attributes: dict[str, Any]) -> str | None:
+        seen.append(row)
+        attributes["tenant"] = "owl"
+        del attributes["recfn.handle"]
+        return "renamed" if row.name == "middle" else None
+
+    spans, counters = spans_of(hook)
+    ours = {span.name: span.attributes or {} for span in spans if span.name != "request"}
+    assert ours.keys() == {"outer", "renamed", "inner"}
+    assert all(each["tenant"] == "owl" and "recfn.handle" not in each for each in ours.values())
+    assert {row.event_id for row in seen} == {each["recfn.event_id"] for each in ours.values()}
+    assert all(row.context.span_id for row in seen)
+    assert balanced(counters)
+
+
+def test_what_is_dropped_with_all_that_lies_in_it() -> None:
+    spans, counters = spans_of(lambda row, _attributes: False if row.name in ("middle", "inner") else None)
+    assert paths(spans) == ["request", "request/outer"]
+    assert counters["spans.dropped_by_hook"] == 2
+    assert balanced(counters)
+
+
+def test_no_span_lacks_its_parent_whatever_is_dropped() -> None:
+    spans, counters = spans_of(lambda row, _attributes: False if row.name == "middle" else None)
+    assert len(paths(spans)) == len(spans)
+    assert balanced(counters)
+
+
+def test_a_hook_that_raises_is_called_no_more(caplog: pytest.LogCaptureFixture) -> None:
+    calls = []
+
+    def hook(row: Event, attributes: dict[str, Any]) -> None:
+        calls.append(row)
+        attributes["half"] = True
+        raise ValueError("no")
+
+    with caplog.at_level(logging.ERROR):
+        spans, _ = spans_of(hook)
+    assert len(calls) == 1
+    assert caplog.text.count("span_hook raised") == 1
+    assert not any("half" in (span.attributes or {}) for span in spans)
+    assert len(spans) == 4
+
+
+def test_what_no_attribute_and_no_name_can_be() -> None:
+    def hook(row: Event, attributes: dict[str, Any]) -> str:
+        attributes.update(
+            {"object": object(), "text": "\ud800", "texts": ["\udfff", "fine"], 3: "number", "long": 1 << 63, "mixed": [1, "a"]}
+        )  # type: ignore[dict-item]
+        return "name \ud800"
+
+    spans, _ = spans_of(hook)
+    ours = [span for span in spans if span.name != "request"]
+    assert {span.name for span in ours} == {"name \\ud800"}
+    for span in ours:
+        attributes = dict(span.attributes or {})
+        assert (attributes["text"], attributes["texts"]) == ("\\ud800", ("\\udfff", "fine"))
+        assert not {"object", 3, "long", "mixed"} & set(attributes)
+
+
+def event(flags: EventFlag = EventFlag.NONE) -> Any:
+    class Row:
+        name = "row"
+
+    Row.flags = flags  # type: ignore[attr-defined]
+    return Row()
+
+
+@given(
+    parents=st.lists(st.integers(0, 100), max_size=20),
+    dropped=st.sets(st.integers(1, 20)),
+    shown=st.sets(st.integers(1, 20)),
+    order=st.randoms(use_true_random=False),
+)
+def test_in_any_order_no_sent_span_lacks_its_parent(parents: list[int], dropped: set[int], shown: set[int], order: Any) -> None:
+    """Span n's parent is a span before it, or 1000, which the program has."""
+    tree = {number: 1000 if number == 1 else 1 + above % (number - 1) for number, above in enumerate(parents, 1)}
+    numbers = list(tree)
+    order.shuffle(numbers)
+    wants: list[Any] = [None]
+    hook = SpanHook(lambda _row, _attributes: wants[0])
+    sent: dict[int, int] = {}
+    for number in numbers:
+        wants[0] = False if number in dropped else None
+        flags = EventFlag.SHOWN if number in shown else EventFlag.NONE
+        asked = hook.ask(event(flags), number, tree[number], "name", {})
+        if asked is not None:
+            sent[number] = asked.parent_id
+    assert {parent for parent in sent.values() if parent != 1000} <= sent.keys()
+    assert len(sent) + hook.drops == len(tree)
+    assert sent.keys() >= (tree.keys() - dropped) | (shown & tree.keys())
+
+
+def test_parents_first_every_child_goes_up_to_the_nearest_that_is_sent() -> None:
+    hook = SpanHook(lambda row, _attributes: row.name != "dropped" and None)
+    for_drop = event()
+    for_drop.name = "dropped"
+    assert hook.ask(event(), 1, 1000, "a", {}) is not None
+    assert hook.ask(for_drop, 2, 1, "b", {}) is None
+    assert hook.ask(for_drop, 3, 2, "c", {}) is None
+    below = hook.ask(event(), 4, 3, "d", {})
+    assert below is not None
+    assert below.parent_id == 1

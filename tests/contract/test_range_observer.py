@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from recording_helpers import Capture, Worker
+from recording_helpers import Capture, Worker, reset
 
 from otel_recfn.model.events import EventFlag
 from otel_recfn.recording.protocol import Recorder
@@ -216,6 +216,15 @@ def test_what_it_leaves_is_the_threads_own_and_can_be_taken_back(recorder: Recor
     assert recorder.take_back_unobserved() == max(0, left - 1)
     assert observed_of(recorder, observer, 1) == [True]
     assert recorder.take_back_unobserved() == 0
+    recorder.set_range_observer(None)
+
+
+def test_what_an_earlier_test_left_is_observed_in_the_next(recorder: Recorder) -> None:
+    observer = Observer()
+    recorder.set_range_observer(observer)
+    recorder.leave_unobserved(3, 0)
+    reset(recorder)
+    assert observed_of(recorder, observer, 1) == [True]
     recorder.set_range_observer(None)
 
 

@@ -11,19 +11,13 @@ import itertools
 import logging
 import os
 import sys
-import threading
-from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
-from types import FrameType
 from typing import Any
-
-from cleanup_lines import lines_that_clean_up
 
 RECORDER, INTERRUPTED, HANDLED, EVERY = *sys.argv[1:4], int(sys.argv[4])
 os.environ["OTEL_RECFN_RECORDER"] = RECORDER
 
-import otel_recfn  # noqa: E402 - after the environment is set
+from interruption import Interruption  # noqa: E402 - after the environment is set
 from otel_recfn import profile, record_function  # noqa: E402
 from otel_recfn.legacy import (  # noqa: E402
     EventKind,
@@ -36,7 +30,6 @@ from otel_recfn.legacy import (  # noqa: E402
 )
 from otel_recfn.recording.backend import recorder  # noqa: E402
 
-OURS = str(Path(otel_recfn.__file__).parent)
 wrong: list[tuple[int, str, str]] = []
 
 
@@ -53,34 +46,6 @@ class RefusedDrains(logging.Filter):
 
 refused = RefusedDrains()
 logging.getLogger("otel_recfn").addFilter(refused)
-
-
-class Interruption:
-    """Calls the handler before the line with this number, counting the lines of ours that this thread runs."""
-
-    def __init__(self, line: int, handler: Callable[[], None]) -> None:
-        self._left, self._handler, self.place = line, handler, ""
-
-    def __enter__(self) -> Interruption:
-        sys.settrace(self._called)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
-
-    def _called(self, frame: FrameType, _event: str, _arg: Any) -> Any:
-        path = frame.f_code.co_filename
-        in_threading = path == threading.__file__ and HANDLED != "raise"  # its events and conditions wait for themselves
-        return self._line if path.startswith(OURS) or in_threading else None
-
-    def _line(self, frame: FrameType, event: str, _arg: Any) -> Any:
-        cleans_up = HANDLED == "raise" and frame.f_lineno in lines_that_clean_up(frame.f_code.co_filename)
-        if event == "line" and not self.place and not cleans_up:
-            self._left -= 1
-            if self._left <= 0:
-                self.place = f"{frame.f_code.co_filename.removeprefix(OURS)}:{frame.f_lineno}"
-                self._handler()
-        return self._line
 
 
 def profiled(name: str) -> list[str]:
@@ -130,7 +95,7 @@ def run(line: int) -> bool:
             left.append(profile())
             left[0].__enter__()
 
-    interruption = Interruption(line, handler)
+    interruption = Interruption(line, handler, raises=HANDLED == "raise")
     try:
         with interruption:
             found = WORK[INTERRUPTED](name)

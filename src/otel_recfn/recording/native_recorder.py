@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from otel_recfn import _native
 from otel_recfn.model.events import Extra
 from otel_recfn.ranges.protocol import RangeObserver
-from otel_recfn.recording.protocol import ContextReading, RecorderCounters
+from otel_recfn.recording.protocol import ContextReading, Keep, RecorderCounters
 from otel_recfn.recording.trace_states import TraceStates
 from otel_recfn.support.imports import imported
 
@@ -101,12 +101,13 @@ class NativeRecorder:
         """See Recorder.default_node_id."""
         return _native.default_node_id()
 
-    def drain(self, *, close_open: bool = False, open_ranges: bool = False) -> Batch:
+    def drain(self, *, close_open: bool = False, open_ranges: bool = False, keep: Keep | None = None) -> Batch:
         """See Recorder.drain."""
         try:
             while True:
                 batch, drain, rows = self._sealed(close_open, open_ranges)
-                if _native.taken(drain, rows):
+                into, entry = ([], batch) if keep is None else (keep.into, keep.entry_of(batch))
+                if _native.taken(drain, rows, into, entry):
                     return batch
                 # A signal handler drained meanwhile, and has these rows.
         except MemoryError:

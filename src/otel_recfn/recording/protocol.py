@@ -92,6 +92,15 @@ class RecorderCounters(NamedTuple):
     """Those that were not recorded, because nobody wanted what lies in the current span (see ``Recorder.start``)."""
 
 
+class Keep(NamedTuple):
+    """Where a drained batch is kept."""
+
+    into: list[Any]
+    """Gets an entry for it, at the instant at which the recorder lets go of it."""
+    entry_of: Callable[[Batch], Any]
+    """Makes the entry. May be called for batches that are not kept after all."""
+
+
 RECORDER_LOSSES = ("dropped", "lost_ends", "lost_in_drain", "shortened")
 """The counters that say what was lost."""
 
@@ -191,11 +200,12 @@ class Recorder(RangeRecorder, Protocol):
     def default_node_id(self) -> int:
         """The number that was set; else PyTorch's own where PyTorch is observed; else -1."""
 
-    def drain(self, *, close_open: bool = False, open_ranges: bool = False) -> Batch:
+    def drain(self, *, close_open: bool = False, open_ranges: bool = False, keep: Keep | None = None) -> Batch:
         """Everything that closed since the last drain, sealed; ranges that are still open wait for a later drain.
 
         ``close_open`` seals those too, as EventFlag.PARTIAL with ``end_ns`` now: the capture ends here. ``open_ranges`` adds
-        copies of them, partial too, beyond ``Batch.closed``, the innermost of a thread first; they stay open.
+        copies of them, partial too, beyond ``Batch.closed``, the innermost of a thread first; they stay open. With ``keep`` a
+        signal handler that interrupts this, and drains, finds the batch there if it isn't among what it drains itself.
 
         Where memory is short, a batch may hold a part only (``Batch.complete``), and the next drain goes on.
 

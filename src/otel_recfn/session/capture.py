@@ -54,13 +54,15 @@ def whole(_capture: Capture, batch: Batch) -> Batch:
 
 
 @dataclass(eq=False)
-class _Due:
-    """A batch that not all sinks have got."""
+class Due:
+    """A batch that not all sinks of a capture have got."""
 
     batch: Batch
     view: View
     seen: Batch | None = None
     """The capture's view of it, once it was made and its rows are counted."""
+    done: bool = False
+    """They have got it."""
 
 
 @dataclass(eq=False)
@@ -68,7 +70,7 @@ class _Handed:
     """A sink, and what it took."""
 
     sink: Sink
-    last: _Due | None = None
+    last: Due | None = None
     """What its ``write`` was called with last."""
     rows: int = 0
     """Of the batches that its ``write`` took without an error."""
@@ -100,7 +102,7 @@ class Capture:
         """With their last counters."""
         self._delivered = 0
         """Rows that every sink has taken or missed."""
-        self._undelivered: deque[_Due] = deque()
+        self._undelivered: deque[Due] = deque()
         self._delivering = False
         self._flushing: set[int] = set()
         """The threads that flush."""
@@ -122,14 +124,24 @@ class Capture:
         Raises:
             MemoryError: there was none to take it; the caller still has it.
         """
-        if len(self._undelivered) >= MOST_UNDELIVERED:
-            self.rows += len(batch)
-            return
-        self._undelivered.append(_Due(batch, view))
+        self.take(Due(batch, view))
         try:
             self.go_on()
         except OUT_OF_MEMORY:  # the batch waits here, and is handed on with the next one
             pass
+
+    def take(self, due: Due) -> None:
+        """A batch to hand on. A signal handler that interrupts this may take it, too: it is handed on once.
+
+        Raises:
+            MemoryError: there was none to take it; the caller still has it.
+        """
+        if due.done:
+            return
+        if len(self._undelivered) < MOST_UNDELIVERED:
+            self._undelivered.append(due)
+        else:
+            self.rows, due.done = self.rows + len(due.batch), True
 
     def go_on(self) -> None:
         """Hand on what waits.
@@ -160,7 +172,9 @@ class Capture:
         finally:
             self._delivering = False
 
-    def _deliver(self, due: _Due) -> None:
+    def _deliver(self, due: Due) -> None:
+        if due.done:
+            return
         if due.seen is None:
             seen = due.view(self, due.batch)
             rows = self.rows + len(seen)
@@ -172,7 +186,7 @@ class Capture:
             for handed in self._sinks:
                 if handed.last is not due:
                     raise MemoryError
-        self._delivered = self.rows
+        self._delivered, due.done = self.rows, True
 
     def _has_room(self, handed: _Handed) -> bool:
         asks = handed.asks_for_room and not self._ending and len(self._undelivered) < MOST_WAITING
@@ -249,8 +263,8 @@ class Capture:
 
     def _miss_what_waits(self) -> None:
         """Nobody gets any more what there was no memory for: count it."""
-        rows = self.rows + sum([len(due.batch) for due in self._undelivered if due.seen is None])
-        nothing: deque[_Due] = deque()
+        rows = self.rows + sum([len(due.batch) for due in {*self._undelivered} if due.seen is None and not due.done])
+        nothing: deque[Due] = deque()
         self.rows, self._delivered, self._undelivered = rows, rows, nothing
 
     def lost(self) -> dict[str, int]:
@@ -299,7 +313,7 @@ class Capture:
         self._removed.append((handed, counts))
 
 
-def _write(handed: _Handed, due: _Due, seen: Batch) -> None:
+def _write(handed: _Handed, due: Due, seen: Batch) -> None:
     rows = handed.rows + len(seen)
     handed.last = due
     try:

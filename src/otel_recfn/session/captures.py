@@ -6,15 +6,25 @@ made from batches that have copies of the open ranges (``batches/selection.py``)
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Container, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.model.events import EventSource, Extra
-from otel_recfn.session.capture import Capture, View, taken_from, whole
+from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
+from otel_recfn.session.capture import Capture, Due, View, whole
 from otel_recfn.sources.protocol import Wanted
+
+
+@dataclass(eq=False)
+class Drained:
+    """A batch, and what each capture that ran when it was drained has to get of it."""
+
+    batch: Batch
+    due: list[tuple[Capture, Due]]
 
 
 class Captures:
@@ -24,8 +34,8 @@ class Captures:
         self._running: list[Capture] = []
         self._views = False
         """Whether views are needed: there was more than one capture, or the only one wants less than is recorded for it."""
-        self._due: deque[tuple[Capture, Batch, View]] = deque()
-        """Who has not got a batch yet."""
+        self.drained: list[Drained] = []
+        """What not all captures have taken yet, in order."""
 
     def __iter__(self) -> Iterator[Capture]:
         return iter(list(self._running))
@@ -70,33 +80,25 @@ class Captures:
             except ValueError:  # a signal handler has done it in between
                 pass
 
-    def take(self, batch: Batch, leaving: Capture | None) -> None:
-        """A batch of which ``hand_out`` hands each capture its view.
+    def due(self, batch: Batch, leaving: Capture | None) -> Drained:
+        """Who gets what of a batch that is drained now.
 
         Args:
-            batch: what was drained.
-            leaving: a capture that ends with it, which also gets the open ranges, as partial ones.
-
-        Raises:
-            MemoryError: nothing was taken.
+            batch: the batch.
+            leaving: a capture that ends when all is drained: it also gets the open ranges then, as partial ones.
         """
-        self._take(batch, partial(_seen, last_for=leaving) if self._views else _without_copies)
+        last_for = leaving if batch.complete else None
+        return self._all_due(batch, partial(_seen, last_for=last_for) if self._views else _without_copies)
 
-    def take_beside(self, produced: Batch, drained: Batch) -> None:
+    def due_beside(self, produced: Batch, drained: Batch) -> Drained:
         """The same for a producer's batch; ``drained`` is what the recorder had just before."""
-        self._take(produced, partial(_seen_beside, drained=drained) if self._views else whole)
+        return self._all_due(produced, partial(_seen_beside, drained=drained) if self._views else whole)
 
-    def _take(self, batch: Batch, view: View) -> None:
-        before = len(self._due)
-        try:
-            self._due.extend([(capture, batch, view) for capture in self])
-        except OUT_OF_MEMORY:
-            while len(self._due) > before:
-                self._due.pop()
-            raise
+    def _all_due(self, batch: Batch, view: View) -> Drained:
+        return Drained(batch, [(capture, Due(batch, view)) for capture in self])
 
     def hand_out(self) -> None:
-        """Hand each capture its view of what was taken.
+        """Hand each capture what was drained for it.
 
         A sink that is being written to, or a signal handler, may drain, or start and stop captures: who has not got a batch yet
         gets it before the next one then.
@@ -104,13 +106,8 @@ class Captures:
         Raises:
             MemoryError: there was none for all, or a sink has no room; the rest waits.
         """
-        while (due := taken_from(self._due)) is not None:
-            try:
-                capture, batch, view = due
-                capture.write(batch, view)
-            except OUT_OF_MEMORY:
-                self._due.appendleft(due)  # where it has just been: that needs no memory
-                raise
+        while self.drained:
+            self._give(self.drained[:1])
         waits = False
         for capture in self:
             try:
@@ -120,9 +117,16 @@ class Captures:
         if waits:
             raise MemoryError
 
+    def _give(self, first: list[Drained]) -> None:
+        for drained in first:  # none where a signal handler has given it
+            for capture, due in drained.due:
+                capture.take(due)
+            with suppress(ValueError):
+                self.drained.remove(drained)
+
     def after_fork_in_child(self) -> None:
         """In a child: the captures go on with sinks of the child's own."""
-        self._due.clear()
+        self.drained = []
         for capture in self:
             capture.after_fork_in_child()
 
@@ -138,7 +142,7 @@ class Captures:
 
     def buffer_bytes(self) -> int:
         """The largest buffer per thread that one of them asks for."""
-        return max([capture.buffer_bytes for capture in self])
+        return max([capture.buffer_bytes for capture in self], default=DEFAULT_BUFFER_BYTES)
 
 
 def _seen(capture: Capture, batch: Batch, *, last_for: Capture | None) -> Batch:

@@ -20,11 +20,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from otel_recfn.batches.placement import Placement
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import ATTEMPTS, OUT_OF_MEMORY, PAUSE_SECONDS
-from otel_recfn.recording.protocol import Recorder
+from otel_recfn.recording.protocol import Keep, Recorder
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.captures import Captures
 from otel_recfn.session.sources import Sources
@@ -52,11 +53,8 @@ class Draining:
         """While there are producers."""
         self._produced: list[Batch] = []
         """What they gave, until the recorder's part is delivered."""
-        self._drained: Batch | None = None
-        """What the captures have not taken yet."""
-        self._leaving: Capture | None = None
-        """Ends with that."""
-        self._drains = 0
+        self._left: Capture | None = None
+        """The one that the last batch was the last for."""
         self._failed = False
 
     @contextmanager
@@ -93,7 +91,7 @@ class Draining:
 
         Args:
             close_open: seal ranges that are open as partial ones.
-            leaving: ends with this batch.
+            leaving: ends with this batch, if it is complete.
             open_ranges: the batch has copies of ranges that are open, whether the captures need them or not.
         """
         try:
@@ -103,22 +101,22 @@ class Draining:
             return None
 
     def drain_last(self, capture: Capture, *, others: bool) -> None:
-        """Drain for a capture that ends; again and again for a while where there is no memory."""
-        drains, failed = self._drains, 0
+        """Drain all for a capture that ends; again and again for a while where there is no memory."""
+        failed = 0
         while failed < ATTEMPTS:
-            batch = self.drain(leaving=capture) if others else self.drain_all(close_open=True)
-            if batch is not None or (others and self._drains != drains):
+            batch = self.drain_all(leaving=capture) if others else self.drain_all(close_open=True)
+            if batch is not None or self._left is capture:
                 break
             failed += 1
             time.sleep(PAUSE_SECONDS)
         with suppress(*OUT_OF_MEMORY):  # what was not handed out waits for the next drain
             self._hand_out()
 
-    def drain_all(self, *, close_open: bool = False, open_ranges: bool = False) -> Batch | None:
+    def drain_all(self, *, close_open: bool = False, leaving: Capture | None = None, open_ranges: bool = False) -> Batch | None:
         """Drain until nothing waits; where memory is short that may take several batches. The last, or None as ``drain``."""
-        batch = self.drain(close_open=close_open, open_ranges=open_ranges)
+        batch = self.drain(close_open=close_open, leaving=leaving, open_ranges=open_ranges)
         while batch is not None and not batch.complete:
-            batch = self.drain(close_open=close_open, open_ranges=open_ranges)
+            batch = self.drain(close_open=close_open, leaving=leaving, open_ranges=open_ranges)
         return batch
 
     def give_up(self, capture: Capture) -> None:
@@ -139,20 +137,21 @@ class Draining:
     def after_fork_in_child(self) -> None:
         """In a child, where no other thread drains."""
         self.lock, self._holder, self._given_up = threading.RLock(), None, []
-        self._placement, self._produced, self._drained = None, [], None
+        self._placement, self._produced, self._left = None, [], None
 
     def _drain(self, close_open: bool, leaving: Capture | None, open_ranges: bool) -> Batch | None:
         now = close_open or open_ranges or leaving is not None
         self._hand_out(now=now)
         self._take_produced(last=close_open)
         wanted = open_ranges or self._captures.need_open_ranges or self._placement is not None
+        keep = Keep(self._captures.drained, partial(self._captures.due, leaving=leaving))
         try:
-            self._leaving, drains = leaving, self._drains + 1
-            batch = self._drained = self._recorder.drain(close_open=close_open, open_ranges=wanted and not close_open)
+            batch = self._recorder.drain(close_open=close_open, open_ranges=wanted and not close_open, keep=keep)
         except Exception:
             self._tell_failed()
             return None
-        self._drains = drains
+        self._left = leaving if batch.complete else None
+        self._note(batch)
         if batch.clock_jump_ns:
             self._tell_clock_jump(batch.clock_jump_ns / 1e9)
         self._hand_out(now=now)
@@ -169,18 +168,10 @@ class Draining:
         Raises:
             MemoryError: there was none again.
         """
-        batch, self._drained = self._drained, None
-        if batch is not None:
-            try:
-                self._note(batch)
-                self._captures.take(batch, self._leaving)
-            except OUT_OF_MEMORY:
-                self._drained = batch
-                raise
         try:
             self._captures.hand_out()
         except OUT_OF_MEMORY:
-            if not now:
+            if not now or self._captures.drained:
                 raise
 
     def _note(self, batch: Batch) -> None:
@@ -201,7 +192,7 @@ class Draining:
     def _deliver_produced(self, drained: Batch, now: bool) -> None:
         while self._placement is not None and self._produced:
             placed = self._placement.placed(self._produced[0])
-            self._captures.take_beside(placed, drained)
+            self._captures.drained.append(self._captures.due_beside(placed, drained))
             del self._produced[0]
             self._hand_out(now=now)
 

@@ -7,10 +7,10 @@ each batch and wherever the inner sink lets it.
 from __future__ import annotations
 
 import math
-import threading
 import time
 
 from otel_recfn.support.own_thread import resting
+from otel_recfn.support.waker import Waker
 
 RESERVE_S = 1.0
 RESERVED_SHARE = 0.2
@@ -30,8 +30,9 @@ class Pace:
 
     def __init__(self, max_share: float) -> None:
         self._max_share = max_share
-        self._make_locks()
-        self._urgent = 0
+        self._waker = Waker()
+        self._urgent: list[None] = []
+        """One for each who waits."""
         self._paced_at = 0.0
         self._end_by, self._reserve_s = math.inf, 0.0
 
@@ -50,9 +51,11 @@ class Pace:
 
     def hurry_up(self, more: int) -> None:
         """One more waits (+1), or one less (-1)."""
-        with self._lock:
-            self._urgent += more
-            self._hurried.notify_all()
+        if more > 0:
+            self._urgent.append(None)
+        else:
+            self._urgent.pop()
+        self._waker.wake()
 
     def end_in(self, timeout_s: float) -> None:
         """The work ends by then, and what is not reserved of the time before."""
@@ -72,15 +75,9 @@ class Pace:
         return max(0.0, self.time_left() - self._reserve_s / 2)
 
     def end_in_child(self) -> None:
-        """In a forked child nobody works on, and another thread may have held the locks."""
-        self._make_locks()
+        """In a forked child nobody works on."""
         self.end_now()
 
-    def _make_locks(self) -> None:
-        self._lock = threading.RLock()  # taken without the condition: its Python code may find no memory for letting go of it
-        self._hurried = threading.Condition(self._lock)
-
     def _rest(self, pause_s: float) -> None:
-        with self._lock:
-            if not self._urgent:
-                self._hurried.wait(pause_s)
+        if not self._urgent:
+            self._waker.wait(pause_s)

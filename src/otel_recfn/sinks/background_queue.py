@@ -3,6 +3,8 @@
 A batch that doesn't fit is dropped, the newest first, and counted. Ranges in it that are parents of earlier rows are kept, and
 later rows whose parent was dropped get its nearest ancestor (``batches/gaps.py``). A batch that there is no memory for is kept
 and queued before the next one.
+
+The worker takes no lock: a signal handler that waits for it may have interrupted the thread that holds the one of this queue.
 """
 
 from __future__ import annotations
@@ -16,12 +18,15 @@ from otel_recfn.batches.gaps import Gaps
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.waiting_batches import WaitingBatches
+from otel_recfn.support.waker import Waker
 
+RELEASE_S = 0.1
+"""How long a release waits for the lock. Who holds it longer is interrupted by a signal handler, and that may wait for this."""
 IDLE_S = 1.5
 """After so long without a batch the inner sink is told that it is idle; longer than the pause that ends a trace of ours."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Write:
     """A batch for the inner sink."""
 
@@ -36,7 +41,7 @@ def _taken_lock() -> threading.Lock:
     return lock
 
 
-@dataclass
+@dataclass(eq=False)
 class Flush:
     """Somebody waits until it is done, or until the deadline."""
 
@@ -52,6 +57,15 @@ class Flush:
     def wait(self, timeout_s: float) -> None:
         """Wait until it is done, so long at most."""
         self._undone.acquire(timeout=min(max(0.0, timeout_s), threading.TIMEOUT_MAX))
+
+
+@dataclass(eq=False)
+class _Plan:
+    """What is to be queued of a batch."""
+
+    batch: Batch
+    kept: Batch
+    fits: bool
 
 
 class Close:
@@ -73,22 +87,29 @@ class WorkQueue:
 
     Attributes:
         received: rows that were put here.
-        dropped: those of them that nobody gets.
         over: nothing is taken any more.
     """
 
     def __init__(self, max_rows: int) -> None:
         self._max_rows = max_rows
-        self._lock = threading.RLock()  # taken without the condition: its Python code may find no memory for letting go of it
-        self._changed = threading.Condition(self._lock)
+        self._lock = threading.RLock()
+        """Of who queues."""
+        self._waker = Waker()
         self._tasks: deque[Task] = deque()
         self._arrived = WaitingBatches()
-        self._waiting = 0
-        self._gap = False
+        self._planned: _Plan | None = None
+        self._taking = self._gap = False
         self._gaps = Gaps()
         self._rested = True
-        self.received = self.dropped = 0
+        self.received = self._dropped = self._queued = 0
+        self._written = self._missed = self._missed_before = 0
+        """The worker's: weight of what it has written, rows that it missed. And how many these were at the last gap."""
         self.over = False
+
+    @property
+    def dropped(self) -> int:
+        """Rows that were put here and nobody gets."""
+        return self._dropped + self._missed
 
     def has_room(self) -> bool:
         """Whether few batches wait for memory. How many wait for the worker doesn't matter: those are bounded by dropping."""
@@ -103,9 +124,9 @@ class WorkQueue:
             MemoryError: nothing of it was taken.
         """
         with self._lock:
-            received, dropped = self.received + len(batch), self.dropped + len(batch)
+            received, dropped = self.received + len(batch), self._dropped + len(batch)
             if self.over or not self._arrived.add(batch):
-                self.received, self.dropped, self._gap = received, dropped, True
+                self.received, self._dropped, self._gap = received, dropped, True
                 return
             self.received = received
             try:
@@ -120,70 +141,99 @@ class WorkQueue:
                 return False
             self._take_arrived()
             self._tasks.append(task)
-            self._changed.notify()
-        return True
+        self._waker.wake()
+        return not (self.over and self._took_back(task))
 
     def next(self) -> Task:
         """Wait for the next task; after a while without one, once since the last batch, to be idle; at the end, to close."""
-        with self._lock:
-            if not self._rested and not self._changed.wait_for(self._has_task, IDLE_S):
+        while True:
+            task = self._first()
+            if task is not None:
+                self._rested = self._rested and not isinstance(task, Write)
+                return task
+            if self.over:
+                return Close()
+            if not self._waker.wait(IDLE_S) and not self._rested:
                 self._rested = True
                 return Idle()
-            while not self._changed.wait_for(self._has_task, IDLE_S):
-                pass  # a notification that finds no memory half way is lost
-            task = self._tasks.popleft() if self._tasks else Close()
-            self._rested = self._rested and not isinstance(task, Write)
-            return task
 
     def written(self, write: Write, missed: int = 0) -> None:
         """There is room again; the inner sink missed so many of the rows for want of memory."""
-        with self._lock:
-            waiting, dropped = self._waiting - write.weight, self.dropped + missed
-            self._waiting, self.dropped, self._gap = waiting, dropped, self._gap or missed > 0
+        written, all_missed = self._written + write.weight, self._missed + missed
+        self._written, self._missed = written, all_missed
 
     def release(self) -> list[Task]:
         """Take all that waits."""
-        with self._lock:
-            self._take_arrived()
-            left, self._tasks = list(self._tasks), deque()
-            return left
+        if self._lock.acquire(timeout=RELEASE_S):  # where a signal handler waits for this, what has arrived stays
+            try:
+                self._take_arrived()
+            finally:
+                self._lock.release()
+        left: list[Task] = []
+        while (task := self._first()) is not None:
+            left.append(task)
+        return left
 
     def end(self) -> None:
         """From here on nothing is taken; what waits is for ``release``, as soon as the worker is back from its exporter."""
-        with self._lock:
-            self.over = True
-            self._changed.notify_all()
+        self.over = True
+        self._waker.wake()
 
     def end_in_child(self) -> None:
         """The same in a forked child, where another thread may have held the lock."""
-        self._lock = threading.RLock()
-        self._changed, self.over = threading.Condition(self._lock), True
+        self._lock, self.over = threading.RLock(), True
+
+    def _took_back(self, task: Task) -> bool:
+        """A task that nobody takes any more: the worker ended while it was queued."""
+        try:
+            self._tasks.remove(task)
+        except ValueError:
+            return False
+        return True
+
+    def _first(self) -> Task | None:
+        try:
+            return self._tasks.popleft()
+        except IndexError:
+            return None
 
     def _take_arrived(self) -> None:
+        """A signal handler that flushes in the middle of this leaves the batch to who was interrupted."""
         try:
-            while (batch := self._arrived.first()) is not None:
-                self._take(batch)
-                self._arrived.remove_first()
+            while len(self._arrived) and not self._taking:
+                self._take_first()
         except OUT_OF_MEMORY:  # what is left waits on, and is taken with the next batch
             pass
 
-    def _take(self, batch: Batch) -> None:
-        """Queue a batch, or what must be kept of it; where there is no memory for it, nothing has changed."""
-        weight = len(batch) + len(batch.opened)
-        fits = not self._waiting or self._waiting + weight <= self._max_rows
-        kept = self._gaps.mended(batch) if fits else self._gaps.kept_of(batch)
-        weight = weight if fits else len(kept)
-        dropped, waiting = self.dropped + len(batch) - len(kept), self._waiting + weight
-        if weight:
-            self._changed.notify()
-            self._tasks.append(Write(kept, weight, self._gap or not fits))
-            try:
-                self._gaps.note(kept)
-            except BaseException:
-                self._tasks.pop()
-                raise
-        self.dropped, self._waiting = dropped, waiting
-        self._gap = (self._gap or not fits) and not weight
+    def _take_first(self) -> None:
+        try:
+            self._taking = True
+            batch = self._arrived.first()
+            if batch is not None:
+                self._take(batch)
+                self._arrived.remove_first()
+        finally:
+            self._taking = False
+        self._waker.wake()
 
-    def _has_task(self) -> bool:
-        return bool(self._tasks) or self.over
+    def _take(self, batch: Batch) -> None:
+        """Queue a batch, or what must be kept of it. Where there is no memory for it, it is called again."""
+        plan = self._plan(batch)
+        missed, gap = self._missed, self._gap or not plan.fits or self._missed != self._missed_before
+        weight = len(plan.kept) + (len(batch.opened) if plan.fits else 0)
+        dropped, queued = self._dropped + len(batch) - len(plan.kept), self._queued + weight
+        if weight:
+            self._tasks.append(Write(plan.kept, weight, gap))
+        self._dropped, self._queued, self._planned = dropped, queued, None
+        self._gap, self._missed_before = gap and not weight, missed
+
+    def _plan(self, batch: Batch) -> _Plan:
+        """Noted already: what comes after it lies in what is kept of it."""
+        plan = self._planned
+        if plan is None or plan.batch is not batch:
+            waiting, weight = self._queued - self._written, len(batch) + len(batch.opened)
+            fits = not waiting or waiting + weight <= self._max_rows
+            plan = _Plan(batch, self._gaps.mended(batch) if fits else self._gaps.kept_of(batch), fits)
+            self._gaps.note(plan.kept)
+            self._planned = plan
+        return plan

@@ -61,6 +61,8 @@ class Worker:
             with at_work():
                 self._end_inner(given_up)
             self._queue.over = True
+            with contextlib.suppress(*OUT_OF_MEMORY):  # who came meanwhile waits as long as he wanted to
+                self.release()
 
     def release(self) -> list[Batch]:
         """Nobody will do what is still queued: let those who wait for a flush know. Returns the batches."""

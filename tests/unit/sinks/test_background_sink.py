@@ -14,6 +14,7 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.sinks import background_queue
 from otel_recfn.sinks.background import MAX_ROWS
 from otel_recfn.sinks.in_memory import InMemorySink
+from otel_recfn.support.waker import Waker
 from patience import PATIENCE_S
 
 
@@ -94,9 +95,9 @@ class TestShareOfTime:
     def test_sleeps_three_times_what_it_worked(self, in_background: MakeSink, monkeypatch: pytest.MonkeyPatch) -> None:
         clock, inner = iter([0.1, 0.1, 0.3, 0.3]), Gated()
         in_background(inner, start=False)
-        slept: list[float | None] = []
+        slept: list[float] = []
         with monkeypatch.context() as patch:
-            patch.setattr(threading.Condition, "wait", lambda _condition, timeout=None: slept.append(timeout))
+            patch.setattr(Waker, "wait", lambda _waker, timeout_s: slept.append(timeout_s))
             patch.setattr(time, "thread_time", lambda: next(clock))
             inner.pace()
             inner.pace()

@@ -15,6 +15,7 @@ from soak import SOAK
 pytestmark = pytest.mark.one_python
 
 PROGRAM = Path(__file__).parent.parent.parent / "interrupted_anywhere.py"
+REINSTRUMENTED = PROGRAM.with_name("reinstrumented_anywhere.py")
 CASES = [
     *itertools.product(["native"], ["profile", "legacy"], ["profile", "legacy", "look", "left running", "raise"]),
     *itertools.product(["python"], ["profile"], ["profile", "raise"]),
@@ -31,3 +32,12 @@ def test_a_signal_handler_interrupts_any_line(recorder: str, interrupted: str, h
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
     may_lose = handler == "raise" or recorder == "python"
     assert may_lose or not done.stderr
+
+
+@pytest.mark.parametrize("handler", ["reinstrument", "uninstrument", "flush", "profile", "left running"])
+def test_every_span_has_its_parent_whatever_a_signal_handler_switches(handler: str) -> None:
+    pytest.importorskip("otel_recfn._native")
+    every = 1 if SOAK > 1 else 149
+    command = [sys.executable, str(REINSTRUMENTED), "native", handler, str(every)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S * SOAK, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")

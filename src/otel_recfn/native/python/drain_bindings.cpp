@@ -116,15 +116,20 @@ PyObject* run_drain(PyObject*, PyObject* args) {
                        static_cast<unsigned long long>(sealed.run), static_cast<Py_ssize_t>(sealed.rows));
 }
 
+// No signal handler runs in here: it finds the rows either in the drain or in the list. What may fail is done first.
 PyObject* taken(PyObject*, PyObject* args) {
   unsigned long long run;
   Py_ssize_t rows;
-  if (!PyArg_ParseTuple(args, "Kn", &run, &rows)) return nullptr;
+  PyObject *into, *entry;
+  if (!PyArg_ParseTuple(args, "KnO!O", &run, &rows, &PyList_Type, &into, &entry)) return nullptr;
+  if (PyList_Append(into, entry) < 0) return nullptr;
   bool mine = false;
   without_gil([&] {
     const std::lock_guard lock(drain().mutex());
     mine = drain().taken(run, static_cast<size_t>(rows));
   });
+  const Py_ssize_t last = PyList_GET_SIZE(into) - 1;
+  if (!mine && PyList_SetSlice(into, last, last + 1, nullptr) < 0) return nullptr;
   return PyBool_FromLong(mine);
 }
 
@@ -160,7 +165,8 @@ PyObject* counters(PyObject*, PyObject*) {
 
 PyMethodDef functions[] = {
     {"drain", run_drain, METH_VARARGS, "drain(close_open, open_ranges, epoch, known) -> what closed since the last drain."},
-    {"taken", taken, METH_VARARGS, "taken(drain, rows) -> whether the rows of that drain are the caller's; others come again."},
+    {"taken", taken, METH_VARARGS,
+     "taken(drain, rows, into, entry) -> whether the rows of that drain are the caller's, and the entry in the list."},
     {"wait", wait, METH_VARARGS, "wait(seconds): until wake(), or a thread has filled a quarter of its buffer."},
     {"wake", wake, METH_NOARGS, "wake(): end a wait."},
     {"discard", discard, METH_NOARGS, "discard(): give up, and count, what was recorded and not taken."},

@@ -132,7 +132,7 @@ class BatchBuilder:
         self._rows.append(tuple([values[column] for column in COLUMN_TYPES]))
 
     def seal(self, clock_jump_ns: int, complete: bool) -> Batch:
-        """The batch. The builder is used up."""
+        """The batch. What the builder is used for then is not in it."""
         columns = zip(*self._rows, strict=True) if self._rows else ((),) * len(COLUMN_TYPES)
         arrays: dict[str, Any] = {
             name: np.array(column, dtype=dtype) for (name, dtype), column in zip(COLUMN_TYPES.items(), columns, strict=True)

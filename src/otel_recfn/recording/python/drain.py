@@ -22,6 +22,7 @@ from otel_recfn.recording.python.log import Record, TakenRecords, ThreadLog
 
 if TYPE_CHECKING:
     from otel_recfn.model.batch import Batch
+    from otel_recfn.recording.protocol import Keep
     from otel_recfn.recording.python.batch import BatchBuilder
     from otel_recfn.recording.python.pairing import Pairing
     from otel_recfn.recording.python.task import Recording
@@ -81,7 +82,7 @@ class Drain:
         """What begins from here on is too late."""
         self._ended_at = perf_counter_ns()
 
-    def run(self, recording: Recording, close_open: bool, open_ranges: bool) -> Batch:
+    def run(self, recording: Recording, close_open: bool, open_ranges: bool, keep: Keep | None) -> Batch:
         """See Recorder.drain. ``recording`` is told what is closed here.
 
         Raises:
@@ -95,7 +96,11 @@ class Drain:
         pairing, builder = self._begun()
         try:
             self._running, self._unsealed = True, None
-            return self._run_into(builder, pairing, recording, close_open, open_ranges)
+            batch = self._run_into(builder, pairing, recording, close_open, open_ranges)
+            if keep is not None:
+                keep.into.append(keep.entry_of(batch))
+            self._jump_ns = 0
+            return batch
         except BaseException as error:
             self._keep(builder)
             if not isinstance(error, OUT_OF_MEMORY):
@@ -120,7 +125,7 @@ class Drain:
     def _run_into(
         self, builder: BatchBuilder, pairing: Pairing, recording: Recording, close_open: bool, open_ranges: bool
     ) -> Batch:
-        """Does everything that may fail before it seals the batch, because a sealed batch must be delivered."""
+        """The batch, which the builder still has, too."""
         builder.drop_copies()
         self._anchor(pairing)
         logs, dead = self._threads.look()
@@ -138,9 +143,7 @@ class Drain:
             pairing.copy_open(now, builder)
         if complete:
             self._bury(dead, pairing)
-        batch = builder.seal(self._jump_ns, complete)
-        self._jump_ns = 0
-        return batch
+        return builder.seal(self._jump_ns, complete)
 
     def _keep(self, builder: BatchBuilder) -> None:
         """Keep the rows that were built, for the next drain."""

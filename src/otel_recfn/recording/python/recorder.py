@@ -8,14 +8,12 @@ Only pairing and batch need numpy, so they are imported when recording starts.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from otel_recfn.model.events import Extra
 from otel_recfn.ranges.protocol import RangeObserver
-from otel_recfn.recording.protocol import ContextReading, RecorderCounters
+from otel_recfn.recording.protocol import ContextReading, Keep, RecorderCounters
 from otel_recfn.recording.python.drain import Drain
 from otel_recfn.recording.python.log import BYTES_PER_RANGE
 from otel_recfn.recording.python.ranges import BeginsAndEnds
@@ -24,6 +22,7 @@ from otel_recfn.recording.python.task import Recording, TaskEntry, next_serial
 from otel_recfn.recording.trace_states import TraceStates
 from otel_recfn.support.forks import Order, around_forks
 from otel_recfn.support.imports import imported
+from otel_recfn.support.waker import Waker
 
 if TYPE_CHECKING:
     from otel_recfn.model.batch import Batch
@@ -37,7 +36,7 @@ class PythonRecorder(BeginsAndEnds):
         self.range_observer: RangeObserver | None = None
         trace_states = TraceStates()
         self.keep_trace_state, self.split_flags = trace_states.keep, trace_states.split
-        self._asleep = _taken_lock()
+        self._waker = Waker()
         self._drain = Drain(self._threads, self.split_flags)
         self.record_function = make_record_function(self)
         around_forks(Order.RECORDER, in_child=self.after_fork_in_child)
@@ -164,7 +163,7 @@ class PythonRecorder(BeginsAndEnds):
     def after_fork_in_child(self) -> None:
         """Forget everything that the parent process recorded; the child records its own, its one thread as it was set."""
         inherited = self._threads.existing()
-        self._asleep = _taken_lock()
+        self._waker = Waker()
         self._threads.start_empty()
         self._drain.start_empty()
         self._start_recording()
@@ -174,27 +173,19 @@ class PythonRecorder(BeginsAndEnds):
 
     # --- draining
 
-    def drain(self, *, close_open: bool = False, open_ranges: bool = False) -> Batch:
+    def drain(self, *, close_open: bool = False, open_ranges: bool = False, keep: Keep | None = None) -> Batch:
         """See Recorder.drain."""
-        return self._drain.run(self._tasks, close_open, open_ranges)
+        return self._drain.run(self._tasks, close_open, open_ranges, keep)
 
     def wait(self, timeout_s: float) -> None:
         """See Recorder.wait. Threads don't wake it: a buffer of the default size is not full before the next drain."""
-        self._asleep.acquire(timeout=max(0.0, timeout_s))
+        self._waker.wait(timeout_s)
 
     def wake(self) -> None:
         """See Recorder.wake."""
-        with suppress(RuntimeError):  # it has been woken already
-            self._asleep.release()
+        self._waker.wake()
 
     def counters(self) -> RecorderCounters:
         """See Recorder.counters."""
         counters = self._threads.counters()
         return counters._replace(recorded=counters.recorded - self._drain.too_late, lost_in_drain=self._drain.lost)
-
-
-def _taken_lock() -> threading.Lock:
-    """Whoever takes it waits until it is released. Unlike an event it may be released in the middle of being released."""
-    lock = threading.Lock()
-    lock.acquire()
-    return lock

@@ -1,0 +1,49 @@
+"""A signal handler that runs at the Nth line of ours, as a tracer calls it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import otel_recfn
+from cleanup_lines import lines_that_clean_up
+
+OURS = str(Path(otel_recfn.__file__).parent)
+
+
+class Interruption:
+    """Calls the handler before the line with this number, counting the lines of ours that this thread runs.
+
+    Args:
+        line: the number.
+        handler: is called once.
+        raises: whether it raises.
+    """
+
+    def __init__(self, line: int, handler: Callable[[], None], *, raises: bool = False) -> None:
+        self._left, self._handler, self._raises, self.place = line, handler, raises, ""
+
+    def __enter__(self) -> Interruption:
+        sys.settrace(self._called)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _called(self, frame: FrameType, _event: str, _arg: Any) -> Any:
+        path = frame.f_code.co_filename
+        in_threading = path == threading.__file__ and not self._raises  # its events and conditions wait for themselves
+        return self._line if path.startswith(OURS) or in_threading else None
+
+    def _line(self, frame: FrameType, event: str, _arg: Any) -> Any:
+        cleans_up = self._raises and frame.f_lineno in lines_that_clean_up(frame.f_code.co_filename)
+        if event == "line" and not self.place and not cleans_up:
+            self._left -= 1
+            if self._left <= 0:
+                self.place = f"{frame.f_code.co_filename.removeprefix(OURS)}:{frame.f_lineno}"
+                self._handler()
+        return self._line

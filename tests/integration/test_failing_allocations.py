@@ -433,6 +433,41 @@ assert capture.counters()["in_memory.abandoned"] == 0
 """
 
 
+ENDS = (
+    RECORD
+    + """
+import os
+
+DEPTH = 200
+
+
+def opened():
+    recorder.start(record_all, 8 << 20)
+    return [begin(f"range {number}") for number in range(DEPTH)]
+
+
+def end_all():
+    for event_id in reversed(ids):
+        recorder.end(event_id)
+
+
+ids, failed = opened(), 0
+before = recorder.counters()
+for raised in each_failure(end_all):
+    if raised is not None:  # the loop found no memory
+        end_all()
+    recorder.stop()
+    rows = recorder.drain(close_open=True)
+    left_open = sum([1 for row in rows.events() if row.flags & EventFlag.PARTIAL])
+    after = recorder.counters()
+    assert (len(rows), left_open) == (DEPTH, after.lost_ends - before.lost_ends), (len(rows), left_open, before, after)
+    failed += left_open
+    ids, before = opened(), after
+assert failed > 0 or os.environ["OTEL_RECFN_RECORDER"] == "native"
+"""
+)
+
+
 CAPTURES = """
 import logging
 import os
@@ -492,7 +527,8 @@ class Instrument:
         return [event.name for event in self.sink.events()]
 
     def counters(self):
-        return self.instrumentor.counters()
+        counters = self.instrumentor.counters()
+        return {name: count for name, count in counters.items() if name.startswith(("recorder.", "in_memory."))}
 
 
 def lost():
@@ -627,6 +663,10 @@ def test_the_last_drain_delivers_or_counts(run_failing: Callable[..., object]) -
 
 def test_what_begins_and_ends_without_memory_is_recorded_or_counted(run_failing: Callable[..., object]) -> None:
     run_failing(RECORDING)
+
+
+def test_an_end_without_memory_is_recorded_or_counted_as_lost(run_failing: Callable[..., object]) -> None:
+    run_failing(ENDS)
 
 
 def test_what_is_drained_goes_to_every_capture_or_is_counted(run_failing: Callable[..., object]) -> None:

@@ -79,7 +79,7 @@ class Alive:
 
 
 class ThreadLog:
-    """One thread's records, its stack of open ranges, and its counters.
+    """One thread's records, its open ranges, and its counters.
 
     Args:
         number: the recorder's number of the thread.
@@ -92,8 +92,8 @@ class ThreadLog:
         self.ident, self.native_id, self.name = threading.get_ident(), threading.get_native_id(), ""
         self.records: deque[Record] = deque()
         self.set_capacity(capacity)
-        self.stack: list[int] = []
-        """Event ids of open ranges."""
+        self.open: set[int] = set()
+        """Event ids of open ranges: a set, because taking one out of it needs no memory."""
         # Bounded, because nothing keeps a host from ending one range a million times on other threads.
         self.ended_elsewhere: deque[int] = deque(maxlen=2 * MAX_DEPTH)
         self.enabled = True
@@ -115,19 +115,19 @@ class ThreadLog:
         """Whether one more range fits. Every open range keeps a slot for its end, so that no end is ever lost."""
         if self.ended_elsewhere:
             self._forget_ended_elsewhere()
-        return len(self.records) + len(self.stack) + 2 <= self._slots
+        return len(self.records) + len(self.open) + 2 <= self._slots
 
     def has_depth(self, is_async: bool) -> bool:
         """Whether one more range may be open."""
-        return len(self.stack) < (MAX_DEPTH_FOR_ASYNC if is_async else MAX_DEPTH)
+        return len(self.open) < (MAX_DEPTH_FOR_ASYNC if is_async else MAX_DEPTH)
 
     def end(self, ticks: int, event_id: int, flags: int, error: str) -> None:
-        """End the range, wherever on the stack it is. Nothing when it is not open here any more."""
+        """End the range, whatever began after it. Nothing when it is not open here any more."""
         if self.ended_elsewhere:
             self._forget_ended_elsewhere()
-        if event_id in self.stack:
+        if event_id in self.open:
             self.records.append((ticks, self, event_id, flags, error))
-            self._remove(event_id)
+            self.open.discard(event_id)
 
     def has_just_begun(self, event_id: int) -> bool:
         """Whether the newest record is that range's begin."""
@@ -135,22 +135,15 @@ class ThreadLog:
 
     def take_back(self, ticks: int, event_id: int) -> None:
         """Undo a begin in which something was raised; where it was recorded already, end the range."""
+        self.open.discard(event_id)
         if self.has_just_begun(event_id):
             self.records.append((ticks, self, event_id, 0, ""))
         else:
             self.taken_back += 1
-        self._remove(event_id)
 
     def _forget_ended_elsewhere(self) -> None:
         while self.ended_elsewhere:
-            self._remove(self.ended_elsewhere.popleft())
-
-    def _remove(self, event_id: int) -> None:
-        stack = self.stack
-        for index in range(len(stack) - 1, -1, -1):
-            if stack[index] == event_id:
-                del stack[index]
-                return
+            self.open.discard(self.ended_elsewhere.popleft())
 
 
 class TakenRecords:

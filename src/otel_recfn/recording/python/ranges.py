@@ -114,7 +114,7 @@ class BeginsAndEnds:
             root = root or event_id
             what = (*texts, flags, parent, root, context, log.profiler, details, tasks)
             if ends_later:
-                log.stack.append(event_id)
+                log.open.add(event_id)
             log.records.append((perf_counter_ns(), log, event_id, what, ""))
             if ends_later:
                 own = TaskEntry(tasks, event_id=event_id, root=root, context=context, scope=scope, source=source)

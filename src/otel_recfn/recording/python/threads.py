@@ -61,10 +61,12 @@ class ThreadLogs:
         """All logs, and those whose threads are dead; names as they are now."""
         names = _thread_names()
         logs = list(self._logs.values())  # one call takes all
-        dead = [log for log in logs if not log.thread_is_alive]
+        dead = []
         for log in logs:
-            if log not in dead:  # alive after its ident was looked up, so the ident was its own
+            if log.thread_is_alive:  # after its ident was looked up, so the ident was its own
                 log.name = names.get(log.ident, log.name)
+            else:
+                dead.append(log)
         return logs, dead
 
     def bury(self, log: ThreadLog) -> None:

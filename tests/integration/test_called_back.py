@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from otel_recfn import OtelRecordFunctionInstrumentor
 from otel_recfn.observing import RecordFunctionCallback, add_global_callback, clear_callbacks
 from otel_recfn.recording.backend import recorder
-from patience import PATIENCE_S
+from patience import PATIENCE_S, wait_until
 
 AT_ONCE_S = PATIENCE_S / 3
 """A call that waited for itself would take longer: as long as tests wait."""
@@ -80,10 +80,7 @@ def test_called_from_a_place_of_ours(what: str, where: str, request: pytest.Fixt
 
 
 def assert_no_thread_of_ours() -> None:
-    end = time.monotonic() + PATIENCE_S
-    while any(thread.name.startswith("otel-recfn") for thread in threading.enumerate()):
-        assert time.monotonic() < end, "a thread of ours goes on"
-        time.sleep(0.01)
+    wait_until(lambda: not any(thread.name.startswith("otel-recfn") for thread in threading.enumerate()))
 
 
 class Pauses:
@@ -100,10 +97,7 @@ class Pauses:
 
     def until_over(self) -> None:
         """In a sink, where the next drain is kept waiting."""
-        end = time.monotonic() + PATIENCE_S
-        while self._pausing:
-            assert time.monotonic() < end, "nobody wants to drain"
-            time.sleep(0.001)
+        wait_until(lambda: not self._pausing)
 
 
 @pytest.mark.usefixtures("cleanly")
@@ -168,10 +162,7 @@ def test_a_flush_that_waits_for_an_exporter_does_not_hold_up_the_drain() -> None
         assert held.wait(PATIENCE_S)
         before = len(program.sinks[1].events())
         program.run()
-        end = time.monotonic() + PATIENCE_S
-        while len(program.sinks[1].events()) == before and time.monotonic() < end:
-            time.sleep(0.01)
-        assert len(program.sinks[1].events()) > before
+        wait_until(lambda: len(program.sinks[1].events()) > before)
     finally:
         hold.set()
         flushing.join()

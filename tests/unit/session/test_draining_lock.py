@@ -14,7 +14,8 @@ import pytest
 from otel_recfn.session.captures import Captures
 from otel_recfn.session.draining import Draining
 from otel_recfn.session.forks import HeldLocks
-from patience import PATIENCE_S
+from otel_recfn.support.timed_lock import take_in_time
+from patience import PATIENCE_S, wait_until
 
 LONG_S = 30.0
 
@@ -39,11 +40,16 @@ def handler_raises() -> Iterator[None]:
     signal.signal(signal.SIGUSR1, before)
 
 
+def main_thread_takes_it() -> bool:
+    """Whoever sees it there has the GIL, which it let go of to wait for the lock."""
+    return sys._current_frames()[threading.main_thread().ident or 0].f_code is take_in_time.__code__
+
+
 def let_go_and_signal(lock: threading.RLock, taken: threading.Event) -> None:
     """Let the main thread have the lock, and send it a signal before it can run Python code."""
     with lock:
         taken.set()
-        time.sleep(0.1)  # the main thread waits for the lock by now; if not, it isn't interrupted where it should be
+        wait_until(main_thread_takes_it)
         sys.setswitchinterval(LONG_S)
     until = time.perf_counter() + 0.05
     while time.perf_counter() < until:

@@ -51,7 +51,7 @@ def exported(run_program: Callable[..., Any], tmp_path: Any) -> Callable[..., di
     """The last export of each process of a program, by what it wrote after ``pid:``."""
 
     def run(program: str, **environment: str) -> dict[str, dict[str, int]]:
-        done = run_program(SETUP + program, OUT=str(tmp_path / "metrics"), **environment)
+        done = run_program(SETUP + program, OUT=str(tmp_path / "metrics"), PYTHONWARNINGS="ignore", **environment)
         assert [line for line in done.stderr.splitlines() if not line.startswith(TOO_EARLY)] == []
         pids = dict(line.split(" ")[1:] for line in done.stdout.splitlines() if line.startswith("pid: "))
         lines = {name: (tmp_path / f"metrics.{pid}").read_text().splitlines() for name, pid in pids.items()}

@@ -71,15 +71,10 @@ run("early", 3)
 OtelRecordFunctionInstrumentor().flush(60)
 run("late", 500)
 """
-    assert exported(program, OTEL_RECFN_RECORDER=recorder)["program"] == {
-        "early": 3,
-        "late": 500,
-        "dropped": 0,
-        "span": 0,
-        "unsampled": 0,
-        "suppressed": 0,
-        "no_provider": 503,
-    }
+    found = exported(program, OTEL_RECFN_RECORDER=recorder)["program"]
+    assert (found["early"], found["late"]) == (3, 500)
+    if order.startswith("provide"):  # else the counters begin with what the spans' thread had counted by then
+        assert {name: count for name, count in found.items() if count} == {"early": 3, "late": 500, "no_provider": 503}
 
 
 def test_forked_children_count_their_own(exported: Callable[..., Any]) -> None:

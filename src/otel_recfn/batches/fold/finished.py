@@ -1,0 +1,63 @@
+"""What folding tells of finished units, in columns, so that both twins tell it alike."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.uint64]
+Times = NDArray[np.int64]
+Places = NDArray[np.int64]
+
+DIGITS = 64
+
+
+class FinishedUnits(NamedTuple):
+    """Units that were finished together, numbered in the order in which they were asked for. Times in nanoseconds.
+
+    One group of columns for the ranges that are kept, outermost first in each unit; one for the paths of the others, each path
+    after the one that it lies in; one for the folded ranges that others may link to.
+    """
+
+    kept: Ids
+    """Event ids."""
+    kept_unit: Places
+    kept_parent: Ids
+    """The kept range that it lies in, or one that will be kept; 0 where it lies directly in the unit."""
+    kept_self_ns: Times
+    kept_forced: NDArray[np.bool_]
+    """Whether it is kept whatever the budget is, because something that others have is below it."""
+    path_unit: Places
+    path_holder: Places
+    """Which of the kept ranges it was folded into; -1 for the unit itself."""
+    path_above: Places
+    """The path that it lies in; -1 where it lies directly in the holder."""
+    path_name: NDArray[np.uint32]
+    path_count: Times
+    path_total_ns: Times
+    path_self_ns: Times
+    path_shortest_ns: Times
+    path_longest_ns: Times
+    path_first_ns: Times
+    path_first_id: Ids
+    path_histogram: Times
+    """``DIGITS`` counts for each path: of ranges whose duration has so many binary digits."""
+    linkable: Ids
+    """Event ids."""
+    linkable_unit: Places
+    linkable_holder: Places
+    """As ``path_holder``."""
+
+
+FINISHED_TYPES: dict[str, Any] = {
+    name: np.uint64
+    if name in ("kept", "kept_parent", "path_first_id", "linkable")
+    else np.bool_
+    if name == "kept_forced"
+    else np.uint32
+    if name == "path_name"
+    else np.int64
+    for name in FinishedUnits._fields
+}

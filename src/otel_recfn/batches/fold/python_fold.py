@@ -1,0 +1,130 @@
+"""The Python twin of folding: many units, columns in and columns out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otel_recfn.batches.fold.finished import DIGITS, FINISHED_TYPES, FinishedUnits, Ids
+from otel_recfn.batches.fold.folded import FoldedTree
+from otel_recfn.batches.fold.unit import Range, UnitFold
+
+
+class PythonFold:
+    """Open units, by number.
+
+    Args:
+        budget: how many ranges a unit keeps at most.
+        min_duration_ns: shorter ranges are not kept.
+        most_rows: a unit with so many rows has to be finished in part.
+    """
+
+    def __init__(self, budget: int, min_duration_ns: int, most_rows: int) -> None:
+        self._budget, self._min_duration_ns, self._most_rows = budget, min_duration_ns, most_rows
+        self._units: dict[int, UnitFold] = {}
+
+    def add(
+        self,
+        unit: NDArray[np.uint32],
+        event_id: Ids,
+        parent: Ids,
+        name: NDArray[np.uint32],
+        start_ns: NDArray[np.int64],
+        duration_ns: NDArray[np.int64],
+        flags: NDArray[np.uint32],
+    ) -> int:
+        """Add ranges that have ended, up to one with which its unit is full. How many were added.
+
+        Args:
+            unit: the number of each one's unit.
+            event_id, parent, name, start_ns, duration_ns: see ``Range``.
+            flags: bits of EventFlag, and ``LINKABLE``.
+        """
+        columns = (event_id, parent, name, start_ns, duration_ns, flags)
+        rows = zip(unit.tolist(), *[column.tolist() for column in columns], strict=True)
+        for done, (number, *row) in enumerate(rows, 1):
+            one = self._units.get(number)
+            if one is None:
+                one = self._units[number] = UnitFold(self._budget, self._min_duration_ns)
+            one.add(Range(*row))
+            if one.rows >= self._most_rows:
+                return done
+        return len(unit)
+
+    def kept(self) -> Ids:
+        """Event ids of all that is kept now, in ascending order."""
+        return np.array(sorted([event_id for one in self._units.values() for event_id in one.kept]), np.uint64)
+
+    def rows(self, units: Sequence[int]) -> list[int]:
+        """How many rows came to each of these units, or since its last part."""
+        return [self._units[number].rows if number in self._units else 0 for number in units]
+
+    def finish(self, units: Sequence[int], budgets: Sequence[int], goes_on: Sequence[bool]) -> FinishedUnits:
+        """What became of these units' rows; those that don't go on are forgotten.
+
+        Args:
+            units: their numbers.
+            budgets: how many spans each may have.
+            goes_on: whether more will come to it.
+        """
+        columns = _Columns()
+        for place, (number, budget, more) in enumerate(zip(units, budgets, goes_on, strict=True)):
+            one = self._units.get(number) or UnitFold(self._budget)
+            columns.add(place, one, budget, more)
+            if not more:
+                self._units.pop(number, None)
+        return columns.sealed()
+
+
+class _Columns:
+    def __init__(self) -> None:
+        self._columns: dict[str, list[Any]] = {name: [] for name in FINISHED_TYPES}
+
+    def add(self, place: int, unit: UnitFold, budget: int, goes_on: bool) -> None:
+        kept, folded = unit.finish(budget, goes_on)
+        first = len(self._columns["kept"])
+        for one in kept:
+            self._append(
+                kept=one.range.event_id,
+                kept_unit=place,
+                kept_parent=one.parent,
+                kept_self_ns=one.self_ns,
+                kept_forced=one.forced,
+            )
+        self._add_tree(place, -1, folded)
+        for holder, one in enumerate(kept, first):
+            if one.folded is not None:
+                self._add_tree(place, holder, one.folded)
+
+    def _add_tree(self, unit: int, holder: int, tree: FoldedTree) -> None:
+        places: dict[tuple[int, ...], int] = {(): -1}
+        for path, node in tree.root.paths():
+            places[path] = len(self._columns["path_unit"])
+            self._append(
+                path_unit=unit,
+                path_holder=holder,
+                path_above=places[path[:-1]],
+                path_name=path[-1],
+                path_count=node.count,
+                path_total_ns=node.total_ns,
+                path_self_ns=node.self_ns,
+                path_shortest_ns=node.shortest_ns,
+                path_longest_ns=node.longest_ns,
+                path_first_ns=node.first_ns,
+                path_first_id=node.first_id,
+                path_histogram=[node.histogram[digits] for digits in range(DIGITS)],
+            )
+        for event_id in tree.linkable:
+            self._append(linkable=event_id, linkable_unit=unit, linkable_holder=holder)
+
+    def _append(self, **row: Any) -> None:
+        for name, value in row.items():
+            self._columns[name].append(value)
+
+    def sealed(self) -> FinishedUnits:
+        arrays = {name: np.array(column, FINISHED_TYPES[name]) for name, column in self._columns.items()}
+        arrays["path_histogram"] = arrays["path_histogram"].reshape(-1, DIGITS)
+        return FinishedUnits(**arrays)

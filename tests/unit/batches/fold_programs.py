@@ -1,0 +1,88 @@
+"""Programs for the tests of folding: ranges of several threads and units, in the order of their ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from hypothesis import strategies as st
+
+from otel_recfn.batches.fold.finished import FinishedUnits
+from otel_recfn.batches.fold.python_fold import PythonFold
+from otel_recfn.batches.fold.unit import LINKABLE
+from otel_recfn.model.events import EventFlag, make_event_id
+
+NEVER_FULL = 1 << 30
+
+
+@dataclass(frozen=True)
+class Row:
+    event_id: int
+    parent: int
+    name: int
+    start_ns: int
+    duration_ns: int
+    flags: int = 0
+    unit: int = 0
+
+
+@dataclass
+class _Thread:
+    number: int
+    clock: int = 0
+    begun: int = 0
+    rows: list[Row] = field(default_factory=list)
+
+    def next_id(self) -> int:
+        self.begun += 1
+        return make_event_id(self.number, self.begun)
+
+
+@st.composite
+def nested(draw: st.DrawFn, thread: int = 1, most: int = 40, flags: Sequence[int] = (0,)) -> list[Row]:
+    """Ranges of one thread. Durations nest."""
+    here, count = _Thread(thread), draw(st.integers(0, most))
+
+    def run(parent: int, depth: int) -> None:
+        event_id, start = here.next_id(), here.clock
+        here.clock += draw(st.integers(0, 5))
+        while depth < 6 and here.begun < count and draw(st.booleans()):
+            run(event_id, depth + 1)
+        here.clock += draw(st.integers(0, 5))
+        drawn = draw(st.sampled_from(flags))
+        here.rows.append(Row(event_id, parent, draw(st.integers(1, 3)), start, here.clock - start, drawn))
+
+    while here.begun < count:
+        run(0, 0)
+    return here.rows
+
+
+@st.composite
+def threads(draw: st.DrawFn) -> list[Row]:
+    """Ranges of several threads and units, also asynchronous ones, and such whose parent is another thread's or never comes."""
+    flags = (0, 0, 0, int(EventFlag.ASYNC), int(EventFlag.SHOWN), LINKABLE)
+    parts = [draw(nested(number, 25, flags)) for number in (1, 2, 3)]
+    known, moved = [0, make_event_id(9, 1)], []
+    for part in parts:
+        unit, below = draw(st.integers(0, 1)), draw(st.sampled_from(known))
+        moved.append([replace(row, unit=unit, parent=row.parent or below) for row in part])
+        known += [row.event_id for row in part]
+    merged: list[Row] = []
+    while any(moved):
+        merged.append(draw(st.sampled_from([part for part in moved if part])).pop(0))
+    return merged
+
+
+def columns(rows: Sequence[Row]) -> tuple[np.ndarray, ...]:
+    kinds = {"unit": np.uint32, "event_id": np.uint64, "parent": np.uint64, "name": np.uint32}
+    kinds |= {"start_ns": np.int64, "duration_ns": np.int64, "flags": np.uint32}
+    return tuple(np.array([getattr(row, name) for row in rows], kind) for name, kind in kinds.items())
+
+
+def finished(fold: PythonFold, rows: Sequence[Row], budget: int, cuts: Sequence[int] = (), unit: int = 0) -> FinishedUnits:
+    """What one unit comes to when the rows are added in these pieces."""
+    edges = [0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]
+    for first, last in zip(edges, edges[1:], strict=False):
+        assert fold.add(*columns(rows[first:last])) == last - first
+    return fold.finish([unit], [budget], [False])

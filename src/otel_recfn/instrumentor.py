@@ -64,6 +64,13 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
                 there is refused at once. Default: none.
             roots_per_second: traces we start where no span is current: the first 100, then so many a second; ``None``
                 (``none``) for all. Default: 1.0.
+            span_budget: spans of one unit: a span of the program's, or a root of ours, with the ranges below it; its longest
+                ranges become spans and the others sums on them; ``None`` (``none``) makes every range a span. Default: 1000.
+            ordinary_span_budget: the same for a unit that neither fails nor takes twice as long as is usual; ``None``
+                (``none``): as others. Default: 50.
+            trace_span_budget: spans of all units of a trace, beyond one for each unit; ``None`` (``none``) for any number.
+                Default: 5000.
+            min_duration_ns: shorter ranges become sums first of all. Default: 0.
             record_shapes: shapes and dtypes of the inputs too. Default: false.
             modules: ranges for ``nn.Module`` calls and optimizer steps. Default: true.
             sinks: further sinks, such as ``InMemorySink()``. Default: none.
@@ -119,12 +126,21 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         from otel_recfn.sinks.background import BackgroundSink
         from otel_recfn.sinks.metrics.sent_spans import SentSpans
         from otel_recfn.sinks.metrics.sink import MetricsSink
+        from otel_recfn.sinks.spans.budgets import Volume
         from otel_recfn.sinks.spans.sink import SpansSink
 
         session = process_session()  # may refuse, so it is asked before the trace file is made
         links, sent = SharedLinks(), SentSpans()
+        volume = Volume(
+            settings.span_budget, settings.ordinary_span_budget, settings.trace_span_budget, settings.min_duration_ns
+        )
         spans = SpansSink(
-            settings.tracer_provider, settings.roots_per_second, links=links, sent=sent.note, hook=settings.span_hook
+            settings.tracer_provider,
+            settings.roots_per_second,
+            links=links,
+            sent=sent.note,
+            hook=settings.span_hook,
+            volume=volume,
         )
         background = BackgroundSink(spans, start=False)
         metrics = MetricsSink(settings.meter_provider, sent)

@@ -40,7 +40,7 @@ class Program:
 
     def instrument(self) -> None:
         sinks = self.sinks if not self.called.is_set() else []
-        self.instrumentor.instrument(tracer_provider=self.provider, roots_per_second=None, sinks=sinks)
+        self.instrumentor.instrument(tracer_provider=self.provider, roots_per_second=None, span_budget=None, sinks=sinks)
 
     def at(self, where: str) -> None:
         """Call, if this is the place, the first time."""

@@ -105,7 +105,7 @@ def train_and_script() -> None:
 
 def test_one_run_in_three_places(instrument: Callable[..., Any], exported: Exported, tmp_path: Path) -> None:
     path = tmp_path / "trace.json.gz"
-    ours = instrument(tracer_provider=exported.provider, chrome_trace=path, roots_per_second=None)
+    ours = instrument(tracer_provider=exported.provider, span_budget=None, chrome_trace=path, roots_per_second=None)
     before = ours.counters()
     with exported.tracer.start_as_current_span("the user's"):
         train_and_script()
@@ -152,7 +152,7 @@ def test_perfetto_nests_as_we_do(instrument: Callable[..., Any], tmp_path: Path)
 
 def test_in_a_span_of_the_user(instrument: Callable[..., Any], exported: Exported) -> None:
     """Parents in spans are those in memory, and the outermost ones are the user's span."""
-    ours = instrument(tracer_provider=exported.provider)
+    ours = instrument(tracer_provider=exported.provider, span_budget=None)
     works: list[tuple[Training, str]] = [(Training(), f"request {number}") for number in range(2)]
     ours.forget()
 
@@ -181,7 +181,7 @@ def test_in_a_span_of_the_user(instrument: Callable[..., Any], exported: Exporte
 
 
 def test_backward_links_to_forward(instrument: Callable[..., Any], exported: Exported) -> None:
-    ours = instrument(tracer_provider=exported.provider)
+    ours = instrument(tracer_provider=exported.provider, span_budget=None)
     with exported.tracer.start_as_current_span("the user's"):
         Training().step()
     events, spans = ours.finish(), exported.spans()
@@ -200,7 +200,7 @@ def test_backward_links_to_forward(instrument: Callable[..., Any], exported: Exp
 
 
 def test_errors_are_errors_everywhere(instrument: Callable[..., Any], exported: Exported) -> None:
-    ours = instrument(tracer_provider=exported.provider)
+    ours = instrument(tracer_provider=exported.provider, span_budget=None)
     with exported.tracer.start_as_current_span("the user's"), pytest.raises(RuntimeError):
         torch.nn.Sequential(torch.nn.Linear(3, 4))(torch.ones(2, 5))
     failed = {event.event_id: event.name for event in ours.finish() if event.flags & EventFlag.ERROR}
@@ -212,7 +212,7 @@ def test_errors_are_errors_everywhere(instrument: Callable[..., Any], exported: 
 
 def test_a_parent_that_is_not_sampled(instrument: Callable[..., Any], tmp_path: Path) -> None:
     exported, path = Exported(sampler=ALWAYS_OFF), tmp_path / "trace.json.gz"
-    ours = instrument(tracer_provider=exported.provider, chrome_trace=path)
+    ours = instrument(tracer_provider=exported.provider, span_budget=None, chrome_trace=path)
     ours.forget()
     with exported.tracer.start_as_current_span("not sampled"):
         torch.relu(torch.ones(3))

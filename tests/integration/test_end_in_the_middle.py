@@ -60,7 +60,7 @@ provider.add_span_processor(BatchSpanProcessor(Slow()))
 trace.set_tracer_provider(provider)
 instrumentor = OtelRecordFunctionInstrumentor()
 atexit.register(lambda: print("abandoned", instrumentor.counters()["spans.abandoned"]))
-instrumentor.instrument(roots_per_second=None)
+instrumentor.instrument(roots_per_second=None, span_budget=None)
 threads = [threading.Thread(target=thread) for _ in range(2)]
 for each in threads:
     each.start()

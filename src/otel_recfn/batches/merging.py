@@ -23,7 +23,8 @@ def merged(batches: Sequence[Batch]) -> Batch:
         name: np.concatenate([part[name] for part in parts]) if parts else np.zeros(0, dtype)
         for name, dtype in COLUMN_TYPES.items()
     }
-    return Batch(**columns, names=names.values, tracks=tracks.known, contexts=contexts.values)
+    drained_ns = max([batch.drained_ns for batch in batches], default=0)
+    return Batch(**columns, names=names.values, tracks=tracks.known, contexts=contexts.values, drained_ns=drained_ns)
 
 
 def _translated(

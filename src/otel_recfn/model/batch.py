@@ -72,6 +72,9 @@ class Batch(ColumnArrays):
     """How many rows are not copies of open ranges; the default, -1, means all rows and is replaced by their number."""
     clock_jump_ns: int = 0
     """By how much somebody set the wall clock, if by over a second. Ranges that begin from here on use the new time."""
+    drained_ns: int = 0
+    """When the drain began, in Unix nanoseconds of the wall clock as it was then: what had ended by then is in this batch or an
+    earlier one. 0 where it isn't known."""
     complete: bool = True
     """False where memory was short: the next drain delivers the rest of what closed."""
 

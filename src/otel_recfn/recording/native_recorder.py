@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -120,7 +121,7 @@ class NativeRecorder:
         from otel_recfn.model.batch import Batch, SpanContextRef
         from otel_recfn.recording.native_columns import announced, columns
 
-        known_epoch, known = self._epoch, len(self._names)
+        known_epoch, known, drained_ns = self._epoch, len(self._names), time.time_ns()
         raw = _native.drain(close_open, open_ranges, known_epoch, known)
         rows, opened, epoch, new_names, threads, contexts, closed, jump_ns, complete, drain, count = raw
         self._take_names(epoch, known if epoch == known_epoch else 0, new_names)
@@ -134,6 +135,7 @@ class NativeRecorder:
             opened=announced(opened, self._names),
             closed=closed,
             clock_jump_ns=jump_ns,
+            drained_ns=drained_ns,
             complete=complete,
         )
         return batch, drain, count

@@ -83,6 +83,21 @@ class Settings:
         values.RATE,
         "traces we start where no span is current: the first 100, then so many a second; `None` (`none`) for all",
     )
+    span_budget: int | None = _setting(
+        1000,
+        values.BUDGET,
+        "spans of one unit: a span of the program's, or a root of ours, with the ranges below it; its longest ranges become "
+        "spans and the others sums on them; `None` (`none`) makes every range a span",
+    )
+    ordinary_span_budget: int | None = _setting(
+        50,
+        values.BUDGET,
+        "the same for a unit that neither fails nor takes twice as long as is usual; `None` (`none`): as others",
+    )
+    trace_span_budget: int | None = _setting(
+        5000, values.BUDGET, "spans of all units of a trace, beyond one for each unit; `None` (`none`) for any number"
+    )
+    min_duration_ns: int = _setting(0, values.NANOSECONDS, "shorter ranges become sums first of all")
     record_shapes: bool = _setting(False, values.BOOL, "shapes and dtypes of the inputs too", selects=Extra.SHAPES)
     modules: bool = _setting(True, values.BOOL, "ranges for `nn.Module` calls and optimizer steps", selects=EventSource.MODULE)
     sinks: tuple[Sink, ...] = _setting(

@@ -146,6 +146,14 @@ def _checked_number(least: int, most: int | None, value: Any) -> int:
     return int(value)
 
 
+def _budget(value: Any) -> int | None:
+    return None if value is None else whole_number(1)(value)
+
+
+def _parse_budget(text: str) -> int | None:
+    return None if text.lower() in ("none", "all") else int(text)
+
+
 _SCOPE_NAMES = ", ".join(scope.name for scope in RecordScope)
 _BUFFER_RANGE = f"from {MIN_BUFFER_BYTES} to {MAX_BUFFER_BYTES}"
 
@@ -173,4 +181,8 @@ BUFFER_BYTES: Kind[int] = Kind(
     f"a whole number {_BUFFER_RANGE}",
     int,
 )
+BUDGET: Kind[int | None] = Kind(
+    "None (no limit) or a whole number of spans from 1", _budget, "none (no limit) or a whole number from 1", _parse_budget
+)
+NANOSECONDS: Kind[int] = Kind("a whole number of nanoseconds from 0", whole_number(0), "a whole number from 0", int)
 EVENTS: Kind[int] = Kind("a whole number from 1", whole_number(1))

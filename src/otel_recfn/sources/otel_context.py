@@ -120,6 +120,8 @@ class ContextWatcher:
             return ContextReading(0, 0, int(flags), span=span) if flags else None
         if of_span.trace_flags.sampled:
             flags |= ContextFlag.SAMPLED
+            if self._shown is not None:
+                self._shown.spans.saw(of_span.trace_id, of_span.span_id, span)
         kept = self._recorder.keep_trace_state(of_span.trace_state.to_header()) if of_span.trace_state else 0
         return ContextReading(of_span.trace_id, of_span.span_id, int(flags) | kept, span=span)
 

@@ -87,6 +87,9 @@ class SpansOfRanges(Protocol):
     def start_step(self, name: str, number: int) -> trace.Span | None:
         """A span for a step that begins now, below the current span; None where nothing takes spans. Never raises."""
 
+    def saw(self, trace_id: int, span_id: int, span: object) -> None:
+        """A range begins below this span of the program's, which is sampled."""
+
 
 class ShownRanges(NamedTuple):
     """Which ranges are shown."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -83,6 +84,6 @@ def columns(rows: Sequence[Row]) -> tuple[np.ndarray, ...]:
 def finished(fold: PythonFold, rows: Sequence[Row], budget: int, cuts: Sequence[int] = (), unit: int = 0) -> FinishedUnits:
     """What one unit comes to when the rows are added in these pieces."""
     edges = [0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]
-    for first, last in zip(edges, edges[1:], strict=False):
+    for first, last in itertools.pairwise(edges):
         assert fold.add(*columns(rows[first:last])) == last - first
     return fold.finish([unit], [budget], [False])

@@ -25,10 +25,10 @@ class FinishedUnits(NamedTuple):
     """Event ids."""
     kept_unit: Places
     kept_parent: Ids
-    """The kept range that it lies in, or one that will be kept; 0 where it lies directly in the unit."""
+    """The kept range that it lies in; 0 where it lies directly in the unit."""
     kept_self_ns: Times
     kept_forced: NDArray[np.bool_]
-    """Whether it is kept whatever the budget is, because something that others have is below it."""
+    """Whether it is kept whatever the budget is, because something that others have may be below it."""
     path_unit: Places
     path_holder: Places
     """Which of the kept ranges it was folded into; -1 for the unit itself."""

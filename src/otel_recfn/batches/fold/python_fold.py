@@ -73,7 +73,7 @@ class PythonFold:
         columns = _Columns()
         for place, (number, budget, more) in enumerate(zip(units, budgets, goes_on, strict=True)):
             one = self._units.get(number) or UnitFold(self._budget)
-            columns.add(place, one, budget, more)
+            columns.add(place, one, budget)
             if not more:
                 self._units.pop(number, None)
         return columns.sealed()
@@ -83,8 +83,8 @@ class _Columns:
     def __init__(self) -> None:
         self._columns: dict[str, list[Any]] = {name: [] for name in FINISHED_TYPES}
 
-    def add(self, place: int, unit: UnitFold, budget: int, goes_on: bool) -> None:
-        kept, folded = unit.finish(budget, goes_on)
+    def add(self, place: int, unit: UnitFold, budget: int) -> None:
+        kept, folded = unit.finish(budget)
         first = len(self._columns["kept"])
         for one in kept:
             self._append(

@@ -3,16 +3,13 @@
 A range comes when it has ended, so what lies in it came before. It ranks by its duration, and of equal ones the one that began
 first ranks higher; but higher than whatever is kept in it, so that who is kept has all that is around it.
 
-Asynchronous ranges may end after what they lie in: they, and what comes after its parent, lie directly in the unit.
-
-A unit that goes on may be finished in parts. What is kept of a part may lie in a range that has not ended: that one is kept,
-too, when it comes.
+Asynchronous ranges may end after what they lie in: they, and what comes after its parent, lie directly in the unit. So does,
+where a unit is finished in parts, what lies in a range that comes with a later part.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,8 +18,8 @@ from otel_recfn.model.events import ORDINAL_BITS, EventFlag
 
 PATHS_OF_A_SPAN = 128
 PATHS_OF_A_UNIT = 1024
-MAX_OUTLIVED = 4096
-"""How many asynchronous ranges are remembered by which others may be outlived."""
+MAX_AWAITED = 1 << 16
+"""Of more ranges that parts of a unit were handed on of before they came, the self times are forgotten."""
 FORCED = 1 << 62
 """Ranks above every duration."""
 LINKABLE = 1 << 31
@@ -68,10 +65,6 @@ class _Awaited:
     highest: Rank = NOTHING_KEPT
     """The highest rank that something kept in it has."""
     children_ns: int = 0
-    will_come: bool = False
-    """Something of its own thread lies in it, which ended first."""
-    owed: bool = False
-    """Something that was handed on lies in it."""
 
 
 @dataclass(slots=True)
@@ -93,9 +86,6 @@ class UnitFold:
     _heap: list[tuple[Rank, int]] = field(default_factory=list)
     """Ranks and event ids of those that may go."""
     _awaited: dict[int, _Awaited] = field(default_factory=dict)
-    _outlived: set[int] = field(default_factory=set)
-    _outlived_in_order: deque[int] = field(default_factory=deque)
-    _forgot_outlived: bool = False
 
     def add(self, one: Range) -> None:
         """The next range that has ended."""
@@ -116,37 +106,25 @@ class UnitFold:
         while len(self.kept) > budget and self._heap:
             self._fold(self.kept.pop(heapq.heappop(self._heap)[1]))
 
-    def finish(self, budget: int, goes_on: bool) -> tuple[list[Kept], FoldedTree]:
+    def finish(self, budget: int) -> tuple[list[Kept], FoldedTree]:
         """Take what is kept, outermost ranges first, and what was folded directly into the unit.
 
         Of a budget that is too small for all, a quarter is left for sums.
 
         Args:
             budget: how many spans it may have.
-            goes_on: more will come.
         """
         self.shrink(budget if self.rows <= budget else max(0, budget - max(1, budget // 4)))
-        self._settle(goes_on)
+        self._settle()
         kept, folded = sorted(self.kept.values(), key=_rank_of, reverse=True), self.folded
         self.kept, self._heap, self.rows, self.folded = {}, [], 0, FoldedTree(PATHS_OF_A_UNIT)
         return kept, folded
 
     def _parent(self, one: Range) -> int:
-        if one.flags & EventFlag.ASYNC:
-            self._remember_outlived(one.event_id)
-            return 0
-        return 0 if one.parent in self._outlived or one.parent in self.kept else one.parent
-
-    def _remember_outlived(self, event_id: int) -> None:
-        self._outlived.add(event_id)
-        self._outlived_in_order.append(event_id)
-        if len(self._outlived_in_order) > MAX_OUTLIVED:
-            self._outlived.discard(self._outlived_in_order.popleft())
-            self._forgot_outlived = True
+        return 0 if one.flags & EventFlag.ASYNC or one.parent in self.kept else one.parent
 
     def _rank(self, one: Range, came: _Awaited) -> Rank:
-        forced = came.owed or one.flags & EventFlag.SHOWN
-        own = FORCED if forced else one.duration_ns if one.duration_ns >= self.min_duration_ns else -1
+        own = FORCED if one.flags & EventFlag.SHOWN else one.duration_ns if one.duration_ns >= self.min_duration_ns else -1
         duration, order, height = came.highest
         return max((own, -one.event_id, 0), (duration, order, height + 1))
 
@@ -155,9 +133,7 @@ class UnitFold:
 
     def _note_in(self, parent: int, one: Range) -> None:
         if parent >> ORDINAL_BITS == one.event_id >> ORDINAL_BITS:
-            around = self._around(parent)
-            around.children_ns += one.duration_ns
-            around.will_come = True
+            self._around(parent).children_ns += one.duration_ns
 
     def _around(self, parent: int) -> _Awaited:
         around = self._awaited.get(parent)
@@ -191,20 +167,16 @@ class UnitFold:
             holder.folded = FoldedTree(PATHS_OF_A_SPAN)
         return holder.folded
 
-    def _settle(self, goes_on: bool) -> None:
-        """Decide where that belongs whose parent hasn't come."""
+    def _settle(self) -> None:
+        """What belongs to ranges that haven't come lies directly in the unit; only their self times are remembered."""
         awaited, self._awaited = self._awaited, {}
         for parent, around in awaited.items():
-            if goes_on and around.will_come and not self._forgot_outlived:
-                around.highest = NOTHING_KEPT
-                self._awaited[parent] = around
-            elif around.folded is not None:
+            if around.folded is not None:
                 self.folded.merge(around.folded)
+            if around.children_ns and len(self._awaited) < MAX_AWAITED:
+                self._awaited[parent] = _Awaited(children_ns=around.children_ns)
         for one in self.kept.values():
-            around_it = self._awaited.get(one.parent)
-            if around_it is not None:
-                around_it.owed = True
-            elif one.parent not in self.kept:
+            if one.parent not in self.kept:
                 one.parent = 0
 
 

@@ -131,7 +131,7 @@ class BatchBuilder:
         }
         self._rows.append(tuple([values[column] for column in COLUMN_TYPES]))
 
-    def seal(self, clock_jump_ns: int, complete: bool) -> Batch:
+    def seal(self, clock_jump_ns: int, drained_ns: int, complete: bool) -> Batch:
         """The batch. What the builder is used for then is not in it."""
         columns = zip(*self._rows, strict=True) if self._rows else ((),) * len(COLUMN_TYPES)
         arrays: dict[str, Any] = {
@@ -145,6 +145,7 @@ class BatchBuilder:
             opened=tuple(self._opened),
             closed=self._closed,
             clock_jump_ns=clock_jump_ns,
+            drained_ns=drained_ns,
             complete=complete,
         )
 

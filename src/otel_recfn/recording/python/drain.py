@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from time import perf_counter_ns
+from time import perf_counter_ns, time_ns
 from typing import TYPE_CHECKING
 
 from otel_recfn.model.clock import ClockMapping, Ticks
@@ -126,6 +126,7 @@ class Drain:
         self, builder: BatchBuilder, pairing: Pairing, recording: Recording, close_open: bool, open_ranges: bool
     ) -> Batch:
         """The batch, which the builder still has, too."""
+        drained_ns = time_ns()
         builder.drop_copies()
         self._anchor(pairing)
         logs, dead = self._threads.look()
@@ -143,7 +144,7 @@ class Drain:
             pairing.copy_open(now, builder)
         if complete:
             self._bury(dead, pairing)
-        return builder.seal(self._jump_ns, complete)
+        return builder.seal(self._jump_ns, drained_ns, complete)
 
     def _keep(self, builder: BatchBuilder) -> None:
         """Keep the rows that were built, for the next drain."""

@@ -42,7 +42,7 @@ def ranges(report: Report) -> dict[str, int]:
     """What became of ranges, by outcome; one that the spans' counters don't know is left out."""
     counts = report.counters
     found = {
-        "span": counts.get("spans.spans", 0) - counts.get("spans.roots", 0),
+        "span": counts.get("spans.spans", 0) - counts.get("spans.roots", 0) - counts.get("spans.summaries", 0),
         "dropped": sum([counts.get(name, 0) for name in _DROPPED]),
     }
     outcomes = ("folded", "dropped_by_hook", "unsampled", "suppressed", "no_provider")

@@ -15,6 +15,7 @@ from otel_recfn.model.batch import Event
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.provider import SpanTarget
 from otel_recfn.sinks.spans.span_hook import Hooked, SpanHook
+from otel_recfn.sinks.spans.summaries import Summary
 
 
 class HookedMapper(SpanMapper):
@@ -30,6 +31,10 @@ class HookedMapper(SpanMapper):
         above = [plan.spans_above[place] for place in plan.above.tolist()]
         made = zip(super().spans(plan, *more), events, above, plan.parent_id.tolist(), strict=True)
         return [span for each in made if (span := self._hooked(*each)) is not None]
+
+    def summary(self, one: Summary) -> ReadableSpan:
+        """A span for folded ranges, below what is sent of those around them."""
+        return super().summary(one._replace(parent_id=self._hook.sent_instead(one.parent_id)))
 
     def _hooked(self, span: ReadableSpan, event: Event, above: SpanContext, parent_id: int) -> ReadableSpan | None:
         asked = self._hook.ask(event, _context(span).span_id, parent_id, span.name, dict(span.attributes or {}))

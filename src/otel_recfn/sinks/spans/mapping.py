@@ -25,11 +25,13 @@ from otel_recfn.model.events import EventFlag
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.spans.limits import AppliedLimits, AttributeValue
 from otel_recfn.sinks.spans.provider import SAMPLED, SpanTarget
+from otel_recfn.sinks.spans.summaries import Summary
 from otel_recfn.sinks.spans.trace_boundaries import StepTrace
 from otel_recfn.support.json_text import text_of_utf8
 
 MAX_KEPT_CONTEXTS = 1 << 15
 MAX_KEPT_BASES = 4096
+NOTHING_TOLD: Mapping[int, Mapping[str, AttributeValue]] = {}
 _UNSET = Status(StatusCode.UNSET)
 _INT64_MAX = (1 << 63) - 1
 
@@ -43,8 +45,13 @@ class SpanMapper:
         self._contexts: dict[int, SpanContext] = {}
         self._bases: dict[tuple[int, Track], dict[str, AttributeValue]] = {}
 
-    def spans(self, plan: SpanPlan) -> list[ReadableSpan]:
-        """The spans of a plan, in its order."""
+    def spans(self, plan: SpanPlan, told: Mapping[int, Mapping[str, AttributeValue]] = NOTHING_TOLD) -> list[ReadableSpan]:
+        """The spans of a plan, in its order.
+
+        Args:
+            plan: the plan.
+            told: further attributes, by row.
+        """
         self._bound_caches()
         batch, rows = plan.batch, plan.row
         limits, resource, scope = self._limits, self._target.resource, self._target.scope
@@ -65,6 +72,8 @@ class SpanMapper:
         ):
             if not plain:
                 self._add_seldom(attributes, batch, row)
+            if row in told:
+                attributes |= told[row]
             failed = not plain and batch.flags[row] & EventFlag.ERROR
             error = text_of_utf8(batch.names[batch.error[row]]) if failed else ""
             span = ReadableSpan(
@@ -84,10 +93,26 @@ class SpanMapper:
             spans.append(span)
         return spans
 
+    def summary(self, one: Summary) -> ReadableSpan:
+        """A span for folded ranges."""
+        start_ns = max(one.start_ns, 0)
+        return ReadableSpan(
+            name=one.name,
+            context=_in_trace_of(one.above, one.span_id),
+            parent=one.above if one.parent_id == one.above.span_id else _in_trace_of(one.above, one.parent_id),
+            resource=self._target.resource,
+            attributes=self._limits.span_attributes(one.attributes),
+            kind=SpanKind.INTERNAL,
+            status=_UNSET,
+            start_time=start_ns,
+            end_time=max(one.end_ns, start_ns),
+            instrumentation_scope=self._target.scope,
+        )
+
     def root_span(self, trace: StepTrace) -> ReadableSpan:
         """The root span of a trace of our own."""
         start_ns = max(trace.start_ns, 0)
-        attributes = {**trace.attributes, "recfn.root": True, **_thread_attributes(trace.thread)}
+        attributes = {**trace.attributes, "recfn.root": True, **_thread_attributes(trace.thread), **(trace.folded or {})}
         return ReadableSpan(
             name=text_of_utf8(trace.name),
             context=trace.context,

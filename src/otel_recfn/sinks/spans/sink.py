@@ -1,16 +1,15 @@
 """Rows become finished spans at a tracer provider's span processors.
 
-    write(batch) ──► StepTraces (roots of ours) ──► plan_spans ──► SpanMapper ──► processors ──► exporters
-                                                    in columns     in chunks that they don't drop
+    write(batch) ──► StepTraces (roots of ours) ──► plan_spans ──► writer ──► SpanMapper ──► processors ──► exporters
+                                                    in columns     │          in chunks that they don't drop
+                                                                   └ folds units into budgets, or takes every range
 
 Whose child a range is: the range around it; at top level the span that was current when it began; else a root of ours.
 A span that isn't sampled, and suppressed instrumentation, give no spans.
 
 No span is sent whose parent isn't, whatever ends or fails in the middle of a batch (``pending.py``).
 
-Every row is counted once, ``failed`` being those without memory for them; ``delivery.py`` says what becomes of spans:
-
-    rows + roots = spans + dropped_by_hook + unsampled + suppressed + no_provider + other_kinds + failed
+Every row is counted once (``accounts.py``); ``delivery.py`` says what becomes of spans.
 """
 
 from __future__ import annotations
@@ -18,32 +17,35 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import islice
 
-import numpy as np
 from opentelemetry.trace import Span, SpanContext, TracerProvider, TraceState
 
 from otel_recfn.batches.links import ForwardBackwardLinks
 from otel_recfn.batches.shared_links import FindsLinks, SharedLinks
-from otel_recfn.batches.span_plan import Fate, Fates, SpanPlan, fate_of, fates_of, plan_spans
+from otel_recfn.batches.span_plan import Fate, SpanPlan, fate_of, fates_of, plan_spans
 from otel_recfn.model.batch import Batch, SpanContextRef
 from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.protocol import Sink
+from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Budgets, Volume
 from otel_recfn.sinks.spans.delivery import SpanDelivery
-from otel_recfn.sinks.spans.hooked_spans import HookedMapper, part_that_was_made
+from otel_recfn.sinks.spans.folding import MAX_ROWS_OF_A_UNIT, Folding
+from otel_recfn.sinks.spans.hooked_spans import HookedMapper
 from otel_recfn.sinks.spans.mapping import SpanMapper
+from otel_recfn.sinks.spans.open_units import OpenUnits
 from otel_recfn.sinks.spans.pending import Pending, PendingBatches
+from otel_recfn.sinks.spans.program_spans import ProgramSpans
 from otel_recfn.sinks.spans.promised_traces import PromisedTraces
 from otel_recfn.sinks.spans.provider import SAMPLED, ProviderResolver, SpanTarget
 from otel_recfn.sinks.spans.span_hook import Hook, SpanHook
 from otel_recfn.sinks.spans.step_traces import StepTraces
+from otel_recfn.sinks.spans.trace_boundaries import MAX_SPANS
 from otel_recfn.sinks.spans.turn import Turn
+from otel_recfn.sinks.spans.writers import EveryRange, Folded, Way, Writer, no_pause
 
-_COUNTED = ("rows", "roots", "dropped_by_hook", "unsampled", "suppressed", "no_provider", "other_kinds", "failed")
-_COUNTERS = {Fate.OTHER_KIND: "other_kinds", Fate.SUPPRESSED: "suppressed", Fate.UNSAMPLED: "unsampled"}
+SETTLED_NS = 500_000_000
+"""What ended so long ago has certainly been drained where drains find nothing."""
 _logger = logging.getLogger(__name__)
 
 
@@ -59,6 +61,7 @@ class SpansSink:
         promised: of these, the ones that the program was told of.
         links: shared with other sinks of the capture; None for its own.
         sent: is given each plan whose spans have been handed to the processors.
+        volume: how many spans become of how many ranges.
     """
 
     name = "spans"
@@ -73,22 +76,30 @@ class SpansSink:
         links: SharedLinks | None = None,
         sent: Callable[[SpanPlan], None] | None = None,
         hook: Hook | None = None,
+        volume: Volume = EVERY_RANGE,
     ) -> None:
-        self._tracer_provider, self._roots_per_second = tracer_provider, roots_per_second
+        self._tracer_provider, self._roots_per_second, self._volume = tracer_provider, roots_per_second, volume
         self._promised = promised or PromisedTraces()
         self._resolver = ProviderResolver(tracer_provider)
         self._target: SpanTarget | None = None
-        self._mapper: SpanMapper | None = None
         self._turn = Turn()
         self._delivery = SpanDelivery(self._turn)
-        self._traces = StepTraces(roots_per_second, self._promised)
-        self._shared_links, self._sent = links, sent
+        self._spans = ProgramSpans()
+        self._traces = StepTraces(roots_per_second, self._promised, MAX_SPANS if volume.of_unit is None else MAX_ROWS_OF_A_UNIT)
+        self._way = Way(self._delivery, self._traces, sent)
+        self._writer = self._make_writer(volume)
+        self._shared_links = links
         self._hook_function, self._hook = hook, SpanHook(hook) if hook is not None else None
         self._links: FindsLinks = links or ForwardBackwardLinks()
         self._pending = PendingBatches()
-        self._pace: Callable[[], None] = _no_pause
-        self._counts = dict.fromkeys(_COUNTED, 0)
         self._logged = False
+
+    def _make_writer(self, volume: Volume) -> Writer:
+        if volume.of_unit is None:
+            return EveryRange(self._way)
+        budgets = Budgets(volume.of_unit, volume.of_ordinary_unit, volume.of_trace)
+        units = OpenUnits(self._spans, _span_context)
+        return Folded(self._way, Folding(budgets, volume.of_unit, volume.min_duration_ns, units, self._traces))
 
     def has_room(self) -> bool:
         """Whether few batches wait for memory; where many do, tries again to write them."""
@@ -126,7 +137,8 @@ class SpansSink:
         self._delivery.hand()  # what is left where there was no memory in the middle
         while (pending := self._pending.first()) is not None:
             if pending.dropped:
-                self._counts, pending.dropped = self._with(rows=pending.dropped, failed=pending.dropped), 0
+                counts = self._way.accounts.plus(rows=pending.dropped, failed=pending.dropped)
+                self._way.accounts.counts, pending.dropped = counts, 0
             elif pending.short or pending.taken:  # it can't be planned again in the middle
                 self._pending.reduce_first()
             else:
@@ -134,18 +146,30 @@ class SpansSink:
                 self._pending.finish_first()
 
     def _write(self, pending: Pending) -> None:
-        target, batch = self._current_target(), pending.batch
+        target, batch, accounts = self._current_target(), pending.batch, self._way.accounts
         if target is None:
-            self._counts, pending.taken = self._with(rows=len(batch), no_provider=len(batch)), len(batch)
+            counts = accounts.plus(rows=len(batch), no_provider=len(batch))
+            accounts.counts, pending.taken = counts, len(batch)
             return
         fates = fates_of(batch)
         rootless = frozenset([index for index, one in enumerate(batch.contexts) if fate_of(one) == Fate.ROOTLESS])
         self._traces.advance(batch, fates == Fate.ROOTLESS, rootless, target)
+        self._writer.begin_batch(batch)
         if fates.max(initial=0) < Fate.IN_SPAN:  # below spans that are not sampled, say: costs next to nothing
-            self._counts, pending.taken = self._with_fates(fates, pending, len(batch)), len(batch)
+            accounts.counts, pending.taken = accounts.plus_rows(fates, pending.taken, len(batch)), len(batch)
         else:
-            self._write_spans(plan_spans(batch, fates, self._links.match(batch), _span_context, self._root_context), pending)
-        self._write_roots()
+            plan = plan_spans(batch, fates, self._links.match(batch), _span_context, self._root_context)
+            self._writer.write(plan, pending)
+        self._write_ended()
+
+    def _write_ended(self) -> None:
+        self._writer.write_ended()
+        self._way.write_roots()
+
+    def saw(self, trace_id: int, span_id: int, span: object) -> None:
+        """A range begins below this span of the program's. From any thread."""
+        if self._volume.of_unit is not None:
+            self._spans.saw(trace_id, span_id, span)
 
     def has_target(self) -> bool:
         """Whether anything takes spans now. From any thread."""
@@ -180,21 +204,22 @@ class SpansSink:
         self._delivery.remove()
 
     def _write_last(self) -> None:
-        for step in (self._go_on, self._traces.close_all, self._write_roots):
+        for step in (self._go_on, self._traces.close_all, self._writer.write_last, self._way.write_roots):
             with contextlib.suppress(*OUT_OF_MEMORY):  # what is left of it is counted below
                 step()
         with contextlib.suppress(*OUT_OF_MEMORY):  # the background sink counts them as abandoned
             rows = self._pending.rows()
-            self._counts = self._with(rows=rows, failed=rows)
+            self._way.accounts.counts = self._way.accounts.plus(rows=rows, failed=rows)
             self._pending.clear()
 
     def give_up(self, batches: Sequence[Batch], timeout_s: float) -> None:
         """Drop what is left, here and in these batches, because the time is over, but for the parents of spans that were handed
         on."""
-        self._pace = _no_pause
+        self._way.pace = no_pause
         self._delivery.hurry(timeout_s)
-        with contextlib.suppress(*OUT_OF_MEMORY):  # then what is here already is written, as far as memory goes
-            self._pending.give_up(batches)
+        for step in (partial(self._pending.give_up, batches), self._traces.close_all, self._writer.give_up):
+            with contextlib.suppress(*OUT_OF_MEMORY):  # then what is here already is written, as far as memory goes
+                step()
         self._go_on()
 
     def supersede(self, left: Callable[[], Sequence[Batch]]) -> bool:
@@ -224,7 +249,7 @@ class SpansSink:
         ``roots_limited`` and ``roots_unsampled`` count traces, ``unsampled`` their rows too.
         """
         traces = {"roots_limited": self._traces.limited, "roots_unsampled": self._traces.unsampled}
-        return {**self._counts, **self._delivery.counters(), **traces}
+        return {**self._way.accounts.counts, **self._delivery.counters(), **traces}
 
     def after_fork_in_child(self) -> Sink | None:
         """A fresh sink; the inherited exporters are unwatched first. Span ids got a new key when the child began."""
@@ -232,23 +257,32 @@ class SpansSink:
         if self._shared_links is not None:
             self._shared_links.start_empty()
         return SpansSink(
-            self._tracer_provider, self._roots_per_second, self._promised, self._shared_links, self._sent, self._hook_function
+            self._tracer_provider,
+            self._roots_per_second,
+            self._promised,
+            self._shared_links,
+            self._way.sent,
+            self._hook_function,
+            self._volume,
         )
 
     def set_pace(self, pace: Callable[[], None]) -> None:
         """``pace`` is called before every chunk: it may sleep there, or raise to end the work."""
-        self._pace = pace
+        self._way.pace = pace
 
     def note_gap(self) -> None:
         """Batches were lost: what they began and ended is unknown, so the roots that are open end here."""
         self._traces.close_all()
+        self._writer.note_gap()
         if isinstance(self._links, SharedLinks):
             self._links = ForwardBackwardLinks()  # the others' lead to what was lost, too
 
     def idle(self) -> None:
-        """Nothing has been written for a while: finish the roots of threads that rest."""
-        self._traces.close_idle(time.time_ns())
-        self._write_roots()
+        """Nothing has been written for a while: finish the roots of threads that rest, and what has ended."""
+        now_ns = time.time_ns()
+        self._traces.close_idle(now_ns)
+        self._writer.rest(now_ns - SETTLED_NS)
+        self._write_ended()
 
     def _current_target(self) -> SpanTarget | None:
         target = self._resolver.resolve()
@@ -256,82 +290,18 @@ class SpansSink:
             return None
         if target is not self._target:
             mapper = SpanMapper(target) if self._hook is None else HookedMapper(target, self._hook)
-            self._target, self._mapper = target, mapper
+            self._target, self._way.mapper = target, mapper
         self._delivery.use(target)
         return target
-
-    def _write_spans(self, plan: SpanPlan, pending: Pending) -> None:
-        """Write a plan in chunks of spans; each chunk counts the rows up to the next one's first span."""
-        size = self._delivery.chunk_size
-        for first in range(0, max(len(plan.row), 1), size):
-            self._pace()
-            chunk = plan.part(slice(first, first + size))
-            self._delivery.make_room(len(chunk.row), self._pace)
-            after = first + size
-            self._write_chunk(chunk, pending, int(plan.row[after]) if after < len(plan.row) else len(plan.batch))
-
-    def _write_chunk(self, plan: SpanPlan, pending: Pending, end: int) -> None:
-        """Write a chunk; where there is no memory for all its spans at once, half of it first, and so on.
-
-        Args:
-            plan: of these spans alone.
-            pending: the batch.
-            end: the row up to which it goes.
-        """
-        try:
-            spans = self._mapper.spans(plan) if self._mapper is not None else []
-        except OUT_OF_MEMORY:
-            half = len(plan.row) // 2
-            if not half:
-                raise
-            self._write_chunk(plan.part(slice(half)), pending, int(plan.row[half]))
-            self._write_chunk(plan.part(slice(half, None)), pending, end)
-            return
-        counts, handed = self._with_fates(plan.fate, pending, end), self._delivery.with_more(spans)
-        counts["dropped_by_hook"] += len(plan.row) - len(spans)
-        self._counts, pending.taken, self._delivery.handed = counts, end, handed
-        self._delivery.hand()
-        if self._sent is not None:
-            self._sent(part_that_was_made(plan, spans))
-
-    def _with_fates(self, fates: Fates, pending: Pending, end: int) -> dict[str, int]:
-        """The counts with the rows up to ``end``."""
-        counted = np.bincount(fates[pending.taken : end], minlength=len(Fate)).tolist()
-        counts = self._with(rows=end - pending.taken)
-        for fate in (Fate.OTHER_KIND, Fate.SUPPRESSED, Fate.UNSAMPLED):
-            counts[_COUNTERS[fate]] += counted[fate]
-        return counts
-
-    def _with(self, **more: int) -> dict[str, int]:
-        """The counts with so many more. Who stores them stores what they count at once: where there is no memory, neither."""
-        counts = dict(self._counts)
-        for name, count in more.items():
-            counts[name] += count
-        return counts
 
     def _root_context(self, root: int) -> SpanContext | None:
         trace = self._traces.find(root)
         return trace.context if trace is not None else None
 
-    def _write_roots(self) -> None:
-        finished, mapper = self._traces.finished, self._mapper
-        while finished and mapper is not None:
-            spans = [mapper.root_span(trace) for trace in islice(finished, self._delivery.chunk_size)]
-            self._delivery.make_room(len(spans), self._pace)
-            counts, handed = self._with(roots=len(spans)), self._delivery.with_more(spans)
-            rest = deque(islice(finished, len(spans), None))
-            self._counts, self._delivery.handed, self._traces.finished = counts, handed, rest
-            self._delivery.hand()
-            finished = rest
-
     def _log_once(self, message: str) -> None:
         if not self._logged:
             self._logged = True
             _logger.exception("otel-recfn: %s", message)
-
-
-def _no_pause() -> None:
-    """The pace where nobody asked for one: the sink never sleeps between chunks."""
 
 
 def _span_context(context: SpanContextRef) -> SpanContext:

@@ -8,7 +8,8 @@ A trace is decided when a top-level range begins, since its descendants' rows co
 * the top-level range before it was, or contained, an ``Optimizer.step#`` range (several optimizers in a row are one step);
 * its source's ranges begin traces, as module calls do, and the trace holds one already; a thread that trains calls modules many
   times per step (the model, the loss), so there it takes 64, as in an evaluation loop;
-* the trace holds 2000 spans; nothing ran in the thread for more than a second; or the wall clock was set back behind its start;
+* the trace holds 2000 ranges (where a unit has a budget: 100,000 of a training step or call); it is neither of these, and began
+  10 seconds ago; nothing ran in the thread for more than a second; or the wall clock was set back behind its start;
 * the program was told of a trace for it already (``promised_traces.py``).
 
 A begin at top level says that every synchronous range before it in its thread has ended, so the order of ``Batch.opened`` is
@@ -33,7 +34,16 @@ from otel_recfn.sinks.spans.outermost import RootRows, TopLevel, begins_of, rows
 from otel_recfn.sinks.spans.promised_traces import PromisedTraces
 from otel_recfn.sinks.spans.provider import SpanTarget
 from otel_recfn.sinks.spans.root_limiter import RootLimiter
-from otel_recfn.sinks.spans.trace_boundaries import IDLE_NS, TRAINING, StepTrace, ThreadSteps, new_trace, note_call, starts_new
+from otel_recfn.sinks.spans.trace_boundaries import (
+    IDLE_NS,
+    MAX_SPANS,
+    TRAINING,
+    StepTrace,
+    ThreadSteps,
+    new_trace,
+    note_call,
+    starts_new,
+)
 
 MAX_REMEMBERED_ROOTS = 1 << 15
 MAX_THREADS = 4096
@@ -46,9 +56,13 @@ class StepTraces:
     Args:
         roots_per_second: how many traces may start, beyond the first hundred; None for all.
         promised: traces that the program was told of.
+        most_spans: a trace with so many ranges takes no more outermost ones.
     """
 
-    def __init__(self, roots_per_second: float | None, promised: PromisedTraces | None = None) -> None:
+    def __init__(
+        self, roots_per_second: float | None, promised: PromisedTraces | None = None, most_spans: int = MAX_SPANS
+    ) -> None:
+        self._most_spans = most_spans
         self._limiter = RootLimiter(roots_per_second)
         self._promised = promised or PromisedTraces()
         self._threads: dict[int, ThreadSteps] = {}
@@ -88,6 +102,10 @@ class StepTraces:
         """The trace of the ranges below a root."""
         return self._roots.get(root)
 
+    def open_spans(self) -> set[int]:
+        """The span ids of the roots that are still to be given out."""
+        return {trace.context.span_id for trace in self._unsent if trace.context is not None}
+
     def close_idle(self, now_ns: int) -> None:
         """End the traces of threads in which nothing ran in the second before ``now_ns``, or that a set clock left behind."""
         for thread in self._threads.values():
@@ -105,7 +123,7 @@ class StepTraces:
     def _open(self, begin: TopLevel, target: SpanTarget) -> None:
         thread = self._thread(begin.thread)
         promised, start = self._promised.decide(begin.event_id)
-        if thread.current is not None and (promised or starts_new(thread, thread.current, begin)):
+        if thread.current is not None and (promised or starts_new(thread, thread.current, begin, self._most_spans)):
             self._end_trace(thread)
         if thread.current is None:
             self._threads[begin.thread.number] = self._threads.pop(begin.thread.number)  # the last to be forgotten

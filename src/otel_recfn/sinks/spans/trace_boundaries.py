@@ -17,6 +17,8 @@ TRAINING = "training step"
 MAX_SPANS = 2000
 MAX_CALLS_WHEN_TRAINING = 64
 IDLE_NS = NS_PER_SECOND
+MAX_LENGTH_NS = 10 * NS_PER_SECOND
+"""Of a trace that is neither a training step nor a call: its ranges are told when it ends."""
 
 
 @dataclass(eq=False, slots=True)
@@ -38,6 +40,10 @@ class StepTrace:
     """Event ids of its top-level ranges that haven't closed."""
     over: bool = False
     given_out: bool = False
+    folded: Mapping[str, AttributeValue] | None = None
+    """What the root span says of ranges that were folded directly into the trace."""
+    folded_ranges: int = 0
+    """How many these are."""
 
     @property
     def name(self) -> str:
@@ -55,8 +61,15 @@ class ThreadSteps:
     last_root: int = 0
 
 
-def starts_new(thread: ThreadSteps, trace: StepTrace, begin: TopLevel) -> bool:
-    """Whether a begin in the thread is the first of a new trace, and not the next one of its current trace."""
+def starts_new(thread: ThreadSteps, trace: StepTrace, begin: TopLevel, most_spans: int) -> bool:
+    """Whether a begin in the thread is the first of a new trace, and not the next one of its current trace.
+
+    Args:
+        thread: what it did last.
+        trace: its current one.
+        begin: the begin.
+        most_spans: of a training step or a call.
+    """
     if thread.after_step and not begin.is_step:
         return True
     calls = MAX_CALLS_WHEN_TRAINING if thread.trains else 1
@@ -64,7 +77,9 @@ def starts_new(thread: ThreadSteps, trace: StepTrace, begin: TopLevel) -> bool:
         return True
     if begin.start_ns < trace.start_ns:
         return True
-    return trace.spans >= MAX_SPANS or (not trace.open and begin.start_ns - trace.end_ns > IDLE_NS)
+    if not (thread.trains or trace.calls) and (trace.spans >= MAX_SPANS or begin.start_ns - trace.start_ns > MAX_LENGTH_NS):
+        return True
+    return trace.spans >= most_spans or (not trace.open and begin.start_ns - trace.end_ns > IDLE_NS)
 
 
 def new_trace(start: RootStart | None, begin: TopLevel) -> StepTrace:

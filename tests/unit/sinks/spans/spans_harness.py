@@ -12,6 +12,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from batches import MAIN_THREAD, context, make_batch
 from otel_recfn.model.events import make_event_id
 from otel_recfn.model.scope import RecordScope
+from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 from otel_recfn.sinks.spans.sink import SpansSink
 from patience import PATIENCE_S
 
@@ -27,11 +28,11 @@ BACKWARD: dict[str, Any] = {
 class Harness:
     """A sink, its provider, and what was exported."""
 
-    def __init__(self, *, roots_per_second: float | None = None, **options: Any) -> None:
+    def __init__(self, *, roots_per_second: float | None = None, volume: Volume = EVERY_RANGE, **options: Any) -> None:
         self.exporter = InMemorySpanExporter()
         self.provider = TracerProvider(shutdown_on_exit=False, **options)
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        self.sink = SpansSink(self.provider, roots_per_second)
+        self.sink = SpansSink(self.provider, roots_per_second, volume=volume)
 
     def write(self, *rows: dict[str, Any], opened: Sequence[dict[str, Any]] = ()) -> list[ReadableSpan]:
         """The spans of these rows, in row order."""
@@ -52,8 +53,10 @@ class Harness:
 
 
 def assert_balanced(counters: dict[str, int]) -> None:
-    fates = ("unsampled", "suppressed", "no_provider", "other_kinds")
+    fates = ("unsampled", "suppressed", "no_provider", "other_kinds", "folded", "folding", "failed")
     ends = ("spans_exported", "spans_failed", "spans_pending", "spans_handed")
-    assert counters["rows"] + counters["roots"] == counters["spans"] + sum(counters[fate] for fate in fates)
+    assert counters["rows"] + counters["roots"] + counters["summaries"] == counters["spans"] + sum(
+        counters[fate] for fate in fates
+    )
     assert counters["spans"] == sum(counters[end] for end in ends)
     assert min(counters.values()) >= 0

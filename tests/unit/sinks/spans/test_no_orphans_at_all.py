@@ -20,7 +20,9 @@ from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch
 from otel_recfn.model.batch import NO_CONTEXT, SpanContextRef
 from otel_recfn.model.events import make_event_id
 from otel_recfn.sinks.background import BackgroundSink
+from otel_recfn.sinks.spans import folding as folding_module
 from otel_recfn.sinks.spans import provider as provider_module
+from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 from otel_recfn.sinks.spans.sink import SpansSink
 from patience import PATIENCE_S
 
@@ -103,13 +105,24 @@ class Program:
     chunk=st.integers(1, 4),
     at_once=st.booleans(),
     timeout_s=st.sampled_from((0.0, 0.01, 0.1, PATIENCE_S)),
+    volume=st.sampled_from((EVERY_RANGE, Volume(1), Volume(3, 2, 6), Volume(1000))),
+    rows_of_a_part=st.sampled_from((3, 100)),
 )
-def test_no_orphan_arrives(steps: list[tuple[int, int, int]], queued: int, chunk: int, at_once: bool, timeout_s: float) -> None:
+def test_no_orphan_arrives(
+    steps: list[tuple[int, int, int]],
+    queued: int,
+    chunk: int,
+    at_once: bool,
+    timeout_s: float,
+    volume: Volume,
+    rows_of_a_part: int,
+) -> None:
     server, provider = Server(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(server) if at_once else BatchSpanProcessor(server))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(provider_module, "MAX_CHUNK", chunk)
-        sink = BackgroundSink(SpansSink(provider, None), max_rows=queued, max_share=1.0)
+        patch.setattr(folding_module, "MAX_ROWS_OF_A_UNIT", rows_of_a_part)
+        sink = BackgroundSink(SpansSink(provider, None, volume=volume), max_rows=queued, max_share=1.0)
         program = Program(sink, server)
         for step in steps:
             program.step(*step)
@@ -124,3 +137,6 @@ def test_no_orphan_arrives(steps: list[tuple[int, int, int]], queued: int, chunk
     assert (
         counters["rows_received"] == counters["rows"] + counters["queue_dropped"] + counters["abandoned"] == len(program.begun)
     )
+    fates = ("unsampled", "suppressed", "no_provider", "other_kinds", "folded", "folding", "failed", "spans")
+    assert counters["rows"] + counters["roots"] + counters["summaries"] == sum(counters[fate] for fate in fates)
+    assert counters["folding"] == 0

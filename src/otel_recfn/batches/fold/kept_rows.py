@@ -1,0 +1,55 @@
+"""The rows of the ranges that folding keeps for now, until their unit is finished."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from otel_recfn.batches.fold.finished import Ids
+from otel_recfn.batches.merging import merged
+from otel_recfn.batches.number_sets import is_in
+from otel_recfn.model.batch import Batch
+
+ROWS_TO_SPARE = 1 << 13
+"""So many rows may be kept in vain before they are looked through."""
+
+
+class KeptRows:
+    """Rows of several batches. Those that folding lets go later are dropped now and then.
+
+    Args:
+        kept: the event ids of all that is kept at the moment, in ascending order.
+    """
+
+    def __init__(self, kept: Callable[[], Ids]) -> None:
+        self._kept = kept
+        self._batches: list[Batch] = []
+        self._rows = self._most = 0
+
+    def add(self, batch: Batch) -> None:
+        """The rows of a batch that are kept after it was folded."""
+        kept = self._kept()
+        rows = batch.take(is_in(batch.event_id, kept))
+        if len(rows):
+            self._batches.append(rows)
+            self._rows += len(rows)
+        if self._rows > 2 * len(kept) + ROWS_TO_SPARE:
+            self._compact(kept)
+
+    def take(self, ids: Ids) -> Batch:
+        """The rows of these ranges, in this order."""
+        parts = [batch.take(is_in(batch.event_id, ids)) for batch in self._batches]
+        found = merged([part for part in parts if len(part)])
+        order = np.argsort(found.event_id)
+        return found.take(order[np.searchsorted(found.event_id[order], ids)]) if len(ids) else found
+
+    def forget_gone(self) -> None:
+        """Drop what folding let go."""
+        self._compact(self._kept())
+
+    def _compact(self, kept: Ids) -> None:
+        parts = [batch.take(is_in(batch.event_id, kept)) for batch in self._batches]
+        parts = [part for part in parts if len(part)]
+        self._batches = [merged(parts)] if parts else []
+        self._rows = sum([len(part) for part in parts])

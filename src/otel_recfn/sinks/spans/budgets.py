@@ -1,0 +1,116 @@
+"""How many spans of ours a unit may have: a unit is one span of the program's, or one root of ours, with the ranges below it.
+
+    the first units of a name, and a part of one that goes on   up to span_budget, a fifth of what is free in the trace
+    one that failed, or took twice as long as is usual          up to span_budget, a quarter of what is left in the trace
+    ordinary ones                                               up to ordinary_span_budget, a 25th of what is free
+
+What is *left* of a trace's budget is what its units haven't used; half of the whole budget is held back for those that fail or
+take long, the rest of what is left is *free*. Every unit may have one span, whatever is left, and that is not counted.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
+
+FIRST_UNITS = 3
+"""So many units of a name come before one can say what is usual."""
+DURATIONS = 63
+"""Of so many units the median is what is usual."""
+MAX_NAMES = 4096
+MAX_TRACES = 4096
+
+
+class Volume(NamedTuple):
+    """How many spans become of how many ranges."""
+
+    of_unit: int | None
+    """None: every range is a span, and the rest of these says nothing."""
+    of_ordinary_unit: int | None = None
+    """None: as of others."""
+    of_trace: int | None = None
+    """None: any number."""
+    min_duration_ns: int = 0
+    """Shorter ranges are folded."""
+
+
+EVERY_RANGE = Volume(None)
+
+
+class UnitEnd(NamedTuple):
+    """What is known of a unit when it is decided."""
+
+    trace_id: int
+    name: str
+    duration_ns: int | None
+    """None: it goes on."""
+    failed: bool
+
+
+@dataclass(slots=True)
+class _Usual:
+    """The durations of the last units of a name."""
+
+    in_order: deque[int] = field(default_factory=deque)
+    sorted: list[int] = field(default_factory=list)
+    seen: int = 0
+
+    def add(self, duration_ns: int) -> None:
+        self.seen += 1
+        self.in_order.append(duration_ns)
+        insort(self.sorted, duration_ns)
+        if len(self.in_order) > DURATIONS:
+            self.sorted.remove(self.in_order.popleft())
+
+    def exceeded_by(self, duration_ns: int) -> bool:
+        return duration_ns > 2 * self.sorted[len(self.sorted) // 2]
+
+
+class Budgets:
+    """Grants spans to units.
+
+    Args:
+        most: spans of a unit.
+        ordinary: spans of an ordinary one; None: as others.
+        of_trace: spans of all units of a trace; None: any number.
+    """
+
+    def __init__(self, most: int, ordinary: int | None, of_trace: int | None) -> None:
+        self._most, self._of_trace = most, of_trace
+        self._ordinary = most if ordinary is None else min(ordinary, most)
+        self._usual: dict[str, _Usual] = {}
+        self._used: dict[int, int] = {}
+
+    def grant(self, end: UnitEnd) -> int:
+        """How many spans this unit may have."""
+        usual = self._usual.get(end.name) or _Usual()
+        unusual = end.failed
+        if end.duration_ns is not None:
+            unusual = unusual or (usual.seen >= FIRST_UNITS and usual.exceeded_by(end.duration_ns))
+            usual.add(end.duration_ns)
+            self._remember(end.name, usual)
+        detailed = unusual or end.duration_ns is None or usual.seen <= FIRST_UNITS
+        wanted = self._most if detailed else self._ordinary
+        return max(1, min(wanted, self._share(end.trace_id, unusual, detailed)))
+
+    def use(self, trace_id: int, spans: int) -> None:
+        """A unit of that trace has so many spans beyond its first."""
+        self._used[trace_id] = self._used.pop(trace_id, 0) + spans
+        for oldest in list(islice(self._used, max(0, len(self._used) - MAX_TRACES))):
+            del self._used[oldest]
+
+    def _share(self, trace_id: int, unusual: bool, detailed: bool) -> int:
+        if self._of_trace is None:
+            return self._most
+        left = self._of_trace - self._used.get(trace_id, 0)
+        free = left - self._of_trace // 2
+        return left // 4 if unusual else free // 5 if detailed else free // 25
+
+    def _remember(self, name: str, usual: _Usual) -> None:
+        self._usual.pop(name, None)
+        self._usual[name] = usual
+        for oldest in list(islice(self._usual, max(0, len(self._usual) - MAX_NAMES))):
+            del self._usual[oldest]

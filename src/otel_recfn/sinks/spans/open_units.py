@@ -1,0 +1,185 @@
+"""The units that ranges came to and that aren't decided: one for each span above outermost ranges.
+
+A unit is decided when nothing more can come: the program's span has ended before the last drain began, and no outermost range
+that was announced below it is open; a root of ours when its trace is complete. Of a span that says nothing of itself (a remote
+one, say) it is decided when nothing came for a whole batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from opentelemetry.trace import SpanContext, StatusCode
+
+from otel_recfn.batches.number_sets import is_in
+from otel_recfn.batches.span_plan import Fate, SpanPlan, fate_of
+from otel_recfn.model.batch import Batch, SpanContextRef
+from otel_recfn.model.events import EventFlag, EventKind, EventSource
+from otel_recfn.sinks.spans.budgets import UnitEnd
+from otel_recfn.sinks.spans.program_spans import ProgramSpans
+from otel_recfn.sinks.spans.trace_boundaries import StepTrace
+
+NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(eq=False, slots=True)
+class OpenUnit:
+    """A unit that isn't decided."""
+
+    number: int
+    above: SpanContext
+    first_ns: int = NEVER
+    last_ns: int = 0
+    failed: bool = False
+    """A range of it was left by an exception."""
+    open: int = 0
+    """How many announced outermost ranges haven't ended."""
+    touched: int = 0
+    """The number of the last batch that had rows of it."""
+
+
+class OpenUnits:
+    """Of one sink.
+
+    Args:
+        spans: the program's.
+        span_of: the span that a context stands for.
+    """
+
+    def __init__(self, spans: ProgramSpans, span_of: Callable[[SpanContextRef], SpanContext]) -> None:
+        self._spans, self._span_of = spans, span_of
+        self._units: dict[tuple[int, int], OpenUnit] = {}
+        self._count = self._batches = 0
+        self._open: NDArray[np.uint64] = np.zeros(0, np.uint64)
+        """Announced outermost ranges that haven't ended."""
+
+    def __len__(self) -> int:
+        return len(self._units)
+
+    def begin_batch(self, batch: Batch) -> None:
+        """A batch comes: note which outermost ranges began below spans of the program."""
+        self._batches += 1
+        ended = batch.event_id[(batch.parent == 0) & (batch.kind == EventKind.RANGE)]
+        opened = [one for one in batch.opened if one.source != EventSource.STEP]  # a step's span is the program's
+        began = np.array([one.event_id for one in opened], np.uint64)
+        self._open = np.concatenate([self._open[~is_in(self._open, ended)], began[~is_in(began, ended)]])
+        counts = (
+            np.bincount([one.context for one in opened], minlength=len(batch.contexts)) if opened else np.zeros(0, np.int64)
+        )
+        for index in np.flatnonzero(counts).tolist():
+            context = batch.contexts[index]
+            if fate_of(context) == Fate.IN_SPAN:
+                self._unit(self._span_of(context)).open += int(counts[index])
+
+    def numbers(self, plan: SpanPlan) -> NDArray[np.uint32]:
+        """The unit of each row of a plan, by its number."""
+        numbers = np.zeros(len(plan.spans_above), np.uint32)
+        for index in np.flatnonzero(np.bincount(plan.above, minlength=len(plan.spans_above))).tolist():
+            unit = self._unit(plan.spans_above[index])
+            unit.touched = self._batches
+            numbers[index] = unit.number
+        return np.take(numbers, plan.above)
+
+    def note(self, plan: SpanPlan) -> None:
+        """What the rows of a plan tell of their units."""
+        count, batch, rows = len(plan.spans_above), plan.batch, plan.row
+        first, last = np.full(count, NEVER), np.zeros(count, np.int64)
+        np.minimum.at(first, plan.above, batch.start_ns[rows])
+        np.maximum.at(last, plan.above, batch.end_ns[rows])
+        closed = np.bincount(plan.above[batch.parent[rows] == 0], minlength=count)
+        failed = np.bincount(plan.above[batch.flags[rows] & EventFlag.ERROR != 0], minlength=count)
+        for index in np.flatnonzero(last).tolist():
+            unit = self._unit(plan.spans_above[index])
+            unit.first_ns, unit.last_ns = min(unit.first_ns, int(first[index])), max(unit.last_ns, int(last[index]))
+            unit.open = max(0, unit.open - int(closed[index]))
+            unit.failed = unit.failed or bool(failed[index])
+
+    def of(self, number: int) -> OpenUnit:
+        """The unit with that number."""
+        return next(iter([unit for unit in self._units.values() if unit.number == number]))
+
+    def of_trace(self, trace: StepTrace) -> OpenUnit | None:
+        """The unit of a trace of ours, if ranges came to it."""
+        context = trace.context
+        return self._units.get((context.trace_id, context.span_id)) if context is not None else None
+
+    def ended(self, drained_ns: int, roots: Collection[int]) -> list[OpenUnit]:
+        """The units to which nothing more can come.
+
+        Args:
+            drained_ns: when the last drain began.
+            roots: span ids of our roots whose traces aren't complete.
+        """
+        return [unit for unit in self._units.values() if not unit.open and self._has_ended(unit, drained_ns, roots)]
+
+    def is_open(self, roots: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Which of these outermost ranges will certainly come."""
+        return is_in(roots, self._open)
+
+    def oldest(self, most: int) -> list[OpenUnit]:
+        """Those that rows came to longest ago, if there are more than ``most``."""
+        surplus = len(self._units) - most
+        return sorted(self._units.values(), key=_last_touched)[:surplus] if surplus > 0 else []
+
+    def all(self) -> list[OpenUnit]:
+        """Every unit."""
+        return list(self._units.values())
+
+    def forget(self, units: Iterable[OpenUnit]) -> None:
+        """They are decided."""
+        for unit in units:
+            key = (unit.above.trace_id, unit.above.span_id)
+            self._units.pop(key, None)
+            self._spans.forget(*key)
+
+    def note_gap(self) -> None:
+        """Batches were lost: what is open isn't known any more."""
+        self._open = self._open[:0]
+        for unit in self._units.values():
+            unit.open = 0
+
+    def end_of(self, unit: OpenUnit, trace: StepTrace | None, goes_on: bool) -> UnitEnd:
+        """What is known of a unit at its end."""
+        trace_id = unit.above.trace_id
+        if trace is not None:
+            duration = None if goes_on else trace.end_ns - trace.start_ns
+            return UnitEnd(trace_id, trace.name, duration, unit.failed)
+        span = self._spans.find(trace_id, unit.above.span_id)
+        if span is None or span.end_time is None or span.start_time is None:
+            return UnitEnd(trace_id, "", None if goes_on else max(0, unit.last_ns - unit.first_ns), unit.failed)
+        failed = unit.failed or span.status.status_code is StatusCode.ERROR
+        return UnitEnd(trace_id, span.name, span.end_time - span.start_time, failed)
+
+    def extent_of(self, unit: OpenUnit) -> tuple[int, int]:
+        """From when to when the unit goes, in Unix nanoseconds."""
+        span = self._spans.find(unit.above.trace_id, unit.above.span_id)
+        if span is None or span.end_time is None or span.start_time is None:
+            return unit.first_ns, unit.last_ns
+        return span.start_time, span.end_time
+
+    def _has_ended(self, unit: OpenUnit, drained_ns: int, roots: Collection[int]) -> bool:
+        key = (unit.above.trace_id, unit.above.span_id)
+        span = self._spans.find(*key)
+        if span is not None:
+            return span.end_time is not None and span.end_time < drained_ns
+        return unit.touched < self._batches and unit.above.span_id not in roots
+
+    def _unit(self, above: SpanContext) -> OpenUnit:
+        key = (above.trace_id, above.span_id)
+        unit = self._units.get(key)
+        if unit is None:
+            self._count += 1
+            unit = self._units[key] = OpenUnit(self._count, above, touched=self._batches)
+        return unit
+
+
+def _last_touched(unit: OpenUnit) -> int:
+    return unit.touched
+
+
+def numbers_of(units: Sequence[OpenUnit]) -> list[int]:
+    """Their numbers."""
+    return [unit.number for unit in units]

@@ -1,0 +1,100 @@
+"""Spans of finished units on their way out, parents first: in pieces, so that each is counted when it is handed on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from opentelemetry.sdk.trace import ReadableSpan
+
+from otel_recfn.batches.span_plan import SpanPlan
+from otel_recfn.sinks.spans.hooked_spans import part_that_was_made
+from otel_recfn.sinks.spans.mapping import SpanMapper
+from otel_recfn.sinks.spans.summaries import Attributes, Summary
+
+
+class Sent(NamedTuple):
+    """What was made of a part of a piece."""
+
+    spans: list[ReadableSpan]
+    folded: int
+    """Ranges that these spans alone tell of."""
+    kept: int = 0
+    """How many were of ranges; the program's hook may have dropped some."""
+    plan: SpanPlan | None = None
+    """Of those that are."""
+
+    @property
+    def dropped(self) -> int:
+        """How many spans of ranges the hook dropped."""
+        return self.kept - len(self.spans) if self.kept else 0
+
+    @property
+    def summaries(self) -> int:
+        """How many spans are of no range."""
+        return 0 if self.kept else len(self.spans)
+
+
+class KeptSpans:
+    """The spans of ranges that were kept.
+
+    Args:
+        plan: of these ranges alone, in the order in which they go out.
+        told: what they say of folded ones, by row.
+        folded: how many each tells of.
+        forced: those that something which others have may lie in.
+    """
+
+    def __init__(
+        self, plan: SpanPlan, told: Mapping[int, Attributes], folded: NDArray[np.int64], forced: NDArray[np.bool_]
+    ) -> None:
+        self._plan, self._told, self._folded, self._forced = plan, told, folded, forced
+
+    def __len__(self) -> int:
+        return len(self._plan.row)
+
+    def make(self, mapper: SpanMapper, first: int, last: int) -> Sent:
+        """The spans of this part."""
+        plan = self._plan.part(slice(first, last))
+        spans = mapper.spans(plan, self._told)
+        folded = int(self._folded[first:last].sum())
+        return Sent(spans, folded, len(plan.row), part_that_was_made(plan, spans))
+
+    def needed(self, first: int) -> KeptSpans:
+        """From ``first`` on, the part that others are lost without."""
+        rows = first + np.flatnonzero(self._forced[first:])
+        plan = self._plan.part(rows)
+        return KeptSpans(plan, {}, np.zeros(len(rows), np.int64), np.ones(len(rows), np.bool_))
+
+    def ranges(self, first: int) -> int:
+        """How many ranges the spans from ``first`` on tell of."""
+        return len(self) - first + int(self._folded[first:].sum())
+
+
+class SummarySpans:
+    """Spans for folded ranges."""
+
+    def __init__(self, summaries: Sequence[Summary]) -> None:
+        self._summaries = summaries
+
+    def __len__(self) -> int:
+        return len(self._summaries)
+
+    def make(self, mapper: SpanMapper, first: int, last: int) -> Sent:
+        """The spans of this part."""
+        part = self._summaries[first:last]
+        return Sent([mapper.summary(one) for one in part], sum([one.folded for one in part]))
+
+    def needed(self, first: int) -> SummarySpans:
+        """Nothing."""
+        del first
+        return SummarySpans(())
+
+    def ranges(self, first: int) -> int:
+        """How many ranges the spans from ``first`` on tell of."""
+        return sum([one.folded for one in self._summaries[first:]])
+
+
+Piece = KeptSpans | SummarySpans

@@ -1,0 +1,241 @@
+"""Who writes plans of spans: every range as a span, or a unit's longest with the sums of the others.
+
+plan ──► EveryRange ──► chunks of spans ──► delivery
+plan ──► Folded ──► (units that are decided) ──► pieces ──► chunks of spans ──► delivery
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Protocol
+
+from otel_recfn.batches.span_plan import SpanPlan
+from otel_recfn.model.batch import Batch
+from otel_recfn.model.errors import OUT_OF_MEMORY
+from otel_recfn.sinks.spans.accounts import Accounts
+from otel_recfn.sinks.spans.delivery import SpanDelivery
+from otel_recfn.sinks.spans.folding import Folding
+from otel_recfn.sinks.spans.hooked_spans import part_that_was_made
+from otel_recfn.sinks.spans.mapping import SpanMapper
+from otel_recfn.sinks.spans.outgoing import Piece
+from otel_recfn.sinks.spans.pending import Pending
+from otel_recfn.sinks.spans.step_traces import StepTraces
+
+
+class Way:
+    """From rows to processors: what all who write need.
+
+    Attributes:
+        delivery: where spans go.
+        accounts: what became of rows.
+        traces: of our own.
+        sent: is given each plan whose spans have been handed to the processors; None for nobody.
+        mapper: makes spans, of the current target; None before there is one.
+        pace: is called before every chunk.
+    """
+
+    def __init__(self, delivery: SpanDelivery, traces: StepTraces, sent: Callable[[SpanPlan], None] | None) -> None:
+        self.delivery, self.traces, self.accounts, self.sent = delivery, traces, Accounts(), sent
+        self.mapper: SpanMapper | None = None
+        self.pace: Callable[[], None] = no_pause
+
+    def write_roots(self) -> None:
+        """Hand on the roots of the traces that are complete."""
+        finished, mapper = self.traces.finished, self.mapper
+        while finished and mapper is not None:
+            traces = list(islice(finished, self.delivery.chunk_size))
+            spans = [mapper.root_span(trace) for trace in traces]
+            folded = sum([trace.folded_ranges for trace in traces])
+            self.delivery.make_room(len(spans), self.pace)
+            counts = self.accounts.plus(roots=len(spans), folded=folded, folding=-folded)
+            handed, rest = self.delivery.with_more(spans), deque(islice(finished, len(spans), None))
+            self.accounts.counts, self.delivery.handed, self.traces.finished = counts, handed, rest
+            self.delivery.hand()
+            finished = rest
+
+
+class Writer(Protocol):
+    """Writes plans of spans."""
+
+    def begin_batch(self, batch: Batch) -> None:
+        """A batch comes."""
+
+    def write(self, plan: SpanPlan, pending: Pending) -> None:
+        """Write the spans of a batch; ``pending`` is told which rows are taken."""
+
+    def write_ended(self) -> None:
+        """Write what nothing more can come to."""
+
+    def rest(self, now_ns: int) -> None:
+        """Nothing came for a while."""
+
+    def give_up(self) -> None:
+        """The time is over: only what earlier spans need is still to be written."""
+
+    def write_last(self) -> None:
+        """Write all that is left."""
+
+    def note_gap(self) -> None:
+        """Batches were lost."""
+
+
+class EveryRange:
+    """Every range becomes a span, in the order of their ends."""
+
+    def __init__(self, way: Way) -> None:
+        self._way = way
+
+    def begin_batch(self, batch: Batch) -> None:
+        """Nothing is to be noted."""
+
+    def write(self, plan: SpanPlan, pending: Pending) -> None:
+        """Write a plan in chunks of spans; each chunk counts the rows up to the next one's first span."""
+        size = self._way.delivery.chunk_size
+        for first in range(0, max(len(plan.row), 1), size):
+            self._way.pace()
+            chunk = plan.part(slice(first, first + size))
+            self._way.delivery.make_room(len(chunk.row), self._way.pace)
+            after = first + size
+            self._write_chunk(chunk, pending, int(plan.row[after]) if after < len(plan.row) else len(plan.batch))
+
+    def _write_chunk(self, plan: SpanPlan, pending: Pending, end: int) -> None:
+        """Write a chunk; where there is no memory for all its spans at once, half of it first, and so on.
+
+        Args:
+            plan: of these spans alone.
+            pending: the batch.
+            end: the row up to which it goes.
+        """
+        way = self._way
+        try:
+            spans = way.mapper.spans(plan) if way.mapper is not None else []
+        except OUT_OF_MEMORY:
+            half = len(plan.row) // 2
+            if not half:
+                raise
+            self._write_chunk(plan.part(slice(half)), pending, int(plan.row[half]))
+            self._write_chunk(plan.part(slice(half, None)), pending, end)
+            return
+        dropped = len(plan.row) - len(spans)
+        counts = way.accounts.plus_rows(plan.fate, pending.taken, end, dropped_by_hook=dropped)
+        handed = way.delivery.with_more(spans)
+        way.accounts.counts, pending.taken, way.delivery.handed = counts, end, handed
+        way.delivery.hand()
+        if way.sent is not None:
+            way.sent(part_that_was_made(plan, spans))
+
+    def write_ended(self) -> None:
+        """All is written."""
+
+    def rest(self, now_ns: int) -> None:
+        """All is written."""
+
+    def give_up(self) -> None:
+        """All is written."""
+
+    def write_last(self) -> None:
+        """All is written."""
+
+    def note_gap(self) -> None:
+        """Nothing is open."""
+
+
+class Folded:
+    """The longest ranges of each unit become spans, and the others sums."""
+
+    def __init__(self, way: Way, folding: Folding) -> None:
+        self._way, self._folding = way, folding
+        self._pieces: deque[Piece] = deque()
+        self._sent = 0
+        """How much of the first piece has gone."""
+
+    def begin_batch(self, batch: Batch) -> None:
+        """Note which outermost ranges began."""
+        self._folding.begin_batch(batch)
+
+    def write(self, plan: SpanPlan, pending: Pending) -> None:
+        """Add a plan to its units; one that is full is written in part."""
+        self._send()
+        accounts, rest = self._way.accounts, plan
+        while True:
+            added = self._folding.add(rest) if len(rest.row) else 0
+            end = int(rest.row[added]) if added < len(rest.row) else len(plan.batch)
+            accounts.counts, pending.taken = accounts.plus_rows(plan.fate, pending.taken, end, folding=added), end
+            self._queue(self._folding.full(rest, added))
+            if added == len(rest.row):
+                return
+            rest = rest.part(slice(added, None))
+
+    def write_ended(self) -> None:
+        """Write the units to which nothing more can come."""
+        self._queue(self._folding.due(self._way.traces.finished))
+
+    def rest(self, now_ns: int) -> None:
+        """What had ended by then has come."""
+        self._folding.rest(now_ns)
+
+    def give_up(self) -> None:
+        """Drop all but what earlier spans need."""
+        self._pieces.extend(self._folding.all(self._way.traces.finished))
+        pieces: list[Piece] = []
+        dropped = 0
+        for piece in self._pieces:
+            first = self._sent if not pieces else 0
+            needed = piece.needed(first)
+            dropped += piece.ranges(first) - needed.ranges(0)
+            pieces.append(needed)
+        self._way.accounts.counts = self._way.accounts.plus(failed=dropped, folding=-dropped)
+        self._pieces, self._sent = deque(pieces), 0
+
+    def write_last(self) -> None:
+        """Write all units."""
+        self._queue(self._folding.all(self._way.traces.finished))
+
+    def note_gap(self) -> None:
+        """What is open isn't known any more."""
+        self._folding.note_gap()
+
+    def _queue(self, pieces: Sequence[Piece]) -> None:
+        self._pieces.extend(pieces)
+        self._send()
+
+    def _send(self) -> None:
+        way, lost = self._way, self._folding.lost
+        if lost:
+            way.accounts.counts, self._folding.lost = way.accounts.plus(failed=lost, folding=-lost), 0
+        while self._pieces and way.mapper is not None:
+            piece = self._pieces[0]
+            if self._sent >= len(piece):
+                self._pieces.popleft()
+                self._sent = 0
+                continue
+            way.pace()
+            last = min(self._sent + way.delivery.chunk_size, len(piece))
+            self._send_part(piece, last)
+
+    def _send_part(self, piece: Piece, last: int) -> None:
+        """Send a piece up to ``last``, or half of that where there is no memory for more."""
+        way, first = self._way, self._sent
+        way.delivery.make_room(last - first, way.pace)
+        try:
+            made = piece.make(way.mapper, first, last) if way.mapper is not None else None
+        except OUT_OF_MEMORY:
+            if last - first < 2:
+                raise
+            self._send_part(piece, (first + last) // 2)
+            return
+        if made is None:
+            return
+        counts = way.accounts.plus(
+            summaries=made.summaries, folded=made.folded, folding=-made.kept - made.folded, dropped_by_hook=made.dropped
+        )
+        way.accounts.counts, self._sent, way.delivery.handed = counts, last, way.delivery.with_more(made.spans)
+        way.delivery.hand()
+        if way.sent is not None and made.plan is not None:
+            way.sent(made.plan)
+
+
+def no_pause() -> None:
+    """The pace where nobody asked for one: nobody sleeps between chunks."""

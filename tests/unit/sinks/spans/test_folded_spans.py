@@ -1,0 +1,269 @@
+"""Folded units as spans: all ranges are there, as themselves or in sums, and a trace stays small."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import Status, StatusCode
+from spans_harness import BACKWARD, FORWARD, Harness, assert_balanced
+
+from batches import BASE_NS, MAIN_THREAD, context, make_batch
+from otel_recfn.model.events import EventFlag, make_event_id
+from otel_recfn.sinks.spans import folding
+from otel_recfn.sinks.spans.budgets import Volume
+
+FOLDED = "recfn.folded.count"
+LATER_NS = 1 << 62
+DEFAULT = Volume(1000, 50, 5000)
+
+
+class Units(Harness):
+    """Spans of the program, and ranges below them."""
+
+    def __init__(self, volume: Volume = DEFAULT) -> None:
+        super().__init__(volume=volume)
+        self.tracer = self.provider.get_tracer("program")
+        self.ranges = 0
+
+    def start(self, name: str = "request", parent: trace.Span | None = None) -> trace.Span:
+        above = trace.set_span_in_context(parent) if parent is not None else None
+        span = self.tracer.start_span(name, above, start_time=BASE_NS)
+        of_span = span.get_span_context()
+        self.sink.saw(of_span.trace_id, of_span.span_id, span)
+        return span
+
+    def rows(self, span: trace.Span, *shape: tuple[str, int]) -> list[dict[str, Any]]:
+        """Ranges in each other, by name and microseconds, the innermost first."""
+        of_span = span.get_span_context()
+        above, root, rows = 0, 0, []
+        for name, duration_us in shape:
+            self.ranges += 1
+            event_id = make_event_id(MAIN_THREAD.number, self.ranges)
+            root = root or event_id
+            times = {"start_ns": BASE_NS + self.ranges, "end_ns": BASE_NS + self.ranges + duration_us * 1000}
+            place = {"event_id": event_id, "parent": above, "root": root, "name": name}
+            rows.append({**place, **times, "context": context(of_span.trace_id, of_span.span_id)})
+            above = event_id
+        return rows[::-1]
+
+    def came(self, rows: Sequence[dict[str, Any]], drained_ns: int = LATER_NS, **more: Any) -> None:
+        self.sink.write(replace(make_batch(rows, **more), drained_ns=drained_ns))
+
+    def unit(self, rows: int, name: str = "request", took_us: int = 1000, parent: trace.Span | None = None) -> None:
+        """A unit of so many ranges, which ends."""
+        span = self.start(name, parent)
+        ranges = [row for number in range(rows) for row in self.rows(span, (f"op {number % 7}", number % 50))]
+        span.end(BASE_NS + took_us * 1000)
+        self.came(ranges)
+
+    def ours(self) -> list[ReadableSpan]:
+        """The spans of ours that came."""
+        return [span for span in self.exporter.get_finished_spans() if span.instrumentation_scope.name == "otel_recfn"]
+
+
+def ranges_told(spans: Sequence[ReadableSpan]) -> int:
+    """How many ranges these spans stand for."""
+    own = [span for span in spans if "recfn.scope" in span.attributes]
+    return len(own) + sum(span.attributes.get(FOLDED, 0) for span in spans)
+
+
+def test_a_unit_is_sent_when_its_span_has_ended_and_was_drained() -> None:
+    units = Units()
+    span = units.start()
+    units.came(units.rows(span, ("a", 5)), drained_ns=BASE_NS)
+    assert not units.ours()
+    ended_ns = BASE_NS + 10_000
+    span.end(ended_ns)
+    units.came(units.rows(span, ("b", 5)), drained_ns=ended_ns)
+    assert not units.ours()
+    units.came(units.rows(span, ("c", 5)), drained_ns=ended_ns + 1)
+    assert sorted(one.name for one in units.ours()) == ["a", "b", "c"]
+
+
+def test_a_unit_waits_for_what_is_open_in_it() -> None:
+    units = Units()
+    span = units.start()
+    inner, outer = units.rows(span, ("outer", 9), ("inner", 5))
+    announced = {key: outer[key] for key in ("event_id", "name", "start_ns", "context")}
+    span.end()
+    units.came([inner], opened=[announced])
+    assert not units.ours()
+    units.came([outer])
+    assert [one.name for one in units.ours()] == ["outer", "inner"]
+
+
+@given(
+    shapes=st.lists(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), min_size=1, max_size=6), max_size=12),
+    volume=st.sampled_from([Volume(1), Volume(3), Volume(8, 4, 10), Volume(100)]),
+    cuts=st.lists(st.integers(0, 40), max_size=5),
+)
+def test_all_ranges_are_told_however_they_are_cut(shapes: list[list[tuple[str, int]]], volume: Volume, cuts: list[int]) -> None:
+    told = []
+    for edges in ((), sorted(cuts)):
+        units = Units(volume)
+        span = units.start()
+        rows = []
+        for shape in shapes:
+            nested = sorted(shape, key=lambda one: -one[1])
+            rows += units.rows(span, *nested)
+        span.end()
+        bounds = [0, *[edge for edge in edges if edge < len(rows)], len(rows)]
+        for first, last in itertools.pairwise(bounds):
+            units.came(rows[first:last], drained_ns=0)
+        units.came([])
+        spans = units.ours()
+        assert ranges_told(spans) == len(rows)
+        assert_balanced(units.sink.counters())
+        there = {one.context.span_id for one in spans} | {span.get_span_context().span_id}
+        assert all(one.parent.span_id in there for one in spans)
+        assert len(spans) <= volume.of_unit
+        ids = {one.context.span_id: one.name for one in spans}
+        told.append(
+            Counter(
+                (one.name, one.end_time - one.start_time, ids.get(one.parent.span_id), str(one.attributes)) for one in spans
+            )
+        )
+        units.close()
+    assert told[0] == told[1]
+
+
+def test_a_summary_is_as_long_as_its_ranges_and_stays_in_its_parent() -> None:
+    units = Units(Volume(4))
+    span = units.start()
+    rows = []
+    for _ in range(9):
+        rows += units.rows(span, ("mm", 3))
+    span.end(BASE_NS + 40_000)
+    units.came(rows)
+    summary = next(one for one in units.ours() if one.name == "mm (folded)")
+    count = summary.attributes["aggregation.span_count"]
+    assert summary.end_time - summary.start_time == summary.attributes["aggregation.duration_total_ns"] == count * 3000
+    assert BASE_NS <= summary.start_time <= summary.end_time <= BASE_NS + 40_000
+    assert summary.attributes[FOLDED] == count
+    assert sum(summary.attributes["aggregation.histogram_bucket_counts"]) == count
+    assert summary.attributes["recfn.folded.top.names"] == ["mm"]
+
+
+def test_a_path_that_occurred_once_is_that_range() -> None:
+    units = Units(Volume(4))
+    span = units.start()
+    rows = [row for number in range(5) for row in units.rows(span, (f"op {number}", 10 - number))]
+    span.end()
+    units.came(rows)
+    assert sorted(one.name for one in units.ours()) == ["op 0", "op 1", "op 2", "op 3"]
+
+
+def test_ordinary_units_are_short_and_unusual_ones_come_in_full() -> None:
+    units = Units(Volume(1000, 10, 5000))
+    sizes = []
+    for took_us in [1000] * 5 + [5000, 1000]:
+        units.exporter.clear()
+        units.unit(300, took_us=took_us)
+        sizes.append(len(units.ours()))
+    assert sizes == [300, 300, 300, 10, 10, 300, 10]
+
+
+@pytest.mark.parametrize("how", ["status", "range"])
+def test_a_unit_that_failed_comes_in_full(how: str) -> None:
+    units = Units(Volume(1000, 10, 5000))
+    for _ in range(4):
+        units.unit(100)
+    units.exporter.clear()
+    span = units.start()
+    rows = [row for _ in range(100) for row in units.rows(span, ("op", 1))]
+    if how == "status":
+        span.set_status(Status(StatusCode.ERROR))
+    else:
+        rows[50] |= {"flags": EventFlag.ERROR, "error": "ValueError: no"}
+    span.end(BASE_NS + 1_000_000)
+    units.came(rows)
+    assert len(units.ours()) == 100
+
+
+def test_a_trace_of_many_units_stays_small() -> None:
+    units = Units(Volume(100, 20, 400))
+    epoch = units.start("epoch")
+    for _ in range(300):
+        units.unit(150, "step", parent=epoch)
+    assert len(units.ours()) <= 400 // 2 + 300
+    assert ranges_told(units.ours()) == 300 * 150
+    slow = len(units.ours())
+    units.unit(150, "step", took_us=9000, parent=epoch)
+    assert len(units.ours()) - slow >= 40
+
+
+def test_links_lead_to_the_span_that_a_forward_range_was_folded_into() -> None:
+    units = Units(Volume(4))
+    span = units.start()
+    of_span = span.get_span_context()
+    place = {"context": context(of_span.trace_id, of_span.span_id)}
+    others = [{"event_id": make_event_id(1, number), "name": "long", "end_ns": BASE_NS + 90_000 * number} for number in (7, 8)]
+    forward = {**FORWARD, "end_ns": BASE_NS + 10}
+    backward = {**BACKWARD, "end_ns": BASE_NS + 99_000_000}
+    more = {"event_id": make_event_id(1, 9), "name": "short", "end_ns": BASE_NS + 20}
+    span.end(BASE_NS + 100_000_000)
+    units.came([{"start_ns": BASE_NS, **row, **place} for row in (forward, more, *others, backward)])
+    by_name = {one.name: one for one in units.ours()}
+    ours = {one.context.span_id for one in units.ours()}
+    assert "forward" not in by_name or FOLDED in by_name["forward"].attributes
+    (link,) = by_name["backward"].links
+    assert link.context.span_id in ours
+
+
+def test_a_root_of_ours_says_itself_what_was_folded_directly_below_it() -> None:
+    units = Units(Volume(4))
+    rows = [{"event_id": make_event_id(1, number), "end_ns": BASE_NS + number} for number in range(1, 20)]
+    opened = [{key: row[key] for key in ("event_id",)} for row in rows]
+    units.sink.write(make_batch(rows, opened))
+    spans = units.close()
+    root = next(one for one in spans if one.parent is None)
+    assert ranges_told(spans) == 19
+    assert root.attributes[FOLDED] == 16
+    assert_balanced(units.sink.counters())
+
+
+def test_what_comes_after_its_unit_is_told_too() -> None:
+    units = Units(Volume(2))
+    span = units.start()
+    span.end()
+    for _ in range(2):
+        units.came([row for _ in range(5) for row in units.rows(span, ("background task", 1))])
+    units.came([])
+    assert ranges_told(units.ours()) == 10
+
+
+def test_a_long_unit_is_sent_in_parts_below_the_open_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folding, "MAX_ROWS_OF_A_UNIT", 50)
+    units = Units(Volume(10))
+    span = units.start()
+    rows = [row for _ in range(120) for row in units.rows(span, ("epoch", 100_000), ("op", 1))[:1]]
+    outer = units.rows(span, ("epoch", 100_000))[0]
+    rows = [{**row, "parent": outer["event_id"], "root": outer["event_id"]} for row in rows]
+    units.came(rows, opened=[{key: outer[key] for key in ("event_id", "name", "start_ns", "context")}])
+    assert {one.parent.span_id for one in units.ours() if one.name == "op"} != {span.get_span_context().span_id}
+    span.end()
+    units.came([outer])
+    spans = units.ours()
+    there = {one.context.span_id for one in spans} | {span.get_span_context().span_id}
+    assert all(one.parent.span_id in there for one in spans)
+    assert ranges_told(spans) == 121
+
+
+@settings(max_examples=20, deadline=None)
+@given(min_duration_ns=st.integers(0, 60_000))
+def test_shorter_ranges_are_folded(min_duration_ns: int) -> None:
+    units = Units(Volume(1000, min_duration_ns=min_duration_ns))
+    units.unit(60)
+    own = [one for one in units.ours() if "recfn.scope" in one.attributes]
+    assert len(own) == sum(number % 50 * 1000 >= min_duration_ns for number in range(60))
+    assert ranges_told(units.ours()) == 60
+    units.close()

@@ -1,7 +1,10 @@
 """Types of the extension module (``native/``)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from otel_recfn.ranges.protocol import RangeObserver
 
@@ -10,6 +13,25 @@ LIMITS: dict[str, int]
 
 class Column:
     """Owns the bytes of one column."""
+
+class Fold:
+    """See ``batches/fold/protocol.py`` and ``native/python/fold_type.cpp``."""
+
+    def __init__(self, budget: int, min_duration_ns: int, most_rows: int) -> None: ...
+    def add(
+        self,
+        unit: NDArray[np.uint32],
+        event_id: NDArray[np.uint64],
+        parent: NDArray[np.uint64],
+        name: NDArray[np.uint32],
+        start_ns: NDArray[np.int64],
+        duration_ns: NDArray[np.int64],
+        flags: NDArray[np.uint32],
+    ) -> int: ...
+    def kept(self) -> Column: ...
+    def rows(self, units: Sequence[int], /) -> list[int]: ...
+    def finish(self, units: Sequence[int], budgets: Sequence[int], goes_on: Sequence[bool], /) -> dict[str, Column]: ...
+    def taken(self) -> None: ...
 
 class record_function:
     """See ``native/record_function_type.cpp``."""

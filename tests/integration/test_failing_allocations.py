@@ -625,6 +625,75 @@ if beside:
 """
 
 
+FOLD = """
+import random
+
+import numpy as np
+from failing_allocations import each_failure
+from otel_recfn.batches.fold.native_fold import NativeFold
+from otel_recfn.batches.fold.unit import LINKABLE
+from otel_recfn.model.events import EventFlag, make_event_id
+
+draw, rows, open_ranges, begun = random.Random(1), [], [], 0
+for clock in range(6000):
+    if open_ranges and (len(open_ranges) == 7 or draw.random() < 0.5):
+        event_id, start = open_ranges.pop()
+        parent, flags = open_ranges[-1][0] if open_ranges else 0, draw.choice((0, 0, 0, LINKABLE, int(EventFlag.ASYNC)))
+        unit = clock % 2 if draw.random() < 0.1 else 0
+        rows.append((unit, event_id, parent, draw.randrange(1, 300), start, clock - start, flags))
+    else:
+        begun += 1
+        open_ranges.append((make_event_id(1, begun), clock))
+kinds = (np.uint32, np.uint64, np.uint64, np.uint32, np.int64, np.int64, np.uint32)
+columns = [np.array(column, kind) for column, kind in zip(zip(*rows), kinds)]
+fold, told, added = None, None, 0
+
+
+def first_rows():
+    global fold, added
+    fold = NativeFold(100, 0, 1 << 40)
+    added = fold.add(*columns)
+
+
+def finish():
+    global told
+    told = fold.finish([1, 0], [90, 50], [False, True])
+
+
+def ended():
+    finish()
+    return [bytes(column) for column in told] + [bytes(column) for column in fold.finish([0], [5], [False])]
+
+
+first_rows()
+assert added == len(rows)
+expected, cut, raising = ended(), 0, 0
+fold, added = None, 0
+for raised in each_failure(first_rows):
+    assert raised is None or isinstance(raised, MemoryError), repr(raised)
+    if fold is None:
+        continue
+    cut, raising = cut + (0 < added < len(rows)), raising + (raised is not None)
+    assert sum(fold.rows([0, 1])) == added
+    while added < len(rows):
+        added += fold.add(*[column[added:] for column in columns])
+    assert ended() == expected
+    fold, added = None, 0
+assert cut > 10 and raising, (cut, raising)
+
+first_rows()
+failed = 0
+for raised in each_failure(finish):
+    if raised is None:  # it did without
+        break
+    assert isinstance(raised, MemoryError), repr(raised)
+    failed += 1
+assert failed > 10, failed
+again = [bytes(column) for column in told] + [bytes(column) for column in fold.finish([0], [5], [False])]
+assert again == expected
+"""
+
+
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What is preloaded."""
@@ -689,3 +758,9 @@ def test_a_capture_without_memory_starts_or_raises_and_always_ends(
 
 def test_the_thread_of_a_sink_goes_on_and_counts_what_it_found_no_memory_for(run_failing: Callable[..., object]) -> None:
     run_failing(BACKGROUND.format(tests=HERE.parent))
+
+
+@pytest.mark.skipif("native" not in RECORDERS, reason="there is no native part here")
+def test_folding_takes_a_row_in_whole_or_not_and_tells_of_all_later(library: Path, run_program: Callable[..., object]) -> None:
+    head = f"import sys\nsys.path.insert(0, {str(HERE)!r})\n"
+    run_program(head + FOLD + LEAVE, LD_PRELOAD=str(library), PYTHONMALLOC="malloc")

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -14,8 +13,8 @@ from otel_recfn.model.errors import SettingError
 from otel_recfn.recording.protocol import Recorder
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.interpreters import in_main_interpreter
+from otel_recfn.support.twins import VARIABLE, wanted_twin
 
-VARIABLE = "OTEL_RECFN_RECORDER"
 ALLOWED = ("auto", "native", "python")
 BUILD_NOTE = Path(__file__).parent.parent / "native_build.json"
 WAY_OUT = (
@@ -46,7 +45,7 @@ def choose() -> Backend:
     global _chosen
     with _choosing.held:
         if _chosen is None:
-            _chosen = _make(os.environ.get(VARIABLE, "").strip().lower() or "auto")
+            _chosen = _make(wanted_twin())
         return _chosen
 
 

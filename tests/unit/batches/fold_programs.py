@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from hypothesis import strategies as st
 
 from otel_recfn.batches.fold.finished import FinishedUnits
-from otel_recfn.batches.fold.python_fold import PythonFold
+from otel_recfn.batches.fold.protocol import Fold
 from otel_recfn.batches.fold.unit import LINKABLE
 from otel_recfn.model.events import EventFlag, make_event_id
 
 NEVER_FULL = 1 << 30
+MakeFold = Callable[..., Fold]
+"""Of a budget, and maybe a shortest duration and a number of rows."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +83,15 @@ def columns(rows: Sequence[Row]) -> tuple[np.ndarray, ...]:
     return tuple(np.array([getattr(row, name) for row in rows], kind) for name, kind in kinds.items())
 
 
-def finished(fold: PythonFold, rows: Sequence[Row], budget: int, cuts: Sequence[int] = (), unit: int = 0) -> FinishedUnits:
+def finished(fold: Fold, rows: Sequence[Row], budget: int, cuts: Sequence[int] = (), unit: int = 0) -> FinishedUnits:
     """What one unit comes to when the rows are added in these pieces."""
     edges = [0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]
     for first, last in itertools.pairwise(edges):
         assert fold.add(*columns(rows[first:last])) == last - first
     return fold.finish([unit], [budget], [False])
+
+
+def same(one: FinishedUnits, other: FinishedUnits) -> None:
+    for name, mine, theirs in zip(one._fields, one, other, strict=True):
+        assert mine.dtype == theirs.dtype, name
+        np.testing.assert_array_equal(mine, theirs, name)

@@ -5,23 +5,17 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 
-import numpy as np
 import pytest
-from fold_programs import NEVER_FULL, Row, columns, finished, nested, threads
+from fold_programs import MakeFold, Row, columns, finished, nested, same, threads
 from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_recfn.batches.fold.finished import FinishedUnits
 from otel_recfn.batches.fold.folded import OTHER
-from otel_recfn.batches.fold.python_fold import PythonFold
 from otel_recfn.batches.fold.unit import LINKABLE
 from otel_recfn.model.events import ORDINAL_BITS, EventFlag, make_event_id
 
 budgets = st.integers(0, 12)
-
-
-def fold_of(budget: int, min_duration_ns: int = 0, most_rows: int = NEVER_FULL) -> PythonFold:
-    return PythonFold(budget, min_duration_ns, most_rows)
 
 
 def shown_budget(rows: int, budget: int) -> int:
@@ -44,13 +38,8 @@ def totals(one: FinishedUnits) -> tuple[int, int]:
     return len(one.kept) + int(one.path_count.sum()), int(one.kept_self_ns.sum() + one.path_self_ns.sum())
 
 
-def same(one: FinishedUnits, other: FinishedUnits) -> None:
-    for name, mine, theirs in zip(one._fields, one, other, strict=True):
-        np.testing.assert_array_equal(mine, theirs, name)
-
-
 @given(rows=nested(), budget=budgets, first_budget=budgets)
-def test_the_longest_are_kept_and_hang_together(rows: list[Row], budget: int, first_budget: int) -> None:
+def test_the_longest_are_kept_and_hang_together(fold_of: MakeFold, rows: list[Row], budget: int, first_budget: int) -> None:
     one = finished(fold_of(max(first_budget, budget)), rows, budget)
     longest = sorted(rows, key=lambda row: (-row.duration_ns, row.event_id))[: shown_budget(len(rows), budget)]
     assert set(one.kept.tolist()) == {row.event_id for row in longest}
@@ -59,7 +48,7 @@ def test_the_longest_are_kept_and_hang_together(rows: list[Row], budget: int, fi
 
 
 @given(rows=threads(), budget=budgets, cuts=st.lists(st.integers(0, 60)))
-def test_all_is_there_however_it_is_cut(rows: list[Row], budget: int, cuts: list[int]) -> None:
+def test_all_is_there_however_it_is_cut(fold_of: MakeFold, rows: list[Row], budget: int, cuts: list[int]) -> None:
     own = self_times(rows)
     for unit in (0, 1):
         one = finished(fold_of(12), rows, budget, unit=unit)
@@ -69,7 +58,7 @@ def test_all_is_there_however_it_is_cut(rows: list[Row], budget: int, cuts: list
 
 
 @given(rows=threads(), budget=budgets)
-def test_who_is_kept_lies_in_what_stands_before_it(rows: list[Row], budget: int) -> None:
+def test_who_is_kept_lies_in_what_stands_before_it(fold_of: MakeFold, rows: list[Row], budget: int) -> None:
     one = finished(fold_of(12), rows, budget)
     known = [0, *one.kept.tolist()]
     assert all(parent in known[: place + 1] for place, parent in enumerate(one.kept_parent.tolist()))
@@ -79,13 +68,13 @@ def test_who_is_kept_lies_in_what_stands_before_it(rows: list[Row], budget: int)
 
 
 @given(rows=nested(), budget=budgets, less=budgets)
-def test_fewer_at_once_are_the_same_as_fewer_later(rows: list[Row], budget: int, less: int) -> None:
+def test_fewer_at_once_are_the_same_as_fewer_later(fold_of: MakeFold, rows: list[Row], budget: int, less: int) -> None:
     less = min(less, budget)
     same(finished(fold_of(less), rows, less), finished(fold_of(budget), rows, less))
 
 
 @given(rows=nested(), budget=budgets)
-def test_what_is_folded_stands_on_the_nearest_kept_range_by_its_path(rows: list[Row], budget: int) -> None:
+def test_what_is_folded_stands_on_the_nearest_kept_range_by_its_path(fold_of: MakeFold, rows: list[Row], budget: int) -> None:
     one = finished(fold_of(budget), rows, budget)
     by_id, kept = {row.event_id: row for row in rows}, set(one.kept.tolist())
     expected: dict[tuple[int, tuple[int, ...]], list[Row]] = {}
@@ -120,7 +109,7 @@ def paths_of(one: FinishedUnits) -> dict[tuple[int, tuple[int, ...]], list[objec
 
 
 @given(rows=threads(), budget=budgets, parts=st.lists(st.integers(0, 60), max_size=4))
-def test_parts_of_a_unit_add_up_and_hang_together(rows: list[Row], budget: int, parts: list[int]) -> None:
+def test_parts_of_a_unit_add_up_and_hang_together(fold_of: MakeFold, rows: list[Row], budget: int, parts: list[int]) -> None:
     fold, rows = fold_of(12), [row for row in rows if row.unit == 0]
     edges = [0, *sorted({cut for cut in parts if cut < len(rows)}), len(rows)]
     came: list[FinishedUnits] = []
@@ -133,7 +122,7 @@ def test_parts_of_a_unit_add_up_and_hang_together(rows: list[Row], budget: int, 
         assert set(one.kept_parent.tolist()) <= {0, *one.kept.tolist()}
 
 
-def test_paths_are_bounded_and_the_rest_is_counted_as_other() -> None:
+def test_paths_are_bounded_and_the_rest_is_counted_as_other(fold_of: MakeFold) -> None:
     rows = [Row(make_event_id(1, number), 0, number, number, 1) for number in range(1, 3000)]
     one = finished(fold_of(0), rows, 0)
     assert len(one.path_name) <= 1025
@@ -141,21 +130,21 @@ def test_paths_are_bounded_and_the_rest_is_counted_as_other() -> None:
     assert totals(one) == (2999, 2999)
 
 
-def test_shorter_ranges_are_folded_first_of_all() -> None:
+def test_shorter_ranges_are_folded_first_of_all(fold_of: MakeFold) -> None:
     rows = [Row(make_event_id(1, number), 0, 1, number, number) for number in range(1, 10)]
     one = finished(fold_of(100, min_duration_ns=6), rows, 100)
     assert sorted(one.kept.tolist()) == [row.event_id for row in rows if row.duration_ns >= 6]
     assert one.path_count.tolist() == [5]
 
 
-def test_a_full_unit_is_told_at_the_row_that_fills_it() -> None:
+def test_a_full_unit_is_told_at_the_row_that_fills_it(fold_of: MakeFold) -> None:
     rows = [Row(make_event_id(1, number), 0, 1, number, 1, unit=number % 2) for number in range(1, 10)]
     fold = fold_of(100, most_rows=3)
     assert fold.add(*columns(rows)) == 5
     assert fold.rows([0, 1, 7]) == [2, 3, 0]
 
 
-def test_a_folded_range_that_others_link_to_is_told_with_its_holder() -> None:
+def test_a_folded_range_that_others_link_to_is_told_with_its_holder(fold_of: MakeFold) -> None:
     inner, outer, alone = [Row(make_event_id(1, number), 0, 1, 0, time, LINKABLE) for number, time in ((2, 1), (1, 9), (3, 2))]
     inner = Row(inner.event_id, outer.event_id, 1, 0, 1, LINKABLE)
     one = finished(fold_of(5), [inner, outer, alone], 2)
@@ -167,7 +156,7 @@ def test_a_folded_range_that_others_link_to_is_told_with_its_holder() -> None:
 
 
 @pytest.mark.parametrize("most", [1, 5])
-def test_what_is_kept_now_is_told(most: int) -> None:
+def test_what_is_kept_now_is_told(fold_of: MakeFold, most: int) -> None:
     rows = [Row(make_event_id(1, number), 0, 1, 0, number) for number in range(1, 9)]
     fold = fold_of(most)
     fold.add(*columns(rows))

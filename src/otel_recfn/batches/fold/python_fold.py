@@ -66,10 +66,15 @@ class PythonFold:
         """What became of these units' rows; those that don't go on are forgotten.
 
         Args:
-            units: their numbers.
+            units: their numbers, each once.
             budgets: how many spans each may have.
             goes_on: whether more will come to it.
+
+        Raises:
+            ValueError: a unit is named twice.
         """
+        if len(set(units)) < len(units):
+            raise ValueError("a unit is named twice; finish it once at a time")
         columns = _Columns()
         for place, (number, budget, more) in enumerate(zip(units, budgets, goes_on, strict=True)):
             one = self._units.get(number) or UnitFold(self._budget)

@@ -94,8 +94,9 @@ class UnitFold:
         new = Kept(one, self._parent(one), self._rank(one, came), self._self_ns(one, came), came.folded)
         if new.parent:
             self._note_in(new.parent, one)
+        came_before = one.event_id in self.kept
         full = len(self.kept) >= self.budget and not new.forced
-        if new.rank[0] < 0 or (full and (not self._heap or new.rank < self._heap[0][0])):
+        if new.rank[0] < 0 or came_before or (full and (not self._heap or new.rank < self._heap[0][0])):
             self._fold(new)
         else:
             self._keep(new)

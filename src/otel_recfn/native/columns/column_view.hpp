@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <type_traits>
 
 namespace recfn {
 
@@ -26,11 +27,13 @@ class ColumnView {
   }
 
   bool take(PyObject* array, const char* name, std::nullptr_t) {
-    if (PyObject_GetBuffer(array, &view_, PyBUF_STRIDED_RO) < 0) return false;
+    if (PyObject_GetBuffer(array, &view_, PyBUF_STRIDED_RO | PyBUF_FORMAT) < 0) return false;
     held_ = true;
-    if (view_.ndim == 1 && view_.itemsize == static_cast<Py_ssize_t>(sizeof(T))) return true;
-    PyErr_Format(PyExc_TypeError, "column %s has items of %zd bytes in %d dimensions; pass one dimension of %zu bytes", name,
-                 view_.itemsize, view_.ndim, sizeof(T));
+    if (view_.ndim == 1 && view_.itemsize == static_cast<Py_ssize_t>(sizeof(T)) && is_format_of_type()) return true;
+    PyErr_Format(PyExc_TypeError,
+                 "column %s has items of %zd bytes and format %s in %d dimensions; pass one dimension of %sint%zu", name,
+                 view_.itemsize, view_.format == nullptr ? "B" : view_.format, view_.ndim, std::is_signed_v<T> ? "" : "u",
+                 8 * sizeof(T));
     return false;
   }
 
@@ -43,6 +46,13 @@ class ColumnView {
   }
 
  private:
+  // Of the machine's byte order. Which letters there are for numbers of one size depends on the platform.
+  bool is_format_of_type() const {
+    const char* format = view_.format == nullptr ? "B" : view_.format;
+    if (*format == '@' || *format == '=') ++format;
+    return *format != 0 && std::strchr(std::is_signed_v<T> ? "bhilqn" : "BHILQN", *format) != nullptr && format[1] == 0;
+  }
+
   Py_buffer view_{};
   bool held_ = false;
 };

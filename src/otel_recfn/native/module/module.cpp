@@ -5,6 +5,7 @@
 #include "metrics/metrics_bindings.hpp"
 #include "module/sigterm.hpp"
 #include "module/vector_state.hpp"
+#include "python/fold_type.hpp"
 #include "python/recorder_bindings.hpp"
 
 namespace {
@@ -17,6 +18,7 @@ int add_parts(PyObject* module) {
   }
   recfn::prepare_for_exceptions();
   if (recfn::add_recorder(module) < 0 || recfn::add_chrome_encoder(module) < 0 || recfn::add_metrics(module) < 0) return -1;
+  if (recfn::add_fold_type(module) < 0) return -1;
   return recfn::add_vector_state(module) < 0 || recfn::add_sigterm(module) < 0 ? -1 : 0;
 }
 

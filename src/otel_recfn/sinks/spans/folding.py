@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from opentelemetry.trace import SpanContext
 
 from otel_recfn.batches.distinct import Distinct
+from otel_recfn.batches.fold.choice import fold
 from otel_recfn.batches.fold.finished import FinishedUnits, Ids
 from otel_recfn.batches.fold.kept_rows import KeptRows
-from otel_recfn.batches.fold.python_fold import PythonFold
 from otel_recfn.batches.fold.unit import LINKABLE
 from otel_recfn.batches.number_sets import distinct, is_in
 from otel_recfn.batches.remembered import Remembered, by_id
@@ -53,7 +53,7 @@ class Folding:
 
     def __init__(self, budgets: Budgets, most: int, min_duration_ns: int, units: OpenUnits, traces: StepTraces) -> None:
         self._budgets, self._units, self._traces = budgets, units, traces
-        self._fold = PythonFold(most, min_duration_ns, MAX_ROWS_OF_A_UNIT)
+        self._fold = fold(most, min_duration_ns, MAX_ROWS_OF_A_UNIT)
         self._names: Distinct[str] = Distinct([OTHER_NAME])
         self._rows = KeptRows(self._fold.kept)
         self._links: dict[int, tuple[int, SpanContext]] = {}

@@ -1,0 +1,174 @@
+"""What folding costs a row: the native twin beside Python's, and beside making SDK spans of the same rows.
+
+    python benchmarks/bench_fold.py [steps]
+
+Training steps of a small transformer. Once each step is a unit, as in a loop that opens a span for each, and once all of them
+are one. "added" is the processor time of `add`, "in all" also that of `finish`. Every side takes its turn in each round, and
+the fastest counts; Python's twin and the spans are measured on fewer rows.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+import numpy as np
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from training_steps import Row, paths, program
+
+from batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
+from otel_recfn.batches.fold.native_fold import NativeFold
+from otel_recfn.batches.fold.protocol import Fold
+from otel_recfn.batches.fold.python_fold import PythonFold
+from otel_recfn.model.batch import Batch
+from otel_recfn.sinks.spans.sink import SpansSink
+
+STEPS = 100
+STEPS_OF_SLOW_SIDES = 10
+ROUNDS = 7
+ROWS_PER_BATCH = 20_000
+MOST_ROWS = 100_000
+
+
+class Columns(NamedTuple):
+    """What `add` takes."""
+
+    unit: np.ndarray
+    event_id: np.ndarray
+    parent: np.ndarray
+    name: np.ndarray
+    start_ns: np.ndarray
+    duration_ns: np.ndarray
+    flags: np.ndarray
+
+
+def columns_of(rows: Sequence[Row], units: int) -> Columns:
+    """Of rows whose units are put together to so many."""
+    names = {name: number for number, name in enumerate(dict.fromkeys(row.name for row in rows), 1)}
+    steps = rows[-1].unit + 1
+    return Columns(
+        np.array([row.unit * units // steps for row in rows], np.uint32),
+        np.array([row.event_id for row in rows], np.uint64),
+        np.array([row.parent for row in rows], np.uint64),
+        np.array([names[row.name] for row in rows], np.uint32),
+        np.array([row.start_ns for row in rows], np.int64),
+        np.array([row.duration_ns for row in rows], np.int64),
+        np.zeros(len(rows), np.uint32),
+    )
+
+
+class Cost(NamedTuple):
+    """Nanoseconds a row."""
+
+    added: float
+    in_all: float
+
+
+def fold(twin: Callable[[int, int, int], Fold], columns: Columns, budget: int) -> Cost:
+    """As the spans' thread does it: batch by batch, and every unit finished when the next one has begun, or when it is full."""
+    folds, added_ns, done, count = twin(budget, 0, MOST_ROWS), 0, 0, len(columns.unit)
+    total = -time.thread_time_ns()
+    for batch in batches(columns):
+        first, rows = 0, len(batch.unit)
+        while first < rows:
+            began = time.thread_time_ns()
+            first += folds.add(*[column[first:] for column in batch])
+            added_ns += time.thread_time_ns() - began
+            if first < rows:
+                folds.finish([int(batch.unit[first - 1])], [budget], [True])
+        last = int(batch.unit[-1])
+        ended = list(range(done, last))
+        folds.finish(ended, [budget] * len(ended), [False] * len(ended))
+        done = last
+    folds.finish([done], [budget], [False])
+    total += time.thread_time_ns()
+    return Cost(added_ns / count, total / count)
+
+
+def batches(columns: Columns) -> Iterator[Columns]:
+    for first in range(0, len(columns.unit), ROWS_PER_BATCH):
+        yield Columns(*[column[first : first + ROWS_PER_BATCH] for column in columns])
+
+
+class Discard(SpanProcessor):
+    """A processor that does nothing, so that only making a span is measured."""
+
+    def on_end(self, span: ReadableSpan) -> None:
+        pass
+
+
+def batch_of(rows: Sequence[Row]) -> Batch:
+    """The same rows as a sink gets them, below a span of the program."""
+    return make_batch(
+        [
+            {
+                "event_id": row.event_id,
+                "name": row.name,
+                "parent": row.parent,
+                "start_ns": row.start_ns,
+                "end_ns": row.start_ns + row.duration_ns,
+                "thread": MAIN_THREAD if row.event_id >> 40 == 1 else WORKER_THREAD,
+                "context": context(0xABC, 0xDEF),
+            }
+            for row in rows
+        ]
+    )
+
+
+def spans(batch: Batch) -> Cost:
+    """Of a span for every row."""
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(Discard())
+    sink = SpansSink(provider)
+    began = time.thread_time_ns()
+    sink.write(batch)
+    taken = (time.thread_time_ns() - began) / len(batch)
+    assert sink.counters()["spans"] == len(batch)
+    return Cost(taken, taken)
+
+
+def fastest(costs: Sequence[Cost]) -> Cost:
+    return min(costs, key=lambda cost: cost.in_all)
+
+
+def report(title: str, rows: Sequence[Row], few: Sequence[Row], units: bool, budget: int, batch: Batch) -> None:
+    """One line per side, with how many times faster than making spans it is."""
+    many, some = (columns_of(each, each[-1].unit + 1 if units else 1) for each in (rows, few))
+    sides: dict[str, Callable[[], Cost]] = {
+        "fold, native": lambda: fold(NativeFold, many, budget),
+        "fold, Python": lambda: fold(PythonFold, some, budget),
+        "SDK spans of all rows": lambda: spans(batch),
+    }
+    came: dict[str, list[Cost]] = {name: [] for name in sides}
+    for number in range(ROUNDS):
+        for name, side in sides.items():
+            if number < 2 or name == "fold, native":
+                came[name].append(side())
+    peer = fastest(came["SDK spans of all rows"]).in_all
+    print(f"\n{title}, at most {budget} ranges kept of a unit")
+    print(f"{'':<26}{'added, ns/row':>15}{'in all, ns/row':>16}{'x spans':>10}")
+    for name, costs in came.items():
+        best = fastest(costs)
+        print(f"{name:<26}{best.added:>15,.0f}{best.in_all:>16,.0f}{peer / best.in_all:>10,.1f}")
+
+
+def main() -> None:
+    """Measures every side in turns and prints the fastest of each."""
+    steps = int(sys.argv[1]) if len(sys.argv) > 1 else STEPS
+    rows = program(steps)
+    few = [row for row in rows if row.unit < STEPS_OF_SLOW_SIDES]
+    of_a_step = [row for row in rows if row.unit == 0]
+    print(f"{len(rows):,} rows, {steps} steps of {len(of_a_step):,} ranges on {paths(of_a_step)} paths")
+    batch = batch_of(few)
+    for budget in (1000, 50):
+        report("each step a unit", rows, few, True, budget, batch)
+    report("one unit", rows, few, False, 1000, batch)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""Takes the native twin of folding where there is one, unless the user asks for Python's."""
+
+from __future__ import annotations
+
+from otel_recfn.batches.fold.protocol import Fold
+from otel_recfn.batches.fold.python_fold import PythonFold
+from otel_recfn.support.twins import wanted_twin
+
+
+def fold(budget: int, min_duration_ns: int, most_rows: int) -> Fold:
+    """Open units, none yet. ``recording/backend.py`` says why there is no native part.
+
+    Args:
+        budget: how many ranges a unit keeps at most.
+        min_duration_ns: shorter ranges are not kept.
+        most_rows: a unit with so many rows has to be finished in part.
+    """
+    if wanted_twin() != "python":
+        try:
+            from otel_recfn.batches.fold.native_fold import NativeFold
+        except ImportError:  # no compiler where this was installed
+            pass
+        else:
+            return NativeFold(budget, min_duration_ns, most_rows)
+    return PythonFold(budget, min_duration_ns, most_rows)

@@ -1,0 +1,69 @@
+#include "fold/fold.hpp"
+
+#include <algorithm>
+
+namespace recfn::folding {
+
+std::vector<uint64_t> Fold::kept() const {
+  std::vector<uint64_t> event_ids;
+  for (const auto& [number, unit] : units_) unit->kept(event_ids);
+  std::sort(event_ids.begin(), event_ids.end());
+  return event_ids;
+}
+
+int64_t Fold::rows(uint32_t number) const {
+  const Unit* unit = find(number);
+  return unit == nullptr ? 0 : unit->rows();
+}
+
+FinishedColumns Fold::finish(std::vector<ToFinish> units) {
+  told_.clear();
+  last_ = nullptr;  // so that the next row comes by `find_or_make`
+  size_t kept = 0, paths = 0;
+  for (const ToFinish& one : units) {
+    Unit* unit = find(one.unit);
+    if (unit == nullptr) continue;
+    unit->decide(one.budget);
+    kept += unit->kept_count(), paths += unit->path_count();
+  }
+  FinishedColumns columns;
+  columns.reserve(kept, paths);
+  for (size_t place = 0; place < units.size(); ++place) {
+    Unit* unit = find(units[place].unit);
+    if (unit != nullptr) unit->tell(static_cast<int64_t>(place), columns);
+  }
+  told_.swap(units);
+  return columns;
+}
+
+void Fold::taken() {
+  for (const ToFinish& one : told_) {
+    Unit* unit = find(one.unit);
+    if (unit != nullptr && one.goes_on) {
+      unit->begin_next_part();
+    } else {
+      units_.erase(one.unit);
+    }
+  }
+  told_.clear();
+  last_ = nullptr;
+  if (!units_.empty()) return;
+  memory_.trees.shrink();
+  memory_.known.shrink();
+}
+
+Unit* Fold::find(uint32_t number) const {
+  const auto found = units_.find(number);
+  return found == units_.end() ? nullptr : found->second.get();
+}
+
+void Fold::find_or_make(uint32_t number) {
+  told_.clear();
+  auto found = units_.find(number);
+  if (found == units_.end()) {
+    found = units_.emplace(number, std::make_unique<Unit>(memory_, budget_, min_duration_ns_)).first;
+  }
+  last_ = found->second.get(), last_number_ = number;
+}
+
+}  // namespace recfn::folding

@@ -1,0 +1,56 @@
+// Open units, by number, for one thread at a time.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "fold/finished.hpp"
+#include "fold/range.hpp"
+#include "fold/unit.hpp"
+
+namespace recfn::folding {
+
+struct ToFinish {
+  uint32_t unit;
+  bool goes_on;
+  int64_t budget;
+};
+
+class Fold {
+ public:
+  Fold(int64_t budget, int64_t min_duration_ns, int64_t most_rows)
+      : budget_(budget), min_duration_ns_(min_duration_ns), most_rows_(most_rows) {}
+
+  // Whether its unit is full now. Where memory runs out (std::bad_alloc) nothing of it was taken.
+  bool add(uint32_t number, const Range& one) {
+    if (last_ == nullptr || number != last_number_) find_or_make(number);
+    last_->add(one);
+    return last_->rows() >= most_rows_;
+  }
+
+  // Event ids of all that is kept now, in ascending order.
+  std::vector<uint64_t> kept() const;
+  // How many came to a unit, or since its last part.
+  int64_t rows(uint32_t number) const;
+
+  // What became of these units' rows. It is theirs until `taken` says that somebody has it: where memory runs out, or for any
+  // other reason, it can be asked again, and nothing is lost.
+  FinishedColumns finish(std::vector<ToFinish> units);
+  // Those that were finished last, and got nothing since, begin their next part or are forgotten.
+  void taken();
+
+ private:
+  Unit* find(uint32_t number) const;
+  void find_or_make(uint32_t number);
+
+  const int64_t budget_, min_duration_ns_, most_rows_;
+  Memory memory_;  // outlives the units
+  std::unordered_map<uint32_t, std::unique_ptr<Unit>> units_;
+  uint32_t last_number_ = 0;
+  Unit* last_ = nullptr;
+  std::vector<ToFinish> told_;
+};
+
+}  // namespace recfn::folding

@@ -1,0 +1,73 @@
+// Sums of ranges by the path of names below a span: nodes that hang below each other in the order in which they came.
+#pragma once
+#include <cstdint>
+
+#include "fold/histogram.hpp"
+#include "fold/id_table.hpp"
+#include "fold/pool.hpp"
+#include "fold/range.hpp"
+
+namespace recfn::folding {
+
+// Ranges of one path. Times in nanoseconds.
+struct Path {
+  Path *next, *first_below, *last_below;
+  uint32_t name, below;
+  int64_t count, total_ns, self_ns, shortest_ns, longest_ns, first_ns;
+  uint64_t first_id;
+  Histogram histogram;
+};
+
+// All nodes of a fold, whatever tree they belong to.
+class Paths {
+ public:
+  // So many can be made, and so many sums be added to, afterwards without memory running out.
+  void reserve(size_t nodes, size_t sums) {
+    if (nodes_.free_items() < nodes) grow(nodes);
+    wide_.reserve(sums);
+  }
+
+  Path* make(uint32_t name);
+  void add(Path& path, const Range& one, int64_t self_ns);
+  // Also gives the other one back.
+  void add(Path& path, Path* other);
+  void give_back(Path* path) {
+    path->histogram.give_back(wide_);
+    nodes_.give_back(path);
+  }
+  Path* find(const Path& above, uint32_t name);
+  void append(Path& above, Path& path);
+  // What hangs below it, as a list, hangs below it no more.
+  Path* detach_below(Path& above);
+  // With all that hangs below it.
+  void give_back_tree(Path* root);
+  // None is in use.
+  void shrink() {
+    if (nodes_.shrink()) many_.release();
+    wide_.shrink();
+  }
+
+ private:
+  // A node below one that has many: it is looked up and not searched.
+  struct Edge {
+    const Path* above = nullptr;
+    Path* path = nullptr;
+  };
+  static uint64_t edge_key(const Path* above, uint32_t name) { return reinterpret_cast<uintptr_t>(above) + name * 0x9E3779B1u; }
+  struct EdgeKey {
+    static uint64_t key(const Edge& edge) { return edge_key(edge.above, edge.path->name); }
+    static bool is_empty(const Edge& edge) { return edge.path == nullptr; }
+  };
+  static constexpr uint32_t kMany = 8;
+
+  Edge* edge(const Path& above, uint32_t name) {
+    return many_.find(edge_key(&above, name), [&](const Edge& one) { return one.above == &above && one.path->name == name; });
+  }
+  void grow(size_t nodes);
+
+  Pool<Path> nodes_;
+  Pool<WideHistogram> wide_;
+  IdTable<Edge, EdgeKey> many_;  // has room for every node
+};
+
+}  // namespace recfn::folding

@@ -1,0 +1,52 @@
+// Objects that are taken and given back, in chunks that stay where they are. T has a member `next`.
+#pragma once
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+namespace recfn::folding {
+
+template <typename T>
+class Pool {
+ public:
+  static constexpr size_t kChunk = 64;
+  static constexpr size_t kKeptChunks = 64;
+
+  // So many can be taken afterwards without memory running out.
+  void reserve(size_t items) {
+    while (free_items_ < items) grow();
+  }
+
+  T* take() {
+    T* item = free_;
+    free_ = item->next, --free_items_;
+    return item;
+  }
+
+  void give_back(T* item) {
+    item->next = free_;
+    free_ = item, ++free_items_;
+  }
+
+  size_t free_items() const { return free_items_; }
+  size_t all_items() const { return chunks_.size() * kChunk; }
+
+  // None is in use: what many units at once had needed is freed. Whether it was much.
+  bool shrink() {
+    const bool much = chunks_.size() > kKeptChunks;
+    if (much) chunks_.clear(), free_ = nullptr, free_items_ = 0;
+    return much;
+  }
+
+ private:
+  void grow() {
+    chunks_.push_back(std::make_unique<T[]>(kChunk));
+    for (size_t at = kChunk; at-- > 0;) give_back(&chunks_.back()[at]);
+  }
+
+  std::vector<std::unique_ptr<T[]>> chunks_;
+  T* free_ = nullptr;
+  size_t free_items_ = 0;
+};
+
+}  // namespace recfn::folding

@@ -1,0 +1,50 @@
+// What folding needs to know of a range that has ended, and how ranges rank. The numbers are those of Python's `batches/fold/`.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace recfn::folding {
+
+constexpr uint32_t kPathsOfASpan = 128;
+constexpr uint32_t kPathsOfAUnit = 1024;
+constexpr size_t kMaxAwaited = 1 << 16;
+constexpr int64_t kForced = int64_t{1} << 62;      // ranks above every duration
+constexpr uint32_t kLinkable = uint32_t{1} << 31;  // a flag of a row, beside those of EventFlag
+constexpr uint32_t kOther = 0;                     // the number of the name for what no path was left for
+constexpr unsigned kDigits = 64;
+constexpr unsigned kOrdinalBits = 40;
+
+// Times in nanoseconds.
+struct Range {
+  uint64_t event_id, parent;
+  int64_t start_ns, duration_ns;
+  uint32_t name, flags;
+};
+
+// As made, the rank of nothing.
+struct Rank {
+  int64_t duration = -1;
+  uint64_t first = 0;  // an event id: of equal durations the earlier one ranks higher
+  int64_t height = 0;
+};
+
+inline bool ranks_below(const Rank& one, const Rank& other) {
+  if (one.duration != other.duration) return one.duration < other.duration;
+  if (one.first != other.first) return one.first > other.first;
+  return one.height < other.height;
+}
+
+// Without undefined behaviour where times are nonsense.
+inline int64_t sum(int64_t one, int64_t other) {
+  return static_cast<int64_t>(static_cast<uint64_t>(one) + static_cast<uint64_t>(other));
+}
+inline int64_t difference(int64_t one, int64_t other) {
+  return static_cast<int64_t>(static_cast<uint64_t>(one) - static_cast<uint64_t>(other));
+}
+
+inline uint64_t scrambled(uint64_t number) {
+  number *= 0x9E3779B97F4A7C15u;
+  return number ^ number >> 32;
+}
+
+}  // namespace recfn::folding

@@ -1,0 +1,243 @@
+// `Fold`: open units behind an object of Python's. What it does, it does without the GIL, for one thread at a time: a second one
+// gets an error and doesn't wait, so that a child that is forked meanwhile doesn't wait for ever.
+#include "python/fold_type.hpp"
+
+#include <cstdint>
+#include <new>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "columns/column.hpp"
+#include "cpython/gil.hpp"
+#include "cpython/made.hpp"
+#include "fold/fold.hpp"
+#include "python/fold_arguments.hpp"
+
+namespace recfn {
+namespace {
+
+using folding::FinishedColumns;
+using folding::Fold;
+using folding::ToFinish;
+
+struct FoldObject {
+  PyObject_HEAD
+  bool in_use;  // read and written with the GIL
+  Fold fold;
+};
+
+// Who has it is the only one that does.
+class Use {
+ public:
+  explicit Use(PyObject* self) : object_(reinterpret_cast<FoldObject*>(self)), mine_(!object_->in_use) {
+    if (mine_) {
+      object_->in_use = true;
+    } else {
+      PyErr_SetString(PyExc_RuntimeError, "another thread uses this Fold at this moment; let one thread at a time use it");
+    }
+  }
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+  ~Use() {
+    if (mine_) object_->in_use = false;
+  }
+
+  explicit operator bool() const { return mine_; }
+  Fold& operator*() const { return object_->fold; }
+  Fold* operator->() const { return &object_->fold; }
+
+ private:
+  FoldObject* object_;
+  const bool mine_;
+};
+
+PyObject* fold_new(PyTypeObject* type, PyObject* args, PyObject* keywords) {
+  static const char* names[] = {"budget", "min_duration_ns", "most_rows", nullptr};
+  PyObject* given[3];
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOO:Fold", const_cast<char**>(names), &given[0], &given[1], &given[2])) {
+    return nullptr;
+  }
+  int64_t values[3];
+  for (int at = 0; at < 3; ++at) {
+    if (!read_whole(given[at], &values[at])) return nullptr;
+  }
+  PyObject* self = type->tp_alloc(type, 0);
+  if (self == nullptr) return nullptr;
+  new (&reinterpret_cast<FoldObject*>(self)->fold) Fold(values[0], values[1], values[2]);
+  return self;
+}
+
+void fold_dealloc(PyObject* self) {
+  reinterpret_cast<FoldObject*>(self)->fold.~Fold();
+  Py_TYPE(self)->tp_free(self);
+}
+
+// How many rows it takes, up to one with which its unit is full, or before one for which there is no memory: that is an error
+// where it is the first.
+Py_ssize_t take_rows(Fold& fold, const FoldRows& rows) {
+  const Py_ssize_t count = rows.unit.size();
+  Py_ssize_t done = 0;
+  try {
+    while (done < count) {
+      const bool full = fold.add(rows.unit[done], rows[done]);
+      ++done;
+      if (full) break;
+    }
+  } catch (const std::bad_alloc&) {  // of that row nothing was taken
+    if (done == 0) throw;
+  }
+  return done;
+}
+
+// The rows are taken: where there is no memory for a number, that of `spare` is used.
+PyObject* as_number(Py_ssize_t value, PyObject*& spare) {
+  PyObject* number = PyLong_FromSsize_t(value);
+  if (number != nullptr) return number;
+  PyErr_Clear();
+  Py_CLEAR(spare);
+  return PyLong_FromSsize_t(value);
+}
+
+PyObject* fold_add(PyObject* self, PyObject* args, PyObject* keywords) {
+  static const char* names[] = {"unit", "event_id", "parent", "name", "start_ns", "duration_ns", "flags", nullptr};
+  PyObject* given[7];
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOOOOO:add", const_cast<char**>(names), &given[0], &given[1], &given[2],
+                                   &given[3], &given[4], &given[5], &given[6])) {
+    return nullptr;
+  }
+  FoldRows rows;
+  if (!rows.take(given)) return nullptr;
+  const Use fold(self);
+  const Py_ssize_t count = rows.unit.size();
+  Made all(fold ? PyLong_FromSsize_t(count) : nullptr);
+  if (all.object == nullptr) return nullptr;
+  Py_ssize_t done = 0;
+  if (!without_gil([&] { done = take_rows(*fold, rows); })) return nullptr;
+  return done == count ? std::exchange(all.object, nullptr) : as_number(done, all.object);
+}
+
+template <typename T>
+std::vector<char> as_bytes(const std::vector<T>& values) {
+  const char* bytes = reinterpret_cast<const char*>(values.data());
+  return std::vector<char>(bytes, bytes + values.size() * sizeof(T));
+}
+
+PyObject* fold_kept(PyObject* self, PyObject*) {
+  const Use fold(self);
+  std::vector<char> bytes;
+  if (!fold || !without_gil([&] { bytes = as_bytes(fold->kept()); })) return nullptr;
+  return new_column(std::move(bytes));
+}
+
+PyObject* fold_rows(PyObject* self, PyObject* argument) {
+  const Items units(argument);
+  const Use fold(self);
+  if (!units || !fold) return nullptr;
+  PyObject* rows = PyList_New(units.size());
+  for (Py_ssize_t at = 0; rows != nullptr && at < units.size(); ++at) {
+    uint32_t number = 0;
+    PyObject* count = read_unit(units[at], &number) ? PyLong_FromLongLong(fold->rows(number)) : nullptr;
+    if (count == nullptr) {
+      Py_CLEAR(rows);
+    } else {
+      PyList_SET_ITEM(rows, at, count);
+    }
+  }
+  return rows;
+}
+
+bool read_units(const Items& units, const Items& budgets, const Items& goes_on, std::vector<ToFinish>& read) {
+  std::unordered_set<uint32_t> numbers;
+  for (Py_ssize_t at = 0; at < units.size(); ++at) {
+    ToFinish one{};
+    const int more = PyObject_IsTrue(goes_on[at]);
+    if (more < 0 || !read_unit(units[at], &one.unit) || !read_whole(budgets[at], &one.budget)) return false;
+    one.goes_on = more != 0;
+    if (!numbers.insert(one.unit).second) {
+      PyErr_Format(PyExc_ValueError, "unit %R is named twice; finish it once at a time", units[at]);
+      return false;
+    }
+    read.push_back(one);
+  }
+  return true;
+}
+
+bool set_column(PyObject* dict, const char* name, std::vector<char>&& bytes) {
+  const Made column(new_column(std::move(bytes)));
+  return column.object != nullptr && PyDict_SetItemString(dict, name, column.object) == 0;
+}
+
+PyObject* column_dict(FinishedColumns& columns) {
+  PyObject* dict = PyDict_New();
+  if (dict == nullptr) return nullptr;
+#define RECFN_SET(type, name) set_column(dict, #name, columns.name.take()) &&
+  if (RECFN_FINISHED_COLUMNS(RECFN_SET) true) return dict;
+#undef RECFN_SET
+  Py_DECREF(dict);
+  return nullptr;
+}
+
+PyObject* fold_finish(PyObject* self, PyObject* args) {
+  PyObject* given[3];
+  if (!PyArg_ParseTuple(args, "OOO:finish", &given[0], &given[1], &given[2])) return nullptr;
+  const Items units(given[0]), budgets(given[1]), goes_on(given[2]);
+  if (!units || !budgets || !goes_on) return nullptr;
+  if (budgets.size() != units.size() || goes_on.size() != units.size()) {
+    return PyErr_Format(PyExc_ValueError, "%zd units, %zd budgets, %zd times whether it goes on; a unit has one of each",
+                        units.size(), budgets.size(), goes_on.size());
+  }
+  const Use fold(self);
+  if (!fold) return nullptr;
+  try {
+    std::vector<ToFinish> wanted;
+    FinishedColumns columns;
+    if (!read_units(units, budgets, goes_on, wanted)) return nullptr;
+    if (!without_gil([&] { columns = fold->finish(std::move(wanted)); })) return nullptr;
+    return column_dict(columns);
+  } catch (const std::bad_alloc&) {
+    return PyErr_NoMemory();
+  }
+}
+
+PyObject* fold_taken(PyObject* self, PyObject*) {
+  const Use fold(self);
+  if (!fold) return nullptr;
+  without_gil([&] { fold->taken(); });
+  Py_RETURN_NONE;
+}
+
+PyMethodDef fold_methods[] = {
+    {"add", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(fold_add)), METH_VARARGS | METH_KEYWORDS,
+     "add(unit, event_id, parent, name, start_ns, duration_ns, flags) -> how many rows were added, up to one with which its unit "
+     "is full, or before one for which there is no memory."},
+    {"kept", fold_kept, METH_NOARGS, "kept() -> event ids of all that is kept now, in ascending order, as a Column."},
+    {"rows", fold_rows, METH_O, "rows(units) -> how many rows came to each, or since its last part."},
+    {"finish", fold_finish, METH_VARARGS,
+     "finish(units, budgets, goes_on) -> what became of their rows, as Columns by name. It can be asked again until taken()."},
+    {"taken", fold_taken, METH_NOARGS, "taken(): the caller has what finish told; units that don't go on are forgotten."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyTypeObject fold_type() {
+  PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+  type.tp_name = "otel_recfn._native.Fold";
+  type.tp_basicsize = sizeof(FoldObject);
+  type.tp_new = fold_new;
+  type.tp_dealloc = fold_dealloc;
+  type.tp_methods = fold_methods;
+  type.tp_flags = Py_TPFLAGS_DEFAULT;
+  type.tp_doc = "Fold(budget, min_duration_ns, most_rows): folds the ranges of units. See Python's `batches/fold/`.";
+  return type;
+}
+
+PyTypeObject FoldType = fold_type();
+
+}  // namespace
+
+int add_fold_type(PyObject* module) {
+  if (PyType_Ready(&FoldType) < 0) return -1;
+  Py_INCREF(&FoldType);
+  return PyModule_AddObject(module, "Fold", reinterpret_cast<PyObject*>(&FoldType));
+}
+
+}  // namespace recfn

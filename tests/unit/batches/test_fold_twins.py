@@ -1,0 +1,255 @@
+"""Both twins of folding give the same columns for any rows, however these come; the native one refuses what it can't read."""
+
+from __future__ import annotations
+
+import random
+import resource
+import threading
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fold_programs import NEVER_FULL, MakeFold, Row, columns, same, threads
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otel_recfn.batches.fold.choice import fold as chosen_fold
+from otel_recfn.batches.fold.protocol import Fold
+from otel_recfn.batches.fold.python_fold import PythonFold
+from otel_recfn.batches.fold.unit import LINKABLE, MAX_AWAITED
+from otel_recfn.model.events import EventFlag, make_event_id
+
+native_fold = pytest.importorskip("otel_recfn.batches.fold.native_fold", reason="there is no native part here")
+
+IDS = [0, *[make_event_id(thread, number) for thread in (1, 2) for number in range(1, 9)], (1 << 64) - 1]
+FLAGS = [0, 0, 0, int(EventFlag.ASYNC), int(EventFlag.SHOWN), LINKABLE]
+TIMES = [-9, 0, 1, 2, 3, 3, 1000, 1 << 56]
+any_row = st.builds(
+    Row,
+    event_id=st.sampled_from(IDS),
+    parent=st.sampled_from(IDS),
+    name=st.integers(0, 4),
+    start_ns=st.integers(-5, 5),
+    duration_ns=st.sampled_from(TIMES),
+    flags=st.sampled_from(FLAGS),
+    unit=st.integers(0, 2),
+)
+"""Also such as no program has: ranges that come twice, that lie in themselves or in each other."""
+any_rows = st.lists(any_row, max_size=40) | threads()
+settings = st.tuples(st.integers(-1, 9), st.sampled_from([-5, 0, 2, 5]), st.sampled_from([NEVER_FULL, NEVER_FULL, 7]))
+budgets = st.integers(-1, 12)
+
+
+def play(
+    fold: Fold, rows: Sequence[Row], cuts: Sequence[int], ends: Sequence[tuple[list[int], list[int], list[bool]]]
+) -> list[object]:
+    """Add the rows in pieces, finish some units after each, and all in the end. What each call gave."""
+    came: list[object] = []
+    edges = [0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]
+    for place, (first, last) in enumerate(pairwise(edges)):
+        while first < last:
+            added = fold.add(*columns(rows[first:last]))
+            first += added
+            came += [added, fold.kept(), fold.rows([0, 1, 2, 3])]
+            if first < last:
+                came.append(fold.finish([rows[first - 1].unit], [5], [True]))
+        came += [fold.finish(*end) for end in ends[place : place + 1]]
+    return [*came, fold.finish([3, 2, 0, 1], [4, 4, 4, 4], [False] * 4), fold.kept()]
+
+
+@st.composite
+def ends_of_units(draw: st.DrawFn) -> tuple[list[int], list[int], list[bool]]:
+    units = draw(st.lists(st.integers(0, 3), unique=True, max_size=3))
+    size = len(units)
+    goes_on = draw(st.lists(st.booleans(), min_size=size, max_size=size))
+    return units, draw(st.lists(budgets, min_size=size, max_size=size)), goes_on
+
+
+def compare(one: Sequence[object], other: Sequence[object]) -> None:
+    for mine, theirs in zip(one, other, strict=True):
+        if hasattr(mine, "path_name"):
+            same(mine, theirs)
+        else:
+            np.testing.assert_array_equal(mine, theirs)
+
+
+@given(rows=any_rows, how=settings, cuts=st.lists(st.integers(0, 60), max_size=4), ends=st.lists(ends_of_units(), max_size=5))
+def test_both_give_the_same(
+    rows: list[Row], how: tuple[int, int, int], cuts: list[int], ends: list[tuple[list[int], list[int], list[bool]]]
+) -> None:
+    compare(play(native_fold.NativeFold(*how), rows, cuts, ends), play(PythonFold(*how), rows, cuts, ends))
+
+
+def long_program(seed: int, rows: int, names: int, flags: Sequence[int] = (0,)) -> list[Row]:
+    """Ranges of two threads, at most eight deep."""
+    draw, made = random.Random(seed), []
+    stacks: dict[int, list[tuple[int, int]]] = {1: [], 2: []}
+    begun, clock = dict.fromkeys(stacks, 0), 0
+    while len(made) < rows:
+        thread, clock = draw.choice((1, 2)), clock + draw.randrange(1, 1000)
+        stack = stacks[thread]
+        if stack and (len(stack) == 8 or draw.random() < 0.5):
+            event_id, start = stack.pop()
+            parent = stack[-1][0] if stack else 0
+            name = min(int(draw.paretovariate(0.5)), names)
+            made.append(Row(event_id, parent, name, start, clock - start, draw.choice(flags), unit=thread * (seed % 2)))
+        else:
+            begun[thread] += 1
+            stack.append((make_event_id(thread, begun[thread]), clock))
+    return made
+
+
+MANY_FLAGS = {"plain": (0,), "async": (0,) * 9 + (int(EventFlag.ASYNC),), "linkable": (0, LINKABLE, 0, 0)}
+
+
+@pytest.mark.parametrize("budget", [0, 3, 200])
+@pytest.mark.parametrize("names", [5, 100_000])
+@pytest.mark.parametrize("kind", MANY_FLAGS)
+def test_both_give_the_same_for_long_programs(budget: int, names: int, kind: str) -> None:
+    rows = long_program(budget, 12_000, names, MANY_FLAGS[kind])
+    ends = [([0, 1], [budget, budget // 2], [True, True]), ([2], [budget], [True])]
+    of_python = play(PythonFold(budget, 0, NEVER_FULL), rows, [3000, 9000], ends)
+    compare(play(native_fold.NativeFold(budget, 0, NEVER_FULL), rows, [3000, 9000], ends), of_python)
+    assert names == 5 or 0 in of_python[-2].path_name, "no path was left for some"
+
+
+def test_both_forget_the_same_self_times_where_they_are_too_many() -> None:
+    count = MAX_AWAITED + 100
+    rows = [Row(make_event_id(1, 2 * number), make_event_id(1, 2 * number - 1), 1, number, 5) for number in range(1, count)]
+    rows += [Row(make_event_id(1, 2 * number - 1), 0, 2, number, 9) for number in range(1, count, 7)]
+    ends, cuts = [([0], [20], [True])], [count - 1]
+    compare(
+        play(native_fold.NativeFold(9, 0, NEVER_FULL), rows, cuts, ends), play(PythonFold(9, 0, NEVER_FULL), rows, cuts, ends)
+    )
+
+
+def test_a_unit_may_be_named_once(fold_of: MakeFold) -> None:
+    with pytest.raises(ValueError, match="named twice"):
+        fold_of(3).finish([1, 1], [3, 3], [False, False])
+
+
+def good() -> list[np.ndarray]:
+    return list(columns([Row(make_event_id(1, 1), 0, 1, 2, 3)]))
+
+
+@pytest.mark.parametrize("place", range(7))
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda column: column.astype(np.float64),
+        lambda column: column.astype(np.int8),
+        lambda column: column.astype(
+            np.int32 if column.dtype == np.uint32 else np.uint64 if column.dtype == np.int64 else np.int64
+        ),
+        lambda column: column.astype(column.dtype.newbyteorder()),
+        lambda column: column.reshape(1, 1),
+        lambda column: np.repeat(column, 2),
+        lambda column: column.tolist(),
+        lambda column: None,
+    ],
+)
+def test_columns_that_are_none_are_refused(place: int, wrong: object) -> None:
+    fold, rows = native_fold.NativeFold(3, 0, 9), good()
+    rows[place] = wrong(rows[place])
+    with pytest.raises((TypeError, ValueError)):
+        fold.add(*rows)
+    assert fold.rows([0]) == [0]
+    assert fold.add(*good()) == 1
+
+
+def test_columns_with_steps_are_read() -> None:
+    rows = [Row(make_event_id(1, number), 0, 1, number, number) for number in range(1, 9)]
+    fold = native_fold.NativeFold(9, 0, 99)
+    assert fold.add(*[column[::-2] for column in columns(rows)]) == 4
+    assert fold.kept().tolist() == [row.event_id for row in rows[1::2]]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ([0], [1], []),
+        ([0], [], [True]),
+        ([], [1], [True]),
+        ([-1], [1], [True]),
+        ([1 << 32], [1], [True]),
+        (["0"], [1], [True]),
+        ([0], [1.5], [True]),
+        ([0], [None], [True]),
+        (7, 7, 7),
+        (None, None, None),
+    ],
+)
+def test_what_are_no_units_are_refused(arguments: tuple[object, ...]) -> None:
+    fold = native_fold.NativeFold(3, 0, 9)
+    fold.add(*good())
+    with pytest.raises((TypeError, ValueError)):
+        fold.finish(*arguments)
+    assert fold.finish([0], [1 << 70], [False]).kept.tolist() == [make_event_id(1, 1)]
+
+
+@pytest.mark.parametrize("arguments", [(), (1, 2), (1, 2, "3"), (1.5, 2, 3), (None, None, None)])
+def test_what_is_no_setting_is_refused(arguments: tuple[object, ...]) -> None:
+    with pytest.raises(TypeError):
+        native_fold.NativeFold(*arguments)
+
+
+def test_threads_that_use_one_fold_at_once_get_an_error_and_no_crash() -> None:
+    fold, rows = native_fold.NativeFold(1000, 0, NEVER_FULL), columns(long_program(2, 10_000, 50))
+    refused, added = [], []
+
+    def add() -> None:
+        for _ in range(20):
+            try:
+                added.append(fold.add(*rows))
+            except RuntimeError as error:
+                refused.append(str(error))
+
+    busy = [threading.Thread(target=add) for _ in range(4)]
+    for thread in busy:
+        thread.start()
+    for thread in busy:
+        thread.join()
+    assert sum(added) + 10_000 * len(refused) == 80 * 10_000
+    assert sum(fold.rows([0])) == sum(added) > 0
+    assert all("one thread at a time" in text for text in refused)
+
+
+def test_the_native_one_is_taken_unless_the_user_asks_for_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OTEL_RECFN_RECORDER", raising=False)
+    assert isinstance(chosen_fold(1, 2, 3), native_fold.NativeFold)
+    monkeypatch.setenv("OTEL_RECFN_RECORDER", " Python")
+    assert isinstance(chosen_fold(1, 2, 3), PythonFold)
+
+
+def test_pythons_is_taken_where_there_is_no_native_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OTEL_RECFN_RECORDER", raising=False)
+    monkeypatch.setitem(__import__("sys").modules, "otel_recfn.batches.fold.native_fold", None)
+    assert isinstance(chosen_fold(1, 2, 3), PythonFold)
+
+
+def test_what_was_finished_is_there_until_it_was_taken() -> None:
+    fold = native_fold.NativeFold(2, 0, NEVER_FULL)
+    fold.add(*columns(long_program(0, 500, 9)))
+    raw = fold._fold
+    first, again = raw.finish([0], [2], [True]), raw.finish([0], [2], [True])
+    assert {name: bytes(column) for name, column in first.items()} == {name: bytes(column) for name, column in again.items()}
+    fold.add(*good())
+    raw.taken()
+    assert fold.rows([0]) == [501], "what came since has not been told"
+    told = fold.finish([0], [2], [False])
+    assert len(told.kept) + told.path_count.sum() == 501
+    assert fold.rows([0]) == [0]
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="how much memory a process has is read as Linux tells it")
+def test_what_units_needed_is_used_again() -> None:
+    rows = columns(long_program(0, 8000, 100_000, (0, 0, LINKABLE, int(EventFlag.ASYNC))))
+    fold, sizes = native_fold.NativeFold(200, 0, NEVER_FULL), []
+    for _ in range(120):
+        for goes_on in (True, False):
+            fold.add(*rows)
+            fold.finish([0], [100], [goes_on])
+        sizes.append(int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize())
+    assert sizes[-1] - sizes[20] < 4 << 20

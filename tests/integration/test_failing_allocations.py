@@ -279,6 +279,7 @@ from otel_recfn.sinks.background import BackgroundSink
 from otel_recfn.sinks.chrome import sink as chrome_sink
 from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 from otel_recfn.sinks.in_memory import InMemorySink
+from otel_recfn.sinks.spans.budgets import Volume
 from otel_recfn.sinks.spans.sink import SpansSink
 from otel_recfn.batches.selection import Selected
 
@@ -297,6 +298,7 @@ provider = TracerProvider(shutdown_on_exit=False)
 provider.add_span_processor(kept)
 sinks = {{
     "spans": lambda: SpansSink(provider, roots_per_second=None),
+    "folded_spans": lambda: SpansSink(provider, roots_per_second=None, volume=Volume(3, 2, 20)),
     "spans_in_background": lambda: BackgroundSink(SpansSink(provider, roots_per_second=None), max_share=1.0),
     "background": lambda: BackgroundSink(InMemorySink(10**6)),
     "chrome_trace": lambda: ChromeTraceSink("trace.json"),
@@ -364,16 +366,17 @@ assert counters["rows"] == given
 assert not capture._removed
 if name == "spans":
     own = sink.counters()
-    fates = ("spans", "unsampled", "suppressed", "no_provider", "other_kinds", "failed")
+    fates = ("spans", "folded", "folding", "unsampled", "suppressed", "no_provider", "other_kinds", "failed")
     assert own["rows"] + own.get("queue_dropped", 0) + missed == counters["rows"]
     assert not missed or isinstance(sink, SpansSink), missed
-    assert own["rows"] + own["roots"] == sum(own[fate] for fate in fates)
+    assert own["rows"] + own["roots"] + own["summaries"] == sum(own[fate] for fate in fates), own
+    assert not own["folding"]
     spans = kept.spans[100_000:]
     assert own["spans"] == len(spans) > 0
     there = {{(span.context.trace_id, span.context.span_id) for span in spans}} | {{(5, 6)}}
     assert len(there) == len(spans) + 1
     orphans = [span for span in spans if span.parent and (span.parent.trace_id, span.parent.span_id) not in there]
-    assert not orphans, (len(orphans), [(span.name, span.attributes["recfn.event_id"]) for span in orphans[:9]])
+    assert not orphans, (len(orphans), [(span.name, span.attributes) for span in orphans[:9]])
 elif name == "in_memory":
     received = counters.get("in_memory.rows_received", counters["in_memory.rows"])
     assert received + missed == counters["rows"]
@@ -742,7 +745,9 @@ def test_what_is_drained_goes_to_every_capture_or_is_counted(run_failing: Callab
     run_failing(SESSION)
 
 
-@pytest.mark.parametrize("sink", ["spans", "spans_in_background", "background", "chrome_trace", "chrome_trace_gz", "in_memory"])
+@pytest.mark.parametrize(
+    "sink", ["spans", "folded_spans", "spans_in_background", "background", "chrome_trace", "chrome_trace_gz", "in_memory"]
+)
 def test_a_sink_goes_on_and_counts_what_it_found_no_memory_for(run_failing: Callable[..., object], sink: str) -> None:
     run_failing(SINKS.format(tests=HERE.parent), sink)
 

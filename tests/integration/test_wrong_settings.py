@@ -23,7 +23,7 @@ from otel_recfn.model.errors import SettingError
         ({"modules": "yes"}, "modules", "True or False"),
         ({"buffer_bytes": 1}, "buffer_bytes", "from 4096"),
         ({"enabled": None}, "enabled", "True or False"),
-        ({"scope": None}, "scope", "tracer_provider, scopes"),
+        ({"scope": None}, "scope", "tracer_provider, meter_provider"),
     ],
 )
 def test_wrong_settings(keywords: dict[str, Any], named: str, allowed: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from otel_recfn.batches.fold.finished import Ids
 from otel_recfn.batches.merging import merged
 from otel_recfn.batches.number_sets import is_in
 from otel_recfn.model.batch import Batch
+from otel_recfn.model.errors import OUT_OF_MEMORY
 
 ROWS_TO_SPARE = 1 << 13
 """So many rows may be kept in vain before they are looked through."""
@@ -32,21 +34,30 @@ class KeptRows:
         kept = self._kept()
         rows = batch.take(is_in(batch.event_id, kept))
         if len(rows):
-            self._batches.append(rows)
             self._rows += len(rows)
+            self._batches.append(rows)
         if self._rows > 2 * len(kept) + ROWS_TO_SPARE:
-            self._compact(kept)
+            with suppress(*OUT_OF_MEMORY):  # it only saves memory, and is tried again
+                self._compact(kept)
 
     def take(self, ids: Ids) -> Batch:
-        """The rows of these ranges, in this order."""
+        """The rows of these ranges, in this order.
+
+        Raises:
+            MemoryError: also where there was none for keeping one of them.
+        """
         parts = [batch.take(is_in(batch.event_id, ids)) for batch in self._batches]
         found = merged([part for part in parts if len(part)])
         order = np.argsort(found.event_id)
-        return found.take(order[np.searchsorted(found.event_id[order], ids)]) if len(ids) else found
+        place = np.searchsorted(found.event_id[order], ids)
+        if not is_in(ids, found.event_id).all():
+            raise MemoryError
+        return found.take(order[place])
 
     def forget_gone(self) -> None:
         """Drop what folding let go."""
-        self._compact(self._kept())
+        with suppress(*OUT_OF_MEMORY):  # it only saves memory, and is tried again
+            self._compact(self._kept())
 
     def _compact(self, kept: Ids) -> None:
         parts = [batch.take(is_in(batch.event_id, kept)) for batch in self._batches]

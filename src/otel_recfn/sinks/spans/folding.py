@@ -60,6 +60,9 @@ class Folding:
         """By event id: span id and trace of what a kept range links to."""
         self._spans_of = Remembered(MAX_LINKABLE, columns=2)
         """Of ranges that others may link to, by their span id: the span that tells of them."""
+        self._adding: SpanPlan | None = None
+        self._added = 0
+        """How many spans of that plan were added, and are not noted for want of memory."""
         self._owed: Ids = np.zeros(0, np.uint64)
         """Outermost ranges that haven't come, and have spans below them that were handed on."""
         self._drained_ns = 0
@@ -73,10 +76,12 @@ class Folding:
 
     def add(self, plan: SpanPlan) -> int:
         """Add the spans of a plan to their units, up to one with which its unit is full. How many were added."""
+        self._finish_adding()
         batch, rows = plan.batch, plan.row
         linkable = (batch.sequence_nr[rows] >= 0) & (batch.scope[rows] != BACKWARD)
         above_id = np.array([span.span_id for span in plan.spans_above], np.uint64)[plan.above]
-        added = self._fold.add(
+        self._adding = plan
+        self._added = self._fold.add(
             self._units.numbers(plan),
             batch.event_id[rows],
             np.where(plan.parent_id == above_id, np.uint64(0), batch.parent[rows]),
@@ -85,13 +90,25 @@ class Folding:
             np.maximum(batch.end_ns[rows] - batch.start_ns[rows], 0),
             self._flags(batch.flags[rows], linkable, batch.event_id[rows]),
         )
-        if len(self._owed):
-            self._owed = self._owed[~is_in(self._owed, batch.event_id[rows[:added]])]
-        part = plan.part(slice(added)) if added < len(rows) else plan
-        self._units.note(part)
-        self._rows.add(batch.take(part.row))
-        self._note_links(part)
+        added = self._added
+        try:
+            self._finish_adding()
+        except OUT_OF_MEMORY:  # before anything else is done, it is tried again
+            pass
         return added
+
+    def _finish_adding(self) -> None:
+        """Keep what has to be known of the rows that were added last."""
+        plan, added = self._adding, self._added
+        if plan is None or not added:
+            return
+        part = plan.part(slice(added)) if added < len(plan.row) else plan
+        rows = part.batch.take(part.row)
+        self._units.note(part)
+        self._owed = self._owed[~is_in(self._owed, rows.event_id)] if len(self._owed) else self._owed
+        self._rows.add(rows)
+        self._adding, self._added = None, 0
+        self._note_links(part)
 
     def _flags(self, flags: NDArray[np.uint32], linkable: NDArray[np.bool_], event_id: Ids) -> NDArray[np.uint32]:
         flags = flags | np.where(linkable, np.uint32(LINKABLE), np.uint32(0))
@@ -124,6 +141,7 @@ class Folding:
     def rest(self, now_ns: int) -> None:
         """Nothing came for a while: what had ended by then has come."""
         self._drained_ns = max(self._drained_ns, now_ns)
+        self._units.rest()
 
     def all(self, finished: Iterable[StepTrace]) -> list[Piece]:
         """The pieces of all units."""
@@ -138,6 +156,7 @@ class Folding:
         self._units.note_gap()
 
     def _decide(self, units: list[OpenUnit], traces: Mapping[OpenUnit, StepTrace], *, goes_on: bool) -> list[Piece]:
+        self._finish_adding()
         if not units:
             return []
         budgets = [self._budgets.grant(self._units.end_of(unit, traces.get(unit), goes_on)) for unit in units]

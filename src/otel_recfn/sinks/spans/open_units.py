@@ -1,8 +1,8 @@
 """The units that ranges came to and that aren't decided: one for each span above outermost ranges.
 
 A unit is decided when nothing more can come: the program's span has ended before the last drain began, and no outermost range
-that was announced below it is open; a root of ours when its trace is complete. Of a span that says nothing of itself (a remote
-one, say) it is decided when nothing came for a whole batch.
+that was announced below it is open; a root of ours when its trace is complete. Below a span whose end can't be seen (a remote
+one, or one of the process that this one was forked from) a unit is decided when a batch had nothing of it, or at 2,000 rows.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from otel_recfn.sinks.spans.program_spans import ProgramSpans
 from otel_recfn.sinks.spans.trace_boundaries import StepTrace
 
 NEVER = np.iinfo(np.int64).max
+MOST_ROWS_UNSEEN = 2000
+"""Of a unit below a span whose end can't be seen."""
 
 
 @dataclass(eq=False, slots=True)
@@ -35,6 +37,7 @@ class OpenUnit:
     last_ns: int = 0
     failed: bool = False
     """A range of it was left by an exception."""
+    rows: int = 0
     open: int = 0
     """How many announced outermost ranges haven't ended."""
     touched: int = 0
@@ -74,6 +77,10 @@ class OpenUnits:
             if fate_of(context) == Fate.IN_SPAN:
                 self._unit(self._span_of(context)).open += int(counts[index])
 
+    def rest(self) -> None:
+        """No batch came for a while."""
+        self._batches += 1
+
     def numbers(self, plan: SpanPlan) -> NDArray[np.uint32]:
         """The unit of each row of a plan, by its number."""
         numbers = np.zeros(len(plan.spans_above), np.uint32)
@@ -89,12 +96,13 @@ class OpenUnits:
         first, last = np.full(count, NEVER), np.zeros(count, np.int64)
         np.minimum.at(first, plan.above, batch.start_ns[rows])
         np.maximum.at(last, plan.above, batch.end_ns[rows])
+        rows_of = np.bincount(plan.above, minlength=count)
         closed = np.bincount(plan.above[batch.parent[rows] == 0], minlength=count)
         failed = np.bincount(plan.above[batch.flags[rows] & EventFlag.ERROR != 0], minlength=count)
         for index in np.flatnonzero(last).tolist():
             unit = self._unit(plan.spans_above[index])
             unit.first_ns, unit.last_ns = min(unit.first_ns, int(first[index])), max(unit.last_ns, int(last[index]))
-            unit.open = max(0, unit.open - int(closed[index]))
+            unit.open, unit.rows = max(0, unit.open - int(closed[index])), unit.rows + int(rows_of[index])
             unit.failed = unit.failed or bool(failed[index])
 
     def of(self, number: int) -> OpenUnit:
@@ -165,7 +173,8 @@ class OpenUnits:
         span = self._spans.find(*key)
         if span is not None:
             return span.end_time is not None and span.end_time < drained_ns
-        return unit.touched < self._batches and unit.above.span_id not in roots
+        is_over = unit.touched < self._batches or unit.rows >= MOST_ROWS_UNSEEN
+        return is_over and unit.above.span_id not in roots
 
     def _unit(self, above: SpanContext) -> OpenUnit:
         key = (above.trace_id, above.span_id)

@@ -6,6 +6,7 @@ program's thread   saw(span)  ──►  remembered, the newest  ──►  find
 from __future__ import annotations
 
 import contextlib
+import time
 from itertools import islice
 
 from opentelemetry.sdk.trace import ReadableSpan
@@ -18,10 +19,12 @@ class ProgramSpans:
 
     def __init__(self) -> None:
         self._spans: dict[tuple[int, int], ReadableSpan] = {}
+        self._since_ns = 0
+        """What began before is another process's."""
 
     def saw(self, trace_id: int, span_id: int, span: object) -> None:
-        """A range began below this span. One that says nothing of itself, as a remote one, is not remembered."""
-        if isinstance(span, ReadableSpan) and span.end_time is None:
+        """A range began below this span. One whose end can't be seen here, as a remote one's, is not remembered."""
+        if isinstance(span, ReadableSpan) and span.end_time is None and (span.start_time or 0) >= self._since_ns:
             self._spans[trace_id, span_id] = span
             if len(self._spans) > MAX_REMEMBERED:
                 self._forget_oldest()
@@ -34,9 +37,10 @@ class ProgramSpans:
         """Nobody asks for it any more."""
         self._spans.pop((trace_id, span_id), None)
 
-    def clear(self) -> None:
-        """Forget all."""
+    def start_empty(self) -> None:
+        """Called in a forked child: the copies of its parent's spans that it has will never end."""
         self._spans.clear()
+        self._since_ns = time.time_ns()
 
     def _forget_oldest(self) -> None:
         with contextlib.suppress(RuntimeError):  # another thread adds one meanwhile, and sees to it

@@ -22,6 +22,7 @@ from functools import partial
 
 from opentelemetry.trace import Span, SpanContext, TracerProvider, TraceState
 
+from otel_recfn.batches.ends import children_first
 from otel_recfn.batches.links import ForwardBackwardLinks
 from otel_recfn.batches.shared_links import FindsLinks, SharedLinks
 from otel_recfn.batches.span_plan import Fate, SpanPlan, fate_of, fates_of, plan_spans
@@ -62,6 +63,7 @@ class SpansSink:
         links: shared with other sinks of the capture; None for its own.
         sent: is given each plan whose spans have been handed to the processors.
         volume: how many spans become of how many ranges.
+        spans: the program's, above ranges.
     """
 
     name = "spans"
@@ -77,6 +79,7 @@ class SpansSink:
         sent: Callable[[SpanPlan], None] | None = None,
         hook: Hook | None = None,
         volume: Volume = EVERY_RANGE,
+        spans: ProgramSpans | None = None,
     ) -> None:
         self._tracer_provider, self._roots_per_second, self._volume = tracer_provider, roots_per_second, volume
         self._promised = promised or PromisedTraces()
@@ -84,7 +87,7 @@ class SpansSink:
         self._target: SpanTarget | None = None
         self._turn = Turn()
         self._delivery = SpanDelivery(self._turn)
-        self._spans = ProgramSpans()
+        self._spans = spans or ProgramSpans()
         self._traces = StepTraces(roots_per_second, self._promised, MAX_SPANS if volume.of_unit is None else MAX_ROWS_OF_A_UNIT)
         self._way = Way(self._delivery, self._traces, sent)
         self._writer = self._make_writer(volume)
@@ -146,6 +149,8 @@ class SpansSink:
                 self._pending.finish_first()
 
     def _write(self, pending: Pending) -> None:
+        if self._volume.of_unit is not None:
+            pending.batch = children_first(pending.batch)
         target, batch, accounts = self._current_target(), pending.batch, self._way.accounts
         if target is None:
             counts = accounts.plus(rows=len(batch), no_provider=len(batch))
@@ -254,6 +259,7 @@ class SpansSink:
     def after_fork_in_child(self) -> Sink | None:
         """A fresh sink; the inherited exporters are unwatched first. Span ids got a new key when the child began."""
         self._delivery.remove()
+        self._spans.start_empty()
         if self._shared_links is not None:
             self._shared_links.start_empty()
         return SpansSink(
@@ -264,6 +270,7 @@ class SpansSink:
             self._way.sent,
             self._hook_function,
             self._volume,
+            self._spans,
         )
 
     def set_pace(self, pace: Callable[[], None]) -> None:

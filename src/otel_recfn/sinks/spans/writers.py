@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
-from otel_recfn.batches.span_plan import SpanPlan
+from otel_recfn.batches.span_plan import Fates, SpanPlan
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.spans.accounts import Accounts
@@ -142,14 +143,28 @@ class EveryRange:
         """Nothing is open."""
 
 
+@dataclass(slots=True)
+class _Taken:
+    """Rows of a batch that were taken, and are not counted yet."""
+
+    fates: Fates
+    first: int
+    last: int
+    added: int = 0
+    """How many of them came to units."""
+
+
 class Folded:
     """The longest ranges of each unit become spans, and the others sums."""
 
     def __init__(self, way: Way, folding: Folding) -> None:
         self._way, self._folding = way, folding
-        self._pieces: deque[Piece] = deque()
+        self._decided: Sequence[Piece] = ()
+        """Of units that were decided last."""
+        self._pieces: tuple[Piece, ...] = ()
         self._sent = 0
         """How much of the first piece has gone."""
+        self._uncounted: _Taken | None = None
 
     def begin_batch(self, batch: Batch) -> None:
         """Note which outermost ranges began."""
@@ -158,11 +173,13 @@ class Folded:
     def write(self, plan: SpanPlan, pending: Pending) -> None:
         """Add a plan to its units; one that is full is written in part."""
         self._send()
-        accounts, rest = self._way.accounts, plan
+        rest = plan
         while True:
-            added = self._folding.add(rest) if len(rest.row) else 0
-            end = int(rest.row[added]) if added < len(rest.row) else len(plan.batch)
-            accounts.counts, pending.taken = accounts.plus_rows(plan.fate, pending.taken, end, folding=added), end
+            part = _Taken(plan.fate, pending.taken, len(plan.batch))  # before: afterwards there may be no memory for it
+            part.added = added = self._folding.add(rest) if len(rest.row) else 0
+            if added < len(rest.row):
+                part.last = int(rest.row[added])
+            self._uncounted, pending.taken = part, part.last
             self._queue(self._folding.full(rest, added))
             if added == len(rest.row):
                 return
@@ -170,6 +187,7 @@ class Folded:
 
     def write_ended(self) -> None:
         """Write the units to which nothing more can come."""
+        self._send()
         self._queue(self._folding.due(self._way.traces.finished))
 
     def rest(self, now_ns: int) -> None:
@@ -178,7 +196,9 @@ class Folded:
 
     def give_up(self) -> None:
         """Drop all but what earlier spans need."""
-        self._pieces.extend(self._folding.all(self._way.traces.finished))
+        self._take_decided()
+        self._decided = self._folding.all(self._way.traces.finished)
+        self._take_decided()
         pieces: list[Piece] = []
         dropped = 0
         for piece in self._pieces:
@@ -187,33 +207,47 @@ class Folded:
             dropped += piece.ranges(first) - needed.ranges(0)
             pieces.append(needed)
         self._way.accounts.counts = self._way.accounts.plus(failed=dropped, folding=-dropped)
-        self._pieces, self._sent = deque(pieces), 0
+        self._pieces, self._sent = tuple(pieces), 0
 
     def write_last(self) -> None:
-        """Write all units."""
+        """Write all units. What there was no memory to tell of has failed."""
+        self._send()
         self._queue(self._folding.all(self._way.traces.finished))
+        roots = sum([trace.folded_ranges for trace in self._way.traces.finished])  # these tell of theirs
+        left = self._way.accounts.counts["folding"] - roots
+        self._way.accounts.counts = self._way.accounts.plus(failed=left, folding=-left)
 
     def note_gap(self) -> None:
         """What is open isn't known any more."""
         self._folding.note_gap()
 
     def _queue(self, pieces: Sequence[Piece]) -> None:
-        self._pieces.extend(pieces)
+        self._decided = pieces
         self._send()
 
+    def _take_decided(self) -> None:
+        self._pieces, self._decided = (*self._pieces, *self._decided), ()
+
     def _send(self) -> None:
+        self._take_decided()
+        self._count()
         way, lost = self._way, self._folding.lost
         if lost:
             way.accounts.counts, self._folding.lost = way.accounts.plus(failed=lost, folding=-lost), 0
         while self._pieces and way.mapper is not None:
             piece = self._pieces[0]
             if self._sent >= len(piece):
-                self._pieces.popleft()
-                self._sent = 0
+                self._pieces, self._sent = self._pieces[1:], 0
                 continue
             way.pace()
             last = min(self._sent + way.delivery.chunk_size, len(piece))
             self._send_part(piece, last)
+
+    def _count(self) -> None:
+        if self._uncounted is not None:
+            taken = self._uncounted
+            counts = self._way.accounts.plus_rows(taken.fates, taken.first, taken.last, folding=taken.added)
+            self._way.accounts.counts, self._uncounted = counts, None
 
     def _send_part(self, piece: Piece, last: int) -> None:
         """Send a piece up to ``last``, or half of that where there is no memory for more."""

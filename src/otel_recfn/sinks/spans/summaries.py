@@ -24,7 +24,7 @@ from otel_recfn.support.json_text import text_of_utf8
 from otel_recfn.support.span_ids import span_ids
 
 SUFFIX = " (folded)"
-TOP_NAMES = 5
+TOP_NAMES = 3
 
 Attributes = dict[str, AttributeValue]
 
@@ -131,9 +131,7 @@ class Teller:
         return {
             "recfn.folded.count": int(done.path_count[paths].sum()),
             "recfn.folded.duration_ns": int(done.path_total_ns[outermost].sum()),
-            "recfn.folded.top.names": [self._name(name) for name in top],
-            "recfn.folded.top.counts": [counts[name] for name in top],
-            "recfn.folded.top.self_ns": [own[name] for name in top],
+            "recfn.folded.top": [f"{self._name(name)}: {counts[name]} x, {own[name] / 1e6:.3f} ms" for name in top],
         }
 
     def _by_name(self, paths: Places, amounts: NDArray[np.int64]) -> dict[int, int]:

@@ -150,7 +150,7 @@ def test_a_summary_is_as_long_as_its_ranges_and_stays_in_its_parent() -> None:
     assert BASE_NS <= summary.start_time <= summary.end_time <= BASE_NS + 40_000
     assert summary.attributes[FOLDED] == count
     assert sum(summary.attributes["aggregation.histogram_bucket_counts"]) == count
-    assert summary.attributes["recfn.folded.top.names"] == ["mm"]
+    assert summary.attributes["recfn.folded.top"] == [f"mm: {count} x, {count * 0.003:.3f} ms"]
 
 
 def test_a_path_that_occurred_once_is_that_range() -> None:

@@ -15,6 +15,8 @@ from otel_recfn.model.errors import OUT_OF_MEMORY
 
 ROWS_TO_SPARE = 1 << 13
 """So many rows may be kept in vain before they are looked through."""
+MOST_BATCHES = 32
+"""More are put together: each is searched when a unit is finished."""
 
 
 class KeptRows:
@@ -29,6 +31,9 @@ class KeptRows:
         self._batches: list[Batch] = []
         self._rows = self._most = 0
 
+    def __len__(self) -> int:
+        return self._rows
+
     def add(self, batch: Batch) -> None:
         """The rows of a batch that are kept after it was folded."""
         kept = self._kept()
@@ -36,7 +41,7 @@ class KeptRows:
         if len(rows):
             self._rows += len(rows)
             self._batches.append(rows)
-        if self._rows > 2 * len(kept) + ROWS_TO_SPARE:
+        if self._rows > 2 * len(kept) + ROWS_TO_SPARE or len(self._batches) > MOST_BATCHES:
             with suppress(*OUT_OF_MEMORY):  # it only saves memory, and is tried again
                 self._compact(kept)
 
@@ -53,11 +58,6 @@ class KeptRows:
         if not is_in(ids, found.event_id).all():
             raise MemoryError
         return found.take(order[place])
-
-    def forget_gone(self) -> None:
-        """Drop what folding let go."""
-        with suppress(*OUT_OF_MEMORY):  # it only saves memory, and is tried again
-            self._compact(self._kept())
 
     def _compact(self, kept: Ids) -> None:
         parts = [batch.take(is_in(batch.event_id, kept)) for batch in self._batches]

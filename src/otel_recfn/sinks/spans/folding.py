@@ -174,7 +174,6 @@ class Folding:
         finally:
             if not goes_on:
                 self._units.forget(units)
-            self._rows.forget_gone()
 
     def _with_open_roots(self, done: FinishedUnits, batch: Batch) -> FinishedUnits:
         """What lies in nothing that is kept lies in its outermost range, if that is open: it will be kept when it comes."""

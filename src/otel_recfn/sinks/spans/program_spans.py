@@ -11,7 +11,7 @@ from itertools import islice
 
 from opentelemetry.sdk.trace import ReadableSpan
 
-MAX_REMEMBERED = 1 << 14
+MAX_REMEMBERED = 1 << 12
 
 
 class ProgramSpans:

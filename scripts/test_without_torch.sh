@@ -17,6 +17,8 @@ for version in 3.10 3.11 3.12 3.13; do
     [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
     [ -e "$venv/.setuptools" ] || { "$venv/bin/python" -m pip install -q "setuptools>=77" && touch "$venv/.setuptools"; }
     scripts/install.sh "$venv" test
-    "$venv/bin/python" -m pytest -q -m "not torch and not gpu and not one_python" "$@" || failed=1 # and on to the next
+    # Fewer examples of each property: the main interpreter tries them in full.
+    "$venv/bin/python" -m pytest -q -m "not torch and not gpu and not one_python" --hypothesis-profile brief "$@" ||
+        failed=1 # and on to the next
 done
 exit $failed

@@ -17,6 +17,7 @@ from patience import PATIENCE_S
 settings.register_profile(
     "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
+settings.register_profile("brief", settings.get_profile("patient"), max_examples=20)  # where the same ran in full elsewhere
 settings.load_profile("patient")
 
 

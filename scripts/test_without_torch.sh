@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Runs the tests that need no PyTorch, and whose subject may depend on the interpreter, on the other supported CPythons of this
-# machine, each in a .venv-VERSION of its own.
+# machine, each in a .venv-VERSION of its own. CPYTHONS: of which versions; all where it isn't set.
 set -euo pipefail
 failed=0
 main=$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 
-for version in 3.10 3.11 3.12 3.13; do
+for version in ${CPYTHONS:-3.10 3.11 3.12 3.13}; do
     [ "$version" = "$main" ] && continue
     python=$(scripts/interpreter.sh "$version")
     if [ -z "$python" ]; then

@@ -37,6 +37,8 @@ MAX_UNITS = 4096
 MAX_ROWS_OF_A_UNIT = 100_000
 """A unit that stays open is decided in parts of so many rows."""
 MAX_LINKABLE = 1 << 17
+MAX_NAMES = 1 << 16
+"""A program may make a new name each step: when so many are known, all units are decided in part, and they are forgotten."""
 BACKWARD = int(RecordScope.BACKWARD_FUNCTION)
 
 
@@ -117,7 +119,11 @@ class Folding:
         return flags
 
     def full(self, plan: SpanPlan, added: int) -> list[Piece]:
-        """The pieces of the unit that the last added row filled, if it did: it goes on."""
+        """The pieces of the unit that the last added row filled, if it did; of all where there are many names. They go on."""
+        if len(self._names.values) > MAX_NAMES:
+            pieces = self._decide(self._units.all(), {}, goes_on=True)
+            self._names = Distinct([OTHER_NAME])
+            return pieces
         number = int(self._units.numbers(plan.part(slice(added - 1, added)))[0]) if added else 0
         if not added or self._fold.rows([number])[0] < MAX_ROWS_OF_A_UNIT:
             return []

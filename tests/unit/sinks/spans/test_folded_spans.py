@@ -258,6 +258,21 @@ def test_a_long_unit_is_sent_in_parts_below_the_open_range(monkeypatch: pytest.M
     assert ranges_told(spans) == 121
 
 
+def test_a_unit_of_many_names_is_told_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folding, "MAX_NAMES", 30)
+    units = Units(Volume(5))
+    span = units.start()
+    for number in range(100):
+        units.came(units.rows(span, (f"step {number}", 20), ("op", 10)), drained_ns=BASE_NS)
+    assert len(units.ours()) >= 15  # of a unit that goes on
+    span.end()
+    units.came([])
+    spans = units.ours()
+    assert ranges_told(spans) == 200
+    there = {one.context.span_id for one in spans} | {span.get_span_context().span_id}
+    assert all(one.parent.span_id in there for one in spans)
+
+
 @settings(max_examples=20, deadline=None)
 @given(min_duration_ns=st.integers(0, 60_000))
 def test_shorter_ranges_are_folded(min_duration_ns: int) -> None:

@@ -17,7 +17,7 @@ import torch
 from opentelemetry import trace
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 
 from corpus import LETTERS, Windows, decode, encode, make_text
 from language_model import LanguageModel
@@ -45,11 +45,11 @@ def train(options: argparse.Namespace) -> LanguageModel:
     torch.manual_seed(options.seed)
     model = LanguageModel(len(LETTERS), layers=options.layers)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, fused=True)
-    batches: Batches = iter(make_loader(model.context, options))
+    windows = Windows(make_text(20_000, options.seed), model.context, options.steps * options.batch_size, options.seed)
     for epoch, first in enumerate(range(0, options.steps, options.epoch_steps)):
         steps = range(first, min(first + options.epoch_steps, options.steps))
         with tracer.start_as_current_span("epoch", attributes={"epoch": epoch}):
-            run_epoch(model, optimizer, batches, steps)
+            run_epoch(model, optimizer, iter(make_loader(windows, steps, options)), steps)
     return model
 
 
@@ -64,11 +64,11 @@ def run_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Batch
     print(f"step {steps[-1] + 1:4d}   loss {sum(losses) / len(losses):.3f}   {milliseconds:5.1f} ms a step", flush=True)
 
 
-def make_loader(context: int, options: argparse.Namespace) -> DataLoader[tuple[Tensor, Tensor]]:
-    """Windows of text, cut by worker processes."""
-    text = make_text(20_000, options.seed)
-    windows = Windows(text, context, options.steps * options.batch_size, options.seed)
-    return DataLoader(windows, batch_size=options.batch_size, num_workers=options.workers)
+def make_loader(windows: Windows, steps: range, options: argparse.Namespace) -> DataLoader[tuple[Tensor, Tensor]]:
+    """The windows of text of these steps, cut by worker processes."""
+    size = options.batch_size
+    part = Subset(windows, range(steps[0] * size, (steps[-1] + 1) * size))
+    return DataLoader(part, batch_size=size, num_workers=options.workers)
 
 
 def run_step(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Batches) -> float:

@@ -120,6 +120,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             return
         refuse_subinterpreter()
         from otel_recfn.batches.shared_links import SharedLinks
+        from otel_recfn.pytorch.data_worker import data_worker
         from otel_recfn.session import process_session
         from otel_recfn.session.capture import Capture
         from otel_recfn.settings.selected import selected
@@ -141,6 +142,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             sent=sent.note,
             hook=settings.span_hook,
             volume=volume,
+            find_worker=data_worker,
         )
         background = BackgroundSink(spans, start=False)
         metrics = MetricsSink(settings.meter_provider, sent)

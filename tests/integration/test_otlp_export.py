@@ -172,7 +172,7 @@ class TestManySpans:
         assert len({span.span_id for span in spans}) == len(spans) == count + 1
         assert len({span.trace_id for span in spans}) == 1
         (root,) = (span for span in spans if not span.parent_span_id)
-        assert root.name == "operators"
+        assert root.name == "MainThread"
         assert attributes_of(root)["recfn.root"] == ("bool_value", True)
 
 

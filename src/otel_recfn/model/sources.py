@@ -15,8 +15,9 @@ class SourceTraits:
     """Scopes select them. Else a capture asks for all of them or for none, and their scope is just said."""
     call_prefix: str | None = None
     """What names of calls of Python code begin with, before what is called; None: the source announces no such calls."""
-    trace_name: str = "operators"
-    """What a trace of our own is called that begins with one of them. ``{}`` stands for the name after ``call_prefix``."""
+    trace_name: str = ""
+    """What a trace of our own is called that begins with one of them; empty: after its thread. ``{}`` stands for the name after
+    ``call_prefix``."""
     begins_traces: bool = False
     """Each of its ranges at top level, but an optimizer's step, begins a trace, which is called after it."""
 
@@ -43,6 +44,6 @@ def is_call(source: int, name: str) -> bool:
 
 
 def trace_name(source: int, name: str) -> str:
-    """What a trace of our own is called that begins with a range of that source and name."""
+    """What a trace of our own is called that begins with a range of that source and name; empty: after its thread."""
     traits = SOURCES[source]
     return traits.trace_name.format(name.removeprefix(traits.call_prefix or ""))

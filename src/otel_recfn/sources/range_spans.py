@@ -19,7 +19,7 @@ from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 
 from otel_recfn.model.events import ContextFlag, EventSource
 from otel_recfn.recording.protocol import Recorder, TaskRange
-from otel_recfn.support.span_ids import span_id
+from otel_recfn.support.span_ids import span_id as span_id_of
 
 SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _SAMPLED_ALONE, _STEP = int(ContextFlag.SAMPLED), int(ContextFlag.STEP)
@@ -84,6 +84,9 @@ class SpansOfRanges(Protocol):
     def trace_of(self, root: int) -> SpanContext | None:
         """The root span of ours above an outermost range that has no span around it, None where there is none."""
 
+    def is_outside(self, trace_id: int, span_id: int) -> bool:
+        """Whether the span is current, but not around the ranges of this process."""
+
     def start_step(self, name: str, number: int) -> trace.Span | None:
         """A span for a step that begins now, below the current span; None where nothing takes spans. Never raises."""
 
@@ -139,9 +142,9 @@ class RangeSpans:
         """Of the range's span; None where it has none, as below a span that is not sampled."""
         if not self._spans.has_target():
             return None
-        high, low, _, words = range_.context_words
+        high, low, span_id, words = range_.context_words
         trace_id, (flags, trace_state) = high << 64 | low, self._recorder.split_flags(words)
-        if not trace_id and not flags:
+        if not (trace_id or flags) or self._spans.is_outside(trace_id, span_id):
             root = self._spans.trace_of(range_.root)
             return _below(root.trace_id, root.trace_state, range_) if root is not None else None
         if not trace_id or flags & ~_STEP != _SAMPLED_ALONE:
@@ -157,7 +160,7 @@ def _has_own_span(range_: TaskRange) -> bool:
 
 
 def _below(trace_id: int, trace_state: TraceState | None, range_: TaskRange) -> SpanContext:
-    return SpanContext(trace_id, span_id(range_.event_id), False, SAMPLED, trace_state)
+    return SpanContext(trace_id, span_id_of(range_.event_id), False, SAMPLED, trace_state)
 
 
 def own_span(span: Any) -> Any:

@@ -20,7 +20,7 @@ def test_names_of_calls_are_plain_text() -> None:
 @pytest.mark.parametrize(
     ("traits", "name", "expected"),
     [
-        (SourceTraits(), "f", ("operators", False)),
+        (SourceTraits(), "f", ("", False)),
         (SourceTraits(trace_name="Python calls", call_prefix=""), "f", ("Python calls", True)),
         (SourceTraits(trace_name="call of {}", call_prefix="py: "), "py: {x}", ("call of {x}", True)),
         (SourceTraits(trace_name="call of {}", call_prefix="py: "), "step", ("call of step", False)),

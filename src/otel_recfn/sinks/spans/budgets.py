@@ -2,7 +2,7 @@
 
     the first units of a name, and a part of one that goes on   up to span_budget, a fifth of what is free in the trace
     one that failed, or took twice as long as is usual          up to span_budget, a quarter of what is left in the trace
-    ordinary ones                                               up to ordinary_span_budget, a 25th of what is free
+    ordinary ones, and a worker process's                       up to ordinary_span_budget, a 25th of what is free
 
 What is *left* of a trace's budget is what its units haven't used; half of the whole budget is held back for those that fail or
 take long, the rest of what is left is *free*. Every unit may have one span, whatever is left, and that is not counted.
@@ -48,6 +48,8 @@ class UnitEnd(NamedTuple):
     duration_ns: int | None
     """None: it goes on."""
     failed: bool
+    aside: bool = False
+    """It is ordinary unless it failed, whatever came before."""
 
 
 @dataclass(slots=True)
@@ -86,13 +88,10 @@ class Budgets:
 
     def grant(self, end: UnitEnd) -> int:
         """How many spans this unit may have."""
-        usual = self._usual.get(end.name) or _Usual()
         unusual = end.failed
-        if end.duration_ns is not None:
-            unusual = unusual or (usual.seen >= FIRST_UNITS and usual.exceeded_by(end.duration_ns))
-            usual.add(end.duration_ns)
-            self._remember(end.name, usual)
-        detailed = unusual or end.duration_ns is None or usual.seen <= FIRST_UNITS
+        detailed = unusual
+        if not end.aside:
+            unusual, detailed = self._compared(end)
         wanted = self._most if detailed else self._ordinary
         return max(1, min(wanted, self._share(end.trace_id, unusual, detailed)))
 
@@ -101,6 +100,16 @@ class Budgets:
         self._used[trace_id] = self._used.pop(trace_id, 0) + spans
         for oldest in list(islice(self._used, max(0, len(self._used) - MAX_TRACES))):
             del self._used[oldest]
+
+    def _compared(self, end: UnitEnd) -> tuple[bool, bool]:
+        """Whether it is unusual among units of its name, and whether it is worth details."""
+        usual = self._usual.get(end.name) or _Usual()
+        if end.duration_ns is None:
+            return end.failed, True
+        unusual = end.failed or (usual.seen >= FIRST_UNITS and usual.exceeded_by(end.duration_ns))
+        usual.add(end.duration_ns)
+        self._remember(end.name, usual)
+        return unusual, unusual or usual.seen <= FIRST_UNITS
 
     def _share(self, trace_id: int, unusual: bool, detailed: bool) -> int:
         if self._of_trace is None:

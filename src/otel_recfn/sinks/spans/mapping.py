@@ -112,10 +112,14 @@ class SpanMapper:
     def root_span(self, trace: StepTrace) -> ReadableSpan:
         """The root span of a trace of our own."""
         start_ns = max(trace.start_ns, 0)
-        attributes = {**trace.attributes, "recfn.root": True, **_thread_attributes(trace.thread), **(trace.folded or {})}
+        start = trace.start
+        sampled = start.attributes if start is not None else {}
+        attributes = {**sampled, "recfn.root": True, **_thread_attributes(trace.thread), **(trace.folded or {})}
         return ReadableSpan(
             name=text_of_utf8(trace.name),
             context=trace.context,
+            parent=start.parent if start is not None else None,
+            links=start.links if start is not None else (),
             resource=self._target.resource,
             attributes=self._limits.span_attributes(attributes),
             kind=SpanKind.INTERNAL,

@@ -154,7 +154,7 @@ class OpenUnits:
         trace_id = unit.above.trace_id
         if trace is not None:
             duration = None if goes_on else trace.end_ns - trace.start_ns
-            return UnitEnd(trace_id, trace.name, duration, unit.failed)
+            return UnitEnd(trace_id, trace.name, duration, unit.failed, trace.aside)
         span = self._spans.find(trace_id, unit.above.span_id)
         if span is None or span.end_time is None or span.start_time is None:
             return UnitEnd(trace_id, "", None if goes_on else max(0, unit.last_ns - unit.first_ns), unit.failed)

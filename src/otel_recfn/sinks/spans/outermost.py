@@ -36,7 +36,7 @@ class TopLevel(NamedTuple):
 
     @property
     def trace_name(self) -> str:
-        """What a trace is called that begins with it."""
+        """What a trace is called that begins with it; empty: after its thread."""
         return trace_name(self.source, self.name)
 
 

@@ -23,7 +23,7 @@ import logging
 import netrc  # noqa: F401
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -64,6 +64,9 @@ class RootStart(NamedTuple):
     context: SpanContext
     attributes: Mapping[str, AttributeValue]
     """What the sampler wants on the root span."""
+    parent: SpanContext | None = None
+    """The root span's parent, of another process; None where it has none."""
+    links: Sequence[trace.Link] = ()
 
 
 class Receiver(NamedTuple):
@@ -89,15 +92,21 @@ class SpanTarget:
         is_enabled = getattr(self._tracer, "_is_enabled", None)
         return bool(is_enabled()) if callable(is_enabled) else True
 
-    def start_root(self, name: str, attributes: Mapping[str, AttributeValue]) -> RootStart | None:
-        """Ask the provider's sampler for a new trace; None where it says no.
+    def start_root(
+        self,
+        name: str,
+        attributes: Mapping[str, AttributeValue],
+        parent: SpanContext | None = None,
+        links: Sequence[trace.Link] = (),
+    ) -> RootStart | None:
+        """Ask the provider's sampler for a new trace, or for a part of the ``parent``'s; None where it says no.
 
         A trace that it wants recorded but not sampled is a no too, as such spans of the program get no operators below them.
         The context given is empty instead of None, which samplers take for the current one of our thread. A sampler or an id
         generator that raises says no.
         """
         try:
-            return self._start_root(name, attributes)
+            return self._start_root(name, attributes, parent, links)
         except Exception:
             self._tell_once("the sampler or the id generator raised; traces that it raises for are not started")
             return None
@@ -113,14 +122,18 @@ class SpanTarget:
             return None
         return span
 
-    def _start_root(self, name: str, attributes: Mapping[str, AttributeValue]) -> RootStart | None:
-        trace_id = self._new_id(128)
+    def _start_root(
+        self, name: str, attributes: Mapping[str, AttributeValue], parent: SpanContext | None, links: Sequence[trace.Link]
+    ) -> RootStart | None:
+        around, trace_id = Context(), parent.trace_id if parent is not None else self._new_id(128)
+        if parent is not None:
+            around = trace.set_span_in_context(trace.NonRecordingSpan(parent), around)
         sampler: Sampler = self._tracer.sampler
-        result = sampler.should_sample(Context(), trace_id, name, SpanKind.INTERNAL, attributes, ())
+        result = sampler.should_sample(around, trace_id, name, SpanKind.INTERNAL, attributes, links)
         if result.decision is not Decision.RECORD_AND_SAMPLE:
             return None
         context = SpanContext(trace_id, self._new_id(64), False, SAMPLED, result.trace_state)
-        return RootStart(context, result.attributes)
+        return RootStart(context, result.attributes, parent, links)
 
     def _tell_once(self, message: str) -> None:
         if not self._sampler_failed:

@@ -41,6 +41,7 @@ from otel_recfn.sinks.spans.promised_traces import PromisedTraces
 from otel_recfn.sinks.spans.provider import SAMPLED, ProviderResolver, SpanTarget
 from otel_recfn.sinks.spans.span_hook import Hook, SpanHook
 from otel_recfn.sinks.spans.step_traces import StepTraces
+from otel_recfn.sinks.spans.surroundings import FindsWorker, Surroundings, no_worker
 from otel_recfn.sinks.spans.trace_boundaries import MAX_SPANS
 from otel_recfn.sinks.spans.turn import Turn
 from otel_recfn.sinks.spans.writers import EveryRange, Folded, Way, Writer, no_pause
@@ -64,6 +65,7 @@ class SpansSink:
         sent: is given each plan whose spans have been handed to the processors.
         volume: how many spans become of how many ranges.
         spans: the program's, above ranges.
+        find_worker: what this process works for, if it is another one's worker.
     """
 
     name = "spans"
@@ -80,6 +82,7 @@ class SpansSink:
         hook: Hook | None = None,
         volume: Volume = EVERY_RANGE,
         spans: ProgramSpans | None = None,
+        find_worker: FindsWorker = no_worker,
     ) -> None:
         self._tracer_provider, self._roots_per_second, self._volume = tracer_provider, roots_per_second, volume
         self._promised = promised or PromisedTraces()
@@ -87,8 +90,11 @@ class SpansSink:
         self._target: SpanTarget | None = None
         self._turn = Turn()
         self._delivery = SpanDelivery(self._turn)
-        self._spans = spans or ProgramSpans()
-        self._traces = StepTraces(roots_per_second, self._promised, MAX_SPANS if volume.of_unit is None else MAX_ROWS_OF_A_UNIT)
+        self._spans = spans or ProgramSpans(remembers=volume.of_unit is not None)
+        self._find_worker = find_worker
+        self._surroundings = Surroundings(self._spans, find_worker)
+        most = MAX_SPANS if volume.of_unit is None else MAX_ROWS_OF_A_UNIT
+        self._traces = StepTraces(roots_per_second, self._surroundings, self._promised, most)
         self._way = Way(self._delivery, self._traces, sent)
         self._writer = self._make_writer(volume)
         self._shared_links = links
@@ -149,6 +155,7 @@ class SpansSink:
                 self._pending.finish_first()
 
     def _write(self, pending: Pending) -> None:
+        pending.batch = self._surroundings.without_inherited(pending.batch)
         if self._volume.of_unit is not None:
             pending.batch = children_first(pending.batch)
         target, batch, accounts = self._current_target(), pending.batch, self._way.accounts
@@ -173,8 +180,7 @@ class SpansSink:
 
     def saw(self, trace_id: int, span_id: int, span: object) -> None:
         """A range begins below this span of the program's. From any thread."""
-        if self._volume.of_unit is not None:
-            self._spans.saw(trace_id, span_id, span)
+        self._spans.saw(trace_id, span_id, span)
 
     def has_target(self) -> bool:
         """Whether anything takes spans now. From any thread."""
@@ -185,7 +191,12 @@ class SpansSink:
         target = self._resolver.resolve()
         if target is None:
             return None
-        return self._promised.trace_of(root, partial(target.start_root, "operators", {"recfn.root": True}))
+        name = self._surroundings.name("")  # the sampler sees no more, as the name of a thread costs a lock
+        return self._promised.trace_of(root, partial(self._surroundings.start_root, target, name))
+
+    def is_outside(self, trace_id: int, span_id: int) -> bool:
+        """Whether the span is current, but not around the ranges of this process. From any thread."""
+        return self._surroundings.is_outside(trace_id, span_id)
 
     def start_step(self, name: str, number: int) -> Span | None:
         """A span for a step that begins now, below the current span; None where nothing takes spans. From any thread."""
@@ -271,6 +282,7 @@ class SpansSink:
             self._hook_function,
             self._volume,
             self._spans,
+            self._find_worker,
         )
 
     def set_pace(self, pace: Callable[[], None]) -> None:

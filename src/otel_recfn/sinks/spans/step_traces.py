@@ -1,5 +1,7 @@
 """Traces for threads that work without any OpenTelemetry span: one per training step or outermost module call.
 
+Others are called after their thread, or what their process works for (``surroundings.py``).
+
     thread ──[fwd]─[loss]─[bwd]─[Optimizer.step#]───[fwd]─[loss]─ ...      top-level ranges, in order
              └──────── training step ──────────┘   └── the next one
 
@@ -32,8 +34,9 @@ from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.events import EventSource
 from otel_recfn.sinks.spans.outermost import RootRows, TopLevel, begins_of, rows_by_root
 from otel_recfn.sinks.spans.promised_traces import PromisedTraces
-from otel_recfn.sinks.spans.provider import SpanTarget
+from otel_recfn.sinks.spans.provider import RootStart, SpanTarget
 from otel_recfn.sinks.spans.root_limiter import RootLimiter
+from otel_recfn.sinks.spans.surroundings import Surroundings
 from otel_recfn.sinks.spans.trace_boundaries import (
     IDLE_NS,
     MAX_SPANS,
@@ -55,14 +58,19 @@ class StepTraces:
 
     Args:
         roots_per_second: how many traces may start, beyond the first hundred; None for all.
+        surroundings: what they are called after, and belong to.
         promised: traces that the program was told of.
         most_spans: a trace with so many ranges takes no more outermost ones.
     """
 
     def __init__(
-        self, roots_per_second: float | None, promised: PromisedTraces | None = None, most_spans: int = MAX_SPANS
+        self,
+        roots_per_second: float | None,
+        surroundings: Surroundings,
+        promised: PromisedTraces | None = None,
+        most_spans: int = MAX_SPANS,
     ) -> None:
-        self._most_spans = most_spans
+        self._surroundings, self._most_spans = surroundings, most_spans
         self._limiter = RootLimiter(roots_per_second)
         self._promised = promised or PromisedTraces()
         self._threads: dict[int, ThreadSteps] = {}
@@ -127,7 +135,7 @@ class StepTraces:
             self._end_trace(thread)
         if thread.current is None:
             self._threads[begin.thread.number] = self._threads.pop(begin.thread.number)  # the last to be forgotten
-            thread.current = new_trace(start, begin) if promised else self._start_trace(thread, begin, target)
+            thread.current = self._new_trace(start, begin) if promised else self._start_trace(thread, begin, target)
         trace = thread.current
         if trace.context is not None:
             self._unsent[trace] = None
@@ -140,13 +148,19 @@ class StepTraces:
 
     def _start_trace(self, thread: ThreadSteps, begin: TopLevel, target: SpanTarget) -> StepTrace:
         """What the sampler sees as name is what is known now: the root span's own name is decided at its end."""
-        start = target.start_root(TRAINING if thread.trains else begin.trace_name, {"recfn.root": True})
+        start = self._surroundings.start_root(target, TRAINING if thread.trains else self._name_of(begin))
         if start is None:
             self.unsampled += 1
-        elif not self._limiter.admit(begin.start_ns):
+        elif start.parent is None and not self._limiter.admit(begin.start_ns):
             self.limited += 1
             start = None
-        return new_trace(start, begin)
+        return self._new_trace(start, begin)
+
+    def _new_trace(self, start: RootStart | None, begin: TopLevel) -> StepTrace:
+        return new_trace(start, begin, self._name_of(begin), self._surroundings.worker() is not None)
+
+    def _name_of(self, begin: TopLevel) -> str:
+        return begin.trace_name or self._surroundings.name(begin.thread.name)
 
     def _note(self, rows: RootRows, roots: Iterable[int]) -> None:
         """Apply what the rows tell about those of ``roots`` that are known."""

@@ -25,17 +25,18 @@ MAX_LENGTH_NS = 10 * NS_PER_SECOND
 class StepTrace:
     """One trace of our own."""
 
-    context: SpanContext | None
-    """The root span's; None where the sampler or the limit refused the trace."""
-    attributes: Mapping[str, AttributeValue]
+    start: RootStart | None
+    """None where the sampler or the limit refused the trace."""
     thread: Track
     start_ns: int
     end_ns: int
     spans: int = 0
     calls: int = 0
     """How many of its top-level ranges are of a source whose ranges begin traces."""
-    called: str = "operators"
+    called: str = ""
     trains: bool = False
+    aside: bool = False
+    """It is a worker process's: how long it takes says nothing, since it waits for whom it works."""
     open: set[int] = field(default_factory=set)
     """Event ids of its top-level ranges that haven't closed."""
     over: bool = False
@@ -44,6 +45,11 @@ class StepTrace:
     """What the root span says of ranges that were folded directly into the trace."""
     folded_ranges: int = 0
     """How many these are."""
+
+    @property
+    def context(self) -> SpanContext | None:
+        """The root span's; None where the trace is not recorded."""
+        return self.start.context if self.start is not None else None
 
     @property
     def name(self) -> str:
@@ -82,10 +88,16 @@ def starts_new(thread: ThreadSteps, trace: StepTrace, begin: TopLevel, most_span
     return trace.spans >= most_spans or (not trace.open and begin.start_ns - trace.end_ns > IDLE_NS)
 
 
-def new_trace(start: RootStart | None, begin: TopLevel) -> StepTrace:
-    """The trace that begins there; it is recorded where there is a ``start``."""
-    context, attributes = start if start is not None else (None, {})
-    return StepTrace(context, attributes, begin.thread, begin.start_ns, begin.start_ns, called=begin.trace_name)
+def new_trace(start: RootStart | None, begin: TopLevel, called: str, aside: bool) -> StepTrace:
+    """The trace that begins there.
+
+    Args:
+        start: where it is recorded.
+        begin: its first range.
+        called: its name, as far as is known now.
+        aside: see ``StepTrace.aside``.
+    """
+    return StepTrace(start, begin.thread, begin.start_ns, begin.start_ns, called=called, aside=aside)
 
 
 def note_call(trace: StepTrace, begin: TopLevel) -> None:

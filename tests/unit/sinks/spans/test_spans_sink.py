@@ -49,7 +49,7 @@ class TestTree:
         child, above = harness.write({"parent": parent}, {"event_id": parent}, opened=opened)
         (root,) = harness.close()
         assert (child.parent, above.parent, root.parent) == (above.context, root.context, None)
-        assert root.name == "operators"
+        assert root.name == "MainThread"
         assert (root.start_time, root.end_time) == (BASE_NS, above.end_time)
         assert dict(root.attributes) == {"recfn.root": True, "thread.id": MAIN_THREAD.ident, "thread.name": "MainThread"}
         assert {span.context.trace_id for span in (child, above, root)} == {root.context.trace_id}

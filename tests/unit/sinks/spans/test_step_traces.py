@@ -24,7 +24,7 @@ class TestBoundaries:
         traces = program.run(*step, *step, op("zero_grad"), one_batch=one_batch)
         assert grouping(traces) == "aaaabbbbc"
         program.traces.close_all()
-        assert program.names() == ["training step", "training step", "training step", "operators"]
+        assert program.names() == ["training step", "training step", "training step", "MainThread"]
 
     def test_several_optimizers_are_one_step(self, one_batch: bool) -> None:
         program = Program()
@@ -38,7 +38,7 @@ class TestBoundaries:
         traces = program.run(step, step, op(), one_batch=one_batch)
         assert grouping(traces) == "abc"
         program.traces.close_all()
-        assert program.names() == ["training step", "training step", "operators"]
+        assert program.names() == ["training step", "training step", "MainThread"]
 
     def test_inference_is_a_trace_per_module_call(self, one_batch: bool) -> None:
         program = Program()
@@ -135,7 +135,7 @@ class TestRootSpan:
         program.traces.close_idle(program.now_ns + NS_PER_SECOND)
         assert program.names() == []
         program.traces.close_idle(program.now_ns + NS_PER_SECOND + 1)
-        assert program.names() == ["operators"]
+        assert program.names() == ["MainThread"]
 
     def test_thread_that_never_returns_is_swept_up_by_the_others(self) -> None:
         program = Program()
@@ -191,7 +191,7 @@ class TestLosses:
         program = Program()
         for number in range(1, 6):
             program.run(op(), thread=MAIN_THREAD._replace(number=number))
-        assert program.names() == ["operators"] * 2
+        assert program.names() == ["MainThread"] * 2
         assert len(program.traces._threads) == 3
 
 
@@ -226,4 +226,4 @@ class TestClockThatWasSetBack:
         program = Program()
         program.run(op())
         program.traces.close_idle(program.now_ns - 3600 * NS_PER_SECOND)
-        assert program.names() == ["operators"]
+        assert program.names() == ["MainThread"]

@@ -12,8 +12,10 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler
 from batches import BASE_NS, MAIN_THREAD, make_batch
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.events import EventSource, make_event_id
+from otel_recfn.sinks.spans.program_spans import ProgramSpans
 from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.sinks.spans.step_traces import StepTraces
+from otel_recfn.sinks.spans.surroundings import Surroundings
 from otel_recfn.sinks.spans.trace_boundaries import StepTrace
 
 STEP = "Optimizer.step#SGD.step"
@@ -40,7 +42,7 @@ class Program:
         target = ProviderResolver(provider).resolve()
         assert target is not None
         self.target = target
-        self.traces = StepTraces(roots_per_second)
+        self.traces = StepTraces(roots_per_second, Surroundings(ProgramSpans()))
         self.now_ns = BASE_NS
         self.ordinal = 0
         self.by_name: list[tuple[str, int]] = []

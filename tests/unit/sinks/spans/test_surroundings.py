@@ -1,0 +1,63 @@
+"""What work is called, and where it belongs, around which the program has no span."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan
+
+from batches import context, make_batch
+from otel_recfn.model.batch import NO_CONTEXT
+from otel_recfn.model.worker_process import WorkerProcess
+from otel_recfn.sinks.spans.program_spans import ProgramSpans
+from otel_recfn.sinks.spans.surroundings import FindsWorker, Surroundings, no_worker
+
+
+def begun(span_id: int, start_ns: int) -> ReadableSpan:
+    return ReadableSpan("epoch", trace.SpanContext(1, span_id, False), start_time=start_ns)
+
+
+def in_child(find_worker: FindsWorker = no_worker) -> Surroundings:
+    """Of a process that was forked in span 2, and has begun span 3."""
+    spans = ProgramSpans()
+    began_ns = time.time_ns()
+    spans.start_empty()
+    spans.saw(1, 2, begun(2, began_ns - 1))
+    spans.saw(1, 3, begun(3, time.time_ns()))
+    return Surroundings(spans, find_worker)
+
+
+@pytest.mark.parametrize(
+    ("thread", "work"),
+    [
+        ("MainThread", "MainThread"),
+        ("Thread-17 (serve)", "Thread (serve)"),
+        ("Thread-17", "Thread"),
+        ("ThreadPoolExecutor-0_3", "ThreadPoolExecutor"),
+        ("asyncio_2", "asyncio"),
+        ("loader-3", "loader-3"),
+        ("my Thread-1", "my Thread-1"),
+        ("", "operators"),
+    ],
+)
+def test_work_is_called_after_its_thread_without_the_numbers_that_python_gives(thread: str, work: str) -> None:
+    assert Surroundings(ProgramSpans()).name(thread) == work
+
+
+def test_in_a_worker_only_spans_of_its_own_are_around_its_ranges() -> None:
+    batch = make_batch([{"context": context(1, 2)}, {"context": context(1, 3)}])
+    assert in_child().without_inherited(batch) is batch
+    seen = in_child(lambda: WorkerProcess("worker", True)).without_inherited(batch)
+    assert [event.context for event in seen.events()] == [NO_CONTEXT, context(1, 3)]
+
+
+def test_a_process_may_become_a_worker_later() -> None:
+    found: list[WorkerProcess | None] = [None]
+    surroundings = in_child(lambda: found[0])
+    assert not surroundings.is_outside(1, 2)
+    found[0] = WorkerProcess("worker", True)
+    assert surroundings.is_outside(1, 2)
+    found[0] = None
+    assert surroundings.name("MainThread") == "worker"

@@ -43,6 +43,9 @@ class AllTraces:
     def saw(self, trace_id: int, span_id: int, span: object) -> None:
         pass
 
+    def is_outside(self, trace_id: int, span_id: int) -> bool:
+        return False
+
 
 @pytest.fixture
 def watched(recorder: Recorder) -> Iterator[Recorder]:

@@ -72,7 +72,7 @@ def test_a_greenlet_without_any_context_is_a_task_of_its_own(traces: Traces) -> 
     traces.instrumentor.uninstrument()
     paths = traces.paths()
     assert paths["main/aten::mul"] == 1
-    assert paths["operators/suspended"] == 1  # nothing is current in that greenlet
+    assert paths["MainThread/suspended"] == 1  # nothing is current in that greenlet
 
 
 def test_work_that_a_range_hands_to_threads_and_tasks_lies_in_it(traces: Traces) -> None:

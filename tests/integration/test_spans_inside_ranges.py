@@ -105,8 +105,8 @@ def test_a_span_inside_a_range_that_has_no_span_around_it_is_in_the_ranges_trace
     torch.neg(traces.x)
     traces.instrumentor.uninstrument()
     paths = traces.paths()
-    assert paths["operators/first/second/inner/aten::mul"] == paths["operators/first/aten::add"] == 1
-    assert paths["operators/later/inner/aten::sub"] == 1
+    assert paths["MainThread/first/second/inner/aten::mul"] == paths["MainThread/first/aten::add"] == 1
+    assert paths["MainThread/later/inner/aten::sub"] == 1
 
 
 def test_below_a_span_that_is_not_sampled_nothing_is_shown() -> None:

@@ -70,6 +70,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
                 (``none``): as others. Default: 50.
             trace_span_budget: spans of all units of a trace, beyond one for each unit; ``None`` (``none``) for any number.
                 Default: 5000.
+            spans_per_second: spans of all units in a second, and what was left of the ten seconds before; one for each unit in
+                any case; ``None`` (``none``) for any number. Default: 1000.0.
             min_duration_ns: shorter ranges become sums first of all. Default: 0.
             record_shapes: shapes and dtypes of the inputs too. Default: false.
             modules: ranges for ``nn.Module`` calls and optimizer steps. Default: true.
@@ -133,7 +135,11 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         session = process_session()  # may refuse, so it is asked before the trace file is made
         links, sent = SharedLinks(), SentSpans()
         volume = Volume(
-            settings.span_budget, settings.ordinary_span_budget, settings.trace_span_budget, settings.min_duration_ns
+            of_unit=settings.span_budget,
+            of_ordinary_unit=settings.ordinary_span_budget,
+            of_trace=settings.trace_span_budget,
+            min_duration_ns=settings.min_duration_ns,
+            per_second=settings.spans_per_second,
         )
         spans = SpansSink(
             settings.tracer_provider,

@@ -1,12 +1,14 @@
-"""What a batch announces, where that is made of its own rows."""
+"""What a batch announces: made of its own rows, and read as columns."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.model.announced import OpenedColumns
-from otel_recfn.model.batch import Batch
+from otel_recfn.model.batch import COLUMN_TYPES, Batch
 from otel_recfn.model.columns import ANNOUNCED_COLUMNS
 
 
@@ -14,3 +16,10 @@ def announced(batch: Batch, rows: NDArray[np.int64]) -> OpenedColumns:
     """``Batch.opened`` of these rows, which are top-level ranges, in the order of their begins."""
     rows = rows[np.lexsort((batch.event_id[rows], batch.start_ns[rows]))]
     return OpenedColumns({name: getattr(batch, name)[rows] for name in ANNOUNCED_COLUMNS}, batch.names)
+
+
+def announced_column(batch: Batch, name: str) -> NDArray[Any]:
+    """A column of what the batch announces, but for the names."""
+    if isinstance(batch.opened, OpenedColumns):
+        return batch.opened.columns[name]
+    return np.array([getattr(one, name) for one in batch.opened], COLUMN_TYPES[name])

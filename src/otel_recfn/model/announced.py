@@ -21,6 +21,11 @@ class OpenedColumns(Sequence[Opened]):
     def __init__(self, columns: Mapping[str, NDArray[Any]], names: Sequence[str]) -> None:
         self._columns, self._names = columns, names
 
+    @property
+    def columns(self) -> Mapping[str, NDArray[Any]]:
+        """The columns of an Opened; ``name`` is an index."""
+        return self._columns
+
     def __len__(self) -> int:
         return len(self._columns["event_id"])
 

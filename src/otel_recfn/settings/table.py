@@ -97,6 +97,12 @@ class Settings:
     trace_span_budget: int | None = _setting(
         5000, values.BUDGET, "spans of all units of a trace, beyond one for each unit; `None` (`none`) for any number"
     )
+    spans_per_second: float | None = _setting(
+        1000.0,
+        values.RATE,
+        "spans of all units in a second, and what was left of the ten seconds before; one for each unit in any case; "
+        "`None` (`none`) for any number",
+    )
     min_duration_ns: int = _setting(0, values.NANOSECONDS, "shorter ranges become sums first of all")
     record_shapes: bool = _setting(False, values.BOOL, "shapes and dtypes of the inputs too", selects=Extra.SHAPES)
     modules: bool = _setting(True, values.BOOL, "ranges for `nn.Module` calls and optimizer steps", selects=EventSource.MODULE)

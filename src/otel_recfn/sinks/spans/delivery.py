@@ -23,6 +23,8 @@ from otel_recfn.sinks.spans.provider import Receiver, SpanTarget
 from otel_recfn.sinks.spans.turn import Turn
 
 FLUSH_TIMEOUT_S = 30.0
+EXPORT_SECONDS = 1.0
+"""So long an export is waited for beside the processor's thread, before a flush waits for as long as it takes."""
 CHUNKS_AT_THE_END = 3
 """How many chunks are handed on without a flush when the program ends: the processors' queues hold four."""
 _ANY_ERROR = (Exception, SystemExit)  # made once: there may be no memory for it in the middle of an error
@@ -46,10 +48,14 @@ class SpanDelivery:
 
     Args:
         turn: who waits for processors lets another thread go on.
+        exports_beside: the processors' own threads export, where they have some; else spans are exported by ``flush``, in the
+            calling thread, whose pace bounds what they cost.
     """
 
-    def __init__(self, turn: Turn) -> None:
-        self._turn = turn
+    def __init__(self, turn: Turn, exports_beside: bool = False) -> None:
+        self._turn, self._exports_beside = turn, exports_beside
+        self._room_beside = self._gone = 0
+        """How many spans may wait for exporters; how many that do will never be seen to be exported."""
         self._target: SpanTarget | None = None
         self._watch = ExportWatch()
         self._receivers: Sequence[Receiver] = ()
@@ -71,17 +77,36 @@ class SpanDelivery:
         self._watch.watch(target.exporters(), target.scope)
         self._receivers = target.receivers()
         self.chunk_size = target.chunk_size()
+        self._room_beside = target.room_beside() if self._exports_beside and self._watch.watching else 0
 
     def make_room(self, spans: int, pace: Callable[[], None]) -> None:
-        """Flush until this many spans fit into the processors' queues; an exporter that hangs is waited for here.
+        """Wait until this many spans fit into the processors' queues; an exporter that hangs is waited for here."""
+        if not (self._room_beside and self._wait_for_exports(spans)):
+            self._make_room_by_flushing(spans, pace)
 
-        A flush that failed at once is not repeated: a processor that was shut down, say, will not get any better.
-        """
+    def _wait_for_exports(self, spans: int) -> bool:
+        """Wait until the processors' threads have exported so much that these spans fit; False where they don't."""
+        while self._unexported() + spans > self._room_beside:
+            self._turn.wait()
+            try:
+                if not self._watch.wait(EXPORT_SECONDS):
+                    return False
+            finally:
+                self._turn.go_on()
+        return True
+
+    def _unexported(self) -> int:
+        """How many spans wait for exporters, or are gone as those of a processor that was shut down are."""
+        return self.handed.spans - self.handed.unwatched - self._watch.finished - self._gone
+
+    def _make_room_by_flushing(self, spans: int, pace: Callable[[], None]) -> None:
+        """A flush that failed at once is not repeated: a processor that was shut down, say, will not get any better."""
         while self.handed.unflushed and self.handed.unflushed + spans > self._chunks * self.chunk_size:
             began = time.monotonic()
             in_time = self.flush(self._timeout_s) or time.monotonic() - began < self._timeout_s
             if in_time or self._chunks > 1:
                 self.handed.unflushed = 0
+                self._gone += max(0, self._unexported())
                 return
             pace()
 
@@ -158,7 +183,7 @@ class SpanDelivery:
         spans, unwatched = self.handed.spans, self.handed.unwatched
         watched = spans - unwatched
         exported = min(self._watch.exported, watched)
-        failed = max(0, self._flushed - exported)
+        failed = max(0, self._flushed - exported, min(self._watch.finished, watched) - exported)
         return {
             "spans": spans,
             "spans_handed": unwatched,

@@ -15,6 +15,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.waker import Waker
 
 
 class ExportWatch:
@@ -22,7 +23,8 @@ class ExportWatch:
 
     def __init__(self) -> None:
         self._watched: dict[int, _WatchedExporter] = {}
-        self._exported_before = 0
+        self._exported_before = self._finished_before = 0
+        self._waker = Waker()
 
     def watch(self, exporters: Iterable[Any], scope: object) -> None:
         """Watch exactly these exporters, for spans of ``scope``, from now on."""
@@ -30,7 +32,7 @@ class ExportWatch:
         if wanted.keys() == self._watched.keys() and all([one.scope is scope for one in self._watched.values()]):
             return
         self.remove()
-        watched = [(key, _WatchedExporter(exporter, scope)) for key, exporter in wanted.items()]
+        watched = [(key, _WatchedExporter(exporter, scope, self._waker)) for key, exporter in wanted.items()]
         self._watched = {key: one for key, one in watched if one.install()}
 
     @property
@@ -43,18 +45,27 @@ class ExportWatch:
         """Our spans that every exporter took; with several, the one that took fewest counts."""
         return self._exported_before + min([one.exported for one in self._watched.values()], default=0)
 
+    @property
+    def finished(self) -> int:
+        """Our spans that every exporter took or refused; with several, the one that is farthest behind counts."""
+        return self._finished_before + min([one.finished for one in self._watched.values()], default=0)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Until an exporter has finished with some; False when it took longer."""
+        return self._waker.wait(timeout_s)
+
     def remove(self) -> None:
         """Leave every exporter as it was found."""
-        self._exported_before = self.exported
+        self._exported_before, self._finished_before = self.exported, self.finished
         watched, self._watched = self._watched, {}
         for one in watched.values():
             one.uninstall()
 
 
 class _WatchedExporter:
-    def __init__(self, exporter: Any, scope: object) -> None:
-        self.scope = scope
-        self.exported = 0
+    def __init__(self, exporter: Any, scope: object, waker: Waker) -> None:
+        self.scope, self._waker = scope, waker
+        self.exported = self.finished = 0
         self._exporter = exporter
         self._lock = ForkSafeLock()
         self._shadowed = vars(exporter).get("export") if hasattr(exporter, "__dict__") else None
@@ -77,8 +88,13 @@ class _WatchedExporter:
 
     def _export(self, export: Callable[..., Any], spans: Sequence[ReadableSpan], *args: Any, **kwargs: Any) -> Any:
         ours = sum([getattr(span, "instrumentation_scope", None) is self.scope for span in spans])
-        result = export(spans, *args, **kwargs)
-        if ours and result is not SpanExportResult.FAILURE:
-            with self._lock.held:
-                self.exported += ours
+        result: Any = SpanExportResult.FAILURE
+        try:
+            result = export(spans, *args, **kwargs)
+        finally:
+            if ours:
+                with self._lock.held:
+                    self.finished += ours
+                    self.exported += ours if result is not SpanExportResult.FAILURE else 0
+                self._waker.wake()
         return result

@@ -28,7 +28,7 @@ from otel_recfn.sinks.spans.budgets import Budgets
 from otel_recfn.sinks.spans.open_units import OpenUnit, OpenUnits, numbers_of
 from otel_recfn.sinks.spans.outgoing import KeptSpans, Piece, SummarySpans
 from otel_recfn.sinks.spans.step_traces import StepTraces
-from otel_recfn.sinks.spans.summaries import Extent, Summary, Teller, Unit
+from otel_recfn.sinks.spans.summaries import Extent, Teller, Unit
 from otel_recfn.sinks.spans.trace_boundaries import StepTrace
 from otel_recfn.support.span_ids import span_ids
 
@@ -165,7 +165,7 @@ class Folding:
         self._finish_adding()
         if not units:
             return []
-        budgets = [self._budgets.grant(self._units.end_of(unit, traces.get(unit), goes_on)) for unit in units]
+        units, budgets = self._granted(units, traces, goes_on)
         numbers = numbers_of(units)
         rows = sum(self._fold.rows(numbers))
         done = self._fold.finish(numbers, budgets, [goes_on] * len(units))
@@ -180,6 +180,15 @@ class Folding:
         finally:
             if not goes_on:
                 self._units.forget(units)
+
+    def _granted(
+        self, units: list[OpenUnit], traces: Mapping[OpenUnit, StepTrace], goes_on: bool
+    ) -> tuple[list[OpenUnit], list[int]]:
+        """The units in the order in which they ended, and how many spans each may have."""
+        rows = self._fold.rows(numbers_of(units))
+        ends = [self._units.end_of(unit, count, traces.get(unit), goes_on) for unit, count in zip(units, rows, strict=True)]
+        order = sorted(range(len(units)), key=[end.end_ns for end in ends].__getitem__)
+        return [units[place] for place in order], [self._budgets.grant(ends[place]) for place in order]
 
     def _with_open_roots(self, done: FinishedUnits, batch: Batch) -> FinishedUnits:
         """What lies in nothing that is kept lies in its outermost range, if that is open: it will be kept when it comes."""
@@ -206,16 +215,7 @@ class Folding:
         folded = np.zeros(len(done.kept), np.int64)
         np.add.at(folded, done.path_holder[done.path_holder >= 0], done.path_count[done.path_holder >= 0])
         plan = self._plan(done, batch, units, own)
-        self._use_budgets(done, units, (*told.first, *told.rest))
         return [SummarySpans(told.first), KeptSpans(plan, told.on_kept, folded, done.kept_forced), SummarySpans(told.rest)]
-
-    def _use_budgets(self, done: FinishedUnits, units: Sequence[OpenUnit], summaries: Iterable[Summary]) -> None:
-        spans = np.bincount(done.kept_unit, minlength=len(units)).tolist()
-        place = {unit.above.span_id: number for number, unit in enumerate(units)}
-        for one in summaries:
-            spans[place[one.above.span_id]] += 1
-        for unit, count in zip(units, spans, strict=True):
-            self._budgets.use(unit.above.trace_id, max(0, count - 1))
 
     def _known_of(
         self,

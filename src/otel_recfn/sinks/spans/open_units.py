@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from opentelemetry.trace import SpanContext, StatusCode
 
+from otel_recfn.batches.announced import announced_column
 from otel_recfn.batches.number_sets import is_in
 from otel_recfn.batches.span_plan import Fate, SpanPlan, fate_of
 from otel_recfn.model.batch import Batch, SpanContextRef
@@ -66,12 +67,10 @@ class OpenUnits:
         """A batch comes: note which outermost ranges began below spans of the program."""
         self._batches += 1
         ended = batch.event_id[(batch.parent == 0) & (batch.kind == EventKind.RANGE)]
-        opened = [one for one in batch.opened if one.source != EventSource.STEP]  # a step's span is the program's
-        began = np.array([one.event_id for one in opened], np.uint64)
+        counted = announced_column(batch, "source") != EventSource.STEP  # a step's span is the program's
+        began = announced_column(batch, "event_id")[counted]
         self._open = np.concatenate([self._open[~is_in(self._open, ended)], began[~is_in(began, ended)]])
-        counts = (
-            np.bincount([one.context for one in opened], minlength=len(batch.contexts)) if opened else np.zeros(0, np.int64)
-        )
+        counts = np.bincount(announced_column(batch, "context")[counted], minlength=len(batch.contexts))
         for index in np.flatnonzero(counts).tolist():
             context = batch.contexts[index]
             if fate_of(context) == Fate.IN_SPAN:
@@ -149,17 +148,18 @@ class OpenUnits:
         for unit in self._units.values():
             unit.open = 0
 
-    def end_of(self, unit: OpenUnit, trace: StepTrace | None, goes_on: bool) -> UnitEnd:
+    def end_of(self, unit: OpenUnit, ranges: int, trace: StepTrace | None, goes_on: bool) -> UnitEnd:
         """What is known of a unit at its end."""
         trace_id = unit.above.trace_id
         if trace is not None:
             duration = None if goes_on else trace.end_ns - trace.start_ns
-            return UnitEnd(trace_id, trace.name, duration, unit.failed, trace.aside)
+            return UnitEnd(trace_id, trace.name, duration, unit.failed, unit.last_ns, ranges, trace.aside)
         span = self._spans.find(trace_id, unit.above.span_id)
         if span is None or span.end_time is None or span.start_time is None:
-            return UnitEnd(trace_id, "", None if goes_on else max(0, unit.last_ns - unit.first_ns), unit.failed)
+            duration = None if goes_on else max(0, unit.last_ns - unit.first_ns)
+            return UnitEnd(trace_id, "", duration, unit.failed, unit.last_ns, ranges)
         failed = unit.failed or span.status.status_code is StatusCode.ERROR
-        return UnitEnd(trace_id, span.name, span.end_time - span.start_time, failed)
+        return UnitEnd(trace_id, span.name, span.end_time - span.start_time, failed, span.end_time, ranges)
 
     def extent_of(self, unit: OpenUnit) -> tuple[int, int]:
         """From when to when the unit goes, in Unix nanoseconds."""

@@ -174,10 +174,21 @@ class SpanTarget:
         """
         size = MAX_CHUNK
         for processor in self._processors():
-            if hasattr(processor, "_batch_processor") or hasattr(processor, "max_queue_size"):
+            if _has_queue(processor):
                 queue, batch = _queue_sizes(processor)
                 size = min(size, queue // 4, batch - 1)
         return max(size, 1)
+
+    def room_beside(self) -> int:
+        """How many of our spans may wait for exporters while processors' own threads export: half of the shortest queue.
+
+        0 where that is not enough for such a thread to begin: it waits for a whole batch, or for seconds.
+        """
+        sizes = [_queue_sizes(processor) for processor in self._processors() if _has_queue(processor)]
+        chunk = self.chunk_size()
+        if not sizes or any([batch + chunk > queue // 2 for queue, batch in sizes]):
+            return 0
+        return min([queue // 2 for queue, _ in sizes])
 
     def exporters(self) -> list[Any]:
         """The exporters behind the processors that say which they have, each once."""
@@ -255,6 +266,10 @@ def _one_after_the_other(processor: Any, depth: int) -> list[Any]:
 
 def _only_queues(processor: Any) -> bool:
     return getattr(type(processor), "on_end", None) is BatchSpanProcessor.on_end
+
+
+def _has_queue(processor: Any) -> bool:
+    return hasattr(processor, "_batch_processor") or hasattr(processor, "max_queue_size")
 
 
 def _queue_sizes(processor: Any) -> tuple[int, int]:

@@ -89,7 +89,7 @@ class SpansSink:
         self._resolver = ProviderResolver(tracer_provider)
         self._target: SpanTarget | None = None
         self._turn = Turn()
-        self._delivery = SpanDelivery(self._turn)
+        self._delivery = SpanDelivery(self._turn, exports_beside=volume.of_unit is not None)
         self._spans = spans or ProgramSpans(remembers=volume.of_unit is not None)
         self._find_worker = find_worker
         self._surroundings = Surroundings(self._spans, find_worker)
@@ -106,7 +106,7 @@ class SpansSink:
     def _make_writer(self, volume: Volume) -> Writer:
         if volume.of_unit is None:
             return EveryRange(self._way)
-        budgets = Budgets(volume.of_unit, volume.of_ordinary_unit, volume.of_trace)
+        budgets = Budgets(volume.of_unit, volume)
         units = OpenUnits(self._spans, _span_context)
         return Folded(self._way, Folding(budgets, volume.of_unit, volume.min_duration_ns, units, self._traces))
 

@@ -1,0 +1,114 @@
+"""Where spans have a budget, a processor with a thread of its own exports them there, and the folding goes on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+
+from batches import BASE_NS, context, make_batch
+from otel_recfn.model.events import make_event_id
+from otel_recfn.sinks.spans.budgets import Volume
+from otel_recfn.sinks.spans.provider import ProviderResolver
+from otel_recfn.sinks.spans.sink import SpansSink
+from patience import PATIENCE_S
+
+QUEUE = 2048
+UNITS, ROWS = 30, 300
+
+
+class Gated(SpanExporter):
+    """Exports when it may."""
+
+    def __init__(self, result: SpanExportResult | Exception = SpanExportResult.SUCCESS) -> None:
+        self.result = result
+        self.open = threading.Event()
+        self.threads: set[str] = set()
+        self.spans: list[str] = []
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        assert self.open.wait(PATIENCE_S)
+        self.threads.add(threading.current_thread().name)
+        self.spans += [span.name for span in spans]
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+
+class Written:
+    """Units that end one after the other, written in a thread."""
+
+    def __init__(self, exporter: Gated, *, shut_down: bool = False) -> None:
+        self.provider = TracerProvider(shutdown_on_exit=False)
+        self.processor = BatchSpanProcessor(exporter, max_queue_size=QUEUE, schedule_delay_millis=3_600_000)
+        self.provider.add_span_processor(self.processor)
+        self.sink = SpansSink(self.provider, None, volume=Volume(1000))
+        if shut_down:
+            exporter.open.set()
+            self.processor.shutdown()
+        self._thread = threading.Thread(target=self._write, name="writes")
+        self._thread.start()
+
+    def _write(self) -> None:
+        for unit in range(UNITS):
+            place = {"context": context(1, unit + 1), "start_ns": BASE_NS, "end_ns": BASE_NS + 1}
+            ids = range(unit * ROWS + 1, unit * ROWS + ROWS + 1)
+            self.sink.write(make_batch([{"event_id": make_event_id(1, number), **place} for number in ids]))
+        self.sink.write(make_batch([{"context": context(1, UNITS + 1), "event_id": make_event_id(1, UNITS * ROWS + 1)}]))
+
+    def finish(self) -> dict[str, int]:
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive()
+        self.sink.close(PATIENCE_S)
+        counters = dict(self.sink.counters())
+        self.provider.shutdown()
+        return counters
+
+
+def test_the_processors_thread_exports_and_nothing_is_dropped() -> None:
+    exporter = Gated()
+    written = Written(exporter)
+    exporter.open.set()
+    counters = written.finish()
+    assert (counters["spans_exported"], len(exporter.spans)) == (UNITS * ROWS + 1, UNITS * ROWS + 1)
+    assert exporter.threads - {"writes", threading.current_thread().name}
+
+
+def test_half_of_the_queue_is_left_to_the_program_while_an_exporter_hangs() -> None:
+    exporter = Gated()
+    written = Written(exporter)
+    own = QUEUE // 2 - 512  # what the exporter has in hand is in the queue no more
+    for _ in range(own):
+        written.provider.get_tracer("program").start_span("own").end()
+    exporter.open.set()
+    counters = written.finish()
+    assert counters["spans_exported"] == UNITS * ROWS + 1
+    assert exporter.spans.count("own") == own
+
+
+@pytest.mark.parametrize("result", [SpanExportResult.FAILURE, ValueError("no")])
+def test_an_exporter_that_fails_holds_nobody_up(result: SpanExportResult | Exception) -> None:
+    exporter = Gated(result)
+    exporter.open.set()
+    counters = Written(exporter).finish()
+    assert (counters["spans_exported"], counters["spans_failed"]) == (0, UNITS * ROWS + 1)
+
+
+def test_a_processor_that_was_shut_down_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("otel_recfn.sinks.spans.delivery.EXPORT_SECONDS", 0.01)
+    counters = Written(Gated(), shut_down=True).finish()
+    assert counters["spans"] == UNITS * ROWS + 1
+    assert counters["spans_exported"] == 0
+
+
+@pytest.mark.parametrize(("queue", "batch", "room"), [(2048, 512, 1024), (2048, 900, 0), (400, 50, 200), (64, 64, 0)])
+def test_room_beside(queue: int, batch: int, room: int) -> None:
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(Gated(), max_queue_size=queue, max_export_batch_size=batch))
+    target = ProviderResolver(provider).resolve()
+    assert target is not None
+    assert target.room_beside() == room
+    provider.shutdown()

@@ -1,0 +1,187 @@
+"""Asks a FastAPI service many times at once, and checks that every range arrived below the request that it was recorded in.
+
+    python scripts/service_load.py --requests 10000 --at-once 16 --slow-every 500
+
+A request records ranges in its handler, in ``asyncio.to_thread`` and in a background task; how many, and that they took long,
+follows from its number. What arrives is counted by trace: spans and folded ranges together have to be exactly the ranges of
+that request, ordinary requests have to keep to ``ordinary_span_budget``, and slow ones have to come with every range. The exit
+code is 1 otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import http.client
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import uvicorn
+from fastapi import BackgroundTasks, FastAPI
+from opentelemetry.instrumentation.fastapi import FastAPIInstrumentor
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+
+from otel_recfn import OtelRecordFunctionInstrumentor, record_function
+
+FOLDED = "recfn.folded.count"
+ORDINARY_BUDGET = 50
+PARTS = ("handler", "thread", "background")
+RANGES, RANGES_BELOW = 10, 8
+"""Of each part: so many ranges with so many in each."""
+PART = 1 + RANGES * (1 + RANGES_BELOW)
+SLOW_SECONDS = 0.25
+
+
+def work(part: str, slow: bool) -> None:
+    """Some ranges."""
+    with record_function(part):
+        for number in range(RANGES):
+            with record_function(f"{part} {number}"):
+                for below in range(RANGES_BELOW):
+                    with record_function(f"step {below}"):
+                        pass
+        if slow:
+            time.sleep(SLOW_SECONDS)
+
+
+def make_app(slow_every: int) -> FastAPI:
+    """The service."""
+    app = FastAPI()
+
+    @app.get("/work/{number}")
+    async def answer(number: int, tasks: BackgroundTasks) -> int:
+        slow = number % slow_every == slow_every - 1
+        work("handler", False)
+        await asyncio.to_thread(work, "thread", slow)
+        tasks.add_task(work, "background", False)
+        return number
+
+    return app
+
+
+@dataclass
+class Request:
+    """What arrived of one request."""
+
+    number: int = -1
+    kept: int = 0
+    folded: int = 0
+    ids: set[int] = field(default_factory=set)
+    parents: set[int] = field(default_factory=set)
+
+
+class Arrived(SpanExporter):
+    """What arrived, by trace."""
+
+    def __init__(self) -> None:
+        self.requests: dict[int, Request] = {}
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        for span in spans:
+            self._take(span)
+        return SpanExportResult.SUCCESS
+
+    def _take(self, span: ReadableSpan) -> None:
+        context, attributes = span.get_span_context(), span.attributes or {}
+        request = self.requests.setdefault(context.trace_id, Request())
+        request.ids.add(context.span_id)
+        if span.parent is not None:
+            request.parents.add(span.parent.span_id)
+        else:
+            request.number = int(str(attributes.get("http.target") or attributes.get("url.path")).rpartition("/")[2])
+        if span.instrumentation_scope is not None and span.instrumentation_scope.name == "otel_recfn":
+            request.kept += "recfn.event_id" in attributes
+            request.folded += int(str(attributes.get(FOLDED, 0)))
+
+
+def ask(port: int, numbers: Sequence[int]) -> None:
+    """One client: a request after the other."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    for number in numbers:
+        connection.request("GET", f"/work/{number}")
+        answer = connection.getresponse()
+        assert (answer.status, int(answer.read())) == (200, number)
+
+
+def ask_all(port: int, requests: int, at_once: int) -> None:
+    """All clients, in this process."""
+    with ThreadPoolExecutor(at_once) as clients:
+        for done in [clients.submit(ask, port, range(first, requests, at_once)) for first in range(at_once)]:
+            done.result()
+
+
+def serve(options: argparse.Namespace, provider: TracerProvider) -> None:
+    """Serves until a process of clients has had all answers."""
+    app = make_app(options.slow_every)
+    FastAPIInstrumentor.instrument_app(app, tracer_provider=provider, exclude_spans=["receive", "send"])
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started and thread.is_alive():
+        time.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    clients = ["--ask", str(port), "--requests", str(options.requests), "--at-once", str(options.at_once)]
+    try:
+        subprocess.run([sys.executable, __file__, *clients], check=True)
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def faults(arrived: Arrived, options: argparse.Namespace) -> list[str]:
+    """What is not as it has to be; of each kind the first."""
+    found: dict[str, str] = {}
+    for request in arrived.requests.values():
+        slow = request.number % options.slow_every == options.slow_every - 1
+        told = f"request {request.number}: {request.kept} spans of ranges, {request.folded} folded"
+        if request.parents - request.ids:
+            found.setdefault("orphans", f"{told}; {len(request.parents - request.ids)} parents are missing")
+        if request.kept + request.folded != PART * len(PARTS):
+            found.setdefault("ranges", f"{told}; it recorded {PART * len(PARTS)}")
+        if slow and request.folded:
+            found.setdefault("slow", f"{told}; it was slow")
+        if not slow and request.kept > ORDINARY_BUDGET and request.number > 4 * options.at_once:
+            found.setdefault("ordinary", f"{told}; it was ordinary")
+    if len(arrived.requests) != options.requests:
+        found["requests"] = f"{len(arrived.requests):,} requests arrived of {options.requests:,}"
+    return list(found.values())
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--at-once", type=int, default=16)
+    parser.add_argument("--slow-every", type=int, default=500)
+    parser.add_argument("--ask", type=int, metavar="PORT", help="be the clients")
+    options = parser.parse_args()
+    if options.ask is not None:
+        ask_all(options.ask, options.requests, options.at_once)
+        return 0
+    provider, arrived = TracerProvider(), Arrived()
+    provider.add_span_processor(BatchSpanProcessor(arrived))
+    instrumentor = OtelRecordFunctionInstrumentor()
+    instrumentor.instrument(tracer_provider=provider)
+    began = time.monotonic()
+    serve(options, provider)
+    took = time.monotonic() - began
+    instrumentor.uninstrument()
+    provider.shutdown()
+    kept = sorted(request.kept for request in arrived.requests.values())
+    print(f"{len(kept):,} requests, {len(kept) / took:,.0f} a second; spans of ranges: {kept[0]} to {kept[-1]}")
+    for name, count in instrumentor.counters().items():
+        if count:
+            print(f"{name:<40} {count:>14,}")
+    found = faults(arrived, options)
+    print("\n".join(found) or "every range is below its own request; ordinary ones keep to their budget, slow ones are in full")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -73,6 +73,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             spans_per_second: spans of all units in a second, and what was left of the ten seconds before; one for each unit in
                 any case; ``None`` (``none``) for any number. Default: 1000.0.
             min_duration_ns: shorter ranges become sums first of all. Default: 0.
+            open_range_s: a range that is open for so many seconds is told before it ends, so that a hang shows; ``None``
+                (``none``): never. Default: 60.0.
             record_shapes: shapes and dtypes of the inputs too. Default: false.
             modules: ranges for ``nn.Module`` calls and optimizer steps. Default: true.
             sinks: further sinks, such as ``InMemorySink()``. Default: none.
@@ -154,7 +156,9 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         metrics = MetricsSink(settings.meter_provider, sent)
         # Metrics are closed last: what the counters of the other sinks have come to by then is what they tell.
         sinks = [*_make_files(settings, links), background, *settings.sinks, metrics]
-        self._capture = Capture(selected(settings), sinks, buffer_bytes=settings.buffer_bytes, spans=spans)
+        self._capture = Capture(
+            selected(settings), sinks, buffer_bytes=settings.buffer_bytes, spans=spans, open_range_s=settings.open_range_s
+        )
         metrics.report_from(partial(_report, session, self._capture))
         background.start()
         session.start(self._capture)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -81,21 +81,23 @@ class Selection:
         copies = slice(batch.closed, None)
         self._announced = batch.event_id[copies][batch.parent[copies] == 0]
 
-    def view(self, batch: Batch, *, last: bool = False) -> Batch:
+    def view(self, batch: Batch, *, last: bool = False, copies: bool = False) -> Batch:
         """What the capture sees of a batch that was drained with its open ranges.
 
         Args:
             batch: drained with ``open_ranges``.
             last: the capture ends with it: copies of open ranges are rows of the view, as partial ones.
+            copies: the view has copies of the open ranges, too.
         """
         seen = self._seen(batch)
         parent, root = self._ancestry.around(batch, seen)
         opened = self._announce(batch, seen & (parent == 0) & (batch.kind == EventKind.RANGE))
         rows = seen.copy()
-        if not last:
+        if not (last or copies):
             rows[batch.closed :] = False
         self._earlier = self._earlier[~is_in(self._earlier, batch.event_id[: batch.closed])]
-        return batch.take(rows, parent=parent[rows], root=root[rows], opened=opened, **self._without_extras(batch, rows))
+        taken = batch.take(rows, parent=parent[rows], root=root[rows], opened=opened, **self._without_extras(batch, rows))
+        return taken if last else replace(taken, closed=int(rows[: batch.closed].sum()))
 
     def view_beside(self, produced: Batch, drained: Batch) -> Batch:
         """What the capture sees of a producer's batch.

@@ -25,7 +25,16 @@ from typing import TypeAlias, TypeVar
 from otel_recfn.batches.selection import Selected, Selection
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import ATTEMPTS, OUT_OF_MEMORY, PAUSE_SECONDS
-from otel_recfn.sinks.protocol import Sink, asks_for_room, flushes_beside_writes, has_room, losses_of, wants_unsampled
+from otel_recfn.session.open_ranges import open_for, without_copies
+from otel_recfn.sinks.protocol import (
+    Sink,
+    asks_for_room,
+    flushes_beside_writes,
+    has_room,
+    is_told_of_open_ranges,
+    losses_of,
+    wants_unsampled,
+)
 from otel_recfn.sources.range_spans import ShownRanges, SpansOfRanges
 
 log = logging.getLogger("otel_recfn")
@@ -59,8 +68,12 @@ class Due:
 
     batch: Batch
     view: View
+    look: bool = False
+    """The capture is told which ranges are open for long."""
     seen: Batch | None = None
     """The capture's view of it, once it was made and its rows are counted."""
+    open: Batch | None = None
+    """Those ranges, in the view; None where nobody is to be told."""
     done: bool = False
     """They have got it."""
 
@@ -88,15 +101,24 @@ class Capture:
         sinks: receive every sealed batch, in this order.
         buffer_bytes: bound of each recording thread's buffer.
         spans: where its ranges become spans, as which the program is to see them while they are current; None for nowhere.
+        open_range_s: sinks are told of ranges that are open for so long; None: they are not.
     """
 
     def __init__(
-        self, selected: Selected, sinks: Iterable[Sink], *, buffer_bytes: int, spans: SpansOfRanges | None = None
+        self,
+        selected: Selected,
+        sinks: Iterable[Sink],
+        *,
+        buffer_bytes: int,
+        spans: SpansOfRanges | None = None,
+        open_range_s: float | None = None,
     ) -> None:
         self.selected = selected
         self.shown = ShownRanges(selected.takes, spans) if spans is not None else None
         self.selection = Selection(selected)
-        self.buffer_bytes = buffer_bytes
+        self.buffer_bytes, self.open_range_s = buffer_bytes, open_range_s
+        self._told_open = False
+        """What sinks were told last is that ranges are open for long."""
         self._sinks = [_Handed(sink, asks_for_room=asks_for_room(sink)) for sink in sinks]
         self._removed: list[tuple[_Handed, dict[str, int]]] = []
         """With their last counters."""
@@ -141,7 +163,7 @@ class Capture:
         if len(self._undelivered) < MOST_UNDELIVERED:
             self._undelivered.append(due)
         else:
-            self.rows, due.done = self.rows + len(due.batch), True
+            self.rows, due.done = self.rows + due.batch.closed, True
 
     def go_on(self) -> None:
         """Hand on what waits.
@@ -176,7 +198,9 @@ class Capture:
         if due.done:
             return
         if due.seen is None:
-            seen = due.view(self, due.batch)
+            view = due.view(self, due.batch)
+            due.open = open_for(view, self.open_range_s) if due.look and self.open_range_s is not None else None
+            seen = without_copies(view)
             rows = self.rows + len(seen)
             due.seen, self.rows = seen, rows
         if len(due.seen) or due.seen.opened:
@@ -187,6 +211,16 @@ class Capture:
                 if handed.last is not due:
                     raise MemoryError
         self._delivered, due.done = self.rows, True
+        if due.open is not None:
+            self._tell_open(due.open)
+
+    def _tell_open(self, ranges: Batch) -> None:
+        if not len(ranges) and not self._told_open:
+            return
+        for handed in list(self._sinks):
+            if is_told_of_open_ranges(handed.sink):
+                self._guarded(handed, partial(_write_open, handed.sink, ranges), None)
+        self._told_open = len(ranges) > 0
 
     def _has_room(self, handed: _Handed) -> bool:
         asks = handed.asks_for_room and not self._ending and len(self._undelivered) < MOST_WAITING
@@ -263,7 +297,7 @@ class Capture:
 
     def _miss_what_waits(self) -> None:
         """Nobody gets any more what there was no memory for: count it."""
-        rows = self.rows + sum([len(due.batch) for due in {*self._undelivered} if due.seen is None and not due.done])
+        rows = self.rows + sum([due.batch.closed for due in {*self._undelivered} if due.seen is None and not due.done])
         nothing: deque[Due] = deque()
         self.rows, self._delivered, self._undelivered = rows, rows, nothing
 
@@ -281,6 +315,7 @@ class Capture:
         """Go on with the sinks that are fit for a forked child; counts begin anew."""
         self.selection = Selection(self.selected)
         self._undelivered, self._delivering, self._close_by, self._flushing = deque(), False, None, set()
+        self._told_open = False
         inherited, self._sinks, self._removed = self._sinks, [], []
         self.rows = self._delivered = 0
         for handed in inherited:
@@ -323,6 +358,11 @@ def _write(handed: _Handed, due: Due, seen: Batch) -> None:
             handed.last = None
         raise
     handed.rows = rows
+
+
+def _write_open(sink: Sink, ranges: Batch) -> None:
+    with suppress(*OUT_OF_MEMORY):  # nothing is lost: the next look has them all again
+        sink.write_open(ranges)  # type: ignore[attr-defined]
 
 
 def _close(handed: _Handed, deadline: float) -> None:

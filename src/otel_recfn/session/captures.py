@@ -80,22 +80,28 @@ class Captures:
             except ValueError:  # a signal handler has done it in between
                 pass
 
-    def due(self, batch: Batch, leaving: Capture | None) -> Drained:
+    @property
+    def open_range_s(self) -> float | None:
+        """The shortest time after which one of them is told of an open range; None: none of them is."""
+        return min([capture.open_range_s for capture in self if capture.open_range_s is not None], default=None)
+
+    def due(self, batch: Batch, leaving: Capture | None, look: bool = False) -> Drained:
         """Who gets what of a batch that is drained now.
 
         Args:
             batch: the batch.
             leaving: a capture that ends when all is drained: it also gets the open ranges then, as partial ones.
+            look: captures are told which ranges are open for long.
         """
-        last_for = leaving if batch.complete else None
-        return self._all_due(batch, partial(_seen, last_for=last_for) if self._views else _without_copies)
+        last_for, look = leaving if batch.complete else None, look and batch.complete
+        return self._all_due(batch, partial(_seen, last_for=last_for, look=look) if self._views else whole, look)
 
     def due_beside(self, produced: Batch, drained: Batch) -> Drained:
         """The same for a producer's batch; ``drained`` is what the recorder had just before."""
         return self._all_due(produced, partial(_seen_beside, drained=drained) if self._views else whole)
 
-    def _all_due(self, batch: Batch, view: View) -> Drained:
-        return Drained(batch, [(capture, Due(batch, view)) for capture in self])
+    def _all_due(self, batch: Batch, view: View, look: bool = False) -> Drained:
+        return Drained(batch, [(capture, Due(batch, view, look)) for capture in self])
 
     def hand_out(self) -> None:
         """Hand each capture what was drained for it.
@@ -145,13 +151,9 @@ class Captures:
         return max([capture.buffer_bytes for capture in self], default=DEFAULT_BUFFER_BYTES)
 
 
-def _seen(capture: Capture, batch: Batch, *, last_for: Capture | None) -> Batch:
-    return capture.selection.view(batch, last=capture is last_for)
+def _seen(capture: Capture, batch: Batch, *, last_for: Capture | None, look: bool) -> Batch:
+    return capture.selection.view(batch, last=capture is last_for, copies=look)
 
 
 def _seen_beside(capture: Capture, produced: Batch, *, drained: Batch) -> Batch:
     return capture.selection.view_beside(produced, drained)
-
-
-def _without_copies(_capture: Capture, batch: Batch) -> Batch:
-    return batch if batch.closed == len(batch) else batch.take(slice(batch.closed), opened=batch.opened)

@@ -28,6 +28,7 @@ from otel_recfn.model.errors import ATTEMPTS, OUT_OF_MEMORY, PAUSE_SECONDS
 from otel_recfn.recording.protocol import Keep, Recorder
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.captures import Captures
+from otel_recfn.session.open_ranges import Looks
 from otel_recfn.session.sources import Sources
 from otel_recfn.support.timed_lock import take_in_time
 
@@ -49,6 +50,7 @@ class Draining:
         self._holder: int | None = None
         """The thread that holds the lock."""
         self._given_up: list[Capture] = []
+        self._looks = Looks()
         self._placement: Placement | None = None
         """While there are producers."""
         self._produced: list[Batch] = []
@@ -143,14 +145,17 @@ class Draining:
         now = close_open or open_ranges or leaving is not None
         self._hand_out(now=now)
         self._take_produced(last=close_open)
-        wanted = open_ranges or self._captures.need_open_ranges or self._placement is not None
-        keep = Keep(self._captures.drained, partial(self._captures.due, leaving=leaving))
+        look = self._looks.is_due(self._captures.open_range_s)
+        wanted = look or open_ranges or self._captures.need_open_ranges or self._placement is not None
+        keep = Keep(self._captures.drained, partial(self._captures.due, leaving=leaving, look=look))
         try:
             batch = self._recorder.drain(close_open=close_open, open_ranges=wanted and not close_open, keep=keep)
         except Exception:
             self._tell_failed()
             return None
         self._left = leaving if batch.complete else None
+        if look:
+            self._looks.done()
         self._note(batch)
         if batch.clock_jump_ns:
             self._tell_clock_jump(batch.clock_jump_ns / 1e9)

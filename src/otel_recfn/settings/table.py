@@ -104,6 +104,11 @@ class Settings:
         "`None` (`none`) for any number",
     )
     min_duration_ns: int = _setting(0, values.NANOSECONDS, "shorter ranges become sums first of all")
+    open_range_s: float | None = _setting(
+        60.0,
+        values.SECONDS,
+        "a range that is open for so many seconds is told before it ends, so that a hang shows; `None` (`none`): never",
+    )
     record_shapes: bool = _setting(False, values.BOOL, "shapes and dtypes of the inputs too", selects=Extra.SHAPES)
     modules: bool = _setting(True, values.BOOL, "ranges for `nn.Module` calls and optimizer steps", selects=EventSource.MODULE)
     sinks: tuple[Sink, ...] = _setting(

@@ -118,6 +118,14 @@ def _parse_rate(text: str) -> float | None:
     return None if text.lower() in ("none", "all") else float(text)
 
 
+def _seconds(value: Any) -> float | None:
+    return _rate(value) or None
+
+
+def _parse_seconds(text: str) -> float | None:
+    return None if text.lower() in ("none", "never") else float(text)
+
+
 def _callable(value: Any) -> Any:
     if value is not None and not callable(value):
         raise TypeError
@@ -173,6 +181,12 @@ RATE: Kind[float | None] = Kind(
     _rate,
     "none (all) or a number of traces a second, zero or more",
     _parse_rate,
+)
+SECONDS: Kind[float | None] = Kind(
+    "None (never) or a number of seconds, zero (never) or more",
+    _seconds,
+    "none (never) or a number of seconds, zero (never) or more",
+    _parse_seconds,
 )
 BOOL: Kind[bool] = Kind("True or False", _bool, "true or false", _parse_bool)
 BUFFER_BYTES: Kind[int] = Kind(

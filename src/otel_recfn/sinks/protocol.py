@@ -14,7 +14,7 @@ class Sink(Protocol):
     A sink that raises is closed, taken out of its capture and logged once; the other sinks go on. After a MemoryError it
     goes on too, and misses that batch; so a ``write`` that raises one counts nothing of the batch.
 
-    It may have four attributes more:
+    It may have five attributes more:
 
     * ``losses``, the names of those of its counters that say what was lost: where one has grown, that is logged when the
       capture ends. Without it: none.
@@ -27,6 +27,9 @@ class Sink(Protocol):
       is about memory alone: a sink that is too slow drops and counts batches itself, and keeps no other from its rows. Where a
       capture ends, ``write`` is called all the same. Where such a sink's ``write`` raises MemoryError, it has taken nothing of
       the batch, and is given it again. Without it: there is always room.
+    * ``write_open``, a method that is given the ranges which have been open for ``open_range_s`` seconds, as partial rows that
+      end now: every quarter of that time all that there are, and an empty batch when there are none any more. ``write`` has
+      each of them when it ends. After a MemoryError the next call has them all again. Without it: it isn't told.
     """
 
     name: str
@@ -56,6 +59,11 @@ def losses_of(sink: Sink) -> tuple[str, ...]:
 def wants_unsampled(sink: Sink) -> bool:
     """Whether ranges in spans that are not sampled are of use to a sink."""
     return bool(getattr(sink, "wants_unsampled", True))
+
+
+def is_told_of_open_ranges(sink: Sink) -> bool:
+    """Whether a sink wants to know of ranges that have been open for long."""
+    return hasattr(sink, "write_open")
 
 
 def asks_for_room(sink: Sink) -> bool:

@@ -103,6 +103,24 @@ class ChromeTraceSink:
             if not isinstance(error, Exception):
                 raise
 
+    def write_open(self, ranges: Batch) -> None:
+        """Show ranges that are open for long; those of the last call that aren't among them no more.
+
+        Raises:
+            OSError: as ``write``.
+        """
+        if self._closed or (self._failures and time.monotonic() < self._retry_at):
+            return
+        try:
+            self._take_back()
+            self._write_open(ranges)
+            self._failures = 0
+        except BaseException as error:
+            self._take_back()
+            if not _passes(error):
+                raise
+            self._pause(error)
+
     def flush(self, timeout_s: float) -> bool:
         """Nothing to wait for: what was written is in the file."""
         return True
@@ -136,6 +154,14 @@ class ChromeTraceSink:
             self._file = self._opened()
         self._unsettled = True
         self._file.append(batch)
+        self._bytes = self._file.show()
+        self._unsettled = False
+
+    def _write_open(self, ranges: Batch) -> None:
+        if self._file is None:
+            self._file = self._opened()
+        self._unsettled = True
+        self._file.set_open(ranges)
         self._bytes = self._file.show()
         self._unsettled = False
 

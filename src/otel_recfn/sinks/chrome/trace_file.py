@@ -6,6 +6,12 @@ every batch it is whole, valid JSON in UTF-8 (``whole_file.py``). Times are micr
 nanosecond up to 2^42 microseconds, seven weeks. (Since the start of torch.profiler's window of three months, a quarter of the
 slices came out a nanosecond late, over the end of the slice around them; since the Unix epoch, a double only holds quarters of
 a microsecond.) Files of the same week share their time axis.
+
+    header, events │ open ranges, end of the JSON
+                   └─ the tail: new events take its place ─
+
+Ranges that are open for long stand in the tail, as slices that end where the file does. So whoever reads the file sees them,
+and each is there once when it has ended.
 """
 
 from __future__ import annotations
@@ -21,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.batches.links import ForwardBackwardLinks, Links
+from otel_recfn.batches.number_sets import is_in
 from otel_recfn.batches.shared_links import FindsLinks
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.events import EventFlag
@@ -34,6 +41,8 @@ ROWS_AT_ONCE = 4096
 """Rows encoded in one go: a megabyte, which stays in the cache."""
 MOST_ROWS_AT_ONCE = 32_768
 """The same for a large batch: each go has to take the GIL a few times, for which busy threads make it wait 5 ms each time."""
+MOST_OPEN = 1000
+"""So many open ranges stand in the file: they are written again with each batch."""
 WEEK_NS = 7 * 86_400 * 1_000_000_000
 
 
@@ -52,8 +61,8 @@ class _Stream(Protocol):
     def flush(self) -> bytes:
         """Returns the bytes that are still to be appended so that everything that was put is in the file."""
 
-    def tail(self) -> bytes:
-        """Returns the bytes that end the file here; its text then ends with FOOTER."""
+    def tail(self, end: bytes) -> bytes:
+        """Returns the bytes that end the file here; its text then ends with ``end``."""
 
     def state(self) -> tuple[int, int]:
         """Where the text is that was put so far."""
@@ -71,8 +80,8 @@ class _Plain:
     def flush(self) -> bytes:
         return b""
 
-    def tail(self) -> bytes:
-        return FOOTER
+    def tail(self, end: bytes) -> bytes:
+        return end
 
     def state(self) -> tuple[int, int]:
         """Text needs no memory of what went before."""
@@ -95,11 +104,14 @@ class ChromeTraceFile:
         self._file = WholeFile(path, family=family, mode=mode)
         self._pid = os.getpid()
         self._base_ns = time.time_ns() // WEEK_NS * WEEK_NS
-        self._stream: _Stream = GzipStream(FOOTER) if path.suffix == ".gz" else _Plain()
+        self._stream: _Stream = GzipStream() if path.suffix == ".gz" else _Plain()
         self._links: FindsLinks = links or ForwardBackwardLinks()
         self._thread_names: dict[int, str] = {}
         self._memory = bytearray()
         self.flows = self._shown_flows = 0
+        self._open: Batch | None = None
+        """The ranges that are open for long; replaced, never changed."""
+        self._shown_open: Batch | None = None
         try:
             self._put(_header(self._base_ns) + _process_events(self._pid))
         except BaseException:
@@ -113,7 +125,8 @@ class ChromeTraceFile:
 
     def append(self, batch: Batch) -> None:
         """Add the batch's events. After an error, what was appended since ``show`` is taken back by ``take_back``."""
-        self._put(self._thread_events(batch))
+        still_open = _still_open(self._open, batch)
+        self._put(self._thread_events(batch, self._thread_names))
         # By event id: within a thread that is the order of begins, a parent before its children.
         rows = np.argsort(batch.event_id, kind="stable").astype(np.int64, copy=False)
         at_once = min(max(ROWS_AT_ONCE, len(rows) // 16), MOST_ROWS_AT_ONCE)
@@ -123,13 +136,19 @@ class ChromeTraceFile:
         arrows = _arrows(batch, self._links.match(batch))
         self._put_encoded(encode_flows(*arrows, self.flows + 1, self._pid, self._base_ns, self._memory))
         self.flows += len(arrows[0])
+        self._open = still_open
+
+    def set_open(self, ranges: Batch) -> None:
+        """From the next ``show`` on these are the ranges that are open for long, until ``append`` is given them."""
+        self._open = _outermost(ranges)
 
     def show(self) -> int:
         """Make the file show all that was appended; returns its size."""
         self._file.append(self._stream.flush())
         state = self._stream.state()
-        size = self._file.show(self._stream.tail())
-        self._stream.kept, self._shown_flows = state, self.flows  # with no call: there may be no memory for one
+        size = self._file.show(self._stream.tail(self._open_events() + FOOTER))
+        # With no call: there may be no memory for one.
+        self._stream.kept, self._shown_flows, self._shown_open = state, self.flows, self._open
         return size
 
     def take_back(self) -> bool:
@@ -139,10 +158,10 @@ class ChromeTraceFile:
         """
         state = self._stream.state()
         if not self._file.take_back():
-            self._stream.kept, self._shown_flows = state, self.flows
+            self._stream.kept, self._shown_flows, self._shown_open = state, self.flows, self._open
             return False
         self._stream.take_back()
-        self.flows = self._shown_flows
+        self.flows, self._open = self._shown_flows, self._shown_open
         self._links = ForwardBackwardLinks()
         self._thread_names.clear()
         return True
@@ -166,8 +185,17 @@ class ChromeTraceFile:
         with memoryview(self._memory) as memory, memory[:size] as encoded:
             self._put(encoded)
 
-    def _thread_events(self, batch: Batch) -> bytes:
-        """The names of the tracks that are new in the batch, or have another name than before; threads come first."""
+    def _open_events(self) -> bytes:
+        ranges = self._open
+        if ranges is None or not len(ranges):
+            return b""
+        names = self._thread_events(ranges, dict(self._thread_names))
+        rows = np.argsort(ranges.event_id, kind="stable").astype(np.int64, copy=False)
+        size = encode_events(ranges, rows, self._pid, self._base_ns, self._memory)
+        return names + bytes(self._memory[:size])
+
+    def _thread_events(self, batch: Batch, known: dict[int, str]) -> bytes:
+        """The names of the tracks that are new in the batch, or have another name than is known; threads come first."""
         events = []
         used = np.zeros(len(batch.tracks), dtype=np.bool_)
         np.put(used, batch.thread, True)
@@ -176,13 +204,26 @@ class ChromeTraceFile:
             thread = batch.tracks[index]
             tid = trace_tid(thread)
             name = thread.name or (f"thread {tid}" if thread.is_thread else f"{thread.kind.name.lower()} {thread.number}")
-            if self._thread_names.get(tid) != name:
-                self._thread_names[tid] = name
+            if known.get(tid) != name:
+                known[tid] = name
                 events.append(_metadata("thread_name", self._pid, tid, {"name": name}))
                 events.append(
                     _metadata("thread_sort_index", self._pid, tid, {"sort_index": thread.number if thread.is_thread else tid})
                 )
         return "".join([f",\n{event}" for event in events]).encode()
+
+
+def _still_open(ranges: Batch | None, batch: Batch) -> Batch | None:
+    """Those of the open ranges that did not end with the batch. What lies in them must not end later than they do so far."""
+    if ranges is None or not len(ranges) or not len(batch):
+        return ranges
+    rows = ~is_in(ranges.event_id, batch.event_id)
+    return ranges.take(rows, end_ns=np.maximum(ranges.end_ns[rows], batch.end_ns.max()))
+
+
+def _outermost(ranges: Batch) -> Batch:
+    """As many of the ranges as the file shows: those that began first."""
+    return ranges.take(np.lexsort((ranges.event_id, ranges.start_ns))[:MOST_OPEN])
 
 
 Arrows = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]]

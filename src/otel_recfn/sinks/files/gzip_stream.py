@@ -1,7 +1,7 @@
 """Gzip that can be ended at any moment and then goes on.
 
-    header │ deflate blocks, up to a byte's end │ last block, stored: the footer │ CRC-32, length
-           └──── put ... put, flush ───────────► └──── tail: what follows takes its place ──────
+    header │ deflate blocks, up to a byte's end │ last blocks, stored: the text's end │ CRC-32, length
+           └──── put ... put, flush ───────────► └──── tail: what follows takes its place ──────────
 
 Intel's igzip compresses where it is installed (four times as fast as zlib at its fastest, and smaller), else zlib. It is used
 where the native part can tidy up after it (``vector_state.cpp``): streams are also written in the program's own threads.
@@ -31,15 +31,14 @@ HEADER = b"\x1f\x8b\x08\x00" + bytes(4) + b"\x04\xff"
 """RFC 1952: gzip, deflate, no flags, no time, fastest compression, unknown system."""
 
 
+LARGEST_BLOCK = 65_535
+"""RFC 1951: of a stored block."""
+
+
 class GzipStream:
-    """One member of a gzip file.
+    """One member of a gzip file."""
 
-    Args:
-        footer: the text's end, at most 65,535 bytes.
-    """
-
-    def __init__(self, footer: bytes) -> None:
-        self._footer = footer
+    def __init__(self) -> None:
         self._crc = self._length = 0
         self.kept = 0, 0
         """``state()`` where everything was in the file: ``take_back`` goes back to here."""
@@ -69,12 +68,20 @@ class GzipStream:
         self._compressor = _compressor()
         self._crc, self._length = self.kept
 
-    def tail(self) -> bytes:
-        """Returns the bytes that end the file after ``flush``."""
-        size = len(self._footer)
-        stored = b"\x01" + struct.pack("<HH", size, size ^ 0xFFFF) + self._footer
-        crc = zlib.crc32(self._footer, self._crc)
-        return stored + struct.pack("<II", crc, (self._length + size) & 0xFFFFFFFF)
+    def tail(self, end: bytes) -> bytes:
+        """Returns the bytes that end the file after ``flush``: the text ends with ``end`` then."""
+        crc = zlib.crc32(end, self._crc)
+        return _stored(end) + struct.pack("<II", crc, (self._length + len(end)) & 0xFFFFFFFF)
+
+
+def _stored(text: bytes) -> bytes:
+    """As it is, in the last blocks of a stream."""
+    blocks = []
+    for first in range(0, max(len(text), 1), LARGEST_BLOCK):
+        block = text[first : first + LARGEST_BLOCK]
+        is_last = first + LARGEST_BLOCK >= len(text)
+        blocks.append(struct.pack("<BHH", is_last, len(block), len(block) ^ 0xFFFF) + block)
+    return b"".join(blocks)
 
 
 def _compressor() -> Any:

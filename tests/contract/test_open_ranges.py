@@ -1,0 +1,298 @@
+"""Ranges that are open for long are told while they are open, to sinks that ask for them, and come as rows when they end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from recording_helpers import Worker
+
+from forked import in_child
+from otel_recfn.batches.selection import Selected
+from otel_recfn.model.batch import Batch, Event
+from otel_recfn.model.events import EventFlag, EventSource
+from otel_recfn.model.scope import RecordScope
+from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, Recorder
+from otel_recfn.recording.python import clocks
+from otel_recfn.session import Session, open_ranges
+from otel_recfn.session.capture import Capture
+from otel_recfn.sinks.in_memory import InMemorySink
+from otel_recfn.sinks.protocol import Sink
+from patience import PATIENCE_S, wait_until
+
+USER = RecordScope.USER_SCOPE
+
+
+class Told(InMemorySink):
+    """A sink that is told of open ranges: each time it is, the names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[list[Event]] = []
+
+    def write_open(self, batch: Batch) -> None:
+        self.told.append(list(batch.events()))
+
+    def after_fork_in_child(self) -> Sink | None:
+        return Told()
+
+    def names(self) -> list[str]:
+        """Of what was told last."""
+        return sorted(event.name for event in self.told[-1]) if self.told else []
+
+
+class Clock:
+    """The time by which it is decided when to look, which tests move."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(open_ranges, "time", clock)
+    return clock
+
+
+class Looked:
+    """A session that looks when it is flushed, if the clock says so; what is open for a nanosecond is told."""
+
+    def __init__(self, recorder: Recorder, clock: Clock, open_range_s: float | None = 1e-9, **selected: Any) -> None:
+        self.recorder, self.clock, self.session, self.sink = recorder, clock, Session(recorder), Told()
+        self.capture = self.start(self.sink, open_range_s, **selected)
+
+    def start(self, sink: Sink, open_range_s: float | None, **selected: Any) -> Capture:
+        capture = Capture(Selected(**selected), [sink], buffer_bytes=DEFAULT_BUFFER_BYTES, open_range_s=open_range_s)
+        self.session.start(capture)
+        return capture
+
+    def begin(self, name: str, scope: RecordScope = USER, flags: int = 0) -> int:
+        return self.recorder.begin(name, scope, EventSource.RECORD_FUNCTION, flags=flags)
+
+    def look(self) -> list[str]:
+        """Names of what is told now."""
+        self.clock.now_s += 1
+        assert self.session.flush(self.capture, PATIENCE_S)
+        return self.sink.names()
+
+
+@pytest.fixture
+def make(recorder: Recorder, clock: Clock) -> Iterator[Callable[..., Looked]]:
+    made: list[Looked] = []
+
+    def make(*arguments: Any, **keywords: Any) -> Looked:
+        made.append(Looked(recorder, clock, *arguments, **keywords))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.session.at_exit()
+
+
+def test_a_range_that_hangs_is_told_although_nothing_else_happens(recorder: Recorder) -> None:
+    sink, session = Told(), Session(recorder)
+    session.start(Capture(Selected(), [sink], buffer_bytes=DEFAULT_BUFFER_BYTES, open_range_s=0.05))
+    try:
+        outer = recorder.begin("outer", USER, EventSource.RECORD_FUNCTION)
+        inner = recorder.begin("inner", USER, EventSource.RECORD_FUNCTION)
+        wait_until(lambda: sink.names() == ["inner", "outer"])
+        told = {event.event_id: event for event in sink.told[-1]}
+        assert told[inner].parent == outer
+        assert all(event.flags & EventFlag.PARTIAL and event.duration_ns >= 50_000_000 for event in told.values())
+        assert sink.events() == []
+        recorder.end(inner)
+        recorder.end(outer)
+        wait_until(lambda: sink.told[-1] == [])
+    finally:
+        session.at_exit()
+    assert [(event.event_id, event.flags & EventFlag.PARTIAL) for event in sink.events()] == [(outer, 0), (inner, 0)]
+
+
+def test_what_is_open_is_told_at_each_look_and_never_as_a_row(make: Callable[..., Looked]) -> None:
+    looked = make()
+    outer = looked.begin("outer")
+    assert looked.look() == ["outer"]
+    inner = looked.begin("inner")
+    assert looked.look() == ["inner", "outer"]
+    looked.recorder.end(inner)
+    assert looked.look() == ["outer"]
+    looked.recorder.end(outer)
+    assert looked.look() == []
+    looks = len(looked.sink.told)
+    looked.look()
+    assert len(looked.sink.told) == looks, "that nothing is open is told once"
+    assert [event.name for event in looked.sink.events()] == ["outer", "inner"]
+    assert looked.capture.counters()["rows"] == 2
+
+
+def test_it_looks_four_times_within_the_time_after_which_a_range_is_told(make: Callable[..., Looked], clock: Clock) -> None:
+    looked = make(1e-9)
+    looked.capture.open_range_s = 60.0  # what is told by now is decided by the ranges' own times
+    drains = []
+    drain, looked.recorder.drain = looked.recorder.drain, lambda **asked: drains.append(asked["open_ranges"]) or drain(**asked)  # type: ignore[method-assign]
+    try:
+        for _ in range(60):
+            looked.look()
+    finally:
+        looked.recorder.drain = drain  # type: ignore[method-assign]
+    assert drains.count(True) == 4
+
+
+def test_a_range_that_is_not_open_for_so_long_is_not_told(make: Callable[..., Looked]) -> None:
+    looked = make(3600.0)
+    looked.begin("young")
+    looked.clock.now_s += 4000  # it is looked, and found that the range is young
+    assert looked.look() == []
+    assert looked.sink.told == []
+
+
+def test_without_the_setting_nothing_is_told(make: Callable[..., Looked]) -> None:
+    looked = make(None)
+    looked.begin("open")
+    assert looked.look() == []
+
+
+def test_sinks_that_do_not_ask_are_not_told_and_a_sink_that_raises_is_removed(
+    make: Callable[..., Looked], caplog: pytest.LogCaptureFixture
+) -> None:
+    class Raises(Told):
+        name = "raises"
+
+        def write_open(self, batch: Batch) -> None:
+            raise ValueError("no")
+
+    looked = make()
+    plain, raising, beside = InMemorySink(), Raises(), Told()
+    several = Capture(Selected(), [plain, raising, beside], buffer_bytes=DEFAULT_BUFFER_BYTES, open_range_s=1e-9)
+    looked.session.start(several)
+    looked.recorder.end(looked.begin("short"))
+    event_id = looked.begin("open")
+    looked.look()
+    assert "the sink 'raises' failed and was removed" in caplog.text
+    assert (beside.names(), [event.name for event in plain.events()]) == (["open"], ["short"])
+    looked.recorder.end(event_id)
+    looked.session.stop(several, PATIENCE_S)
+    assert [event.name for event in plain.events()] == [event.name for event in beside.events()] == ["short", "open"]
+
+
+def test_each_capture_is_told_of_what_it_sees(make: Callable[..., Looked]) -> None:
+    looked = make(scopes=1 << RecordScope.FUNCTION)
+    earlier = looked.begin("earlier", RecordScope.FUNCTION)
+    later, untold = Told(), Told()
+    looked.start(later, 1e-9)
+    looked.start(untold, None)
+    user = looked.begin("user")
+    function = looked.begin("function", RecordScope.FUNCTION)
+    assert looked.look() == ["earlier", "function"]
+    parents = {event.event_id: event.parent for event in looked.sink.told[-1]}
+    assert parents == {earlier: 0, function: earlier}
+    assert later.names() == ["function", "user"]
+    assert {event.event_id: event.parent for event in later.told[-1]} == {user: 0, function: user}
+    assert untold.told == []
+
+
+def test_a_set_wall_clock_tells_nothing(make: Callable[..., Looked], monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = make(3600.0)
+    if type(looked.recorder).__name__ == "NativeRecorder":
+        pytest.skip("the clock that it reads can't be set from here")
+    looked.begin("open")
+    real = clocks.time_ns
+    monkeypatch.setattr(clocks, "time_ns", lambda: real() + 10_000 * 1_000_000_000)
+    looked.clock.now_s += 10_000
+    assert looked.look() == []
+    looked.recorder.end(looked.begin("new"))
+    looked.look()
+    assert looked.sink.events()[0].start_ns > real() + 9_000 * 1_000_000_000, "the clock was not set"
+
+
+def test_asynchronous_ranges_and_those_of_tasks_and_threads_are_told(make: Callable[..., Looked]) -> None:
+    looked, worker = make(), Worker()
+    record_function = looked.recorder.record_function
+
+    async def task(name: str) -> None:
+        async with record_function(name):
+            await asyncio.sleep(0)
+            with record_function(f"in {name}"):
+                if name == "b":
+                    names.append(looked.look())
+
+    async def main() -> None:
+        await asyncio.gather(task("a"), task("b"))
+
+    names: list[list[str]] = []
+    elsewhere = worker.call(looked.begin, "elsewhere")
+    crossing = looked.begin("crossing", flags=EventFlag.ASYNC)
+    asyncio.run(main())
+    assert names == [["b", "crossing", "elsewhere", "in b"]]
+    worker.call(looked.recorder.end, elsewhere)
+    worker.call(looked.recorder.end, crossing)
+    worker.stop()
+    assert looked.look() == []
+    assert sorted(event.name for event in looked.sink.events()) == sorted(["a", "in a", "b", "in b", "crossing", "elsewhere"])
+
+
+def test_a_child_process_tells_of_its_own_ranges_alone(make: Callable[..., Looked]) -> None:
+    looked = make()
+    parents = looked.begin("parent's")
+
+    def child() -> None:
+        fresh = looked.capture._sinks[0].sink
+        assert isinstance(fresh, Told)
+        assert fresh is not looked.sink
+        looked.sink = fresh
+        assert looked.look() == []
+        looked.begin("child's")
+        assert looked.look() == ["child's"]
+
+    in_child(child)
+    assert looked.look() == ["parent's"]
+    looked.recorder.end(parents)
+
+
+def test_a_capture_that_ends_has_open_ranges_as_partial_rows_once(make: Callable[..., Looked]) -> None:
+    looked = make()
+    looked.begin("open")
+    assert looked.look() == ["open"]
+    looked.session.stop(looked.capture, PATIENCE_S)
+    (row,) = looked.sink.events()
+    assert row.flags & EventFlag.PARTIAL
+
+
+def test_what_is_told_while_threads_record_comes_as_a_row_once(make: Callable[..., Looked]) -> None:
+    looked, done = make(), threading.Event()
+    turns, taken = threading.Semaphore(0), threading.Semaphore(0)
+
+    def work() -> None:
+        while turns.acquire() and not done.is_set():
+            outer = looked.begin("outer")
+            looked.recorder.end(looked.begin("inner"))
+            taken.release()
+            turns.acquire()
+            looked.recorder.end(outer)
+            taken.release()
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(30):
+        turns.release(5)
+        looked.look()
+        for _ in range(5):
+            taken.acquire()
+    done.set()
+    turns.release(2 * len(threads))
+    for thread in threads:
+        thread.join()
+    looked.session.stop(looked.capture, PATIENCE_S)
+    rows = [event.event_id for event in looked.sink.events()]
+    told = {event.event_id for told in looked.sink.told for event in told}
+    assert len(rows) == len(set(rows)) == looked.capture.counters()["rows"]
+    assert told
+    assert told <= set(rows)

@@ -66,8 +66,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
                 (``none``) for all. Default: 1.0.
             span_budget: spans of one unit: a span of the program's, or a root of ours, with the ranges below it; its longest
                 ranges become spans and the others sums on them; ``None`` (``none``) makes every range a span. Default: 1000.
-            ordinary_span_budget: the same for a unit that neither fails nor takes twice as long as is usual; ``None``
-                (``none``): as others. Default: 50.
+            ordinary_span_budget: the same for a unit that neither fails nor takes unusually long; ``None`` (``none``): as
+                others. Default: 50.
             trace_span_budget: spans of all units of a trace, beyond one for each unit; ``None`` (``none``) for any number.
                 Default: 5000.
             spans_per_second: spans of all units in a second, and what was left of the ten seconds before; one for each unit in

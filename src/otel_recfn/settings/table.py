@@ -92,7 +92,7 @@ class Settings:
     ordinary_span_budget: int | None = _setting(
         50,
         values.BUDGET,
-        "the same for a unit that neither fails nor takes twice as long as is usual; `None` (`none`): as others",
+        "the same for a unit that neither fails nor takes unusually long; `None` (`none`): as others",
     )
     trace_span_budget: int | None = _setting(
         5000, values.BUDGET, "spans of all units of a trace, beyond one for each unit; `None` (`none`) for any number"

@@ -1,30 +1,33 @@
 """How many spans of ours a unit may have: a unit is one span of the program's, or one root of ours, with the ranges below it.
 
     the first units of a name, and a part of one that goes on   up to span_budget, a fifth of what is free
-    one that failed, or took twice as long as is usual          up to span_budget, a quarter of what is left
+    one that failed, or took unusually long                     up to span_budget, a quarter of what is left
     ordinary ones, and a worker process's                       up to ordinary_span_budget, a 25th of what is free
 
 What is *left* of a trace's budget is what its units haven't used; half of the whole budget is held back for those that fail or
 take long, the rest of what is left is *free*. The same holds for what the program may have in a time (``span_rate.py``); the
 smaller share counts. Every unit may have one span, whatever is left, and in its trace that is not counted.
+
+Ranges that come below a span when its unit has been decided, as those of a background task after the response, have what that
+unit left of what it might have had.
 """
 
 from __future__ import annotations
 
-from bisect import insort
-from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Hashable
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from otel_recfn.sinks.spans.span_rate import SpanRate
+from otel_recfn.sinks.spans.usual_durations import UsualDurations
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
 
 FIRST_UNITS = 3
 """So many units of a name come before one can say what is usual."""
-DURATIONS = 63
-"""Of so many units the median is what is usual."""
-MAX_NAMES = 4096
 MAX_TRACES = 4096
+MAX_UNITS = 4096
 
 
 class Volume(NamedTuple):
@@ -49,6 +52,7 @@ class UnitEnd(NamedTuple):
     """What is known of a unit when it is decided."""
 
     trace_id: int
+    span_id: int
     name: str
     duration_ns: int | None
     """None: it goes on."""
@@ -61,23 +65,12 @@ class UnitEnd(NamedTuple):
     """It is ordinary unless it failed, whatever came before."""
 
 
-@dataclass(slots=True)
-class _Usual:
-    """The durations of the last units of a name."""
+class _Claim(NamedTuple):
+    """What a unit may have, where there is enough."""
 
-    in_order: deque[int] = field(default_factory=deque)
-    sorted: list[int] = field(default_factory=list)
-    seen: int = 0
-
-    def add(self, duration_ns: int) -> None:
-        self.seen += 1
-        self.in_order.append(duration_ns)
-        insort(self.sorted, duration_ns)
-        if len(self.in_order) > DURATIONS:
-            self.sorted.remove(self.in_order.popleft())
-
-    def exceeded_by(self, duration_ns: int) -> bool:
-        return duration_ns > 2 * self.sorted[len(self.sorted) // 2]
+    spans: int
+    unusual: bool
+    detailed: bool
 
 
 class Budgets:
@@ -92,37 +85,38 @@ class Budgets:
         self._most, self._of_trace = most, volume.of_trace
         self._ordinary = most if volume.of_ordinary_unit is None else min(volume.of_ordinary_unit, most)
         self._rate = SpanRate(volume.per_second) if volume.per_second is not None else None
-        self._usual: dict[str, _Usual] = {}
+        self._usual = UsualDurations()
         self._used: dict[int, int] = {}
+        self._left_of: dict[tuple[int, int], _Claim] = {}
+        """What units left that were decided, for ranges that come later."""
 
     def grant(self, end: UnitEnd) -> int:
         """How many spans this unit may have; they count as used."""
-        unusual = end.failed
-        detailed = unusual
-        if not end.aside:
-            unusual, detailed = self._compared(end)
-        wanted = self._most if detailed else self._ordinary
-        shares = [_share(left, whole, unusual, detailed) for left, whole in self._left(end)]
-        granted = max(1, min([wanted, *shares]))
-        self._use(end.trace_id, min(granted, end.ranges))
+        unit = (end.trace_id, end.span_id)
+        claim = self._left_of.get(unit)
+        if claim is None or end.failed:
+            claim = self._claim(end)
+        granted = max(1, min([claim.spans, *[_share(left, whole, claim) for left, whole in self._left(end)]]))
+        used = min(granted, end.ranges)
+        self._use(end.trace_id, used)
+        if end.duration_ns is not None:
+            _remember(self._left_of, unit, claim._replace(spans=max(0, claim.spans - used)), MAX_UNITS)
         return granted
+
+    def _claim(self, end: UnitEnd) -> _Claim:
+        unusual, detailed = end.failed, end.failed
+        if not end.aside and end.duration_ns is not None:
+            seen, exceeded = self._usual.compare(end.name, end.duration_ns)
+            unusual = unusual or (seen >= FIRST_UNITS and exceeded)
+            detailed = unusual or seen < FIRST_UNITS
+        elif not end.aside:
+            detailed = True
+        return _Claim(self._most if detailed else self._ordinary, unusual, detailed)
 
     def _use(self, trace_id: int, spans: int) -> None:
         if self._rate is not None:
             self._rate.use(spans)
-        self._used[trace_id] = self._used.pop(trace_id, 0) + max(0, spans - 1)
-        for oldest in list(islice(self._used, max(0, len(self._used) - MAX_TRACES))):
-            del self._used[oldest]
-
-    def _compared(self, end: UnitEnd) -> tuple[bool, bool]:
-        """Whether it is unusual among units of its name, and whether it is worth details."""
-        usual = self._usual.get(end.name) or _Usual()
-        if end.duration_ns is None:
-            return end.failed, True
-        unusual = end.failed or (usual.seen >= FIRST_UNITS and usual.exceeded_by(end.duration_ns))
-        usual.add(end.duration_ns)
-        self._remember(end.name, usual)
-        return unusual, unusual or usual.seen <= FIRST_UNITS
+        _remember(self._used, trace_id, self._used.get(trace_id, 0) + max(0, spans - 1), MAX_TRACES)
 
     def _left(self, end: UnitEnd) -> list[tuple[int, int]]:
         """What is left, and of how many, in the unit's trace and at its time."""
@@ -133,13 +127,15 @@ class Budgets:
             left.append((self._rate.left(end.end_ns), self._rate.most))
         return left
 
-    def _remember(self, name: str, usual: _Usual) -> None:
-        self._usual.pop(name, None)
-        self._usual[name] = usual
-        for oldest in list(islice(self._usual, max(0, len(self._usual) - MAX_NAMES))):
-            del self._usual[oldest]
 
-
-def _share(left: int, whole: int, unusual: bool, detailed: bool) -> int:
+def _share(left: int, whole: int, claim: _Claim) -> int:
     free = left - whole // 2
-    return left // 4 if unusual else free // 5 if detailed else free // 25
+    return left // 4 if claim.unusual else free // 5 if claim.detailed else free // 25
+
+
+def _remember(values: dict[Key, Value], key: Key, value: Value, most: int) -> None:
+    """As the newest of so many."""
+    values.pop(key, None)
+    values[key] = value
+    for oldest in list(islice(values, max(0, len(values) - most))):
+        del values[oldest]

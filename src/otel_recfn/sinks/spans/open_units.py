@@ -150,16 +150,16 @@ class OpenUnits:
 
     def end_of(self, unit: OpenUnit, ranges: int, trace: StepTrace | None, goes_on: bool) -> UnitEnd:
         """What is known of a unit at its end."""
-        trace_id = unit.above.trace_id
+        of_span = (unit.above.trace_id, unit.above.span_id)
         if trace is not None:
             duration = None if goes_on else trace.end_ns - trace.start_ns
-            return UnitEnd(trace_id, trace.name, duration, unit.failed, unit.last_ns, ranges, trace.aside)
-        span = self._spans.find(trace_id, unit.above.span_id)
+            return UnitEnd(*of_span, trace.name, duration, unit.failed, unit.last_ns, ranges, trace.aside)
+        span = self._spans.find(*of_span)
         if span is None or span.end_time is None or span.start_time is None:
             duration = None if goes_on else max(0, unit.last_ns - unit.first_ns)
-            return UnitEnd(trace_id, "", duration, unit.failed, unit.last_ns, ranges)
+            return UnitEnd(*of_span, "", duration, unit.failed, unit.last_ns, ranges)
         failed = unit.failed or span.status.status_code is StatusCode.ERROR
-        return UnitEnd(trace_id, span.name, span.end_time - span.start_time, failed, span.end_time, ranges)
+        return UnitEnd(*of_span, span.name, span.end_time - span.start_time, failed, span.end_time, ranges)
 
     def extent_of(self, unit: OpenUnit) -> tuple[int, int]:
         """From when to when the unit goes, in Unix nanoseconds."""

@@ -189,6 +189,22 @@ def test_a_unit_that_failed_comes_in_full(how: str) -> None:
     assert len(units.ours()) == 100
 
 
+@pytest.mark.parametrize("took_us", [1000, 5000])
+def test_what_comes_after_its_unit_was_decided_has_what_that_unit_left(took_us: int) -> None:
+    units = Units(Volume(1000, 10, 5000))
+    for _ in range(4):
+        units.unit(100)
+    units.exporter.clear()
+    span = units.start()
+    rows = [row for number in range(200) for row in units.rows(span, (f"op {number % 7}", number % 50))]
+    span.end(BASE_NS + took_us * 1000)
+    for first in (0, 100):
+        units.came(rows[first : first + 100])
+    units.came([])
+    assert len(units.ours()) == (200 if took_us == 5000 else 11)
+    assert ranges_told(units.ours()) == 200
+
+
 def test_a_trace_of_many_units_stays_small() -> None:
     units = Units(Volume(100, 20, 400))
     epoch = units.start("epoch")

@@ -1,0 +1,54 @@
+"""How long units of a name usually take, and which of them take unusually long."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import islice
+
+DURATIONS = 1023
+"""So many units of a name are remembered, the last ones: their median is what is usual."""
+UNUSUAL = 128
+"""One in so many may be unusual: where all take longer than before, as on a machine that is busy, none of them is."""
+MAX_NAMES = 4096
+
+
+@dataclass(slots=True)
+class _Durations:
+    """Of the last units of a name."""
+
+    in_order: deque[int] = field(default_factory=deque)
+    sorted: list[int] = field(default_factory=list)
+    seen: int = 0
+
+    def add(self, duration_ns: int) -> None:
+        self.seen += 1
+        self.in_order.append(duration_ns)
+        insort(self.sorted, duration_ns)
+        if len(self.in_order) > DURATIONS:
+            del self.sorted[bisect_left(self.sorted, self.in_order.popleft())]
+
+    def exceeded_by(self, duration_ns: int) -> bool:
+        """Twice as long as the median, and among the longest."""
+        longer = len(self.sorted) - bisect_left(self.sorted, duration_ns)
+        return (
+            bool(self.sorted) and duration_ns > 2 * self.sorted[len(self.sorted) // 2] and longer <= len(self.sorted) // UNUSUAL
+        )
+
+
+class UsualDurations:
+    """By name; of names that units had last."""
+
+    def __init__(self) -> None:
+        self._of_name: dict[str, _Durations] = {}
+
+    def compare(self, name: str, duration_ns: int) -> tuple[int, bool]:
+        """How many units of the name came before this one, and whether it takes unusually long beside them."""
+        known = self._of_name.pop(name, None) or _Durations()
+        self._of_name[name] = known
+        for oldest in list(islice(self._of_name, max(0, len(self._of_name) - MAX_NAMES))):
+            del self._of_name[oldest]
+        seen, exceeded = known.seen, known.exceeded_by(duration_ns)
+        known.add(duration_ns)
+        return seen, exceeded

@@ -71,17 +71,17 @@ class Cost(NamedTuple):
 
 def fold(twin: Callable[[int, int, int], Fold], columns: Columns, budget: int) -> Cost:
     """As the spans' thread does it: batch by batch, and every unit finished when the next one has begun, or when it is full."""
-    folds, added_ns, done, count = twin(budget, 0, MOST_ROWS), 0, 0, len(columns.unit)
+    folds, added_ns, done, given, count = twin(budget, 0, MOST_ROWS), 0, 0, 0, len(columns.unit)
     total = -time.thread_time_ns()
     for batch in batches(columns):
         first, rows = 0, len(batch.unit)
         while first < rows:
             began = time.thread_time_ns()
-            first += folds.add(*[column[first:] for column in batch])
+            first += folds.add(*[column[first:] for column in batch], given + first)
             added_ns += time.thread_time_ns() - began
             if first < rows:
                 folds.finish([int(batch.unit[first - 1])], [budget], [True])
-        last = int(batch.unit[-1])
+        last, given = int(batch.unit[-1]), given + rows
         ended = list(range(done, last))
         folds.finish(ended, [budget] * len(ended), [False] * len(ended))
         done = last

@@ -655,7 +655,7 @@ fold, told, added = None, None, 0
 def first_rows():
     global fold, added
     fold = NativeFold(100, 0, 1 << 40)
-    added = fold.add(*columns)
+    added = fold.add(*columns, 0)
 
 
 def finish():
@@ -679,7 +679,7 @@ for raised in each_failure(first_rows):
     cut, raising = cut + (0 < added < len(rows)), raising + (raised is not None)
     assert sum(fold.rows([0, 1])) == added
     while added < len(rows):
-        added += fold.add(*[column[added:] for column in columns])
+        added += fold.add(*[column[added:] for column in columns], added)
     assert ended() == expected
     fold, added = None, 0
 assert cut > 10 and raising, (cut, raising)

@@ -13,9 +13,19 @@ from otel_recfn.model.batch import COLUMN_TYPES, NO_CONTEXT, TEXT_COLUMNS, Batch
 from otel_recfn.model.columns import CONTEXT_COLUMNS, TRACK_COLUMNS
 
 
-def merged(batches: Sequence[Batch]) -> Batch:
-    """One batch of all rows. Of a track that is in several batches the last one's name is taken."""
-    names: Distinct[str] = Distinct([""])
+def merged(batches: Sequence[Batch], *, keep_names: bool = False) -> Batch:
+    """One batch of all rows. Of a track that is in several batches the last one's name is taken.
+
+    Args:
+        batches: the batches.
+        keep_names: where all have the same table of names, keep that, also what none of their rows uses.
+    """
+    if keep_names and batches and all([batch.names is batches[0].names for batch in batches]):
+        return _joined(batches, _Unchanged(batches[0].names))
+    return _joined(batches, Distinct([""]))
+
+
+def _joined(batches: Sequence[Batch], names: Distinct[str] | _Unchanged) -> Batch:
     contexts: Distinct[SpanContextRef] = Distinct([NO_CONTEXT])
     tracks = _Tracks()
     parts = [_translated(batch, names, contexts, tracks) for batch in batches]
@@ -28,7 +38,7 @@ def merged(batches: Sequence[Batch]) -> Batch:
 
 
 def _translated(
-    batch: Batch, names: Distinct[str], contexts: Distinct[SpanContextRef], tracks: _Tracks
+    batch: Batch, names: Distinct[str] | _Unchanged, contexts: Distinct[SpanContextRef], tracks: _Tracks
 ) -> dict[str, NDArray[Any]]:
     columns = {name: getattr(batch, name) for name in COLUMN_TYPES}
     for column in TEXT_COLUMNS:
@@ -39,6 +49,18 @@ def _translated(
     for column in TRACK_COLUMNS:
         columns[column] = np.take(by_index, columns[column])
     return columns
+
+
+class _Unchanged:
+    """A table of names that is taken over as it is."""
+
+    def __init__(self, values: Sequence[str]) -> None:
+        self.values = values
+
+    def indices(self, values: Sequence[str], used: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """They stay as they are."""
+        del values
+        return used
 
 
 class _Tracks:

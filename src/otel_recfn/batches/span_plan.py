@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +62,10 @@ class SpanPlan(NamedTuple):
     linked_above: Places
     """Index into ``spans_above`` for the linked span; it is in that trace."""
     spans_above: Sequence[SpanContext]
+
+    def of_rows(self, column: NDArray[Any]) -> NDArray[Any]:
+        """Of a column of the batch, what belongs to these spans."""
+        return column if len(column) == len(self.row) else column[self.row]
 
     def part(self, which: slice | Places) -> SpanPlan:
         """Some of the spans."""

@@ -77,17 +77,17 @@ def threads(draw: st.DrawFn) -> list[Row]:
     return merged
 
 
-def columns(rows: Sequence[Row]) -> tuple[np.ndarray, ...]:
+def columns(rows: Sequence[Row], first_row: int = 0) -> tuple[np.ndarray | int, ...]:
     kinds = {"unit": np.uint32, "event_id": np.uint64, "parent": np.uint64, "name": np.uint32}
     kinds |= {"start_ns": np.int64, "duration_ns": np.int64, "flags": np.uint32}
-    return tuple(np.array([getattr(row, name) for row in rows], kind) for name, kind in kinds.items())
+    return *[np.array([getattr(row, name) for row in rows], kind) for name, kind in kinds.items()], first_row
 
 
 def finished(fold: Fold, rows: Sequence[Row], budget: int, cuts: Sequence[int] = (), unit: int = 0) -> FinishedUnits:
     """What one unit comes to when the rows are added in these pieces."""
     edges = [0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]
     for first, last in itertools.pairwise(edges):
-        assert fold.add(*columns(rows[first:last])) == last - first
+        assert fold.add(*columns(rows[first:last], first)) == last - first
     return fold.finish([unit], [budget], [False])
 
 

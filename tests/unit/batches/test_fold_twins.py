@@ -50,7 +50,7 @@ def play(
     edges = [0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]
     for place, (first, last) in enumerate(pairwise(edges)):
         while first < last:
-            added = fold.add(*columns(rows[first:last]))
+            added = fold.add(*columns(rows[first:last], 1000 * place + first))
             first += added
             came += [added, fold.kept(), fold.rows([0, 1, 2, 3])]
             if first < last:
@@ -134,6 +134,14 @@ def good() -> list[np.ndarray]:
     return list(columns([Row(make_event_id(1, 1), 0, 1, 2, 3)]))
 
 
+@pytest.mark.parametrize("number", [None, "1", 1.5])
+def test_what_is_no_number_is_refused(number: object) -> None:
+    fold = native_fold.NativeFold(3, 0, 9)
+    with pytest.raises(TypeError):
+        fold.add(*good()[:-1], number)
+    assert fold.rows([0]) == [0]
+
+
 @pytest.mark.parametrize("place", range(7))
 @pytest.mark.parametrize(
     "wrong",
@@ -162,8 +170,8 @@ def test_columns_that_are_none_are_refused(place: int, wrong: object) -> None:
 def test_columns_with_steps_are_read() -> None:
     rows = [Row(make_event_id(1, number), 0, 1, number, number) for number in range(1, 9)]
     fold = native_fold.NativeFold(9, 0, 99)
-    assert fold.add(*[column[::-2] for column in columns(rows)]) == 4
-    assert fold.kept().tolist() == [row.event_id for row in rows[1::2]]
+    assert fold.add(*[column[::-2] for column in columns(rows)[:-1]], 0) == 4
+    assert sorted(fold.finish([0], [9], [False]).kept.tolist()) == [row.event_id for row in rows[1::2]]
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,8 @@ def paths_of(one: FinishedUnits) -> dict[tuple[int, tuple[int, ...]], list[objec
     for place, above in enumerate(one.path_above.tolist()):
         paths.append((*(paths[above] if above >= 0 else ()), int(one.path_name[place])))
         holder = int(one.path_holder[place])
-        spread = Counter({digits: count for digits, count in enumerate(one.path_histogram[place].tolist()) if count})
+        counts = enumerate(one.counts_of(place), int(one.path_digits[place]))
+        spread = Counter({digits: count for digits, count in counts if count})
         columns = [one.path_count, one.path_total_ns, one.path_self_ns, one.path_shortest_ns, one.path_longest_ns]
         values = [int(column[place]) for column in [*columns, one.path_first_ns, one.path_first_id]]
         found[int(one.kept[holder]) if holder >= 0 else 0, paths[-1]] = [*values, spread]
@@ -160,4 +161,7 @@ def test_what_is_kept_now_is_told(fold_of: MakeFold, most: int) -> None:
     rows = [Row(make_event_id(1, number), 0, 1, 0, number) for number in range(1, 9)]
     fold = fold_of(most)
     fold.add(*columns(rows))
-    assert fold.kept().tolist() == [row.event_id for row in rows[-most:]]
+    assert fold.kept().tolist() == list(range(8 - most, 8))
+    assert fold.finish([0], [8], [True]).kept_row.tolist() == list(range(7, 7 - most, -1))
+    fold.add(*columns(rows[:1], 70))
+    assert fold.kept().tolist() == [70]

@@ -12,6 +12,7 @@ Times = NDArray[np.int64]
 Places = NDArray[np.int64]
 
 DIGITS = 64
+"""Durations of so many binary digits are not counted."""
 
 
 class FinishedUnits(NamedTuple):
@@ -23,6 +24,8 @@ class FinishedUnits(NamedTuple):
 
     kept: Ids
     """Event ids."""
+    kept_row: Places
+    """The numbers that they were given when they were added."""
     kept_unit: Places
     kept_parent: Ids
     """The kept range that it lies in; 0 where it lies directly in the unit."""
@@ -42,13 +45,23 @@ class FinishedUnits(NamedTuple):
     path_longest_ns: Times
     path_first_ns: Times
     path_first_id: Ids
-    path_histogram: Times
-    """``DIGITS`` counts for each path: of ranges whose duration has so many binary digits."""
+    path_digits: Places
+    """How many binary digits the durations have that the first of its counts is for."""
+    path_counts_end: Places
+    """Where its counts end in ``counts``; they begin where those of the path before it end."""
+    counts: Times
+    """How many durations of a path have so many binary digits, from ``path_digits`` on, path after path."""
     linkable: Ids
     """Event ids."""
     linkable_unit: Places
     linkable_holder: Places
     """As ``path_holder``."""
+
+    def counts_of(self, path: int) -> list[int]:
+        """Of the durations of a path, by their binary digits, from ``path_digits`` on."""
+        begin = int(self.path_counts_end[path - 1]) if path else 0
+        counts: list[int] = self.counts[begin : self.path_counts_end[path]].tolist()
+        return counts
 
 
 FINISHED_TYPES: dict[str, Any] = {

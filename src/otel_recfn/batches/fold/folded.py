@@ -53,6 +53,13 @@ class Folded:
         self.longest_ns = max(self.longest_ns, longest)
         self.count, self.total_ns, self.self_ns = self.count + count, self.total_ns + total, self.self_ns + own
 
+    def counts(self, most: int) -> tuple[int, list[int]]:
+        """The fewest binary digits below ``most`` of a duration, and how many have so many, one more, and so on."""
+        digits = [number for number in self.histogram if number < most]
+        if not digits:
+            return 0, []
+        return min(digits), [self.histogram[number] for number in range(min(digits), max(digits) + 1)]
+
     def paths(self) -> Iterator[tuple[tuple[int, ...], Folded]]:
         """Every path below this one, each before what lies in it; of several the one with the most time first."""
         waiting: list[tuple[tuple[int, ...], Folded]] = [((), self)]

@@ -1,66 +1,142 @@
-"""The rows of the ranges that folding keeps for now, until their unit is finished."""
+"""The ranges that folding keeps for now, until their unit is finished: their rows, and what they link to.
+
+They are found by the numbers that rows are given as they come. So a batch is held as it came, and what folding let go of it is
+dropped now and then, for many rows at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 import numpy as np
+from opentelemetry.trace import SpanContext
 
-from otel_recfn.batches.fold.finished import Ids
+from otel_recfn.batches.fold.finished import Ids, Places
 from otel_recfn.batches.merging import merged
-from otel_recfn.batches.number_sets import is_in
+from otel_recfn.batches.number_sets import distinct
+from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import OUT_OF_MEMORY
 
 ROWS_TO_SPARE = 1 << 13
-"""So many rows may be kept in vain before they are looked through."""
+"""So many rows may be held in vain before they are looked through."""
 MOST_BATCHES = 32
 """More are put together: each is searched when a unit is finished."""
+_NO_PLACES, _NO_IDS = np.zeros(0, np.int64), np.zeros(0, np.uint64)
+
+
+class KeptRanges(NamedTuple):
+    """Rows, and columns of equal length of what they link to."""
+
+    batch: Batch
+    linked_id: Ids
+    """As in a plan: 0 where it links to nothing."""
+    linked_above: Places
+    """Index into ``spans``."""
+    spans: Sequence[SpanContext]
+
+
+class _Held(NamedTuple):
+    """Of one batch, or of several that were put together."""
+
+    number: Places
+    """In ascending order."""
+    row: Places
+    """Its place in the batch."""
+    ranges: KeptRanges
 
 
 class KeptRows:
-    """Rows of several batches. Those that folding lets go later are dropped now and then.
+    """Rows of several batches.
 
     Args:
-        kept: the event ids of all that is kept at the moment, in ascending order.
+        kept: the numbers of the rows that are kept at the moment, in ascending order.
     """
 
-    def __init__(self, kept: Callable[[], Ids]) -> None:
+    def __init__(self, kept: Callable[[], Places]) -> None:
         self._kept = kept
-        self._batches: list[Batch] = []
-        self._rows = self._most = 0
+        self._held: list[_Held] = []
+        self._numbers = self._rows = 0
+        self._most = ROWS_TO_SPARE
 
     def __len__(self) -> int:
         return self._rows
 
-    def add(self, batch: Batch) -> None:
-        """The rows of a batch that are kept after it was folded."""
-        kept = self._kept()
-        rows = batch.take(is_in(batch.event_id, kept))
-        if len(rows):
-            self._rows += len(rows)
-            self._batches.append(rows)
-        if self._rows > 2 * len(kept) + ROWS_TO_SPARE or len(self._batches) > MOST_BATCHES:
-            with suppress(*OUT_OF_MEMORY):  # it only saves memory, and is tried again
-                self._compact(kept)
+    def new_numbers(self, count: int) -> int:
+        """Numbers for rows that are to come, each given once. The first one."""
+        first = self._numbers
+        self._numbers += count
+        return first
 
-    def take(self, ids: Ids) -> Batch:
-        """The rows of these ranges, in this order.
+    def add(self, plan: SpanPlan, first: int) -> None:
+        """Rows of a plan, which have the numbers from ``first`` on."""
+        if not len(plan.row):
+            return
+        ranges = KeptRanges(plan.batch, plan.linked_id, plan.linked_above, plan.spans_above)
+        self._held.append(_Held(np.arange(first, first + len(plan.row)), plan.row, ranges))
+        self._rows += len(plan.batch)
+        if self._rows > self._most or len(self._held) > MOST_BATCHES:
+            with suppress(*OUT_OF_MEMORY):  # it only saves memory, and is tried again
+                self._compact(self._kept())
+
+    def take(self, numbers: Places) -> KeptRanges:
+        """The rows with these numbers, in this order.
 
         Raises:
             MemoryError: also where there was none for keeping one of them.
         """
-        parts = [batch.take(is_in(batch.event_id, ids)) for batch in self._batches]
-        found = merged([part for part in parts if len(part)])
-        order = np.argsort(found.event_id)
-        place = np.searchsorted(found.event_id[order], ids)
-        if not is_in(ids, found.event_id).all():
+        order = np.argsort(numbers)
+        found = _together(self._parts(numbers[order])).ranges
+        if len(found.batch) < len(numbers):
             raise MemoryError
-        return found.take(order[place])
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        return KeptRanges(found.batch.take(place), found.linked_id[place], found.linked_above[place], found.spans)
 
-    def _compact(self, kept: Ids) -> None:
-        parts = [batch.take(is_in(batch.event_id, kept)) for batch in self._batches]
-        parts = [part for part in parts if len(part)]
-        self._batches = [merged(parts)] if parts else []
-        self._rows = sum([len(part) for part in parts])
+    def _compact(self, kept: Places) -> None:
+        held = _together(self._parts(kept))
+        self._held = [held] if len(held.number) else []
+        self._rows = len(held.number)
+        self._most = 2 * self._rows + ROWS_TO_SPARE
+
+    def _parts(self, numbers: Places) -> list[_Held]:
+        """What is held of these numbers, which ascend."""
+        parts = []
+        for held in self._held:
+            first, last = np.searchsorted(numbers, (held.number[0], held.number[-1] + 1)).tolist()
+            if first < last:
+                parts.append(_part(held, numbers[first:last]))
+        return parts
+
+
+def _part(held: _Held, numbers: Places) -> _Held:
+    place = np.searchsorted(held.number, numbers)
+    here = held.number[place] == numbers
+    place, ranges = place[here], held.ranges
+    batch = ranges.batch.take(held.row[place])
+    return _Held(numbers[here], place, KeptRanges(batch, ranges.linked_id[place], ranges.linked_above[place], ranges.spans))
+
+
+def _together(parts: Sequence[_Held]) -> _Held:
+    spans: list[SpanContext] = []
+    linked_above = []
+    for part in parts:
+        used, above = _used(part.ranges)
+        linked_above.append(above + len(spans))
+        spans += used
+    number = np.concatenate([_NO_PLACES, *[part.number for part in parts]])
+    linked_id = np.concatenate([_NO_IDS, *[part.ranges.linked_id for part in parts]])
+    batch = parts[0].ranges.batch if len(parts) == 1 else merged([part.ranges.batch for part in parts], keep_names=True)
+    ranges = KeptRanges(batch, linked_id, np.concatenate([_NO_PLACES, *linked_above]), spans)
+    return _Held(number, np.arange(len(number)), ranges)
+
+
+def _used(ranges: KeptRanges) -> tuple[Sequence[SpanContext], Places]:
+    """The spans that something is linked in, and ``linked_above`` as index into these."""
+    used = distinct(ranges.linked_above[ranges.linked_id != 0])
+    if not len(used):
+        return (), np.zeros(len(ranges.linked_id), np.int64)
+    spans = [ranges.spans[place] for place in used.tolist()]
+    return spans, np.minimum(np.searchsorted(used, ranges.linked_above), len(used) - 1)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from otel_recfn import _native
-from otel_recfn.batches.fold.finished import DIGITS, FINISHED_TYPES, FinishedUnits, Ids
+from otel_recfn.batches.fold.finished import FINISHED_TYPES, FinishedUnits, Places
 
 
 class NativeFold:
@@ -25,10 +25,10 @@ class NativeFold:
         self.add = self._fold.add
         self.rows = self._fold.rows
 
-    def kept(self) -> Ids:
-        """Event ids of all that is kept now, in ascending order."""
+    def kept(self) -> Places:
+        """The numbers of the rows that are kept now, in ascending order."""
         kept: Any = self._fold.kept()
-        return np.frombuffer(kept, np.uint64)
+        return np.frombuffer(kept, np.int64)
 
     def finish(self, units: Sequence[int], budgets: Sequence[int], goes_on: Sequence[bool]) -> FinishedUnits:
         """What became of these units' rows; those that don't go on are forgotten."""
@@ -38,6 +38,4 @@ class NativeFold:
 
 
 def _columns(raw: Mapping[str, Any]) -> FinishedUnits:
-    columns = {name: np.frombuffer(raw[name], dtype) for name, dtype in FINISHED_TYPES.items()}
-    columns["path_histogram"] = columns["path_histogram"].reshape(-1, DIGITS)
-    return FinishedUnits(**columns)
+    return FinishedUnits(**{name: np.frombuffer(raw[name], dtype) for name, dtype in FINISHED_TYPES.items()})

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.batches.fold.finished import FinishedUnits, Ids
+from otel_recfn.batches.fold.finished import FinishedUnits, Ids, Places
 
 
 class Fold(Protocol):
@@ -23,6 +23,7 @@ class Fold(Protocol):
         start_ns: NDArray[np.int64],
         duration_ns: NDArray[np.int64],
         flags: NDArray[np.uint32],
+        first_row: int,
     ) -> int:
         """Add ranges that have ended, up to one with which its unit is full. How many were added.
 
@@ -33,10 +34,11 @@ class Fold(Protocol):
             unit: the number of each one's unit.
             event_id, parent, name, start_ns, duration_ns: see ``Range``.
             flags: bits of EventFlag, and ``LINKABLE``.
+            first_row: the number of the first row; that of each other one is one more than of the row before it.
         """
 
-    def kept(self) -> Ids:
-        """Event ids of all that is kept now, in ascending order."""
+    def kept(self) -> Places:
+        """The numbers of the rows that are kept now, in ascending order."""
 
     def rows(self, units: Sequence[int]) -> list[int]:
         """How many rows came to each of these units, or since its last part."""

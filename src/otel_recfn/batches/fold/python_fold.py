@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.batches.fold.finished import DIGITS, FINISHED_TYPES, FinishedUnits, Ids
+from otel_recfn.batches.fold.finished import DIGITS, FINISHED_TYPES, FinishedUnits, Ids, Places
 from otel_recfn.batches.fold.folded import FoldedTree
 from otel_recfn.batches.fold.unit import Range, UnitFold
 
@@ -35,6 +35,7 @@ class PythonFold:
         start_ns: NDArray[np.int64],
         duration_ns: NDArray[np.int64],
         flags: NDArray[np.uint32],
+        first_row: int,
     ) -> int:
         """Add ranges that have ended, up to one with which its unit is full. How many were added.
 
@@ -42,9 +43,11 @@ class PythonFold:
             unit: the number of each one's unit.
             event_id, parent, name, start_ns, duration_ns: see ``Range``.
             flags: bits of EventFlag, and ``LINKABLE``.
+            first_row: the number of the first row; that of each other one is one more than of the row before it.
         """
         columns = (event_id, parent, name, start_ns, duration_ns, flags)
-        rows = zip(unit.tolist(), *[column.tolist() for column in columns], strict=True)
+        numbers = range(first_row, first_row + len(unit))
+        rows = zip(unit.tolist(), *[column.tolist() for column in columns], numbers, strict=True)
         for done, (number, *row) in enumerate(rows, 1):
             one = self._units.get(number)
             if one is None:
@@ -54,9 +57,9 @@ class PythonFold:
                 return done
         return len(unit)
 
-    def kept(self) -> Ids:
-        """Event ids of all that is kept now, in ascending order."""
-        return np.array(sorted([event_id for one in self._units.values() for event_id in one.kept]), np.uint64)
+    def kept(self) -> Places:
+        """The numbers of the rows that are kept now, in ascending order."""
+        return np.array(sorted([kept.range.row for one in self._units.values() for kept in one.kept.values()]), np.int64)
 
     def rows(self, units: Sequence[int]) -> list[int]:
         """How many rows came to each of these units, or since its last part."""
@@ -94,6 +97,7 @@ class _Columns:
         for one in kept:
             self._append(
                 kept=one.range.event_id,
+                kept_row=one.range.row,
                 kept_unit=place,
                 kept_parent=one.parent,
                 kept_self_ns=one.self_ns,
@@ -108,6 +112,8 @@ class _Columns:
         places: dict[tuple[int, ...], int] = {(): -1}
         for path, node in tree.root.paths():
             places[path] = len(self._columns["path_unit"])
+            digits, counts = node.counts(DIGITS)
+            self._columns["counts"] += counts
             self._append(
                 path_unit=unit,
                 path_holder=holder,
@@ -120,7 +126,8 @@ class _Columns:
                 path_longest_ns=node.longest_ns,
                 path_first_ns=node.first_ns,
                 path_first_id=node.first_id,
-                path_histogram=[node.histogram[digits] for digits in range(DIGITS)],
+                path_digits=digits,
+                path_counts_end=len(self._columns["counts"]),
             )
         for event_id in tree.linkable:
             self._append(linkable=event_id, linkable_unit=unit, linkable_holder=holder)
@@ -130,6 +137,4 @@ class _Columns:
             self._columns[name].append(value)
 
     def sealed(self) -> FinishedUnits:
-        arrays = {name: np.array(column, FINISHED_TYPES[name]) for name, column in self._columns.items()}
-        arrays["path_histogram"] = arrays["path_histogram"].reshape(-1, DIGITS)
-        return FinishedUnits(**arrays)
+        return FinishedUnits(**{name: np.array(column, FINISHED_TYPES[name]) for name, column in self._columns.items()})

@@ -39,6 +39,8 @@ class Range(NamedTuple):
     start_ns: int
     duration_ns: int
     flags: int
+    row: int = 0
+    """Its number, as ``Fold.add`` was told."""
 
 
 @dataclass(slots=True)

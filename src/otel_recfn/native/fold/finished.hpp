@@ -11,6 +11,7 @@
 // X(type, name)
 #define RECFN_FINISHED_COLUMNS(X) \
   X(uint64_t, kept) \
+  X(int64_t, kept_row) \
   X(int64_t, kept_unit) \
   X(uint64_t, kept_parent) \
   X(int64_t, kept_self_ns) \
@@ -26,7 +27,9 @@
   X(int64_t, path_longest_ns) \
   X(int64_t, path_first_ns) \
   X(uint64_t, path_first_id) \
-  X(int64_t, path_histogram) \
+  X(int64_t, path_digits) \
+  X(int64_t, path_counts_end) \
+  X(int64_t, counts) \
   X(uint64_t, linkable) \
   X(int64_t, linkable_unit) \
   X(int64_t, linkable_holder)
@@ -70,7 +73,7 @@ class FinishedColumns {
 #undef RECFN_COLUMN
 
   void reserve(size_t kept, size_t paths);
-  void add_kept(int64_t unit, uint64_t event_id, uint64_t parent, int64_t self_ns, bool forced);
+  void add_kept(int64_t unit, const Range& one, uint64_t parent, int64_t self_ns, bool forced);
   // Every path before what lies in it; of several the one with the most time first.
   void add_tree(int64_t unit, int64_t holder, const FoldedTree& tree);
 

@@ -4,11 +4,11 @@
 
 namespace recfn::folding {
 
-std::vector<uint64_t> Fold::kept() const {
-  std::vector<uint64_t> event_ids;
-  for (const auto& [number, unit] : units_) unit->kept(event_ids);
-  std::sort(event_ids.begin(), event_ids.end());
-  return event_ids;
+std::vector<int64_t> Fold::kept() const {
+  std::vector<int64_t> rows;
+  for (const auto& [number, unit] : units_) unit->kept(rows);
+  std::sort(rows.begin(), rows.end());
+  return rows;
 }
 
 int64_t Fold::rows(uint32_t number) const {

@@ -30,8 +30,8 @@ class Fold {
     return last_->rows() >= most_rows_;
   }
 
-  // Event ids of all that is kept now, in ascending order.
-  std::vector<uint64_t> kept() const;
+  // The numbers of the rows that are kept now, in ascending order.
+  std::vector<int64_t> kept() const;
   // How many came to a unit, or since its last part.
   int64_t rows(uint32_t number) const;
 

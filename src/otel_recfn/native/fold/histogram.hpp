@@ -48,17 +48,27 @@ class Histogram {
     clear();
   }
 
-  // To kDigits zeros.
-  void copy_to(int64_t* counts) const {
+  // Of how many binary digits the first is that has a count.
+  unsigned first_digits() const {
+    if (wide_ == nullptr) return from_;
+    return static_cast<unsigned>(std::find_if(wide_->counts, wide_->counts + kDigits, is_counted) - wide_->counts);
+  }
+
+  // From that one to the last that has a count.
+  template <typename Visit>
+  void each(Visit visit) const {
+    const int64_t *first = near_, *last = near_ + (to_ - from_);
     if (wide_ != nullptr) {
-      std::copy(wide_->counts, wide_->counts + kDigits, counts);
-    } else {
-      std::copy(near_, near_ + (to_ - from_), counts + from_);
+      first = wide_->counts + first_digits(), last = wide_->counts + kDigits;
+      while (!is_counted(last[-1])) --last;
     }
+    std::for_each(first, last, visit);
   }
 
  private:
   static constexpr unsigned kNear = 6;
+
+  static bool is_counted(int64_t count) { return count != 0; }
 
   bool make_room(unsigned digits) {
     if (digits >= from_ && digits < to_) return true;
@@ -75,7 +85,7 @@ class Histogram {
   void widen(Pool<WideHistogram>& pool) {
     WideHistogram* wide = pool.take();
     std::fill(wide->counts, wide->counts + kDigits, 0);
-    copy_to(wide->counts);
+    std::copy(near_, near_ + (to_ - from_), wide->counts + from_);
     wide_ = wide;
   }
 

@@ -19,6 +19,7 @@ struct Range {
   uint64_t event_id, parent;
   int64_t start_ns, duration_ns;
   uint32_t name, flags;
+  int64_t row;  // its number, as the caller counts
 };
 
 // As made, the rank of nothing.

@@ -56,9 +56,9 @@ void Unit::add(const Range& one) {
   if (own != nullptr) forget_unless_needed(own);
 }
 
-void Unit::kept(std::vector<uint64_t>& event_ids) const {
+void Unit::kept(std::vector<int64_t>& rows) const {
   known_.each([&](const Known* known) {
-    if (known->is_kept) event_ids.push_back(known->event_id);
+    if (known->is_kept) rows.push_back(known->kept.range.row);
   });
 }
 

@@ -32,7 +32,7 @@ class Unit {
   // The next range that has ended: in whole, or nothing of it where memory ran out (std::bad_alloc).
   void add(const Range& one);
   int64_t rows() const { return rows_; }
-  void kept(std::vector<uint64_t>& event_ids) const;
+  void kept(std::vector<int64_t>& rows) const;
 
   // Before it tells: folds what is too much. Where memory runs out nothing is lost: this can be called again.
   void decide(int64_t budget);

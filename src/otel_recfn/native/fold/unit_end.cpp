@@ -31,7 +31,7 @@ void Unit::tell(int64_t place, FinishedColumns& columns) {
   for (const auto& [rank, known] : kept) {
     const Kept& one = known->kept;
     const uint64_t parent = is_kept(one.parent) ? one.parent : 0;
-    columns.add_kept(place, known->event_id, parent, one.self_ns, rank.duration == kForced);
+    columns.add_kept(place, one.range, parent, one.self_ns, rank.duration == kForced);
   }
   columns.add_tree(place, -1, folded_);
   for (const Ranked& one : kept) columns.add_tree(place, holder++, one.known->kept.folded);

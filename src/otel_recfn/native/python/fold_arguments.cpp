@@ -26,7 +26,7 @@ bool FoldRows::take(PyObject* const* given) {
   return unit.take(given[0], "unit", nullptr) && event_id.take(given[1], "event_id", nullptr) &&
          parent.take(given[2], "parent", nullptr) && name.take(given[3], "name", nullptr) &&
          start_ns.take(given[4], "start_ns", nullptr) && duration_ns.take(given[5], "duration_ns", nullptr) &&
-         flags.take(given[6], "flags", nullptr) && equally_long();
+         flags.take(given[6], "flags", nullptr) && read_whole(given[7], &first_row) && equally_long();
 }
 
 bool FoldRows::equally_long() const {

@@ -34,10 +34,12 @@ struct FoldRows {
   ColumnView<int64_t> start_ns, duration_ns;
   ColumnView<uint32_t> flags;
 
+  int64_t first_row = 0;
+
   bool take(PyObject* const* given);
 
   folding::Range operator[](Py_ssize_t row) const {
-    return {event_id[row], parent[row], start_ns[row], duration_ns[row], name[row], flags[row]};
+    return {event_id[row], parent[row], start_ns[row], duration_ns[row], name[row], flags[row], folding::sum(first_row, row)};
   }
 
  private:

@@ -100,10 +100,10 @@ PyObject* as_number(Py_ssize_t value, PyObject*& spare) {
 }
 
 PyObject* fold_add(PyObject* self, PyObject* args, PyObject* keywords) {
-  static const char* names[] = {"unit", "event_id", "parent", "name", "start_ns", "duration_ns", "flags", nullptr};
-  PyObject* given[7];
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOOOOO:add", const_cast<char**>(names), &given[0], &given[1], &given[2],
-                                   &given[3], &given[4], &given[5], &given[6])) {
+  static const char* names[] = {"unit", "event_id", "parent", "name", "start_ns", "duration_ns", "flags", "first_row", nullptr};
+  PyObject* given[8];
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOOOOOO:add", const_cast<char**>(names), &given[0], &given[1], &given[2],
+                                   &given[3], &given[4], &given[5], &given[6], &given[7])) {
     return nullptr;
   }
   FoldRows rows;
@@ -209,9 +209,9 @@ PyObject* fold_taken(PyObject* self, PyObject*) {
 
 PyMethodDef fold_methods[] = {
     {"add", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(fold_add)), METH_VARARGS | METH_KEYWORDS,
-     "add(unit, event_id, parent, name, start_ns, duration_ns, flags) -> how many rows were added, up to one with which its unit "
-     "is full, or before one for which there is no memory."},
-    {"kept", fold_kept, METH_NOARGS, "kept() -> event ids of all that is kept now, in ascending order, as a Column."},
+     "add(unit, event_id, parent, name, start_ns, duration_ns, flags, first_row) -> how many rows were added, up to one with which "
+     "its unit is full, or before one for which there is no memory."},
+    {"kept", fold_kept, METH_NOARGS, "kept() -> the numbers of the rows that are kept now, in ascending order, as a Column."},
     {"rows", fold_rows, METH_O, "rows(units) -> how many rows came to each, or since its last part."},
     {"finish", fold_finish, METH_VARARGS,
      "finish(units, budgets, goes_on) -> what became of their rows, as Columns by name. It can be asked again until taken()."},

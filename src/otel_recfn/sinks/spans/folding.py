@@ -10,12 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from opentelemetry.trace import SpanContext
 
 from otel_recfn.batches.distinct import Distinct
 from otel_recfn.batches.fold.choice import fold
-from otel_recfn.batches.fold.finished import FinishedUnits, Ids
-from otel_recfn.batches.fold.kept_rows import KeptRows
+from otel_recfn.batches.fold.finished import FinishedUnits, Ids, Places
+from otel_recfn.batches.fold.kept_rows import KeptRanges, KeptRows
 from otel_recfn.batches.fold.unit import LINKABLE
 from otel_recfn.batches.number_sets import distinct, is_in
 from otel_recfn.batches.remembered import Remembered, by_id
@@ -58,13 +57,17 @@ class Folding:
         self._fold = fold(most, min_duration_ns, MAX_ROWS_OF_A_UNIT)
         self._names: Distinct[str] = Distinct([OTHER_NAME])
         self._rows = KeptRows(self._fold.kept)
-        self._links: dict[int, tuple[int, SpanContext]] = {}
-        """By event id: span id and trace of what a kept range links to."""
         self._spans_of = Remembered(MAX_LINKABLE, columns=2)
         """Of ranges that others may link to, by their span id: the span that tells of them."""
         self._adding: SpanPlan | None = None
         self._added = 0
         """How many spans of that plan were added, and are not noted for want of memory."""
+        self._to_note: SpanPlan | None = None
+        """The part of it that is held and that units don't know of."""
+        self._first_row = 0
+        """The number of its first row."""
+        self._unit_numbers = np.zeros(0, np.uint32)
+        """Of the rows that were to be added last."""
         self._owed: Ids = np.zeros(0, np.uint64)
         """Outermost ranges that haven't come, and have spans below them that were handed on."""
         self._drained_ns = 0
@@ -79,18 +82,20 @@ class Folding:
     def add(self, plan: SpanPlan) -> int:
         """Add the spans of a plan to their units, up to one with which its unit is full. How many were added."""
         self._finish_adding()
-        batch, rows = plan.batch, plan.row
-        linkable = (batch.sequence_nr[rows] >= 0) & (batch.scope[rows] != BACKWARD)
-        above_id = np.array([span.span_id for span in plan.spans_above], np.uint64)[plan.above]
-        self._adding = plan
+        batch, of_rows = plan.batch, plan.of_rows
+        above_id = np.array([span.span_id for span in plan.spans_above], np.uint64)
+        event_id, start_ns = of_rows(batch.event_id), of_rows(batch.start_ns)
+        self._adding, self._unit_numbers = plan, self._units.numbers(plan)
+        self._first_row = self._rows.new_numbers(len(plan.row))
         self._added = self._fold.add(
-            self._units.numbers(plan),
-            batch.event_id[rows],
-            np.where(plan.parent_id == above_id, np.uint64(0), batch.parent[rows]),
-            self._names.indices(batch.names, batch.name[rows]),
-            batch.start_ns[rows],
-            np.maximum(batch.end_ns[rows] - batch.start_ns[rows], 0),
-            self._flags(batch.flags[rows], linkable, batch.event_id[rows]),
+            self._unit_numbers,
+            event_id,
+            np.where(plan.parent_id == np.take(above_id, plan.above), np.uint64(0), of_rows(batch.parent)),
+            self._names.indices(batch.names, of_rows(batch.name)),
+            start_ns,
+            np.maximum(of_rows(batch.end_ns) - start_ns, 0),
+            self._flags(plan, event_id),
+            self._first_row,
         )
         added = self._added
         try:
@@ -102,30 +107,33 @@ class Folding:
     def _finish_adding(self) -> None:
         """Keep what has to be known of the rows that were added last."""
         plan, added = self._adding, self._added
-        if plan is None or not added:
-            return
-        part = plan.part(slice(added)) if added < len(plan.row) else plan
-        rows = part.batch.take(part.row)
-        self._units.note(part)
-        self._owed = self._owed[~is_in(self._owed, rows.event_id)] if len(self._owed) else self._owed
-        self._rows.add(rows)
-        self._adding, self._added = None, 0
-        self._note_links(part)
+        if plan is not None and added:
+            part = plan.part(slice(added)) if added < len(plan.row) else plan
+            owed = self._owed[~is_in(self._owed, part.of_rows(part.batch.event_id))] if len(self._owed) else self._owed
+            self._rows.add(part, self._first_row)
+            self._adding, self._added, self._owed, self._to_note = None, 0, owed, part
+        if self._to_note is not None:
+            self._units.note(self._to_note)
+            self._to_note = None
 
-    def _flags(self, flags: NDArray[np.uint32], linkable: NDArray[np.bool_], event_id: Ids) -> NDArray[np.uint32]:
-        flags = flags | np.where(linkable, np.uint32(LINKABLE), np.uint32(0))
+    def _flags(self, plan: SpanPlan, event_id: Ids) -> NDArray[np.uint32]:
+        batch, of_rows = plan.batch, plan.of_rows
+        linkable = (of_rows(batch.sequence_nr) >= 0) & (of_rows(batch.scope) != BACKWARD)
+        flags: NDArray[np.uint32] = of_rows(batch.flags) | np.where(linkable, np.uint32(LINKABLE), np.uint32(0))
         if len(self._owed):
             flags[is_in(event_id, self._owed)] |= np.uint32(EventFlag.SHOWN)
         return flags
 
-    def full(self, plan: SpanPlan, added: int) -> list[Piece]:
+    def full(self, added: int) -> list[Piece]:
         """The pieces of the unit that the last added row filled, if it did; of all where there are many names. They go on."""
         if len(self._names.values) > MAX_NAMES:
             pieces = self._decide(self._units.all(), {}, goes_on=True)
             self._names = Distinct([OTHER_NAME])
             return pieces
-        number = int(self._units.numbers(plan.part(slice(added - 1, added)))[0]) if added else 0
-        if not added or self._fold.rows([number])[0] < MAX_ROWS_OF_A_UNIT:
+        if not added:
+            return []
+        number = int(self._unit_numbers[added - 1])
+        if self._fold.rows([number])[0] < MAX_ROWS_OF_A_UNIT:
             return []
         return self._decide([self._units.of(number)], {}, goes_on=True)
 
@@ -170,10 +178,10 @@ class Folding:
         rows = sum(self._fold.rows(numbers))
         done = self._fold.finish(numbers, budgets, [goes_on] * len(units))
         try:
-            batch = self._rows.take(done.kept)
+            kept = self._rows.take(done.kept_row)
             if goes_on:
-                done = self._with_open_roots(done, batch)
-            return self._pieces(done, batch, units, traces, budgets)
+                done = self._with_open_roots(done, kept.batch)
+            return self._pieces(done, kept, units, traces, budgets)
         except OUT_OF_MEMORY:
             self.lost += rows
             raise
@@ -200,12 +208,12 @@ class Folding:
     def _pieces(
         self,
         done: FinishedUnits,
-        batch: Batch,
+        ranges: KeptRanges,
         units: Sequence[OpenUnit],
         traces: Mapping[OpenUnit, StepTrace],
         budgets: Sequence[int],
     ) -> list[Piece]:
-        own = span_ids(done.kept)
+        batch, own = ranges.batch, span_ids(done.kept)
         extents = [Extent(*one) for one in zip(own.tolist(), batch.start_ns.tolist(), batch.end_ns.tolist(), strict=True)]
         told = Teller(done, self._known_of(done, units, traces, budgets), extents, self._names.values).told()
         self._note_spans(done, units, batch, own, {one.above.span_id: one.span_id for one in told.first})
@@ -214,7 +222,7 @@ class Folding:
             trace.folded, trace.folded_ranges = attributes, int(done.path_count[_directly_in(done, place)].sum())
         folded = np.zeros(len(done.kept), np.int64)
         np.add.at(folded, done.path_holder[done.path_holder >= 0], done.path_count[done.path_holder >= 0])
-        plan = self._plan(done, batch, units, own)
+        plan = self._plan(done, ranges, units, own)
         return [SummarySpans(told.first), KeptSpans(plan, told.on_kept, folded, done.kept_forced), SummarySpans(told.rest)]
 
     def _known_of(
@@ -233,37 +241,24 @@ class Folding:
             known.append(Unit(unit.above, *self._units.extent_of(unit), max(0, left), tells_itself))
         return known
 
-    def _plan(self, done: FinishedUnits, batch: Batch, units: Sequence[OpenUnit], own: Ids) -> SpanPlan:
-        above = [unit.above for unit in units]
+    def _plan(self, done: FinishedUnits, ranges: KeptRanges, units: Sequence[OpenUnit], own: Ids) -> SpanPlan:
+        above = [*[unit.above for unit in units], *ranges.spans]
         above_id = np.array([span.span_id for span in above], np.uint64)
         parent_id = np.where(done.kept_parent != 0, span_ids(done.kept_parent), above_id[done.kept_unit])
-        linked_id, linked_above = np.zeros(len(own), np.uint64), np.zeros(len(own), np.int64)
-        for place, event_id in enumerate(done.kept.tolist() if self._links else ()):
-            link = self._links.pop(event_id, None)
-            if link is not None:
-                linked_id[place], linked_above[place] = link[0], len(above)
-                above.append(link[1])
-        linked = np.flatnonzero(linked_id)
-        found, (span,) = self._spans_of.find(linked_id[linked])
-        outside = np.array([above[place].span_id for place in linked_above[linked].tolist()], np.uint64)
-        linked_id[linked] = np.where(found, span, outside)
+        linked_above = ranges.linked_above + len(units)
         row = np.arange(len(own))
         fate = np.full(len(own), Fate.IN_SPAN, np.uint8)
-        return SpanPlan(batch, fate, row, own, parent_id, done.kept_unit, linked_id, linked_above, above)
+        linked_id = self._told_by(ranges.linked_id, linked_above, above_id)
+        return SpanPlan(ranges.batch, fate, row, own, parent_id, done.kept_unit, linked_id, linked_above, above)
 
-    def _note_links(self, plan: SpanPlan) -> None:
-        rows = np.flatnonzero(plan.linked_id)
-        if not len(rows):
-            return
-        kept = set(self._fold.kept().tolist())
-        ids = plan.batch.event_id[plan.row[rows]].tolist()
-        for event_id, linked_id, above in zip(
-            ids, plan.linked_id[rows].tolist(), plan.linked_above[rows].tolist(), strict=True
-        ):
-            if event_id in kept:
-                self._links[event_id] = (linked_id, plan.spans_above[above])
-        if len(self._links) > 2 * len(kept):
-            self._links = {event_id: link for event_id, link in self._links.items() if event_id in kept}
+    def _told_by(self, linked_id: Ids, linked_above: Places, above_id: Ids) -> Ids:
+        """The spans that tell of what is linked to; of what isn't known any more, the one above it."""
+        linked = np.flatnonzero(linked_id)
+        if len(linked):
+            found, (span,) = self._spans_of.find(linked_id[linked])
+            linked_id = linked_id.copy()
+            linked_id[linked] = np.where(found, span, above_id[linked_above[linked]])
+        return linked_id
 
     def _note_spans(
         self, done: FinishedUnits, units: Sequence[OpenUnit], batch: Batch, own: Ids, first: Mapping[int, int]

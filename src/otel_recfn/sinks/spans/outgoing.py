@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_recfn.batches.span_plan import SpanPlan
+from otel_recfn.sinks.spans.folded_sums import Attributes
 from otel_recfn.sinks.spans.hooked_spans import part_that_was_made
 from otel_recfn.sinks.spans.mapping import SpanMapper
-from otel_recfn.sinks.spans.summaries import Attributes, Summary
+from otel_recfn.sinks.spans.summaries import Summary
 
 
 class Sent(NamedTuple):

@@ -24,7 +24,7 @@ never announced (its batch was dropped, or it was forgotten) is taken in as if i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 import numpy as np
@@ -97,14 +97,17 @@ class StepTraces:
         """
         self._forget_oldest_roots()
         begins = begins_of(batch, rootless_contexts) if rootless_contexts else []
-        rows = rows_by_root(batch, rootless)
+        if begins or rootless.any():
+            self._take_in(batch, begins, rows_by_root(batch, rootless), target)
+        self._sweep(batch)
+
+    def _take_in(self, batch: Batch, begins: Sequence[TopLevel], rows: RootRows, target: SpanTarget) -> None:
         self._note_training(begins, rows)
         self._note(rows, rows.spans)
         for begin in begins:
             self._open(begin, target)
             self._note(rows, (begin.event_id,))
         self._adopt_unannounced(batch, rows, target)
-        self._sweep(batch)
 
     def find(self, root: int) -> StepTrace | None:
         """The trace of the ranges below a root."""

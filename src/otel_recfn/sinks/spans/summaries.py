@@ -15,18 +15,14 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from opentelemetry.trace import SpanContext
 
-from otel_recfn.batches.fold.finished import DIGITS, FinishedUnits, Places
-from otel_recfn.sinks.spans.limits import AttributeValue
+from otel_recfn.batches.fold.finished import FinishedUnits
+from otel_recfn.sinks.spans.folded_sums import Attributes, holders
 from otel_recfn.support.json_text import text_of_utf8
 from otel_recfn.support.span_ids import span_ids
 
 SUFFIX = " (folded)"
-TOP_NAMES = 3
-
-Attributes = dict[str, AttributeValue]
 
 
 class Summary(NamedTuple):
@@ -98,63 +94,28 @@ class Teller:
         on_kept: dict[int, Attributes] = {}
         on_unit: dict[int, Attributes] = {}
         first: list[Summary] = []
-        for unit, holder, paths in self._by_holder():
-            sums = self._sums(paths)
-            if holder >= 0:
-                on_kept[holder] = sums
-            elif self._units[unit].tells_itself:
-                on_unit[unit] = sums
+        for one in holders(self._done, self._names):
+            if one.holder >= 0:
+                on_kept[one.holder] = one.attributes
+            elif self._units[one.unit].tells_itself:
+                on_unit[one.unit] = one.attributes
             else:
-                summary = self._summary(self._longest(paths))
-                folded = int(self._done.path_count[paths].sum())
-                first.append(summary._replace(attributes={**summary.attributes, **sums}, folded=folded))
-        return Told(on_kept, on_unit, first, [self._summary(path) for path in self._chosen(len(first))])
+                summary = self._summary(one.longest)
+                first.append(summary._replace(attributes={**summary.attributes, **one.attributes}, folded=one.ranges))
+        return Told(on_kept, on_unit, first, [self._summary(path) for path in self._chosen()])
 
-    def _by_holder(self) -> list[tuple[int, int, Places]]:
-        """Unit, holder and paths, of every holder."""
-        unit, holder = self._done.path_unit, self._done.path_holder
-        if not len(unit):
-            return []
-        begins = np.flatnonzero(np.append(True, (unit[1:] != unit[:-1]) | (holder[1:] != holder[:-1])))
-        ends = np.append(begins[1:], len(unit))
-        return [
-            (int(unit[first]), int(holder[first]), np.arange(first, last))
-            for first, last in zip(begins.tolist(), ends.tolist(), strict=True)
-        ]
-
-    def _sums(self, paths: Places) -> Attributes:
-        """Counts and times of what was folded into one span, and the names that took most of it."""
-        done = self._done
-        outermost = paths[done.path_above[paths] < 0]
-        own, counts = self._by_name(paths, done.path_self_ns), self._by_name(paths, done.path_count)
-        top = sorted(own, key=own.__getitem__, reverse=True)[:TOP_NAMES]
-        return {
-            "recfn.folded.count": int(done.path_count[paths].sum()),
-            "recfn.folded.duration_ns": int(done.path_total_ns[outermost].sum()),
-            "recfn.folded.top": [f"{self._name(name)}: {counts[name]} x, {own[name] / 1e6:.3f} ms" for name in top],
-        }
-
-    def _by_name(self, paths: Places, amounts: NDArray[np.int64]) -> dict[int, int]:
-        sums: dict[int, int] = {}
-        for name, amount in zip(self._done.path_name[paths].tolist(), amounts[paths].tolist(), strict=True):
-            sums[name] = sums.get(name, 0) + amount
-        return sums
-
-    def _longest(self, paths: Places) -> int:
-        outermost = paths[self._done.path_above[paths] < 0]
-        return int(outermost[np.argmax(self._done.path_total_ns[outermost])])
-
-    def _chosen(self, first: int) -> list[int]:
+    def _chosen(self) -> list[int]:
         """The paths that the budgets are left for, those with the most time first, and each after what it lies in."""
-        left = [unit.budget for unit in self._units]
-        chosen = []
-        units = self._done.path_unit.tolist()
-        for path in np.argsort(-self._done.path_total_ns, kind="stable").tolist() if first or any(left) else ():
-            if left[units[path]] > 0 and path not in self._shown:
-                left[units[path]] -= 1
-                self._shown[path] = Extent(self._ids[path], 0, 0)
-                chosen.append(path)
-        return sorted(chosen)
+        left = np.array([unit.budget for unit in self._units], np.int64)
+        free = np.ones(len(self._done.path_unit), np.bool_)
+        free[list(self._shown)] = False
+        paths = np.flatnonzero(free)
+        order = paths[np.lexsort((-self._done.path_total_ns[paths], self._done.path_unit[paths]))]
+        unit = self._done.path_unit[order]
+        rank = np.arange(len(order)) - np.searchsorted(unit, unit)
+        chosen: list[int] = np.sort(order[rank < left[unit]]).tolist()
+        self._shown |= {path: Extent(self._ids[path], 0, 0) for path in chosen}
+        return chosen
 
     def _summary(self, path: int) -> Summary:
         done, unit = self._done, self._units[int(self._done.path_unit[path])]
@@ -179,8 +140,8 @@ class Teller:
 
     def _aggregation(self, path: int) -> Attributes:
         done, count, total = self._done, int(self._done.path_count[path]), int(self._done.path_total_ns[path])
-        digits = np.flatnonzero(done.path_histogram[path])
-        lowest, highest = (int(digits[0]), int(digits[-1])) if len(digits) else (0, 0)
+        counts, lowest = done.counts_of(path), int(done.path_digits[path])
+        bounds = [(1 << digits) / 1e9 for digits in range(lowest, lowest + len(counts) - 1)]
         return {
             "aggregation.is_summary": True,
             "aggregation.span_count": count,
@@ -188,8 +149,8 @@ class Teller:
             "aggregation.duration_max_ns": int(done.path_longest_ns[path]),
             "aggregation.duration_avg_ns": total // count,
             "aggregation.duration_total_ns": total,
-            "aggregation.histogram_bucket_bounds_s": [(1 << digit) / 1e9 for digit in range(lowest, highest)],
-            "aggregation.histogram_bucket_counts": done.path_histogram[path, lowest : min(highest, DIGITS) + 1].tolist(),
+            "aggregation.histogram_bucket_bounds_s": bounds,
+            "aggregation.histogram_bucket_counts": counts or [0],
         }
 
     def _name(self, number: int) -> str:

@@ -180,7 +180,7 @@ class Folded:
             if added < len(rest.row):
                 part.last = int(rest.row[added])
             self._uncounted, pending.taken = part, part.last
-            self._queue(self._folding.full(rest, added))
+            self._queue(self._folding.full(added))
             if added == len(rest.row):
                 return
             rest = rest.part(slice(added, None))

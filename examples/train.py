@@ -29,7 +29,7 @@ tracer = trace.get_tracer("examples.train")
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=200, help="steps in all (default %(default)s)")
+    parser.add_argument("--steps", type=int, default=120, help="steps in all (default %(default)s)")
     parser.add_argument("--epoch-steps", type=int, default=10, help="steps of an epoch (default %(default)s)")
     parser.add_argument("--batch-size", type=int, default=16, help="windows of text in a step (default %(default)s)")
     parser.add_argument("--workers", type=int, default=2, help="processes that load data (default %(default)s)")
@@ -42,10 +42,11 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def train(options: argparse.Namespace) -> LanguageModel:
     """Trains from nothing and prints the loss as it falls. The text never repeats: an epoch is so many steps."""
     torch.set_num_threads(options.threads)
-    torch.manual_seed(options.seed)
-    model = LanguageModel(len(LETTERS), layers=options.layers)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, fused=True)
-    windows = Windows(make_text(20_000, options.seed), model.context, options.steps * options.batch_size, options.seed)
+    with tracer.start_as_current_span("set up"):
+        torch.manual_seed(options.seed)
+        model = LanguageModel(len(LETTERS), layers=options.layers)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, fused=True)
+        windows = Windows(make_text(20_000, options.seed), model.context, options.steps * options.batch_size, options.seed)
     for epoch, first in enumerate(range(0, options.steps, options.epoch_steps)):
         steps = range(first, min(first + options.epoch_steps, options.steps))
         with tracer.start_as_current_span("epoch", attributes={"epoch": epoch}):

@@ -2,7 +2,8 @@
 
     the first units of a name, and a part of one that goes on   up to span_budget, a fifth of what is free
     one that failed, or took unusually long                     up to span_budget, a quarter of what is left
-    ordinary ones, and a worker process's                       up to ordinary_span_budget, a 25th of what is free
+    ordinary ones                                               up to ordinary_span_budget, a 25th of what is free
+    a worker process's, whatever came before                    a fifth of what ordinary ones have
 
 What is *left* of a trace's budget is what its units haven't used; half of the whole budget is held back for those that fail or
 take long, the rest of what is left is *free*. The same holds for what the program may have in a time (``span_rate.py``); the
@@ -26,6 +27,8 @@ Value = TypeVar("Value")
 
 FIRST_UNITS = 3
 """So many units of a name come before one can say what is usual."""
+ASIDE = 5
+"""A worker process's unit has one in so many of the spans of an ordinary one."""
 MAX_TRACES = 4096
 MAX_UNITS = 4096
 
@@ -62,7 +65,7 @@ class UnitEnd(NamedTuple):
     ranges: int
     """How many it has, or that part of it."""
     aside: bool = False
-    """It is ordinary unless it failed, whatever came before."""
+    """It is work beside the program's own, and of no interest unless it failed."""
 
 
 class _Claim(NamedTuple):
@@ -104,13 +107,15 @@ class Budgets:
         return granted
 
     def _claim(self, end: UnitEnd) -> _Claim:
-        unusual, detailed = end.failed, end.failed
-        if not end.aside and end.duration_ns is not None:
-            seen, exceeded = self._usual.compare(end.name, end.duration_ns)
-            unusual = unusual or (seen >= FIRST_UNITS and exceeded)
-            detailed = unusual or seen < FIRST_UNITS
-        elif not end.aside:
-            detailed = True
+        if end.failed:
+            return _Claim(self._most, True, True)
+        if end.aside:
+            return _Claim(self._ordinary // ASIDE, False, False)
+        if end.duration_ns is None:
+            return _Claim(self._most, False, True)
+        seen, exceeded = self._usual.compare(end.name, end.duration_ns)
+        unusual = seen >= FIRST_UNITS and exceeded
+        detailed = unusual or seen < FIRST_UNITS
         return _Claim(self._most if detailed else self._ordinary, unusual, detailed)
 
     def _use(self, trace_id: int, spans: int) -> None:

@@ -70,8 +70,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
                 others. Default: 50.
             trace_span_budget: spans of all units of a trace, beyond one for each unit; ``None`` (``none``) for any number.
                 Default: 5000.
-            spans_per_second: spans of all units in a second, and what was left of the ten seconds before; one for each unit in
-                any case; ``None`` (``none``) for any number. Default: 1000.0.
+            spans_per_second: spans of all units in a second, beyond one for each unit, and what was left of the ten seconds
+                before; ``None`` (``none``) for any number. Default: 1000.0.
             min_duration_ns: shorter ranges become sums first of all. Default: 0.
             open_range_s: a range that is open for so many seconds is told before it ends, so that a hang shows; ``None``
                 (``none``): never. Default: 60.0.

@@ -100,8 +100,8 @@ class Settings:
     spans_per_second: float | None = _setting(
         1000.0,
         values.RATE,
-        "spans of all units in a second, and what was left of the ten seconds before; one for each unit in any case; "
-        "`None` (`none`) for any number",
+        "spans of all units in a second, beyond one for each unit, and what was left of the ten seconds before; `None` "
+        "(`none`) for any number",
     )
     min_duration_ns: int = _setting(0, values.NANOSECONDS, "shorter ranges become sums first of all")
     open_range_s: float | None = _setting(

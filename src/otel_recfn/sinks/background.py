@@ -52,7 +52,8 @@ class BackgroundSink:
     def __init__(self, sink: Sink, max_rows: int = MAX_ROWS, *, max_share: float = MAX_SHARE, start: bool = True) -> None:
         self.name = sink.name
         self._inner, self._max_rows, self._max_share = sink, max_rows, max_share
-        self._queue, self._pace = WorkQueue(max_rows), Pace(max_share)
+        self._queue = WorkQueue(max_rows)
+        self._pace = Pace(max_share, self._queue.is_filling)
         self._worker = Worker(sink, self._queue, self._pace)
         self._thread = OwnThread(self._worker.run, f"otel-recfn {self.name}")
         self._told = False

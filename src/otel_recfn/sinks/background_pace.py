@@ -1,13 +1,14 @@
 """How fast a background thread works: at most a share of one processor's time, but for somebody who waits; and until when.
 
 Building spans and encoding them holds the GIL. The thread measures its own processor time and sleeps three times as long, after
-each batch and wherever the inner sink lets it.
+each batch and wherever the inner sink lets it; but not while so much waits for it that some might have to be dropped.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 
 from otel_recfn.support.own_thread import resting
 from otel_recfn.support.waker import Waker
@@ -26,10 +27,11 @@ class Pace:
 
     Args:
         max_share: of one processor's time, how much the thread may take while nobody waits for it.
+        is_late: whether so much waits that it should go on without a rest.
     """
 
-    def __init__(self, max_share: float) -> None:
-        self._max_share = max_share
+    def __init__(self, max_share: float, is_late: Callable[[], bool]) -> None:
+        self._max_share, self._is_late = max_share, is_late
         self._waker = Waker()
         self._urgent: list[None] = []
         """One for each who waits."""
@@ -79,5 +81,5 @@ class Pace:
         self.end_now()
 
     def _rest(self, pause_s: float) -> None:
-        if not self._urgent:
+        if not self._urgent and not self._is_late():
             self._waker.wait(pause_s)

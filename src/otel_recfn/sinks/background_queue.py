@@ -117,6 +117,10 @@ class WorkQueue:
             self._take_arrived()
             return self._arrived.has_room()
 
+    def is_filling(self) -> bool:
+        """Whether what waits for the worker takes a quarter of the room. From any thread."""
+        return 4 * (self._queued - self._written) > self._max_rows
+
     def put_batch(self, batch: Batch) -> None:
         """Queue a batch, or what must be kept of it; the rest counts as dropped.
 

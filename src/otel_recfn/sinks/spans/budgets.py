@@ -7,7 +7,7 @@
 
 What is *left* of a trace's budget is what its units haven't used; half of the whole budget is held back for those that fail or
 take long, the rest of what is left is *free*. The same holds for what the program may have in a time (``span_rate.py``); the
-smaller share counts. Every unit may have one span, whatever is left, and in its trace that is not counted.
+smaller share counts. Every unit may have one span, whatever is left, and that is not counted.
 
 Ranges that come below a span when its unit has been decided, as those of a background task after the response, have what that
 unit left of what it might have had.
@@ -119,9 +119,10 @@ class Budgets:
         return _Claim(self._most if detailed else self._ordinary, unusual, detailed)
 
     def _use(self, trace_id: int, spans: int) -> None:
+        counted = max(0, spans - 1)
         if self._rate is not None:
-            self._rate.use(spans)
-        _remember(self._used, trace_id, self._used.get(trace_id, 0) + max(0, spans - 1), MAX_TRACES)
+            self._rate.use(counted)
+        _remember(self._used, trace_id, self._used.get(trace_id, 0) + counted, MAX_TRACES)
 
     def _left(self, end: UnitEnd) -> list[tuple[int, int]]:
         """What is left, and of how many, in the unit's trace and at its time."""

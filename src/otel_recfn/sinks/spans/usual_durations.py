@@ -9,7 +9,7 @@ from itertools import islice
 
 DURATIONS = 1023
 """So many units of a name are remembered, the last ones: their median is what is usual."""
-UNUSUAL = 128
+UNUSUAL = 256
 """One in so many may be unusual: where all take longer than before, as on a machine that is busy, none of them is."""
 MAX_NAMES = 4096
 

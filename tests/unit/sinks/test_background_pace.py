@@ -1,0 +1,53 @@
+"""How much of a processor a background thread takes."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from batches import make_batch
+from otel_recfn.sinks.background_pace import Pace
+from otel_recfn.sinks.background_queue import WorkQueue, Write
+from patience import PATIENCE_S
+
+ENDLESS = 1e-9
+"""A share with which a rest lasts longer than any test."""
+
+
+def work() -> None:
+    until = time.thread_time() + 0.001
+    while time.thread_time() < until:
+        pass
+
+
+def test_who_is_late_does_not_rest() -> None:
+    pace = Pace(ENDLESS, lambda: True)
+    work()
+    pace()
+
+
+def test_who_rests_goes_on_when_somebody_waits() -> None:
+    pace = Pace(ENDLESS, lambda: False)
+
+    def works() -> None:
+        work()
+        pace()
+
+    resting = threading.Thread(target=works, daemon=True)
+    resting.start()
+    pace.hurry_up(+1)
+    resting.join(PATIENCE_S)
+    assert not resting.is_alive()
+
+
+def test_a_queue_fills_until_what_was_taken_is_written() -> None:
+    queue = WorkQueue(max_rows=8)
+    queue.put_batch(make_batch([{}, {}]))
+    assert not queue.is_filling()
+    queue.put_batch(make_batch([{}]))
+    assert queue.is_filling()
+    write = queue.next()
+    assert isinstance(write, Write)
+    assert queue.is_filling()
+    queue.written(write)
+    assert not queue.is_filling()

@@ -17,6 +17,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,13 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "integration"))
 
 import torch
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from operator_loop import NoExport, empty_pair, loaded_loop
+from otlp_discarding import server
 from torch.profiler import ProfilerActivity, profile
 from torch_programs import Training
 
@@ -45,20 +49,20 @@ def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, server() as endpoint:
         loop = loaded_loop(Path(folder))
-        sides = observers(loop, Path(folder))
+        sides = observers(loop, Path(folder), endpoint)
         training = Training()
         steps_ms: dict[str, list[float]] = {name: [] for name in sides}
         for _ in range(rounds):
             for name, observer in sides.items():
-                with observer():
-                    steps(training, WARM_SECONDS)
-                    steps_ms[name] += steps(training, SECONDS)
+                with observer() as tracer:
+                    steps(training, WARM_SECONDS, tracer)
+                    steps_ms[name] += steps(training, SECONDS, tracer)
         report(steps_ms, operators_of(training))
 
 
-def observers(loop: Any, folder: Path) -> dict[str, Observer]:
+def observers(loop: Any, folder: Path, endpoint: str) -> dict[str, Observer]:
     """``scopes`` keeps modules and ranges out where a side is compared with others that have none."""
     operators = {"scopes": {RecordScope.FUNCTION, RecordScope.BACKWARD_FUNCTION}, "modules": False}
     return {
@@ -66,34 +70,39 @@ def observers(loop: Any, folder: Path) -> dict[str, Observer]:
         "enabled=False": lambda: instrumented(enabled=False),
         "empty callback pair": lambda: empty_pair(loop, ids=True),
         "ours, unsampled spans": lambda: instrumented(ALWAYS_OFF, **operators),
+        "ours, OTLP": lambda: instrumented(None, OTLPSpanExporter(endpoint=endpoint, insecure=True), **operators),
+        "ours, OTLP, modules": lambda: instrumented(None, OTLPSpanExporter(endpoint=endpoint, insecure=True)),
         "ours, Chrome trace": lambda: instrumented(ALWAYS_OFF, chrome_trace=folder / "trace.json.gz", **operators),
         "ours, Chrome, modules": lambda: instrumented(ALWAYS_OFF, chrome_trace=folder / "trace.json.gz"),
-        "ours, Chrome, each a span": lambda: instrumented(None, chrome_trace=folder / "trace.json.gz"),
+        "ours, Chrome, each a span": lambda: instrumented(None, chrome_trace=folder / "trace.json.gz", span_budget=None),
         "Kineto": lambda: profile(activities=[ProfilerActivity.CPU]),
     }
 
 
 @contextmanager
-def instrumented(sampler: Any = None, **settings: Any) -> Iterator[None]:
-    """With a span of the program around the training."""
+def instrumented(sampler: Any = None, exporter: SpanExporter | None = None, **settings: Any) -> Iterator[trace.Tracer]:
+    """With a span of the program around the training, and a tracer for one around each step."""
     provider = TracerProvider(shutdown_on_exit=False, **({"sampler": sampler} if sampler else {}))
-    provider.add_span_processor(BatchSpanProcessor(NoExport()))
+    provider.add_span_processor(BatchSpanProcessor(exporter or NoExport()))
     instrumentor = OtelRecordFunctionInstrumentor()
     instrumentor.instrument(tracer_provider=provider, **settings)
     try:
-        with provider.get_tracer("bench").start_as_current_span("training"):
-            yield
+        tracer = provider.get_tracer("bench")
+        with tracer.start_as_current_span("training"):
+            yield tracer
     finally:
         instrumentor.uninstrument()
         provider.shutdown()
 
 
-def steps(training: Training, seconds: float) -> list[float]:
-    """Milliseconds of each step."""
+def steps(training: Training, seconds: float, tracer: Any) -> list[float]:
+    """Milliseconds of each step, in a span where there is a tracer."""
+    around = partial(tracer.start_as_current_span, "step") if isinstance(tracer, trace.Tracer) else nullcontext
     taken = []
     end = time.perf_counter() + seconds
     while (began := time.perf_counter()) < end:
-        training.step()
+        with around():
+            training.step()
         taken.append((time.perf_counter() - began) * 1e3)
     return taken
 

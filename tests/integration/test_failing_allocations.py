@@ -264,6 +264,7 @@ import json
 import logging
 import os
 import sys
+from dataclasses import replace
 
 logging.disable(logging.CRITICAL)
 sys.path.insert(0, "{tests}")
@@ -273,7 +274,7 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from otel_recfn.session.capture import Capture
 from otel_recfn.model.batch import SpanContextRef
 from otel_recfn.model.errors import OUT_OF_MEMORY
-from otel_recfn.model.events import make_event_id
+from otel_recfn.model.events import EventFlag, make_event_id
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.background import BackgroundSink
 from otel_recfn.sinks.chrome import sink as chrome_sink
@@ -306,7 +307,7 @@ sinks = {{
     "in_memory": lambda: InMemorySink(10**6),
 }}
 sink = sinks[sys.argv[1]]()
-capture = Capture(Selected(), [sink], buffer_bytes=1 << 20)
+capture = Capture(Selected(), [sink], buffer_bytes=1 << 20, open_range_s=1e-9)
 numbers = itertools.count(1)
 
 
@@ -321,8 +322,11 @@ def batch(more=True):
     if more and context.trace_id:  # what it lies in ends with the batch after the next one
         around = first + 20
         rows.append({{"event_id": first + 5, "parent": around, "root": around, "context": context, "name": "early"}})
-    top = {{"event_id": first, "context": context, "shapes": "[[2]]", "error": "ValueError: wrong"}}
-    return make_batch([*rows, top], [] if context.trace_id else [{{"event_id": first, "name": "top"}}])
+    rows.append({{"event_id": first, "context": context, "shapes": "[[2]]", "error": "ValueError: wrong"}})
+    outer = {{"event_id": first + 30, "context": context, "name": "hangs", "flags": EventFlag.PARTIAL}}
+    hang = [{{**outer, "event_id": first + 31, "parent": first + 30}}, outer] if more else []
+    made = make_batch([*rows, *hang], [] if context.trace_id else [{{"event_id": first, "name": "top"}}])
+    return replace(made, closed=len(rows))
 
 
 made = [None]
@@ -330,13 +334,13 @@ given = 0
 
 
 def write():
-    capture.write(made[0])
+    capture.write(made[0], look=True)
 
 
 def next_batch(more=True):
     global given
     made[0] = batch(more)
-    given += len(made[0])
+    given += made[0].closed
 
 
 next_batch()
@@ -369,8 +373,9 @@ if name == "spans":
     fates = ("spans", "folded", "folding", "unsampled", "suppressed", "no_provider", "other_kinds", "failed")
     assert own["rows"] + own.get("queue_dropped", 0) + missed == counters["rows"]
     assert not missed or isinstance(sink, SpansSink), missed
-    assert own["rows"] + own["roots"] + own["summaries"] == sum(own[fate] for fate in fates), own
+    assert own["rows"] + own["roots"] + own["summaries"] + own["open_ranges"] == sum(own[fate] for fate in fates), own
     assert not own["folding"]
+    assert own["open_ranges"] > 2
     spans = kept.spans[100_000:]
     assert own["spans"] == len(spans) > 0
     there = {{(span.context.trace_id, span.context.span_id) for span in spans}} | {{(5, 6)}}

@@ -1,4 +1,4 @@
-"""Rows in the order of their ends, where parents stand before children that ran on other threads."""
+"""Rows in the order of their ends, where parents stand before children that ran on other threads; and rows without an end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import ORDINAL_BITS
+from otel_recfn.model.events import ORDINAL_BITS, EventFlag
 
 _ORDINAL = np.uint64(ORDINAL_BITS)
 
@@ -22,3 +22,11 @@ def children_first(batch: Batch) -> Batch:
         return batch
     order = np.argsort(batch.end_ns, kind="stable")
     return replace(batch.take(order), opened=batch.opened)
+
+
+def cut_off_as_shown(batch: Batch) -> Batch:
+    """The batch, where ranges that were open when recording ended count as shown: only an end says whether they were."""
+    is_partial = (batch.flags & EventFlag.PARTIAL) != 0
+    if not is_partial.any():
+        return batch
+    return replace(batch, flags=batch.flags | np.where(is_partial, np.uint32(EventFlag.SHOWN), np.uint32(0)))

@@ -26,7 +26,8 @@ from otel_recfn.batches.thread_marks import ThreadMarks
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag
 
-_SHOWN = np.uint32(EventFlag.SHOWN)
+_MAY_BE_SHOWN = np.uint32(EventFlag.SHOWN | EventFlag.PARTIAL)
+"""Only an end says whether a range was shown, and a partial one has none."""
 MAX_OWED = 1 << 16
 """How many parents may be waited for one by one. Some never come: rows that ended after their parent wait for it, too."""
 ROWS_AT_ONCE = 1 << 16
@@ -55,7 +56,7 @@ class Gaps:
         batch = self.mended(batch)
         self._sum_up()
         awaited = is_in(batch.event_id, self._owed) | self._may_be_awaited.reach(batch.event_id)
-        kept = awaited | (batch.flags & _SHOWN != 0)
+        kept = awaited | (batch.flags & _MAY_BE_SHOWN != 0)
         gone = np.flatnonzero(~kept)
         order = gone[np.argsort(batch.event_id[gone])]
         nearest = followed(batch.parent.copy(), batch.event_id[order], batch.parent[order])

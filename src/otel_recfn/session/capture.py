@@ -140,13 +140,13 @@ class Capture:
         """Whether one of its sinks has a use for ranges in spans that are not sampled."""
         return any([wants_unsampled(handed.sink) for handed in self._sinks])
 
-    def write(self, batch: Batch, view: View = whole) -> None:
-        """Hand every sink the view of a batch.
+    def write(self, batch: Batch, view: View = whole, look: bool = False) -> None:
+        """Hand every sink the view of a batch. ``look``: and tell those that ask which of its open ranges are open for long.
 
         Raises:
             MemoryError: there was none to take it; the caller still has it.
         """
-        self.take(Due(batch, view))
+        self.take(Due(batch, view, look))
         try:
             self.go_on()
         except OUT_OF_MEMORY:  # the batch waits here, and is handed on with the next one

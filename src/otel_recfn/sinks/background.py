@@ -28,7 +28,7 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.background_pace import Pace
 from otel_recfn.sinks.background_queue import Close, Flush, WorkQueue
 from otel_recfn.sinks.background_worker import Worker
-from otel_recfn.sinks.protocol import Sink, wants_unsampled
+from otel_recfn.sinks.protocol import Sink, is_told_of_open_ranges, wants_unsampled
 from otel_recfn.support.own_thread import OwnThread
 
 log = logging.getLogger("otel_recfn")
@@ -83,6 +83,11 @@ class BackgroundSink:
         if self._thread.ident is None:
             self._thread.start()
         self._queue.put_batch(batch)
+
+    def write_open(self, ranges: Batch) -> None:
+        """Queue what an inner sink is told of open ranges, unless it has yet to take what it was told before."""
+        if is_told_of_open_ranges(self._inner) and self._thread.ident is not None:
+            self._queue.put_open(ranges)
 
     def flush(self, timeout_s: float) -> bool:
         """Let the inner sink finish what is queued, and flush; False when the time wasn't enough."""

@@ -35,6 +35,14 @@ class Write:
     after_gap: bool
 
 
+@dataclass(eq=False)
+class WriteOpen:
+    """Ranges that are open for long, for the inner sink."""
+
+    ranges: Batch
+    taken: bool = False
+
+
 def _taken_lock() -> threading.Lock:
     lock = threading.Lock()
     lock.acquire()
@@ -76,7 +84,7 @@ class Idle:
     """Nothing came for a while."""
 
 
-Task: TypeAlias = Write | Flush | Close | Idle
+Task: TypeAlias = Write | WriteOpen | Flush | Close | Idle
 
 
 class WorkQueue:
@@ -96,6 +104,8 @@ class WorkQueue:
         """Of who queues."""
         self._waker = Waker()
         self._tasks: deque[Task] = deque()
+        self._open: WriteOpen | None = None
+        """The last one."""
         self._arrived = WaitingBatches()
         self._planned: _Plan | None = None
         self._taking = self._gap = False
@@ -137,6 +147,17 @@ class WorkQueue:
                 self._take_arrived()
             except OUT_OF_MEMORY:  # not even for calling it: the batch has arrived, and goes on with the next one
                 pass
+
+    def put_open(self, ranges: Batch) -> None:
+        """Queue ranges that are open for long, unless others wait: whoever misses these is told of all that are left later."""
+        with self._lock:
+            if self.over or (self._open is not None and not self._open.taken):
+                return
+            self._take_arrived()
+            task = WriteOpen(ranges)
+            self._tasks.append(task)
+            self._open = task
+        self._waker.wake()
 
     def put(self, task: Flush | Close) -> bool:
         """Queue a task behind all batches; False where nothing is taken any more."""

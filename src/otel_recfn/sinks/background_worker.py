@@ -15,7 +15,7 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.background_pace import GivenUp, Pace
-from otel_recfn.sinks.background_queue import Close, Flush, Task, WorkQueue, Write
+from otel_recfn.sinks.background_queue import Close, Flush, Task, WorkQueue, Write, WriteOpen
 from otel_recfn.sinks.paced import PacedSink
 from otel_recfn.sinks.protocol import Sink, asks_for_room, has_room
 from otel_recfn.support.own_thread import at_work
@@ -112,6 +112,9 @@ class Worker:
     def _do(self, task: Task) -> None:
         if isinstance(task, Write):
             self._do_write(task)
+        elif isinstance(task, WriteOpen):
+            task.taken, self._task = True, None
+            self._inner.write_open(task.ranges)  # type: ignore[attr-defined]
         elif isinstance(task, Flush):
             self._do_flush(task)
         else:

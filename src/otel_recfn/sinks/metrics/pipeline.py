@@ -42,7 +42,7 @@ def ranges(report: Report) -> dict[str, int]:
     """What became of ranges, by outcome; one that the spans' counters don't know is left out."""
     counts = report.counters
     found = {
-        "span": counts.get("spans.spans", 0) - counts.get("spans.roots", 0) - counts.get("spans.summaries", 0),
+        "span": counts.get("spans.spans", 0) - sum([counts.get(name, 0) for name in _OF_NO_ROW]),
         "dropped": sum([counts.get(name, 0) for name in _DROPPED]),
     }
     outcomes = ("folded", "dropped_by_hook", "unsampled", "suppressed", "no_provider")
@@ -52,6 +52,7 @@ def ranges(report: Report) -> dict[str, int]:
     return found
 
 
+_OF_NO_ROW = ("spans.roots", "spans.summaries", "spans.open_ranges")
 _DROPPED = (
     "recorder.dropped",
     "recorder.lost_in_drain",

@@ -1,10 +1,11 @@
 """How many rows came, and what became of each.
 
-    rows + roots + summaries
+    rows + roots + summaries + open_ranges
         = spans + folded + folding + dropped_by_hook + unsampled + suppressed + no_provider + other_kinds + failed
 
-``folding`` are those in units that aren't decided, or whose spans are on their way out; ``failed`` those without memory for
-them, or without time at the end.
+``open_ranges`` are spans of ranges that were told while they were open, whatever becomes of their rows. ``folding`` are rows in
+units that aren't decided, or whose spans are on their way out; ``failed`` those without memory for them, or without time at the
+end.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import numpy as np
 from otel_recfn.batches.span_plan import Fate, Fates
 
 _COUNTERS = {Fate.OTHER_KIND: "other_kinds", Fate.SUPPRESSED: "suppressed", Fate.UNSAMPLED: "unsampled"}
-_NAMES = ("rows", "roots", "summaries", "folded", "folding", "dropped_by_hook", *_COUNTERS.values(), "no_provider", "failed")
+_SOURCES = ("rows", "roots", "summaries", "open_ranges")
+_NAMES = (*_SOURCES, "folded", "folding", "dropped_by_hook", *_COUNTERS.values(), "no_provider", "failed")
 
 
 class Accounts:

@@ -22,7 +22,7 @@ from functools import partial
 
 from opentelemetry.trace import Span, SpanContext, TracerProvider, TraceState
 
-from otel_recfn.batches.ends import children_first
+from otel_recfn.batches.ends import children_first, cut_off_as_shown
 from otel_recfn.batches.links import ForwardBackwardLinks
 from otel_recfn.batches.shared_links import FindsLinks, SharedLinks
 from otel_recfn.batches.span_plan import Fate, SpanPlan, fate_of, fates_of, plan_spans
@@ -34,6 +34,7 @@ from otel_recfn.sinks.spans.delivery import SpanDelivery
 from otel_recfn.sinks.spans.folding import MAX_ROWS_OF_A_UNIT, Folding
 from otel_recfn.sinks.spans.hooked_spans import HookedMapper
 from otel_recfn.sinks.spans.mapping import SpanMapper
+from otel_recfn.sinks.spans.open_traces import OpenTraces
 from otel_recfn.sinks.spans.open_units import OpenUnits
 from otel_recfn.sinks.spans.pending import Pending, PendingBatches
 from otel_recfn.sinks.spans.program_spans import ProgramSpans
@@ -99,6 +100,7 @@ class SpansSink:
         self._writer = self._make_writer(volume)
         self._shared_links = links
         self._hook_function, self._hook = hook, SpanHook(hook) if hook is not None else None
+        self._open_traces = OpenTraces(self._way, self._hook, volume.of_unit, _span_context)
         self._links: FindsLinks = links or ForwardBackwardLinks()
         self._pending = PendingBatches()
         self._logged = False
@@ -128,6 +130,13 @@ class SpansSink:
         except OUT_OF_MEMORY:  # even for saying so; it is pending, and will be counted
             pass
 
+    def write_open(self, ranges: Batch) -> None:
+        """Hand on spans of the ranges that are open for long, each once. For which there is no memory, the next call does."""
+        target = self._current_target()
+        if target is not None:
+            with contextlib.suppress(*OUT_OF_MEMORY):
+                self._open_traces.write(self._surroundings.without_inherited(ranges), target)
+
     def _go_on(self) -> None:
         """Write what is pending; of a batch that there is no memory for only what must not be missing, now or a batch later."""
         for _ in range(2):
@@ -155,7 +164,7 @@ class SpansSink:
                 self._pending.finish_first()
 
     def _write(self, pending: Pending) -> None:
-        pending.batch = self._surroundings.without_inherited(pending.batch)
+        pending.batch = cut_off_as_shown(self._surroundings.without_inherited(pending.batch))
         if self._volume.of_unit is not None:
             pending.batch = children_first(pending.batch)
         target, batch, accounts = self._current_target(), pending.batch, self._way.accounts

@@ -49,6 +49,10 @@ class SpanHook:
         self.drops = 0
         """How many were dropped."""
 
+    def beside(self) -> SpanHook:
+        """The same function, for spans of the same ranges in another trace: what is dropped or sent there says nothing here."""
+        return SpanHook(self._call)
+
     def ask(self, event: Event, span_id: int, parent_id: int, name: str, attributes: dict[str, Any]) -> Hooked | None:
         """What becomes of the span of a row; None where it is dropped."""
         parent_id = self.sent_instead(parent_id)

@@ -71,7 +71,8 @@ class StepTraces:
         most_spans: int = MAX_SPANS,
     ) -> None:
         self._surroundings, self._most_spans = surroundings, most_spans
-        self._limiter = RootLimiter(roots_per_second)
+        self.limiter = RootLimiter(roots_per_second)
+        """Of all traces that we start."""
         self._promised = promised or PromisedTraces()
         self._threads: dict[int, ThreadSteps] = {}
         self._roots: dict[int, StepTrace] = {}
@@ -154,7 +155,7 @@ class StepTraces:
         start = self._surroundings.start_root(target, TRAINING if thread.trains else self._name_of(begin))
         if start is None:
             self.unsampled += 1
-        elif start.parent is None and not self._limiter.admit(begin.start_ns):
+        elif start.parent is None and not self.limiter.admit(begin.start_ns):
             self.limited += 1
             start = None
         return self._new_trace(start, begin)

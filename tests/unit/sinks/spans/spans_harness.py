@@ -55,7 +55,7 @@ class Harness:
 def assert_balanced(counters: dict[str, int]) -> None:
     fates = ("unsampled", "suppressed", "no_provider", "other_kinds", "folded", "folding", "failed")
     ends = ("spans_exported", "spans_failed", "spans_pending", "spans_handed")
-    assert counters["rows"] + counters["roots"] + counters["summaries"] == counters["spans"] + sum(
+    assert counters["rows"] + counters["roots"] + counters["summaries"] + counters["open_ranges"] == counters["spans"] + sum(
         counters[fate] for fate in fates
     )
     assert counters["spans"] == sum(counters[end] for end in ends)

@@ -1,0 +1,143 @@
+"""Ranges that are open for long, as traces of their own: one for each outermost range in which something hangs.
+
+    open for long      a root of ours, linked to the span that the ranges lie in
+    └─ epoch           a span with ``recfn.partial``
+       └─ aten::mm     another one
+
+They can't be sent in the trace that they belong to: the span around them hasn't ended, and may never come, and they come there
+themselves, under the same ids, when they end. So a hang is a small trace, whose spans are counted apart (``open_ranges``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import SpanContext
+
+from otel_recfn.batches.number_sets import is_in
+from otel_recfn.batches.span_plan import Fate, Ids, SpanPlan, fate_of
+from otel_recfn.model.batch import Batch, SpanContextRef
+from otel_recfn.model.events import EventKind
+from otel_recfn.sinks.spans.hooked_spans import HookedMapper
+from otel_recfn.sinks.spans.mapping import SpanMapper
+from otel_recfn.sinks.spans.provider import RootStart, SpanTarget
+from otel_recfn.sinks.spans.span_hook import SpanHook
+from otel_recfn.sinks.spans.trace_boundaries import StepTrace
+from otel_recfn.sinks.spans.writers import Way
+from otel_recfn.support.span_ids import span_ids
+
+NAME = "open for long"
+MOST_SPANS = 1000
+
+
+class OpenTraces:
+    """Of one sink.
+
+    Args:
+        way: where spans go.
+        hook: the program's; None where it has none.
+        most: spans of ranges in a trace.
+        span_of: the span that a context stands for.
+    """
+
+    def __init__(
+        self, way: Way, hook: SpanHook | None, most: int | None, span_of: Callable[[SpanContextRef], SpanContext]
+    ) -> None:
+        self._way, self._hook, self._most = way, hook, MOST_SPANS if most is None else most
+        self._span_of = span_of
+        self._told: Ids = np.zeros(0, np.uint64)
+        """The event ids of ranges that are open and were told."""
+
+    def write(self, batch: Batch, target: SpanTarget) -> None:
+        """Write those of the open ranges that weren't told, with what they lie in.
+
+        Args:
+            batch: all ranges that are open for long, as partial rows.
+            target: where spans go now.
+
+        Raises:
+            MemoryError: what was not sent is told by the next call.
+        """
+        self._told = self._told[is_in(self._told, batch.event_id)]
+        for rows in self._untold_trees(batch):
+            self._write_tree(batch, rows, target)
+
+    def _untold_trees(self, batch: Batch) -> list[list[int]]:
+        """The rows to tell, by the outermost range that they lie in, each tree in the order of begins."""
+        fates = np.take(np.array([fate_of(context) for context in batch.contexts], np.uint8), batch.context)
+        untold = (batch.kind == EventKind.RANGE) & (fates >= Fate.IN_SPAN) & ~is_in(batch.event_id, self._told)
+        rows = np.flatnonzero(untold)
+        trees: dict[int, list[int]] = {}
+        for row in rows[np.lexsort((batch.event_id[rows], batch.start_ns[rows]))].tolist():
+            root = int(batch.root[row])
+            if root not in trees:
+                trees[root] = []
+            trees[root].append(row)
+        return list(trees.values())
+
+    def _write_tree(self, batch: Batch, untold: list[int], target: SpanTarget) -> None:
+        """Where the limit has no trace for it now, the next call tries again; what the sampler refuses is not told."""
+        if not self._way.traces.limiter.admit(int(batch.end_ns.max())):
+            return
+        links = [trace.Link(span) for span in (self._span_around(batch, untold[0]),) if span is not None]
+        start = target.start_root(NAME, {"recfn.root": True}, links=links)
+        told = np.concatenate([self._told, batch.event_id[untold]])
+        spans = self._spans(batch, untold, start, target) if start is not None else []
+        self._told = told
+        self._send(spans)
+
+    def _span_around(self, batch: Batch, row: int) -> SpanContext | None:
+        """The program's span, or the root of ours, that the range will be below."""
+        context = batch.contexts[int(batch.context[row])]
+        if fate_of(context) == Fate.IN_SPAN:
+            return self._span_of(context)
+        found = self._way.traces.find(int(batch.root[row]))
+        return found.context if found is not None else None
+
+    def _spans(self, batch: Batch, untold: list[int], start: RootStart, target: SpanTarget) -> list[ReadableSpan]:
+        """Parents first."""
+        rows = self._with_ancestors(batch, untold)
+        mapper = SpanMapper(target) if self._hook is None else HookedMapper(target, self._hook.beside())
+        left_out = len(set(untold).difference(rows))
+        thread, start_ns = batch.tracks[int(batch.thread[rows[0]])], int(batch.start_ns[rows].min())
+        root = StepTrace(start, thread, start_ns, int(batch.end_ns[rows].max()), called=NAME)
+        root.folded = {"recfn.folded.count": left_out} if left_out else None
+        return [mapper.root_span(root), *mapper.spans(_plan(batch, rows, start.context))]
+
+    def _with_ancestors(self, batch: Batch, untold: list[int]) -> list[int]:
+        """The rows and the open ranges around them, parents first; as many as fit."""
+        place, parents = dict(zip(batch.event_id.tolist(), range(len(batch)), strict=True)), batch.parent.tolist()
+        kept: dict[int, None] = {}
+        for row in untold:
+            line: list[int] = []
+            at: int | None = row
+            while at is not None and at not in kept:
+                line.append(at)
+                at = place.get(parents[at])
+            kept.update(dict.fromkeys(line[::-1][: self._most - len(kept)]))
+        return list(kept)
+
+    def _send(self, spans: Sequence[ReadableSpan]) -> None:
+        """The first is a root."""
+        way, size = self._way, self._way.delivery.chunk_size
+        for first in range(0, len(spans), size):
+            part = spans[first : first + size]
+            way.pace()
+            way.delivery.make_room(len(part), way.pace)
+            roots = int(first == 0)
+            counts = way.accounts.plus(roots=roots, open_ranges=len(part) - roots)
+            handed = way.delivery.with_more(part)
+            way.accounts.counts, way.delivery.handed = counts, handed
+            way.delivery.hand()
+
+
+def _plan(batch: Batch, rows: list[int], root: SpanContext) -> SpanPlan:
+    row = np.array(rows, np.int64)
+    parent, nothing = batch.parent[row], np.zeros(len(row), np.int64)
+    parent_id = np.where(is_in(parent, batch.event_id[row]), span_ids(parent), np.uint64(root.span_id))
+    fates = np.full(len(batch), Fate.IN_SPAN, np.uint8)
+    own_id = span_ids(batch.event_id[row])
+    return SpanPlan(batch, fates, row, own_id, parent_id, nothing, nothing.astype(np.uint64), nothing, [root])

@@ -1,0 +1,413 @@
+"""Ranges that are open for long as spans: a small trace for each hang, and later the ranges' own, complete."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry import trace
+from opentelemetry.instrumentation.utils import suppress_instrumentation
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, Sampler, SamplingResult
+from recording_helpers import reset, run_threads, workers_of
+
+from forked import in_child
+from otel_recfn.batches.selection import Selected
+from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, Recorder
+from otel_recfn.session import Session, open_ranges
+from otel_recfn.session.capture import Capture
+from otel_recfn.sinks.background import BackgroundSink
+from otel_recfn.sinks.in_memory import InMemorySink
+from otel_recfn.sinks.spans import open_traces, root_limiter
+from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
+from otel_recfn.sinks.spans.sink import SpansSink
+from otel_recfn.sources.steps import make_step
+from patience import PATIENCE_S, wait_until
+
+
+class Clock:
+    """The time by which it is decided when to look, which tests move."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+class Program:
+    """A session with a capture that makes spans, where it is looked when the test says so."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        clock: Clock,
+        *,
+        sampler: Sampler = ALWAYS_ON,
+        volume: Volume = EVERY_RANGE,
+        roots_per_second: float | None = None,
+        hook: Any = None,
+    ) -> None:
+        self.recorder, self.clock, self.session = recorder, clock, Session(recorder)
+        self.record_function, self.step = recorder.record_function, make_step(recorder)
+        self.provider, self.exporter = TracerProvider(shutdown_on_exit=False, sampler=sampler), InMemorySpanExporter()
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.tracer = self.provider.get_tracer("program")
+        self.rows, self.sink = InMemorySink(), SpansSink(self.provider, roots_per_second, volume=volume, hook=hook)
+        self.capture = Capture(
+            Selected(), [self.rows, self.sink], buffer_bytes=DEFAULT_BUFFER_BYTES, spans=self.sink, open_range_s=1e-9
+        )
+        self.session.start(self.capture)
+
+    def look(self) -> list[list[str]]:
+        """The traces of hangs so far, in their order: names from the root on, parents first."""
+        self.clock.now_s += 1
+        run_threads([self.flush])  # where it attaches nothing to the program's context
+        return [[span.name for span in spans] for spans in self.hangs()]
+
+    def flush(self) -> None:
+        assert self.session.flush(self.capture, PATIENCE_S)
+
+    def spans(self) -> list[ReadableSpan]:
+        return list(self.exporter.get_finished_spans())
+
+    def hangs(self) -> list[list[ReadableSpan]]:
+        roots = [span.context.trace_id for span in self.spans() if span.name == open_traces.NAME]
+        return [[span for span in self.spans() if span.context.trace_id == trace_id] for trace_id in roots]
+
+    def end(self) -> list[ReadableSpan]:
+        """What was sent beside hangs, when all has ended. The laws hold."""
+        self.session.stop(self.capture, PATIENCE_S)
+        spans, counts = self.spans(), self.sink.counters()
+        ids = Counter((span.context.trace_id, span.context.span_id) for span in spans)
+        assert max(ids.values(), default=1) == 1, "a span was sent twice"
+        assert [span.name for span in spans if span.parent and (span.parent.trace_id, span.parent.span_id) not in ids] == []
+        fates = (
+            "spans",
+            "folded",
+            "folding",
+            "dropped_by_hook",
+            "unsampled",
+            "suppressed",
+            "no_provider",
+            "other_kinds",
+            "failed",
+        )
+        assert counts["rows"] + counts["roots"] + counts["summaries"] + counts["open_ranges"] == sum(counts[x] for x in fates)
+        assert counts["rows"] == self.capture.counters()["rows"] == len(self.rows.events())
+        hung = {span.context.trace_id for spans in self.hangs() for span in spans}
+        assert counts["open_ranges"] == sum(len(spans) - 1 for spans in self.hangs())
+        return [span for span in spans if span.context.trace_id not in hung]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(open_ranges, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def make(recorder: Recorder, clock: Clock) -> Iterator[Callable[..., Program]]:
+    made: list[Program] = []
+
+    def make(**keywords: Any) -> Program:
+        made.append(Program(recorder, clock, **keywords))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.session.at_exit()
+        each.provider.shutdown()
+
+
+@pytest.fixture
+def program(make: Callable[..., Program]) -> Program:
+    return make()
+
+
+def test_a_hang_below_a_span_is_a_trace_with_a_link_to_it(program: Program) -> None:
+    with (
+        program.tracer.start_as_current_span("request") as request,
+        program.record_function("outer"),
+        program.record_function("inner"),
+    ):
+        assert program.look() == [["open for long", "outer", "inner"]]
+        [(root, outer, inner)] = program.hangs()
+        assert program.look() == [["open for long", "outer", "inner"]], "a range is told once"
+    around = request.get_span_context()
+    assert (root.parent, [link.context.span_id for link in root.links]) == (None, [around.span_id])
+    assert root.context.trace_id != around.trace_id == root.links[0].context.trace_id
+    assert (outer.parent.span_id, inner.parent.span_id) == (root.context.span_id, outer.context.span_id)
+    assert [(span.attributes or {}).get("recfn.partial") for span in (root, outer, inner)] == [None, True, True]
+    assert root.attributes["recfn.root"] is True
+    assert root.attributes["thread.name"] == "MainThread"
+    assert root.start_time == outer.start_time <= inner.start_time < root.end_time == inner.end_time
+    complete = {span.name: span for span in program.end()}
+    for partial in (outer, inner):
+        own = complete[partial.name]
+        assert own.attributes["recfn.event_id"] == partial.attributes["recfn.event_id"]
+        assert "recfn.partial" not in own.attributes
+        assert own.context.trace_id == around.trace_id
+        assert own.end_time >= partial.end_time
+    assert complete["outer"].parent.span_id == around.span_id
+
+
+def test_a_range_that_hangs_later_is_told_with_what_it_lies_in(program: Program) -> None:
+    with program.tracer.start_as_current_span("request"), program.record_function("outer"):
+        program.look()
+        with program.record_function("inner"):
+            assert program.look()[1:] == [["open for long", "outer", "inner"]]
+    assert sorted(span.name for span in program.end()) == ["inner", "outer", "request"]
+
+
+def test_a_hang_where_no_span_is_current_is_linked_to_our_root(program: Program) -> None:
+    with program.record_function("outer"):
+        assert program.look() == [["open for long", "outer"]]
+    [[root, _]] = program.hangs()
+    spans = {span.name: span for span in program.end()}
+    assert [link.context.span_id for link in root.links] == [spans["outer"].parent.span_id]
+
+
+def test_a_hang_in_a_step_shows_the_step(program: Program) -> None:
+    with program.step("train", 7), program.record_function("forward"):
+        assert program.look() == [["open for long", "train", "forward"]]
+        [(root, train, _)] = program.hangs()
+        assert train.attributes["recfn.step.number"] == 7
+    spans = {span.name: span for span in program.end()}
+    assert spans.keys() == {"forward", "train"}
+    assert root.links[0].context.span_id == spans["train"].context.span_id
+
+
+def test_what_is_not_sampled_or_suppressed_is_not_told(make: Callable[..., Program]) -> None:
+    program = make(sampler=ParentBased(ALWAYS_ON))
+    remote = trace.NonRecordingSpan(trace.SpanContext(1, 2, True, trace.TraceFlags(0)))
+    with trace.use_span(remote), program.record_function("unsampled"):
+        assert program.look() == []
+    with suppress_instrumentation(), program.record_function("suppressed"):
+        assert program.look() == []
+    assert program.end() == []
+
+
+def test_the_sampler_is_asked_once_and_sees_the_link(make: Callable[..., Program]) -> None:
+    class Refuses(Sampler):
+        asked: list[Any] = []  # noqa: RUF012
+
+        def should_sample(self, parent_context: Any, trace_id: int, name: str, *more: Any, **keywords: Any) -> SamplingResult:
+            if name == open_traces.NAME:
+                self.asked.append(more)
+                return ALWAYS_OFF.should_sample(parent_context, trace_id, name)
+            return ALWAYS_ON.should_sample(parent_context, trace_id, name)
+
+        def get_description(self) -> str:
+            return "refuses"
+
+    program = make(sampler=Refuses())
+    with program.tracer.start_as_current_span("request") as request, program.record_function("outer"):
+        assert program.look() == program.look() == []
+    [(_, attributes, links)] = Refuses.asked
+    assert attributes == {"recfn.root": True}
+    assert [link.context.span_id for link in links] == [request.get_span_context().span_id]
+    program.end()
+
+
+def test_without_roots_no_hang_is_told(make: Callable[..., Program], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(root_limiter, "FIRST_ROOTS", 0)
+    program = make(roots_per_second=0.0)
+    with program.tracer.start_as_current_span("request"), program.record_function("outer"):
+        assert program.look() == []
+    program.end()
+
+
+def test_what_the_limit_of_roots_puts_off_is_told_later(make: Callable[..., Program], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(root_limiter, "FIRST_ROOTS", 0)
+    program = make(roots_per_second=1.0)
+    with program.tracer.start_as_current_span("first"):
+        first = program.recorder.begin("outer", 7, 1)
+        with program.tracer.start_as_current_span("second"):
+            second = program.recorder.begin("inner", 7, 1)
+            assert program.look() == [["open for long", "outer"]]
+            wait_until(lambda: program.look() == [["open for long", "outer"], ["open for long", "inner"]])
+            program.recorder.end(second)
+        program.recorder.end(first)
+    program.end()
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_the_hook_sees_partial_spans_and_what_it_drops_there_is_dropped_there_alone(
+    make: Callable[..., Program], looks: bool
+) -> None:
+    seen: list[tuple[str, bool]] = []
+
+    def hook(row: Any, attributes: dict[str, Any]) -> Any:
+        seen.append((row.name, "recfn.partial" in attributes))
+        attributes["hooked"] = True
+        return False if row.name == "leaf" or ("recfn.partial" in attributes and row.name == "middle") else row.name.upper()
+
+    program = make(hook=hook)
+    begin, end = program.recorder.begin, program.recorder.end
+    with program.tracer.start_as_current_span("request"):
+        ranges = [begin(name, 7, 1) for name in ("outer", "middle", "inner", "leaf")]
+        if looks:
+            assert program.look() == [["open for long", "OUTER", "INNER"]]
+            [(_, outer, inner)] = program.hangs()
+            assert inner.parent.span_id == outer.context.span_id
+            assert inner.attributes["hooked"]
+        for each in reversed(ranges):
+            end(each)
+    spans = {span.name: span for span in program.end()}
+    assert spans.keys() == {"request", "OUTER", "MIDDLE", "INNER"}
+    assert spans["INNER"].parent.span_id == spans["MIDDLE"].context.span_id
+    told = [(name, False) for name in ("inner", "leaf", "middle", "outer")]
+    assert sorted(seen) == sorted(told + [(name, True) for name, _ in told if looks])
+
+
+@pytest.mark.parametrize("volume", [EVERY_RANGE, Volume(20, 10, 100)], ids=["every range", "folded"])
+def test_deep_hangs_are_bounded(make: Callable[..., Program], volume: Volume, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_traces, "MOST_SPANS", 20)
+    program = make(volume=volume)
+    with program.tracer.start_as_current_span("request"):
+        ranges = [program.recorder.begin(f"deep {number}", 7, 1) for number in range(100)]
+        assert program.look() == [["open for long", *[f"deep {number}" for number in range(20)]]]
+        assert program.hangs()[0][0].attributes["recfn.folded.count"] == 80
+        assert len(program.look()) == 1
+        for each in reversed(ranges):
+            program.recorder.end(each)
+    program.end()
+
+
+@pytest.mark.parametrize("volume", [EVERY_RANGE, Volume(1)], ids=["every range", "folded"])
+def test_a_span_in_a_range_that_is_open_at_the_end_has_its_parent(make: Callable[..., Program], volume: Volume) -> None:
+    program = make(volume=volume)
+    outer, inner = program.record_function("outer"), program.record_function("inner")
+    outer.__enter__()
+    inner.__enter__()
+    with program.tracer.start_as_current_span("span"):
+        pass
+    assert "span" in [span.name for span in program.end()]
+    inner.__exit__(None, None, None)
+    outer.__exit__(None, None, None)
+
+
+def test_tasks_and_asynchronous_ranges(program: Program) -> None:
+    async def task(name: str) -> None:
+        async with program.record_function(name):
+            await asyncio.sleep(0)
+            async with program.record_function(f"in {name}"):
+                if name == "b":
+                    program.look()
+
+    async def request() -> None:
+        with program.tracer.start_as_current_span("request"):
+            async with program.record_function("handler"):
+                await asyncio.gather(task("a"), task("b"))
+
+    asyncio.run(request())
+    [spans] = program.hangs()
+    paths = {span.context.span_id: span for span in spans}
+    assert {span.name: paths[span.parent.span_id].name for span in spans[1:]} == {
+        "handler": "open for long",
+        "b": "handler",
+        "in b": "b",
+    }
+    assert sorted(span.name for span in program.end()) == ["a", "b", "handler", "in a", "in b", "request"]
+
+
+def test_a_child_process_tells_of_its_own_hang(program: Program) -> None:
+    with program.record_function("parent's"):
+        program.look()
+
+        def child() -> None:
+            program.exporter.clear()
+            assert program.look() == []
+            with program.record_function("child's"):
+                assert [names[0] for names in program.look()] == ["open for long"]
+                assert [names[-1] for names in program.look()] == ["child's"]
+
+        in_child(child)
+    program.end()
+
+
+def test_in_the_background_a_hang_is_told_without_a_flush(recorder: Recorder) -> None:
+    provider, exporter, session = TracerProvider(shutdown_on_exit=False), InMemorySpanExporter(), Session(recorder)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    sink = BackgroundSink(SpansSink(provider, 1.0))
+    capture = Capture(Selected(), [sink], buffer_bytes=DEFAULT_BUFFER_BYTES, open_range_s=0.05)
+    session.start(capture)
+    try:
+        event_id = recorder.begin("outer", 7, 1)
+        wait_until(lambda: [span.name for span in exporter.get_finished_spans()] == ["open for long", "outer"])
+        recorder.end(event_id)
+    finally:
+        session.at_exit()
+    assert [span.name for span in exporter.get_finished_spans()].count("outer") == 2
+    counts = sink.counters()
+    assert counts["rows_received"] == counts["rows"] == 1
+    provider.shutdown()
+
+
+class Moves:
+    """What threads do, one after the other: begin a range, end their innermost one or any asynchronous one, enter a span."""
+
+    begin, end, begin_async, end_async, look, flush, enter, leave = range(8)
+
+
+PROGRAMS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(range(8))), max_size=60)
+
+
+@pytest.mark.parametrize("volume", [EVERY_RANGE, Volume(3, 2, 10)], ids=["every range", "folded"])
+@given(moves=PROGRAMS)
+@settings(deadline=None, max_examples=40)
+def test_ranges_that_are_told_and_end_in_any_order(
+    request: pytest.FixtureRequest, recorder: Any, moves: Any, volume: Any
+) -> None:
+    clock = Clock()
+    with pytest.MonkeyPatch.context() as patch, workers_of(3) as workers:
+        patch.setattr(open_ranges, "time", clock)
+        reset(recorder)
+        program = Program(recorder, clock, volume=volume)
+        try:
+            _play(program, workers, moves)
+            told = {(span.attributes or {})["recfn.event_id"] for spans in program.hangs() for span in spans[1:]}
+            program.end()
+            assert told <= {event.event_id for event in program.rows.events()}
+        finally:
+            program.session.at_exit()
+            program.provider.shutdown()
+
+
+def _play(program: Program, workers: list[Any], moves: list[tuple[int, int]]) -> None:
+    stacks: list[list[Any]] = [[], [], []]
+    crossing: list[int] = []
+    recorder = program.recorder
+    for thread, move in moves:
+        call, stack = workers[thread].call, stacks[thread]
+        if move == Moves.begin:
+            stack.append(call(recorder.begin, f"range {len(stack)}", 7, 1))
+        elif move == Moves.begin_async:
+            crossing.append(call(recorder.begin, "async", 7, 1, flags=1))
+        elif move == Moves.end_async and crossing:
+            call(recorder.end, crossing.pop())
+        elif move == Moves.look:
+            program.look()
+        elif move == Moves.flush:
+            program.flush()
+        elif move == Moves.enter:
+            span = program.tracer.start_as_current_span("span")
+            call(span.__enter__)
+            stack.append(span)
+        elif move in (Moves.end, Moves.leave) and stack:
+            top = stack.pop()
+            call(recorder.end, top) if isinstance(top, int) else call(top.__exit__, None, None, None)
+    for thread, stack in enumerate(stacks):
+        while stack:
+            top = stack.pop()
+            if not isinstance(top, int):
+                workers[thread].call(top.__exit__, None, None, None)

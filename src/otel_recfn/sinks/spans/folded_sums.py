@@ -13,6 +13,8 @@ from otel_recfn.sinks.spans.limits import AttributeValue
 from otel_recfn.support.json_text import text_of_utf8
 
 TOP_NAMES = 3
+FOLDED_COUNT = "recfn.folded.count"
+"""The attribute of a span that tells how many ranges were folded into it."""
 
 Attributes = dict[str, AttributeValue]
 
@@ -70,7 +72,7 @@ def holders(done: FinishedUnits, names: Sequence[str]) -> list[Holder]:
 
 
 def _attributes(count: int, duration_ns: int, top: list[str]) -> Attributes:
-    return {"recfn.folded.count": count, "recfn.folded.duration_ns": duration_ns, "recfn.folded.top": top}
+    return {FOLDED_COUNT: count, "recfn.folded.duration_ns": duration_ns, "recfn.folded.top": top}
 
 
 def _longest(done: FinishedUnits, holder: Places, first: Places) -> NDArray[np.int64]:

@@ -55,7 +55,7 @@ def paths(spans: list[ReadableSpan]) -> list[str]:
 
 def balanced(counters: dict[str, int]) -> bool:
     outcomes = ("spans", "dropped_by_hook", "folded", "unsampled", "suppressed", "no_provider", "other_kinds", "failed")
-    into = sum(counters[f"spans.{name}"] for name in ("rows", "roots"))
+    into = sum(counters[f"spans.{name}"] for name in ("rows", "roots", "summaries"))
     return into == sum(counters.get(f"spans.{name}", 0) for name in outcomes)
 
 
@@ -88,6 +88,19 @@ def test_no_span_lacks_its_parent_whatever_is_dropped() -> None:
     spans, counters = spans_of(lambda row, _attributes: False if row.name == "middle" else None)
     assert len(paths(spans)) == len(spans)
     assert balanced(counters)
+
+
+def test_a_span_that_tells_of_folded_ranges_is_not_dropped() -> None:
+    def many() -> None:
+        with record_function("around"):
+            for _ in range(2000):
+                with record_function("many"):
+                    pass
+
+    spans, counters = spans_of(lambda row, attributes: False, many)
+    assert balanced(counters)
+    assert counters["spans.folded"] > 0
+    assert sum((span.attributes or {}).get("recfn.folded.count", 0) for span in spans) == counters["spans.folded"]
 
 
 def test_a_hook_that_raises_is_called_no_more(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,12 +7,13 @@ one, or one of the process that this one was forked from) a unit is decided when
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from opentelemetry.trace import SpanContext, StatusCode
+from opentelemetry.trace import SpanContext
 
 from otel_recfn.batches.announced import announced_column
 from otel_recfn.batches.number_sets import is_in
@@ -43,6 +44,8 @@ class OpenUnit:
     """How many announced outermost ranges haven't ended."""
     touched: int = 0
     """The number of the last batch that had rows of it."""
+    ended_ns: int = NEVER
+    """When the program's span had certainly ended: a program may give it an end that is still to come."""
 
 
 class OpenUnits:
@@ -156,27 +159,31 @@ class OpenUnits:
         if trace is not None:
             duration = None if goes_on else trace.end_ns - trace.start_ns
             return UnitEnd(*of_span, trace.name, duration, unit.failed, unit.last_ns, ranges, trace.aside)
-        span = self._spans.find(*of_span)
-        if span is None or span.end_time is None or span.start_time is None:
+        span = self._spans.end_of(*of_span)
+        if span is None:
             duration = None if goes_on else max(0, unit.last_ns - unit.first_ns)
             return UnitEnd(*of_span, "", duration, unit.failed, unit.last_ns, ranges)
-        failed = unit.failed or span.status.status_code is StatusCode.ERROR
-        return UnitEnd(*of_span, span.name, span.end_time - span.start_time, failed, span.end_time, ranges)
+        start_ns, end_ns = self.extent_of(unit)
+        ended_ns = max(unit.last_ns, min(end_ns, unit.ended_ns))
+        return UnitEnd(*of_span, span.name, end_ns - start_ns, unit.failed or span.failed, ended_ns, ranges)
 
     def extent_of(self, unit: OpenUnit) -> tuple[int, int]:
         """From when to when the unit goes, in Unix nanoseconds."""
-        span = self._spans.find(unit.above.trace_id, unit.above.span_id)
-        if span is None or span.end_time is None or span.start_time is None:
-            return unit.first_ns, unit.last_ns
-        return span.start_time, span.end_time
+        span = self._spans.end_of(unit.above.trace_id, unit.above.span_id)
+        start_ns = span.start_ns if span is not None else None
+        end_ns = span.end_ns if span is not None else None
+        return unit.first_ns if start_ns is None else start_ns, unit.last_ns if end_ns is None else end_ns
 
     def _has_ended(self, unit: OpenUnit, drained_ns: int, roots: Collection[int]) -> bool:
         key = (unit.above.trace_id, unit.above.span_id)
-        span = self._spans.find(*key)
-        if span is not None:
-            return span.end_time is not None and span.end_time < drained_ns
-        is_over = unit.touched < self._batches or unit.rows >= MOST_ROWS_UNSEEN
-        return is_over and unit.above.span_id not in roots
+        if self._spans.find(*key) is None:
+            is_over = unit.touched < self._batches or unit.rows >= MOST_ROWS_UNSEEN
+            return is_over and unit.above.span_id not in roots
+        span = self._spans.end_of(*key)
+        if span is None:
+            return False
+        unit.ended_ns = min(unit.ended_ns, time.time_ns(), NEVER if span.end_ns is None else span.end_ns)
+        return unit.ended_ns < drained_ns
 
     def _unit(self, above: SpanContext) -> OpenUnit:
         key = (above.trace_id, above.span_id)

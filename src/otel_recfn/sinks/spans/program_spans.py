@@ -8,11 +8,22 @@ from __future__ import annotations
 import contextlib
 import time
 from itertools import islice
+from typing import Any, NamedTuple
 
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import SpanContext
+from opentelemetry.trace import SpanContext, StatusCode
 
 MAX_REMEMBERED = 1 << 12
+LAST_NS = (1 << 63) - 1
+
+
+class SpanEnd(NamedTuple):
+    """How a span of the program ended. Times in Unix nanoseconds; None where the program gave something else."""
+
+    name: str
+    start_ns: int | None
+    end_ns: int | None
+    failed: bool
 
 
 class ProgramSpans:
@@ -26,9 +37,9 @@ class ProgramSpans:
         self._remembers = remembers
         self._spans: dict[tuple[int, int], ReadableSpan] = {}
         self._since_ns = 0
-        """What began before is another process's."""
-        self._inherited: frozenset[tuple[int, int]] = frozenset()
-        """Such spans that ranges began below."""
+        """What began before is another process's, or was given an earlier start by the program."""
+        self._inherited: dict[tuple[int, int], None] = {}
+        """The newest of such spans that ranges began below."""
         self.forked_in: SpanContext | None = None
         """The first of these."""
 
@@ -36,14 +47,13 @@ class ProgramSpans:
         """A range began below this span. One whose end can't be seen here, as a remote one's, is not remembered."""
         if not isinstance(span, ReadableSpan) or span.end_time is not None:
             return
-        if (span.start_time or 0) < self._since_ns:
+        if (nanoseconds(span.start_time) or 0) < self._since_ns:
             self._note_inherited(trace_id, span_id, span)
             return
         if not self._remembers:
             return
         self._spans[trace_id, span_id] = span
-        if len(self._spans) > MAX_REMEMBERED:
-            self._forget_oldest()
+        _bound(self._spans)
 
     def was_inherited(self, trace_id: int, span_id: int) -> bool:
         """Whether this process was forked inside the span."""
@@ -53,6 +63,15 @@ class ProgramSpans:
         """The span; None where it isn't remembered."""
         return self._spans.get((trace_id, span_id))
 
+    def end_of(self, trace_id: int, span_id: int) -> SpanEnd | None:
+        """How the span ended; None where it hasn't, or isn't remembered."""
+        span = self._spans.get((trace_id, span_id))
+        if span is None or span.end_time is None:
+            return None
+        name = span.name if isinstance(span.name, str) else ""
+        failed = span.status.status_code is StatusCode.ERROR
+        return SpanEnd(name, nanoseconds(span.start_time), nanoseconds(span.end_time), failed)
+
     def forget(self, trace_id: int, span_id: int) -> None:
         """Nobody asks for it any more."""
         self._spans.pop((trace_id, span_id), None)
@@ -60,7 +79,7 @@ class ProgramSpans:
     def start_empty(self) -> None:
         """Called in a forked child: the copies of its parent's spans that it has will never end."""
         self._spans.clear()
-        self._inherited, self.forked_in = frozenset(), None
+        self._inherited, self.forked_in = {}, None
         self._since_ns = time.time_ns()
 
     def _note_inherited(self, trace_id: int, span_id: int, span: ReadableSpan) -> None:
@@ -68,9 +87,18 @@ class ProgramSpans:
             return
         if self.forked_in is None:
             self.forked_in = span.get_span_context()
-        self._inherited |= {(trace_id, span_id)}  # few: a child has no more than its parent had current at the fork
+        self._inherited[trace_id, span_id] = None
+        _bound(self._inherited)
 
-    def _forget_oldest(self) -> None:
+
+def nanoseconds(time: Any) -> int | None:
+    """A span's time as OTLP takes it; None for anything else: the SDK keeps whatever the program gives."""
+    return int(time) if isinstance(time, (int, float)) and 0 <= time <= LAST_NS else None
+
+
+def _bound(remembered: dict[tuple[int, int], Any]) -> None:
+    """Forget the oldest where there are many."""
+    if len(remembered) > MAX_REMEMBERED:
         with contextlib.suppress(RuntimeError):  # another thread adds one meanwhile, and sees to it
-            for key in list(islice(self._spans, MAX_REMEMBERED // 4)):
-                self._spans.pop(key, None)
+            for key in list(islice(remembered, MAX_REMEMBERED // 4)):
+                remembered.pop(key, None)

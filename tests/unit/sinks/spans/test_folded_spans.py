@@ -34,9 +34,9 @@ class Units(Harness):
         self.tracer = self.provider.get_tracer("program")
         self.ranges = 0
 
-    def start(self, name: str = "request", parent: trace.Span | None = None) -> trace.Span:
+    def start(self, name: str = "request", parent: trace.Span | None = None, start: int = BASE_NS) -> trace.Span:
         above = trace.set_span_in_context(parent) if parent is not None else None
-        span = self.tracer.start_span(name, above, start_time=BASE_NS)
+        span = self.tracer.start_span(name, above, start_time=start)
         of_span = span.get_span_context()
         self.sink.saw(of_span.trace_id, of_span.span_id, span)
         return span

@@ -5,6 +5,9 @@
 Training steps of a small transformer. Once each step is a unit, as in a loop that opens a span for each, and once all of them
 are one. "added" is the processor time of `add`, "in all" also that of `finish`. Every side takes its turn in each round, and
 the fastest counts; Python's twin and the spans are measured on fewer rows.
+
+Then what the spans' thread does with batches of several sizes up to the spans that it makes (`folding_stage.py`), with the
+budgets that are there unless somebody asks for others.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 import numpy as np
+from folding_stage import batches_of, fastest_stage, small_units
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from training_steps import Row, paths, program
 
@@ -31,6 +35,7 @@ from otel_recfn.sinks.spans.sink import SpansSink
 STEPS = 100
 STEPS_OF_SLOW_SIDES = 10
 ROUNDS = 7
+UNITS_OF_A_SERVICE = 250
 ROWS_PER_BATCH = 20_000
 MOST_ROWS = 100_000
 
@@ -157,6 +162,15 @@ def report(title: str, rows: Sequence[Row], few: Sequence[Row], units: bool, bud
         print(f"{name:<26}{best.added:>15,.0f}{best.in_all:>16,.0f}{peer / best.in_all:>10,.1f}")
 
 
+def report_stage(title: str, rows: Sequence[Row], sizes: Sequence[int]) -> None:
+    """One line for each size of batches."""
+    print(f"\n{title}, in batches")
+    print(f"{'':<26}{'plan, ns/row':>15}{'add, ns/row':>16}{'decide, ns/row':>16}{'in all':>10}")
+    for size in sizes:
+        cost = fastest_stage(batches_of(rows, size), ROUNDS)
+        print(f"of {size:<23,}{cost.planned:>15,.0f}{cost.added:>16,.0f}{cost.decided:>16,.0f}{cost.in_all:>10,.0f}")
+
+
 def main() -> None:
     """Measures every side in turns and prints the fastest of each."""
     steps = int(sys.argv[1]) if len(sys.argv) > 1 else STEPS
@@ -168,6 +182,9 @@ def main() -> None:
     for budget in (1000, 50):
         report("each step a unit", rows, few, True, budget, batch)
     report("one unit", rows, few, False, 1000, batch)
+    report_stage("each step a unit", rows, (20_000, 3_000, 300))
+    service = small_units(UNITS_OF_A_SERVICE)
+    report_stage(f"{UNITS_OF_A_SERVICE} units of 60 to 1,100 ranges", service, (30_000, 3_000, 300))
 
 
 if __name__ == "__main__":

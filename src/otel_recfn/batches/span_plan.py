@@ -4,7 +4,7 @@
               by context       ▲
                       roots of our own, links
 
-A stage between (a budget, say) takes a plan and gives another one, of fewer rows, where ``parent_id`` leads to rows it has.
+A stage between (a budget, say) takes a plan and gives another one, of fewer rows, where ``parent`` leads to rows it has.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,9 +52,8 @@ class SpanPlan(NamedTuple):
     """Of every row of the batch. Rows without a trace of our own are ``UNSAMPLED``."""
     row: Places
     """The rows that become spans."""
-    span_id: Ids
-    parent_id: Ids
-    """The parent's span id; that of ``spans_above`` at top level."""
+    parent: Ids
+    """The event id of the range that its span is a child of; 0: it is a child of the span above."""
     above: Places
     """Index into ``spans_above``: the span that the outermost range is a child of."""
     linked_id: Ids
@@ -63,9 +62,23 @@ class SpanPlan(NamedTuple):
     """Index into ``spans_above`` for the linked span; it is in that trace."""
     spans_above: Sequence[SpanContext]
 
-    def of_rows(self, column: NDArray[Any]) -> NDArray[Any]:
-        """Of a column of the batch, what belongs to these spans."""
-        return column if len(column) == len(self.row) else column[self.row]
+    @property
+    def span_id(self) -> Ids:
+        """Of each span. It is worked out when it is asked for, because most ranges get no span."""
+        return span_ids(self.batch.event_id[self.row])
+
+    @property
+    def parent_id(self) -> Ids:
+        """The parent's span id."""
+        if not len(self.row):
+            return self.parent
+        above_id = np.array([span.span_id for span in self.spans_above], np.uint64)
+        return np.where(self.parent == 0, np.take(above_id, self.above), span_ids(self.parent))
+
+    def rows(self) -> slice | Places:
+        """``row``, as a slice where that is all rows in their order, so that columns need not be copied."""
+        is_all = len(self.row) == len(self.batch) and bool((self.row[1:] > self.row[:-1]).all())
+        return slice(None) if is_all else self.row
 
     def part(self, which: slice | Places) -> SpanPlan:
         """Some of the spans."""
@@ -126,13 +139,10 @@ def plan_spans(
         fates = fates.copy()
         fates[unsampled] = Fate.UNSAMPLED
     linked_id, linked_above = _linked(table, links, row)
-    above_id = np.array([span.span_id for span in table.spans], np.uint64)[above] if len(row) else np.zeros(0, np.uint64)
     parent = batch.parent[row]
-    topmost = parent == 0
     if (in_step := _in_step_with_span(batch)) is not None:
-        topmost |= in_step[row] & (parent == batch.root[row])
-    parent_id = np.where(topmost, above_id, span_ids(parent))
-    return SpanPlan(batch, fates, row, span_ids(batch.event_id[row]), parent_id, above, linked_id, linked_above, table.spans)
+        parent[in_step[row] & (parent == batch.root[row])] = 0
+    return SpanPlan(batch, fates, row, parent, above, linked_id, linked_above, table.spans)
 
 
 def _linked(table: _SpansAbove, links: Links, row: Places) -> tuple[Ids, Places]:

@@ -28,8 +28,8 @@ def plan_of(event_ids: Sequence[int], links: Mapping[int, tuple[int, int]] | Non
     batch = make_batch([*rows, *[{"event_id": one, "name": f"range {one}"} for one in event_ids]])
     row, nothing = np.arange(others, len(batch)), np.zeros(len(event_ids), np.int64)
     link = np.array([(links or {}).get(one, (0, 0)) for one in event_ids], np.int64).reshape(-1, 2)
-    ids, fate = batch.event_id[row], np.full(len(batch), Fate.IN_SPAN, np.uint8)
-    return SpanPlan(batch, fate, row, ids, ids, nothing, link[:, 0].astype(np.uint64), link[:, 1], SPANS)
+    parent, fate = nothing.astype(np.uint64), np.full(len(batch), Fate.IN_SPAN, np.uint8)
+    return SpanPlan(batch, fate, row, parent, nothing, link[:, 0].astype(np.uint64), link[:, 1], SPANS)
 
 
 def add(rows: KeptRows, plan: SpanPlan) -> None:
@@ -87,4 +87,4 @@ def test_what_was_let_go_is_dropped(monkeypatch: pytest.MonkeyPatch, spare: int,
     for newest[0] in range(49):
         add(rows, plan_of([newest[0]], others=1))
     assert rows.take(numbers(48)).batch.event_id.tolist() == [48]
-    assert len(rows) <= 2 + 2 + spare if spare == 3 else len(rows) <= 2 * (most_batches + 1)
+    assert len(rows) <= 2 + 2 + 2 + spare if spare == 3 else len(rows) <= 2 * (most_batches + 1)

@@ -74,12 +74,12 @@ class KeptRows:
         """Rows of a plan, which have the numbers from ``first`` on."""
         if not len(plan.row):
             return
+        if self._rows > self._most or len(self._held) >= MOST_BATCHES:
+            with suppress(*OUT_OF_MEMORY):  # it only saves memory, and is tried again
+                self._compact()
         ranges = KeptRanges(plan.batch, plan.linked_id, plan.linked_above, plan.spans_above)
         self._held.append(_Held(np.arange(first, first + len(plan.row)), plan.row, ranges))
         self._rows += len(plan.batch)
-        if self._rows > self._most or len(self._held) > MOST_BATCHES:
-            with suppress(*OUT_OF_MEMORY):  # it only saves memory, and is tried again
-                self._compact(self._kept())
 
     def take(self, numbers: Places) -> KeptRanges:
         """The rows with these numbers, in this order.
@@ -95,8 +95,9 @@ class KeptRows:
         place[order] = np.arange(len(order))
         return KeptRanges(found.batch.take(place), found.linked_id[place], found.linked_above[place], found.spans)
 
-    def _compact(self, kept: Places) -> None:
-        held = _together(self._parts(kept))
+    def _compact(self) -> None:
+        """Drop what isn't kept. When the next rows come, since by then many units of the last ones are decided."""
+        held = _together(self._parts(self._kept()))
         self._held = [held] if len(held.number) else []
         self._rows = len(held.number)
         self._most = 2 * self._rows + ROWS_TO_SPARE

@@ -17,6 +17,7 @@ from otel_recfn.model.scope import NUM_SCOPES
 from otel_recfn.sinks.metrics.sdk_streams import Exemplar
 from otel_recfn.sinks.metrics.series import MAX_SERIES, Series
 from otel_recfn.support.json_text import text_of_utf8
+from otel_recfn.support.span_ids import span_id
 
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _PARTIAL = np.uint32(EventFlag.PARTIAL)
@@ -79,7 +80,7 @@ class _Longest:
         kept = self.found.get(series)
         if kept.duration_ns < ns if kept is not None else len(self.found) < MAX_SERIES:
             above = plan.spans_above[plan.above[place]]
-            span = SpanContext(above.trace_id, int(plan.span_id[place]), False, _SAMPLED)
+            span = SpanContext(above.trace_id, span_id(int(plan.batch.event_id[plan.row[place]])), False, _SAMPLED)
             self.found[series] = Exemplar(ns, max(0, int(plan.batch.end_ns[plan.row[place]])), span)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from otel_recfn.batches.distinct import Distinct
 from otel_recfn.batches.fold.choice import fold
-from otel_recfn.batches.fold.finished import FinishedUnits, Ids, Places
+from otel_recfn.batches.fold.finished import FinishedUnits, Ids
 from otel_recfn.batches.fold.kept_rows import KeptRanges, KeptRows
 from otel_recfn.batches.fold.unit import LINKABLE
 from otel_recfn.batches.number_sets import distinct, is_in
@@ -82,18 +82,17 @@ class Folding:
     def add(self, plan: SpanPlan) -> int:
         """Add the spans of a plan to their units, up to one with which its unit is full. How many were added."""
         self._finish_adding()
-        batch, of_rows = plan.batch, plan.of_rows
-        above_id = np.array([span.span_id for span in plan.spans_above], np.uint64)
-        event_id, start_ns = of_rows(batch.event_id), of_rows(batch.start_ns)
+        batch, rows = plan.batch, plan.rows()
+        event_id, start_ns = batch.event_id[rows], batch.start_ns[rows]
         self._adding, self._unit_numbers = plan, self._units.numbers(plan)
         self._first_row = self._rows.new_numbers(len(plan.row))
         self._added = self._fold.add(
             self._unit_numbers,
             event_id,
-            np.where(plan.parent_id == np.take(above_id, plan.above), np.uint64(0), of_rows(batch.parent)),
-            self._names.indices(batch.names, of_rows(batch.name)),
+            plan.parent,
+            self._names.indices(batch.names, batch.name[rows]),
             start_ns,
-            np.maximum(of_rows(batch.end_ns) - start_ns, 0),
+            np.maximum(batch.end_ns[rows] - start_ns, 0),
             self._flags(plan, event_id),
             self._first_row,
         )
@@ -109,7 +108,7 @@ class Folding:
         plan, added = self._adding, self._added
         if plan is not None and added:
             part = plan.part(slice(added)) if added < len(plan.row) else plan
-            owed = self._owed[~is_in(self._owed, part.of_rows(part.batch.event_id))] if len(self._owed) else self._owed
+            owed = self._owed[~is_in(self._owed, part.batch.event_id[part.row])] if len(self._owed) else self._owed
             self._rows.add(part, self._first_row)
             self._adding, self._added, self._owed, self._to_note = None, 0, owed, part
         if self._to_note is not None:
@@ -117,9 +116,9 @@ class Folding:
             self._to_note = None
 
     def _flags(self, plan: SpanPlan, event_id: Ids) -> NDArray[np.uint32]:
-        batch, of_rows = plan.batch, plan.of_rows
-        linkable = (of_rows(batch.sequence_nr) >= 0) & (of_rows(batch.scope) != BACKWARD)
-        flags: NDArray[np.uint32] = of_rows(batch.flags) | np.where(linkable, np.uint32(LINKABLE), np.uint32(0))
+        batch, rows = plan.batch, plan.rows()
+        linkable = (batch.sequence_nr[rows] >= 0) & (batch.scope[rows] != BACKWARD)
+        flags: NDArray[np.uint32] = batch.flags[rows] | np.where(linkable, np.uint32(LINKABLE), np.uint32(0))
         if len(self._owed):
             flags[is_in(event_id, self._owed)] |= np.uint32(EventFlag.SHOWN)
         return flags
@@ -222,7 +221,7 @@ class Folding:
             trace.folded, trace.folded_ranges = attributes, int(done.path_count[_directly_in(done, place)].sum())
         folded = np.zeros(len(done.kept), np.int64)
         np.add.at(folded, done.path_holder[done.path_holder >= 0], done.path_count[done.path_holder >= 0])
-        plan = self._plan(done, ranges, units, own)
+        plan = self._plan(done, ranges, units)
         return [SummarySpans(told.first), KeptSpans(plan, told.on_kept, folded, done.kept_forced), SummarySpans(told.rest)]
 
     def _known_of(
@@ -241,23 +240,22 @@ class Folding:
             known.append(Unit(unit.above, *self._units.extent_of(unit), max(0, left), tells_itself))
         return known
 
-    def _plan(self, done: FinishedUnits, ranges: KeptRanges, units: Sequence[OpenUnit], own: Ids) -> SpanPlan:
+    def _plan(self, done: FinishedUnits, ranges: KeptRanges, units: Sequence[OpenUnit]) -> SpanPlan:
         above = [*[unit.above for unit in units], *ranges.spans]
-        above_id = np.array([span.span_id for span in above], np.uint64)
-        parent_id = np.where(done.kept_parent != 0, span_ids(done.kept_parent), above_id[done.kept_unit])
-        linked_above = ranges.linked_above + len(units)
-        row = np.arange(len(own))
-        fate = np.full(len(own), Fate.IN_SPAN, np.uint8)
-        linked_id = self._told_by(ranges.linked_id, linked_above, above_id)
-        return SpanPlan(ranges.batch, fate, row, own, parent_id, done.kept_unit, linked_id, linked_above, above)
+        row = np.arange(len(done.kept))
+        fate = np.full(len(row), Fate.IN_SPAN, np.uint8)
+        linked_id, linked_above = self._told_by(ranges), ranges.linked_above + len(units)
+        return SpanPlan(ranges.batch, fate, row, done.kept_parent, done.kept_unit, linked_id, linked_above, above)
 
-    def _told_by(self, linked_id: Ids, linked_above: Places, above_id: Ids) -> Ids:
+    def _told_by(self, ranges: KeptRanges) -> Ids:
         """The spans that tell of what is linked to; of what isn't known any more, the one above it."""
-        linked = np.flatnonzero(linked_id)
-        if len(linked):
-            found, (span,) = self._spans_of.find(linked_id[linked])
-            linked_id = linked_id.copy()
-            linked_id[linked] = np.where(found, span, above_id[linked_above[linked]])
+        linked = np.flatnonzero(ranges.linked_id)
+        if not len(linked):
+            return ranges.linked_id
+        found, (span,) = self._spans_of.find(ranges.linked_id[linked])
+        above_id = np.array([span.span_id for span in ranges.spans], np.uint64)
+        linked_id: Ids = ranges.linked_id.copy()
+        linked_id[linked] = np.where(found, span, above_id[ranges.linked_above[linked]])
         return linked_id
 
     def _note_spans(

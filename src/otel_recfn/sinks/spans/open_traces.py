@@ -27,7 +27,6 @@ from otel_recfn.sinks.spans.provider import RootStart, SpanTarget
 from otel_recfn.sinks.spans.span_hook import SpanHook
 from otel_recfn.sinks.spans.trace_boundaries import StepTrace
 from otel_recfn.sinks.spans.writers import Way
-from otel_recfn.support.span_ids import span_ids
 
 NAME = "open for long"
 MOST_SPANS = 1000
@@ -137,7 +136,6 @@ class OpenTraces:
 def _plan(batch: Batch, rows: list[int], root: SpanContext) -> SpanPlan:
     row = np.array(rows, np.int64)
     parent, nothing = batch.parent[row], np.zeros(len(row), np.int64)
-    parent_id = np.where(is_in(parent, batch.event_id[row]), span_ids(parent), np.uint64(root.span_id))
+    inner = np.where(is_in(parent, batch.event_id[row]), parent, np.uint64(0))
     fates = np.full(len(batch), Fate.IN_SPAN, np.uint8)
-    own_id = span_ids(batch.event_id[row])
-    return SpanPlan(batch, fates, row, own_id, parent_id, nothing, nothing.astype(np.uint64), nothing, [root])
+    return SpanPlan(batch, fates, row, inner, nothing, nothing.astype(np.uint64), nothing, [root])

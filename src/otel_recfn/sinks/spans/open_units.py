@@ -94,19 +94,19 @@ class OpenUnits:
 
     def note(self, plan: SpanPlan) -> None:
         """What the rows of a plan tell of their units."""
-        count, batch, of_rows = len(plan.spans_above), plan.batch, plan.of_rows
+        count, batch, rows = len(plan.spans_above), plan.batch, plan.rows()
         runs = np.flatnonzero(np.append(True, plan.above[1:] != plan.above[:-1]))
         of_run = plan.above[runs]
         first, last = np.full(count, NEVER), np.zeros(count, np.int64)
-        np.minimum.at(first, of_run, np.minimum.reduceat(of_rows(batch.start_ns), runs))
-        np.maximum.at(last, of_run, np.maximum.reduceat(of_rows(batch.end_ns), runs))
-        rows = np.bincount(of_run, np.diff(np.append(runs, len(plan.above))), count)
-        closed = np.bincount(plan.above[of_rows(batch.parent) == 0], minlength=count)
-        failed = np.bincount(plan.above[of_rows(batch.flags) & EventFlag.ERROR != 0], minlength=count)
-        for index in np.flatnonzero(rows).tolist():
+        np.minimum.at(first, of_run, np.minimum.reduceat(batch.start_ns[rows], runs))
+        np.maximum.at(last, of_run, np.maximum.reduceat(batch.end_ns[rows], runs))
+        rows_of = np.bincount(of_run, np.diff(np.append(runs, len(plan.above))), count)
+        closed = np.bincount(plan.above[batch.parent[rows] == 0], minlength=count)
+        failed = np.bincount(plan.above[batch.flags[rows] & EventFlag.ERROR != 0], minlength=count)
+        for index in np.flatnonzero(rows_of).tolist():
             unit = self._unit(plan.spans_above[index])
             unit.first_ns, unit.last_ns = min(unit.first_ns, int(first[index])), max(unit.last_ns, int(last[index]))
-            unit.open, unit.rows = max(0, unit.open - int(closed[index])), unit.rows + int(rows[index])
+            unit.open, unit.rows = max(0, unit.open - int(closed[index])), unit.rows + int(rows_of[index])
             unit.failed = unit.failed or bool(failed[index])
 
     def of(self, number: int) -> OpenUnit:

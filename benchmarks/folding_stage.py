@@ -1,0 +1,144 @@
+"""What the spans' thread does with batches before it makes spans: the plan, adding to units, and deciding them."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+import numpy as np
+from opentelemetry.trace import SpanContext
+from training_steps import Program, Row, linear, op
+
+from batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
+from otel_recfn.batches.ends import children_first
+from otel_recfn.batches.links import ForwardBackwardLinks
+from otel_recfn.batches.span_plan import SpanPlan, fates_of, plan_spans
+from otel_recfn.model.batch import NO_CONTEXT, Batch, SpanContextRef
+from otel_recfn.model.columns import COLUMN_TYPES
+from otel_recfn.model.events import ORDINAL_BITS
+from otel_recfn.sinks.spans.budgets import Budgets, Volume
+from otel_recfn.sinks.spans.folding import Folding
+from otel_recfn.sinks.spans.open_units import OpenUnits
+from otel_recfn.sinks.spans.program_spans import ProgramSpans
+from otel_recfn.sinks.spans.step_traces import StepTraces
+from otel_recfn.sinks.spans.surroundings import Surroundings
+
+VOLUME = Volume(of_unit=1000, of_ordinary_unit=50, of_trace=5000)
+
+
+class StageCost(NamedTuple):
+    """Nanoseconds a row."""
+
+    planned: float
+    added: float
+    decided: float
+
+    @property
+    def in_all(self) -> float:
+        """All of it."""
+        return sum(self)
+
+
+def small_units(count: int) -> list[Row]:
+    """So many units of 60 to 1,100 ranges, as a service has."""
+    made, draw = Program(), random.Random(1)
+    for number in range(count):
+        made.run(op("request", *[linear(f"layer {each % 20}") for each in range(draw.randrange(10, 184))]), number)
+    return made.rows
+
+
+def batches_of(rows: Sequence[Row], size: int) -> list[Batch]:
+    """The rows in batches of so many, each unit below a span of its own."""
+    names = {name: number for number, name in enumerate(dict.fromkeys(row.name for row in rows), 1)}
+    whole = _filled(
+        event_id=[row.event_id for row in rows],
+        parent=[row.parent for row in rows],
+        start_ns=[row.start_ns for row in rows],
+        end_ns=[row.start_ns + row.duration_ns for row in rows],
+        name=[names[row.name] for row in rows],
+        root=_roots(rows),
+        context=[row.unit for row in rows],
+        thread=[(row.event_id >> ORDINAL_BITS) - 1 for row in rows],
+    )
+    table = ["", *names]
+    return [_cut(whole, slice(first, first + size), table) for first in range(0, len(rows), size)]
+
+
+def _roots(rows: Sequence[Row]) -> list[int]:
+    root: dict[int, int] = {}
+    for row in reversed(rows):
+        root[row.event_id] = root.get(row.parent, row.event_id)
+    return [root[row.event_id] for row in rows]
+
+
+def _filled(**given: Sequence[int]) -> dict[str, np.ndarray]:
+    empty, count = make_batch([{}]), len(given["event_id"])
+    return {
+        name: np.array(given[name], kind) if name in given else np.full(count, getattr(empty, name)[0], kind)
+        for name, kind in COLUMN_TYPES.items()
+    }
+
+
+def _cut(whole: dict[str, np.ndarray], rows: slice, names: Sequence[str]) -> Batch:
+    columns = {name: column[rows] for name, column in whole.items()}
+    units, columns["context"] = np.unique(columns["context"], return_inverse=True)
+    columns["context"] = columns["context"].astype(np.uint32) + 1
+    contexts = [NO_CONTEXT, *[context(0xABC, int(unit) + 1) for unit in units]]
+    tracks = [MAIN_THREAD, WORKER_THREAD]
+    return replace(Batch(**columns, names=names, tracks=tracks, contexts=contexts), drained_ns=int(columns["end_ns"].max()))
+
+
+class Stage:
+    """Of one sink: no spans are made of what it decides."""
+
+    def __init__(self) -> None:
+        spans = ProgramSpans()
+        self._traces = StepTraces(None, Surroundings(spans))
+        self._links = ForwardBackwardLinks()
+        budgets = Budgets(1000, VOLUME)
+        self._folding = Folding(budgets, 1000, 0, OpenUnits(spans, _span_context), self._traces)
+        self._taken = [0, 0, 0]
+
+    def cost(self, batches: Sequence[Batch]) -> StageCost:
+        """Of all these batches."""
+        for batch in batches:
+            plan = self._timed(0, partial(self._plan, batch))
+            self._timed(1, partial(self._add, plan))
+            self._timed(2, partial(self._folding.due, ()))
+        self._timed(2, partial(self._folding.all, ()))
+        rows = sum(len(batch) for batch in batches)
+        return StageCost(*[taken / rows for taken in self._taken])
+
+    def _timed(self, step: int, work: Any) -> Any:
+        began = time.thread_time_ns()
+        done = work()
+        self._taken[step] += time.thread_time_ns() - began
+        return done
+
+    def _plan(self, batch: Batch) -> SpanPlan:
+        batch = children_first(batch)
+        return plan_spans(batch, fates_of(batch), self._links.match(batch), _span_context, lambda root: None)
+
+    def _add(self, plan: SpanPlan) -> None:
+        self._folding.begin_batch(plan.batch)
+        while len(plan.row):
+            added = self._folding.add(plan)
+            self._folding.full(added)
+            plan = plan.part(slice(added, None))
+
+
+def _span_context(one: SpanContextRef) -> SpanContext:
+    return SpanContext(one.trace_id, one.span_id, False)
+
+
+def fastest_stage(batches: Sequence[Batch], rounds: int) -> StageCost:
+    """The fastest of some rounds."""
+    return min([Stage().cost(batches) for _ in range(rounds)], key=lambda cost: cost.in_all)

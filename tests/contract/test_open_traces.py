@@ -25,6 +25,7 @@ from otel_recfn.session import Session, open_ranges
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.background import BackgroundSink
 from otel_recfn.sinks.in_memory import InMemorySink
+from otel_recfn.sinks.metrics import pipeline
 from otel_recfn.sinks.spans import open_traces, root_limiter
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 from otel_recfn.sinks.spans.sink import SpansSink
@@ -158,6 +159,8 @@ def test_a_hang_below_a_span_is_a_trace_with_a_link_to_it(program: Program) -> N
         assert own.context.trace_id == around.trace_id
         assert own.end_time >= partial.end_time
     assert complete["outer"].parent.span_id == around.span_id
+    counts = {f"spans.{name}": count for name, count in program.sink.counters().items()}
+    assert pipeline.ranges(pipeline.Report(counts, {}))["span"] == 2, "metrics count a range once"
 
 
 def test_a_range_that_hangs_later_is_told_with_what_it_lies_in(program: Program) -> None:

@@ -154,7 +154,7 @@ class Draining:
             self._tell_failed()
             return None
         self._left = leaving if batch.complete else None
-        if look:
+        if look and batch.complete:
             self._looks.done()
         self._note(batch)
         if batch.clock_jump_ns:

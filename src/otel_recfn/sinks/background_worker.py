@@ -55,8 +55,8 @@ class Worker:
                 self._work_on()
             except GivenUp:
                 given_up = True
-            except (Exception, SystemExit) as error:  # of an exporter that exits: the program, whose thread this isn't, goes on
-                self.error = error
+            except BaseException as error:  # of an exporter that exits, say: the program, whose thread this isn't, goes on
+                self.error = _ordinary(error)
                 self._pace.end_now()
             with at_work():
                 self._end_inner(given_up)
@@ -191,5 +191,14 @@ class Worker:
         except GivenUp:  # while it waited for an exporter
             if self._paced is not None:
                 self._paced.finish_superseded()
-        except (Exception, SystemExit) as error:
-            self.error = self.error or error
+        except BaseException as error:
+            self.error = self.error or _ordinary(error)
+
+
+def _ordinary(error: BaseException) -> Exception | SystemExit:
+    """The error, or what tells of it and can be raised in other threads without ending them."""
+    if isinstance(error, (Exception, SystemExit)):
+        return error
+    told = RuntimeError(f"{type(error).__name__}: {error}")
+    told.__cause__ = error
+    return told

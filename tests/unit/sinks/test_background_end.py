@@ -98,6 +98,22 @@ class TestErrors:
         assert sink.counters()["abandoned"] == 2
         assert_balanced(sink.counters())
 
+    @pytest.mark.parametrize("step", ["write", "flush", "close"])
+    @pytest.mark.parametrize("error", [KeyboardInterrupt("broken"), GeneratorExit("broken")], ids=repr)
+    def test_what_ends_threads_ends_the_sink_alone(
+        self, in_background: MakeSink, caplog: pytest.LogCaptureFixture, error: BaseException, step: str
+    ) -> None:
+        inner = Gated()
+        setattr(inner, step, partial(_raise, error))
+        sink = in_background(inner)
+        sink.write(rows(2))
+        began = time.monotonic()
+        assert sink.flush(PATIENCE_S) is (step == "close")
+        sink.close(PATIENCE_S)
+        assert time.monotonic() - began < PATIENCE_S
+        assert f"{type(error).__name__}: broken" in caplog.text
+        assert_balanced(sink.counters())
+
     @pytest.mark.parametrize("step", ["write", "close"])
     def test_inner_error_that_no_write_comes_for_is_told_at_the_end(
         self, in_background: MakeSink, caplog: pytest.LogCaptureFixture, step: str

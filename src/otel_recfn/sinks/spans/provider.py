@@ -199,7 +199,7 @@ class SpanTarget:
         """Have the processors export what they hold. May take longer than ``timeout_s``: the BatchSpanProcessor ignores it."""
         try:
             return self._provider.force_flush(max(0, int(timeout_s * 1000))) is not False
-        except Exception:
+        except (Exception, SystemExit):
             _logger.exception("otel-recfn: a span processor raised in force_flush; spans that it held count as failed")
             return False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextvars import copy_context
 from typing import Any
 
 import pytest
@@ -91,6 +92,25 @@ class TestExporting:
         assert not sink.flush(1)
         assert sink.counters()["spans_failed"] == 2
         assert_balanced(sink.counters())
+
+    @pytest.mark.parametrize("error", [OSError("no"), SystemExit(3)], ids=repr)
+    def test_an_exporter_that_raises_in_a_flush_gets_the_next_spans(self, error: BaseException) -> None:
+        class Raises(Recording):
+            def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+                if not self.batches:
+                    self.batches.append(0)
+                    raise error
+                return super().export(spans)
+
+        provider = new_provider(Raises())
+        sink = SpansSink(provider)
+        for first in (1, 10):
+            sink.write(make_batch(in_request(2, first=first)))
+            copy_context().run(sink.flush, PATIENCE_S)  # the SDK leaves its own suppression attached where one exits
+        counters = sink.counters()
+        assert (counters["spans_failed"], counters["spans_exported"]) == (2, 2)
+        assert_balanced(counters)
+        provider.shutdown()
 
     def test_processor_that_raises(self, caplog: pytest.LogCaptureFixture) -> None:
         class Broken(SpanProcessor):

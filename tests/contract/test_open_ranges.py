@@ -16,7 +16,6 @@ from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, Recorder
-from otel_recfn.recording.python import clocks
 from otel_recfn.session import Session, open_ranges
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.in_memory import InMemorySink
@@ -196,20 +195,6 @@ def test_each_capture_is_told_of_what_it_sees(make: Callable[..., Looked]) -> No
     assert later.names() == ["function", "user"]
     assert {event.event_id: event.parent for event in later.told[-1]} == {user: 0, function: user}
     assert untold.told == []
-
-
-def test_a_set_wall_clock_tells_nothing(make: Callable[..., Looked], monkeypatch: pytest.MonkeyPatch) -> None:
-    looked = make(3600.0)
-    if type(looked.recorder).__name__ == "NativeRecorder":
-        pytest.skip("the clock that it reads can't be set from here")
-    looked.begin("open")
-    real = clocks.time_ns
-    monkeypatch.setattr(clocks, "time_ns", lambda: real() + 10_000 * 1_000_000_000)
-    looked.clock.now_s += 10_000
-    assert looked.look() == []
-    looked.recorder.end(looked.begin("new"))
-    looked.look()
-    assert looked.sink.events()[0].start_ns > real() + 9_000 * 1_000_000_000, "the clock was not set"
 
 
 def test_asynchronous_ranges_and_those_of_tasks_and_threads_are_told(make: Callable[..., Looked]) -> None:

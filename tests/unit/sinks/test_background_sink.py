@@ -54,6 +54,46 @@ class TestPassingOn:
         assert inner.calls == ["write 1", "idle", "close"]
 
 
+class ToldOfOpenRanges(Gated):
+    """Writes down of how many ranges it is told."""
+
+    def write_open(self, ranges: Batch) -> None:
+        self.calls.append(f"open {len(ranges)}")
+
+
+class TestOpenRanges:
+    def test_they_are_told_behind_what_was_written_before(self, in_background: MakeSink) -> None:
+        inner = ToldOfOpenRanges()
+        sink = in_background(inner)
+        sink.write(rows(1))
+        sink.write_open(rows(2))
+        sink.write(rows(3))
+        assert sink.flush(PATIENCE_S)
+        assert inner.calls == ["write 1", "open 2", "write 3", "flush"]
+        assert sink.counters() == {"rows": 4, "rows_received": 4, "queue_dropped": 0, "queued": 0, "abandoned": 0}
+
+    def test_while_the_inner_sink_hangs_only_the_first_wait(self, in_background: MakeSink) -> None:
+        inner = ToldOfOpenRanges(is_open=False)
+        sink = in_background(inner)
+        sink.write(rows(1))
+        assert inner.entered.wait(PATIENCE_S)
+        for count in range(2, 100):
+            sink.write_open(rows(count))
+        inner.gate.set()
+        assert sink.flush(PATIENCE_S)
+        sink.write_open(rows(100))
+        assert sink.flush(PATIENCE_S)
+        assert inner.calls == ["write 1", "open 2", "flush", "open 100", "flush"]
+
+    def test_a_sink_that_does_not_ask_is_not_told(self, in_background: MakeSink) -> None:
+        inner = Gated()
+        sink = in_background(inner)
+        sink.write(rows(1))
+        sink.write_open(rows(2))
+        assert sink.flush(PATIENCE_S)
+        assert inner.calls == ["write 1", "flush"]
+
+
 class TestBounds:
     def test_write_returns_while_the_inner_sink_hangs(self, in_background: MakeSink, hung: Gated) -> None:
         sink = in_background(hung, max_rows=10)

@@ -10,7 +10,8 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ import pytest
 
 from batches import make_batch
 from forked import fork, killed_in_child
+from otel_recfn.model.events import EventFlag
 from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 from otel_recfn.sinks.files import renaming, whole_file
 from small_process import Run
-from trace_files import names_in
+from trace_files import events_in, names_in
 
 pytestmark = pytest.mark.one_python
 
@@ -133,6 +135,68 @@ def assert_whole(found: list[str]) -> None:
     if found != ["an earlier run"] * 500:
         assert found == [f"op {turn}" for turn in range(TURNS) for _ in range(3)][: len(found)]
         assert len(found) % 3 == 0
+
+
+OUTER, INNER = {"event_id": 1, "name": "outer"}, {"event_id": 2, "parent": 1, "name": "inner"}
+
+
+def steps_with_open_ranges(sink: ChromeTraceSink) -> list[Callable[[], None]]:
+    """Two ranges are told while they are open, and end one after the other."""
+
+    def told(*rows: dict[str, Any]) -> Callable[[], None]:
+        return partial(sink.write_open, make_batch([{**row, "flags": EventFlag.PARTIAL} for row in rows]))
+
+    def ended(row: dict[str, Any]) -> Callable[[], None]:
+        return partial(sink.write, make_batch([row]))
+
+    return [told(OUTER, INNER), ended(INNER), told(OUTER), ended(OUTER), told()]
+
+
+def assert_each_once(path: Path, *counts: int) -> None:
+    """``counts``: of ranges that ended, if it is known."""
+    slices = events_in(path, "X")
+    assert len({event["args"]["Event id"] for event in slices}) == len(slices)
+    assert not counts or len([event for event in slices if "Partial" not in event["args"]]) in counts
+
+
+def test_a_kill_leaves_each_open_range_once(path: Path, in_small_process: Run) -> None:
+    in_small_process(killed_with_open_ranges, path)
+
+
+def killed_with_open_ranges(path: Path) -> None:
+    def write_until(when: int) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            sink = ChromeTraceSink(path)
+            Counting(patch, when, lambda: os.kill(os.getpid(), signal.SIGKILL))
+            for step in steps_with_open_ranges(sink):
+                step()
+
+    seen = set()
+    for when in range(1, 90):
+        killed_in_child(partial(write_until, when))
+        assert_each_once(path)
+        seen.add(tuple(sorted((event["name"], "Partial" in event["args"]) for event in events_in(path, "X"))))
+    both, one = (("inner", True), ("outer", True)), (("inner", False), ("outer", True))
+    assert seen >= {(), both, one, (("inner", False), ("outer", False))}
+
+
+@pytest.mark.parametrize("renames", FILE_SYSTEMS)
+def test_an_interruption_leaves_each_open_range_once(path: Path, renames: str) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with file_system(renames):
+        for when in range(1, 90):
+            sink = ChromeTraceSink(path)
+            with pytest.MonkeyPatch.context() as patch:
+                Counting(patch, when, interrupt)
+                for step in steps_with_open_ranges(sink):
+                    with suppress(KeyboardInterrupt):
+                        step()
+                    assert_each_once(path, sink.counters()["events_written"])
+            sink.write_open(make_batch([]))
+            assert len(events_in(path, "X")) == sink.counters()["events_written"]
+            sink.close(1.0)
 
 
 @pytest.mark.parametrize("exchange", [True, False])

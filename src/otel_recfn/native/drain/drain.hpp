@@ -82,6 +82,7 @@ class Drain {
     uint32_t generation = kNoGeneration;  // of what is read now
     TreeOffsets offsets;
     Row pending;             // what stood before the next begin or end
+    bool has_pending = false;
     const uint64_t* words = nullptr;  // of the ring that is read
     uint64_t mask = 0, ring_ends = 0;
     std::vector<uint32_t> dictionary;
@@ -109,6 +110,7 @@ class Drain {
   void read_text_record(Thread& thread, uint64_t head, uint64_t at);
   OpenRange next_range(Thread& thread, uint64_t head, uint64_t ticks);
   void begun(Thread& thread);
+  Row& pending(Thread& thread);
   bool is_of_earlier(const Thread& thread) const;
   void pass_over(Thread& thread, uint64_t ticks);
   void give_up_earlier();
@@ -130,7 +132,8 @@ class Drain {
   void tell_closed_elsewhere();
   void close_all_open(int64_t now_ns);
   void copy_open(int64_t now_ns);
-  void emit(Row row);
+  Row& add_row(const Row& row);
+  void end_row(Row& row, int64_t end_ns, uint32_t thread, uint32_t end_thread);
   void retire_ended();
   void compact_names();
   void compact_contexts();

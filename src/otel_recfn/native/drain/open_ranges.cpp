@@ -16,10 +16,17 @@ uint32_t has_seldom(const Row& row) { return 0u RECFN_SELDOM_COLUMNS(RECFN_IS_FI
 
 }  // namespace
 
-void Drain::emit(Row row) {
+// The one thing about a row that may fail comes first, so that the rest is done where it stays: rows are large.
+Row& Drain::add_row(const Row& row) {
+  out_.rows.push_back(row);
+  return out_.rows.back();
+}
+
+void Drain::end_row(Row& row, int64_t end_ns, uint32_t thread, uint32_t end_thread) {
+  row.end_ns = std::max(end_ns, row.start_ns);
+  row.thread = thread, row.end_thread = end_thread;
   row.start_ns += row.offset_ns, row.end_ns += row.offset_ns;
   if (!out_.has_seldom) out_.has_seldom = has_seldom(row) != 0;
-  out_.rows.push_back(row);
 }
 
 // Where the next begin of the thread lies; nothing where it is what the last Context record says.
@@ -98,14 +105,11 @@ int64_t Drain::offset_of(const Thread& thread, const Row& row) const {
 }
 
 void Drain::seal(Thread& thread, size_t index, int64_t end_ns, uint32_t flags, uint32_t error, uint32_t end_thread) {
-  Row row = thread.open[index].row;
+  Row& row = add_row(thread.open[index].row);
   row.flags |= flags | (error != 0 ? uint32_t{kError} : 0u);
   row.error = error;
-  row.end_ns = std::max(end_ns, row.start_ns);
-  row.thread = thread.index;
-  row.end_thread = end_thread;
-  thread.offsets.passed(row.end_ns + row.offset_ns);
-  emit(row);  // the one thing here that may fail
+  end_row(row, end_ns, thread.index, end_thread);
+  thread.offsets.passed(row.end_ns);
   thread.open.erase(thread.open.begin() + static_cast<std::ptrdiff_t>(index));
 }
 
@@ -163,11 +167,9 @@ void Drain::copy_open(int64_t now_ns) {
   for (Thread& thread : threads_) {
     if (!thread.open.empty()) list(thread);
     std::for_each(thread.open.rbegin(), thread.open.rend(), [&](const OpenRange& open) {
-      Row row = open.row;
+      Row& row = add_row(open.row);
       row.flags |= kPartial;
-      row.end_ns = std::max(now_ns, row.start_ns);
-      row.thread = row.end_thread = thread.index;
-      emit(row);
+      end_row(row, now_ns, thread.index, thread.index);
     });
   }
 }

@@ -82,16 +82,16 @@ uint64_t Drain::read_record(Thread& thread, uint64_t at) {
       read_context(thread, at + 1);
       return at + kContextWords;
     case kDebugHandle:
-      thread.pending.debug_handle = static_cast<int64_t>(word(at + 1));
+      pending(thread).debug_handle = static_cast<int64_t>(word(at + 1));
       return at + 2;
     case kShapes:
       read_shapes(thread, at + 1, payload);
       return at + 1 + payload;
     case kNumber:
-      (scope_of(head) == kStepNumber ? thread.pending.step_number : thread.pending.flops) = static_cast<int64_t>(word(at + 1));
+      (scope_of(head) == kStepNumber ? pending(thread).step_number : pending(thread).flops) = static_cast<int64_t>(word(at + 1));
       return at + 2;
     case kStack:
-      thread.pending.stack = thread.dictionary[slot_of(head)];
+      pending(thread).stack = thread.dictionary[slot_of(head)];
       return at + 1;
     case kParent:
       thread.parent_ordinal = ordinal_of(head);
@@ -130,12 +130,13 @@ void Drain::read_context(Thread& thread, uint64_t at) {
 void Drain::read_shapes(Thread& thread, uint64_t at, uint32_t count) {
   std::vector<uint64_t> words(count);
   for (uint32_t index = 0; index < count; ++index) words[index] = thread.word(at + index);
-  std::tie(thread.pending.shapes, thread.pending.dtypes) = names_.intern_shapes(words);
+  Row& row = pending(thread);
+  std::tie(row.shapes, row.dtypes) = names_.intern_shapes(words);
 }
 
 void Drain::read_text_record(Thread& thread, uint64_t head, uint64_t at) {
-  Row& pending = thread.pending;
-  uint32_t* const kinds[] = {&pending.module, &pending.error, &pending.shapes, &pending.dtypes};
+  Row& row = pending(thread);
+  uint32_t* const kinds[] = {&row.module, &row.error, &row.shapes, &row.dtypes};
   *kinds[scope_of(head) & 3] = names_.intern(read_text(thread, at + 1, payload_of(head)));
 }
 
@@ -166,8 +167,14 @@ Drain::OpenRange Drain::next_range(Thread& thread, uint64_t head, uint64_t ticks
 void Drain::begun(Thread& thread) {
   ++thread.ordinal;
   thread.parent_ordinal = 0;
-  static const Row kNothing{};  // copying it costs less than setting each of its fields
-  thread.pending = kNothing;
+  if (!thread.has_pending) return;
+  thread.pending = Row{};
+  thread.has_pending = false;
+}
+
+Row& Drain::pending(Thread& thread) {
+  thread.has_pending = true;
+  return thread.pending;
 }
 
 // What began before this recording belongs to nobody in it, whenever its record was written.
@@ -206,9 +213,7 @@ void Drain::read_point(Thread& thread, uint64_t head, uint64_t at) {
     row.nbytes = static_cast<int64_t>(word(at + 2));
   }
   place(thread, point, (flags_of(head) & kBaseBegin) != 0);
-  row.end_ns = row.start_ns;
-  row.thread = row.end_thread = thread.index;
-  emit(row);
+  end_row(add_row(row), row.start_ns, thread.index, thread.index);
   begun(thread);
 }
 

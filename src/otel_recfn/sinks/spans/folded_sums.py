@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.batches.fold.finished import FinishedUnits, Places
+from otel_recfn.batches.fold.folded import OTHER
 from otel_recfn.sinks.spans.limits import AttributeValue
 from otel_recfn.support.json_text import text_of_utf8
 
@@ -42,6 +43,7 @@ class _Names(NamedTuple):
     self_ns: list[int]
 
 
+# What lies in a folded range is folded as well, so the times that ranges spent in themselves add up to those of the outermost.
 def holders(done: FinishedUnits, names: Sequence[str]) -> list[Holder]:
     """All that ranges were folded into, in the order of their paths.
 
@@ -54,7 +56,6 @@ def holders(done: FinishedUnits, names: Sequence[str]) -> list[Holder]:
     changes = (np.diff(done.path_unit) != 0) | (np.diff(done.path_holder) != 0)
     first = np.flatnonzero(np.append(True, changes))
     holder = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(done.path_unit))))
-    outermost = np.where(done.path_above < 0, done.path_total_ns, 0)
     top = _names_of(done, holder)
     return [
         Holder(unit, number, longest, count, _attributes(count, total, _top(top, place, names)))
@@ -64,7 +65,7 @@ def holders(done: FinishedUnits, names: Sequence[str]) -> list[Holder]:
                 done.path_holder[first].tolist(),
                 _longest(done, holder, first).tolist(),
                 np.add.reduceat(done.path_count, first).tolist(),
-                np.add.reduceat(outermost, first).tolist(),
+                np.add.reduceat(done.path_self_ns, first).tolist(),
                 strict=True,
             )
         )
@@ -76,9 +77,10 @@ def _attributes(count: int, duration_ns: int, top: list[str]) -> Attributes:
 
 
 def _longest(done: FinishedUnits, holder: Places, first: Places) -> NDArray[np.int64]:
-    """Of each holder; of several the first."""
+    """Of each holder; of several the first. What is told as other ranges only where there is nothing else."""
     outermost = np.flatnonzero(done.path_above < 0)
-    order = outermost[np.lexsort((-done.path_total_ns[outermost], holder[outermost]))]
+    total_ns = np.where(done.path_name == OTHER, -1, done.path_total_ns)
+    order = outermost[np.lexsort((-total_ns[outermost], holder[outermost]))]
     longest: NDArray[np.int64] = order[np.searchsorted(holder[order], np.arange(len(first)))]
     return longest
 

@@ -18,6 +18,7 @@ import numpy as np
 from opentelemetry.trace import SpanContext
 
 from otel_recfn.batches.fold.finished import FinishedUnits
+from otel_recfn.batches.fold.folded import OTHER
 from otel_recfn.sinks.spans.folded_sums import Attributes, holders
 from otel_recfn.support.json_text import text_of_utf8
 from otel_recfn.support.span_ids import span_ids
@@ -107,7 +108,7 @@ class Teller:
     def _chosen(self) -> list[int]:
         """The paths that the budgets are left for, those with the most time first, and each after what it lies in."""
         left = np.array([unit.budget for unit in self._units], np.int64)
-        free = np.ones(len(self._done.path_unit), np.bool_)
+        free = self._done.path_name != OTHER
         free[list(self._shown)] = False
         paths = np.flatnonzero(free)
         order = paths[np.lexsort((-self._done.path_total_ns[paths], self._done.path_unit[paths]))]

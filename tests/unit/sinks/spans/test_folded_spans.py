@@ -205,6 +205,21 @@ def test_what_comes_after_its_unit_was_decided_has_what_that_unit_left(took_us: 
     assert ranges_told(units.ours()) == 200
 
 
+def test_what_no_path_was_left_for_is_in_the_sums_and_has_no_span() -> None:
+    units = Units(Volume(20))
+    span = units.start()
+    rows = [row for number in range(3000) for row in units.rows(span, ("around", 50), (f"op {number}", 7))]
+    span.end(BASE_NS + 1_000_000_000)
+    units.came(rows)
+    spans = units.ours()
+    assert not [one.name for one in spans if one.name.startswith("(other)")]
+    assert ranges_told(spans) == 6000
+    kept_ns = {one.context.span_id: one.end_time - one.start_time for one in spans if "recfn.scope" in one.attributes}
+    outermost_ns = sum(took for one in spans for took in [kept_ns.get(one.context.span_id, 0)] if one.name == "around")
+    first = [one for one in spans if "recfn.scope" not in one.attributes and FOLDED in one.attributes]
+    assert [one.attributes["recfn.folded.duration_ns"] for one in first] == [3000 * 50_000 - outermost_ns]
+
+
 def test_a_trace_of_many_units_stays_small() -> None:
     units = Units(Volume(100, 20, 400))
     epoch = units.start("epoch")

@@ -131,6 +131,30 @@ def test_paths_are_bounded_and_the_rest_is_counted_as_other(fold_of: MakeFold) -
     assert totals(one) == (2999, 2999)
 
 
+@pytest.mark.parametrize("budget", [0, 2, 40])
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_what_is_counted_as_other_is_not_counted_again_in_what_it_lies_in(fold_of: MakeFold, depth: int, budget: int) -> None:
+    above, rows = make_event_id(1, 1), []
+    for number in range(1500):
+        ids = [make_event_id(1, 2 + number * depth + place) for place in range(depth)]
+        for place in reversed(range(depth)):
+            parent = ids[place - 1] if place else above
+            rows.append(Row(ids[place], parent, 1 + number * depth + place, number * 10 + place, depth - place))
+    rows.append(Row(above, 0, 9999, 0, 100_000))
+    one = finished(fold_of(40), rows, budget)
+    kept = {0, *one.kept.tolist()}
+    outermost: Counter[int] = Counter()
+    for holder, total in zip(one.path_holder[one.path_above < 0], one.path_total_ns[one.path_above < 0], strict=True):
+        outermost[int(one.kept[holder]) if holder >= 0 else 0] += int(total)
+    took: Counter[int] = Counter()
+    for row in rows:
+        if row.event_id not in kept and row.parent in kept:
+            took[row.parent] += row.duration_ns
+    assert outermost == took
+    assert OTHER in one.path_name
+    assert totals(one) == (len(rows), 100_000)
+
+
 def test_shorter_ranges_are_folded_first_of_all(fold_of: MakeFold) -> None:
     rows = [Row(make_event_id(1, number), 0, 1, number, number) for number in range(1, 10)]
     one = finished(fold_of(100, min_duration_ns=6), rows, 100)

@@ -106,6 +106,8 @@ class FoldedTree:
     def _merge(self, place: Folded, other: Folded) -> None:
         for name, node in other.below.items():
             mine = self._place(place, name)
+            if place is not self.root and place.below.get(name) is not mine:
+                node.total_ns = 0  # no path was left for it: what it lies in has its time
             mine.add(node)
             self._merge(mine, node)
 

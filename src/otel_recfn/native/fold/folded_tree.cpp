@@ -81,7 +81,10 @@ void Trees::merge_list(Path& place, Path* list, FoldedTree& holder, bool fits) {
       mine = path;
       paths_.append(place, *path);
     } else {
-      if (mine == nullptr) mine = other(holder);
+      if (mine == nullptr) {
+        mine = other(holder);
+        if (&place != holder.root) path->total_ns = 0;  // what it lies in has its time
+      }
       paths_.add(*mine, path);
       if (fits) --holder.size;
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 import numpy as np
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext
 from training_steps import Program, Row, linear, op
 
@@ -96,11 +97,22 @@ def _cut(whole: dict[str, np.ndarray], rows: slice, names: Sequence[str]) -> Bat
     return replace(Batch(**columns, names=names, tracks=tracks, contexts=contexts), drained_ns=int(columns["end_ns"].max()))
 
 
+class ProgramSpan(ReadableSpan):
+    """A span of the program's, which ends."""
+
+    ended_ns: int | None = None
+
+    @property
+    def end_time(self) -> int | None:
+        """When it ended; None before."""
+        return self.ended_ns
+
+
 class Stage:
     """Of one sink: no spans are made of what it decides."""
 
     def __init__(self) -> None:
-        spans = ProgramSpans()
+        self._spans = spans = ProgramSpans()
         self._traces = StepTraces(None, Surroundings(spans))
         self._links = ForwardBackwardLinks()
         budgets = Budgets(1000, VOLUME)
@@ -109,13 +121,23 @@ class Stage:
 
     def cost(self, batches: Sequence[Batch]) -> StageCost:
         """Of all these batches."""
+        last_ns = {one: batch.drained_ns for batch in batches for one in batch.contexts}
         for batch in batches:
+            self._see_spans(batch, last_ns)
             plan = self._timed(0, partial(self._plan, batch))
             self._timed(1, partial(self._add, plan))
             self._timed(2, partial(self._folding.due, ()))
         self._timed(2, partial(self._folding.all, ()))
         rows = sum(len(batch) for batch in batches)
         return StageCost(*[taken / rows for taken in self._taken])
+
+    def _see_spans(self, batch: Batch, last_ns: Mapping[SpanContextRef, int]) -> None:
+        """Those that the batch has the last ranges of have ended when it is drained."""
+        for one in batch.contexts[1:]:
+            if self._spans.find(one.trace_id, one.span_id) is None:
+                span = ProgramSpan("unit", _span_context(one), start_time=int(batch.start_ns.min()))
+                self._spans.saw(one.trace_id, one.span_id, span)
+                span.ended_ns = last_ns[one] - 1
 
     def _timed(self, step: int, work: Any) -> Any:
         began = time.thread_time_ns()

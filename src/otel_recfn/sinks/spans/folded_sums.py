@@ -43,7 +43,6 @@ class _Names(NamedTuple):
     self_ns: list[int]
 
 
-# What lies in a folded range is folded as well, so the times that ranges spent in themselves add up to those of the outermost.
 def holders(done: FinishedUnits, names: Sequence[str]) -> list[Holder]:
     """All that ranges were folded into, in the order of their paths.
 
@@ -56,6 +55,7 @@ def holders(done: FinishedUnits, names: Sequence[str]) -> list[Holder]:
     changes = (np.diff(done.path_unit) != 0) | (np.diff(done.path_holder) != 0)
     first = np.flatnonzero(np.append(True, changes))
     holder = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(done.path_unit))))
+    outermost = np.where(done.path_above < 0, done.path_total_ns, 0)
     top = _names_of(done, holder)
     return [
         Holder(unit, number, longest, count, _attributes(count, total, _top(top, place, names)))
@@ -65,7 +65,7 @@ def holders(done: FinishedUnits, names: Sequence[str]) -> list[Holder]:
                 done.path_holder[first].tolist(),
                 _longest(done, holder, first).tolist(),
                 np.add.reduceat(done.path_count, first).tolist(),
-                np.add.reduceat(done.path_self_ns, first).tolist(),
+                np.add.reduceat(outermost, first).tolist(),
                 strict=True,
             )
         )

@@ -205,6 +205,16 @@ def test_what_comes_after_its_unit_was_decided_has_what_that_unit_left(took_us: 
     assert ranges_told(units.ours()) == 200
 
 
+def test_asynchronous_ranges_are_told_as_long_as_they_took_together() -> None:
+    units = Units(Volume(1))
+    span = units.start()
+    rows = [{**row, "flags": EventFlag.ASYNC} for _ in range(20) for row in units.rows(span, ("waits", 40))]
+    span.end(BASE_NS + 1_000_000_000)
+    units.came(rows)
+    [only] = units.ours()
+    assert only.attributes["recfn.folded.duration_ns"] == 20 * 40_000
+
+
 def test_what_no_path_was_left_for_is_in_the_sums_and_has_no_span() -> None:
     units = Units(Volume(20))
     span = units.start()

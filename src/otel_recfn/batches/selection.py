@@ -96,7 +96,7 @@ class Selection:
         if not (last or copies):
             rows[batch.closed :] = False
         self._earlier = self._earlier[~is_in(self._earlier, batch.event_id[: batch.closed])]
-        taken = batch.take(rows, parent=parent[rows], root=root[rows], opened=opened, **self._without_extras(batch, rows))
+        taken = batch.take(rows, parent=parent[rows], root=root[rows], opened=opened, **self._without_unwanted(batch, rows))
         return taken if last else replace(taken, closed=int(rows[: batch.closed].sum()))
 
     def view_beside(self, produced: Batch, drained: Batch) -> Batch:
@@ -113,8 +113,8 @@ class Selection:
         around = self._ancestry.around(tree, np.concatenate([seen, self._seen(drained)[is_open]]))
         parent, root = around.parent[:count], around.root[:count]
         opened = self._announce(produced, seen & (parent == 0) & (produced.kind == EventKind.RANGE))
-        extras = self._without_extras(produced, seen)
-        return produced.take(seen, parent=parent[seen], root=root[seen], opened=opened, **extras)
+        unwanted = self._without_unwanted(produced, seen)
+        return produced.take(seen, parent=parent[seen], root=root[seen], opened=opened, **unwanted)
 
     def _seen(self, batch: Batch) -> Mask:
         wanted = self._selected
@@ -135,7 +135,10 @@ class Selection:
         self._announced = still_open[~is_in(still_open, closed)]
         return announced(batch, rows)
 
-    def _without_extras(self, batch: Batch, rows: Mask) -> dict[str, Any]:
+    def _without_unwanted(self, batch: Batch, rows: Mask) -> dict[str, Any]:
+        """The columns that say nothing in the view, empty."""
         unwanted = {Extra.SHAPES: ("shapes", "dtypes"), Extra.FLOPS: ("flops",), Extra.STACK: ("stack",)}
         names = [name for extra, columns in unwanted.items() if not self._selected.extras & extra for name in columns]
+        if EventSource.PYTHON_CALL not in self._selected.sources:
+            names.append("caller")
         return {name: np.zeros(int(rows.sum()), getattr(batch, name).dtype) for name in names}

@@ -43,6 +43,7 @@ class ColumnArrays:
     stack: NDArray[np.uint32]
     nbytes: NDArray[np.int64]
     device: NDArray[np.uint32]
+    caller: NDArray[np.uint64]
     step_number: NDArray[np.int64]
 
 
@@ -104,5 +105,7 @@ class ColumnValues:
     """Of a row of EventKind.MEMORY: what was allocated; negative: freed."""
     device: str
     """Of a row of EventKind.MEMORY: where, ``cpu`` or ``cuda:0``."""
+    caller: int
+    """Event id of the innermost traced Python call that was open in the thread when it began; 0 where there was none."""
     step_number: int
     """Of a step: its number; -1 where the range is none."""

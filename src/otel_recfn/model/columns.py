@@ -76,6 +76,12 @@ COLUMNS = (
     Column("stack", np.uint32, "One ``file(line): function`` a line, innermost first.", str, seldom=True),
     Column("nbytes", np.int64, "Of a row of EventKind.MEMORY: what was allocated; negative: freed.", seldom=True),
     Column("device", np.uint32, "Of a row of EventKind.MEMORY: where, ``cpu`` or ``cuda:0``.", str, seldom=True),
+    Column(
+        "caller",
+        np.uint64,
+        "Event id of the innermost traced Python call that was open in the thread when it began; 0 where there was none.",
+        seldom=True,
+    ),
     Column("step_number", np.int64, "Of a step: its number; -1 where the range is none.", empty=-1, seldom=True),
 )
 

@@ -64,6 +64,7 @@ class EventSource(IntEnum):
     RECORD_FUNCTION = 1
     MODULE = 2
     STEP = 3
+    PYTHON_CALL = 4
 
 
 class TrackKind(IntEnum):

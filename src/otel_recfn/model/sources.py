@@ -29,6 +29,7 @@ SOURCES: dict[int, SourceTraits] = {
         by_scope=False, call_prefix="nn.Module: ", trace_name="module call: {}", begins_traces=True
     ),
     EventSource.STEP: SourceTraits(by_scope=False, trace_name="{}", begins_traces=True),
+    EventSource.PYTHON_CALL: SourceTraits(by_scope=False, call_prefix=""),
 }
 
 UNNAMED_STEP = "step"

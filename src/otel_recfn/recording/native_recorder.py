@@ -35,6 +35,7 @@ class NativeRecorder:
     record_function: type[Any] = _native.record_function
     begin = staticmethod(_native.begin)
     end = staticmethod(_native.end)
+    begin_call = staticmethod(_native.begin_call)
 
     def __init__(self) -> None:
         self._names: list[str] = []

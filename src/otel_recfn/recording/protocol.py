@@ -163,6 +163,13 @@ class Recorder(RangeRecorder, Protocol):
         ``limits`` says what is kept of texts.
         """
 
+    def begin_call(self, name: str) -> int:
+        """Open a range of EventSource.PYTHON_CALL: a call on this thread's stack. Returns as ``begin`` does.
+
+        It ends by ``end``, in this thread. What begins in the thread lies in it, whatever the task, unless something that the
+        calling task is in (a range, or the span that is current) began later. The program doesn't see it as its current span.
+        """
+
     def mark(self, name: str) -> int:
         """Note a moment: a row of EventKind.MARK in this thread. Returns its event id, or 0 when it is not recorded."""
 

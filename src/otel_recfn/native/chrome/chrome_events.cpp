@@ -96,7 +96,7 @@ void ChromeEvents::encode_complete(ChromeWriter& out, Py_ssize_t row, uint32_t l
   out.literal(",\"dur\":");
   out.microseconds(std::max<int64_t>(0, columns_.end_ns[row] - columns_.start_ns[row]));
   out.text(labels_.text(label));
-  encode_args(out, row, false);
+  encode_args(out, row, label, false);
 }
 
 void ChromeEvents::encode_async(ChromeWriter& out, Py_ssize_t row, uint32_t label) const {
@@ -104,7 +104,7 @@ void ChromeEvents::encode_async(ChromeWriter& out, Py_ssize_t row, uint32_t labe
   encode_id(out, row);
   encode_moment(out, columns_.thread[row], columns_.start_ns[row]);
   out.text(labels_.text(label));
-  encode_args(out, row, true);
+  encode_args(out, row, label, true);
   out.literal(",\n{\"ph\":\"e\"");
   encode_id(out, row);
   encode_moment(out, columns_.end_thread[row], std::max(columns_.start_ns[row], columns_.end_ns[row]));
@@ -116,7 +116,7 @@ void ChromeEvents::encode_instant(ChromeWriter& out, Py_ssize_t row, uint32_t la
   out.literal(",\n{\"ph\":\"i\",\"s\":\"t\"");
   encode_moment(out, columns_.thread[row], columns_.start_ns[row]);
   out.text(labels_.text(label));
-  encode_args(out, row, false);
+  encode_args(out, row, label, false);
 }
 
 void ChromeEvents::encode_id(ChromeWriter& out, Py_ssize_t row) const {
@@ -132,7 +132,7 @@ void ChromeEvents::encode_moment(ChromeWriter& out, uint32_t thread, int64_t tim
 }
 
 // What follows the label: it ends before the event id's value.
-void ChromeEvents::encode_args(ChromeWriter& out, Py_ssize_t row, bool async) const {
+void ChromeEvents::encode_args(ChromeWriter& out, Py_ssize_t row, uint32_t label, bool async) const {
   const uint64_t event_id = columns_.event_id[row], handle = columns_.handle[row];
   out.number(event_id);
   if (handle != 0 && handle != event_id) {
@@ -140,6 +140,7 @@ void ChromeEvents::encode_args(ChromeWriter& out, Py_ssize_t row, bool async) co
     out.number(handle);
   }
   encode_numbers(out, row);
+  if (labels_.is_call(label)) encode_call(out, row, label);
   if (async) {
     out.literal(",\"Async\":true");
     if (const auto& logical_id = tracks_[columns_.end_thread[row]].logical_id) {
@@ -149,6 +150,22 @@ void ChromeEvents::encode_args(ChromeWriter& out, Py_ssize_t row, bool async) co
   }
   if (columns_.is_partial(row)) out.literal(",\"Partial\":true");
   out.literal("}}");
+}
+
+// A traced Python call, or a module's call inside one.
+void ChromeEvents::encode_call(ChromeWriter& out, Py_ssize_t row, uint32_t label) const {
+  const uint64_t caller = columns_.caller[row];
+  if (caller == 0 && columns_.source[row] != kPythonCallSource) return;
+  out.literal(",\"Python id\":");
+  out.number(columns_.event_id[row]);
+  if (caller != 0) {
+    out.literal(",\"Python parent id\":");
+    out.number(caller);
+  }
+  if (const auto& module = labels_.module_number(label)) {
+    out.literal(",\"Python module id\":");
+    out.number(uint64_t{*module});
+  }
 }
 
 void ChromeEvents::encode_numbers(ChromeWriter& out, Py_ssize_t row) const {

@@ -42,8 +42,9 @@ class ChromeEvents {
   void encode_instant(ChromeWriter& out, Py_ssize_t row, uint32_t label) const;
   [[gnu::always_inline]] inline void encode_id(ChromeWriter& out, Py_ssize_t row) const;
   [[gnu::always_inline]] inline void encode_moment(ChromeWriter& out, uint32_t thread, int64_t time_ns) const;
-  [[gnu::always_inline]] inline void encode_args(ChromeWriter& out, Py_ssize_t row, bool async) const;
+  [[gnu::always_inline]] inline void encode_args(ChromeWriter& out, Py_ssize_t row, uint32_t label, bool async) const;
   [[gnu::always_inline]] inline void encode_numbers(ChromeWriter& out, Py_ssize_t row) const;
+  void encode_call(ChromeWriter& out, Py_ssize_t row, uint32_t label) const;
 
   ChromeColumns columns_;
   ColumnView<int64_t> rows_;

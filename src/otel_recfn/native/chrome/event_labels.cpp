@@ -12,6 +12,7 @@ namespace {
 
 constexpr uint32_t kFree = UINT32_MAX;
 constexpr size_t kFirstSlots = 256;
+constexpr size_t kMostDigits = 9;  // of a module's number
 
 // Products that don't wait for each other: the sum is there after one multiplication's time.
 template <typename Key>
@@ -20,6 +21,21 @@ size_t hash_of(const Key& key) {
   uint64_t sum = 0;
   for (size_t i = 0; i < key.size(); ++i) sum += key[i] * (kOdd * (2 * i + 1));
   return sum ^ sum >> 32;
+}
+
+// The number at the end of the name of a module's call.
+std::optional<uint32_t> module_number_in(const std::string& quoted_name) {
+  const char* prefix = kCallPrefixes[kModuleSource];
+  if (quoted_name.compare(1, std::strlen(prefix), prefix) != 0) return std::nullopt;
+  const size_t from = quoted_name.rfind('_') + 1, end = quoted_name.size() - 1;
+  if (from <= std::strlen(prefix) || from >= end || end - from > kMostDigits) return std::nullopt;
+  uint32_t number = 0;
+  for (size_t at = from; at < end; ++at) {
+    const auto digit = static_cast<uint32_t>(quoted_name[at] - '0');
+    if (digit > 9) return std::nullopt;
+    number = 10 * number + digit;
+  }
+  return number;
 }
 
 }  // namespace
@@ -60,7 +76,7 @@ void EventLabels::make_room() {
 
 bool EventLabels::append(Py_ssize_t row, std::optional<uint64_t> thread_id, Label* label) {
   label->begin = memory_.size();
-  if (!append_name(row)) return false;
+  if (!append_name(row, label)) return false;
   label->named = memory_.size() - label->begin;
   memory_ += ",\"args\":{\"Scope\":\"";
   memory_ += kScopeNames[columns_.scope[row]];
@@ -72,12 +88,19 @@ bool EventLabels::append(Py_ssize_t row, std::optional<uint64_t> thread_id, Labe
   return true;
 }
 
-bool EventLabels::append_name(Py_ssize_t row) {
+bool EventLabels::append_name(Py_ssize_t row, Label* label) {
   std::string quoted;
   if (!append_text(quoted, columns_.name[row], false)) return false;
+  label->is_call = is_call_named(row, quoted);
+  if (label->is_call) label->module_number = module_number_in(quoted);
   if (columns_.step_number[row] != -1) number_step(row, quoted);
+  // As torch.profiler's, which its readers look for. A module's call is Python; the optimizers' steps, of the same source, are
+  // annotations.
   memory_ += ",\"cat\":\"";
-  memory_ += category(row, quoted);
+  memory_ += !columns_.is_range(row)              ? "cpu_instant_event"
+             : label->is_call                       ? "python_function"
+             : columns_.scope[row] == kUserScope ? "user_annotation"
+                                                   : "cpu_op";
   memory_ += "\",\"name\":" + quoted;
   return true;
 }
@@ -88,13 +111,10 @@ void EventLabels::number_step(Py_ssize_t row, std::string& quoted_name) const {
   quoted_name.insert(quoted_name.size() - 1, "#" + std::to_string(columns_.step_number[row]));
 }
 
-// As torch.profiler's, which its readers look for. A module's call is Python; the optimizers' steps, of the same source, are
-// annotations.
-const char* EventLabels::category(Py_ssize_t row, const std::string& quoted_name) const {
-  if (!columns_.is_range(row)) return "cpu_instant_event";
-  const char* prefix = columns_.source[row] < std::size(kCallPrefixes) ? kCallPrefixes[columns_.source[row]] : nullptr;
-  if (prefix != nullptr && quoted_name.compare(1, std::strlen(prefix), prefix) == 0) return "python_function";
-  return columns_.scope[row] == kUserScope ? "user_annotation" : "cpu_op";
+bool EventLabels::is_call_named(Py_ssize_t row, const std::string& quoted_name) const {
+  if (!columns_.is_range(row) || columns_.source[row] >= std::size(kCallPrefixes)) return false;
+  const char* prefix = kCallPrefixes[columns_.source[row]];
+  return prefix != nullptr && quoted_name.compare(1, std::strlen(prefix), prefix) == 0;
 }
 
 bool EventLabels::append_texts(Py_ssize_t row) {

@@ -30,6 +30,9 @@ class EventLabels {
   void pad() { memory_.append(kSlack, ' '); }
 
   size_t size(uint32_t label) const { return labels_[label].size; }
+  // Of a call of Python code: whether it is one, and the number in the name of a module's.
+  bool is_call(uint32_t label) const { return labels_[label].is_call; }
+  const std::optional<uint32_t>& module_number(uint32_t label) const { return labels_[label].module_number; }
   PaddedText text(uint32_t label) const { return {memory_.data() + labels_[label].begin, labels_[label].size}; }
   PaddedText named(uint32_t label) const { return {memory_.data() + labels_[label].begin, labels_[label].named}; }
 
@@ -38,17 +41,19 @@ class EventLabels {
   struct Label {
     Key key;
     size_t begin = 0, named = 0, size = 0;
+    bool is_call = false;
+    std::optional<uint32_t> module_number;
   };
 
   Key key_of(Py_ssize_t row) const;
   uint32_t& slot_of(const Key& key);
   void make_room();
   bool append(Py_ssize_t row, std::optional<uint64_t> thread_id, Label* label);
-  bool append_name(Py_ssize_t row);
+  bool append_name(Py_ssize_t row, Label* label);
   void number_step(Py_ssize_t row, std::string& quoted_name) const;
   bool append_texts(Py_ssize_t row);
   bool append_text(std::string& out, uint32_t name, bool is_json) const;
-  const char* category(Py_ssize_t row, const std::string& quoted_name) const;
+  bool is_call_named(Py_ssize_t row, const std::string& quoted_name) const;
 
   PyObject* names_;
   const ChromeColumns& columns_;

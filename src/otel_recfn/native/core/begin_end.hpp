@@ -230,6 +230,16 @@ template <bool kTorch>
   return ordinal != 0 ? event_id : 0;
 }
 
+// Opens a range for a call on the thread's stack, which no task is in for itself. Returns as begin_range does.
+[[gnu::always_inline]] inline uint64_t begin_call(Globals& globals, ThreadBuffer& buffer, Text name) {
+  Begin begin;
+  begin.name = name;
+  begin.flags = kPythonCallSource << kSourceShift;
+  const uint64_t event_id = begin_range<false>(globals, buffer, begin, true);
+  if (event_id != 0) buffer.stack[buffer.depth - 1].entered = false;
+  return event_id;
+}
+
 // The range is not the innermost: it ended out of order, or began on another thread.
 [[gnu::noinline]] inline void end_out_of_order(Globals& globals, ThreadBuffer& buffer, uint64_t key, uint64_t begin_thread_id,
                                                uint32_t flags, Text error) {

@@ -87,6 +87,7 @@ class Drain {
     uint64_t mask = 0, ring_ends = 0;
     std::vector<uint32_t> dictionary;
     std::vector<OpenRange> open;
+    uint32_t open_calls = 0;  // of Python's, among them
     std::vector<ClosedRemotely> closed_remotely;  // the newest few
 
     uint64_t word(uint64_t at) const { return words[at & mask]; }
@@ -123,6 +124,7 @@ class Drain {
   void place(Thread& thread, OpenRange& range, bool base);
   std::optional<Place> place_in(const Thread& thread, bool base) const;
   std::optional<Place> place_in_named(const Thread& thread) const;
+  static uint64_t innermost_call(const Thread& thread);
   void keep_closed_remotely(Thread& thread, const OpenRange& closed);
   void collect_other_offsets();
   int64_t offset_of(const Thread& thread, const Row& row) const;

@@ -61,6 +61,14 @@ void Drain::keep_closed_remotely(Thread& thread, const OpenRange& closed) {
   kept.push_back({closed.ordinal, {closed.row.parent, closed.row.parent != 0 ? closed.row.root : 0, closed.row.context}});
 }
 
+// Event id of the innermost Python call that is open in the thread, whatever lies between; 0: there is none.
+uint64_t Drain::innermost_call(const Thread& thread) {
+  if (thread.open_calls == 0) return 0;
+  const auto is_call = [](const OpenRange& open) { return open.row.source == kPythonCallSource; };
+  const auto found = std::find_if(thread.open.rbegin(), thread.open.rend(), is_call);
+  return found != thread.open.rend() ? found->row.event_id : 0;
+}
+
 // Parent, root and context of a range that begins now.
 void Drain::place(Thread& thread, OpenRange& range, bool base) {
   Row& row = range.row;
@@ -110,6 +118,7 @@ void Drain::seal(Thread& thread, size_t index, int64_t end_ns, uint32_t flags, u
   row.error = error;
   end_row(row, end_ns, thread.index, end_thread);
   thread.offsets.passed(row.end_ns);
+  thread.open_calls -= row.source == kPythonCallSource;
   thread.open.erase(thread.open.begin() + static_cast<std::ptrdiff_t>(index));
 }
 

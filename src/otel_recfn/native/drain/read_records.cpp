@@ -197,7 +197,9 @@ void Drain::read_begin(Thread& thread, uint64_t head, uint64_t at) {
     if (row.source == kTorchSource) range.key = row.handle;
   }
   place(thread, range, (flags_of(head) & kBaseBegin) != 0);
+  row.caller = innermost_call(thread);
   thread.open.push_back(range);
+  thread.open_calls += row.source == kPythonCallSource;
   begun(thread);
 }
 

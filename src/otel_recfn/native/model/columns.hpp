@@ -33,6 +33,7 @@
   X(uint32_t, stack, 0) \
   X(int64_t, nbytes, 0) \
   X(uint32_t, device, 0) \
+  X(uint64_t, caller, 0) \
   X(int64_t, step_number, -1)
 
 // What each row of a drain has, the largest first, so that a row has no gaps.
@@ -48,6 +49,7 @@
   X(int64_t, debug_handle, -1) \
   X(int64_t, flops, 0) \
   X(int64_t, nbytes, 0) \
+  X(uint64_t, caller, 0) \
   X(int64_t, step_number, -1) \
   X(uint32_t, name, 0) \
   X(uint32_t, thread, 0) \
@@ -96,6 +98,7 @@
   X(uint32_t, stack, 0) \
   X(int64_t, nbytes, 0) \
   X(uint32_t, device, 0) \
+  X(uint64_t, caller, 0) \
   X(int64_t, step_number, -1)
 
 // Those that are the same in every row of a drain.

@@ -26,6 +26,7 @@ enum EventSource : uint32_t {
   kRecordFunctionSource = 1,
   kModuleSource = 2,
   kStepSource = 3,
+  kPythonCallSource = 4,
 };
 
 enum ContextFlag : uint64_t {
@@ -35,10 +36,10 @@ enum ContextFlag : uint64_t {
 };
 
 // Sources whose rows are recorded whatever their scope, a bit each.
-constexpr uint32_t kSourcesWithoutScopes = 1u << kModuleSource | 1u << kStepSource;
+constexpr uint32_t kSourcesWithoutScopes = 1u << kModuleSource | 1u << kStepSource | 1u << kPythonCallSource;
 
 // Of each source, what names of calls of Python code begin with; null where it announces none.
-constexpr const char* kCallPrefixes[] = {nullptr, nullptr, "nn.Module: ", nullptr};
+constexpr const char* kCallPrefixes[] = {nullptr, nullptr, "nn.Module: ", nullptr, ""};
 
 enum Extra : uint32_t {
   kShapesExtra = 1,

@@ -38,6 +38,7 @@ class PythonRange:
     offset_ns: int = 0
     """What to add to both to get Unix time."""
     profiler: int = 0
+    caller: int = 0
     details: Details = NO_DETAILS
     end_ns: int = 0
     end_log: ThreadLog | None = None
@@ -127,6 +128,7 @@ class BatchBuilder:
             "stack": self._text(details.stack, MAX_STACK_BYTES),
             "nbytes": details.nbytes,
             "device": self._text(details.device, MAX_NAME_BYTES),
+            "caller": closed.caller,
             "step_number": details.step_number,
         }
         self._rows.append(tuple([values[column] for column in COLUMN_TYPES]))

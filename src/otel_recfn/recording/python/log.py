@@ -28,7 +28,7 @@ from otel_recfn.recording.limits import MAX_DEPTH, MAX_DEPTH_FOR_ASYNC
 from otel_recfn.recording.protocol import ContextReading
 
 if TYPE_CHECKING:
-    from otel_recfn.recording.python.task import Recording
+    from otel_recfn.recording.python.task import Recording, TaskEntry
 
 BYTES_PER_RANGE = 48
 
@@ -96,6 +96,8 @@ class ThreadLog:
         """Event ids of open ranges: a set, because taking one out of it needs no memory."""
         # Bounded, because nothing keeps a host from ending one range a million times on other threads.
         self.ended_elsewhere: deque[int] = deque(maxlen=2 * MAX_DEPTH)
+        self.calls: list[TaskEntry] = []
+        """Calls of Python code that are open, the innermost last; those that ended are taken away when they are the last."""
         self.enabled = True
         self.profiler = 0
         self.recorded = self.dropped = self.lost_ends = self.unsampled = 0
@@ -128,6 +130,13 @@ class ThreadLog:
         if event_id in self.open:
             self.records.append((ticks, self, event_id, flags, error))
             self.open.discard(event_id)
+
+    def innermost_call(self, recording: Recording) -> TaskEntry | None:
+        """The innermost open call of Python code of that recording; None where there is none."""
+        calls = self.calls
+        while calls and (calls[-1].ended or calls[-1].recording is not recording):
+            calls.pop()
+        return calls[-1] if calls else None
 
     def has_just_begun(self, event_id: int) -> bool:
         """Whether the newest record is that range's begin."""

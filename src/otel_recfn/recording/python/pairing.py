@@ -12,12 +12,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from otel_recfn.model.clock import ClockMapping, Ticks, TreeOffsets
-from otel_recfn.model.events import EventFlag, EventKind
+from otel_recfn.model.events import EventFlag, EventKind, EventSource
 from otel_recfn.recording.python.batch import BatchBuilder, PythonRange
 from otel_recfn.recording.python.log import NO_DETAILS, BeginFields, Record, ThreadLog
 
 ASYNC, ERROR, PARTIAL = int(EventFlag.ASYNC), int(EventFlag.ERROR), int(EventFlag.PARTIAL)
 CLOCK_JUMPED = int(EventFlag.CLOCK_JUMPED)
+PYTHON_CALL = int(EventSource.PYTHON_CALL)
 
 
 class ThreadReplay:
@@ -40,6 +41,13 @@ class ThreadReplay:
             found.append(item)
             item = item.outer
         return found
+
+    def innermost_call(self) -> int:
+        """Event id of the innermost Python call that is open, whatever lies between; 0 where there is none."""
+        item = self.innermost
+        while item is not None and item.source != PYTHON_CALL:
+            item = item.outer
+        return item.event_id if item is not None else 0
 
     def place(self, item: PythonRange, parent: PythonRange | None, clock: ClockMapping) -> None:
         """Choose the offset of a range that begins; ``parent`` may be open in another thread."""
@@ -135,6 +143,7 @@ class Pairing:
             builder.add(replace(item, end_ns=start_ns, end_log=log))
             return
         thread = self._thread(log)
+        item.caller = thread.innermost_call()
         try:
             self._open[event_id] = item
             if not item.parent:

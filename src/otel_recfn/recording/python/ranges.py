@@ -33,6 +33,7 @@ from otel_recfn.recording.python.threads import ThreadLogs
 ASYNC = int(EventFlag.ASYNC)
 RECORD_FUNCTION = int(EventSource.RECORD_FUNCTION)
 SAMPLED, SUPPRESSED = int(ContextFlag.SAMPLED), int(ContextFlag.SUPPRESSED)
+FUNCTION, PYTHON_CALL = int(RecordScope.FUNCTION), int(EventSource.PYTHON_CALL)
 BACKWARD, RANGE = int(RecordScope.BACKWARD_FUNCTION), int(EventKind.RANGE)
 MARK = Details(kind=int(EventKind.MARK))
 
@@ -75,6 +76,10 @@ class BeginsAndEnds:
             details = Details(*numbers, *texts, stack, step_number=step_number)
         return self._record(name, scope, source, module, flags, details)
 
+    def begin_call(self, name: str) -> int:
+        """See Recorder.begin_call."""
+        return self._record(name, FUNCTION, PYTHON_CALL, "", 0, None) if self._recording else 0
+
     def mark(self, name: str) -> int:
         """See Recorder.mark."""
         if not isinstance(name, str):
@@ -100,7 +105,7 @@ class BeginsAndEnds:
             return 0
         ordinal, tasks = 0, self._tasks
         try:
-            parent, root, context = self._find_parent(tasks)
+            parent, root, context = self._find_parent(tasks, log)
             if ends_later and not log.has_depth(bool(flags & ASYNC)):  # looking may have begun ranges
                 log.dropped += 1
                 return 0
@@ -118,7 +123,9 @@ class BeginsAndEnds:
             log.records.append((perf_counter_ns(), log, event_id, what, ""))
             if ends_later:
                 own = TaskEntry(tasks, event_id=event_id, root=root, context=context, scope=scope, source=source)
-                tasks.begun(own, enters=not flags & ASYNC)
+                if source == PYTHON_CALL:
+                    log.calls.append(own)
+                tasks.begun(own, enters=not flags & ASYNC and source != PYTHON_CALL)
         except BaseException as error:
             return self._interrupted(error, log, ordinal, tasks)
         return event_id
@@ -137,11 +144,14 @@ class BeginsAndEnds:
         log.dropped += 1
         return 0
 
-    def _find_parent(self, tasks: Recording) -> tuple[int, int, ContextReading | None]:
+    def _find_parent(self, tasks: Recording, log: ThreadLog) -> tuple[int, int, ContextReading | None]:
         """Parent, root (0: the range itself) and context of a range that begins now in the calling task."""
         reading = self._read_context()
-        around = tasks.innermost_range_after(reading.span if reading is not None else None)
-        if around is not None:
+        around = tasks.latest(reading.span if reading is not None else None)
+        call = log.innermost_call(tasks) if log.calls else None
+        if call is not None and (around is None or call.serial > around.serial):
+            around = call
+        if around is not None and around.span is None:
             return around.event_id, around.root, around.context
         return (reading.enclosing, reading.root or reading.enclosing, reading) if reading is not None else (0, 0, None)
 

@@ -220,12 +220,12 @@ class Recording:
                 break
         return tuple(found)
 
-    def innermost_range_after(self, span: object) -> TaskEntry | None:
-        """The first of ``ranges_after``."""
+    def latest(self, span: object) -> TaskEntry | None:
+        """The first of ``ranges_after``; the entry of ``span`` where there is none."""
         entry = self.innermost()
         while entry is not None and entry.span is not None and entry.span is not span:
             entry = self._living(entry.outer)
-        return entry if entry is not None and entry.span is None else None
+        return entry
 
     def find_attached(self, token: int) -> TaskEntry | None:
         """The newest span that was made current with that token."""

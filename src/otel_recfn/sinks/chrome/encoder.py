@@ -19,15 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.model.batch import COLUMN_TYPES, Batch, Event, Track
-from otel_recfn.model.events import EventFlag, EventKind
+from otel_recfn.model.events import EventFlag, EventKind, EventSource
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.model.sources import UNNAMED_STEP, is_call
+from otel_recfn.model.sources import SOURCES, UNNAMED_STEP, is_call
 from otel_recfn.support.json_text import json_of_utf8, json_string
 
 Tids = NDArray[np.uint64]
 Times = NDArray[np.int64]
 
 
+MODULE_PREFIX = SOURCES[EventSource.MODULE].call_prefix or ""
+MOST_DIGITS = 9
+"""Of a module's number."""
 FIRST_OTHER_TID = 1 << 30
 """Beyond the thread ids of Linux, and within the 32 bits that Perfetto reads of one."""
 
@@ -128,6 +131,9 @@ def _args(event: Event) -> Iterator[tuple[str, object]]:
         ("Debug handle", event.debug_handle, -1),
         ("Flops", event.flops, 0),
         ("Bytes", event.nbytes if event.kind == EventKind.MEMORY else None, None),
+        ("Python id", event.event_id if _is_traced_call(event) else 0, 0),
+        ("Python parent id", event.caller if _is_traced_call(event) else 0, 0),
+        ("Python module id", _module_number(event), None),
     )
     yield from [(key, value) for key, value, absent in optional if value != absent]
     if event.kind == EventKind.RANGE and _is_async(event):
@@ -136,6 +142,20 @@ def _args(event: Event) -> Iterator[tuple[str, object]]:
             yield "End thread id", event.end_thread_id
     if event.flags & EventFlag.PARTIAL:
         yield "Partial", "true"
+
+
+def _is_traced_call(event: Event) -> bool:
+    """Whether it is among the Python calls that are traced: one itself, or a module's call inside one."""
+    if event.kind != EventKind.RANGE:
+        return False
+    return event.source == EventSource.PYTHON_CALL or (event.caller != 0 and is_call(event.source, event.name))
+
+
+def _module_number(event: Event) -> int | None:
+    """The number at the end of the name of a module's call that is traced."""
+    name, _, number = event.name.rpartition("_")
+    is_module = name.startswith(MODULE_PREFIX) and number.isdecimal() and number.isascii() and len(number) <= MOST_DIGITS
+    return int(number) if is_module and _is_traced_call(event) else None
 
 
 def _microseconds(nanoseconds: int) -> str:

@@ -21,7 +21,8 @@ from opentelemetry.trace.status import Status, StatusCode
 from otel_recfn.batches.input_lists import element_texts
 from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.batch import Batch, Track
-from otel_recfn.model.events import EventFlag
+from otel_recfn.model.call_names import called_code
+from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.spans.limits import AppliedLimits, AttributeValue
 from otel_recfn.sinks.spans.provider import SAMPLED, SpanTarget
@@ -198,6 +199,9 @@ class SpanMapper:
         if dtypes := batch.names[batch.dtypes[row]]:
             attributes["recfn.input_dtypes"] = element_texts(dtypes)
 
+        if batch.source[row] == EventSource.PYTHON_CALL:
+            attributes |= _code_attributes(text_of_utf8(batch.names[batch.name[row]]))
+
     def _events(self, flags: int, error: str, end_ns: int) -> Sequence[Event]:
         named: dict[str, Mapping[str, AttributeValue]] = {}
         if flags & EventFlag.ERROR:
@@ -220,9 +224,19 @@ def _plain(batch: Batch, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Which rows have nothing in the columns that are seldom filled."""
     texts = batch.module[rows] | batch.shapes[rows] | batch.dtypes[rows]
     numbers = (batch.node_id[rows] == -1) & (batch.debug_handle[rows] == -1) & (batch.step_number[rows] == -1)
+    numbers &= batch.source[rows] != EventSource.PYTHON_CALL
     seen_flags = np.uint32(EventFlag.ASYNC | EventFlag.PARTIAL | EventFlag.ERROR | EventFlag.CLOCK_JUMPED)
     plain: NDArray[np.bool_] = numbers & ((texts | batch.flags[rows] & seen_flags) == 0)
     return plain
+
+
+def _code_attributes(name: str) -> dict[str, AttributeValue]:
+    """The attributes of the semantic conventions for code, of a traced call."""
+    code = called_code(name)
+    attributes: dict[str, AttributeValue] = {"code.function.name": code.function}
+    if code.file:
+        attributes |= {"code.file.path": code.file, "code.line.number": code.line}
+    return attributes
 
 
 def _thread_attributes(thread: Track) -> dict[str, AttributeValue]:

@@ -33,7 +33,7 @@ rows = st.fixed_dictionaries(
     optional={
         "event_id": unsigned,
         "kind": st.sampled_from(EventKind),
-        "name": st.one_of(any_text, st.just("step")),
+        "name": st.one_of(any_text, st.just("step"), st.from_regex(r"nn\.Module: \w*_?\d{0,11}", fullmatch=True)),
         "scope": st.sampled_from(RecordScope),
         "source": st.sampled_from(EventSource),
         "start_ns": times,
@@ -54,6 +54,7 @@ rows = st.fixed_dictionaries(
         "stack": any_text,
         "nbytes": signed,
         "device": any_text,
+        "caller": st.one_of(st.just(0), unsigned),
         "step_number": signed,
     },
 )
@@ -216,6 +217,23 @@ def test_a_plain_operator_takes_few_bytes() -> None:
 )
 def test_categories_are_those_of_torch_profiler(encode: Any, row: dict[str, Any], category: str) -> None:
     assert encode(row)[0]["cat"] == category
+
+
+def test_traced_calls_have_the_ids_of_torch_profiler(encode: Any) -> None:
+    function, module, number, operator = encode(
+        {"event_id": 11, "name": "model.py(3): forward", "source": EventSource.PYTHON_CALL},
+        {"event_id": 12, "name": "nn.Module: Linear_7", "source": EventSource.MODULE, "caller": 11},
+        {"event_id": 13, "name": "nn.Module: Linear_7", "source": EventSource.PYTHON_CALL, "caller": 12},
+        {"event_id": 14, "name": "aten::mm", "caller": 13},
+    )
+    ids = ("Python id", "Python parent id", "Python module id")
+    assert [[event["args"].get(key) for key in ids] for event in (function, module, number, operator)] == [
+        [11, None, None],
+        [12, 11, 7],
+        [13, 12, 7],
+        [None, None, None],
+    ]
+    assert [event["cat"] for event in (function, module, number)] == ["python_function"] * 3
 
 
 @pytest.mark.parametrize("row", [{"flags": EventFlag.ASYNC}, {"end_thread": WORKER_THREAD}])

@@ -1,0 +1,81 @@
+"""Calls of Python code as ranges: on the thread's stack, whatever the task."""
+
+from __future__ import annotations
+
+import asyncio
+
+from recording_helpers import Capture, by_name, check_laws, parents
+
+from otel_recfn.model.events import EventSource
+
+
+def test_a_call_is_a_range_of_its_source(capture: Capture) -> None:
+    event_id = capture.recorder.begin_call("model.py(3): forward")
+    capture.end(event_id)
+    [row] = capture.finish()
+    assert (row.event_id, row.name, row.source) == (event_id, "model.py(3): forward", EventSource.PYTHON_CALL)
+    check_laws([row], capture.opened())
+
+
+def test_calls_and_ranges_nest(capture: Capture) -> None:
+    outer = capture.recorder.begin_call("outer")
+    range_ = capture.begin("range")
+    inner = capture.recorder.begin_call("inner")
+    in_inner = capture.begin("in inner")
+    for event_id in (in_inner, inner, range_, outer):
+        capture.end(event_id)
+    rows = capture.finish()
+    assert parents(rows) == {"outer": "", "range": "outer", "inner": "range", "in inner": "inner"}
+    check_laws(rows, capture.opened())
+
+
+def test_each_row_names_the_call_around_it(capture: Capture) -> None:
+    outer = capture.recorder.begin_call("outer")
+    range_ = capture.begin("range")
+    inner = capture.recorder.begin_call("inner")
+    for event_id in (inner, range_, outer):
+        capture.end(event_id)
+    after = capture.begin("after")
+    capture.end(after)
+    callers = {row.name: row.caller for row in capture.finish()}
+    assert callers == {"outer": 0, "range": outer, "inner": outer, "after": 0}
+
+
+def test_a_call_is_no_range_of_the_task(capture: Capture) -> None:
+    event_id = capture.recorder.begin_call("call")
+    assert capture.recorder.ranges_after(None) == ()
+    capture.end(event_id)
+    capture.finish()
+
+
+def test_a_task_runs_in_the_call_that_runs_it(capture: Capture) -> None:
+    async def child() -> None:
+        capture.end(capture.begin("in task"))
+
+    async def main() -> None:
+        launching = capture.recorder.begin_call("launching")
+        task = asyncio.create_task(child())
+        capture.end(launching)
+        await task
+
+    loop = capture.recorder.begin_call("loop")
+    asyncio.run(main())
+    capture.end(loop)
+    assert parents(capture.finish()) == {"loop": "", "launching": "loop", "in task": "loop"}
+
+
+def test_a_range_ends_after_the_call_in_which_it_began(capture: Capture) -> None:
+    enter = capture.recorder.begin_call("__enter__")
+    range_ = capture.begin("range")
+    capture.end(enter)
+    capture.end(capture.recorder.begin_call("body"))
+    capture.end(range_)
+    rows = capture.finish()
+    assert parents(rows) == {"__enter__": "", "range": "__enter__", "body": "range"}
+    assert by_name(rows)["body"].caller == 0
+    check_laws(rows, capture.opened())
+
+
+def test_nothing_is_recorded_without_a_recording(capture: Capture) -> None:
+    capture.finish()
+    assert capture.recorder.begin_call("call") == 0

@@ -62,6 +62,7 @@ class profile:
             PyTorch reports to that alone: ``counters()["observer.without_memory"]`` counts the operators concerned. Default:
             false.
         modules: ranges for ``nn.Module`` calls and optimizer steps. Default: false.
+        python_calls: ranges for calls of Python and C functions. Default: false.
         max_events: beyond it the oldest events are dropped and counted; so is what outruns a thread's buffer (8 MiB) before it
             is drained, every 20 to 100 ms. Default: 4000000.
 
@@ -78,6 +79,7 @@ class profile:
         with_stack: bool = False,
         profile_memory: bool = False,
         modules: bool = False,
+        python_calls: bool = False,
         max_events: int = 4_000_000,
     ) -> None:
         settings = ProfileSettings.resolve(
@@ -88,6 +90,7 @@ class profile:
                 "with_stack": with_stack,
                 "profile_memory": profile_memory,
                 "modules": modules,
+                "python_calls": python_calls,
                 "max_events": max_events,
             }
         )

@@ -6,7 +6,7 @@ import asyncio
 
 from recording_helpers import Capture, by_name, check_laws, parents
 
-from otel_recfn.model.events import EventSource
+from otel_recfn.model.events import EventFlag, EventSource
 
 
 def test_a_call_is_a_range_of_its_source(capture: Capture) -> None:
@@ -64,15 +64,43 @@ def test_a_task_runs_in_the_call_that_runs_it(capture: Capture) -> None:
     assert parents(capture.finish()) == {"loop": "", "launching": "loop", "in task": "loop"}
 
 
-def test_a_range_ends_after_the_call_in_which_it_began(capture: Capture) -> None:
-    enter = capture.recorder.begin_call("__enter__")
+def test_a_range_begins_in_one_call_and_ends_in_another(capture: Capture) -> None:
+    outer = capture.recorder.begin_call("outer")
+    entering = capture.recorder.begin_call("__enter__")
+    deeper = capture.recorder.begin_call("begin the range")
     range_ = capture.begin("range")
-    capture.end(enter)
+    capture.end(deeper)
+    capture.end(entering)
+    capture.end(capture.recorder.begin_call("body"))
+    leaving = capture.recorder.begin_call("__exit__")
+    for event_id in (range_, leaving, outer):
+        capture.end(event_id)
+    rows = capture.finish()
+    found = by_name(rows)
+    assert parents(rows) == {
+        "outer": "",
+        "__enter__": "outer",
+        "begin the range": "__enter__",
+        "range": "outer",
+        "body": "range",
+        "__exit__": "outer",
+    }
+    assert found["__enter__"].end_ns == found["begin the range"].end_ns == found["range"].start_ns
+    assert found["range"].end_ns == found["__exit__"].start_ns
+    assert {row.flags for row in rows} == {EventFlag.NONE}
+    assert found["range"].caller == found["body"].caller == outer
+    check_laws(rows, capture.opened())
+
+
+def test_a_range_that_outlasts_the_outermost_call_stays_in_it(capture: Capture) -> None:
+    call = capture.recorder.begin_call("__enter__")
+    range_ = capture.begin("range")
+    capture.end(call)
     capture.end(capture.recorder.begin_call("body"))
     capture.end(range_)
     rows = capture.finish()
     assert parents(rows) == {"__enter__": "", "range": "__enter__", "body": "range"}
-    assert by_name(rows)["body"].caller == 0
+    assert by_name(rows)["__enter__"].flags == EventFlag.ASYNC
     check_laws(rows, capture.opened())
 
 

@@ -135,6 +135,11 @@ PYTHON: Mapping[str, Detail] = MappingProxyType(
             "ends ranges of modules that raise",
             "a module call that raises ends at the next call in its thread",
         ),
+        "module_call": Detail(
+            "torch.nn.modules.module:Module.__call__",
+            "names traced calls of modules after them",
+            "traced calls of modules are called as their code is",
+        ),
         "step_pre_hook": Detail(
             "torch.optim.optimizer:register_optimizer_step_pre_hook",
             "begins ranges of optimizer steps",

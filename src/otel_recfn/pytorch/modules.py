@@ -67,16 +67,19 @@ class ModuleRanges:
     Args:
         recorder: what begins and ends go to.
         torch_announces_optimizer: whether the observer reports PyTorch's own range of a step now, which has the same name.
+        names: of the modules; of its own by default.
     """
 
     name = "modules"
     announces: EventSource | None = EventSource.MODULE
     needs: str | None = "torch"
 
-    def __init__(self, recorder: Recorder, torch_announces_optimizer: Callable[[], bool]) -> None:
+    def __init__(
+        self, recorder: Recorder, torch_announces_optimizer: Callable[[], bool], names: InstanceNames | None = None
+    ) -> None:
         self._recorder = recorder
         self._torch_announces_optimizer = torch_announces_optimizer
-        self._names, self._paths = InstanceNames(), ModulePaths()
+        self._names, self._paths = names or InstanceNames(), ModulePaths()
         self._handles: list[Handle] = []
         self._failed = False
         self._thread = threading.local()
@@ -103,6 +106,10 @@ class ModuleRanges:
                 calls, stack.calls = stack.calls, []
                 for call in reversed(calls):
                     self._recorder.end(call.event_id)
+
+    def announces_now(self) -> bool:
+        """Whether calls of modules become ranges now."""
+        return bool(self._handles)
 
     def counters(self) -> dict[str, int]:
         """It has none."""

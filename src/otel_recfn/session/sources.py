@@ -15,9 +15,14 @@ from typing import TypeVar
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.model.events import EventSource
+from otel_recfn.pytorch.module_calls import ModuleCalls
+from otel_recfn.pytorch.module_names import InstanceNames
 from otel_recfn.pytorch.modules import ModuleRanges
 from otel_recfn.pytorch.observer import TorchObserver
 from otel_recfn.recording.protocol import Recorder
+from otel_recfn.sources.calls.python_tracer import PythonTracer
+from otel_recfn.sources.calls.source import PythonCalls
+from otel_recfn.sources.calls.texts import ProgramTexts
 from otel_recfn.sources.otel_context import ContextWatcher
 from otel_recfn.sources.protocol import Producer, Source, Wanted
 from otel_recfn.support.again_at_end import AgainAtEnd
@@ -31,12 +36,10 @@ _HALF = Wanted(scopes=-1)
 
 def sources_of_process(recorder: Recorder) -> list[Source]:
     """Every source, in the order in which they are enabled; they are disabled in the reverse order."""
-    observer = TorchObserver(recorder)
-    return [
-        ContextWatcher(recorder),
-        observer,
-        ModuleRanges(recorder, observer.announces_user_ranges),
-    ]
+    observer, names = TorchObserver(recorder), InstanceNames()
+    modules = ModuleRanges(recorder, observer.announces_user_ranges, names)
+    calls = PythonCalls(PythonTracer(recorder), ProgramTexts(ModuleCalls(names, modules.announces_now)))
+    return [ContextWatcher(recorder), observer, modules, calls]
 
 
 @dataclass(eq=False)

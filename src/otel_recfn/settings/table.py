@@ -111,6 +111,9 @@ class Settings:
     )
     record_shapes: bool = _setting(False, values.BOOL, "shapes and dtypes of the inputs too", selects=Extra.SHAPES)
     modules: bool = _setting(True, values.BOOL, "ranges for `nn.Module` calls and optimizer steps", selects=EventSource.MODULE)
+    python_calls: bool = _setting(
+        False, values.BOOL, "ranges for calls of Python and C functions", selects=EventSource.PYTHON_CALL
+    )
     sinks: tuple[Sink, ...] = _setting(
         (), values.SINKS, "further sinks, such as `InMemorySink()`", default_in_words="none", environment=False
     )
@@ -177,6 +180,12 @@ class ProfileSettings:
         values.BOOL,
         "ranges for `nn.Module` calls and optimizer steps",
         selects=EventSource.MODULE,
+    )
+    python_calls: bool = _setting(
+        False,
+        values.BOOL,
+        "ranges for calls of Python and C functions",
+        selects=EventSource.PYTHON_CALL,
     )
     max_events: int = _setting(
         4_000_000,

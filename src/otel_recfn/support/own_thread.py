@@ -128,6 +128,12 @@ class OwnThread(threading.Thread):
             self.join(timeout_s)
 
 
+def is_own_thread() -> bool:
+    """Whether the calling thread is one of ours."""
+    ident = threading.get_ident()
+    return any([thread.ident == ident and isinstance(thread, OwnThread) for thread in threading.enumerate()])
+
+
 @contextmanager
 def at_work() -> Iterator[None]:
     """Around a piece of work in a thread of ours, which a fork waits for. Locks that a fork takes are taken before."""

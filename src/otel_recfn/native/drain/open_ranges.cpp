@@ -122,6 +122,27 @@ void Drain::seal(Thread& thread, size_t index, int64_t end_ns, uint32_t flags, u
   thread.open.erase(thread.open.begin() + static_cast<std::ptrdiff_t>(index));
 }
 
+// A range begins in one call (`__enter__`) and ends in another (`__exit__`), which both return while it or they are open. So that
+// all nest, what ends first ends where that began which stays open in it, and that moves out. Returns that moment; nothing where
+// no call is concerned, or where what ends lies in nothing: what began in it then stays in it.
+std::optional<int64_t> Drain::let_out(Thread& thread, size_t index) {
+  const Row& ended = thread.open[index].row;
+  const auto inner = thread.open.begin() + static_cast<std::ptrdiff_t>(index) + 1;
+  if (inner == thread.open.end() || ended.parent == 0 || (ended.flags & kAsync) != 0) return std::nullopt;
+  const auto is_call_or_async = [](const OpenRange& open) {
+    return open.row.source == kPythonCallSource || (open.row.flags & kAsync) != 0;
+  };
+  if (ended.source != kPythonCallSource && !std::all_of(inner, thread.open.end(), is_call_or_async)) return std::nullopt;
+  std::optional<int64_t> first_ns;
+  for (auto open = inner; open != thread.open.end(); ++open) {
+    if (open->row.parent != ended.event_id || (open->row.flags & kAsync) != 0) continue;
+    if (!first_ns) first_ns = open->row.start_ns;
+    open->row.parent = ended.parent;
+    if (open->row.caller == ended.event_id) open->row.caller = ended.caller;
+  }
+  return first_ns;
+}
+
 void Drain::close_remotely_ended(Thread& thread, uint64_t until_ticks) {
   for (size_t index = thread.open.size(); index-- > 0;) {
     const auto found = remote_.find(thread.open[index].key);

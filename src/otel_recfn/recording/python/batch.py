@@ -40,6 +40,8 @@ class PythonRange:
     profiler: int = 0
     caller: int = 0
     details: Details = NO_DETAILS
+    cut_ns: int | None = None
+    """Where it ends because something stays open in it; None: where it was ended."""
     end_ns: int = 0
     end_log: ThreadLog | None = None
     error: str = ""

@@ -157,12 +157,15 @@ class Pairing:
 
     def _end(self, ns: int, ender: ThreadLog, item: PythonRange, flags: int, error: str, builder: BatchBuilder) -> None:
         here = ender is item.log
+        thread = self._thread(item.log)
+        end_ns = thread.at(ns) if here else max(ns, item.start_ns)
+        cut_ns = _let_out(item, thread) if here else None
         item.flags |= flags
-        if not here or self._thread(item.log).innermost is not item:
+        if not here or (thread.innermost is not item and cut_ns is None):
             item.flags |= ASYNC
         if error:
             item.flags |= ERROR
-        self._close(item, ender, self._thread(item.log).at(ns) if here else max(ns, item.start_ns), error, builder)
+        self._close(item, ender, end_ns if cut_ns is None else cut_ns, error, builder)
 
     def _close(self, item: PythonRange, ender: ThreadLog, end_ns: int, error: str, builder: BatchBuilder) -> None:
         item.end_ns, item.end_log, item.error = end_ns, ender, error
@@ -172,6 +175,30 @@ class Pairing:
             builder.add(item)
         _unlink(item, thread)
         self._open.pop(item.event_id, None)
+
+
+def _let_out(ended: PythonRange, thread: ThreadReplay) -> int | None:
+    """Let what is open in a range that ends move out of it, where calls of Python code are concerned.
+
+    A range begins in one call (``__enter__``) and ends in another (``__exit__``), which both return while it or they are open.
+    So that all nest, what ends first ends where that began which stays open in it. Returns that moment; None where no call is
+    concerned, or where what ends lies in nothing: what began in it then stays in it.
+    """
+    if thread.innermost is ended or not ended.parent or ended.flags & ASYNC:
+        return ended.cut_ns
+    inner, item = [], thread.innermost
+    while item is not None and item is not ended:
+        if not item.flags & ASYNC:
+            inner.append(item)
+        item = item.outer
+    if ended.source != PYTHON_CALL and any([item.source != PYTHON_CALL for item in inner]):
+        return ended.cut_ns
+    for item in inner:
+        if item.parent == ended.event_id:
+            ended.cut_ns, item.parent = item.start_ns, ended.parent
+            if item.caller == ended.event_id:
+                item.caller = ended.caller
+    return ended.cut_ns
 
 
 def _unlink(item: PythonRange, thread: ThreadReplay) -> None:

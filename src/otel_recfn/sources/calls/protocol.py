@@ -1,0 +1,59 @@
+"""The contract between the source of Python calls and a tracer, which is Python's or the native one.
+
+A tracer sets itself as the profile function of threads, and keeps for each of them the stack of calls that it has seen begin:
+
+    call    name of the code object ─► Recorder.begin_call ─► push
+    return                             Recorder.end        ◄─ pop
+
+An exit says nothing but that it is one, and ends the innermost call: also where stacks were switched meanwhile, as greenlets do.
+So calls always nest. An exit of a call that isn't on the stack, because it began long before, finds nothing there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from types import CodeType, FrameType
+from typing import Protocol, TypeAlias
+
+MAX_START_FRAMES = 128
+"""So many of the innermost calls that were open when tracing began are traced, of each thread."""
+
+
+class Hides(IntEnum):
+    """What is not shown of a call."""
+
+    ITSELF = 1
+    """The call, and its own calls of C functions."""
+    ALL_BELOW = 2
+    """The call, and all that it calls."""
+
+
+CallText: TypeAlias = "str | Hides | Callable[[FrameType], str | None]"
+"""What a call is called, or what is not shown of it; a function of its frame, where not its code alone says it."""
+
+
+class CallTexts(Protocol):
+    """What calls are called. Asked at first sight of a code object or C function, in the traced thread."""
+
+    def of_code(self, code: CodeType, line: int) -> CallText:
+        """Of calls that run this code from that line on."""
+
+    def of_function(self, function: object) -> str:
+        """Of calls of a C function."""
+
+
+class CallTracer(Protocol):
+    """From any thread; ``start`` and ``stop`` by one at a time."""
+
+    def start(self, texts: CallTexts) -> None:
+        """Trace every thread that can be had. A thread with another profile function keeps that, and is counted."""
+
+    def stop(self) -> None:
+        """Leave every thread as it was, and end the calls that are open."""
+
+    def threads_left_alone(self) -> int:
+        """How many had another profile function, since the process began."""
+
+    def threads_cut_short(self) -> int:
+        """How many were traced no more because they recursed to the limit, since the process began."""

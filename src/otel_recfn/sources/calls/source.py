@@ -1,0 +1,63 @@
+"""The source of Python calls: switches the tracer."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from otel_recfn.model.events import EventSource
+from otel_recfn.sources.calls.protocol import CallTexts, CallTracer
+from otel_recfn.sources.protocol import Wanted
+
+log = logging.getLogger("otel_recfn")
+
+_active: PythonCalls | None = None
+"""The one that traces: there is one profile function in a thread."""
+
+
+class PythonCalls:
+    """A source: ranges of Python calls while it is enabled.
+
+    Args:
+        tracer: makes them.
+        texts: what they are called.
+    """
+
+    name = "python_calls"
+    announces: EventSource | None = EventSource.PYTHON_CALL
+    needs: str | None = None
+
+    def __init__(self, tracer: CallTracer, texts: CallTexts) -> None:
+        self._tracer, self._texts = tracer, texts
+
+    def prepare(self) -> bool:
+        """See Source.prepare."""
+        if getattr(sys, "_is_gil_enabled", bool)() or not hasattr(sys, "_is_gil_enabled"):
+            return True
+        log.warning("Python calls are not traced without the GIL: run this Python with PYTHON_GIL=1, or without python_calls")
+        return False
+
+    def enable(self, wanted: Wanted) -> None:
+        """Trace, unless another session of the process does."""
+        global _active
+        if _active is not None:
+            if _active is not self:
+                log.warning("Python calls are traced already by another session; this one doesn't see them")
+            return
+        _active = self
+        before = self._tracer.threads_left_alone()
+        self._tracer.start(self._texts)
+        if self._tracer.threads_left_alone() != before:
+            log.warning("another profiler is active, and stays so: the Python calls of its threads are not traced")
+
+    def disable(self) -> None:
+        """Stop tracing, if it is this one that traces."""
+        global _active
+        if _active is self:
+            self._tracer.stop()
+            _active = None
+
+    def counters(self) -> dict[str, int]:
+        """See Source.counters."""
+        tracer = self._tracer
+        return {"threads_left_alone": tracer.threads_left_alone(), "threads_cut_short": tracer.threads_cut_short()}

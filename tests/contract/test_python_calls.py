@@ -1,0 +1,240 @@
+"""The tracer of Python calls, with each recorder: what becomes a range, and that calls nest whatever a program does."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from recording_helpers import check_laws
+from traced_program import FORMS, WITH_CALLS, Action, Node, Stop, Traced, by_end, call, short, tree
+
+from otel_recfn.model.events import EventFlag, EventSource
+from otel_recfn.recording.protocol import Recorder
+from otel_recfn.session import Session
+from patience import PATIENCE_S
+from running_capture import Running
+
+
+@pytest.fixture
+def traced(recorder: Recorder) -> Iterator[Traced]:
+    made = Traced(recorder)
+    yield made
+    made.close()
+    assert sys.getprofile() is None
+    assert threading.getprofile() is None
+
+
+def is_native(recorder: Recorder) -> bool:
+    return type(recorder).__name__ == "NativeRecorder"
+
+
+def leaf() -> int:
+    return len("leaf")
+
+
+def test_calls_of_python_and_c_functions_become_ranges(traced: Traced) -> None:
+    def program() -> None:
+        leaf()
+
+    rows = traced.run(program)
+    assert tree(rows, "program") == [Node("program", (Node("leaf", (Node("<built-in function len>"),)),))]
+    [row] = [row for row in rows if short(row) == "leaf"]
+    assert row.name.endswith(f"test_python_calls.py({leaf.__code__.co_firstlineno}): leaf")
+    assert row.source == EventSource.PYTHON_CALL
+    check_laws(by_end(rows))
+
+
+def test_calls_nest_with_ranges(traced: Traced, recorder: Recorder) -> None:
+    def program() -> None:
+        with recorder.record_function("range"):
+            leaf()
+
+    expected = Node("range", (Node("leaf", (Node("<built-in function len>"),)),))
+    assert tree(traced.run(program), "program") == [Node("program", (expected,))]
+
+
+def test_what_was_on_the_stack_is_there_from_the_beginning(traced: Traced) -> None:
+    rows = traced.run(leaf)
+    [around] = [row for row in rows if short(row) == "test_what_was_on_the_stack_is_there_from_the_beginning"]
+    [inside] = [row for row in rows if short(row) == "leaf"]
+    assert around.start_ns <= inside.start_ns
+    assert around.flags & EventFlag.PARTIAL
+    by_id = {row.event_id: row for row in rows}
+    assert short(by_id[by_id[inside.parent].parent]) == "test_what_was_on_the_stack_is_there_from_the_beginning"
+
+
+def test_at_most_128_calls_that_were_on_the_stack(traced: Traced) -> None:
+    def deeper(levels: int) -> list[Any]:
+        return deeper(levels - 1) if levels else list(traced.run(leaf))
+
+    rows = deeper(200)
+    assert 100 < sum(short(row) == "deeper" for row in rows) <= 128
+    check_laws(by_end(rows))
+
+
+def test_a_call_ends_with_the_exception_that_leaves_it(traced: Traced) -> None:
+    def inner() -> None:
+        raise ValueError
+
+    def program() -> None:
+        for _ in range(2):
+            try:
+                inner()
+            except ValueError:
+                leaf()
+
+    inner_node, leaf_node = Node("inner"), Node("leaf", (Node("<built-in function len>"),))
+    assert tree(traced.run(program), "program") == [Node("program", (inner_node, leaf_node) * 2)]
+
+
+def test_recursion_to_the_limit(traced: Traced, recorder: Recorder) -> None:
+    def endless() -> None:
+        endless()
+
+    def program() -> None:
+        with pytest.raises(RecursionError):
+            endless()
+
+    def again() -> None:
+        leaf()
+
+    rows = traced.run(lambda: (program(), again()))
+    assert sum(short(row) == "endless" for row in rows) > 300
+    if is_native(recorder):
+        assert tree(rows, "again") == [Node("again", (Node("leaf", (Node("<built-in function len>"),)),))]
+    check_laws(by_end(rows))
+
+
+def test_threads_that_start_and_end_while_it_traces(traced: Traced) -> None:
+    def in_thread() -> None:
+        leaf()
+
+    def program() -> None:
+        threads = [threading.Thread(target=in_thread) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+
+    rows = traced.run(program)
+    assert tree(rows, "in_thread") == [Node("in_thread", (Node("leaf", (Node("<built-in function len>"),)),))] * 5
+    assert len({row.thread.number for row in rows if short(row) == "in_thread"}) == 5
+    check_laws(by_end(rows))
+
+
+def test_coroutines_run_in_what_runs_them(traced: Traced) -> None:
+    async def child() -> None:
+        await asyncio.sleep(0)
+        leaf()
+
+    async def parent() -> None:
+        await asyncio.gather(child(), child())
+
+    def program() -> None:
+        asyncio.run(parent())
+
+    rows = traced.run(program)
+    to_sleep, in_sleep = Node("sleep", (Node("__sleep0"),)), Node("sleep", (Node("__sleep0"),))
+    leaf_node = Node("leaf", (Node("<built-in function len>"),))
+    assert [node.below for node in tree(rows, "child")] == [(to_sleep,)] * 2 + [(in_sleep, leaf_node)] * 2
+    by_id = {row.event_id: short(row) for row in rows}
+    assert {by_id[row.parent] for row in rows if short(row) == "child"} == {"<built-in method run of Context object>"}
+    check_laws(by_end(rows))
+
+
+def test_nothing_of_ours_is_shown(traced: Traced, recorder: Recorder) -> None:
+    def program() -> None:
+        with recorder.record_function("range"):
+            pass
+
+    rows = traced.run(program)
+    assert not [row.name for row in rows if "otel_recfn" in row.name and "test_" not in row.name]
+
+
+def test_another_profile_function_stays_and_is_told(traced: Traced, caplog: pytest.LogCaptureFixture) -> None:
+    events: list[str] = []
+
+    def others(frame: object, event: str, argument: object) -> None:
+        events.append(event)
+
+    sys.setprofile(others)
+    try:
+        rows = traced.run(leaf)
+        assert sys.getprofile() is others
+    finally:
+        sys.setprofile(None)
+    assert not [row for row in rows if short(row) == "leaf"]
+    assert "another profiler is active" in caplog.text
+    assert "call" in events
+
+
+def test_one_session_traces_at_a_time(traced: Traced, recorder: Recorder, caplog: pytest.LogCaptureFixture) -> None:
+    second = Session(recorder)
+    first_rows = traced.run(lambda: Running(second, WITH_CALLS).stop())
+    assert "traced already by another session" in caplog.text
+    second.at_exit()
+    assert first_rows is not None
+
+
+def test_it_goes_on_after_a_pause(traced: Traced) -> None:
+    for _ in range(3):
+        assert len(tree(traced.run(leaf), "leaf")) == 1
+
+
+actions: st.SearchStrategy[Action] = st.recursive(
+    st.tuples(st.sampled_from(sorted(FORMS)), st.just([])),
+    lambda inner: st.tuples(st.sampled_from(sorted(FORMS)), st.lists(inner, max_size=3)),
+    max_leaves=12,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@given(action=actions)
+def test_calls_nest_as_an_independent_profile_function_sees_them(traced: Traced, action: Action) -> None:
+    def program() -> None:
+        call(action)
+
+    seen = tree(traced.run(program), "program")
+    assert seen == [_as_another_sees_it(program)]
+
+
+def _as_another_sees_it(program: Callable[[], None]) -> Node:
+    """From enters and exits as times only, as a plain profile function notes them: each exit is that of the innermost enter."""
+    noted: list[str | None] = []
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        if event == "call":
+            noted.append(frame.f_code.co_name)
+        elif event == "c_call":
+            noted.append(_c_name(argument))
+        else:
+            noted.append(None)
+
+    sys.setprofile(note)
+    try:
+        program()
+    except Stop:
+        pass
+    finally:
+        sys.setprofile(None)
+    open_calls: list[tuple[str, list[Node]]] = [("", [])]
+    for name in noted:
+        if name is not None:
+            open_calls.append((name, []))
+        elif len(open_calls) > 1:
+            ended, below = open_calls.pop()
+            open_calls[-1][1].append(Node(ended, tuple(below)))
+    return next(node for node in open_calls[0][1] if node.name == "program")
+
+
+def _c_name(function: Any) -> str:
+    owner = function.__self__
+    if owner is None or type(owner).__name__ == "module":
+        return f"<built-in function {function.__name__}>"
+    return f"<built-in method {function.__name__} of {type(owner).__name__} object>"

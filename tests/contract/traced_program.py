@@ -1,0 +1,130 @@
+"""Programs for the tracer of Python calls, which note themselves what they call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from otel_recfn.batches.selection import RECORD_FUNCTIONS, Selected
+from otel_recfn.model.batch import Event
+from otel_recfn.model.call_names import called_code
+from otel_recfn.model.events import EventSource
+from otel_recfn.recording.protocol import Recorder
+from otel_recfn.session import Session
+from running_capture import Running
+
+WITH_CALLS = Selected(sources=RECORD_FUNCTIONS | {EventSource.PYTHON_CALL})
+
+
+class Node(NamedTuple):
+    """A call or range, and what lies in it."""
+
+    name: str
+    below: tuple[Node, ...] = ()
+
+
+class Traced:
+    """A session whose capture sees Python calls while a program runs."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._session = Session(recorder)
+
+    def run(self, program: Callable[[], Any]) -> list[Event]:
+        """The rows."""
+        running = Running(self._session, WITH_CALLS)
+        try:
+            with suppress(Stop):
+                program()
+        finally:
+            running.stop()
+        return list(running.sink.events())
+
+    def close(self) -> None:
+        self._session.at_exit()
+
+
+class Stop(BaseException):
+    """What programs raise."""
+
+
+def tree(rows: list[Event], top: str) -> list[Node]:
+    """The calls of the functions named ``top``, and what lies in each, in the order of their begins."""
+    below: dict[int, list[Event]] = {}
+    for row in sorted(rows, key=lambda row: row.event_id):
+        below.setdefault(row.parent, []).append(row)
+
+    def node(row: Event) -> Node:
+        return Node(short(row), tuple(node(child) for child in below.get(row.event_id, [])))
+
+    return [node(row) for row in sorted(rows, key=lambda row: row.event_id) if short(row) == top]
+
+
+def by_end(rows: list[Event]) -> list[Event]:
+    """In the order in which they ended."""
+    return sorted(rows, key=lambda row: (row.end_ns, -row.event_id))
+
+
+def short(row: Event) -> str:
+    """The name of the function or of the range."""
+    return called_code(row.name).function
+
+
+def call(action: Action) -> None:
+    """Do what an action says, in a function of its own."""
+    kind, inner = action
+    FORMS[kind](inner)
+
+
+def plain(inner: list[Action]) -> None:
+    for action in inner:
+        call(action)
+
+
+def swallowing(inner: list[Action]) -> None:
+    try:
+        for action in inner:
+            call(action)
+    except Stop:
+        pass
+
+
+def raising(inner: list[Action]) -> None:
+    for action in inner:
+        call(action)
+    raise Stop
+
+
+def in_c(inner: list[Action]) -> None:
+    list(map(call, inner))
+
+
+def in_failing_c(inner: list[Action]) -> None:
+    for action in inner:
+        call(action)
+    with suppress(ValueError):
+        int("no number")
+    "a".join([])
+
+
+def looping(inner: list[Action]) -> None:
+    for _ in generated(inner):
+        pass
+
+
+def generated(inner: list[Action]) -> Iterator[None]:
+    for action in inner:
+        call(action)
+        yield
+
+
+def leaving_a_generator(inner: list[Action]) -> None:
+    generator = generated(inner)
+    next(generator, None)
+    generator.close()
+
+
+Action = tuple[str, list[Any]]
+FORMS: dict[str, Callable[[list[Action]], None]] = {
+    form.__name__: form for form in (plain, swallowing, raising, in_c, in_failing_c, looping, leaving_a_generator)
+}

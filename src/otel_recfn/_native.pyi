@@ -1,12 +1,14 @@
 """Types of the extension module (``native/``)."""
 
 from collections.abc import Callable, Sequence
+from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.ranges.protocol import RangeObserver
+from otel_recfn.sources.calls.protocol import CallText
 
 LIMITS: dict[str, int]
 """By the names of ``recording/limits.py``."""
@@ -74,6 +76,14 @@ def begin(
 ) -> int: ...
 def end(event_id: int, error: str = "", flags: int = 0) -> None: ...
 def begin_call(name: str, /) -> int: ...
+def trace_calls(
+    of_code: Callable[[CodeType, int], CallText],
+    of_function: Callable[[object], str],
+    is_own_thread: Callable[[], bool],
+    /,
+) -> int: ...
+def trace_this_thread(frame: FrameType, event: str, argument: object, /) -> None: ...
+def untrace_calls() -> None: ...
 def mark(name: str, /) -> int: ...
 def memory(nbytes: int, device: str, /) -> int: ...
 def set_profiler(profiler: int, /) -> None: ...

@@ -20,7 +20,7 @@ from otel_recfn.pytorch.module_names import InstanceNames
 from otel_recfn.pytorch.modules import ModuleRanges
 from otel_recfn.pytorch.observer import TorchObserver
 from otel_recfn.recording.protocol import Recorder
-from otel_recfn.sources.calls.python_tracer import PythonTracer
+from otel_recfn.sources.calls.choice import call_tracer
 from otel_recfn.sources.calls.source import PythonCalls
 from otel_recfn.sources.calls.texts import ProgramTexts
 from otel_recfn.sources.otel_context import ContextWatcher
@@ -38,7 +38,7 @@ def sources_of_process(recorder: Recorder) -> list[Source]:
     """Every source, in the order in which they are enabled; they are disabled in the reverse order."""
     observer, names = TorchObserver(recorder), InstanceNames()
     modules = ModuleRanges(recorder, observer.announces_user_ranges, names)
-    calls = PythonCalls(PythonTracer(recorder), ProgramTexts(ModuleCalls(names, modules.announces_now)))
+    calls = PythonCalls(call_tracer(recorder), ProgramTexts(ModuleCalls(names, modules.announces_now)))
     return [ContextWatcher(recorder), observer, modules, calls]
 
 

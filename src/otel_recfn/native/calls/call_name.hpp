@@ -1,0 +1,18 @@
+// What calls of a code object or C function are called, or what is not shown of them.
+#pragma once
+#include "cpython/python.hpp"
+
+#include <string>
+
+namespace recfn {
+
+// As Python's `sources/calls/protocol.py` has them.
+enum class Hides : uint8_t { kNothing = 0, kItself = 1, kAllBelow = 2, kAskFrame = 3 };
+
+struct CallName {
+  std::string text;
+  Hides hides = Hides::kNothing;
+  PyObject* of_frame = nullptr;  // kAskFrame: names each call by its frame
+};
+
+}  // namespace recfn

@@ -1,0 +1,102 @@
+#include "calls/code_names.hpp"
+
+#include <new>
+#include <utility>
+#include <vector>
+
+namespace recfn {
+namespace {
+
+#if PY_VERSION_HEX >= 0x030C0000
+const auto request_index = PyUnstable_Eval_RequestCodeExtraIndex;
+const auto get_extra = PyUnstable_Code_GetExtra;
+const auto set_extra = PyUnstable_Code_SetExtra;
+#else
+const auto request_index = _PyEval_RequestCodeExtraIndex;
+const auto get_extra = _PyCode_GetExtra;
+const auto set_extra = _PyCode_SetExtra;
+#endif
+
+// A call begins at the first instruction, a generator's also where it was suspended.
+struct Entry {
+  int instruction;
+  CallName* name;
+};
+
+struct NamesOfCode {
+  uint64_t tracing;  // whose names they are
+  Entry first;
+  std::vector<Entry> others;
+};
+
+Py_ssize_t place = -1;
+
+void free_name(const Entry& entry) {
+  if (entry.name == nullptr) return;
+  Py_XDECREF(entry.name->of_frame);
+  delete entry.name;
+}
+
+void clear(NamesOfCode& names) {
+  free_name(names.first);
+  names.first.name = nullptr;
+  for (const Entry& entry : names.others) free_name(entry);
+  names.others.clear();
+}
+
+void free_names(void* kept) {
+  auto* names = static_cast<NamesOfCode*>(kept);
+  if (names == nullptr) return;
+  clear(*names);
+  delete names;
+}
+
+NamesOfCode* names_of(PyObject* code) {
+  void* kept = nullptr;
+  get_extra(code, place, &kept);
+  return static_cast<NamesOfCode*>(kept);
+}
+
+NamesOfCode* new_names(PyObject* code, uint64_t tracing) {
+  auto* names = new NamesOfCode{tracing, {-1, nullptr}, {}};
+  if (set_extra(code, place, names) == 0) return names;
+  PyErr_Clear();
+  delete names;
+  return nullptr;
+}
+
+}  // namespace
+
+bool CodeNames::prepare() {
+  if (place < 0) place = request_index(free_names);
+  return place >= 0;
+}
+
+const CallName* CodeNames::find(PyObject* code, int instruction, uint64_t tracing) {
+  const NamesOfCode* names = names_of(code);
+  if (names == nullptr || names->tracing != tracing) return nullptr;
+  if (names->first.instruction == instruction) return names->first.name;
+  for (const Entry& entry : names->others) {
+    if (entry.instruction == instruction) return entry.name;
+  }
+  return nullptr;
+}
+
+const CallName* CodeNames::keep(PyObject* code, int instruction, uint64_t tracing, CallName name) try {
+  NamesOfCode* names = names_of(code);
+  if (names == nullptr) names = new_names(code, tracing);
+  if (names == nullptr) return nullptr;
+  if (names->tracing != tracing) clear(*names), names->tracing = tracing;
+  if (names->first.name != nullptr) names->others.reserve(names->others.size() + 1);
+  auto* kept = new CallName(std::move(name));
+  if (names->first.name == nullptr) {
+    names->first = {instruction, kept};
+  } else {
+    names->others.push_back({instruction, kept});
+  }
+  return kept;
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+
+}  // namespace recfn

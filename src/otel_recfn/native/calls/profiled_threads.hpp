@@ -1,0 +1,20 @@
+// Sets and takes away the profile function of threads, of any that Python knows.
+#pragma once
+#include "cpython/python.hpp"
+
+namespace recfn {
+
+// Whether this CPython lets us set the profile function of other threads than the calling one.
+bool reaches_other_threads();
+
+// Sets it in every thread that has none, with an object of its own for each. Returns how many have another one and keep it; -1 with
+// the error set. `argument` makes the object, a new reference.
+Py_ssize_t profile_threads(Py_tracefunc function, PyObject* (*argument)());
+
+// The same in the calling thread alone.
+Py_ssize_t profile_this_thread(Py_tracefunc function, PyObject* (*argument)());
+
+// Takes it away wherever it is set.
+void unprofile_threads(Py_tracefunc function);
+
+}  // namespace recfn

@@ -5,8 +5,8 @@ A tracer sets itself as the profile function of threads, and keeps for each of t
     call    name of the code object ─► Recorder.begin_call ─► push
     return                             Recorder.end        ◄─ pop
 
-An exit says nothing but that it is one, and ends the innermost call: also where stacks were switched meanwhile, as greenlets do.
-So calls always nest. An exit of a call that isn't on the stack, because it began long before, finds nothing there.
+An exit says nothing but that it is one, and ends the innermost call, also where a greenlet has switched stacks meanwhile. So
+calls always nest. An exit of a call that isn't on the stack, because it began long before, finds nothing there.
 """
 
 from __future__ import annotations

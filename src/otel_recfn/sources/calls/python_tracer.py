@@ -1,8 +1,8 @@
 """Traces calls by ``sys.setprofile``, for the Python twin: the thread that starts it, and threads that Python starts later.
 
 Python can't ask what profile function another thread has, and one that is there must stay: so threads that run already are not
-traced. A thread notices at its next call or return that tracing is over. One that recurses to the limit is traced no more: there
-is no room for a profile function in Python.
+traced. A thread notices at its next call or return that tracing is over. One that recurses to the limit is traced no more,
+because there is no room for a profile function in Python.
 """
 
 from __future__ import annotations

@@ -1,0 +1,134 @@
+"""``python_calls=True``: calls in spans, Chrome traces and profiles, with operators and modules."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from otel_recfn import OtelRecordFunctionInstrumentor, profile, record_function
+from otel_recfn.model.events import EventSource
+from patience import PATIENCE_S
+from trace_files import read_trace
+
+
+def load() -> int:
+    return len("batch")
+
+
+def train() -> None:
+    with record_function("load batch"):
+        load()
+
+
+def names_above(span: ReadableSpan, spans: dict[int, ReadableSpan]) -> list[str]:
+    names = []
+    while span.parent is not None and span.parent.span_id in spans:
+        span = spans[span.parent.span_id]
+        names.append(span.name)
+    return names
+
+
+def test_calls_are_spans(instrumentor: OtelRecordFunctionInstrumentor) -> None:
+    provider, exporter = TracerProvider(), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    instrumentor.instrument(tracer_provider=provider, python_calls=True, span_budget=None)
+    with provider.get_tracer("test").start_as_current_span("request"):
+        train()
+    assert instrumentor.flush(PATIENCE_S)
+    instrumentor.uninstrument()
+    spans = {span.context.span_id: span for span in exporter.get_finished_spans()}
+    [called] = [span for span in spans.values() if span.name.endswith(": load")]
+    above = names_above(called, spans)
+    assert above[0] == "load batch"
+    assert above[1].endswith(": train")
+    assert above[2] == "request"
+    attributes = dict(called.attributes or {})
+    assert attributes["code.function.name"] == "load"
+    assert attributes["code.line.number"] == load.__code__.co_firstlineno
+    assert str(attributes["code.file.path"]).endswith("test_traced_calls.py")
+    [c_function] = [span for span in spans.values() if span.name == "<built-in function len>" and span.parent == called.context]
+    assert (c_function.attributes or {})["code.function.name"] == "<built-in function len>"
+    assert "code.file.path" not in (c_function.attributes or {})
+
+
+def test_calls_are_python_functions_in_a_chrome_trace(tmp_path: Path) -> None:
+    with profile(python_calls=True) as prof:
+        train()
+    prof.export_chrome_trace(tmp_path / "trace.json")
+    events = read_trace(tmp_path / "trace.json")["traceEvents"]
+    calls: dict[int, Any] = {event["args"]["Python id"]: event for event in events if "Python id" in event.get("args", {})}
+    assert {event["cat"] for event in calls.values()} == {"python_function"}
+    [load_call] = [event for event in calls.values() if event["name"].endswith(": load")]
+    assert calls[load_call["args"]["Python parent id"]]["name"].endswith(": train")
+    in_thread = [key for key, event in sorted(calls.items(), key=lambda item: item[1]["ts"])]
+    assert in_thread == sorted(calls)
+
+
+def test_threads_that_run_already_are_traced() -> None:
+    go, done = threading.Event(), threading.Event()
+
+    def wait_and_load() -> None:
+        go.wait(PATIENCE_S)
+        load()
+        done.set()
+
+    thread = threading.Thread(target=wait_and_load)
+    thread.start()
+    with profile(python_calls=True) as prof:
+        go.set()
+        assert done.wait(PATIENCE_S)
+    thread.join(PATIENCE_S)
+    if prof_is_native():
+        by_id = {event.event_id: event for event in prof.events()}
+        [call] = [event for event in by_id.values() if event.name.endswith(": load")]
+        assert by_id[call.parent].name.endswith(": wait_and_load")
+
+
+def prof_is_native() -> bool:
+    from otel_recfn.recording import backend
+
+    return backend.choose().kind == "native"
+
+
+def test_captures_that_ask_for_none_see_none() -> None:
+    with profile() as without, profile(python_calls=True) as with_calls:
+        train()
+    assert [(event.name, event.parent, event.caller) for event in without.events()] == [("load batch", 0, 0)]
+    assert EventSource.PYTHON_CALL in {event.source for event in with_calls.events()}
+
+
+def test_calls_that_are_open_when_their_profile_ends_beside_another_enclose_nothing_later() -> None:
+    with profile() as outer:
+        with profile(python_calls=True):
+            train()
+        train()
+    assert [(event.name, event.parent) for event in outer.events()] == [("load batch", 0)] * 2
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("modules", [False, True])
+def test_a_module_has_one_range(modules: bool) -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
+    with profile(python_calls=True, modules=modules) as prof:
+        model(torch.ones(2, 3))
+    by_id = {event.event_id: event for event in prof.events()}
+    kinds = [event.name.split("_")[0] for event in by_id.values() if event.name.startswith("nn.Module: ")]
+    assert kinds == ["nn.Module: Sequential", "nn.Module: Linear", "nn.Module: ReLU"]
+    [linear] = [event for event in by_id.values() if event.name == "aten::linear"]
+    above = []
+    while linear.parent:
+        linear = by_id[linear.parent]
+        above.append(linear.name)
+    assert above[0] == "<built-in function linear>"
+    assert above[1].endswith(": forward")
+    assert [name.split("_")[0] for name in above if name.startswith("nn.Module")] == [
+        "nn.Module: Linear",
+        "nn.Module: Sequential",
+    ]

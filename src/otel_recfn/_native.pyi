@@ -1,14 +1,14 @@
 """Types of the extension module (``native/``)."""
 
 from collections.abc import Callable, Sequence
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.ranges.protocol import RangeObserver
-from otel_recfn.sources.calls.protocol import CallText
+from otel_recfn.sources.calls.protocol import CallTexts
 
 LIMITS: dict[str, int]
 """By the names of ``recording/limits.py``."""
@@ -76,12 +76,7 @@ def begin(
 ) -> int: ...
 def end(event_id: int, error: str = "", flags: int = 0) -> None: ...
 def begin_call(name: str, /) -> int: ...
-def trace_calls(
-    of_code: Callable[[CodeType, int], CallText],
-    of_function: Callable[[object], str],
-    is_own_thread: Callable[[], bool],
-    /,
-) -> int: ...
+def trace_calls(texts: CallTexts, is_own_thread: Callable[[], bool], /) -> int: ...
 def trace_this_thread(frame: FrameType, event: str, argument: object, /) -> None: ...
 def untrace_calls() -> None: ...
 def mark(name: str, /) -> int: ...

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from calling_program import FORMS, WITH_CALLS, Action, Node, Stop, Traced, by_end, call, short, tree
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from recording_helpers import check_laws
-from traced_program import FORMS, WITH_CALLS, Action, Node, Stop, Traced, by_end, call, short, tree
 
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.recording.protocol import Recorder

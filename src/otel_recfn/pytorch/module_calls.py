@@ -11,6 +11,9 @@ from otel_recfn.pytorch import details
 from otel_recfn.pytorch.module_names import InstanceNames
 from otel_recfn.sources.calls.protocol import Hides
 
+FILE_OF_CALLS = "torch/nn/modules/module.py"
+"""Where PyTorch has that code."""
+
 
 class ModuleCalls:
     """A ModuleNamer. Where hooks announce modules, it hides their calls: a module has one range.

@@ -1,14 +1,15 @@
 // What the profile function does, which CPython calls at each call and return, with the GIL.
 //
-//   call    name of the code object ─► begin_call ─► push the event id      at first sight Python says the name
+//   call    name of the code object ─► begin_call ─► push the event id      at first sight the name is made
 //   return                             end_range  ◄─ pop
 //
-// Where Python runs meanwhile (to say a name, to read the context), another thread may stop tracing: then what was begun is ended
+// Where Python runs meanwhile (to name a module, to read the context), another thread may stop tracing: then what was begun is ended
 // at once, and the object that CPython passed is held until we return.
 #include "calls/call_tracer.hpp"
 
 #include <new>
 
+#include "calls/call_texts.hpp"
 #include "calls/code_names.hpp"
 #include "calls/function_names.hpp"
 #include "calls/profiled_threads.hpp"
@@ -24,7 +25,8 @@ constexpr int kMaxStartFrames = 128;  // as Python's `sources/calls/protocol.py`
 
 struct Tracer {
   uint64_t tracing = 0;  // odd while it traces; another number each time
-  PyObject *of_code = nullptr, *of_function = nullptr, *is_own_thread = nullptr;
+  PyObject *of_code = nullptr, *is_own_thread = nullptr;
+  CallTexts texts;
   FunctionNames functions;
 
   bool is_on() const { return (tracing & 1) != 0; }
@@ -77,34 +79,35 @@ void push(ThreadCalls& calls, uint64_t entry, uint64_t tracing) try {
 
 uint64_t begin(ThreadCalls& calls, Text name) { return is_recording() ? begin_call(globals(), *calls.buffer, name) : 0; }
 
-std::string as_utf8(PyObject* name) {
-  const Utf8 utf8(name, kMaxNameBytes);
-  return {utf8.text().data != nullptr ? utf8.text().data : "", utf8.text().size};
-}
-
-bool read_answer(PyObject* answer, CallName& name) {
-  if (PyUnicode_Check(answer)) {
-    name.text = as_utf8(answer);
-  } else if (PyLong_Check(answer)) {
-    name.hides = static_cast<Hides>(PyLong_AsLong(answer));
+// What Python answers where only it knows.
+bool ask_python(PyObject* code, int line, CallName& name) {
+  const Made answer(PyObject_CallFunction(tracer().of_code, "Oi", code, line));
+  if (answer.object == nullptr) return false;
+  name.hides = Hides::kNothing;
+  if (PyUnicode_Check(answer.object)) {
+    const Utf8 utf8(answer.object, kMaxNameBytes);
+    name.text.assign(utf8.text().data != nullptr ? utf8.text().data : "", utf8.text().size);
+  } else if (PyLong_Check(answer.object)) {
+    name.hides = static_cast<Hides>(PyLong_AsLong(answer.object));
   } else {
-    Py_INCREF(answer);
-    name.of_frame = answer;
+    Py_INCREF(answer.object);
+    name.of_frame = answer.object;
     name.hides = Hides::kAskFrame;
   }
-  return !PyErr_Occurred();
+  return true;
 }
 
-// Asks Python. Null without memory, or with the error set.
-const CallName* learn(PyObject* code, PyFrameObject* frame, int instruction, uint64_t tracing) {
-  const Made answer(PyObject_CallFunction(tracer().of_code, "Oi", code, PyFrame_GetLineNumber(frame)));
-  if (answer.object == nullptr) return nullptr;
-  CallName name;
-  if (!read_answer(answer.object, name)) return nullptr;
+// At first sight. Null without memory, or with the error set.
+const CallName* learn(PyObject* code, PyFrameObject* frame, int instruction, uint64_t tracing) try {
+  const int line = PyFrame_GetLineNumber(frame);
+  CallName name = tracer().texts.of_code(reinterpret_cast<PyCodeObject*>(code), line);
+  if (name.hides == Hides::kAskFrame && !ask_python(code, line, name)) return nullptr;
   PyObject* const of_frame = name.of_frame;
   const CallName* kept = CodeNames::keep(code, instruction, tracing, std::move(name));
   if (kept == nullptr) Py_XDECREF(of_frame);
   return kept;
+} catch (const std::bad_alloc&) {
+  return nullptr;
 }
 
 int enter_named_by_frame(ThreadCalls& calls, PyFrameObject* frame, PyObject* of_frame, uint64_t tracing) {
@@ -141,10 +144,10 @@ bool hides_its_c_calls(const ThreadCalls& calls) {
   return calls.hidden_from != kNothingHidden || (!calls.stack.empty() && (calls.stack.back() & ThreadCalls::kHidden) != 0);
 }
 
-const CallName* learn_function(PyObject* function) {
-  const Made answer(PyObject_CallFunctionObjArgs(tracer().of_function, function, nullptr));
-  if (answer.object == nullptr) return nullptr;
-  return tracer().functions.keep(function, as_utf8(answer.object));
+const CallName* learn_function(PyObject* function) try {
+  return tracer().functions.keep(function, CallTexts::of_function(function));
+} catch (const std::bad_alloc&) {
+  return nullptr;
 }
 
 int enter_c(ThreadCalls& calls, PyObject* function) {
@@ -221,25 +224,25 @@ int on_event(PyObject* object, PyFrameObject* frame, int what, PyObject* argumen
   return 0;
 }
 
-void set_asked(PyObject* of_code, PyObject* of_function, PyObject* is_own_thread) {
-  for (PyObject* given : {of_code, of_function, is_own_thread}) Py_XINCREF(given);
-  for (PyObject* old : {tracer().of_code, tracer().of_function, tracer().is_own_thread}) Py_XDECREF(old);
-  tracer().of_code = of_code, tracer().of_function = of_function, tracer().is_own_thread = is_own_thread;
+void set_asked(PyObject* of_code, PyObject* is_own_thread) {
+  Py_INCREF(of_code), Py_INCREF(is_own_thread);
+  Py_XDECREF(tracer().of_code), Py_XDECREF(tracer().is_own_thread);
+  tracer().of_code = of_code, tracer().is_own_thread = is_own_thread;
 }
 
-PyObject* trace_calls(PyObject*, PyObject* args) {
-  PyObject *of_code, *of_function, *is_own_thread;
-  if (!PyArg_ParseTuple(args, "OOO:trace_calls", &of_code, &of_function, &is_own_thread)) return nullptr;
+PyObject* trace_calls(PyObject*, PyObject* args) try {
+  PyObject *texts, *is_own_thread;
+  if (!PyArg_ParseTuple(args, "OO:trace_calls", &texts, &is_own_thread)) return nullptr;
   if (!CodeNames::prepare()) return PyErr_Format(PyExc_RuntimeError, "CPython has no place for the names of code objects");
-  set_asked(of_code, of_function, is_own_thread);
+  const Made of_code(PyObject_GetAttrString(texts, "of_code"));
+  if (of_code.object == nullptr || !tracer().texts.read(texts)) return nullptr;
+  set_asked(of_code.object, is_own_thread);
   tracer().functions.clear();
   ++tracer().tracing;
-  try {
-    const Py_ssize_t others = profile_threads(on_event, new_thread_calls);
-    return others >= 0 ? PyLong_FromSsize_t(others) : nullptr;
-  } catch (const std::bad_alloc&) {
-    return PyErr_NoMemory();
-  }
+  const Py_ssize_t others = profile_threads(on_event, new_thread_calls);
+  return others >= 0 ? PyLong_FromSsize_t(others) : nullptr;
+} catch (const std::bad_alloc&) {
+  return PyErr_NoMemory();
 }
 
 PyObject* trace_this_thread(PyObject*, PyObject*) {
@@ -279,7 +282,7 @@ PyObject* untrace_calls(PyObject*, PyObject*) {
 
 PyMethodDef functions[] = {
     {"trace_calls", trace_calls, METH_VARARGS,
-     "trace_calls(of_code, of_function, is_own_thread) -> how many threads have another profile function, and keep it."},
+     "trace_calls(texts, is_own_thread) -> how many threads have another profile function, and keep it."},
     {"trace_this_thread", trace_this_thread, METH_VARARGS, "A profile function that puts the tracer in its own place."},
     {"untrace_calls", untrace_calls, METH_NOARGS, "untrace_calls(): ends the calls that are open, and traces no thread any more."},
     {nullptr, nullptr, 0, nullptr}};

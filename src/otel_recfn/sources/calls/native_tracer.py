@@ -21,7 +21,7 @@ class NativeTracer:
 
     def start(self, texts: CallTexts) -> None:
         """See CallTracer.start."""
-        self._left_alone += _native.trace_calls(texts.of_code, texts.of_function, is_own_thread)
+        self._left_alone += _native.trace_calls(texts, is_own_thread)
         if threading.getprofile() is None:
             threading.setprofile(_native.trace_this_thread)
         else:

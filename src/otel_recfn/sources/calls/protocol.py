@@ -34,7 +34,19 @@ CallText: TypeAlias = "str | Hides | Callable[[FrameType], str | None]"
 
 
 class CallTexts(Protocol):
-    """What calls are called. Asked at first sight of a code object or C function, in the traced thread."""
+    """What calls are called. Asked at first sight of a code object or C function, in the traced thread.
+
+    Attributes:
+        prefixes: what to take away from the names of files, the longest first.
+        own: beginnings of the names of our files.
+        own_that_calls: of these, those that call functions of the program.
+        asked: endings of the names of files about which the native tracer, which knows the rest from these attributes, asks.
+    """
+
+    prefixes: tuple[str, ...]
+    own: tuple[str, ...]
+    own_that_calls: tuple[str, ...]
+    asked: tuple[str, ...]
 
     def of_code(self, code: CodeType, line: int) -> CallText:
         """Of calls that run this code from that line on."""

@@ -13,7 +13,7 @@ from otel_recfn.model.call_names import python_call_name
 from otel_recfn.sources.calls.protocol import CallText, Hides
 
 OWN = str(Path(__file__).parents[2]) + os.sep
-CALLS_PROGRAM = tuple(OWN + part for part in ("ranges" + os.sep, "runtime" + os.sep, f"sources{os.sep}steps.py"))
+OWN_THAT_CALLS = tuple(OWN + part for part in ("ranges" + os.sep, "runtime" + os.sep, f"sources{os.sep}steps.py"))
 """What of ours calls functions of the program, which are to be seen."""
 
 ModuleNamer: TypeAlias = "Callable[[CodeType], Hides | Callable[[FrameType], str | None] | None]"
@@ -25,18 +25,22 @@ class ProgramTexts:
 
     Args:
         module_namer: knows calls of modules.
+        module_file: the end of the name of the file whose code it knows.
     """
 
-    def __init__(self, module_namer: ModuleNamer) -> None:
+    def __init__(self, module_namer: ModuleNamer, module_file: str) -> None:
         self._module_namer = module_namer
-        self._prefixes = path_prefixes(sys.path)
+        self.prefixes = path_prefixes(sys.path)
+        self.own: tuple[str, ...] = (OWN,)
+        self.own_that_calls = OWN_THAT_CALLS
+        self.asked: tuple[str, ...] = (module_file,)
 
     def of_code(self, code: CodeType, line: int) -> CallText:
         """See CallTexts.of_code."""
         file = code.co_filename
         if file.startswith(OWN):
-            return Hides.ITSELF if file.startswith(CALLS_PROGRAM) else Hides.ALL_BELOW
-        module = self._module_namer(code)
+            return Hides.ITSELF if file.startswith(self.own_that_calls) else Hides.ALL_BELOW
+        module = self._module_namer(code) if file.endswith(self.asked) else None
         return module if module is not None else python_call_name(self._trimmed(file), line, code.co_name)
 
     def of_function(self, function: Any) -> str:
@@ -48,7 +52,7 @@ class ProgramTexts:
         return f"<built-in method {name} of {type(bound_to).__name__} object>"
 
     def _trimmed(self, file: str) -> str:
-        for prefix in self._prefixes:
+        for prefix in self.prefixes:
             if file.startswith(prefix):
                 return file[len(prefix) :]
         return file

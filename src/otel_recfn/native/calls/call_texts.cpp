@@ -1,0 +1,79 @@
+#include "calls/call_texts.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "cpython/made.hpp"
+#include "python/text.hpp"
+
+namespace recfn {
+namespace {
+
+std::string as_utf8(PyObject* string) {
+  const Utf8 utf8(string, kMaxNameBytes);
+  return {utf8.text().data != nullptr ? utf8.text().data : "", utf8.text().size};
+}
+
+bool read_texts(PyObject* owner, const char* name, std::vector<std::string>& texts) {
+  const Made given(PyObject_GetAttrString(owner, name));
+  const Made all(given.object != nullptr ? PySequence_Fast(given.object, "a sequence of str") : nullptr);
+  if (all.object == nullptr) return false;
+  texts.clear();
+  for (Py_ssize_t at = 0; at < PySequence_Fast_GET_SIZE(all.object); ++at) {
+    PyObject* text = PySequence_Fast_GET_ITEM(all.object, at);
+    if (!PyUnicode_Check(text)) return PyErr_Format(PyExc_TypeError, "%s has a %s; a str", name, Py_TYPE(text)->tp_name), false;
+    texts.push_back(as_utf8(text));
+  }
+  return true;
+}
+
+bool begins_with(const std::string& text, const std::string& start) { return text.compare(0, start.size(), start) == 0; }
+
+const std::string* start_among(const std::vector<std::string>& starts, const std::string& text) {
+  const auto found = std::find_if(starts.begin(), starts.end(), [&text](const auto& start) { return begins_with(text, start); });
+  return found != starts.end() ? &*found : nullptr;
+}
+
+bool ends_with_one_of(const std::vector<std::string>& ends, const std::string& text) {
+  return std::any_of(ends.begin(), ends.end(), [&text](const std::string& end) {
+    return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+  });
+}
+
+// As its __name__ says it.
+const char* name_of_type(const PyTypeObject* type) {
+  const char* dot = (type->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0 ? nullptr : std::strrchr(type->tp_name, '.');
+  return dot != nullptr ? dot + 1 : type->tp_name;
+}
+
+}  // namespace
+
+bool CallTexts::read(PyObject* texts) {
+  return read_texts(texts, "prefixes", prefixes_) && read_texts(texts, "own", own_) &&
+         read_texts(texts, "own_that_calls", own_that_calls_) && read_texts(texts, "asked", asked_);
+}
+
+CallName CallTexts::of_code(PyCodeObject* code, int line) const {
+  CallName name;
+  std::string file = as_utf8(code->co_filename);
+  if (start_among(own_, file) != nullptr) {
+    name.hides = start_among(own_that_calls_, file) != nullptr ? Hides::kItself : Hides::kAllBelow;
+  } else if (ends_with_one_of(asked_, file)) {
+    name.hides = Hides::kAskFrame;
+  } else {
+    if (const std::string* prefix = start_among(prefixes_, file)) file.erase(0, prefix->size());
+    name.text = file + "(" + std::to_string(line) + "): " + as_utf8(code->co_name);
+    name.text.resize(cut_at_character(name.text.data(), name.text.size(), kMaxNameBytes));
+  }
+  return name;
+}
+
+std::string CallTexts::of_function(PyObject* function) {
+  if (!PyCFunction_Check(function)) return std::string("<built-in function ") + name_of_type(Py_TYPE(function)) + ">";
+  const char* name = reinterpret_cast<PyCFunctionObject*>(function)->m_ml->ml_name;
+  PyObject* bound_to = PyCFunction_GET_SELF(function);
+  if (bound_to == nullptr || PyModule_Check(bound_to)) return std::string("<built-in function ") + name + ">";
+  return std::string("<built-in method ") + name + " of " + name_of_type(Py_TYPE(bound_to)) + " object>";
+}
+
+}  // namespace recfn

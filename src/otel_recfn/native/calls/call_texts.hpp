@@ -1,0 +1,26 @@
+// What calls are called, as Python's `sources/calls/texts.py` says it: made here, because running Python in a profile function would
+// run the program's signal handlers too, in the middle of something else.
+#pragma once
+#include "calls/call_name.hpp"
+
+#include <string>
+#include <vector>
+
+namespace recfn {
+
+class CallTexts {
+ public:
+  // Reads what Python's CallTexts says. False with the error set.
+  bool read(PyObject* texts);
+
+  // Of calls that run this code from that line on. Nothing with Hides::kAskFrame where Python has to be asked.
+  CallName of_code(PyCodeObject* code, int line) const;
+  // Of calls of a C function.
+  static std::string of_function(PyObject* function);
+
+ private:
+  using Texts = std::vector<std::string>;
+  Texts prefixes_, own_, own_that_calls_, asked_;
+};
+
+}  // namespace recfn

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -145,8 +147,77 @@ def test_coroutines_run_in_what_runs_them(traced: Traced) -> None:
     leaf_node = Node("leaf", (Node("<built-in function len>"),))
     assert [node.below for node in tree(rows, "child")] == [(to_sleep,)] * 2 + [(in_sleep, leaf_node)] * 2
     by_id = {row.event_id: short(row) for row in rows}
-    assert {by_id[row.parent] for row in rows if short(row) == "child"} == {"<built-in method run of Context object>"}
+    around = {by_id[row.parent] for row in rows if short(row) == "child"}
+    assert around == {"<built-in method run of _contextvars.Context object>"}
     check_laws(by_end(rows))
+
+
+def test_greenlets_that_switch_stacks(traced: Traced) -> None:
+    greenlet = pytest.importorskip("greenlet").greenlet
+
+    def ping() -> None:
+        for _ in range(3):
+            leaf()
+            second.switch()
+
+    def pong() -> None:
+        while True:
+            leaf()
+            first.switch()
+
+    def program() -> None:
+        first.switch()
+
+    def again() -> None:
+        leaf()
+
+    first, second = greenlet(ping), greenlet(pong)
+    rows = traced.run(lambda: (program(), again()))
+    names = [short(row) for row in rows]
+    assert (names.count("leaf"), names.count("ping"), names.count("pong")) == (6, 1, 1)
+    assert len(tree(rows, "again")) == 1
+    check_laws(by_end(rows))
+
+
+def test_a_forked_child_goes_on(traced: Traced) -> None:
+    def program() -> None:
+        child = os.fork()
+        if child == 0:
+            leaf()
+            threading.Thread(target=leaf).start()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        leaf()
+
+    [node] = tree(traced.run(program), "program")
+    assert [each.name for each in node.below if each.name == "leaf"] == ["leaf"]
+
+
+def test_sys_exit_in_a_thread(traced: Traced) -> None:
+    def leaving() -> None:
+        leaf()
+        sys.exit(3)
+
+    def program() -> None:
+        thread = threading.Thread(target=leaving)
+        thread.start()
+        thread.join(PATIENCE_S)
+
+    rows = traced.run(program)
+    [leaving_row] = [row for row in rows if short(row) == "leaving"]
+    assert not leaving_row.flags & EventFlag.PARTIAL
+    check_laws(by_end(rows))
+
+
+def test_names_of_code_go_with_it(traced: Traced) -> None:
+    def program() -> None:
+        for number in range(200):
+            namespace: dict[str, Any] = {}
+            exec(f"def made_{number}(): pass", namespace)
+            namespace[f"made_{number}"]()
+
+    names = [short(row) for row in traced.run(program)]
+    assert [name for name in names if name.startswith("made_")] == [f"made_{number}" for number in range(200)]
 
 
 def test_nothing_of_ours_is_shown(traced: Traced, recorder: Recorder) -> None:
@@ -239,7 +310,4 @@ def _as_another_sees_it(program: Callable[[], None]) -> Node:
 
 
 def _c_name(function: Any) -> str:
-    owner = function.__self__
-    if owner is None or type(owner).__name__ == "module":
-        return f"<built-in function {function.__name__}>"
-    return f"<built-in method {function.__name__} of {type(owner).__name__} object>"
+    return re.sub(r" at 0x[0-9A-Fa-f]+>$", ">", repr(function))

@@ -1,7 +1,6 @@
 #include "calls/call_texts.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 #include "cpython/made.hpp"
 #include "python/text.hpp"
@@ -40,12 +39,6 @@ bool ends_with_one_of(const std::vector<std::string>& ends, const std::string& t
   });
 }
 
-// As its __name__ says it.
-const char* name_of_type(const PyTypeObject* type) {
-  const char* dot = (type->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0 ? nullptr : std::strrchr(type->tp_name, '.');
-  return dot != nullptr ? dot + 1 : type->tp_name;
-}
-
 }  // namespace
 
 bool CallTexts::read(PyObject* texts) {
@@ -68,12 +61,13 @@ CallName CallTexts::of_code(PyCodeObject* code, int line) const {
   return name;
 }
 
+// Its repr, without the address.
 std::string CallTexts::of_function(PyObject* function) {
-  if (!PyCFunction_Check(function)) return std::string("<built-in function ") + name_of_type(Py_TYPE(function)) + ">";
-  const char* name = reinterpret_cast<PyCFunctionObject*>(function)->m_ml->ml_name;
-  PyObject* bound_to = PyCFunction_GET_SELF(function);
-  if (bound_to == nullptr || PyModule_Check(bound_to)) return std::string("<built-in function ") + name + ">";
-  return std::string("<built-in method ") + name + " of " + name_of_type(Py_TYPE(bound_to)) + " object>";
+  if (!PyCFunction_Check(function)) return std::string("<") + Py_TYPE(function)->tp_name + " object>";
+  const auto* of_c = reinterpret_cast<PyCFunctionObject*>(function);
+  const std::string name = of_c->m_ml->ml_name;
+  if (of_c->m_self == nullptr || PyModule_Check(of_c->m_self)) return "<built-in function " + name + ">";
+  return "<built-in method " + name + " of " + Py_TYPE(of_c->m_self)->tp_name + " object>";
 }
 
 }  // namespace recfn

@@ -14,7 +14,7 @@ constexpr uint64_t kOdd = 0x9E37'79B9'7F4A'7C15;  // 2^64 divided by the golden 
 FunctionNames::Key FunctionNames::key_of(PyObject* function) {
   if (!PyCFunction_Check(function)) return {};
   const PyMethodDef* definition = reinterpret_cast<PyCFunctionObject*>(function)->m_ml;
-  PyObject* bound_to = PyCFunction_GET_SELF(function);
+  PyObject* bound_to = reinterpret_cast<PyCFunctionObject*>(function)->m_self;
   const PyTypeObject* type = bound_to != nullptr ? Py_TYPE(bound_to) : nullptr;
   return {definition, reinterpret_cast<const void*>(definition->ml_meth), definition->ml_name, type,
           type != nullptr ? type->tp_name : nullptr};

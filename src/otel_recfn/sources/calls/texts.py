@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import CodeType, FrameType, ModuleType
-from typing import Any, TypeAlias
+from types import CodeType, FrameType
+from typing import TypeAlias
 
 from otel_recfn.model.call_names import python_call_name
 from otel_recfn.sources.calls.protocol import CallText, Hides
 
+ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+>$")
 OWN = str(Path(__file__).parents[2]) + os.sep
 OWN_THAT_CALLS = tuple(OWN + part for part in ("ranges" + os.sep, "runtime" + os.sep, f"sources{os.sep}steps.py"))
 """What of ours calls functions of the program, which are to be seen."""
@@ -43,13 +45,9 @@ class ProgramTexts:
         module = self._module_namer(code) if file.endswith(self.asked) else None
         return module if module is not None else python_call_name(self._trimmed(file), line, code.co_name)
 
-    def of_function(self, function: Any) -> str:
+    def of_function(self, function: object) -> str:
         """See CallTexts.of_function."""
-        name = getattr(function, "__name__", None) or type(function).__name__
-        bound_to = getattr(function, "__self__", None)
-        if bound_to is None or isinstance(bound_to, ModuleType):
-            return f"<built-in function {name}>"
-        return f"<built-in method {name} of {type(bound_to).__name__} object>"
+        return ADDRESS.sub(">", repr(function))
 
     def _trimmed(self, file: str) -> str:
         for prefix in self.prefixes:

@@ -1,5 +1,5 @@
-// What calls are called, as Python's `sources/calls/texts.py` says it: made here, because running Python in a profile function would
-// run the program's signal handlers too, in the middle of something else.
+// What calls are called, as Python's `sources/calls/texts.py` says it: made here, because running Python in a profile function
+// would run the program's signal handlers too, in the middle of something else.
 #pragma once
 #include "calls/call_name.hpp"
 

@@ -3,8 +3,8 @@
 //   call    name of the code object ─► begin_call ─► push the event id      at first sight the name is made
 //   return                             end_range  ◄─ pop
 //
-// Where Python runs meanwhile (to name a module, to read the context), another thread may stop tracing: then what was begun is ended
-// at once, and the object that CPython passed is held until we return.
+// Where Python runs meanwhile (to name a module, to read the context), another thread may stop tracing: then what was begun is
+// ended at once, and the object that CPython passed is held until we return.
 #include "calls/call_tracer.hpp"
 
 #include <new>

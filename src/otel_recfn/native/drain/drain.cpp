@@ -73,6 +73,7 @@ void Drain::give_up_earlier() {
   for (Thread& thread : threads_) {
     discarded_.fetch_add(thread.open.size(), std::memory_order_relaxed);
     thread.open.clear();
+    thread.open_calls = 0;
   }
   earlier_rows_ = out_.closed;
   remote_.clear();

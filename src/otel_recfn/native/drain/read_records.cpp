@@ -224,6 +224,7 @@ void Drain::read_end(Thread& thread, uint64_t head, uint64_t ticks) {
   const uint64_t ordinal = ordinal_of(head);
   for (size_t index = thread.open.size(); index-- > 0;) {
     if (thread.open[index].ordinal != ordinal) continue;
+    make_room(out_.rows);  // where memory ends here, nothing has moved yet
     const std::optional<int64_t> cut_ns = let_out(thread, index);
     const uint32_t out_of_order = !cut_ns && index + 1 != thread.open.size() ? uint32_t{kAsync} : 0u;
     seal(thread, index, cut_ns.value_or(clock_.monotonic_ns(ticks)), (end_flags_of(head) & (kEventFlags | kShown)) | out_of_order,

@@ -177,9 +177,9 @@ SCOPES: Kind[frozenset[RecordScope] | None] = Kind(
 )
 TRACE_PATH: Kind[str | None] = Kind("None or a path that ends in .json or .json.gz", _trace_path)
 RATE: Kind[float | None] = Kind(
-    "None (all) or a number of traces a second, zero or more",
+    "None (all) or how many a second: a number, zero or more",
     _rate,
-    "none (all) or a number of traces a second, zero or more",
+    "none (all) or how many a second: a number, zero or more",
     _parse_rate,
 )
 SECONDS: Kind[float | None] = Kind(

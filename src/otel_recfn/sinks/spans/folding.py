@@ -6,7 +6,8 @@ plan ──► add ──► fold: the longest of each unit, sums of the rest �
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,8 @@ from otel_recfn.support.span_ids import span_ids
 
 OTHER_NAME = "(other)"
 MAX_UNITS = 4096
+MAX_KEPT = 1 << 18
+"""Of all units together, some 500 bytes each: beyond, those that rows came to longest ago are decided before they end."""
 MAX_ROWS_OF_A_UNIT = 100_000
 """A unit that stays open is decided in parts of so many rows."""
 MAX_LINKABLE = 1 << 17
@@ -53,7 +56,7 @@ class Folding:
     """
 
     def __init__(self, budgets: Budgets, most: int, min_duration_ns: int, units: OpenUnits, traces: StepTraces) -> None:
-        self._budgets, self._units, self._traces = budgets, units, traces
+        self._budgets, self._units, self._traces, self._most = budgets, units, traces, most
         self._fold = fold(most, min_duration_ns, MAX_ROWS_OF_A_UNIT)
         self._names: Distinct[str] = Distinct([OTHER_NAME])
         self._rows = KeptRows(self._fold.kept)
@@ -148,8 +151,17 @@ class Folding:
             if unit is not None and trace.folded is None:
                 traces[unit] = trace
         units = [*traces, *self._units.ended(self._drained_ns, self._traces.open_spans())]
-        units += self._units.oldest(MAX_UNITS)
+        units += self._surplus(set(units))
         return self._decide(list(dict.fromkeys(units)), traces, goes_on=False)
+
+    def _surplus(self, ended: Set[OpenUnit]) -> list[OpenUnit]:
+        """Units that rows came to longest ago, where there are too many, or too many rows may be kept of them all."""
+        if len(self._rows) <= MAX_KEPT:
+            return self._units.oldest(MAX_UNITS)
+        units = [unit for unit in self._units.oldest(0) if unit not in ended]
+        kept = [min(rows, self._most) for rows in self._fold.rows(numbers_of(units))]
+        of_newer = [*accumulate(reversed(kept))][::-1]
+        return [unit for unit, rows in zip(units, of_newer, strict=True) if rows > MAX_KEPT]
 
     def rest(self, now_ns: int) -> None:
         """Nothing came for a while: what had ended by then has come."""

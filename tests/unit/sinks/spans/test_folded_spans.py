@@ -205,6 +205,22 @@ def test_what_comes_after_its_unit_was_decided_has_what_that_unit_left(took_us: 
     assert ranges_told(units.ours()) == 200
 
 
+@pytest.mark.parametrize("bound", ["MAX_UNITS", "MAX_KEPT"])
+def test_of_units_that_stay_open_those_are_told_that_nothing_came_to_for_long(
+    monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    monkeypatch.setattr(folding, bound, 5 if bound == "MAX_UNITS" else 50)
+    units = Units(Volume(10))
+    spans = [units.start(f"connection {number}") for number in range(20)]
+    for span in spans:
+        units.came([row for _ in range(10) for row in units.rows(span, ("op", 5))])
+    assert units.sink.counters()["folding"] == 50
+    units.came(units.rows(spans[0], ("again", 5)))
+    told = units.ours()
+    assert ranges_told([*told, *units.close()]) == 201
+    assert_balanced(units.sink.counters())
+
+
 def test_asynchronous_ranges_are_told_as_long_as_they_took_together() -> None:
     units = Units(Volume(1))
     span = units.start()

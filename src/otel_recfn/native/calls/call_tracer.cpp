@@ -7,6 +7,8 @@
 // ended at once, and the object that CPython passed is held until we return.
 #include "calls/call_tracer.hpp"
 
+#include <frameobject.h>
+
 #include <new>
 
 #include "calls/call_texts.hpp"

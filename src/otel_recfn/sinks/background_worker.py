@@ -187,12 +187,22 @@ class Worker:
             if (given_up or left) and self._paced is not None:
                 with contextlib.suppress(*OUT_OF_MEMORY):  # what it hasn't taken counts as abandoned
                     self._paced.give_up(left, self._pace.time_left())
-            self._inner.close(self._pace.time_left())
+            self._close_inner()
         except GivenUp:  # while it waited for an exporter
             if self._paced is not None:
                 self._paced.finish_superseded()
         except BaseException as error:
             self.error = self.error or _ordinary(error)
+
+    def _close_inner(self) -> None:
+        """Close the inner sink; where the time ends meanwhile, it gives up what it had not written by then."""
+        try:
+            self._inner.close(self._pace.time_left())
+        except GivenUp:
+            if self._superseded or self._paced is None:
+                raise
+            self._paced.give_up((), 0.0)
+            self._inner.close(0.0)
 
 
 def _ordinary(error: BaseException) -> Exception | SystemExit:

@@ -142,3 +142,21 @@ def test_no_orphan_arrives(
         counters[fate] for fate in fates
     )
     assert counters["folding"] == 0
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, 1e-9])
+def test_what_was_folding_when_the_time_is_over_is_sent_or_has_failed(timeout_s: float) -> None:
+    server, provider = Server(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(server))
+    sink = BackgroundSink(SpansSink(provider, None, volume=Volume(1000)), max_share=1.0)
+    span = provider.get_tracer("program").start_span("request")
+    of_span = span.get_span_context()
+    sink._inner.saw(of_span.trace_id, of_span.span_id, span)
+    sink.write(make_batch([{"context": context(of_span.trace_id, of_span.span_id)}]))
+    assert sink.flush(PATIENCE_S)
+    assert sink.counters()["folding"] == 1
+    sink.close(timeout_s)
+    sink._thread.join(PATIENCE_S)
+    provider.shutdown()
+    counters = sink.counters()
+    assert (counters["folding"], counters["spans"] + counters["failed"]) == (0, 1)

@@ -41,7 +41,7 @@ class Training:
         self.network = Network()
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=0.1)
 
-    def run(self) -> None:
+    def train(self) -> None:
         for _ in range(2):
             self.optimizer.zero_grad()
             self.network(torch.ones(3, 4)).sum().backward()
@@ -55,20 +55,20 @@ class Training:
 
 def test_the_same_calls_as_torch_profiler(tmp_path: Path) -> None:
     training = Training()
-    training.run()  # what is imported and made at first use
+    training.train()  # what is imported and made at first use
     with torch.profiler.profile(with_stack=True) as theirs:
-        training.run()
+        training.train()
     with profile(python_calls=True) as ours:
-        training.run()
+        training.train()
     theirs.export_chrome_trace(str(tmp_path / "theirs.json"))
     ours.export_chrome_trace(tmp_path / "ours.json")
-    expected, found = calls_of_run(tmp_path / "theirs.json"), calls_of_run(tmp_path / "ours.json")
+    expected, found = calls_of_training(tmp_path / "theirs.json"), calls_of_training(tmp_path / "ours.json")
     assert expected.total() > 500
     assert found == expected
 
 
-def calls_of_run(path: Path) -> Counter[tuple[str, ...]]:
-    """How often each call was made below ``Training.run``, by the names of the calls around it."""
+def calls_of_training(path: Path) -> Counter[tuple[str, ...]]:
+    """How often each call was made below ``Training.train``, by the names of the calls around it."""
     events = [event for event in read_trace(path)["traceEvents"] if event.get("cat") == "python_function"]
     by_id = {event["args"]["Python id"]: event for event in events}
 
@@ -76,7 +76,7 @@ def calls_of_run(path: Path) -> Counter[tuple[str, ...]]:
         names: list[str] = []
         while event is not None:
             names.append(comparable(event["name"]))
-            if names[-1].endswith(": run"):
+            if names[-1].endswith(": train"):
                 return tuple(names)
             event = by_id.get(event["args"].get("Python parent id"))
         return ()

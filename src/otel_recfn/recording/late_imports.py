@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import otel_recfn.recording.python.batch
 import otel_recfn.recording.python.pairing
+import otel_recfn.support.numpy_loops
 
 with suppress(ImportError):  # there is no native part
     import otel_recfn.recording.native_columns  # noqa: F401

@@ -6,10 +6,12 @@ columns was seen to raise TypeError from then on ("has already been registered")
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 TYPES = (np.bool_, np.uint8, np.uint32, np.uint64, np.int64, np.float64)
-FUNCTIONS = (
+FUNCTIONS: tuple[Any, ...] = (
     *(np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal),
     *(np.add, np.subtract, np.multiply, np.maximum, np.minimum),
     *(np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.left_shift, np.right_shift, np.invert, np.negative),
@@ -23,7 +25,7 @@ def use_once() -> None:
         column = np.ones(1, each)
         for function in FUNCTIONS:
             try:
-                function(column) if getattr(function, "nin", 1) == 1 else function(column, column)  # type: ignore[operator]
+                function(column) if getattr(function, "nin", 1) == 1 else function(column, column)
             except TypeError:  # numpy has none for that type
                 pass
 

@@ -2,7 +2,7 @@
 
     before the fork   SESSION ► OWN_THREADS     what may wait for our threads is stopped before them
     in the parent     OWN_THREADS ► SESSION
-    in the child      LOCKS ► OWN_THREADS ► RECORDER ► SPAN_IDS ► SESSION ► THREAD_STATE
+    in the child      LOCKS ► OWN_THREADS ► RECORDER ► SPAN_IDS ► SESSION ► THREAD_STATE ► CALLS
 
 A fork waits for all of it together no longer than ``FORK_WAIT_SECONDS``, so that the program is not held up.
 """
@@ -33,6 +33,7 @@ class Order(IntEnum):
     SPAN_IDS = 3
     SESSION = 4
     THREAD_STATE = 5
+    CALLS = 6
 
 
 class _Told(NamedTuple):

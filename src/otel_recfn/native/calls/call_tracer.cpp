@@ -8,6 +8,7 @@
 #include "calls/call_tracer.hpp"
 
 #include <frameobject.h>
+#include <pthread.h>
 
 #include <new>
 
@@ -27,6 +28,7 @@ constexpr int kMaxStartFrames = 128;  // as Python's `sources/calls/protocol.py`
 
 struct Tracer {
   uint64_t tracing = 0;  // odd while it traces; another number each time
+  bool forked = false;   // in a child, until locks that another thread of the parent held have been made anew
   PyObject *of_code = nullptr, *is_own_thread = nullptr;
   CallTexts texts;
   FunctionNames functions;
@@ -213,10 +215,18 @@ int on_begin(PyObject* object, ThreadCalls& calls, PyFrameObject* frame, int wha
   return met < 0 ? -1 : 0;
 }
 
+// Only notes where calls begin that end later: nothing here asks Python or takes a lock.
+int on_begin_after_fork(ThreadCalls& calls, int what) {
+  if (calls.buffer != nullptr) push(calls, what == PyTrace_C_CALL ? ThreadCalls::kOfC : ThreadCalls::kHidden, tracer().tracing);
+  return 0;
+}
+
 int on_event(PyObject* object, PyFrameObject* frame, int what, PyObject* argument) {
   ThreadCalls& calls = *reinterpret_cast<ThreadCallsObject*>(object)->calls;
   if (!tracer().is_on() || calls.left_out) return 0;
-  if (what == PyTrace_CALL || what == PyTrace_C_CALL) return on_begin(object, calls, frame, what, argument);
+  if (what == PyTrace_CALL || what == PyTrace_C_CALL) {
+    return tracer().forked ? on_begin_after_fork(calls, what) : on_begin(object, calls, frame, what, argument);
+  }
   if (calls.buffer == nullptr) return 0;
   if (what == PyTrace_RETURN) {
     leave_python(calls);
@@ -245,6 +255,11 @@ PyObject* trace_calls(PyObject*, PyObject* args) try {
   return others >= 0 ? PyLong_FromSsize_t(others) : nullptr;
 } catch (const std::bad_alloc&) {
   return PyErr_NoMemory();
+}
+
+PyObject* go_on_after_fork(PyObject*, PyObject*) {
+  tracer().forked = false;
+  Py_RETURN_NONE;
 }
 
 PyObject* trace_this_thread(PyObject*, PyObject*) {
@@ -287,11 +302,16 @@ PyMethodDef functions[] = {
      "trace_calls(texts, is_own_thread) -> how many threads have another profile function, and keep it."},
     {"trace_this_thread", trace_this_thread, METH_VARARGS, "A profile function that puts the tracer in its own place."},
     {"untrace_calls", untrace_calls, METH_NOARGS, "untrace_calls(): ends the calls that are open, and traces no thread any more."},
+    {"go_on_after_fork", go_on_after_fork, METH_NOARGS, "go_on_after_fork(): in a child, where calls can be recorded again."},
     {nullptr, nullptr, 0, nullptr}};
+
+void after_fork_in_child() { tracer().forked = true; }
 
 }  // namespace
 
 int add_call_tracer(PyObject* module) {
+  static const int at_fork = pthread_atfork(nullptr, nullptr, after_fork_in_child);
+  if (at_fork != 0) return PyErr_NoMemory(), -1;
   return add_thread_calls(module) < 0 ? -1 : PyModule_AddFunctions(module, functions);
 }
 

@@ -10,14 +10,20 @@ import threading
 
 from otel_recfn import _native
 from otel_recfn.sources.calls.protocol import CallTexts
+from otel_recfn.support.forks import Order, around_forks
 from otel_recfn.support.own_thread import is_own_thread
 
 
 class NativeTracer:
-    """A CallTracer. Its ranges go to the native recorder."""
+    """A CallTracer. Its ranges go to the native recorder.
+
+    In a forked child calls are recorded from when all else of ours is as it should be in a child: before, recording one might
+    wait for a lock that another thread of the parent held.
+    """
 
     def __init__(self) -> None:
         self._left_alone = 0
+        around_forks(Order.CALLS, in_child=_native.go_on_after_fork)
 
     def start(self, texts: CallTexts) -> None:
         """See CallTracer.start."""

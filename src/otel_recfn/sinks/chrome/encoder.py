@@ -131,7 +131,7 @@ def _args(event: Event) -> Iterator[tuple[str, object]]:
         ("Debug handle", event.debug_handle, -1),
         ("Flops", event.flops, 0),
         ("Bytes", event.nbytes if event.kind == EventKind.MEMORY else None, None),
-        ("Python id", event.event_id if _is_traced_call(event) else 0, 0),
+        ("Python id", event.event_id if _is_traced_call(event) else -1, -1),
         ("Python parent id", event.caller if _is_traced_call(event) else 0, 0),
         ("Python module id", _module_number(event), None),
     )

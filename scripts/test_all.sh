@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The whole suite in three runs at once, since tests wait now and then: programs with PyTorch, all else, and, where the processors
-# have time left, the part without PyTorch on the other CPythons.
+# The whole suite at once, since tests wait now and then: programs with PyTorch, all else, and, where the processors have time left,
+# the part without PyTorch on the other CPythons.
 # Arguments go to pytest on the main interpreter.
 set -uo pipefail
 set -m # a run beside the first one hears of Ctrl-C too

@@ -25,7 +25,16 @@ from running_capture import Running
 
 
 class SampledSink(InMemorySink):
-    """Has no use for what becomes no span."""
+    """Has no use for what becomes no span, nor has a forked child's."""
+
+    wants_unsampled = False
+
+    def after_fork_in_child(self) -> SampledSink:
+        return SampledSink()
+
+
+class SampledHere(InMemorySink):
+    """Has no use for it in this process; a forked child's has."""
 
     wants_unsampled = False
 
@@ -38,8 +47,8 @@ class SampledAlone:
         self._before = recorder.counters()
         self.start()
 
-    def start(self) -> None:
-        self.sink = SampledSink()
+    def start(self, sink: InMemorySink | None = None) -> None:
+        self.sink = sink or SampledSink()
         self.capture = Capture(Selected(), [self.sink], buffer_bytes=DEFAULT_BUFFER_BYTES)
         self.session.start(self.capture)
 
@@ -170,6 +179,7 @@ def test_a_thread_that_is_switched_off_meanwhile(alone: SampledAlone) -> None:
 
 def test_a_forked_child_goes_on_so_and_counts_anew(alone: SampledAlone) -> None:
     def work() -> None:
+        assert alone.session.flush(alone.capture, PATIENCE_S)  # what its drains change
         with alone.range("not recorded"):
             pass
         with span(2, sampled=True), alone.range("recorded"):
@@ -179,6 +189,24 @@ def test_a_forked_child_goes_on_so_and_counts_anew(alone: SampledAlone) -> None:
 
     with span(1, sampled=False), alone.range("not recorded"):
         in_child(work)
+
+
+@pytest.mark.parametrize("drained", [False, True])
+def test_a_forked_child_whose_sinks_want_all_has_it_from_its_first_range_on(alone: SampledAlone, drained: bool) -> None:
+    alone.stop()
+    alone.start(SampledHere())
+
+    def work() -> None:
+        if drained:
+            assert alone.session.flush(alone.capture, PATIENCE_S)
+        with alone.range("recorded"):
+            pass
+        counters = alone.recorder.counters()
+        assert (counters.unsampled, counters.recorded) == (0, 1)
+
+    with span(1, sampled=False), alone.range("not recorded"):
+        in_child(work)
+    assert alone.names() == []
 
 
 Node: TypeAlias = "tuple[str, list[Any]]"

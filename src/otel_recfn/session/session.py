@@ -329,6 +329,7 @@ class Session:
         self._leave_to_parent(ending)
         self._drop_half_started()
         if self._captures:
+            self._record()  # the child's sinks may want other ranges than the parent's
             self._thread.start()
             finish_in_multiprocessing_child(self)
 

@@ -33,7 +33,8 @@ from otel_recfn.support.own_thread import OwnThread
 
 log = logging.getLogger("otel_recfn")
 
-MAX_ROWS = 200_000
+MAX_ROWS = 400_000
+"""Some 40 MB: what a busy service records in the seconds for which the thread may not get the GIL."""
 MAX_SHARE = 0.25
 
 

@@ -1,0 +1,62 @@
+"""Programs in which allocations can be made to fail. Nothing may raise into them, and all counters balance."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from otel_recfn.recording import backend
+
+Run: TypeAlias = Callable[..., "subprocess.CompletedProcess[str]"]
+HERE = Path(__file__).parent
+RECORDERS = ["python", *(["native"] if backend.choose().kind == "native" else [])]
+HEAD = f"import sys\nsys.path.insert(0, {str(HERE)!r})\n"
+LEAVE = """
+import os, sys
+if sys.version_info < (3, 11):  # which frees a function's cache twice where its 1,024th call found no memory for it
+    sys.stdout.flush()
+    os._exit(0)
+"""
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is preloaded."""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("the library that lets allocations fail is for glibc")
+    if shutil.which("cc") is None:
+        pytest.skip("the library that lets allocations fail has to be compiled")
+    path = tmp_path_factory.mktemp("failing") / "failing_allocations.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(path), str(HERE / "failing_allocations.c")], check=True)
+    return path
+
+
+@pytest.fixture
+def run_preloaded(library: Path, run_program: Run) -> Run:
+    """Runs a program in which allocations can be made to fail."""
+
+    def run(program: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return run_program(HEAD + program + LEAVE, *arguments, LD_PRELOAD=str(library), PYTHONMALLOC="malloc", **environment)
+
+    return run
+
+
+@pytest.fixture(params=RECORDERS)
+def run_failing(request: pytest.FixtureRequest, run_preloaded: Run) -> Run:
+    """The same with each recorder."""
+    return partial(run_preloaded, OTEL_RECFN_RECORDER=request.param)
+
+
+@pytest.fixture
+def run_native(run_preloaded: Run) -> Run:
+    """The same where there is a native part."""
+    if "native" not in RECORDERS:
+        pytest.skip("there is no native part here")
+    return run_preloaded

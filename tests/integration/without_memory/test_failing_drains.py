@@ -1,0 +1,109 @@
+"""Every single allocation of a drain fails once: what it could not deliver comes later, or is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from recording_program import RECORD
+
+DRAIN = (
+    RECORD
+    + """
+batch = [None]
+
+
+def drain():
+    batch[0] = recorder.drain(open_ranges=count % 2 == 0)
+
+
+recorder.start(record_all, 8 << 20)
+record()
+failed = 0
+for fail in (1, 5):
+    for raised in each_failure(drain, fail):
+        assert raised is None or isinstance(raised, MemoryError), repr(raised)
+        failed += raised is not None
+        if batch[0] is not None:
+            keep(batch[0])
+        batch[0] = None
+        record()
+    keep(batch[0])
+    batch[0] = None
+recorder.stop()
+keep(recorder.drain(close_open=True))
+counters = recorder.counters()
+assert failed > 15, failed
+tops = {row.event_id for row in rows.values() if row.kind == EventKind.RANGE and not row.parent}
+assert tops == set(announced), tops ^ set(announced)
+assert counters.recorded == len(rows), (counters, len(rows))
+assert sum(counters) == counters.recorded, counters
+for row in rows.values():
+    if row.name.startswith("inner"):
+        assert rows[row.parent].name == "outer " + row.name.split()[1], row
+        assert row.sequence_nr == int(row.name.split()[1]) and row.debug_handle == 5
+        assert row.error == ("ValueError: wrong" if row.name.endswith("1") and row.name.split()[2] == "1" else "")
+    if row.name.startswith("outer"):
+        assert row.shapes == "[[2,3]]" and row.context.span_id == int(row.name.split()[1]) + 1, row
+"""
+)
+
+LAST_DRAIN = (
+    RECORD
+    + """
+batch = [None]
+
+
+def drain():
+    batch[0] = recorder.drain(close_open=True)
+
+
+def start_and_record():
+    recorder.start(record_all, 8 << 20)
+    record()
+    recorder.stop()
+
+
+def keep_all():
+    while batch[0] is not None:
+        more, batch[0] = batch[0], None
+        keep(more)
+        if not more.complete:
+            drain()
+    del left_open[:]
+
+
+def check_balance(told):
+    counters = recorder.counters()
+    assert counters.recorded == len(rows) + counters.lost_in_drain, (counters, len(rows), told)
+
+
+start_and_record()
+for fail in (1, 3, 5):  # where one fails, so do the next ones, also those of giving up what was drained
+    for raised in each_failure(drain, fail, one_by_one=2_000):
+        assert raised is None or isinstance(raised, MemoryError), repr(raised)
+        keep_all()
+        start_and_record()  # begins with what the failed drain has left
+        drain()
+        keep_all()
+        check_balance((fail, raised))
+        start_and_record()
+    keep_all()
+    start_and_record()
+drain()
+keep_all()
+start_and_record()
+with_failures(drain, fail=1_000_000, smallest=1024)
+drain()  # there was not even memory for giving it up
+keep_all()
+assert recorder.counters().lost_in_drain > 0
+check_balance("all failed")
+"""
+)
+
+
+def test_a_drain_delivers_later_what_it_could_not_deliver(run_failing: Callable[..., object]) -> None:
+    run_failing(DRAIN)
+
+
+def test_the_last_drain_delivers_or_counts(run_failing: Callable[..., object]) -> None:
+    run_failing(LAST_DRAIN)

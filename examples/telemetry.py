@@ -92,7 +92,7 @@ class Telemetry:
             return f"The spans went to localhost:{OTLP_PORT}. Where Jaeger stands behind it, they are at {JAEGER}"
         return (
             f"Spans, as OTLP JSON, a request a line: {describe(self.file)}\n"
-            f"    To see them in Jaeger, start it as README.md says ('Collector and Jaeger') and run this again."
+            f"    To see them in Jaeger, start it as docs/collector.md says and run this again."
         )
 
 

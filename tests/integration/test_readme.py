@@ -1,4 +1,4 @@
-"""The README's Python, as a newcomer runs it."""
+"""The Python of README.md and of the pages in docs/, as a newcomer runs it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-README = Path(__file__).parents[2] / "README.md"
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 AROUND = """
 import logging, sys
 logging.basicConfig(stream=sys.stdout, level=logging.WARNING)
@@ -22,14 +22,32 @@ batch = torch.ones(2, 5, 16)
 def load(): return batch
 """
 
+
+def blocks(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+
+
+PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
+EXAMPLES = [pytest.param(block, id=page) for page, text in PAGES.items() for block in blocks(text)]
+
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
 
 
-def test_it_has_examples() -> None:
-    assert len(BLOCKS) >= 5
+def test_the_readmes_program_runs_as_pasted_and_prints_what_it_says(run_program: Callable[..., Any]) -> None:
+    [program] = blocks(README)
+    assert len([line for line in program.splitlines() if line]) <= 10
+    done = run_program(program)
+    said = re.search(r"^It prints (.*?), \.\.\.", README, re.MULTILINE | re.DOTALL)
+    assert said
+    assert set(re.findall(r"`(.*?)`", said[1])) <= set(done.stdout.splitlines())
+    assert done.stderr == ""
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
+def test_the_pages_have_examples() -> None:
+    assert len(EXAMPLES) >= 5
+
+
+@pytest.mark.parametrize("block", EXAMPLES)
 def test_an_example_runs_without_a_warning(run_program: Callable[..., Any], block: str) -> None:
     every_range = block.replace("sampling_prob(0.01)", "sampling_prob(1.0)")
     done = run_program(AROUND + every_range)

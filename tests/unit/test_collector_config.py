@@ -1,4 +1,4 @@
-"""The Collector's configuration and the compose file: what the README promises is defined, and wired."""
+"""The Collector's configuration and the compose file: what docs/collector.md promises is defined, and wired."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def test_compose_starts_both_with_this_configuration() -> None:
     assert f"{collector}.environment.JAEGER_ENDPOINT=jaeger:4317" in compose
 
 
-def test_the_readme_names_these_ports() -> None:
-    readme = (ROOT / "README.md").read_text()
-    assert "docker compose up" in readme
-    assert {port for port in ("4317", "4318", "16686") if port in readme} == {"4317", "4318", "16686"}
-    assert "receivers.otlp.protocols.grpc.endpoint=localhost:14317" in readme
+def test_the_page_names_these_ports() -> None:
+    page = (ROOT / "docs" / "collector.md").read_text()
+    assert "docker compose up" in page
+    assert {port for port in ("4317", "4318", "16686") if port in page} == {"4317", "4318", "16686"}
+    assert "receivers.otlp.protocols.grpc.endpoint=localhost:14317" in page

@@ -1,4 +1,4 @@
-"""One table has every setting; docstrings, README.md and the code say the same."""
+"""One table has every setting; docstrings, docs/settings.md, README.md and the code say the same."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from otel_recfn.settings.table import OF_THE_PROCESS, PROFILE_SETTINGS, ProfileS
 ROOT = Path(__file__).parents[2]
 
 
-def rows_of(readme: str) -> list[str]:
-    """The lines of the table below 'Settings', without its head."""
-    section = readme.split("\n### Settings\n")[1].split("\n## ")[0]
+def rows_of(page: str, heading: str) -> list[str]:
+    """The lines of the table below a heading, without its head."""
+    section = page.split(f"# {heading}\n")[1].split("\n## ")[0]
     return [line for line in section.splitlines() if line.startswith("|")][2:]
 
 
@@ -36,9 +36,23 @@ def line(*cells: str) -> str:
     return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"
 
 
-def test_readme_has_every_setting_with_its_variable_default_and_meaning() -> None:
+def test_the_page_has_every_setting_with_its_variable_default_and_meaning() -> None:
     of_the_process = [line("", f"`{each.variable}`", each.default_in_words, each.meaning) for each in OF_THE_PROCESS]
-    assert rows_of((ROOT / "README.md").read_text(encoding="utf-8")) == [*map(row, SETTINGS), *of_the_process]
+    page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    assert rows_of(page, "Settings") == [*map(row, SETTINGS), *of_the_process]
+
+
+def test_the_readme_names_settings_that_there_are_with_their_defaults() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    defaults = {setting.name: setting.default for setting in SETTINGS}
+    small = re.findall(r"^\| `(\w+)=([\d.]+)`", "\n".join(rows_of(readme, "Keep it small")), re.MULTILINE)
+    assert len(small) >= 5
+    assert {name: float(text) for name, text in small} == {name: defaults[name] for name, _ in small}
+    words = {setting.name: setting.default_in_words for setting in SETTINGS}
+    for each in rows_of(readme, "Settings"):
+        names, default, _ = each.strip("|").split("|")
+        for name in re.findall(r"`(\w+)`", names):
+            assert default.strip().removesuffix("s") == words[name]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from otel_recfn.sources.protocol import Wanted
 
 CONNECT_SECONDS = 0.5
 DEFAULT_PORTS = {"grpc": 4317, "http/protobuf": 4318}
-COLLECTOR = "start a collector there (see collector-config.yaml and the README), or set OTEL_EXPORTER_OTLP_ENDPOINT"
+COLLECTOR = "start a collector there (see collector-config.yaml and docs/collector.md), or set OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
 def context() -> Check:

@@ -1,6 +1,6 @@
 """Every setting, each in one place: name, type, default, what is allowed, environment variable, meaning, what it selects.
 
-The docstrings of ``instrument()`` and ``profile`` and README.md repeat it; a test compares them.
+The docstrings of ``instrument()`` and ``profile`` and docs/settings.md repeat it; a test compares them.
 """
 
 from __future__ import annotations

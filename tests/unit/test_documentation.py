@@ -1,0 +1,49 @@
+"""README.md and docs/: short, with links that lead somewhere, and commands that there are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+pytestmark = pytest.mark.one_python
+
+
+def links(page: Path) -> list[str]:
+    """What a page links to and shows, of this repository."""
+    found = re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))
+    return [link.partition("#")[0] for link in found if "://" not in link]
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 1200
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_its_links_lead_somewhere(page: Path) -> None:
+    assert [link for link in links(page) if not (page.parent / link).exists()] == []
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    reached = {(ROOT / link).resolve() for link in links(ROOT / "README.md")}
+    assert [page.name for page in PAGES[1:] if page.resolve() not in reached] == []
+
+
+def test_the_picture_comes_first_and_is_one() -> None:
+    lines = [line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if line]
+    [picture] = re.findall(r"^!\[.+\]\((.*)\)$", lines[1])
+    assert (ROOT / picture).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_commands_that_it_says_are_there() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for target in re.findall(r"`make (\w+)", text):
+            assert f"\n{target}:" in makefile
+        for script in re.findall(r"(?:scripts|examples|benchmarks)/\w+\.(?:py|sh)", text):
+            assert (ROOT / script).exists()

@@ -1,0 +1,165 @@
+"""The one place that knows torchgen, the generator inside the torch wheel: its model of a schema becomes ours.
+
+torchgen parses the schemas. Where an entry says ``autogen``, it makes the variants that PyTorch would have: then all entries
+of the file have to be complete ones as PyTorch's own are, with a ``dispatch`` where PyTorch asks for one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from otel_recfn.codegen.errors import GeneratorError, Location, SchemaError
+from otel_recfn.codegen.operators import Argument, Kind, Operator, OperatorName, Return, SchemaType
+from otel_recfn.codegen.schema_file import LINE, Entry
+
+REFUSALS = (AssertionError, RuntimeError, ValueError, KeyError, IndexError, TypeError, NotImplementedError)
+"""What torchgen raises at what it can't read."""
+DEFAULT_NAMESPACE = "aten"
+KEYS_BESIDE_FIELDS = {"func", "dispatch", LINE}
+
+
+@dataclass(frozen=True)
+class _Parsed:
+    """A schema of torchgen's, with what its entry says beside it."""
+
+    namespace: str
+    schema: Any
+    category: str | None
+    location: Location
+
+
+def operators_of(entries: Sequence[Entry]) -> list[Operator]:
+    """The operators in the order of the entries, then those that torchgen generates for ``autogen``.
+
+    Raises:
+        SchemaError: an entry that torchgen doesn't understand, or an operator that is declared twice.
+        GeneratorError: torchgen is not there.
+    """
+    model = _model()
+    _check_keys(entries, model)
+    generates = any("autogen" in entry.fields for entry in entries)
+    parsed = _generated(entries, model) if generates else [_parsed(entry, model) for entry in entries]
+    operators = [_operator(each) for each in parsed]
+    _check_names(operators)
+    return operators
+
+
+def packaged_schemas() -> Path:
+    """The ``native_functions.yaml`` in the installed torch."""
+    return _packaged() / "native_functions.yaml"
+
+
+def _model() -> Any:
+    try:
+        import torchgen.model
+    except ImportError as error:
+        raise GeneratorError(
+            "torchgen is not installed, which parses schemas; it comes with torch: pip install torch"
+        ) from error
+    return torchgen.model
+
+
+def _packaged() -> Path:
+    import torchgen
+
+    return Path(torchgen.__file__).parent / "packaged" / "ATen" / "native"
+
+
+def _check_keys(entries: Sequence[Entry], model: Any) -> None:
+    known = set(model.NativeFunction.__dataclass_fields__) | KEYS_BESIDE_FIELDS
+    for entry in entries:
+        unknown = sorted(str(key) for key in entry.fields if key not in known)
+        if unknown:
+            raise SchemaError(entry.location, f"no such key: {', '.join(unknown)}; entries have those of native_functions.yaml")
+
+
+def _parsed(entry: Entry, model: Any) -> _Parsed:
+    namespace, separator, schema = entry.schema.rpartition("::") if "::" in entry.schema.partition("(")[0] else ("", "", "")
+    try:
+        parsed = model.FunctionSchema.parse(schema if separator else entry.schema)
+        parsed.kind()
+    except REFUSALS as error:
+        raise _refused(entry, error) from error
+    if not (namespace or DEFAULT_NAMESPACE).isidentifier():
+        raise SchemaError(entry.location, f"{namespace!r} is no namespace; write 'mylib::{schema}'")
+    return _Parsed(namespace or DEFAULT_NAMESPACE, parsed, entry.fields.get("category_override"), entry.location)
+
+
+def _refused(entry: Entry, error: BaseException) -> SchemaError:
+    return SchemaError(entry.location, f"{entry.schema!r} can't be read: {error or type(error).__name__}")
+
+
+def _generated(entries: Sequence[Entry], model: Any) -> list[_Parsed]:
+    """All entries, and what torchgen makes of them."""
+    from torchgen.gen import add_generated_native_functions, parse_tags_yaml
+
+    tags = parse_tags_yaml(str(_packaged() / "tags.yaml"))
+    functions: list[Any] = []
+    indices: dict[Any, dict[Any, Any]] = defaultdict(dict)
+    for entry in entries:
+        try:
+            function, kernels = model.NativeFunction.from_yaml(
+                entry.fields, model.Location(entry.location.file, entry.location.line), tags
+            )
+            model.BackendIndex.grow_index(indices, kernels)
+        except REFUSALS as error:
+            raise _refused(entry, error) from error
+        functions.append(function)
+    try:
+        add_generated_native_functions(functions, indices)
+    except REFUSALS as error:
+        raise SchemaError(Location(entries[0].location.file, 1), f"no variants can be generated: {error}") from error
+    return [_from_function(each) for each in functions]
+
+
+def _from_function(function: Any) -> _Parsed:
+    location = Location(function.loc.file, function.loc.line, str(function.func.name))
+    return _Parsed(function.namespace, function.func, function.category_override, location)
+
+
+def _check_names(operators: Sequence[Operator]) -> None:
+    seen: dict[str, Location] = {}
+    for each in operators:
+        other = seen.setdefault(str(each.name), each.location)
+        if other is not each.location:
+            raise SchemaError(each.location, f"declared already in line {other.line}; give it an overload name of its own")
+
+
+def _operator(parsed: _Parsed) -> Operator:
+    schema = parsed.schema
+    name = schema.name.name
+    return Operator(
+        name=OperatorName(
+            namespace=parsed.namespace,
+            base=name.base,
+            full=str(name),
+            overload=schema.name.overload_name,
+            is_inplace=name.inplace,
+            is_dunder=name.dunder_method,
+        ),
+        kind=Kind(schema.kind().name),
+        arguments=tuple(_arguments(schema.arguments)),
+        returns=tuple(Return(each.name, _type(each), _alias(each)) for each in schema.returns),
+        category=parsed.category,
+        schema=str(schema),
+        location=parsed.location,
+    )
+
+
+def _arguments(arguments: Any) -> Iterator[Argument]:
+    groups = ((arguments.flat_positional, False, False), (arguments.flat_kwarg_only, True, False), (arguments.out, True, True))
+    for group, keyword_only, is_out in groups:
+        for each in group:
+            yield Argument(each.name, _type(each), each.default, _alias(each), keyword_only, is_out)
+
+
+def _type(declared: Any) -> SchemaType:
+    return SchemaType(str(declared.type))
+
+
+def _alias(declared: Any) -> str | None:
+    return str(declared.annotation) if declared.annotation is not None else None

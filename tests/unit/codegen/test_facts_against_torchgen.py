@@ -1,0 +1,78 @@
+"""What we say of each operator of the installed torch is what PyTorch's own generator does with it."""
+
+from __future__ import annotations
+
+import pytest
+
+from otel_recfn.codegen.facts import Facts, Input, Wrapping, facts_of
+from otel_recfn.codegen.rules import ATEN
+from trace_type_text import VALUES, Kernel, kernels, written_by_torchgen
+
+pytestmark = [pytest.mark.torch, pytest.mark.one_python]
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Kernel]:
+    pytest.importorskip("torchgen")
+    return kernels(written_by_torchgen(tmp_path_factory.mktemp("torchgen")))
+
+
+@pytest.fixture(scope="module")
+def ours() -> dict[str, Facts]:
+    from otel_recfn.codegen.schema_file import read_entries
+    from otel_recfn.codegen.torchgen_schemas import operators_of, packaged_schemas
+
+    operators = operators_of(read_entries(packaged_schemas()))
+    return {str(each.name).removeprefix("aten::"): facts_of(each, ATEN) for each in operators}
+
+
+def as_kernel(facts: Facts) -> Kernel:
+    """Our facts, as those of a kernel of PyTorch's."""
+    if facts.wrapping is Wrapping.UNRECORDED:
+        return Kernel(False)
+    assert facts.in_place is not None
+    assert facts.out_of_place is not None
+    modes = facts.out_of_place, facts.in_place
+    return Kernel(
+        True,
+        (modes[0].kind, modes[1].kind),
+        (_inputs(modes[0].inputs), _inputs(modes[1].inputs)),
+        (list(modes[0].outputs), list(modes[1].outputs)),
+        (facts.guard.operator, facts.guard.argument) if facts.guard else None,
+    )
+
+
+def _inputs(inputs: tuple[Input, ...]) -> list[tuple[str, str]]:
+    return [(each.name, each.value) for each in inputs]
+
+
+def in_our_words(kernel: Kernel) -> Kernel:
+    """A kernel of PyTorch's, with the values of inputs as we write them."""
+    first, second = ([(name, VALUES.get(value, value)) for name, value in mode] for mode in kernel.inputs)
+    return kernel._replace(inputs=(first, second))
+
+
+def test_the_same_operators_are_wrapped(theirs: dict[str, Kernel], ours: dict[str, Facts]) -> None:
+    wrapped = {name for name, facts in ours.items() if facts.wrapping is not Wrapping.LEFT_OUT}
+    assert wrapped == set(theirs)
+    assert len(ours) > len(wrapped) > 2500  # some are left out
+
+
+def test_the_same_is_recorded_of_each(theirs: dict[str, Kernel], ours: dict[str, Facts]) -> None:
+    differing = {
+        name: (as_kernel(ours[name]), in_our_words(kernel))
+        for name, kernel in theirs.items()
+        if as_kernel(ours[name]) != in_our_words(kernel)
+    }
+    assert differing == {}
+
+
+def test_the_comparison_covers_what_differs_between_operators(theirs: dict[str, Kernel]) -> None:
+    """Were the text of PyTorch's generator read wrongly, some of these would be missing."""
+    traced = [kernel for kernel in theirs.values() if kernel.traced]
+    assert 0 < len(traced) < len(theirs)
+    assert sum(kernel.guard is not None for kernel in traced) > 500
+    assert sum(kernel.names[0] != kernel.names[1] for kernel in traced) > 100
+    assert sum(kernel.inputs[0] != kernel.inputs[1] for kernel in traced) > 500
+    assert sum(len(kernel.outputs[0]) > 1 for kernel in traced) > 100
+    assert {"zeros_like", "full_like"} <= {kernel.names[0] for kernel in traced}

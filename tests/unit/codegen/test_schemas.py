@@ -1,0 +1,105 @@
+"""Schema files become the frozen model, or errors that say where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from otel_recfn.codegen.errors import SchemaError
+from otel_recfn.codegen.facts import Input, Wrapping, facts_of
+from otel_recfn.codegen.operators import Kind, Operator, SchemaType
+from otel_recfn.codegen.rules import rules_of
+from otel_recfn.codegen.schema_file import read_entries
+from otel_recfn.codegen.torchgen_schemas import operators_of
+
+pytestmark = [pytest.mark.torch, pytest.mark.one_python]
+
+
+def operators(folder: Path, text: str) -> list[Operator]:
+    pytest.importorskip("torchgen")
+    file = folder / "ops.yaml"
+    file.write_text(text, encoding="utf-8")
+    return operators_of(read_entries(file))
+
+
+def one(folder: Path, schema: str) -> Operator:
+    (operator,) = operators(folder, f"- func: {schema}\n")
+    return operator
+
+
+def test_a_schema_in_the_model(tmp_path: Path) -> None:
+    operator = one(tmp_path, "mylib::clip_.lo(Tensor(a!) self, int[2]? from=[0,1], *, Scalar? lambda=None) -> Tensor(a!)")
+    assert str(operator.name) == "mylib::clip_.lo"
+    assert (operator.name.base, operator.name.is_inplace, operator.kind) == ("clip", True, Kind.INPLACE)
+    assert [(each.name, each.type.text, each.default, each.alias) for each in operator.arguments] == [
+        ("self", "Tensor", None, "a!"),
+        ("from", "int[2]?", "[0,1]", None),
+        ("lambda", "Scalar?", "None", None),
+    ]
+    assert [each.keyword_only for each in operator.arguments] == [False, False, True]
+    assert operator.location.line == 1
+
+
+def test_parts_of_types() -> None:
+    kind = SchemaType("Tensor?[2]")
+    assert (kind.optional, kind.element, kind.size, kind.base) == (None, SchemaType("Tensor?"), 2, "Tensor")
+    assert SchemaType("int[2]?").optional == SchemaType("int[2]")
+    assert SchemaType("int[]").size is None
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "told"),
+    [
+        ("- func: f(Tensor self) -> Tensor\n- func: g(Tensr self) -> Tensor", 2, "Tensr"),
+        ("- func: f(Tensor self) -> Tensor\n\n- func: f(int self) -> Tensor", 3, "line 1"),
+        ("- func: f(Tensor self)", 1, "Invalid function schema"),
+        ("- func: f(Tensor self, *, *, int a) -> Tensor", 1, "only occur once"),
+        ("- func: f_(Tensor self) -> Tensor", 1, "mutable annotation"),
+        ("- func: f(Tensor self) -> Tensor\n  autgen: f.out", 1, "autgen"),
+        ("- func: a::b::f(Tensor self) -> Tensor", 1, "namespace"),
+        ("- fun: f(Tensor self) -> Tensor", 1, "func"),
+        ("- f", 1, "func"),
+        ("f: 1", 1, "list"),
+        ("- func: f(Tensor self) -> Tensor\n- func: [", 3, "YAML"),
+    ],
+)
+def test_an_error_says_where(tmp_path: Path, text: str, line: int, told: str) -> None:
+    with pytest.raises(SchemaError, match=told) as raised:
+        operators(tmp_path, text + "\n")
+    assert str(raised.value).startswith(f"{tmp_path / 'ops.yaml'}:{line}")
+
+
+def test_an_error_names_the_operator(tmp_path: Path) -> None:
+    with pytest.raises(SchemaError) as raised:
+        operators(tmp_path, "- func: lib::add.Tensor(Tensor self, wrong other) -> Tensor\n")
+    assert f"{tmp_path / 'ops.yaml'}:1: lib::add.Tensor:" in str(raised.value)
+
+
+def test_variants_that_torchgen_makes(tmp_path: Path) -> None:
+    made = operators(tmp_path, "- func: f(Tensor self) -> Tensor\n  dispatch:\n    CPU: f\n  autogen: f.out\n")
+    assert [str(each.name) for each in made] == ["aten::f", "aten::f.out"]
+    assert made[1].out_arguments[0].alias == "a!"
+    assert str(made[1].location).endswith("ops.yaml:1: f.out")
+
+
+def test_rules_of_aten_are_for_aten(tmp_path: Path) -> None:
+    for name, wrapping in {"detach": Wrapping.LEFT_OUT, "conv2d": Wrapping.UNRECORDED}.items():
+        for namespace, expected in {"": wrapping, "mylib::": Wrapping.TRACED}.items():
+            operator = one(tmp_path, f"{namespace}{name}(Tensor self) -> Tensor")
+            assert facts_of(operator, rules_of(operator.name.namespace)).wrapping is expected
+
+
+@pytest.mark.parametrize("schema", ["f(Tensor self, Storage s) -> Tensor", "f(Tensor self) -> int", "f(Tensor self) -> ()"])
+def test_what_cannot_be_traced(tmp_path: Path, schema: str) -> None:
+    operator = one(tmp_path, f"mylib::{schema}")
+    assert facts_of(operator, rules_of("mylib")).wrapping is Wrapping.UNRECORDED
+
+
+def test_a_factory_into_out(tmp_path: Path) -> None:
+    facts = facts_of(one(tmp_path, "mylib::ones.out(int n, *, Tensor(a!) to) -> Tensor(a!)"), rules_of("mylib"))
+    assert facts.in_place is not None
+    assert facts.out_of_place is not None
+    assert facts.in_place.inputs == (Input("n", "n"), Input("to", "to"))
+    assert [each.value for each in facts.out_of_place.inputs] == ["n", "to.dtype", "to.layout", "to.device", "to.pin_memory"]
+    assert facts.in_place.outputs == facts.out_of_place.outputs == ("to",)

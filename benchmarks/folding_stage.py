@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 import numpy as np
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext
 from training_steps import Program, Row, linear, op
@@ -32,6 +33,8 @@ from otel_recfn.sinks.spans.program_spans import ProgramSpans
 from otel_recfn.sinks.spans.step_traces import StepTraces
 from otel_recfn.sinks.spans.surroundings import Surroundings
 
+RESOURCE = Resource({})
+"""Making one of its own would cost a span 5 ms."""
 VOLUME = Volume(of_unit=1000, of_ordinary_unit=50, of_trace=5000)
 
 
@@ -135,7 +138,7 @@ class Stage:
         """Those that the batch has the last ranges of have ended when it is drained."""
         for one in batch.contexts[1:]:
             if self._spans.find(one.trace_id, one.span_id) is None:
-                span = ProgramSpan("unit", _span_context(one), start_time=int(batch.start_ns.min()))
+                span = ProgramSpan("unit", _span_context(one), resource=RESOURCE, start_time=int(batch.start_ns.min()))
                 self._spans.saw(one.trace_id, one.span_id, span)
                 span.ended_ns = last_ns[one] - 1
 

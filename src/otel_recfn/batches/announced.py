@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from otel_recfn.batches.number_sets import is_in
 from otel_recfn.model.announced import OpenedColumns
-from otel_recfn.model.batch import COLUMN_TYPES, Batch
+from otel_recfn.model.batch import COLUMN_TYPES, Batch, Opened
 from otel_recfn.model.columns import ANNOUNCED_COLUMNS
 
 
@@ -16,6 +18,14 @@ def announced(batch: Batch, rows: NDArray[np.int64]) -> OpenedColumns:
     """``Batch.opened`` of these rows, which are top-level ranges, in the order of their begins."""
     rows = rows[np.lexsort((batch.event_id[rows], batch.start_ns[rows]))]
     return OpenedColumns({name: getattr(batch, name)[rows] for name in ANNOUNCED_COLUMNS}, batch.names)
+
+
+def announced_in(batch: Batch, contexts: frozenset[int]) -> Sequence[Opened]:
+    """What the batch announces in these contexts. A program below a span of its own may announce every operator of it."""
+    if not isinstance(batch.opened, OpenedColumns):
+        return [one for one in batch.opened if one.context in contexts]
+    places = np.flatnonzero(is_in(batch.opened.columns["context"], list(contexts)))
+    return batch.opened.part(places) if len(places) else ()
 
 
 def announced_column(batch: Batch, name: str) -> NDArray[Any]:

@@ -26,6 +26,10 @@ class OpenedColumns(Sequence[Opened]):
         """The columns of an Opened; ``name`` is an index."""
         return self._columns
 
+    def part(self, places: NDArray[Any]) -> OpenedColumns:
+        """Those at these places."""
+        return OpenedColumns({name: column[places] for name, column in self._columns.items()}, self._names)
+
     def __len__(self) -> int:
         return len(self._columns["event_id"])
 

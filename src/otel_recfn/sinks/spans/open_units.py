@@ -77,7 +77,9 @@ class OpenUnits:
         for index in np.flatnonzero(counts).tolist():
             context = batch.contexts[index]
             if fate_of(context) == Fate.IN_SPAN:
-                self._unit(self._span_of(context)).open += int(counts[index])
+                known = self._units.get((context.trace_id, context.span_id))
+                unit = known if known is not None else self._unit(self._span_of(context))
+                unit.open += int(counts[index])
 
     def rest(self) -> None:
         """No batch came for a while."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from otel_recfn.batches.announced import announced_in
 from otel_recfn.batches.number_sets import distinct, groups, is_in
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.sources import SOURCES, trace_name
@@ -55,8 +56,7 @@ def begins_of(batch: Batch, contexts: frozenset[int]) -> list[TopLevel]:
     """The top-level begins that the batch announces, of those in these contexts."""
     return [
         TopLevel(one.event_id, one.name, one.source, one.start_ns, batch.tracks[one.thread])
-        for one in batch.opened
-        if one.context in contexts
+        for one in announced_in(batch, contexts)
     ]
 
 

@@ -1,7 +1,7 @@
 """The provider's span limits, applied where they can bind.
 
-Our spans have at most ``MOST_ATTRIBUTES`` attributes, one event and one link, far below the default limits; the SDK's bounded
-containers cost more than the whole span, so they are used only where a limit is lower than that, or cuts texts.
+Our spans have at most ``MOST_ATTRIBUTES`` attributes, ``MOST_EVENTS`` events and one link, far below the default limits; the
+SDK's bounded containers cost more than the whole span, so they are used only where a limit is lower than that, or cuts texts.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from opentelemetry.sdk.util import BoundedList
 from opentelemetry.trace import Link
 
 MOST_ATTRIBUTES = 32
+MOST_EVENTS = 2
 
 AttributeValue: TypeAlias = str | bool | int | float | Sequence[str] | Sequence[bool] | Sequence[int] | Sequence[float]
 Attributes: TypeAlias = Mapping[str, AttributeValue]
@@ -28,6 +29,9 @@ class AppliedLimits:
         self.attributes_unbound = _unbound(limits.max_span_attributes, limits.max_span_attribute_length)
         """Whether the attributes of a span can stay as they are."""
         self._event_attributes_unbound = _unbound(limits.max_event_attributes, limits.max_attribute_length)
+        has_room = (limits.max_events is None or limits.max_events >= MOST_EVENTS) and limits.max_links != 0
+        self.unbound = self.attributes_unbound and self._event_attributes_unbound and has_room
+        """Whether nothing of a span is cut."""
 
     def span_attributes(self, attributes: Attributes) -> Attributes:
         """The attributes of a span, cut to the limits and counted."""

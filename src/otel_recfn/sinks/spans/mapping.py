@@ -159,7 +159,7 @@ class SpanMapper:
             batch.forward_thread_id[rows].view(np.int64).tolist(),
             strict=True,
         ):
-            attributes = self._base(scope, batch.tracks[thread]).copy()
+            attributes = self.base(scope, batch.tracks[thread]).copy()
             attributes["recfn.event_id"] = event_id
             attributes["recfn.handle"] = handle
             if sequence_nr != -1:
@@ -169,7 +169,7 @@ class SpanMapper:
             found.append(attributes)
         return found
 
-    def _base(self, scope: int, thread: Track) -> dict[str, AttributeValue]:
+    def base(self, scope: int, thread: Track) -> dict[str, AttributeValue]:
         """What all ranges of a scope in a thread share."""
         base = self._bases.get((scope, thread))
         if base is None:
@@ -200,12 +200,12 @@ class SpanMapper:
             attributes["recfn.input_dtypes"] = element_texts(dtypes)
 
         if batch.source[row] == EventSource.PYTHON_CALL:
-            attributes |= _code_attributes(text_of_utf8(batch.names[batch.name[row]]))
+            attributes |= code_attributes(text_of_utf8(batch.names[batch.name[row]]))
 
     def _events(self, flags: int, error: str, end_ns: int) -> Sequence[Event]:
         named: dict[str, Mapping[str, AttributeValue]] = {}
         if flags & EventFlag.ERROR:
-            named["exception"] = _exception(error)
+            named["exception"] = exception_attributes(error)
         if flags & EventFlag.CLOCK_JUMPED:
             named["wall clock jumped"] = {}
         return self._limits.events(named, end_ns) if named else ()
@@ -230,7 +230,7 @@ def _plain(batch: Batch, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     return plain
 
 
-def _code_attributes(name: str) -> dict[str, AttributeValue]:
+def code_attributes(name: str) -> dict[str, AttributeValue]:
     """The attributes of the semantic conventions for code, of a traced call."""
     code = called_code(name)
     attributes: dict[str, AttributeValue] = {"code.function.name": code.function}
@@ -251,7 +251,7 @@ def _thread_attributes(thread: Track) -> dict[str, AttributeValue]:
     return attributes
 
 
-def _exception(error: str) -> dict[str, AttributeValue]:
+def exception_attributes(error: str) -> dict[str, AttributeValue]:
     kind, _, message = error.partition(": ")
     return {"exception.type": kind, "exception.message": message}
 

@@ -1,0 +1,117 @@
+"""What an encoded span costs, natively from columns and by the official encoder from the SDK's spans, with its bytes.
+
+Also how much of its progress a Python thread makes meanwhile. On a machine with other work that says less: it is the best of
+some rounds, each of which measures the thread alone too.
+
+python benchmarks/bench_otlp.py [--spans N] [--seconds S]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+from bench_spans import sample_batch
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.trace import SpanContext
+
+from batches import make_batch
+from otel_recfn.batches.links import ForwardBackwardLinks
+from otel_recfn.batches.span_plan import SpanPlan, fates_of, plan_spans
+from otel_recfn.sinks.otlp.encoded import encoded
+from otel_recfn.sinks.otlp.mapper import OtlpMapper
+from otel_recfn.sinks.spans.mapping import SpanMapper
+from otel_recfn.sinks.spans.provider import SAMPLED, ProviderResolver, SpanTarget
+
+ROUNDS = 5
+
+
+def sample_plan(spans: int) -> SpanPlan:
+    """Operators below a span of the program, with the attributes that they have by default."""
+    batch = sample_batch()
+    batch = batch.take(slice(min(spans, len(batch))))
+    links = ForwardBackwardLinks().match(make_batch([]))
+    return plan_spans(
+        batch, fates_of(batch), links, lambda one: SpanContext(one.trace_id, one.span_id, False, SAMPLED), lambda _root: None
+    )
+
+
+def best_ns(work: Callable[[], object], seconds: float) -> float:
+    """The shortest of the runs that fit into the time."""
+    best, end = float("inf"), time.monotonic() + seconds
+    while time.monotonic() < end:
+        start = time.perf_counter_ns()
+        work()
+        best = min(best, time.perf_counter_ns() - start)
+    return best
+
+
+class Counting(threading.Thread):
+    """Python that counts, and how far it comes in a second."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.count, self._ended = 0, False
+
+    def run(self) -> None:
+        while not self._ended:
+            for _ in range(1000):
+                pass
+            self.count += 1
+
+    def end(self) -> None:
+        self._ended = True
+        self.join()
+
+
+def progress(beside: Callable[[], object] | None, seconds: float) -> float:
+    """How far a Python thread comes in a second while another one works at one thing."""
+    counting = Counting()
+    counting.start()
+    began = time.monotonic()
+    while time.monotonic() < began + seconds:
+        if beside is not None:
+            beside()
+        else:
+            time.sleep(0.01)
+    took = time.monotonic() - began
+    counting.end()
+    return counting.count / took
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--spans", type=int, default=8_000)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
+    options = parser.parse_args()
+    plan = sample_plan(options.spans)
+    target = ProviderResolver(TracerProvider(shutdown_on_exit=False)).resolve()
+    assert isinstance(target, SpanTarget)
+    count, ours, theirs = len(plan.row), OtlpMapper(target), SpanMapper(target)
+    made = theirs.spans(plan)
+    ways: dict[str, tuple[Callable[[], object], int]] = {
+        "ours, from columns": (lambda: ours.spans(plan), len(ours.spans(plan).data)),
+        "ours, Python twin": (lambda: encoded(theirs.spans(plan)), len(encoded(made).data)),
+        "SDK spans alone": (lambda: theirs.spans(plan), 0),
+        "encode_spans of them": (lambda: encode_spans(made).SerializeToString(), len(encode_spans(made).SerializeToString())),
+    }
+    cost = {name: best_ns(work, options.seconds) / count for name, (work, _) in ways.items()}
+    for name, (_, size) in ways.items():
+        print(f"{name:<24} {cost[name]:9.0f} ns a span  {size / count:6.0f} bytes a span")
+    official = cost["encode_spans of them"]
+    print(f"ours is {official / cost['ours, from columns']:.0f} times faster than encode_spans", end="")
+    print(f", {(official + cost['SDK spans alone']) / cost['ours, from columns']:.0f} times than making and encoding spans")
+    for name in ("ours, from columns", "encode_spans of them"):
+        shares = [progress(ways[name][0], options.seconds) / progress(None, options.seconds) for _ in range(ROUNDS)]
+        print(f"a Python thread beside {name}: {max(shares):.1%} of its progress alone")
+
+
+if __name__ == "__main__":
+    main()

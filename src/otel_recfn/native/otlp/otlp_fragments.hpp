@@ -1,0 +1,72 @@
+// What spans share, as bytes: names, attributes of a scope in a thread, shapes. Each is made once in a call, by Python, and copied
+// from then on.
+#pragma once
+#include "cpython/python.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace recfn {
+
+// As sinks/otlp/fragments.py numbers them.
+enum FragmentKind : uint32_t {
+  kNameField = 0,
+  kModuleAttribute = 1,
+  kShapesAttribute = 2,
+  kDtypesAttribute = 3,
+  kCodeAttributes = 4,
+  kExceptionEvent = 5,  // without its time
+  kErrorStatus = 6,
+  kScopeAndThread = 7,
+  kNumFragmentKinds = 8,
+};
+
+class OtlpFragments {
+ public:
+  // Without the GIL: notes that the fragment is needed. `of` is how many of the kind there may be.
+  void need(FragmentKind kind, uint32_t index, size_t of) {
+    auto& places = places_[kind];
+    if (places.empty()) places.assign(of, kUnknown);
+    if (places[index] != kUnknown) return;
+    places[index] = static_cast<uint32_t>(needed_.size());
+    needed_.push_back({kind, index});
+  }
+  // With the GIL: has them made. False with an exception set.
+  bool make(PyObject* names, PyObject* maker);
+  // Of single rows: attributes of folded ranges. False with an exception set.
+  bool take_told(PyObject* told);
+
+  std::string_view text(FragmentKind kind, uint32_t index) const { return text_of(made_[places_[kind][index]]); }
+  std::string_view told(int64_t row) const {
+    if (told_.empty()) return {memory_.data(), 0};
+    const auto found = told_.find(row);
+    return found == told_.end() ? std::string_view{memory_.data(), 0} : text_of(found->second);
+  }
+
+ private:
+  static constexpr uint32_t kUnknown = UINT32_MAX;
+  struct Need {
+    FragmentKind kind;
+    uint32_t index;
+  };
+  struct Span {
+    size_t begin, size;
+  };
+
+  std::string_view text_of(Span span) const { return {memory_.data() + span.begin, span.size}; }
+  bool append_name(PyObject* name);
+  bool append_bytes(PyObject* bytes);
+  void pad();
+
+  std::vector<uint32_t> places_[kNumFragmentKinds];
+  std::vector<Need> needed_;
+  std::vector<Span> made_;
+  std::unordered_map<int64_t, Span> told_;
+  std::string memory_;
+};
+
+}  // namespace recfn

@@ -1,0 +1,256 @@
+#include "otlp/otlp_spans.hpp"
+
+#include "model/events.hpp"
+
+#include <algorithm>
+
+namespace recfn {
+namespace {
+
+constexpr size_t kFixedBytes = 640;  // of one span without what it shares: keys, ids, times and the digits of every number
+constexpr uint32_t kToldFlags = kAsync | kPartial | kError | kClockJumped;
+constexpr uint32_t kSpanFlags = 0x100;  // it is known whether the parent is remote, and it isn't
+
+// An attribute: key and value in their own fields, each with its length.
+template <size_t N>
+void int_attribute(WireWriter& out, const char (&key)[N], int64_t value) {
+  const uint64_t bits = static_cast<uint64_t>(value);
+  const size_t digits = varint_size(bits);
+  out.byte(0x4a);
+  out.byte(static_cast<uint8_t>(2 + (N - 1) + 2 + 1 + digits));
+  out.byte(0x0a);
+  out.byte(static_cast<uint8_t>(N - 1));
+  out.literal(key);
+  out.byte(0x12);
+  out.byte(static_cast<uint8_t>(1 + digits));
+  out.byte(0x18);
+  out.varint(bits);
+}
+
+template <size_t N>
+void true_attribute(WireWriter& out, const char (&key)[N]) {
+  out.byte(0x4a);
+  out.byte(static_cast<uint8_t>(2 + (N - 1) + 4));
+  out.byte(0x0a);
+  out.byte(static_cast<uint8_t>(N - 1));
+  out.literal(key);
+  out.literal("\x12\x02\x10\x01");
+}
+
+void event(WireWriter& out, uint64_t time, std::string_view rest) {
+  out.byte(0x5a);
+  out.varint((time ? 9 : 0) + rest.size());
+  if (time) {
+    out.byte(0x09);
+    out.fixed64(time);
+  }
+}
+
+}  // namespace
+
+bool OtlpSpans::read(PyObject* batch, PyObject* plan_columns, PyObject* above) {
+  PyObject *rows, *span_id, *parent_id, *places, *linked_id, *linked_above;
+  if (!PyArg_ParseTuple(plan_columns, "OOOOOO", &rows, &span_id, &parent_id, &places, &linked_id, &linked_above)) return false;
+#define RECFN_TAKE(type, name) name.take(batch, #name) &&
+  const bool taken = RECFN_SPAN_COLUMNS(RECFN_TAKE) rows_.take(rows, "row", nullptr) &&
+                     span_id_.take(span_id, "span_id", nullptr) && parent_id_.take(parent_id, "parent_id", nullptr) &&
+                     above_.take(places, "above", nullptr) && linked_id_.take(linked_id, "linked_id", nullptr) &&
+                     linked_above_.take(linked_above, "linked_above", nullptr);
+#undef RECFN_TAKE
+  if (!taken) return false;
+  const Py_ssize_t n = rows_.size(), all = event_id.size();
+  bool equal = span_id_.size() == n && parent_id_.size() == n && above_.size() == n && linked_id_.size() == n &&
+               linked_above_.size() == n;
+#define RECFN_EQUAL(type, name) equal = equal && name.size() == all;
+  RECFN_SPAN_COLUMNS(RECFN_EQUAL)
+#undef RECFN_EQUAL
+  if (!equal) {
+    PyErr_SetString(PyExc_ValueError, "columns of different lengths; those of a batch, and those of a plan, are equally long");
+    return false;
+  }
+  PyObject *names = PyObject_GetAttrString(batch, "names"), *tracks = PyObject_GetAttrString(batch, "tracks");
+  const Py_ssize_t num_names = names ? PySequence_Size(names) : -1, num_tracks = tracks ? PySequence_Size(tracks) : -1;
+  Py_XDECREF(names);
+  Py_XDECREF(tracks);
+  if (num_names < 0 || num_tracks < 0) return false;
+  num_names_ = static_cast<size_t>(num_names);
+  num_tracks_ = static_cast<size_t>(num_tracks);
+  return read_above(above);
+}
+
+bool OtlpSpans::read_above(PyObject* above) {
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(above); ++i) {
+    const char *trace_id, *state;
+    Py_ssize_t id_size, state_size;
+    if (!PyArg_ParseTuple(PyList_GET_ITEM(above, i), "y#y#", &trace_id, &id_size, &state, &state_size)) return false;
+    if (id_size != sizeof Above::trace_id) {
+      PyErr_Format(PyExc_ValueError, "a trace id of %zd bytes; pass %zu", id_size, sizeof Above::trace_id);
+      return false;
+    }
+    Above one{{}, std::string(state, static_cast<size_t>(state_size)), static_cast<size_t>(state_size)};
+    std::memcpy(one.trace_id, trace_id, sizeof one.trace_id);
+    one.state.append(kWireSlack, '\0');
+    spans_above_.push_back(std::move(one));
+  }
+  return true;
+}
+
+bool OtlpSpans::in_tables(Py_ssize_t i) const {
+  const Py_ssize_t row = rows_[i];
+  const auto count = static_cast<int64_t>(spans_above_.size());
+  if (row < 0 || row >= event_id.size() || above_[i] < 0 || above_[i] >= count) return false;
+  if (linked_id_[i] != 0 && (linked_above_[i] < 0 || linked_above_[i] >= count)) return false;
+  const size_t last = std::max({name[row], module[row], shapes[row], dtypes[row], error[row]});
+  return last < num_names_ && thread[row] < num_tracks_ && scope[row] < kNumScopes;
+}
+
+bool OtlpSpans::scan() {
+  for (Py_ssize_t i = 0; i < rows_.size(); ++i) {
+    if (!in_tables(i)) {
+      bad_row_ = rows_[i];
+      return false;
+    }
+    need_shared(rows_[i]);
+  }
+  return true;
+}
+
+void OtlpSpans::need_shared(Py_ssize_t row) {
+  fragments_.need(kNameField, name[row], num_names_);
+  fragments_.need(kScopeAndThread, scope_and_thread(row), num_tracks_ * kScopes);
+  if (is_plain(row)) return;
+  if (module[row]) fragments_.need(kModuleAttribute, module[row], num_names_);
+  if (shapes[row]) fragments_.need(kShapesAttribute, shapes[row], num_names_);
+  if (dtypes[row]) fragments_.need(kDtypesAttribute, dtypes[row], num_names_);
+  if (source[row] == kPythonCallSource) fragments_.need(kCodeAttributes, name[row], num_names_);
+  if (flags[row] & kError) {
+    fragments_.need(kExceptionEvent, error[row], num_names_);
+    fragments_.need(kErrorStatus, error[row], num_names_);
+  }
+}
+
+// Whether it has nothing in the columns that are seldom filled.
+bool OtlpSpans::is_plain(Py_ssize_t row) const {
+  return ((module[row] | shapes[row] | dtypes[row] | (flags[row] & kToldFlags)) == 0) && node_id[row] == -1 &&
+         debug_handle[row] == -1 && step_number[row] == -1 && source[row] != kPythonCallSource;
+}
+
+bool OtlpSpans::share(PyObject* batch, PyObject* maker, PyObject* told) {
+  PyObject* names = PyObject_GetAttrString(batch, "names");
+  if (names == nullptr) return false;
+  const bool good = fragments_.take_told(told) && fragments_.make(names, maker);
+  Py_DECREF(names);
+  return good;
+}
+
+size_t OtlpSpans::most_bytes() const {
+  size_t most = 2 * kWireSlack;
+  for (Py_ssize_t i = 0; i < rows_.size(); ++i) {
+    most += kFixedBytes + spans_above_[static_cast<size_t>(above_[i])].state_size + most_bytes_of(rows_[i]);
+  }
+  return most;
+}
+
+size_t OtlpSpans::most_bytes_of(Py_ssize_t row) const {
+  size_t most = fragments_.text(kNameField, name[row]).size() + fragments_.text(kScopeAndThread, scope_and_thread(row)).size();
+  most += fragments_.told(row).size();
+  if (is_plain(row)) return most;
+  if (module[row]) most += fragments_.text(kModuleAttribute, module[row]).size();
+  if (shapes[row]) most += fragments_.text(kShapesAttribute, shapes[row]).size();
+  if (dtypes[row]) most += fragments_.text(kDtypesAttribute, dtypes[row]).size();
+  if (source[row] == kPythonCallSource) most += fragments_.text(kCodeAttributes, name[row]).size();
+  if (flags[row] & kError) {
+    most += fragments_.text(kExceptionEvent, error[row]).size() + fragments_.text(kErrorStatus, error[row]).size();
+  }
+  return most;
+}
+
+size_t OtlpSpans::encode(char* begin, int64_t* ends) const {
+  WireWriter out(begin);
+  for (Py_ssize_t i = 0; i < rows_.size(); ++i) {
+    out.byte(0x12);
+    char* length = out.begin_length();
+    encode_span(out, i);
+    out.end_length(length);
+    ends[i] = out.at() - begin;
+  }
+  return static_cast<size_t>(out.at() - begin);
+}
+
+void OtlpSpans::encode_span(WireWriter& out, Py_ssize_t i) const {
+  const Py_ssize_t row = rows_[i];
+  const Above& above = spans_above_[static_cast<size_t>(above_[i])];
+  const bool plain = is_plain(row);
+  const auto start = static_cast<uint64_t>(std::max<int64_t>(start_ns[row], 0));
+  const auto end = std::max(static_cast<uint64_t>(std::max<int64_t>(end_ns[row], 0)), start);
+  out.literal("\x0a\x10");
+  std::memcpy(out.reserve(sizeof above.trace_id), above.trace_id, sizeof above.trace_id);
+  out.literal("\x12\x08");
+  out.big_endian(span_id_[i]);
+  out.padded({above.state.data(), above.state_size});
+  out.literal("\x22\x08");
+  out.big_endian(parent_id_[i]);
+  out.padded(fragments_.text(kNameField, name[row]));
+  out.literal("\x30\x01");
+  if (start) {
+    out.byte(0x39);
+    out.fixed64(start);
+  }
+  if (end) {
+    out.byte(0x41);
+    out.fixed64(end);
+  }
+  out.padded(fragments_.text(kScopeAndThread, scope_and_thread(row)));
+  int_attribute(out, "recfn.event_id", static_cast<int64_t>(event_id[row]));
+  int_attribute(out, "recfn.handle", static_cast<int64_t>(handle[row]));
+  if (sequence_nr[row] != -1) int_attribute(out, "recfn.sequence_nr", sequence_nr[row]);
+  if (forward_thread_id[row]) int_attribute(out, "recfn.forward_thread_id", static_cast<int64_t>(forward_thread_id[row]));
+  if (!plain) encode_seldom(out, row);
+  out.padded(fragments_.told(row));
+  if (!plain) encode_events(out, row, end);
+  if (linked_id_[i]) encode_link(out, i);
+  if (!plain && flags[row] & kError) {
+    out.padded(fragments_.text(kErrorStatus, error[row]));
+  } else {
+    out.literal("\x7a\x00");
+  }
+  out.literal("\x85\x01");
+  out.fixed32(kSpanFlags);
+}
+
+void OtlpSpans::encode_seldom(WireWriter& out, Py_ssize_t row) const {
+  if (flags[row] & kAsync) true_attribute(out, "recfn.async");
+  if (flags[row] & kPartial) true_attribute(out, "recfn.partial");
+  if (node_id[row] != -1) int_attribute(out, "recfn.node_id", node_id[row]);
+  if (debug_handle[row] != -1) int_attribute(out, "recfn.debug_handle", debug_handle[row]);
+  if (step_number[row] != -1) int_attribute(out, "recfn.step.number", step_number[row]);
+  if (module[row]) out.padded(fragments_.text(kModuleAttribute, module[row]));
+  if (shapes[row]) out.padded(fragments_.text(kShapesAttribute, shapes[row]));
+  if (dtypes[row]) out.padded(fragments_.text(kDtypesAttribute, dtypes[row]));
+  if (source[row] == kPythonCallSource) out.padded(fragments_.text(kCodeAttributes, name[row]));
+}
+
+void OtlpSpans::encode_events(WireWriter& out, Py_ssize_t row, uint64_t time) const {
+  if (flags[row] & kError) {
+    const std::string_view rest = fragments_.text(kExceptionEvent, error[row]);
+    event(out, time, rest);
+    out.padded(rest);
+  }
+  if (flags[row] & kClockJumped) {
+    static const char rest[] = "\x12\x11wall clock jumped";
+    event(out, time, {rest, sizeof rest - 1});
+    out.literal(rest);
+  }
+}
+
+void OtlpSpans::encode_link(WireWriter& out, Py_ssize_t i) const {
+  const Above& linked = spans_above_[static_cast<size_t>(linked_above_[i])];
+  out.literal("\x6a\x21\x0a\x10");
+  std::memcpy(out.reserve(sizeof linked.trace_id), linked.trace_id, sizeof linked.trace_id);
+  out.literal("\x12\x08");
+  out.big_endian(linked_id_[i]);
+  out.byte(0x35);
+  out.fixed32(kSpanFlags);
+}
+
+}  // namespace recfn

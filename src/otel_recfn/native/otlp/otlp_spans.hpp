@@ -1,0 +1,75 @@
+// The rows of a plan as OTLP spans: each as the field that ScopeSpans has it in, so that any run of them can stand in a request.
+// The bytes are the same as sinks/otlp/span_bytes.py makes of the SDK's spans of these rows; a test holds the two together.
+//
+//   read    GIL      takes the columns
+//   scan    no GIL   what spans share: which of it there is
+//   share   GIL      has it made, each once
+//   encode  no GIL   the spans
+#pragma once
+#include "columns/column_view.hpp"
+#include "cpython/python.hpp"
+#include "model/columns.hpp"
+#include "otlp/otlp_fragments.hpp"
+#include "otlp/wire_writer.hpp"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace recfn {
+
+// The columns of a batch that spans tell of.
+#define RECFN_SPAN_COLUMNS(X)                                                                                      \
+  X(uint64_t, event_id) X(uint32_t, name) X(uint8_t, scope) X(uint8_t, source) X(int64_t, start_ns)                 \
+  X(int64_t, end_ns) X(uint32_t, thread) X(int64_t, sequence_nr) X(uint64_t, forward_thread_id) X(uint64_t, handle) \
+  X(int64_t, node_id) X(int64_t, debug_handle) X(uint32_t, flags) X(uint32_t, shapes) X(uint32_t, dtypes)           \
+  X(uint32_t, module) X(uint32_t, error) X(int64_t, step_number)
+
+class OtlpSpans {
+ public:
+  // Each with the GIL, and false with an exception set; `above` is a list of pairs of bytes: trace id, trace state's field.
+  bool read(PyObject* batch, PyObject* plan_columns, PyObject* above);
+  bool share(PyObject* batch, PyObject* maker, PyObject* told);
+
+  // Without the GIL. `scan` returns false where a row names what no table has; `bad_row` says which.
+  bool scan();
+  Py_ssize_t bad_row() const { return bad_row_; }
+  size_t most_bytes() const;
+  // Writes where each span ends to `ends`, and returns where the last one does.
+  size_t encode(char* begin, int64_t* ends) const;
+
+  Py_ssize_t size() const { return rows_.size(); }
+
+ private:
+  struct Above {
+    char trace_id[16];
+    std::string state;  // kWireSlack bytes can be read from it
+    size_t state_size;
+  };
+
+  bool read_above(PyObject* above);
+  bool in_tables(Py_ssize_t i) const;
+  void need_shared(Py_ssize_t row);
+  bool is_plain(Py_ssize_t row) const;
+  size_t most_bytes_of(Py_ssize_t row) const;
+  uint32_t scope_and_thread(Py_ssize_t row) const { return thread[row] * kScopes + scope[row]; }
+
+  void encode_span(WireWriter& out, Py_ssize_t i) const;
+  void encode_seldom(WireWriter& out, Py_ssize_t row) const;
+  void encode_events(WireWriter& out, Py_ssize_t row, uint64_t time) const;
+  void encode_link(WireWriter& out, Py_ssize_t i) const;
+
+  static constexpr uint32_t kScopes = 16;
+
+#define RECFN_VIEW(type, name) ColumnView<type> name;
+  RECFN_SPAN_COLUMNS(RECFN_VIEW)
+#undef RECFN_VIEW
+  ColumnView<int64_t> rows_, above_, linked_above_;
+  ColumnView<uint64_t> span_id_, parent_id_, linked_id_;
+  std::vector<Above> spans_above_;
+  size_t num_names_ = 0, num_tracks_ = 0;
+  OtlpFragments fragments_;
+  Py_ssize_t bad_row_ = -1;
+};
+
+}  // namespace recfn

@@ -1,0 +1,1 @@
+"""Spans to OTLP without the SDK's processors and exporters."""

@@ -1,0 +1,64 @@
+"""Plans to spans in bytes: natively where it was built, else by way of the SDK's spans, with the same bytes.
+
+plan ──► native/otlp, from columns ──────────────┐
+     └─► SpanMapper ──► span_bytes, from objects ┴─► EncodedSpans
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from opentelemetry.trace import SpanContext
+
+from otel_recfn.batches.span_plan import SpanPlan
+from otel_recfn.sinks.otlp.encoded import EncodedSpans, encoded
+from otel_recfn.sinks.otlp.fragments import SPAN_ATTRIBUTES, Fragments
+from otel_recfn.sinks.otlp.span_bytes import attribute_fields, trace_state_field
+from otel_recfn.sinks.spans.limits import AttributeValue
+from otel_recfn.sinks.spans.mapping import NOTHING_TOLD, SpanMapper
+from otel_recfn.sinks.spans.provider import SpanTarget
+
+native: Any
+try:
+    from otel_recfn import _native as native
+except ImportError:  # no compiler where this was installed
+    native = None
+
+_encode_natively = getattr(native, "encode_otlp_spans", None)
+
+
+class OtlpMapper(SpanMapper):
+    """Encodes spans for one target. What its limits cut goes by way of the SDK's spans, which are cut already."""
+
+    def __init__(self, target: SpanTarget) -> None:
+        super().__init__(target)
+        self._memory = bytearray()
+
+    def spans(  # type: ignore[override]
+        self, plan: SpanPlan, told: Mapping[int, Mapping[str, AttributeValue]] = NOTHING_TOLD
+    ) -> EncodedSpans:
+        """The spans of a plan, in its order.
+
+        Args:
+            plan: the plan.
+            told: further attributes, by row.
+        """
+        if _encode_natively is None or not self._limits.unbound:
+            return encoded(super().spans(plan, told))
+        columns = (plan.row, plan.span_id, plan.parent_id, plan.above, plan.linked_id, plan.linked_above)
+        ends = np.empty(len(plan.row), np.int64)
+        above = [_above(span) for span in plan.spans_above]
+        further = (
+            {row: attribute_fields(SPAN_ATTRIBUTES, told[row]) for row in plan.row.tolist() if row in told} if told else {}
+        )
+        fragments = Fragments(plan.batch, self.base)
+        size = _encode_natively(plan.batch, columns, above, fragments, further, self._memory, ends)
+        self._bound_caches()
+        return EncodedSpans(bytes(memoryview(self._memory)[:size]), ends)
+
+
+def _above(span: SpanContext) -> tuple[bytes, bytes]:
+    """What the spans below it have of it."""
+    return span.trace_id.to_bytes(16, "big"), trace_state_field(span.trace_state)

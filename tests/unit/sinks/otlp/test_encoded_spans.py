@@ -1,0 +1,126 @@
+"""A span is the same on either way: what we encode is what the official encoder makes of the same spans."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
+from opentelemetry.sdk.trace import Event, ReadableSpan, SpanLimits
+from opentelemetry.trace import Link, SpanContext, SpanKind, TraceState
+from opentelemetry.trace.status import Status, StatusCode
+from otlp_plans import INT64, TEXTS, plan_of, plans, target
+
+from batches import context
+from otel_recfn.batches.span_plan import SpanPlan
+from otel_recfn.model.events import EventFlag, EventSource
+from otel_recfn.sinks.otlp import mapper as mapping
+from otel_recfn.sinks.otlp.encoded import EncodedSpans, encoded
+from otel_recfn.sinks.otlp.mapper import OtlpMapper
+from otel_recfn.sinks.spans.mapping import SpanMapper
+
+Told = Mapping[int, Mapping[str, Any]]
+LIMITS = [None, SpanLimits(max_span_attributes=3), SpanLimits(max_attribute_length=5), SpanLimits(max_events=1, max_links=0)]
+
+
+def official(spans: list[ReadableSpan]) -> list[Span]:
+    return [span for resource in encode_spans(spans).resource_spans for scope in resource.scope_spans for span in scope.spans]
+
+
+def read(spans: EncodedSpans) -> list[Span]:
+    whole = list(ScopeSpans.FromString(spans.data).spans)
+    ends = spans.ends.tolist()
+    single = [ScopeSpans.FromString(spans.data[begin:end]).spans for begin, end in zip([0, *ends], ends, strict=False)]
+    assert [list(each) for each in single] == [[span] for span in whole]
+    return whole
+
+
+@settings(max_examples=60)
+@given(plans(), st.sampled_from(LIMITS))
+def test_rows_become_the_spans_that_the_official_encoder_writes(plan: tuple[SpanPlan, Told], limits: SpanLimits | None) -> None:
+    where = target(limits)
+    ours, objects = OtlpMapper(where).spans(*plan), SpanMapper(where).spans(*plan)
+    assert read(ours) == official(objects)
+    assert (ours.data, ours.ends.tolist()) == (encoded(objects).data, encoded(objects).ends.tolist())  # the twins' bytes
+
+
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.one_of(
+        st.none(), st.booleans(), INT64, st.floats(allow_nan=False), st.binary(max_size=9), st.just("plain"),
+        st.sampled_from([math.inf, 0.0, -0.0]),
+    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(["k", ""]), inner, max_size=2)),
+    max_leaves=5,
+)  # fmt: skip
+ATTRIBUTES = st.dictionaries(st.sampled_from(["a", "", "n\u00e4me"]), VALUES, max_size=3)
+CONTEXTS = st.builds(
+    SpanContext, st.integers(1, (1 << 128) - 1), st.integers(1, (1 << 64) - 1), st.booleans(),
+    trace_state=st.sampled_from([None, TraceState([("vendor", "1"), ("a", "b")])]),
+)  # fmt: skip
+SPANS = st.builds(
+    ReadableSpan,
+    name=st.sampled_from(["", "op", "\0"]),
+    context=CONTEXTS,
+    parent=st.one_of(st.none(), CONTEXTS),
+    attributes=ATTRIBUTES,
+    events=st.lists(st.builds(Event, st.sampled_from(["", "e"]), st.none(), st.integers(0, (1 << 64) - 1)), max_size=2),
+    links=st.lists(st.builds(Link, CONTEXTS, ATTRIBUTES), max_size=2),
+    kind=st.sampled_from(SpanKind),
+    status=st.sampled_from([Status(), Status(StatusCode.OK), Status(StatusCode.ERROR, "why"), Status(StatusCode.ERROR)]),
+    start_time=st.integers(0, (1 << 64) - 1),
+    end_time=st.integers(0, (1 << 64) - 1),
+)
+
+
+@settings(max_examples=60)
+@given(st.lists(SPANS, max_size=3))
+def test_any_span_is_encoded_as_the_official_encoder_does(spans: list[ReadableSpan]) -> None:
+    assert read(encoded(spans)) == official(spans)
+
+
+def test_a_value_without_a_form_in_otlp_costs_that_attribute_alone(caplog: pytest.LogCaptureFixture) -> None:
+    span = ReadableSpan(
+        "op", SpanContext(1, 2, False), attributes={"a": 1 << 64, "b": object(), "c": 3}, start_time=1, end_time=2
+    )
+    (found,) = read(encoded([span]))
+    assert [attribute.key for attribute in found.attributes] == ["c"]
+    assert "the attribute 'a' of a span is left out" in caplog.text
+
+
+@given(TEXTS)
+def test_every_text_that_may_be_recorded_arrives(text: str) -> None:
+    row = {
+        "name": text, "module": text, "error": text, "shapes": text, "source": EventSource.PYTHON_CALL,
+        "flags": EventFlag.ERROR, "context": context(1, 2),
+    }  # fmt: skip
+    (span,) = read(OtlpMapper(target()).spans(plan_of([row])))
+    assert span.name == text.encode("utf-8", "backslashreplace").decode()
+    assert span.status.message == span.name
+
+
+@pytest.mark.skipif(mapping._encode_natively is None, reason="the native part was not built")
+@pytest.mark.parametrize("column", ["name", "module", "thread", "scope", "error"])
+def test_a_row_that_names_what_no_table_has_is_refused(column: str) -> None:
+    plan = plan_of([{"context": context(1, 2)}])
+    getattr(plan.batch, column)[0] = 200
+    with pytest.raises(IndexError, match="row 0 names what its batch or plan has not"):
+        OtlpMapper(target()).spans(plan)
+
+
+@pytest.mark.skipif(mapping._encode_natively is None, reason="the native part was not built")
+@pytest.mark.parametrize("column", ["above", "row"])
+def test_a_plan_that_names_what_it_has_not_is_refused(column: str) -> None:
+    plan = plan_of([{"context": context(1, 2)}, {"context": context(1, 2)}])
+    encode = mapping._encode_natively
+    columns = {"row": plan.row, "span_id": plan.span_id, "parent_id": plan.parent_id, "above": plan.above}
+    columns |= {"linked_id": plan.linked_id, "linked_above": plan.linked_above}
+    for bad in (np.array([0, 2]), np.array([-1, 0])):
+        given = tuple({**columns, column: bad}.values())
+        with pytest.raises(IndexError):
+            encode(plan.batch, given, [(bytes(16), b"")], None, {}, bytearray(), np.empty(2, np.int64))

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from otel_recfn.instrumentor import OtelRecordFunctionInstrumentor
+    from otel_recfn.model.python_calls import PythonCalls
     from otel_recfn.model.scope import NUM_SCOPES, RecordScope
     from otel_recfn.observing import *  # noqa: F403 - the names that are in its list and in ours
     from otel_recfn.profiling import profile
@@ -25,6 +26,7 @@ _HOMES = {
     "InMemorySink": "otel_recfn.sinks.in_memory",
     "NUM_SCOPES": "otel_recfn.model.scope",
     "OtelRecordFunctionInstrumentor": "otel_recfn.instrumentor",
+    "PythonCalls": "otel_recfn.model.python_calls",
     "RecordScope": "otel_recfn.model.scope",
     "profile": "otel_recfn.profiling",
     "step": "otel_recfn.pytorch.steps",
@@ -41,6 +43,7 @@ __all__ = [
     "OtelRecordFunctionInstrumentor",
     "PropagatingExecutor",
     "PropagatingThread",
+    "PythonCalls",
     "RecordFunction",
     "RecordFunctionCallback",
     "RecordFunctionGuard",

@@ -77,7 +77,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
                 (``none``): never. Default: 60.0.
             record_shapes: shapes and dtypes of the inputs too. Default: false.
             modules: ranges for ``nn.Module`` calls and optimizer steps. Default: true.
-            python_calls: ranges for calls of Python and C functions. Default: false.
+            python_calls: ranges for calls of Python and C functions: ``True``, or ``PythonCalls(include=..., max_depth=...)``
+                (``include=my_app;max_depth=20``) for some of them. Default: false.
             sinks: further sinks, such as ``InMemorySink()``. Default: none.
             span_hook: called as ``span_hook(row, attributes)`` for each span of a range before it is made: may change the
                 attributes, and return another name, or ``False`` to drop it. Default: none.

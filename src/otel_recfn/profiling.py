@@ -14,6 +14,7 @@ from otel_recfn.batches.self_times import nesting, self_times
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.errors import ATTEMPTS, OUT_OF_MEMORY, PAUSE_SECONDS, RecfnError, SettingError
 from otel_recfn.model.events import EventSource, Extra
+from otel_recfn.model.python_calls import PythonCalls
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.pytorch.thread_memory import thread_memory
 from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
@@ -62,7 +63,8 @@ class profile:
             PyTorch reports to that alone: ``counters()["observer.without_memory"]`` counts the operators concerned. Default:
             false.
         modules: ranges for ``nn.Module`` calls and optimizer steps. Default: false.
-        python_calls: ranges for calls of Python and C functions. Default: false.
+        python_calls: ranges for calls of Python and C functions: ``True``, or ``PythonCalls(include=..., max_depth=...)`` for
+            some of them. Default: false.
         max_events: beyond it the oldest events are dropped and counted; so is what outruns a thread's buffer (8 MiB) before it
             is drained, every 20 to 100 ms. Default: 4000000.
 
@@ -79,7 +81,7 @@ class profile:
         with_stack: bool = False,
         profile_memory: bool = False,
         modules: bool = False,
-        python_calls: bool = False,
+        python_calls: bool | PythonCalls = False,
         max_events: int = 4_000_000,
     ) -> None:
         settings = ProfileSettings.resolve(

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from otel_recfn.batches.selection import RECORD_FUNCTIONS, Selected
 from otel_recfn.model.batch import Event
 from otel_recfn.model.call_names import called_code
 from otel_recfn.model.events import EventSource
+from otel_recfn.model.python_calls import ALL_CALLS, PythonCalls
 from otel_recfn.recording.protocol import Recorder
 from otel_recfn.session import Session
 from running_capture import Running
 
 WITH_CALLS = Selected(sources=RECORD_FUNCTIONS | {EventSource.PYTHON_CALL})
+
+
+def selected_calls(calls: PythonCalls) -> Selected:
+    """What a capture asks for that sees these calls."""
+    return replace(WITH_CALLS, calls=calls)
 
 
 class Node(NamedTuple):
@@ -30,15 +37,19 @@ class Traced:
     def __init__(self, recorder: Recorder) -> None:
         self._session = Session(recorder)
 
-    def run(self, program: Callable[[], Any]) -> list[Event]:
+    def run(self, program: Callable[[], Any], calls: PythonCalls = ALL_CALLS) -> list[Event]:
         """The rows."""
-        running = Running(self._session, WITH_CALLS)
+        running = self.begin(calls)
         try:
             with suppress(Stop):
                 program()
         finally:
             running.stop()
         return list(running.sink.events())
+
+    def begin(self, calls: PythonCalls = ALL_CALLS) -> Running:
+        """A capture that sees these calls from now on."""
+        return Running(self._session, selected_calls(calls))
 
     def close(self) -> None:
         self._session.at_exit()

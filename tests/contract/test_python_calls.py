@@ -114,6 +114,48 @@ def test_recursion_to_the_limit(traced: Traced, recorder: Recorder) -> None:
     check_laws(by_end(rows))
 
 
+@pytest.fixture
+def deep_recursion() -> Iterator[int]:
+    limit, most = sys.getrecursionlimit(), 5000
+    sys.setrecursionlimit(most)
+    yield most
+    sys.setrecursionlimit(limit)
+
+
+def test_deep_recursion_loses_no_call(traced: Traced, deep_recursion: int) -> None:
+    def deeper(levels: int) -> None:
+        if levels:
+            deeper(levels - 1)
+
+    rows = [row for row in traced.run(lambda: deeper(deep_recursion // 2)) if short(row) == "deeper"]
+    assert len(rows) == deep_recursion // 2 + 1
+    by_begin = sorted(rows, key=lambda row: row.event_id)
+    assert [row.parent for row in by_begin[1:]] == [row.event_id for row in by_begin[:-1]]
+    assert not [row for row in rows if row.flags & EventFlag.PARTIAL]
+    check_laws(by_end(rows))
+
+
+def test_recursion_to_a_high_limit_ends_every_call(traced: Traced, recorder: Recorder, deep_recursion: int) -> None:
+    if not is_native(recorder):
+        pytest.skip("Python's tracer leaves a thread that recurses to the limit, and tells")
+
+    def endless() -> None:
+        endless()
+
+    def program() -> None:
+        with pytest.raises(RecursionError):
+            endless()
+        leaf()
+
+    rows = traced.run(program)
+    calls = [row for row in rows if short(row) == "endless"]
+    assert len(calls) > deep_recursion - 500
+    assert not [row for row in calls if row.flags & EventFlag.PARTIAL]
+    [after], by_id = [row for row in rows if short(row) == "leaf"], {row.event_id: row for row in rows}
+    assert short(by_id[after.parent]) == "program"
+    check_laws(by_end(rows))
+
+
 def test_threads_that_start_and_end_while_it_traces(traced: Traced) -> None:
     def in_thread() -> None:
         leaf()

@@ -22,6 +22,7 @@ from otel_recfn.batches.number_sets import is_in
 from otel_recfn.batches.remembered import Ids, Mask
 from otel_recfn.model.batch import Batch, Opened
 from otel_recfn.model.events import EventKind, EventSource, Extra
+from otel_recfn.model.python_calls import ALL_CALLS, PythonCalls
 from otel_recfn.model.scope import ALL_SCOPES_MASK, NUM_SCOPES
 from otel_recfn.model.sources import SOURCES_WITHOUT_SCOPES
 
@@ -39,12 +40,14 @@ class Selected:
         extras: what is recorded only on request.
         sources: whose rows. Those of SOURCES_WITHOUT_SCOPES whatever their scope.
         profiler: rows of this profiler run alone; None for rows of any, but no run's marks.
+        calls: of Python calls, where they are asked for, these.
     """
 
     scopes: int = ALL_SCOPES_MASK
     extras: Extra = Extra.NONE
     sources: frozenset[EventSource] = RECORD_FUNCTIONS
     profiler: int | None = None
+    calls: PythonCalls = ALL_CALLS
 
     def takes(self, scope: int, source: int) -> bool:
         """Whether ranges of that scope and source are asked for."""
@@ -53,7 +56,12 @@ class Selected:
     @property
     def is_all_that_is_recorded(self) -> bool:
         """Whether what a recorder records for this alone needs no view."""
-        return self.profiler is None and EventSource.RECORD_FUNCTION in self.sources
+        return self.profiler is None and EventSource.RECORD_FUNCTION in self.sources and not self.leaves_out_short_calls
+
+    @property
+    def leaves_out_short_calls(self) -> bool:
+        """Whether a call's duration decides whether it is seen."""
+        return EventSource.PYTHON_CALL in self.sources and self.calls.min_duration_ns > 0
 
 
 class Selection:
@@ -67,6 +75,8 @@ class Selection:
         """Ranges that were open when the capture began."""
         self._since_ns = 0
         """When it began, for rows of which nobody knows what was open then; 0 where it began alone."""
+        self._open_calls: Ids = np.zeros(0, np.uint64)
+        """Of Python calls, those that were open at the last view: their children may have been seen in them."""
         self._announced: Ids = np.zeros(0, np.uint64)
         """Ranges that are open, and announced as top-level."""
         self._ancestry = Ancestry()
@@ -92,6 +102,7 @@ class Selection:
         seen = self._seen(batch)
         parent, root = self._ancestry.around(batch, seen)
         opened = self._announce(batch, seen & (parent == 0) & (batch.kind == EventKind.RANGE))
+        self._note_open_calls(batch)
         rows = seen.copy()
         if not (last or copies):
             rows[batch.closed :] = False
@@ -124,9 +135,23 @@ class Selection:
         seen = np.where(batch.kind == EventKind.MARK, own_run, np.where(batch.kind == EventKind.MEMORY, memory, in_scope))
         if wanted.profiler is not None:
             seen &= own_run
+        if wanted.leaves_out_short_calls:
+            seen &= ~self._is_short_call(batch)
         if len(self._earlier):
             seen &= ~is_in(batch.event_id, self._earlier)
         return np.asarray(seen, np.bool_)
+
+    def _note_open_calls(self, batch: Batch) -> None:
+        if self._selected.leaves_out_short_calls:
+            copies = slice(batch.closed, None)
+            self._open_calls = batch.event_id[copies][batch.source[copies] == EventSource.PYTHON_CALL]
+
+    def _is_short_call(self, batch: Batch) -> Mask:
+        short = (batch.source == EventSource.PYTHON_CALL) & (
+            batch.end_ns - batch.start_ns < self._selected.calls.min_duration_ns
+        )
+        short[batch.closed :] = False
+        return np.asarray(short & ~is_in(batch.event_id, self._open_calls), np.bool_)
 
     def _announce(self, batch: Batch, top_level: Mask) -> Sequence[Opened]:
         closed = batch.event_id[: batch.closed]

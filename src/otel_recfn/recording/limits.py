@@ -11,7 +11,7 @@ MAX_STACK_BYTES = 16_384
 """Whole lines; the innermost stand first."""
 MAX_SHAPES_BYTES = 16_384
 """Of shapes and of dtypes: longer ones are left out, both, because cut they would not be JSON."""
-MAX_DEPTH = 1024
+MAX_DEPTH = 16_384
 """Open ranges per thread; a begin beyond is dropped."""
 MAX_DEPTH_FOR_ASYNC = 768
 """The same for asynchronous ranges: tasks that wait leave room for the ranges of the one that runs."""

@@ -14,6 +14,7 @@ from functools import partial
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.model.events import EventSource, Extra
+from otel_recfn.model.python_calls import together
 from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
 from otel_recfn.session.capture import Capture, Due, View, whole
 from otel_recfn.sources.protocol import Wanted
@@ -144,7 +145,9 @@ class Captures:
             scopes, extras, sources = scopes | asked.scopes, extras | asked.extras, sources | asked.sources
             profilers = profilers or asked.profiler is not None
             shown = capture.shown if capture.shown is not None and capture not in ending else shown
-        return Wanted(scopes, extras, sources, profilers, shown, not any([capture.wants_unsampled for capture in self]))
+        sampled_alone = not any([capture.wants_unsampled for capture in self])
+        calls = together([each.selected.calls for each in self if EventSource.PYTHON_CALL in each.selected.sources])
+        return Wanted(scopes, extras, sources, profilers, shown, sampled_alone, calls)
 
     def buffer_bytes(self) -> int:
         """The largest buffer per thread that one of them asks for."""

@@ -21,7 +21,7 @@ from otel_recfn.pytorch.modules import ModuleRanges
 from otel_recfn.pytorch.observer import TorchObserver
 from otel_recfn.recording.protocol import Recorder
 from otel_recfn.sources.calls.choice import call_tracer
-from otel_recfn.sources.calls.source import PythonCalls
+from otel_recfn.sources.calls.source import CallSource
 from otel_recfn.sources.calls.texts import ProgramTexts
 from otel_recfn.sources.otel_context import ContextWatcher
 from otel_recfn.sources.protocol import Producer, Source, Wanted
@@ -38,7 +38,8 @@ def sources_of_process(recorder: Recorder) -> list[Source]:
     """Every source, in the order in which they are enabled; they are disabled in the reverse order."""
     observer, names = TorchObserver(recorder), InstanceNames()
     modules = ModuleRanges(recorder, observer.announces_user_ranges, names)
-    calls = PythonCalls(call_tracer(recorder), ProgramTexts(ModuleCalls(names, modules.announces_now), FILE_OF_CALLS))
+    texts = partial(ProgramTexts, ModuleCalls(names, modules.announces_now), (FILE_OF_CALLS,))
+    calls = CallSource(call_tracer(recorder), texts)
     return [ContextWatcher(recorder), observer, modules, calls]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from otel_recfn.batches.selection import RECORD_FUNCTIONS, Selected
 from otel_recfn.model.events import EventSource, Extra
+from otel_recfn.model.python_calls import ALL_CALLS, PythonCalls
 from otel_recfn.model.scope import scopes_mask
 from otel_recfn.settings.table import PROFILE_SETTINGS, SETTINGS, ProfileSettings, Settings
 
@@ -16,4 +17,5 @@ def selected(settings: Settings | ProfileSettings) -> Selected:
     for extra in wanted:
         extras |= extra if isinstance(extra, Extra) else Extra.NONE
     sources = RECORD_FUNCTIONS | {source for source in wanted if isinstance(source, EventSource)}
-    return Selected(scopes_mask(settings.scopes), extras, sources)
+    calls = settings.python_calls if isinstance(settings.python_calls, PythonCalls) else ALL_CALLS
+    return Selected(scopes_mask(settings.scopes), extras, sources, calls=calls)

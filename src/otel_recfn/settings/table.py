@@ -17,6 +17,7 @@ from otel_recfn.settings import values
 from otel_recfn.settings.values import Kind
 
 if TYPE_CHECKING:
+    from otel_recfn.model.python_calls import PythonCalls
     from otel_recfn.model.scope import RecordScope
     from otel_recfn.sinks.protocol import Sink
 
@@ -111,8 +112,12 @@ class Settings:
     )
     record_shapes: bool = _setting(False, values.BOOL, "shapes and dtypes of the inputs too", selects=Extra.SHAPES)
     modules: bool = _setting(True, values.BOOL, "ranges for `nn.Module` calls and optimizer steps", selects=EventSource.MODULE)
-    python_calls: bool = _setting(
-        False, values.BOOL, "ranges for calls of Python and C functions", selects=EventSource.PYTHON_CALL
+    python_calls: bool | PythonCalls = _setting(
+        False,
+        values.CALLS,
+        "ranges for calls of Python and C functions: `True`, or `PythonCalls(include=..., max_depth=...)` "
+        "(`include=my_app;max_depth=20`) for some of them",
+        selects=EventSource.PYTHON_CALL,
     )
     sinks: tuple[Sink, ...] = _setting(
         (), values.SINKS, "further sinks, such as `InMemorySink()`", default_in_words="none", environment=False
@@ -181,10 +186,10 @@ class ProfileSettings:
         "ranges for `nn.Module` calls and optimizer steps",
         selects=EventSource.MODULE,
     )
-    python_calls: bool = _setting(
+    python_calls: bool | PythonCalls = _setting(
         False,
-        values.BOOL,
-        "ranges for calls of Python and C functions",
+        values.CALLS,
+        "ranges for calls of Python and C functions: `True`, or `PythonCalls(include=..., max_depth=...)` for some of them",
         selects=EventSource.PYTHON_CALL,
     )
     max_events: int = _setting(

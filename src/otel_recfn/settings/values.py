@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from otel_recfn.model.errors import SettingError
+from otel_recfn.model.python_calls import PythonCalls
 from otel_recfn.model.scope import RecordScope
 
 if TYPE_CHECKING:
@@ -154,6 +155,28 @@ def _checked_number(least: int, most: int | None, value: Any) -> int:
     return int(value)
 
 
+def _calls(value: Any) -> bool | PythonCalls:
+    if not isinstance(value, (bool, PythonCalls)):
+        raise TypeError
+    return value
+
+
+_PARTS_OF_CALLS: dict[str, Callable[[str], Any]] = {
+    "include": lambda text: [part.strip() for part in text.split(",")],
+    "exclude": lambda text: [part.strip() for part in text.split(",")],
+    "min_duration_ns": int,
+    "max_depth": int,
+    "c_calls": _parse_bool,
+}
+
+
+def _parse_calls(text: str) -> bool | PythonCalls:
+    if "=" not in text:
+        return _parse_bool(text)
+    parts = [part.partition("=") for part in text.split(";") if part.strip()]
+    return PythonCalls(**{name.strip(): _PARTS_OF_CALLS[name.strip()](value.strip()) for name, _, value in parts})
+
+
 def _budget(value: Any) -> int | None:
     return None if value is None else whole_number(1)(value)
 
@@ -189,6 +212,13 @@ SECONDS: Kind[float | None] = Kind(
     _parse_seconds,
 )
 BOOL: Kind[bool] = Kind("True or False", _bool, "true or false", _parse_bool)
+CALLS: Kind[bool | PythonCalls] = Kind(
+    "True, False or PythonCalls(...)",
+    _calls,
+    f"true, false, or some of {', '.join(_PARTS_OF_CALLS)} as name=value with semicolons between them: "
+    "include=my_app,my_lib;max_depth=20",
+    _parse_calls,
+)
 BUFFER_BYTES: Kind[int] = Kind(
     f"a whole number of bytes {_BUFFER_RANGE}",
     whole_number(MIN_BUFFER_BYTES, MAX_BUFFER_BYTES),

@@ -20,6 +20,7 @@ from typing import Protocol, runtime_checkable
 
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventSource, Extra
+from otel_recfn.model.python_calls import ALL_CALLS, PythonCalls
 from otel_recfn.model.scope import ALL_SCOPES_MASK
 from otel_recfn.sources.range_spans import ShownRanges
 
@@ -35,6 +36,7 @@ class Wanted:
         profilers: one of the captures sees the rows of a profiler run alone.
         shown: the ranges that the program sees as current spans; None for none.
         sampled_alone: none of them has any use for ranges in spans that are not sampled.
+        calls: which Python calls, where ``sources`` has them.
     """
 
     scopes: int = ALL_SCOPES_MASK
@@ -43,6 +45,7 @@ class Wanted:
     profilers: bool = False
     shown: ShownRanges | None = None
     sampled_alone: bool = False
+    calls: PythonCalls = ALL_CALLS
 
 
 class Source(Protocol):

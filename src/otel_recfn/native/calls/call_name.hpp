@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "core/range_begin.hpp"
+
 namespace recfn {
 
 // As Python's `sources/calls/protocol.py` has them.
@@ -13,6 +15,9 @@ struct CallName {
   std::string text;
   Hides hides = Hides::kNothing;
   PyObject* of_frame = nullptr;  // kAskFrame: names each call by its frame
+  uint64_t hash = 0;             // of the text, as threads' dictionaries of names have it
+
+  Text name() const { return {text.data(), static_cast<uint32_t>(text.size())}; }
 };
 
 }  // namespace recfn

@@ -39,23 +39,42 @@ bool ends_with_one_of(const std::vector<std::string>& ends, const std::string& t
   });
 }
 
+// A place is a file, or, with a slash at its end, a folder.
+bool is_at_one_of(const std::vector<std::string>& places, const std::string& file) {
+  return std::any_of(places.begin(), places.end(), [&file](const std::string& place) {
+    return !place.empty() && place.back() == '/' ? begins_with(file, place) : file == place;
+  });
+}
+
 }  // namespace
 
 bool CallTexts::read(PyObject* texts) {
   return read_texts(texts, "prefixes", prefixes_) && read_texts(texts, "own", own_) &&
-         read_texts(texts, "own_that_calls", own_that_calls_) && read_texts(texts, "asked", asked_);
+         read_texts(texts, "own_that_calls", own_that_calls_) && read_texts(texts, "asked", asked_) &&
+         read_texts(texts, "included", included_) && read_texts(texts, "excluded", excluded_);
+}
+
+std::string CallTexts::trimmed(const std::string& file) const {
+  const std::string* prefix = start_among(prefixes_, file);
+  return prefix != nullptr ? file.substr(prefix->size()) : file;
+}
+
+bool CallTexts::selects(const std::string& file, const std::string& trimmed) const {
+  const auto is_among = [&](const Texts& places) { return is_at_one_of(places, file) || is_at_one_of(places, trimmed); };
+  return (included_.empty() || is_among(included_)) && !is_among(excluded_);
 }
 
 CallName CallTexts::of_code(PyCodeObject* code, int line) const {
   CallName name;
-  std::string file = as_utf8(code->co_filename);
+  const std::string file = as_utf8(code->co_filename), shown = trimmed(file);
   if (start_among(own_, file) != nullptr) {
     name.hides = start_among(own_that_calls_, file) != nullptr ? Hides::kItself : Hides::kAllBelow;
+  } else if (!selects(file, shown)) {
+    name.hides = Hides::kItself;
   } else if (ends_with_one_of(asked_, file)) {
     name.hides = Hides::kAskFrame;
   } else {
-    if (const std::string* prefix = start_among(prefixes_, file)) file.erase(0, prefix->size());
-    name.text = file + "(" + std::to_string(line) + "): " + as_utf8(code->co_name);
+    name.text = shown + "(" + std::to_string(line) + "): " + as_utf8(code->co_name);
     name.text.resize(cut_at_character(name.text.data(), name.text.size(), kMaxNameBytes));
   }
   return name;

@@ -20,7 +20,10 @@ class CallTexts {
 
  private:
   using Texts = std::vector<std::string>;
-  Texts prefixes_, own_, own_that_calls_, asked_;
+  bool selects(const std::string& file, const std::string& trimmed) const;
+  std::string trimmed(const std::string& file) const;
+
+  Texts prefixes_, own_, own_that_calls_, asked_, included_, excluded_;
 };
 
 }  // namespace recfn

@@ -24,7 +24,7 @@ struct Entry {
 };
 
 struct NamesOfCode {
-  uint64_t tracing;  // whose names they are
+  uint64_t version;  // whose names they are
   Entry first;
   std::vector<Entry> others;
 };
@@ -57,8 +57,8 @@ NamesOfCode* names_of(PyObject* code) {
   return static_cast<NamesOfCode*>(kept);
 }
 
-NamesOfCode* new_names(PyObject* code, uint64_t tracing) {
-  auto* names = new NamesOfCode{tracing, {-1, nullptr}, {}};
+NamesOfCode* new_names(PyObject* code, uint64_t version) {
+  auto* names = new NamesOfCode{version, {-1, nullptr}, {}};
   if (set_extra(code, place, names) == 0) return names;
   PyErr_Clear();
   delete names;
@@ -72,9 +72,9 @@ bool CodeNames::prepare() {
   return place >= 0;
 }
 
-const CallName* CodeNames::find(PyObject* code, int instruction, uint64_t tracing) {
+const CallName* CodeNames::find(PyObject* code, int instruction, uint64_t version) {
   const NamesOfCode* names = names_of(code);
-  if (names == nullptr || names->tracing != tracing) return nullptr;
+  if (names == nullptr || names->version != version) return nullptr;
   if (names->first.instruction == instruction) return names->first.name;
   for (const Entry& entry : names->others) {
     if (entry.instruction == instruction) return entry.name;
@@ -82,11 +82,11 @@ const CallName* CodeNames::find(PyObject* code, int instruction, uint64_t tracin
   return nullptr;
 }
 
-const CallName* CodeNames::keep(PyObject* code, int instruction, uint64_t tracing, CallName name) try {
+const CallName* CodeNames::keep(PyObject* code, int instruction, uint64_t version, CallName name) try {
   NamesOfCode* names = names_of(code);
-  if (names == nullptr) names = new_names(code, tracing);
+  if (names == nullptr) names = new_names(code, version);
   if (names == nullptr) return nullptr;
-  if (names->tracing != tracing) clear(*names), names->tracing = tracing;
+  if (names->version != version) clear(*names), names->version = version;
   if (names->first.name != nullptr) names->others.reserve(names->others.size() + 1);
   auto* kept = new CallName(std::move(name));
   if (names->first.name == nullptr) {

@@ -10,10 +10,10 @@ class CodeNames {
   // False where CPython has no place for them.
   static bool prepare();
 
-  // Of calls that run this code from that instruction on; null where it isn't known yet.
-  static const CallName* find(PyObject* code, int instruction, uint64_t tracing);
+  // Of calls that run this code from that instruction on; null where it isn't known yet. Names of another version aren't.
+  static const CallName* find(PyObject* code, int instruction, uint64_t version);
   // Null without memory.
-  static const CallName* keep(PyObject* code, int instruction, uint64_t tracing, CallName name);
+  static const CallName* keep(PyObject* code, int instruction, uint64_t version, CallName name);
 };
 
 }  // namespace recfn

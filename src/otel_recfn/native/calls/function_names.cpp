@@ -34,12 +34,12 @@ const CallName* FunctionNames::find(PyObject* function) const {
   }
 }
 
-const CallName* FunctionNames::keep(PyObject* function, std::string text) try {
+const CallName* FunctionNames::keep(PyObject* function, CallName name) try {
   const Key key = key_of(function);
   if (key.definition == nullptr) return nullptr;
   if (count_ >= kMostNames) clear();
   if (2 * count_ >= slots_.size()) grow();
-  auto* kept = new CallName{std::move(text), Hides::kNothing, nullptr};
+  auto* kept = new CallName(std::move(name));
   slot_of(key) = {key, kept};
   ++count_;
   return kept;

@@ -14,7 +14,7 @@ class FunctionNames {
   // Null where it isn't known yet, or is no builtin function.
   const CallName* find(PyObject* function) const;
   // Null without memory.
-  const CallName* keep(PyObject* function, std::string text);
+  const CallName* keep(PyObject* function, CallName name);
   void clear();
 
  private:

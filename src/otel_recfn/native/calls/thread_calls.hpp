@@ -15,6 +15,8 @@ struct ThreadCalls {
   static constexpr uint64_t kOfC = uint64_t{1} << 63, kHidden = uint64_t{1} << 62;
   std::vector<uint64_t> stack;
   size_t hidden_from = kNothingHidden;  // how many calls are around the one below which nothing is shown
+  size_t shown = 0;                     // how many of those that began while it traces are ranges
+  PyThreadState* state = nullptr;       // the thread's, which has this as long as it lives
   ThreadBuffer* buffer = nullptr;       // null: the thread hasn't been met yet
   bool left_out = false;                // it isn't traced
 };

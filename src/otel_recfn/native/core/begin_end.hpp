@@ -129,7 +129,7 @@ inline void count_unsampled(ThreadBuffer& buffer) {
 template <bool kTorch>
 [[gnu::always_inline]] inline uint64_t put_begin(Globals& globals, ThreadBuffer& buffer, Begin begin, uint32_t base) {
   bool named;
-  const uint64_t hash = hash_name(begin.name, buffer.name_seed);
+  const uint64_t hash = begin.name_hash != 0 ? begin.name_hash : hash_name(begin.name, buffer.name_seed);
   uint32_t slot = find_name_slot(buffer, begin.name, hash, named);
   if (__builtin_expect(!named && is_crowded(buffer), 0)) named = true, slot = kManyNamesSlot, count_shortened(buffer);
   const uint32_t prelude_size = prelude_words(buffer, begin.prelude);
@@ -231,12 +231,41 @@ template <bool kTorch>
 }
 
 // Opens a range for a call on the thread's stack, which no task is in for itself. Returns as begin_range does.
-[[gnu::always_inline]] inline uint64_t begin_call(Globals& globals, ThreadBuffer& buffer, Text name) {
+[[gnu::noinline]] inline uint64_t begin_call(Globals& globals, ThreadBuffer& buffer, Text name, uint64_t name_hash = 0) {
   Begin begin;
-  begin.name = name;
+  begin.name = name, begin.name_hash = name_hash;
   begin.flags = kPythonCallSource << kSourceShift;
   const uint64_t event_id = begin_range<false>(globals, buffer, begin, true);
   if (event_id != 0) buffer.stack[buffer.depth - 1].entered = false;
+  return event_id;
+}
+
+// Whether the thread's last look still holds, and what began since is on its stack: then the innermost of that is the parent.
+inline bool lies_in_innermost(const Globals& globals, const ThreadBuffer& buffer, uint64_t context_version) {
+  const ClosedElsewhere& closed = buffer.closed_elsewhere;
+  return buffer.generation == globals.generation.load(std::memory_order_relaxed) && !buffer.context_stale &&
+         context_version == buffer.context_version && buffer.depth > buffer.look_depth && buffer.depth < kMaxDepth &&
+         encloses_by_place(buffer.stack[buffer.depth - 1]) &&
+         closed.head.load(std::memory_order_relaxed) == closed.tail.load(std::memory_order_relaxed);
+}
+
+// The same, for who has the name's hash and the thread's context version at hand: most calls lie in the innermost range.
+[[gnu::always_inline]] inline uint64_t begin_call(Globals& globals, ThreadBuffer& buffer, Text name, uint64_t name_hash,
+                                                  uint64_t context_version) {
+  if (__builtin_expect(!lies_in_innermost(globals, buffer, context_version), 0)) {
+    return begin_call(globals, buffer, name, name_hash);
+  }
+  Begin begin;
+  begin.name = name, begin.name_hash = name_hash;
+  begin.flags = kPythonCallSource << kSourceShift;
+  const uint64_t ordinal = put_begin<false>(globals, buffer, begin, 0);
+  if (__builtin_expect(ordinal == 0, 0)) return count_dropped_begin(buffer), 0;
+  const uint64_t event_id = make_event_id(buffer.number, ordinal);
+  OpenEntry& entry = buffer.stack[buffer.depth++];
+  entry.key = event_id;
+  entry.ordinal = ordinal;
+  entry.async = false, entry.entered = false, entry.python = true, entry.base = false;
+  entry.task = buffer.task;
   return event_id;
 }
 

@@ -40,6 +40,9 @@ uint64_t name_seed() {
   return seed;
 }
 
+// What a buffer counts for. Deeper entries of the stack become memory only in threads that nest so deep.
+constexpr uint64_t kCountedBytes = sizeof(ThreadBuffer) - (kMaxDepth - kUsualDepth) * sizeof(OpenEntry);
+
 SharedByRings shared_by_rings;
 std::atomic<uint64_t>& total_bytes = shared_by_rings.total_bytes;
 
@@ -47,12 +50,12 @@ void release(ThreadBuffer* buffer) {
   const uint32_t rings = buffer->num_rings.load();
   for (uint32_t ring = buffer->oldest_ring; ring < rings; ++ring) unmap_ring(buffer->rings[ring], total_bytes);
   munmap(buffer, sizeof(ThreadBuffer));
-  total_bytes.fetch_sub(sizeof(ThreadBuffer));
+  total_bytes.fetch_sub(kCountedBytes);
 }
 
 // A buffer with its first ring; null when there is no memory for it.
 ThreadBuffer* map_buffer(uint64_t max_capacity) {
-  if (total_bytes.fetch_add(sizeof(ThreadBuffer)) + sizeof(ThreadBuffer) <= kMaxTotalBytes) {
+  if (total_bytes.fetch_add(kCountedBytes) + kCountedBytes <= kMaxTotalBytes) {
     void* memory = mmap(nullptr, sizeof(ThreadBuffer), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory != MAP_FAILED) {
       auto* buffer = new (memory) ThreadBuffer;
@@ -66,7 +69,7 @@ ThreadBuffer* map_buffer(uint64_t max_capacity) {
       return nullptr;
     }
   }
-  total_bytes.fetch_sub(sizeof(ThreadBuffer));
+  total_bytes.fetch_sub(kCountedBytes);
   return nullptr;
 }
 

@@ -10,10 +10,9 @@ namespace {
 PyObject* context_reader = nullptr;  // () -> (trace high, trace low, span id, flags, enclosing, root, span) | None
 PyObject* thread_noter = nullptr;    // (thread number) -> None, in the thread
 
-// Changes with the thread's contextvars context, and when another look may find that the thread is to rest.
 uint64_t contextvars_version() {
   const PyThreadState* state = PyGILState_GetThisThreadState();
-  return state != nullptr ? state->context_ver << 1 | globals().sampled_alone.load(std::memory_order_relaxed) : 0;
+  return state != nullptr ? context_version_of(globals(), state) : 0;
 }
 
 // A call may let another thread replace what is called: it is held meanwhile.

@@ -33,6 +33,10 @@ class NativeTracer:
         else:
             self._left_alone += 1
 
+    def show(self, texts: CallTexts) -> None:
+        """See CallTracer.show."""
+        _native.show_calls(texts)
+
     def stop(self) -> None:
         """See CallTracer.stop."""
         if threading.getprofile() is _native.trace_this_thread:

@@ -41,12 +41,21 @@ class CallTexts(Protocol):
         own: beginnings of the names of our files.
         own_that_calls: of these, those that call functions of the program.
         asked: endings of the names of files about which the native tracer, which knows the rest from these attributes, asks.
+        included: files, and folders with a slash at their end, whose functions are shown, as they are or without a prefix; all
+            where there are none.
+        excluded: those whose functions are not shown.
+        c_calls: whether calls of C functions are shown.
+        max_depth: how many calls may be shown within each other, of those that began while it traces; None: any number.
     """
 
     prefixes: tuple[str, ...]
     own: tuple[str, ...]
     own_that_calls: tuple[str, ...]
     asked: tuple[str, ...]
+    included: tuple[str, ...]
+    excluded: tuple[str, ...]
+    c_calls: bool
+    max_depth: int | None
 
     def of_code(self, code: CodeType, line: int) -> CallText:
         """Of calls that run this code from that line on."""
@@ -60,6 +69,9 @@ class CallTracer(Protocol):
 
     def start(self, texts: CallTexts) -> None:
         """Trace every thread that can be had. A thread with another profile function keeps that, and is counted."""
+
+    def show(self, texts: CallTexts) -> None:
+        """Calls that begin from now on are called and left out as these say. While it traces."""
 
     def stop(self) -> None:
         """Leave every thread as it was, and end the calls that are open."""

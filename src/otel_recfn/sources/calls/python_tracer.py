@@ -30,6 +30,8 @@ class ThreadCalls:
         self.stack: list[int] = []
         self.hidden_from = NOTHING_HIDDEN
         """How many calls are around the one below which nothing is shown."""
+        self.shown = 0
+        """How many of those that began while it traces are ranges."""
 
 
 class PythonTracer:
@@ -63,6 +65,11 @@ class PythonTracer:
             sys.setprofile(self._on_event)
         else:
             self._left_alone += 1
+
+    def show(self, texts: CallTexts) -> None:
+        """See CallTracer.show."""
+        self._known = WeakIdentityMap()
+        self._texts = texts
 
     def stop(self) -> None:
         """See CallTracer.stop."""
@@ -112,7 +119,8 @@ class PythonTracer:
         elif event == "return":
             self._leave_python(calls)
         elif event == "c_call":
-            self._enter_c(texts, calls, frame, argument)
+            if texts.c_calls:
+                self._enter_c(texts, calls, frame, argument)
         else:
             self._leave_c(calls)
 
@@ -126,10 +134,12 @@ class PythonTracer:
             frame = frame.f_back
         for outer in reversed(stack):
             self._enter(texts, calls, outer)
+            calls.shown = 0  # depth is counted from where tracing began
         return calls
 
     def _enter(self, texts: CallTexts, calls: ThreadCalls, frame: FrameType) -> None:
-        text: Any = Hides.ITSELF if calls.hidden_from != NOTHING_HIDDEN else self._text(texts, frame)
+        hidden = calls.hidden_from != NOTHING_HIDDEN or _is_deep_enough(texts, calls)
+        text: Any = Hides.ITSELF if hidden else self._text(texts, frame)
         if text is Hides.ALL_BELOW:
             calls.hidden_from = len(calls.stack)
         elif not isinstance(text, (str, Hides)):
@@ -137,11 +147,13 @@ class PythonTracer:
         self._push(calls, self._recorder.begin_call(text) if isinstance(text, str) else 0)
 
     def _enter_c(self, texts: CallTexts, calls: ThreadCalls, frame: FrameType, function: object) -> None:
-        shown = calls.hidden_from == NOTHING_HIDDEN and not isinstance(self._text(texts, frame), Hides)
+        hidden = calls.hidden_from != NOTHING_HIDDEN or _is_deep_enough(texts, calls)
+        shown = not hidden and not isinstance(self._text(texts, frame), Hides)
         self._push(calls, ~self._recorder.begin_call(texts.of_function(function)) if shown else ~0)
 
     def _push(self, calls: ThreadCalls, entry: int) -> None:
         calls.stack.append(entry)
+        calls.shown += entry not in (0, ~0)
         if self._texts is None:  # another thread has stopped tracing meanwhile, and may not have seen this call
             self._end_all(calls)
 
@@ -157,6 +169,7 @@ class PythonTracer:
     def _pop(self, calls: ThreadCalls) -> int:
         entry = calls.stack.pop()
         self._recorder.end(entry if entry >= 0 else ~entry)
+        calls.shown -= entry not in (0, ~0) and calls.shown > 0
         if len(calls.stack) <= calls.hidden_from:
             calls.hidden_from = NOTHING_HIDDEN
         return entry
@@ -182,3 +195,7 @@ class PythonTracer:
         calls = getattr(self._local, "calls", None)
         if calls is not None:
             self._end_all(calls)
+
+
+def _is_deep_enough(texts: CallTexts, calls: ThreadCalls) -> bool:
+    return texts.max_depth is not None and calls.shown >= texts.max_depth

@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 
 from otel_recfn.model.events import EventSource
+from otel_recfn.model.python_calls import PythonCalls
 from otel_recfn.sources.calls.protocol import CallTexts, CallTracer
 from otel_recfn.sources.protocol import Wanted
 
 log = logging.getLogger("otel_recfn")
 
-_active: PythonCalls | None = None
+_active: CallSource | None = None
 """The one that traces: there is one profile function in a thread."""
 
 
-class PythonCalls:
+class CallSource:
     """A source: ranges of Python calls while it is enabled.
 
     Args:
         tracer: makes them.
-        texts: what they are called.
+        texts: what calls are called, of those that are asked for.
     """
 
     name = "python_calls"
     announces: EventSource | None = EventSource.PYTHON_CALL
     needs: str | None = None
 
-    def __init__(self, tracer: CallTracer, texts: CallTexts) -> None:
+    def __init__(self, tracer: CallTracer, texts: Callable[[PythonCalls], CallTexts]) -> None:
         self._tracer, self._texts = tracer, texts
+        self._shown: PythonCalls | None = None
+        """What it traces now."""
 
     def prepare(self) -> bool:
         """See Source.prepare."""
@@ -38,15 +42,20 @@ class PythonCalls:
         return False
 
     def enable(self, wanted: Wanted) -> None:
-        """Trace, unless another session of the process does."""
+        """Trace what is wanted now, unless another session of the process traces."""
         global _active
-        if _active is not None:
-            if _active is not self:
-                log.warning("Python calls are traced already by another session; this one doesn't see them")
-            return
-        _active = self
+        if _active not in (None, self):
+            log.warning("Python calls are traced already by another session; this one doesn't see them")
+        elif _active is None:
+            _active, self._shown = self, wanted.calls
+            self._start(self._texts(wanted.calls))
+        elif wanted.calls != self._shown:
+            self._shown = wanted.calls
+            self._tracer.show(self._texts(wanted.calls))
+
+    def _start(self, texts: CallTexts) -> None:
         before = self._tracer.threads_left_alone()
-        self._tracer.start(self._texts)
+        self._tracer.start(texts)
         if self._tracer.threads_left_alone() != before:
             log.warning("another profiler is active, and stays so: the Python calls of its threads are not traced")
 

@@ -11,6 +11,7 @@ from types import CodeType, FrameType
 from typing import TypeAlias
 
 from otel_recfn.model.call_names import python_call_name
+from otel_recfn.model.python_calls import ALL_CALLS, PythonCalls, places_of
 from otel_recfn.sources.calls.protocol import CallText, Hides
 
 ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+>$")
@@ -27,33 +28,47 @@ class ProgramTexts:
 
     Args:
         module_namer: knows calls of modules.
-        module_file: the end of the name of the file whose code it knows.
+        asked: the ends of the names of the files whose code it knows.
+        calls: which calls are shown.
     """
 
-    def __init__(self, module_namer: ModuleNamer, module_file: str) -> None:
+    def __init__(self, module_namer: ModuleNamer, asked: tuple[str, ...], calls: PythonCalls = ALL_CALLS) -> None:
         self._module_namer = module_namer
+        self.included, self.excluded = places_of(calls.include), places_of(calls.exclude)
+        self.c_calls, self.max_depth = calls.c_calls, calls.max_depth
         self.prefixes = path_prefixes(sys.path)
         self.own: tuple[str, ...] = (OWN,)
         self.own_that_calls = OWN_THAT_CALLS
-        self.asked: tuple[str, ...] = (module_file,)
+        self.asked = asked
 
     def of_code(self, code: CodeType, line: int) -> CallText:
         """See CallTexts.of_code."""
         file = code.co_filename
         if file.startswith(OWN):
             return Hides.ITSELF if file.startswith(self.own_that_calls) else Hides.ALL_BELOW
+        trimmed = self._trimmed(file)
+        if not self._selects(file, trimmed):
+            return Hides.ITSELF
         module = self._module_namer(code) if file.endswith(self.asked) else None
-        return module if module is not None else python_call_name(self._trimmed(file), line, code.co_name)
+        return module if module is not None else python_call_name(trimmed, line, code.co_name)
 
     def of_function(self, function: object) -> str:
         """See CallTexts.of_function."""
         return ADDRESS.sub(">", repr(function))
+
+    def _selects(self, file: str, trimmed: str) -> bool:
+        included = not self.included or _is_at_one_of(self.included, file) or _is_at_one_of(self.included, trimmed)
+        return included and not _is_at_one_of(self.excluded, file) and not _is_at_one_of(self.excluded, trimmed)
 
     def _trimmed(self, file: str) -> str:
         for prefix in self.prefixes:
             if file.startswith(prefix):
                 return file[len(prefix) :]
         return file
+
+
+def _is_at_one_of(places: tuple[str, ...], file: str) -> bool:
+    return any([file.startswith(place) if place.endswith(os.sep) else file == place for place in places])
 
 
 def path_prefixes(path: list[str]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from runtime_helpers import FORMS, USER, Notes, pairs
 
 from otel_recfn.runtime.callback import RecordFunctionCallback
 from otel_recfn.runtime.callbacks import add_global_callback
+from otel_recfn.runtime.futures import call_end_callbacks_on_future
 from otel_recfn.runtime.operations import (
-    HandleGoneError,
+    UnknownHandleError,
     record_function_enter,
     record_function_enter_new,
     record_function_exit,
@@ -49,28 +51,42 @@ def test_where_nobody_observes_enter_and_exit_do_nothing(enter: Any) -> None:
     assert seen == []
 
 
-def test_a_legacy_handle_that_ended_is_an_error() -> None:
-    handle = record_function_enter("load")
-    record_function_exit(handle)
-    with pytest.raises(HandleGoneError, match="undefined RecordFunction handle"):
-        record_function_exit(handle)
-
-
-def test_the_new_form_may_end_twice_and_ends_when_it_is_dropped(own_notes: Notes) -> None:
-    record = record_function_enter_new("twice")
+@FORMS
+def test_a_range_may_be_ended_twice(enter: Any, own_notes: Notes) -> None:
+    record = enter("twice")
     record_function_exit(record)
     record_function_exit(record)
+    assert own_notes == pairs("twice")
+
+
+def test_the_new_form_ends_when_it_is_dropped(own_notes: Notes) -> None:
     record_function_enter_new("dropped")
-    assert own_notes == pairs("twice", "dropped")
+    assert own_notes == pairs("dropped")
 
 
-def test_the_legacy_form_ends_when_its_handle_is_dropped_and_the_bare_number_finds_nothing(own_notes: Notes) -> None:
+def test_the_legacy_form_ends_when_its_handle_is_dropped_and_the_bare_number_ends_nothing(own_notes: Notes) -> None:
     handle = record_function_enter("dropped")
     number = int(handle)
     del handle
     assert own_notes == pairs("dropped")
-    with pytest.raises(HandleGoneError, match="not kept"):
-        record_function_exit(number)
+    record_function_exit(number)
+    assert own_notes == pairs("dropped")
+
+
+@pytest.mark.parametrize("wrong", [None, "1", 1.0, True, object()])
+def test_what_is_no_handle_is_refused_at_the_call(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="no handle of a range; pass what record_function_enter"):
+        record_function_exit(wrong)
+    with pytest.raises(TypeError, match="no handle of a range"):
+        call_end_callbacks_on_future(wrong, Future())
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1 << 60])
+def test_a_number_that_no_enter_returned_is_refused_at_the_call(wrong: int) -> None:
+    with pytest.raises(UnknownHandleError, match="no range has the handle"):
+        record_function_exit(wrong)
+    with pytest.raises(UnknownHandleError):
+        call_end_callbacks_on_future(wrong, Future())
 
 
 def test_a_legacy_handle_may_go_by_its_number_while_somebody_holds_it(own_notes: Notes) -> None:

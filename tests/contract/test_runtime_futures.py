@@ -15,7 +15,6 @@ from otel_recfn.runtime.callbacks import add_thread_local_callback
 from otel_recfn.runtime.debug_info import DebugInfoGuard, DebugInfoKind, debug_info_get
 from otel_recfn.runtime.futures import call_end_callbacks_on_future
 from otel_recfn.runtime.operations import (
-    HandleGoneError,
     record_function_enter,
     record_function_enter_new,
     record_function_exit,
@@ -98,13 +97,26 @@ def test_a_future_that_completed_already_ends_the_range_at_once(own_notes: Notes
     assert own_notes == pairs("load")
 
 
-def test_a_legacy_handle_that_is_gone_by_then_is_the_returned_futures_error() -> None:
+@FORMS
+def test_a_range_that_was_ended_before_leaves_the_future_its_value(enter: Any, own_notes: Notes) -> None:
+    future: Future[int] = Future()
+    record = enter("load")
+    profiled = call_end_callbacks_on_future(record, future)
+    record_function_exit(record)
+    future.set_result(7)
+    assert profiled.result(PATIENCE_S) == 7
+    assert own_notes == pairs("load")
+
+
+def test_the_bare_number_keeps_the_range_until_the_future_completes(own_notes: Notes) -> None:
     future: Future[int] = Future()
     handle = record_function_enter("load")
-    profiled = call_end_callbacks_on_future(handle, future)
-    record_function_exit(handle)
+    profiled = call_end_callbacks_on_future(int(handle), future)
+    del handle
+    assert own_notes == [("start", "load")]
     future.set_result(7)
-    assert isinstance(profiled.exception(60), HandleGoneError)
+    assert profiled.result(PATIENCE_S) == 7
+    assert own_notes == pairs("load")
 
 
 def test_an_end_callback_that_raises_changes_nothing_for_the_future(capture: Capture) -> None:

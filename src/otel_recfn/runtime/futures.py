@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from otel_recfn.runtime.operations import HandleGoneError, PythonRecordFunction, take_record
+from otel_recfn.runtime.operations import PythonRecordFunction, find_range
 from otel_recfn.runtime.state import ThreadLocalState, ThreadLocalStateGuard
 from otel_recfn.support.error_text import error_text
 
@@ -29,11 +29,11 @@ def call_end_callbacks_on_future(record: int | PythonRecordFunction, future: F) 
             ``torch.futures.Future``.
 
     Returns:
-        a future of the same library that completes after the end callbacks ran, with the same value, error or cancellation;
-        with HandleGoneError where a legacy handle's range had been ended before.
+        a future of the same library that completes after the end callbacks ran, with the same value, error or cancellation.
 
     Raises:
-        TypeError: ``future`` is none of these.
+        TypeError: ``record`` or ``future`` is none of these.
+        UnknownHandleError: a number that no enter has returned.
     """
     end = _Ending(record)
     profiled: Any
@@ -49,20 +49,19 @@ def call_end_callbacks_on_future(record: int | PythonRecordFunction, future: F) 
 
 
 class _Ending:
-    """Ends the range, with the state of the thread that asked for it."""
+    """Ends the range, which it holds, with the state of the thread that asked for it."""
 
     def __init__(self, record: int | PythonRecordFunction) -> None:
-        self._record, self._state = record, ThreadLocalState()
+        self._range, self._state = find_range(record), ThreadLocalState()
 
-    def __call__(self, error: BaseException | None, pass_on: Callable[[HandleGoneError | None], None]) -> None:
-        gone: HandleGoneError | None = None
+    def __call__(self, error: BaseException | None, pass_on: Callable[[], None]) -> None:
+        range_, self._range = self._range, None
         try:
-            with ThreadLocalStateGuard(self._state):
-                take_record(self._record).end(error_text(error) if error is not None else "")
-        except HandleGoneError as failure:
-            gone = failure
+            if range_ is not None:
+                with ThreadLocalStateGuard(self._state):
+                    range_.end(error_text(error) if error is not None else "")
         finally:
-            pass_on(gone)
+            pass_on()
 
 
 def _error_of(future: Any) -> BaseException | None:
@@ -85,8 +84,8 @@ class _ProfiledFuture(concurrent.futures.Future[Any]):
     def running(self) -> bool:
         return self._source.running()
 
-    def _take_over(self, gone: HandleGoneError | None) -> None:
-        error = gone or _error_of(self._source)
+    def _take_over(self) -> None:
+        error = _error_of(self._source)
         if isinstance(error, concurrent.futures.CancelledError) and self._source.cancelled():
             super().cancel()
             self.set_running_or_notify_cancel()
@@ -105,8 +104,8 @@ class _ProfiledAsyncioFuture(asyncio.Future[Any]):
     def cancel(self, msg: Any = None) -> bool:
         return self._source.cancel(msg)
 
-    def _take_over(self, gone: HandleGoneError | None) -> None:
-        error = gone or _error_of(self._source)
+    def _take_over(self) -> None:
+        error = _error_of(self._source)
         if isinstance(error, asyncio.CancelledError) and self._source.cancelled():
             super().cancel(*error.args[:1])
         elif error is not None:
@@ -126,10 +125,9 @@ def _profiled_torch_future(torch: Any, source: Any, end: _Ending) -> Any:
         except Exception as failure:
             value, error = None, failure
 
-        def take_over(gone: HandleGoneError | None) -> None:
-            failure = gone or error
-            if failure is not None:
-                profiled.set_exception(failure)
+        def take_over() -> None:
+            if error is not None:
+                profiled.set_exception(error)
             else:
                 profiled.set_result(value)
 

@@ -8,18 +8,19 @@ both     record_function_exit(handle_or_record)
 
 from __future__ import annotations
 
-import itertools
 import weakref
 
 from otel_recfn.model.errors import RecfnError
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.runtime.record_function import RecordFunction
+from otel_recfn.support.fork_safe_lock import ForkSafeLock
 
-_legacy_numbers = itertools.count(1)
+_lock = ForkSafeLock()
+_last_number = 0
 
 
-class HandleGoneError(RecfnError):
-    """The range of a legacy handle ended, or never was."""
+class UnknownHandleError(RecfnError, ValueError):
+    """A number that no ``record_function_enter`` has returned."""
 
 
 class LegacyHandle(int):
@@ -46,7 +47,7 @@ def record_function_enter(name: str, args: str | None = None) -> int:
     Returns:
         the handle by which to end it; the range ends with it.
     """
-    handle = LegacyHandle(next(_legacy_numbers))
+    handle = LegacyHandle(_next_number())
     handle.record = RecordFunction(RecordScope.USER_SCOPE)
     _open[int(handle)] = handle.record
     _enter(handle.record, name, args)
@@ -61,29 +62,43 @@ def record_function_enter_new(name: str, args: str | None = None) -> PythonRecor
 
 
 def record_function_exit(record: int | PythonRecordFunction) -> None:
-    """End what an enter began.
+    """End what an enter began. Nothing happens where that has ended before, by hand or because nobody held it.
 
     Raises:
-        HandleGoneError: a legacy handle whose range ended already, by hand or because nobody held it.
+        TypeError: it is neither a handle nor a record.
+        UnknownHandleError: a number that no enter has returned.
     """
-    take_record(record).end()
+    range_ = find_range(record)
+    if range_ is not None:
+        range_.end()
 
 
-def take_record(record: int | PythonRecordFunction) -> RecordFunction:
-    """The range, which is about to end.
+def find_range(record: int | PythonRecordFunction) -> RecordFunction | None:
+    """The range that an enter began; None where it has gone with its handle.
 
     Raises:
-        HandleGoneError: a legacy handle whose range ended already.
+        TypeError: it is neither a handle nor a record.
+        UnknownHandleError: a number that no enter has returned.
     """
     if isinstance(record, PythonRecordFunction):
         return record.record
-    taken = _open.pop(record, None)
-    if taken is None:
-        raise HandleGoneError(
-            f"undefined RecordFunction handle {record!r}: it was not kept open until the future completed, or was ended twice; "
-            "use record_function_enter_new(), whose object keeps the range"
+    if isinstance(record, LegacyHandle):
+        return record.record
+    if not isinstance(record, int) or isinstance(record, bool):
+        raise TypeError(
+            f"{type(record).__name__} is no handle of a range; pass what record_function_enter() or "
+            "record_function_enter_new() returned"
         )
-    return taken
+    if not 0 < record <= _last_number:
+        raise UnknownHandleError(f"no range has the handle {record}; pass what record_function_enter() returned")
+    return _open.get(record)
+
+
+def _next_number() -> int:
+    global _last_number
+    with _lock.held:
+        _last_number += 1
+        return _last_number
 
 
 def _enter(record: RecordFunction, name: str, args: str | None) -> None:

@@ -22,6 +22,7 @@ if __name__ == "__main__":
 
 from otel_recfn.model.columns import COLUMNS, Column  # noqa: E402
 from otel_recfn.model.events import (  # noqa: E402
+    OVERLAPPING,
     ContextFlag,
     EventFlag,
     EventKind,
@@ -80,23 +81,21 @@ class ColumnValues:
 
 def columns_header() -> str:
     """The table of columns for C++."""
-    in_rows = [column for column in COLUMNS if not column.same_in_drain]
     tables = (
         ("RECFN_COLUMNS", "Every column.", COLUMNS),
         (
             "RECFN_ROW_COLUMNS",
             "What each row of a drain has, the largest first, so that a row has no gaps.",
-            sorted(in_rows, key=_size),
+            sorted(COLUMNS, key=_size),
         ),
         (
             "RECFN_USUAL_COLUMNS",
             "Of these, those that every drain writes.",
-            [column for column in in_rows if not column.seldom],
+            [column for column in COLUMNS if not column.seldom],
         ),
-        ("RECFN_SELDOM_COLUMNS", "Those that a drain writes where some row isn't empty.", [c for c in in_rows if c.seldom]),
-        ("RECFN_DRAIN_COLUMNS", "Those that are the same in every row of a drain.", [c for c in COLUMNS if c.same_in_drain]),
+        ("RECFN_SELDOM_COLUMNS", "Those that a drain writes where some row isn't empty.", [c for c in COLUMNS if c.seldom]),
         ("RECFN_ANNOUNCED_COLUMNS", "What is told of a top-level range that began.", [c for c in COLUMNS if c.announced]),
-        ("RECFN_TEXT_COLUMNS", "Those that index the names.", [c for c in in_rows if c.value is str]),
+        ("RECFN_TEXT_COLUMNS", "Those that index the names.", [c for c in COLUMNS if c.value is str]),
     )
     return f"""// The table of columns. {ORIGIN.format("model/columns.py")}
 //
@@ -119,6 +118,9 @@ namespace recfn {{
 
 {_enum(EventKind, "uint8_t", "Event")}
 {_enum(EventFlag, "uint32_t", "")}
+// A row with one of these may overlap what is beside it in its thread.
+constexpr uint32_t kOverlapping = {OVERLAPPING};
+
 {_enum(EventSource, "uint32_t", "Source")}
 {_enum(ContextFlag, "uint64_t", "Context")}
 // Sources whose rows are recorded whatever their scope, a bit each.

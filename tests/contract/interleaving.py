@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from recording_helpers import ASYNC, PARTIAL, Capture, Worker, check_laws, tops
+from recording_helpers import ASYNC, CROSSING, PARTIAL, Capture, Worker, check_laws, tops
 
 from otel_recfn.model.batch import Event
 from otel_recfn.model.scope import ALL_SCOPES_MASK
@@ -27,8 +27,8 @@ class Range:
     is_async: bool
     ended: bool = False
     partial: bool = False
-    must_be_async: bool = False
-    may_be_async: bool = False
+    must_cross: bool = False
+    may_cross: bool = False
     ended_by: int = -1
 
 
@@ -71,7 +71,7 @@ class Model:
         assert thread.enabled, "a thread that is switched off recorded"
         assert event_id not in self.ranges, "an id was given twice"
         roots = dict(self._enclosures(thread, event_id))
-        self.ranges[event_id] = Range(event_id, owner, set(roots), roots, is_async, must_be_async=is_async)
+        self.ranges[event_id] = Range(event_id, owner, set(roots), roots, is_async)
         return self.ranges[event_id]
 
     @staticmethod
@@ -88,11 +88,11 @@ class Model:
         thread = self.threads[item.owner]
         item.ended, item.ended_by = True, ender
         if ender != item.owner:
-            item.must_be_async = True  # and it stays on the stack, a ghost
+            item.must_cross = True  # and it stays on the stack, a ghost
             return
         above = thread.stack[thread.stack.index(item) + 1 :]
-        item.must_be_async |= any(not other.ended for other in above)
-        item.may_be_async = bool(above)
+        item.must_cross = any(not other.ended for other in above)
+        item.may_cross = bool(above)
         thread.stack.remove(item)
 
     def close_open(self) -> None:
@@ -186,10 +186,11 @@ def _check_row(row: Event, item: Range, by_id: dict[int, Event]) -> None:
     assert row.parent in item.parents
     assert row.root == (by_id[row.parent].root if row.parent else row.event_id)
     assert bool(row.flags & PARTIAL) == item.partial
-    if item.must_be_async:
-        assert row.flags & ASYNC
-    elif not item.may_be_async:
-        assert not row.flags & ASYNC
+    assert bool(row.flags & ASYNC) == item.is_async
+    if item.must_cross and not item.is_async:
+        assert row.flags & CROSSING
+    elif item.is_async or not item.may_cross:
+        assert not row.flags & CROSSING
     if item.ended_by == item.owner:
         assert row.end_thread == row.thread
     else:

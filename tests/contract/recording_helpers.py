@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from otel_recfn.model.batch import Batch, Event, Opened
-from otel_recfn.model.events import EventFlag, EventKind, EventSource
+from otel_recfn.model.events import OVERLAPPING, EventFlag, EventKind, EventSource, make_event_id
 from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
 from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, ContextReading, Recorder, RecorderCounters
 from patience import PATIENCE_S
@@ -18,7 +18,9 @@ from patience import PATIENCE_S
 T = TypeVar("T")
 
 USER, SOURCE = int(RecordScope.USER_SCOPE), int(EventSource.RECORD_FUNCTION)
-ASYNC, ERROR, PARTIAL = EventFlag.ASYNC, EventFlag.ERROR, EventFlag.PARTIAL
+ASYNC, CROSSING, ERROR, PARTIAL = EventFlag.ASYNC, EventFlag.CROSSING, EventFlag.ERROR, EventFlag.PARTIAL
+
+FIRST_HANDLE, FIRST_EVENT_ID = 1 << 39, make_event_id(1, 1)
 
 
 def reset(recorder: Recorder) -> None:
@@ -152,11 +154,11 @@ def check_laws(rows: list[Event], opened: list[Opened] | None = None) -> None:
     by_id = {row.event_id: row for row in rows}
     for row in rows:
         assert row.start_ns <= row.end_ns
-        assert row.handle == row.event_id
+        assert row.handle == row.event_id or FIRST_HANDLE <= row.handle < FIRST_EVENT_ID
         parent = by_id.get(row.parent)
         if parent is not None:
             assert (row.root, row.context) == (parent.root, parent.context)
-        if parent is not None and row.thread == parent.thread and not (row.flags | parent.flags) & ASYNC:
+        if parent is not None and row.thread == parent.thread and not (row.flags | parent.flags) & OVERLAPPING:
             assert parent.start_ns <= row.start_ns
             assert row.end_ns <= parent.end_ns
             assert position[row.event_id] < position[parent.event_id], "a parent came out before its child"
@@ -171,7 +173,7 @@ def _check_slices(rows: list[Event]) -> None:
     """Synchronous ranges of one thread lie in each other or apart: a timeline can draw them as slices."""
     ends: dict[int, list[Event]] = {}
     for row in sorted(rows, key=lambda row: (row.start_ns, -row.end_ns)):
-        if row.flags & ASYNC:
+        if row.flags & OVERLAPPING:
             continue
         around = ends.setdefault(row.thread.number, [])
         while around and around[-1].end_ns <= row.start_ns:

@@ -100,7 +100,7 @@ def test_a_range_that_outlasts_the_outermost_call_stays_in_it(capture: Capture) 
     capture.end(range_)
     rows = capture.finish()
     assert parents(rows) == {"__enter__": "", "range": "__enter__", "body": "range"}
-    assert by_name(rows)["__enter__"].flags == EventFlag.ASYNC
+    assert by_name(rows)["__enter__"].flags == EventFlag.CROSSING
     check_laws(rows, capture.opened())
 
 

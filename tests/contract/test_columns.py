@@ -164,6 +164,40 @@ def test_every_record_comes_out_once_with_the_run_it_belongs_to(recorder: Record
     assert len(rows) == len(expected)
 
 
+def test_each_row_carries_the_node_id_under_which_it_began(capture: Capture) -> None:
+    recorder = capture.recorder
+    try:
+        before, open_meanwhile = capture.begin("before"), capture.begin("open meanwhile")
+        capture.end(before)
+        recorder.set_default_node_id(4)
+        capture.end(open_meanwhile)
+        recorder.mark("4")
+        recorder.set_default_node_id(5)
+        capture.end(capture.begin("5"))
+    finally:
+        recorder.set_default_node_id(-1)
+    capture.end(capture.begin("after"))
+    rows = by_name(capture.finish())
+    assert {name: row.node_id for name, row in rows.items()} == {
+        "before": -1,
+        "open meanwhile": -1,
+        "4": 4,
+        "5": 5,
+        "after": -1,
+    }
+
+
+def test_of_a_thousand_node_ids_the_last_ones_are_known(capture: Capture) -> None:
+    try:
+        for node_id in range(1_000):
+            capture.recorder.set_default_node_id(node_id)
+            capture.end(capture.begin(str(node_id)))
+    finally:
+        capture.recorder.set_default_node_id(-1)
+    rows = by_name(capture.finish())
+    assert [rows[str(node_id)].node_id for node_id in range(900, 1_000)] == list(range(900, 1_000))
+
+
 def test_rows_carry_the_node_id_of_the_process(capture: Capture) -> None:
     recorder = capture.recorder
     recorder.set_default_node_id(3)

@@ -8,7 +8,7 @@ import sys
 import threading
 import weakref
 
-from recording_helpers import ASYNC, PARTIAL, Capture, workers_of
+from recording_helpers import CROSSING, PARTIAL, Capture, workers_of
 
 from otel_recfn.recording.python import ranges
 from otel_recfn.recording.python.log import BYTES_PER_RANGE
@@ -45,7 +45,7 @@ def test_ends_that_find_their_queue_full_are_counted(monkeypatch) -> None:
         worker.call(lambda: [capture.end(event_id) for event_id in reversed(ids)])
     rows = capture.finish()
     assert capture.counters().lost_ends == 3
-    assert [row.flags for row in rows] == [ASYNC, ASYNC, PARTIAL, PARTIAL, PARTIAL]
+    assert [row.flags for row in rows] == [CROSSING, CROSSING, PARTIAL, PARTIAL, PARTIAL]
 
 
 def test_threads_may_share_one_object_at_once() -> None:
@@ -61,7 +61,7 @@ def test_threads_may_share_one_object_at_once() -> None:
         thread.start()
     for thread in threads:
         thread.join(PATIENCE_S)
-    assert not any(row.flags & ASYNC for row in capture.finish())
+    assert not any(row.flags & CROSSING for row in capture.finish())
 
 
 def test_a_recorder_is_freed() -> None:

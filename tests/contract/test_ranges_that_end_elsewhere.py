@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 
-from recording_helpers import ASYNC, ERROR, PARTIAL, Capture, Worker, by_name, check_laws
+from recording_helpers import ASYNC, CROSSING, ERROR, PARTIAL, Capture, Worker, by_name, check_laws
 
 from otel_recfn.recording.protocol import RecorderCounters
 
 
-def test_a_range_that_ends_out_of_order_turns_async(capture: Capture) -> None:
+def test_a_range_that_ends_out_of_order_crosses_others(capture: Capture) -> None:
     first = capture.begin("first")
     second = capture.begin("second")
     capture.end(first)
@@ -19,12 +19,22 @@ def test_a_range_that_ends_out_of_order_turns_async(capture: Capture) -> None:
     fourth = capture.begin("fourth")
     capture.end(fourth)
     rows = by_name(capture.finish())
-    assert rows["first"].flags == ASYNC
+    assert rows["first"].flags == CROSSING
     assert rows["second"].flags == rows["third"].flags == rows["fourth"].flags == 0
     assert rows["second"].parent == first
     assert rows["third"].parent == second
     assert rows["fourth"].parent == 0
     check_laws(capture.rows(), capture.opened())
+
+
+def test_who_says_that_it_is_asynchronous_crosses_nothing(capture: Capture, workers: list[Worker]) -> None:
+    """``async with`` says so as it begins; where it ends makes no difference."""
+    here, elsewhere = capture.begin("here", ASYNC), capture.begin("elsewhere", ASYNC)
+    above = capture.begin("above")
+    capture.end(here)
+    workers[0].call(capture.end, elsewhere)
+    capture.end(above)
+    assert {row.name: row.flags for row in capture.finish()} == {"here": ASYNC, "elsewhere": ASYNC, "above": 0}
 
 
 def test_out_of_order_in_the_middle_of_the_stack(capture: Capture) -> None:
@@ -35,20 +45,18 @@ def test_out_of_order_in_the_middle_of_the_stack(capture: Capture) -> None:
     capture.end(capture.begin("late"))
     capture.end(outer)
     rows = by_name(capture.finish())
-    assert rows["middle"].flags == ASYNC
+    assert rows["middle"].flags == CROSSING
     assert rows["leaf"].parent == inner
     assert rows["late"].parent == outer
     assert rows["outer"].flags == rows["inner"].flags == 0
 
 
-def test_a_child_that_another_thread_ended_does_not_make_its_parent_asynchronous(
-    capture: Capture, workers: list[Worker]
-) -> None:
+def test_a_child_that_another_thread_ended_does_not_make_its_parent_cross(capture: Capture, workers: list[Worker]) -> None:
     outer, child = workers[0].call(capture.begin, "outer"), workers[0].call(capture.begin, "child")
     workers[1].call(capture.end, child)
     workers[0].call(capture.end, outer)
     rows = by_name(capture.finish())
-    assert rows["child"].flags == ASYNC
+    assert rows["child"].flags == CROSSING
     assert rows["outer"].flags == 0
     assert rows["child"].parent == outer
 
@@ -58,7 +66,7 @@ def test_a_range_may_end_on_another_thread(capture: Capture, workers: list[Worke
     workers[1].call(capture.end, outer, "ValueError: far away")
     workers[0].call(lambda: capture.end(capture.begin("after")))
     rows = by_name(capture.finish())
-    assert rows["outer"].flags == ASYNC | ERROR
+    assert rows["outer"].flags == CROSSING | ERROR
     assert rows["outer"].error == "ValueError: far away"
     assert rows["outer"].thread.name == workers[0].thread.name
     assert rows["outer"].end_thread.number != rows["outer"].thread.number

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from recording_helpers import ASYNC, ERROR, Capture, Worker, by_name
+from recording_helpers import CROSSING, ERROR, Capture, Worker, by_name
 
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
@@ -83,7 +83,7 @@ def test_entered_here_and_left_there(capture: Capture, record_function: type[Any
     workers[0].call(range_.__enter__)
     workers[1].call(range_.__exit__, None, None, None)
     [row] = capture.finish()
-    assert row.flags == ASYNC
+    assert row.flags == CROSSING
     assert row.end_thread.number != row.thread.number
 
 

@@ -45,13 +45,13 @@ def test_record_function_passes_no_args_that_nobody_needs(runtime: Recorder) -> 
 
 
 def test_record_function_is_recorded_and_observed_under_one_id(capture: Capture) -> None:
-    seen: list[int] = []
-    add_global_callback(RecordFunctionCallback(lambda fn: seen.append(fn.handle())))
+    seen: list[tuple[int, int]] = []
+    add_global_callback(RecordFunctionCallback(lambda fn: seen.append((fn.event_id, fn.handle()))))
     with pytest.raises(ValueError, match="x"), capture.recorder.record_function("load"):
         raise ValueError("x")
     capture.finish()
     (row,) = capture.rows()
-    assert [row.event_id] == seen
+    assert [(row.event_id, row.handle)] == seen
     assert row.error == "ValueError: x"
 
 

@@ -104,10 +104,12 @@ def test_after_the_end_accessors_say_nothing_useful_and_hold_nothing() -> None:
 
 
 def test_handles_are_unique_where_ids_are_needed() -> None:
-    seen = observe(lambda fn: fn.handle())
+    seen, known = observe(lambda fn: fn.handle()), []
     for _ in range(100):
         with RecordFunction() as range_:
+            known.append(range_.handle())
             range_.before("add")
+    assert seen == known
     assert len(set(seen)) == 100
     assert all(FIRST_HANDLE <= handle < 2 * FIRST_HANDLE for handle in seen)
 

@@ -80,13 +80,15 @@ def test_it_is_recorded_with_what_it_knows(capture: Capture) -> None:
     with RecordFunction(RecordScope.BACKWARD_FUNCTION) as range_:
         range_.set_forward_thread_id(3)
         range_.set_debug_handle(99)
+        handle = range_.handle()
         range_.before("AddBackward0", sequence_nr=17)
         range_._set_async()
     capture.finish()
     (row,) = capture.rows()
     assert (row.name, row.scope, row.sequence_nr) == ("AddBackward0", RecordScope.BACKWARD_FUNCTION, 17)
     assert (row.forward_thread_id, row.debug_handle, row.flags) == (3, 99, EventFlag.ASYNC)
-    assert row.handle == row.event_id
+    assert row.handle == handle
+    assert int(float(handle)) == handle > 0
 
 
 def test_an_error_that_leaves_the_with_marks_the_row(capture: Capture) -> None:

@@ -253,3 +253,11 @@ class TheirEvent:
 
     def __getattr__(self, name: str) -> Callable[[], Any]:
         return lambda: getattr(self._event, name)
+
+
+def test_what_torchscript_forks_is_asynchronous_for_neither() -> None:
+    """Its range may end on another thread than it began on; asynchronous is what says so itself."""
+    fork_and_wait = scripted_programs()[1]
+    both = Both(lambda: [fork_and_wait(torch.ones(3)) for _ in range(100)])
+    assert not any(event.is_async for events in (*both.ours.values(), *both.theirs.values()) for event in events)
+    assert len(both.pushes()) >= 200

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from otel_recfn.batches.number_sets import is_in
 from otel_recfn.batches.remembered import Ids
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import ORDINAL_BITS, EventFlag, EventKind
+from otel_recfn.model.events import ORDINAL_BITS, OVERLAPPING, EventKind
 
 Amounts = NDArray[np.int64]
 Rows = NDArray[np.int64]
@@ -74,7 +74,7 @@ class SelfTimes:
             nested: its ``nesting``, where that is known.
         """
         child, parent = nested if nested is not None else nesting(rows)
-        synchronous = (rows.kind == EventKind.RANGE) & (rows.flags & EventFlag.ASYNC == 0)
+        synchronous = (rows.kind == EventKind.RANGE) & (rows.flags & OVERLAPPING == 0)
         spent: Amounts = np.where(synchronous, rows.end_ns - rows.start_ns, 0)
         counts = synchronous & (rows.event_id >> _ORDINAL == rows.parent >> _ORDINAL)
         inside = counts[child] & synchronous[parent] & (child < parent)

@@ -24,10 +24,14 @@ from otel_recfn.model import events
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import ORDINAL_BITS, EventFlag
 from otel_recfn.model.scope import RecordScope
+from otel_recfn.runtime.record_function import next_handle
 
 # Plain ints: arithmetic on an IntFlag costs a microsecond.
 RANGE, MARK, MEMORY = int(events.EventKind.RANGE), int(events.EventKind.MARK), int(events.EventKind.MEMORY)
 ASYNC, PARTIAL, BACKWARD = int(EventFlag.ASYNC), int(EventFlag.PARTIAL), int(RecordScope.BACKWARD_FUNCTION)
+
+EXACT_AS_FLOAT = 1 << 53
+"""Whole numbers up to this one are, and handles travel as floats."""
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -107,6 +111,7 @@ class _EventMaker:
         self._has_cuda_times = len(cuda_times) > 0
         self._shapes: dict[int, Shapes] = {0: ()}
         self._stacks: dict[int, tuple[str, ...]] = {0: ()}
+        self._handles: dict[int, int] = {}
 
     def begin(self, row: _Row) -> LegacyEvent:
         """What a row is when it begins."""
@@ -119,7 +124,7 @@ class _EventMaker:
             EventKind.PUSH_RANGE,
             self._names[row.name],
             self._thread_ids[row.thread],
-            row.handle,
+            self._handle_of(row),
             self._shapes_of(row.shapes),
             row.node_id,
             bool(row.flags & ASYNC),
@@ -139,7 +144,7 @@ class _EventMaker:
             EventKind.POP_RANGE,
             "",
             self._thread_ids[row.end_thread],
-            row.handle,
+            self._handle_of(row),
             node_id=row.node_id,
             cpu_ns=row.end_ns,
             event_id=row.event_id,
@@ -169,6 +174,14 @@ class _EventMaker:
         if record is not None:
             event.device, event.cuda_event = record.device, record.event
         return event
+
+    def _handle_of(self, row: _Row) -> int:
+        """The row's, or another one where that would be rounded on its way to another process."""
+        if row.handle <= EXACT_AS_FLOAT:
+            return row.handle
+        if row.event_id not in self._handles:
+            self._handles[row.event_id] = next_handle()
+        return self._handles[row.event_id]
 
     def _shapes_of(self, text: int) -> Shapes:
         if text not in self._shapes:

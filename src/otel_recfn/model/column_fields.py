@@ -31,13 +31,13 @@ class ColumnArrays:
     parent: NDArray[np.uint64]
     root: NDArray[np.uint64]
     context: NDArray[np.uint32]
-    node_id: NDArray[np.int64]
     debug_handle: NDArray[np.int64]
     flags: NDArray[np.uint32]
     shapes: NDArray[np.uint32]
     dtypes: NDArray[np.uint32]
     module: NDArray[np.uint32]
     error: NDArray[np.uint32]
+    node_id: NDArray[np.int64]
     profiler: NDArray[np.uint32]
     flops: NDArray[np.int64]
     stack: NDArray[np.uint32]
@@ -81,8 +81,6 @@ class ColumnValues:
     """Event id of the outermost enclosing range, the row's own at top level."""
     context: SpanContextRef
     """The span that was current when the row's outermost range began."""
-    node_id: int
-    """The process's node in a distributed run; -1 where there is none."""
     debug_handle: int
     """PyTorch's debug handle; -1 where there is none."""
     flags: EventFlag
@@ -95,6 +93,8 @@ class ColumnValues:
     """The path of the nn.Module that the range is a call of."""
     error: str
     """``<exception type>: <message>`` of what the range was left by."""
+    node_id: int
+    """The process's node in a distributed run; -1 where there is none."""
     profiler: int
     """The profiler run that the thread worked for; 0 where there was none."""
     flops: int

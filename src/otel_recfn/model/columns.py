@@ -33,8 +33,6 @@ class Column:
     """Also told of a top-level range that began: ``Opened`` has it."""
     seldom: bool = False
     """Few drains have any: the native recorder doesn't write it in those where it is empty in every row."""
-    same_in_drain: bool = False
-    """Told once for all rows of a drain."""
 
 
 COLUMNS = (
@@ -60,9 +58,6 @@ COLUMNS = (
     Column(
         "context", np.uint32, "The span that was current when the row's outermost range began.", SpanContextRef, announced=True
     ),
-    Column(
-        "node_id", np.int64, "The process's node in a distributed run; -1 where there is none.", empty=-1, same_in_drain=True
-    ),
     Column("debug_handle", np.int64, "PyTorch's debug handle; -1 where there is none.", empty=-1),
     Column("flags", np.uint32, "EventFlag bits.", EventFlag),
     Column(
@@ -71,6 +66,7 @@ COLUMNS = (
     Column("dtypes", np.uint32, "JSON, a list of strings.", str),
     Column("module", np.uint32, "The path of the nn.Module that the range is a call of.", str),
     Column("error", np.uint32, "``<exception type>: <message>`` of what the range was left by.", str),
+    Column("node_id", np.int64, "The process's node in a distributed run; -1 where there is none.", empty=-1, seldom=True),
     Column("profiler", np.uint32, "The profiler run that the thread worked for; 0 where there was none.", seldom=True),
     Column("flops", np.int64, "Floating point operations; 0 where nobody asked or PyTorch doesn't count them.", seldom=True),
     Column("stack", np.uint32, "One ``file(line): function`` a line, innermost first.", str, seldom=True),

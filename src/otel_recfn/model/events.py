@@ -41,6 +41,12 @@ class EventFlag(IntFlag):
     """The wall clock was set by over a second while the range was open: both its times are of the clock before that."""
     SHOWN = 64
     """The program saw the range's span as the current one, so that spans of its own may be its children."""
+    CROSSING = 128
+    """It isn't asynchronous, but ended on another thread, or while what began in it was still open there: it doesn't nest."""
+
+
+OVERLAPPING = int(EventFlag.ASYNC | EventFlag.CROSSING)
+"""A row with one of these may overlap what is beside it in its thread."""
 
 
 class Extra(IntFlag):

@@ -56,6 +56,11 @@ OPERATORS: Mapping[str, Detail] = MappingProxyType(
             "the rank that torch.distributed sets",
             "node ids are the program's own",
         ),
+        "set_node_id": Detail(
+            "RecordFunction::setDefaultNodeId",
+            "tells PyTorch the rank that the program sets",
+            "PyTorch's own profilers don't know the node id that the program sets",
+        ),
         "shapes": Detail(
             "RecordFunction::inputs, IValue, TensorImpl::has_symbolic_sizes_strides",
             "record_shapes",

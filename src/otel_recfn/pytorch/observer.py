@@ -134,6 +134,7 @@ class TorchObserver:
         if "torch" not in sys.modules:
             raise ObserverUnavailable("torch is not imported in this process yet; import it first")
         _load_once(self._recorder.core_api_address())
+        self._recorder.default_node_id()  # PyTorch and the recorder tell each other what they know
 
     def status(self) -> ObserverStatus:
         """What is loaded and switched on now."""

@@ -86,7 +86,7 @@ class RangeProperties:
         return None if isinstance(self._fn, str) else self._fn
 
     def handle(self) -> int:
-        """Set before the start callbacks run: the event id if the range is recorded, else unique if a callback needs ids."""
+        """Known as soon as the range is made, and unique, if it may be recorded or a callback needs ids; else 0."""
         return self._handle
 
     def set_handle(self, handle: int) -> None:

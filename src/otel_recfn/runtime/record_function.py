@@ -4,8 +4,8 @@
     before(name, inputs)    recorder.begin, then start callbacks in their order; inputs are readable meanwhile
     end()                   end callbacks in the same order, then recorder.end; once
 
-The recorder's row encloses the callbacks, so that its event id can be the range's handle while they run. Handles that the
-runtime gives itself, where nothing is recorded, count from 2**39: PyTorch's are small numbers, event ids are 2**40 and more.
+The recorder's row encloses the callbacks, so that they know its event id. Handles count from 2**39: PyTorch's are small
+numbers, event ids, which are the handles of other Python ranges, are 2**40 and more.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ class RecordFunction(RangeProperties):
         self.event_id = self._flags = self._forward_thread_id = 0
         self._debug_handle = -1
         self._forget()
+        if self._step.needs_ids or process_recorder.recorder.recording:
+            self._handle = next_handle()
 
     # --- the range
 
@@ -171,8 +173,11 @@ class RecordFunction(RangeProperties):
             shapes=shapes,
             dtypes=dtypes,
         )
-        if not self._handle:
-            self._handle = self.event_id or (next(_handles) if self._step.needs_ids else 0)
+
+
+def next_handle() -> int:
+    """A handle that no range has had; exact as a float."""
+    return next(_handles)
 
 
 def _check(fn: Any, inputs: Sequence[Any], sequence_nr: int) -> None:

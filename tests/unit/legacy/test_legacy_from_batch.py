@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from itertools import groupby
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
+from otel_recfn.legacy.chrome_writer import START_PROFILE, write_profiler_events_to_stream
 from otel_recfn.legacy.cuda_times import CudaTimes
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.event_kind import EventKind as LegacyKind
@@ -20,6 +22,10 @@ from otel_recfn.model.scope import RecordScope
 
 def lists_of(*rows: dict[str, Any], times: CudaTimes | None = None) -> list[list[LegacyEvent]]:
     return [each.consolidate() for each in event_lists(make_batch(rows), times or CudaTimes(0))]
+
+
+def start_mark() -> LegacyEvent:
+    return LegacyEvent(LegacyKind.MARK, START_PROFILE, 1, cpu_ns=BASE_NS)
 
 
 def words(events: list[LegacyEvent]) -> list[tuple[str, int]]:
@@ -63,6 +69,19 @@ class TestFields:
             stack=("a.py(1): inner", "b.py(2): outer"),
             event_id=make_event_id(1, 1),
         )
+
+    def test_handles_are_exact_as_floats_whatever_the_thread(self) -> None:
+        """Event ids of threads from 8,192 on are above 2**53, and they are the handles of Python ranges."""
+        late = MAIN_THREAD._replace(number=9000)
+        ids = [make_event_id(9000, ordinal) for ordinal in range(1, 5)]
+        rows = [row(place, 10, 20, thread=late, end_thread=late, handle=event_id) for place, event_id in enumerate(ids, 1)]
+        (events,) = lists_of(*rows)
+        sent = [LegacyEvent.from_value_list(event.to_value_list()) for event in events]
+        pushes = [event.handle for event in sent if event.kind_str == "push"]
+        assert sorted(pushes) == sorted(event.handle for event in sent if event.kind_str == "pop")
+        assert len(set(pushes)) == 4
+        assert [event.handle for event in sent] == [event.handle for event in events]
+        write_profiler_events_to_stream(StringIO(), [start_mark(), *sent])
 
     def test_a_pop_says_when_and_where_alone(self) -> None:
         ((_, pop),) = lists_of(row(1, 10, 20, handle=77, sequence_nr=4, scope=RecordScope.USER_SCOPE, flops=96))

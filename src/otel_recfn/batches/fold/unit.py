@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from otel_recfn.batches.fold.folded import FoldedTree
-from otel_recfn.model.events import ORDINAL_BITS, EventFlag
+from otel_recfn.model.events import ORDINAL_BITS, OVERLAPPING, EventFlag
 
 PATHS_OF_A_SPAN = 128
 PATHS_OF_A_UNIT = 1024
@@ -124,7 +124,7 @@ class UnitFold:
         return kept, folded
 
     def _parent(self, one: Range) -> int:
-        return 0 if one.flags & EventFlag.ASYNC or one.parent in self.kept else one.parent
+        return 0 if one.flags & OVERLAPPING or one.parent in self.kept else one.parent
 
     def _rank(self, one: Range, came: _Awaited) -> Rank:
         own = FORCED if one.flags & EventFlag.SHOWN else one.duration_ns if one.duration_ns >= self.min_duration_ns else -1
@@ -132,7 +132,7 @@ class UnitFold:
         return max((own, -one.event_id, 0), (duration, order, height + 1))
 
     def _self_ns(self, one: Range, came: _Awaited) -> int:
-        return 0 if one.flags & EventFlag.ASYNC else one.duration_ns - came.children_ns
+        return 0 if one.flags & OVERLAPPING else one.duration_ns - came.children_ns
 
     def _note_in(self, parent: int, one: Range) -> None:
         if parent >> ORDINAL_BITS == one.event_id >> ORDINAL_BITS:

@@ -283,7 +283,7 @@ inline bool lies_in_innermost(const Globals& globals, const ThreadBuffer& buffer
     --buffer.untracked;
     return;
   }
-  globals.remote_ends.push({key, begin_thread_id, read_ticks(globals.use_cycle_counter), buffer.number, flags | kAsync},
+  globals.remote_ends.push({key, begin_thread_id, read_ticks(globals.use_cycle_counter), buffer.number, flags},
                            error.data, error.size);
 }
 

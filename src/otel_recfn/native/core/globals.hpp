@@ -23,10 +23,10 @@ struct Globals {
   // Bindings: the contextvars version of the calling thread (no GIL needed), and what its task sees (takes the GIL).
   std::atomic<uint64_t (*)()> context_version{nullptr};
   std::atomic<void (*)(ThreadBuffer&, TaskView&)> read_context{nullptr};
-  // Torch observer: RecordFunction's logical id of the calling thread, the default node id, and a thread's farewell.
+  // Torch observer: RecordFunction's logical id of the calling thread, the default node id and its change, and a thread's farewell.
   std::atomic<uint64_t (*)()> logical_thread_id{nullptr};
   std::atomic<int64_t (*)()> default_node_id{nullptr};
-  std::atomic<int64_t> own_node_id{-1};  // what the program set in Python; -1: PyTorch's, where it is observed
+  std::atomic<void (*)(int64_t)> set_default_node_id{nullptr};
   std::atomic<void (*)()> on_thread_exit{nullptr};
   // Torch observer, while a profiler run is active: the run that PyTorch's thread-local state says the calling thread works for.
   std::atomic<uint32_t (*)()> read_profiler{nullptr};

@@ -4,6 +4,8 @@
 #include <new>
 #include <utility>
 
+#include "drain/node_ids.hpp"
+
 namespace recfn {
 namespace {
 
@@ -20,12 +22,6 @@ double nominal_ns_per_tick(bool use_cycle_counter) {
 
 }  // namespace
 
-int64_t current_node_id() {
-  const int64_t own = globals().own_node_id.load();
-  const auto torch_node_id = globals().default_node_id.load();
-  return own != -1 || torch_node_id == nullptr ? own : torch_node_id();
-}
-
 Drain& drain() {
   static Drain* instance = new Drain;  // never destroyed, as the registry
   return *instance;
@@ -39,6 +35,7 @@ const Drained& Drain::run(bool close_open, bool open_ranges) {
   collect_other_offsets();
   out_.rows.resize(out_.closed);  // without the copies of a run that was not taken
   forget_earlier_rows();
+  node_ids().now();
   short_of_memory_ = false;
   if (out_.rows.size() < kMaxWaitingRows) {
     read(close_open);
@@ -47,7 +44,6 @@ const Drained& Drain::run(bool close_open, bool open_ranges) {
   }
   out_.closed = out_.rows.size();
   out_.complete = !short_of_memory_;
-  out_.node_id = current_node_id();
   out_.contexts = contexts_;
   if (open_ranges) copy_open(clock_.monotonic_ns(read_ticks(shared.use_cycle_counter)));
   if (short_of_memory_ && out_.rows.empty() && out_.opened.empty()) throw std::bad_alloc();
@@ -148,6 +144,7 @@ void Drain::after_fork_in_child() {
   out_ = Drained{};
   earlier_rows_ = 0;
   discarded_.store(0), too_late_.store(0);
+  node_ids().after_fork_in_child();
 }
 
 }  // namespace recfn

@@ -112,6 +112,11 @@ int64_t Drain::offset_of(const Thread& thread, const Row& row) const {
   return thread.offsets.choose(around_ns, inside_parent, clock_.offset_ns(), row.start_ns);
 }
 
+// The flags of an end that crosses other ranges of its thread, where the range isn't asynchronous anyway.
+uint32_t Drain::crossing_if(bool crosses, const Row& row, uint32_t end_flags) {
+  return crosses && ((row.flags | end_flags) & kAsync) == 0 ? end_flags | kCrossing : end_flags;
+}
+
 void Drain::seal(Thread& thread, size_t index, int64_t end_ns, uint32_t flags, uint32_t error, uint32_t end_thread) {
   Row& row = add_row(thread.open[index].row);
   row.flags |= flags | (error != 0 ? uint32_t{kError} : 0u);
@@ -150,8 +155,8 @@ void Drain::close_remotely_ended(Thread& thread, uint64_t until_ticks) {
     const RemoteEnd& end = found->second.end;
     const uint32_t error = end.error_size != 0 ? names_.intern({end.error, end.error_size}) : 0;
     keep_closed_remotely(thread, thread.open[index]);
-    seal(thread, index, clock_.monotonic_ns(end.ticks), end.flags & (kEventFlags | kShown), error,
-         thread_index(end.thread_number, thread.index));
+    const uint32_t flags = crossing_if(true, thread.open[index].row, end.flags & (kEventFlags | kShown));
+    seal(thread, index, clock_.monotonic_ns(end.ticks), flags, error, thread_index(end.thread_number, thread.index));
     remote_.erase(found);
   }
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/ring_growth.hpp"
+#include "drain/node_ids.hpp"
 
 namespace recfn {
 namespace {
@@ -159,6 +160,7 @@ Drain::OpenRange Drain::next_range(Thread& thread, uint64_t head, uint64_t ticks
   row.flags = flags_of(head) & kEventFlags;
   row.source = static_cast<uint8_t>((flags_of(head) & kSourceMask) >> kSourceShift);
   row.start_ns = clock_.monotonic_ns(ticks);
+  row.node_id = node_ids().at(ticks);
   row.handle = range.key = row.event_id;
   row.profiler = thread.profiler;
   return range;
@@ -226,9 +228,9 @@ void Drain::read_end(Thread& thread, uint64_t head, uint64_t ticks) {
     if (thread.open[index].ordinal != ordinal) continue;
     make_room(out_.rows);  // where memory ends here, nothing has moved yet
     const std::optional<int64_t> cut_ns = let_out(thread, index);
-    const uint32_t out_of_order = !cut_ns && index + 1 != thread.open.size() ? uint32_t{kAsync} : 0u;
-    seal(thread, index, cut_ns.value_or(clock_.monotonic_ns(ticks)), (end_flags_of(head) & (kEventFlags | kShown)) | out_of_order,
-         thread.pending.error, thread.index);
+    const bool crosses = !cut_ns && index + 1 != thread.open.size();
+    const uint32_t flags = crossing_if(crosses, thread.open[index].row, end_flags_of(head) & (kEventFlags | kShown));
+    seal(thread, index, cut_ns.value_or(clock_.monotonic_ns(ticks)), flags, thread.pending.error, thread.index);
     break;
   }
   thread.pending.error = 0;

@@ -48,13 +48,6 @@ void each_seldom_column(ColumnWriter<Row>& to) { RECFN_SELDOM_COLUMNS(RECFN_ADD_
 void each_announced_column(ColumnWriter<OpenedRow>& to) { RECFN_ANNOUNCED_COLUMNS(RECFN_ADD_OPENED_COLUMN) }
 #undef RECFN_ADD_OPENED_COLUMN
 
-template <typename T>
-NamedColumn same_in_all(const char* name, T value, size_t size) {
-  std::vector<char> bytes(size * sizeof(T));
-  std::fill_n(reinterpret_cast<T*>(bytes.data()), size, value);
-  return {name, std::move(bytes)};
-}
-
 }  // namespace
 
 std::vector<NamedColumn> row_columns(const Drained& drained, size_t size) {
@@ -62,9 +55,6 @@ std::vector<NamedColumn> row_columns(const Drained& drained, size_t size) {
   if (drained.has_seldom) {
     for (NamedColumn& column : ColumnWriter(drained.rows, size).write(each_seldom_column)) columns.push_back(std::move(column));
   }
-#define RECFN_ADD_DRAIN_COLUMN(type, name, empty) columns.push_back(same_in_all(#name, drained.name, size));
-  RECFN_DRAIN_COLUMNS(RECFN_ADD_DRAIN_COLUMN)
-#undef RECFN_ADD_DRAIN_COLUMN
   return columns;
 }
 

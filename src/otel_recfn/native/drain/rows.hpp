@@ -29,7 +29,6 @@ struct Drained {
   std::vector<OpenedRow> opened;
   std::vector<ThreadRow> threads;
   std::vector<Context> contexts;
-  RECFN_DRAIN_COLUMNS(RECFN_FIELD)
   int64_t clock_jump_ns = 0;
   size_t closed = 0;          // rows before the copies of open ranges
   bool complete = true;       // false: memory was short, and the next drain has more

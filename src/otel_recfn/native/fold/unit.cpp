@@ -33,7 +33,7 @@ void Unit::add(const Range& one) {
   Awaited came = take_awaited(own);
   Known* around = nullptr;
   const uint64_t parent = parent_of(one, around);
-  const bool async = (one.flags & kAsync) != 0;
+  const bool async = (one.flags & kOverlapping) != 0;
   const Rank rank = rank_of(one, came.highest);
   const int64_t self_ns = async ? 0 : difference(one.duration_ns, came.children_ns);
   if (parent != 0 && parent >> kOrdinalBits == one.event_id >> kOrdinalBits) {
@@ -110,7 +110,7 @@ Awaited Unit::take_awaited(Known* own) {
 
 // Asynchronous ranges, and what comes after its parent, lie directly in the unit.
 uint64_t Unit::parent_of(const Range& one, Known*& around) {
-  if (one.parent == 0 || (one.flags & kAsync) != 0) return 0;
+  if (one.parent == 0 || (one.flags & kOverlapping) != 0) return 0;
   around = known_.find(one.parent);
   return around != nullptr && around->is_kept ? 0 : one.parent;
 }

@@ -21,13 +21,13 @@
   X(uint64_t, parent, 0) \
   X(uint64_t, root, 0) \
   X(uint32_t, context, 0) \
-  X(int64_t, node_id, -1) \
   X(int64_t, debug_handle, -1) \
   X(uint32_t, flags, 0) \
   X(uint32_t, shapes, 0) \
   X(uint32_t, dtypes, 0) \
   X(uint32_t, module, 0) \
   X(uint32_t, error, 0) \
+  X(int64_t, node_id, -1) \
   X(uint32_t, profiler, 0) \
   X(int64_t, flops, 0) \
   X(uint32_t, stack, 0) \
@@ -47,6 +47,7 @@
   X(uint64_t, parent, 0) \
   X(uint64_t, root, 0) \
   X(int64_t, debug_handle, -1) \
+  X(int64_t, node_id, -1) \
   X(int64_t, flops, 0) \
   X(int64_t, nbytes, 0) \
   X(uint64_t, caller, 0) \
@@ -93,6 +94,7 @@
 
 // Those that a drain writes where some row isn't empty.
 #define RECFN_SELDOM_COLUMNS(X) \
+  X(int64_t, node_id, -1) \
   X(uint32_t, profiler, 0) \
   X(int64_t, flops, 0) \
   X(uint32_t, stack, 0) \
@@ -100,10 +102,6 @@
   X(uint32_t, device, 0) \
   X(uint64_t, caller, 0) \
   X(int64_t, step_number, -1)
-
-// Those that are the same in every row of a drain.
-#define RECFN_DRAIN_COLUMNS(X) \
-  X(int64_t, node_id, -1)
 
 // What is told of a top-level range that began.
 #define RECFN_ANNOUNCED_COLUMNS(X) \

@@ -98,8 +98,18 @@ constexpr std::nullptr_t default_node_id(long) {
   return nullptr;
 }
 
+template <typename Range = at::RecordFunction>
+constexpr auto set_default_node_id(int) -> decltype(&Range::setDefaultNodeId) {
+  return &Range::setDefaultNodeId;
+}
+template <typename Range = at::RecordFunction>
+constexpr std::nullptr_t set_default_node_id(long) {
+  return nullptr;
+}
+
 constexpr Feature kFeatures[] = {
     {"node_id", default_node_id(0) != nullptr},
+    {"set_node_id", set_default_node_id(0) != nullptr},
     {"shapes", kHasShapes},
     {"flops", kHasFlops},
     {"torchscript_stack", kHasTorchscriptStack},
@@ -164,6 +174,7 @@ RECFN_EXPORT int recfn_observer_attach(const void* core_api) {
   core = api;
   shared = api->globals;
   shared->logical_thread_id.store(logical_thread_id);
+  shared->set_default_node_id.store(set_default_node_id(0));
   shared->default_node_id.store(default_node_id(0));
   shared->on_thread_exit.store(forget_thread);
   return 0;

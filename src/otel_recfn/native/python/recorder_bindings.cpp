@@ -9,6 +9,7 @@
 #include "core/core_api.hpp"
 #include "cpython/gil.hpp"
 #include "drain/drain.hpp"
+#include "drain/node_ids.hpp"
 #include "python/context_reader.hpp"
 #include "python/drain_bindings.hpp"
 #include "python/python_stack.hpp"
@@ -89,11 +90,11 @@ PyObject* current_thread_id(PyObject*, PyObject*) {
 PyObject* set_default_node_id(PyObject*, PyObject* args) {
   long long node_id;
   if (!PyArg_ParseTuple(args, "L", &node_id)) return nullptr;
-  globals().own_node_id.store(node_id);
+  node_ids().set(node_id);
   Py_RETURN_NONE;
 }
 
-PyObject* default_node_id(PyObject*, PyObject*) { return PyLong_FromLongLong(current_node_id()); }
+PyObject* default_node_id(PyObject*, PyObject*) { return PyLong_FromLongLong(node_ids().now()); }
 
 PyObject* extras(PyObject*, PyObject*) { return PyLong_FromUnsignedLong(globals().extras.load()); }
 

@@ -38,6 +38,7 @@ class PythonRange:
     offset_ns: int = 0
     """What to add to both to get Unix time."""
     profiler: int = 0
+    node_id: int = -1
     caller: int = 0
     details: Details = NO_DETAILS
     cut_ns: int | None = None
@@ -53,12 +54,11 @@ class BatchBuilder:
     """Interns what the columns index. One per drain.
 
     Args:
-        node_id: of every row.
         split_flags: see Recorder.split_flags.
     """
 
-    def __init__(self, node_id: int, split_flags: Callable[[int], tuple[int, str]]) -> None:
-        self._node_id, self._split_flags = node_id, split_flags
+    def __init__(self, split_flags: Callable[[int], tuple[int, str]]) -> None:
+        self._split_flags = split_flags
         self._names: dict[str, int] = {"": 0}
         self._threads: dict[ThreadLog, int] = {}
         self._contexts: dict[SpanContextRef, int] = {NO_CONTEXT: 0}
@@ -119,7 +119,7 @@ class BatchBuilder:
             "parent": closed.parent,
             "root": closed.root,
             "context": self._context(closed.context),
-            "node_id": self._node_id,
+            "node_id": closed.node_id,
             "debug_handle": details.debug_handle,
             "flags": closed.flags,
             "shapes": self._text(details.shapes, MAX_SHAPES_BYTES),

@@ -41,14 +41,12 @@ class Drain:
         split_flags: see Recorder.split_flags.
 
     Attributes:
-        node_id: of every row from the next run on.
         lost: what was recorded and given up.
         too_late: begins that were still on their way when their recording had ended.
     """
 
     def __init__(self, threads: ThreadLogs, split_flags: Callable[[int], tuple[int, str]]) -> None:
         self._threads, self._split_flags = threads, split_flags
-        self.node_id = -1
         self.start_empty()
 
     def start_empty(self) -> None:
@@ -119,7 +117,7 @@ class Drain:
         from otel_recfn.recording.python.pairing import Pairing
 
         pairing = self._pairing = self._pairing or Pairing()
-        builder = self._unsealed if self._unsealed is not None else BatchBuilder(self.node_id, self._split_flags)
+        builder = self._unsealed if self._unsealed is not None else BatchBuilder(self._split_flags)
         return pairing, builder
 
     def _run_into(

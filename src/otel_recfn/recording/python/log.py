@@ -46,6 +46,7 @@ class BeginFields(NamedTuple):
     context: ContextReading | None
     profiler: int
     details: Details | None
+    node_id: int
     recording: Recording
 
 
@@ -66,7 +67,7 @@ class Details(NamedTuple):
 
 
 NO_DETAILS = Details()
-Begin: TypeAlias = "tuple[str, int, int, str, int, int, int, ContextReading | None, int, Details | None, Recording]"
+Begin: TypeAlias = "tuple[str, int, int, str, int, int, int, ContextReading | None, int, Details | None, int, Recording]"
 Record: TypeAlias = "tuple[int, ThreadLog, int, Begin | int, str]"
 REPLAYED: Any = (0, None, 0, 0, "")
 """The end of no range."""

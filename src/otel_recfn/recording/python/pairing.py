@@ -1,7 +1,7 @@
-"""The draining side of the Python twin: replays begins and ends, and says which range turned asynchronous.
+"""The draining side of the Python twin: replays begins and ends, and says which range crosses others.
 
 Only drains touch it, one at a time. A begin says itself what it lies in. A range that ends while it isn't on top of its
-thread's open ranges, or on another thread, turns asynchronous.
+thread's open ranges, or on another thread, crosses what is open there.
 
 A thread's open ranges are linked, ``innermost`` and from there by ``outer``, because taking one out then needs no memory, as it
 does with a list: a range whose row was built is certainly no longer open.
@@ -17,6 +17,7 @@ from otel_recfn.recording.python.batch import BatchBuilder, PythonRange
 from otel_recfn.recording.python.log import NO_DETAILS, BeginFields, Record, ThreadLog
 
 ASYNC, ERROR, PARTIAL = int(EventFlag.ASYNC), int(EventFlag.ERROR), int(EventFlag.PARTIAL)
+CROSSING = int(EventFlag.CROSSING)
 CLOCK_JUMPED = int(EventFlag.CLOCK_JUMPED)
 PYTHON_CALL = int(EventSource.PYTHON_CALL)
 
@@ -136,6 +137,7 @@ class Pairing:
             flags=what.flags,
             start_ns=start_ns,
             profiler=what.profiler,
+            node_id=what.node_id,
             details=what.details or NO_DETAILS,
         )
         self._thread(log).place(item, self._open.get(item.parent), clock)
@@ -161,8 +163,8 @@ class Pairing:
         end_ns = thread.at(ns) if here else max(ns, item.start_ns)
         cut_ns = _let_out(item, thread) if here else None
         item.flags |= flags
-        if not here or (thread.innermost is not item and cut_ns is None):
-            item.flags |= ASYNC
+        if not item.flags & ASYNC and (not here or (thread.innermost is not item and cut_ns is None)):
+            item.flags |= CROSSING
         if error:
             item.flags |= ERROR
         self._close(item, ender, end_ns if cut_ns is None else cut_ns, error, builder)

@@ -45,6 +45,7 @@ class BeginsAndEnds:
         self._recording, self._scopes = False, 0
         self._extras, self._with_stack, self._sampled_alone = Extra.NONE, False, False
         self._reader: Callable[[], ContextReading | None] | None = None
+        self._node_id = -1
         self._tasks = Recording()
         self._threads = ThreadLogs()
 
@@ -117,7 +118,7 @@ class BeginsAndEnds:
             log.recorded = ordinal = log.recorded + 1
             event_id = log.number << ORDINAL_BITS | ordinal
             root = root or event_id
-            what = (*texts, flags, parent, root, context, log.profiler, details, tasks)
+            what = (*texts, flags, parent, root, context, log.profiler, details, self._node_id, tasks)
             if ends_later:
                 log.open.add(event_id)
             log.records.append((perf_counter_ns(), log, event_id, what, ""))

@@ -150,11 +150,11 @@ class PythonRecorder(BeginsAndEnds):
 
     def set_default_node_id(self, node_id: int) -> None:
         """See Recorder.set_default_node_id."""
-        self._drain.node_id = node_id
+        self._node_id = node_id
 
     def default_node_id(self) -> int:
         """See Recorder.default_node_id."""
-        return self._drain.node_id
+        return self._node_id
 
     def _start_recording(self) -> None:
         self._tasks.is_current = False

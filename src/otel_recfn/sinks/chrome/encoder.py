@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.model.batch import COLUMN_TYPES, Batch, Event, Track
-from otel_recfn.model.events import EventFlag, EventKind, EventSource
+from otel_recfn.model.events import OVERLAPPING, EventFlag, EventKind, EventSource
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.model.sources import SOURCES, UNNAMED_STEP, is_call
 from otel_recfn.support.json_text import json_of_utf8, json_string
@@ -109,7 +109,7 @@ def _category(event: Event) -> str:
 
 
 def _is_async(event: Event) -> bool:
-    return bool(event.flags & EventFlag.ASYNC) or event.thread != event.end_thread
+    return bool(event.flags & OVERLAPPING) or event.thread != event.end_thread
 
 
 def _args(event: Event) -> Iterator[tuple[str, object]]:

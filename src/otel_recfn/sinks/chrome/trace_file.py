@@ -30,7 +30,7 @@ from otel_recfn.batches.links import ForwardBackwardLinks, Links
 from otel_recfn.batches.number_sets import is_in
 from otel_recfn.batches.shared_links import FindsLinks
 from otel_recfn.model.batch import Batch, Track
-from otel_recfn.model.events import EventFlag
+from otel_recfn.model.events import OVERLAPPING
 from otel_recfn.sinks.chrome.encoder import encode_events, encode_flows, trace_tid
 from otel_recfn.sinks.files.gzip_stream import GzipStream
 from otel_recfn.sinks.files.whole_file import WholeFile
@@ -232,7 +232,7 @@ Arrows = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint64], NDArra
 def _arrows(batch: Batch, links: Links) -> Arrows:
     """Of each arrow: thread and start of the forward slice, thread and start of the backward slice."""
     rows = links.row
-    is_slice = ((batch.flags[rows] & EventFlag.ASYNC) == 0) & (batch.thread[rows] == batch.end_thread[rows])
+    is_slice = ((batch.flags[rows] & OVERLAPPING) == 0) & (batch.thread[rows] == batch.end_thread[rows])
     rows = rows[is_slice]
     from_tid = np.take(_tids(links.tracks), links.thread[is_slice])
     return from_tid, links.start_ns[is_slice], np.take(_tids(batch.tracks), batch.thread[rows]), batch.start_ns[rows]

@@ -22,7 +22,7 @@ from otel_recfn.batches.remembered import Remembered, by_id
 from otel_recfn.batches.span_plan import Fate, SpanPlan
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import OUT_OF_MEMORY
-from otel_recfn.model.events import EventFlag
+from otel_recfn.model.events import OVERLAPPING, EventFlag
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.spans.budgets import Budgets
 from otel_recfn.sinks.spans.open_units import OpenUnit, OpenUnits, numbers_of
@@ -211,7 +211,7 @@ class Folding:
 
     def _with_open_roots(self, done: FinishedUnits, batch: Batch) -> FinishedUnits:
         """What lies in nothing that is kept lies in its outermost range, if that is open: it will be kept when it comes."""
-        lower = (done.kept_parent == 0) & (batch.parent != 0) & (batch.flags & EventFlag.ASYNC == 0)
+        lower = (done.kept_parent == 0) & (batch.parent != 0) & (batch.flags & OVERLAPPING == 0)
         awaited = lower & self._units.is_open(batch.root)
         self._owed = distinct(np.concatenate([self._owed, batch.root[awaited]]))
         return done._replace(kept_parent=np.where(awaited, batch.root, done.kept_parent))

@@ -107,7 +107,7 @@ PyObject* keep_at_sigterm(PyObject*, PyObject* argument) {
   Py_RETURN_NONE;
 }
 
-PyMethodDef functions[] = {
+PyMethodDef sigterm_functions[] = {
     {"remove_at_sigterm", remove_at_sigterm, METH_VARARGS,
      "remove_at_sigterm(path, device, inode, device, inode) -> int\n\n"
      "Where SIGTERM has its default action, let it remove this path too, if it is one of two files; a place, or -1."},
@@ -116,4 +116,4 @@ PyMethodDef functions[] = {
 
 }  // namespace
 
-int recfn::add_sigterm(PyObject* module) { return PyModule_AddFunctions(module, functions); }
+int recfn::add_sigterm(PyObject* module) { return PyModule_AddFunctions(module, sigterm_functions); }

@@ -22,10 +22,10 @@ PyObject* zero_upper_vectors(PyObject*, PyObject*) {
 PyObject* zero_upper_vectors(PyObject*, PyObject*) { Py_RETURN_NONE; }
 #endif
 
-PyMethodDef functions[] = {{"zero_upper_vectors", zero_upper_vectors, METH_NOARGS,
+PyMethodDef vector_functions[] = {{"zero_upper_vectors", zero_upper_vectors, METH_NOARGS,
                             "zero_upper_vectors() -> None\n\nClear the upper halves of this thread's vector registers."},
                            {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
 
-int recfn::add_vector_state(PyObject* module) { return PyModule_AddFunctions(module, functions); }
+int recfn::add_vector_state(PyObject* module) { return PyModule_AddFunctions(module, vector_functions); }

@@ -94,12 +94,12 @@ PyObject* set_context_reader(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-PyMethodDef functions[] = {
+PyMethodDef reader_functions[] = {
     {"set_context_reader", set_context_reader, METH_VARARGS, "set_context_reader(reader | None, thread_noter | None)"},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
 
-int add_context_reader(PyObject* module) { return PyModule_AddFunctions(module, functions); }
+int add_context_reader(PyObject* module) { return PyModule_AddFunctions(module, reader_functions); }
 
 }  // namespace recfn

@@ -163,7 +163,7 @@ PyObject* counters(PyObject*, PyObject*) {
                        static_cast<unsigned long long>(registry().unsampled()));
 }
 
-PyMethodDef functions[] = {
+PyMethodDef drain_functions[] = {
     {"drain", run_drain, METH_VARARGS, "drain(close_open, open_ranges, epoch, known) -> what closed since the last drain."},
     {"taken", taken, METH_VARARGS,
      "taken(drain, rows, into, entry) -> whether the rows of that drain are the caller's, and the entry in the list."},
@@ -176,7 +176,7 @@ PyMethodDef functions[] = {
 }  // namespace
 
 int add_drain(PyObject* module) {
-  return add_column_type(module) < 0 ? -1 : PyModule_AddFunctions(module, functions);
+  return add_column_type(module) < 0 ? -1 : PyModule_AddFunctions(module, drain_functions);
 }
 
 }  // namespace recfn

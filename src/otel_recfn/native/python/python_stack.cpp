@@ -49,7 +49,7 @@ PyObject* set_own_directory(PyObject*, PyObject* directory) {
   Py_RETURN_NONE;
 }
 
-PyMethodDef functions[] = {
+PyMethodDef stack_functions[] = {
     {"set_own_directory", set_own_directory, METH_O, "set_own_directory(path): frames of files below it are left out of stacks."},
     {nullptr, nullptr, 0, nullptr}};
 
@@ -78,6 +78,6 @@ uint32_t python_stack_with_gil(char* text, uint32_t size) {
   return used;
 }
 
-int add_python_stack(PyObject* module) { return PyModule_AddFunctions(module, functions); }
+int add_python_stack(PyObject* module) { return PyModule_AddFunctions(module, stack_functions); }
 
 }  // namespace recfn

@@ -121,7 +121,7 @@ PyObject* memory(PyObject*, PyObject* args) {
   return as_event_id(put_point(globals(), *buffer, kMemory, text.text(), nbytes, kMayLook));
 }
 
-PyMethodDef functions[] = {
+PyMethodDef range_functions[] = {
     with_names("begin", begin,
                "begin(name, scope, source, module='', flags=0, *, sequence_nr=-1, forward_thread_id=0, handle=0, debug_handle=-1, "
                "shapes='', dtypes='', step_number=-1)\n--\n\nSee Recorder.begin."),
@@ -133,6 +133,6 @@ PyMethodDef functions[] = {
 
 }  // namespace
 
-int add_ranges(PyObject* module) { return PyModule_AddFunctions(module, functions); }
+int add_ranges(PyObject* module) { return PyModule_AddFunctions(module, range_functions); }
 
 }  // namespace recfn

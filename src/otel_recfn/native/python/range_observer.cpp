@@ -45,7 +45,7 @@ PyObject* take_back_unobserved(PyObject*, PyObject*) {
   return PyLong_FromUnsignedLongLong(left);
 }
 
-PyMethodDef functions[] = {
+PyMethodDef observer_functions[] = {
     {"set_range_observer", set_range_observer, METH_VARARGS, "set_range_observer(observer | None, version)"},
     {"leave_unobserved", leave_unobserved, METH_VARARGS, "leave_unobserved(ranges, version) -> how many won't be observed."},
     {"take_back_unobserved", take_back_unobserved, METH_NOARGS, "take_back_unobserved() -> how many of them were left."},
@@ -67,6 +67,6 @@ PyObject* observe_range(PyObject* name, PyObject* args) {
   return handle;
 }
 
-int add_range_observer(PyObject* module) { return PyModule_AddFunctions(module, functions); }
+int add_range_observer(PyObject* module) { return PyModule_AddFunctions(module, observer_functions); }
 
 }  // namespace recfn

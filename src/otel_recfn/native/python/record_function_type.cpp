@@ -41,9 +41,9 @@ PyObject* arguments_of(const char* method, PyObject* const* args, size_t count, 
 namespace {
 
 // Objects live for one `with` each: a few are kept for the next.
-constexpr int kMaxSpare = 16;
-PyObject* spare[kMaxSpare];
-int spares = 0;
+constexpr int kMaxSpareRanges = 16;
+PyObject* spare_ranges[kMaxSpareRanges];
+int spare_range_count = 0;
 
 PyTypeObject range_type();
 extern PyTypeObject RecordFunctionType;
@@ -51,8 +51,8 @@ extern PyTypeObject RecordFunctionType;
 // `name` is a str, `args` one or None.
 PyObject* make(PyObject* name, PyObject* args) {
   PyObject* self;
-  if (spares > 0) {
-    self = spare[--spares];
+  if (spare_range_count > 0) {
+    self = spare_ranges[--spare_range_count];
     PyObject_Init(self, &RecordFunctionType);
   } else {
     self = RecordFunctionType.tp_alloc(&RecordFunctionType, 0);
@@ -94,8 +94,8 @@ void range_dealloc(PyObject* self) {
     for (const RangeEntry& entry : *range->earlier) forget(entry);
     delete range->earlier;
   }
-  if (spares < kMaxSpare) {
-    spare[spares++] = self;
+  if (spare_range_count < kMaxSpareRanges) {
+    spare_ranges[spare_range_count++] = self;
   } else {
     Py_TYPE(self)->tp_free(self);
   }
@@ -127,10 +127,10 @@ PyObject* range_repr(PyObject* self) {
 
 PyObject* range_recorder(PyObject*, void*) { return Py_NewRef(record_function_helpers.recorder); }
 
-PyGetSetDef properties[] = {{"_recorder", range_recorder, nullptr, nullptr, nullptr},
-                            {nullptr, nullptr, nullptr, nullptr, nullptr}};
+PyGetSetDef range_properties[] = {{"_recorder", range_recorder, nullptr, nullptr, nullptr},
+                                  {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
-PyMethodDef methods[] = {
+PyMethodDef range_methods[] = {
     {"__enter__", range_enter, METH_NOARGS, "Open the range in this thread."},
     {"__exit__", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(range_exit)), METH_FASTCALL,
      "Close it; an exception marks it."},
@@ -139,7 +139,7 @@ PyMethodDef methods[] = {
      "Close it; an exception marks it."},
     {nullptr, nullptr, 0, nullptr}};
 
-PyMemberDef members[] = {
+PyMemberDef range_members[] = {
     {"name", T_OBJECT_EX, offsetof(RecordFunctionObject, name), READONLY, "The range's name."},
     {"args", T_OBJECT_EX, offsetof(RecordFunctionObject, args), READONLY, "The range's arguments, or None."},
     {"_entered", T_OBJECT, offsetof(RecordFunctionObject, entered_async), 0, nullptr},
@@ -161,9 +161,9 @@ PyTypeObject range_type() {
   type.tp_call = range_call;
   type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE;
   type.tp_doc = kDoc;
-  type.tp_methods = methods;
-  type.tp_members = members;
-  type.tp_getset = properties;
+  type.tp_methods = range_methods;
+  type.tp_members = range_members;
+  type.tp_getset = range_properties;
   type.tp_new = range_new;
   type.tp_vectorcall = range_vectorcall;
   return type;
@@ -183,14 +183,14 @@ PyObject* set_helpers(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-PyMethodDef functions[] = {{"set_record_function_helpers", set_helpers, METH_VARARGS,
-                            "set_record_function_helpers(recorder, decorate, aenter, aexit, error_text, arguments)"},
-                           {nullptr, nullptr, 0, nullptr}};
+PyMethodDef helper_functions[] = {{"set_record_function_helpers", set_helpers, METH_VARARGS,
+                                   "set_record_function_helpers(recorder, decorate, aenter, aexit, error_text, arguments)"},
+                                  {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
 
 int add_record_function_type(PyObject* module) {
-  if (PyType_Ready(&RecordFunctionType) < 0 || PyModule_AddFunctions(module, functions) < 0) return -1;
+  if (PyType_Ready(&RecordFunctionType) < 0 || PyModule_AddFunctions(module, helper_functions) < 0) return -1;
   if (ready_bound_methods() < 0 ||
       embed_bound_method(RecordFunctionType, "__enter__", offsetof(RecordFunctionObject, enter)) < 0 ||
       embed_bound_method(RecordFunctionType, "__exit__", offsetof(RecordFunctionObject, exit)) < 0) {

@@ -122,7 +122,7 @@ void after_fork_in_child() {
   drain().mutex().unlock();
 }
 
-PyMethodDef functions[] = {
+PyMethodDef recorder_functions[] = {
     {"start", start, METH_VARARGS, "start(scopes, buffer_bytes, extras, sampled_alone): record ranges of these scopes."},
     {"stop", stop, METH_NOARGS, "stop(): record nothing more."},
     {"recording", recording, METH_NOARGS, "recording() -> bool"},
@@ -157,7 +157,7 @@ int add_recorder(PyObject* module) {
   if (add_ranges(module) < 0 || add_drain(module) < 0 || add_context_reader(module) < 0) return -1;
   if (add_task_entries(module) < 0 || add_record_function_type(module) < 0) return -1;
   if (add_range_observer(module) < 0 || add_python_stack(module) < 0 || add_limits(module) < 0) return -1;
-  return PyModule_AddFunctions(module, functions);
+  return PyModule_AddFunctions(module, recorder_functions);
 }
 
 }  // namespace recfn

@@ -42,16 +42,16 @@ void set_outer(TaskEntry& entry, TaskEntry* outer) {
 }
 
 // Entries live for one range each: a few are kept for the next.
-constexpr int kMaxSpare = 16;
-TaskEntry* spare[kMaxSpare];
-int spares = 0;
+constexpr int kMaxSpareEntries = 16;
+TaskEntry* spare_entries[kMaxSpareEntries];
+int spare_entry_count = 0;
 
 }  // namespace
 
 TaskEntry* task_chain::new_entry() {
   TaskEntry* entry;
-  if (spares > 0) {
-    entry = spare[--spares];
+  if (spare_entry_count > 0) {
+    entry = spare_entries[--spare_entry_count];
     PyObject_Init(reinterpret_cast<PyObject*>(entry), &TaskEntryType);
   } else {
     entry = PyObject_New(TaskEntry, &TaskEntryType);
@@ -88,8 +88,8 @@ void task_chain::dealloc(PyObject* self) {
   Py_XDECREF(entry->range);
   Py_XDECREF(entry->span);
   Py_XDECREF(entry->shown);
-  if (spares < kMaxSpare) {
-    spare[spares++] = entry;
+  if (spare_entry_count < kMaxSpareEntries) {
+    spare_entries[spare_entry_count++] = entry;
   } else {
     PyObject_Free(self);
   }

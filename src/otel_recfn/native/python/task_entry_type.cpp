@@ -138,12 +138,12 @@ PyObject* is_current(PyObject* self, void*) {
   return PyBool_FromLong(reinterpret_cast<TaskEntry*>(self)->recording == recording_now());
 }
 
-PyMemberDef members[] = {{"event_id", T_ULONGLONG, offsetof(TaskEntry, event_id), READONLY, "Of its row."},
-                         {"root", T_ULONGLONG, offsetof(TaskEntry, root), READONLY, "Event id of its outermost range."},
-                         {"scope", T_UBYTE, offsetof(TaskEntry, scope), READONLY, "RecordScope"},
-                         {"source", T_UBYTE, offsetof(TaskEntry, source), READONLY, "EventSource"},
-                         {"serial", T_ULONGLONG, offsetof(TaskEntry, serial), READONLY, "Larger than those before it."},
-                         {nullptr, 0, 0, 0, nullptr}};
+PyMemberDef entry_members[] = {{"event_id", T_ULONGLONG, offsetof(TaskEntry, event_id), READONLY, "Of its row."},
+                               {"root", T_ULONGLONG, offsetof(TaskEntry, root), READONLY, "Event id of its outermost range."},
+                               {"scope", T_UBYTE, offsetof(TaskEntry, scope), READONLY, "RecordScope"},
+                               {"source", T_UBYTE, offsetof(TaskEntry, source), READONLY, "EventSource"},
+                               {"serial", T_ULONGLONG, offsetof(TaskEntry, serial), READONLY, "Larger than those before it."},
+                               {nullptr, 0, 0, 0, nullptr}};
 
 PyObject*& shown_slot(PyObject* self) {
   auto* entry = reinterpret_cast<TaskEntry*>(self);
@@ -164,7 +164,7 @@ int set_shown(PyObject* self, PyObject* value, void*) {
   return 0;
 }
 
-PyGetSetDef properties[] = {
+PyGetSetDef entry_properties[] = {
     {"shown", get_shown, set_shown, "For whoever shows the range as a span; of the range, however often it is entered.", nullptr},
     {"context_words", context_of, nullptr, "(trace id high, low, span id, flags) where its outermost range began", nullptr},
     {"is_current", is_current, nullptr, "Whether it belongs to the recording that is on, or was the last.", nullptr},
@@ -177,8 +177,8 @@ PyTypeObject entry_type() {
   type.tp_dealloc = dealloc;
   type.tp_flags = Py_TPFLAGS_DEFAULT;
   type.tp_doc = "See recording/protocol.py: TaskRange.";
-  type.tp_members = members;
-  type.tp_getset = properties;
+  type.tp_members = entry_members;
+  type.tp_getset = entry_properties;
   return type;
 }
 
@@ -188,7 +188,7 @@ PyTypeObject TaskEntryType = entry_type();
 
 namespace {
 
-PyMethodDef functions[] = {
+PyMethodDef entry_functions[] = {
     {"enter", enter, METH_O, "enter(event_id) -> TaskEntry | None"},
     {"leave", leave, METH_O, "leave(entry)"},
     {"is_in", is_in, METH_O, "is_in(entry) -> bool"},
@@ -205,7 +205,7 @@ PyMethodDef functions[] = {
 int add_task_entries(PyObject* module) {
   if (!start() || PyType_Ready(&TaskEntryType) < 0) return -1;
   find_outer_context_offset();
-  return PyModule_AddFunctions(module, functions);
+  return PyModule_AddFunctions(module, entry_functions);
 }
 
 }  // namespace recfn

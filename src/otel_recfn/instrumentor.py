@@ -75,6 +75,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             min_duration_ns: shorter ranges become sums first of all. Default: 0.
             open_range_s: a range that is open for so many seconds is told before it ends, so that a hang shows; ``None``
                 (``none``): never. Default: 60.0.
+            exit_timeout_s: how long the end of the process waits for a backend that is slow or down; what is left then is given
+                up and counted. Default: 2.0.
             record_shapes: shapes and dtypes of the inputs too. Default: false.
             modules: ranges for ``nn.Module`` calls and optimizer steps. Default: true.
             python_calls: ranges for calls of Python and C functions: ``True``, or ``PythonCalls(include=..., max_depth=...)``
@@ -159,7 +161,12 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         # Metrics are closed last: what the counters of the other sinks have come to by then is what they tell.
         sinks = [*_make_files(settings, links), background, *settings.sinks, metrics]
         self._capture = Capture(
-            selected(settings), sinks, buffer_bytes=settings.buffer_bytes, spans=spans, open_range_s=settings.open_range_s
+            selected(settings),
+            sinks,
+            buffer_bytes=settings.buffer_bytes,
+            spans=spans,
+            open_range_s=settings.open_range_s,
+            exit_timeout_s=settings.exit_timeout_s,
         )
         metrics.report_from(partial(_report, session, self._capture))
         background.start()

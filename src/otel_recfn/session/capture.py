@@ -33,6 +33,7 @@ from otel_recfn.sinks.protocol import (
     has_room,
     is_told_of_open_ranges,
     losses_of,
+    tell_of_process_end,
     wants_unsampled,
 )
 from otel_recfn.sources.range_spans import ShownRanges, SpansOfRanges
@@ -102,6 +103,7 @@ class Capture:
         buffer_bytes: bound of each recording thread's buffer.
         spans: where its ranges become spans, as which the program is to see them while they are current; None for nowhere.
         open_range_s: sinks are told of ranges that are open for so long; None: they are not.
+        exit_timeout_s: how long the end of the process may wait for what is outside of this machine.
     """
 
     def __init__(
@@ -112,11 +114,12 @@ class Capture:
         buffer_bytes: int,
         spans: SpansOfRanges | None = None,
         open_range_s: float | None = None,
+        exit_timeout_s: float = 2.0,
     ) -> None:
         self.selected = selected
         self.shown = ShownRanges(selected.takes, spans) if spans is not None else None
         self.selection = Selection(selected)
-        self.buffer_bytes, self.open_range_s = buffer_bytes, open_range_s
+        self.buffer_bytes, self.open_range_s, self.exit_timeout_s = buffer_bytes, open_range_s, exit_timeout_s
         self._told_open = False
         """What sinks were told last is that ranges are open for long."""
         self._sinks = [_Handed(sink, asks_for_room=asks_for_room(sink)) for sink in sinks]
@@ -253,6 +256,11 @@ class Capture:
             self._guarded(handed, partial(handed.sink.flush, max(0.0, deadline - time.monotonic())), False) for handed in wanted
         ]
         return all(flushed)
+
+    def process_ends(self) -> None:
+        """Tell the sinks that ``close`` comes because the process ends."""
+        for handed in list(self._sinks):
+            self._guarded(handed, partial(tell_of_process_end, handed.sink, self.exit_timeout_s), None)
 
     def close(self, timeout_s: float) -> None:
         """Close every sink within ``timeout_s`` seconds in all; where one of them calls, when they have what is drained."""

@@ -36,6 +36,7 @@ from otel_recfn.support.own_thread import OwnThread
 log = logging.getLogger("otel_recfn")
 
 EXIT_SECONDS = 5.0
+"""For all that an exit does; of these, what is outside of the machine may take as many as the capture says."""
 SWITCH_SECONDS = 1.0
 """How long a start waits for a sink that is written to."""
 
@@ -305,8 +306,10 @@ class Session:
 
     def at_exit(self) -> None:
         """End every capture, within the seconds that an exit may take."""
-        deadline = time.monotonic() + EXIT_SECONDS
+        began = time.monotonic()
         for capture in self._captures:
+            deadline = began + max(EXIT_SECONDS, capture.exit_timeout_s)
+            capture.process_ends()
             try:
                 self.stop(capture, _seconds_to(deadline))
             except OUT_OF_MEMORY:  # the next one's end may free some

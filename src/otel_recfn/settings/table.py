@@ -110,6 +110,11 @@ class Settings:
         values.SECONDS,
         "a range that is open for so many seconds is told before it ends, so that a hang shows; `None` (`none`): never",
     )
+    exit_timeout_s: float = _setting(
+        2.0,
+        values.DURATION,
+        "how long the end of the process waits for a backend that is slow or down; what is left then is given up and counted",
+    )
     record_shapes: bool = _setting(False, values.BOOL, "shapes and dtypes of the inputs too", selects=Extra.SHAPES)
     modules: bool = _setting(True, values.BOOL, "ranges for `nn.Module` calls and optimizer steps", selects=EventSource.MODULE)
     python_calls: bool | PythonCalls = _setting(

@@ -123,6 +123,13 @@ def _seconds(value: Any) -> float | None:
     return _rate(value) or None
 
 
+def _duration(value: Any) -> float:
+    seconds = _rate(value)
+    if seconds is None:
+        raise ValueError
+    return seconds
+
+
 def _parse_seconds(text: str) -> float | None:
     return None if text.lower() in ("none", "never") else float(text)
 
@@ -211,6 +218,7 @@ SECONDS: Kind[float | None] = Kind(
     "none (never) or a number of seconds, zero (never) or more",
     _parse_seconds,
 )
+DURATION: Kind[float] = Kind("a number of seconds, zero or more", _duration, "a number of seconds, zero or more", float)
 BOOL: Kind[bool] = Kind("True or False", _bool, "true or false", _parse_bool)
 CALLS: Kind[bool | PythonCalls] = Kind(
     "True, False or PythonCalls(...)",

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Mapping
@@ -28,7 +29,7 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.background_pace import Pace
 from otel_recfn.sinks.background_queue import Close, Flush, WorkQueue
 from otel_recfn.sinks.background_worker import Worker
-from otel_recfn.sinks.protocol import Sink, is_told_of_open_ranges, wants_unsampled
+from otel_recfn.sinks.protocol import Sink, is_told_of_open_ranges, tell_of_process_end, wants_unsampled
 from otel_recfn.support.own_thread import OwnThread
 
 log = logging.getLogger("otel_recfn")
@@ -57,6 +58,7 @@ class BackgroundSink:
         self._pace = Pace(max_share, self._queue.is_filling)
         self._worker = Worker(sink, self._queue, self._pace)
         self._thread = OwnThread(self._worker.run, f"otel-recfn {self.name}")
+        self._most_at_the_end = math.inf
         self._told = False
         """Of the worker's error, whoever wrote or closed."""
         if start:
@@ -104,8 +106,14 @@ class BackgroundSink:
             self._pace.hurry_up(-1)
         return request.flushed
 
+    def process_ends(self, timeout_s: float) -> float:
+        """``close`` follows, and takes no longer than the inner sink has a use for."""
+        self._most_at_the_end = tell_of_process_end(self._inner, timeout_s)
+        return self._most_at_the_end
+
     def close(self, timeout_s: float) -> None:
         """Finish, or give up after ``timeout_s`` seconds and leave the daemon thread to its exporter."""
+        timeout_s = min(timeout_s, self._most_at_the_end)
         self._pace.end_in(timeout_s)
         started = self._put(Close())
         if self._thread is threading.current_thread():

@@ -61,7 +61,9 @@ class SpanDelivery:
         self._receivers: Sequence[Receiver] = ()
         self._left: list[tuple[Receiver, Sequence[ReadableSpan]]] = []
         """For processors that may take long, when nobody can wait any more."""
-        self._superseded = False
+        self._superseded = self._process_ends = self._only_parents = False
+        self._needed: set[int] = set()
+        """The spans, by ``id``, that are parents of others which may have arrived."""
         self.handed = Handed(0, 0, 0, deque())
         """Replaced as a whole by whoever counts the rows of these spans: both at once, or none where there is no memory."""
         self._flushed = 0
@@ -81,7 +83,7 @@ class SpanDelivery:
 
     def make_room(self, spans: int, pace: Callable[[], None]) -> None:
         """Wait until this many spans fit into the processors' queues; an exporter that hangs is waited for here."""
-        if not (self._room_beside and self._wait_for_exports(spans)):
+        if not (self._room_beside and self._watch.is_fast and self._wait_for_exports(spans)):
             self._make_room_by_flushing(spans, pace)
 
     def _wait_for_exports(self, spans: int) -> bool:
@@ -150,6 +152,8 @@ class SpanDelivery:
                 span = waiting.popleft()
             except IndexError:  # another thread has superseded this one
                 return
+            if self._only_parents:
+                self._needed.add(id(span))
             for receiver in each:
                 try:
                     receiver.receive(span)
@@ -171,12 +175,34 @@ class SpanDelivery:
         return flushed
 
     def hurry(self, timeout_s: float) -> None:
-        """Fill the queues from now on, and wait ``timeout_s`` seconds at most for each flush, because the program ends."""
-        self._chunks, self._timeout_s = max(self._chunks, CHUNKS_AT_THE_END), timeout_s
+        """The program ends: wait ``timeout_s`` seconds at most for each flush, and fill the queues where exports are fast."""
+        chunks = CHUNKS_AT_THE_END if self._watch.is_fast or not self._watch.watching else 1
+        self._chunks, self._timeout_s = max(self._chunks, chunks), timeout_s
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the last export failed, or hangs."""
+        return self._watch.is_failing
+
+    def process_ends(self) -> None:
+        """``remove`` is the end of what our spans may cost the program."""
+        self._process_ends = True
+
+    def only_parents_follow(self) -> None:
+        """What is handed on from here on are parents of spans that were handed on before."""
+        self._only_parents = True
 
     def remove(self) -> None:
-        """Stop watching the exporters: they are left as they were found."""
-        self._watch.remove()
+        """Stop watching the exporters: they are left as they were found.
+
+        But where the process ends and they are too slow, what waits in the processors' queues is kept from them: the provider
+        would go on with it, ten seconds for each batch where the backend is down. These spans count as failed.
+        """
+        if self._process_ends and self._unexported() > 0:
+            self._flushed = self.handed.spans - self.handed.unwatched
+            self._watch.refuse(self._needed if self._watch.exported else frozenset())
+        else:
+            self._watch.remove()
 
     def counters(self) -> Mapping[str, int]:
         """What became of the spans; the module's docstring says how the counts add up."""

@@ -7,7 +7,8 @@ spans, which it knows by their instrumentation scope object. ``remove`` takes it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence, Set
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,8 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.waker import Waker
+
+SLOW_SECONDS = 1.0
 
 
 class ExportWatch:
@@ -50,9 +53,24 @@ class ExportWatch:
         """Our spans that every exporter took or refused; with several, the one that is farthest behind counts."""
         return self._finished_before + min([one.finished for one in self._watched.values()], default=0)
 
+    @property
+    def is_fast(self) -> bool:
+        """Whether every exporter's last export succeeded within ``SLOW_SECONDS``; false before the first one."""
+        return bool(self._watched) and all([one.is_fast and not one.hangs for one in self._watched.values()])
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether an exporter's last export failed, or takes longer than ``SLOW_SECONDS``; false before the first one."""
+        return any([one.failed or one.hangs for one in self._watched.values()])
+
     def wait(self, timeout_s: float) -> bool:
         """Until an exporter has finished with some; False when it took longer."""
         return self._waker.wait(timeout_s)
+
+    def refuse(self, needed: Set[int]) -> None:
+        """From now on exporters get the program's spans alone, and of ours those that are ``needed``, by ``id``."""
+        for one in self._watched.values():
+            one.needed = needed
 
     def remove(self) -> None:
         """Leave every exporter as it was found."""
@@ -66,6 +84,10 @@ class _WatchedExporter:
     def __init__(self, exporter: Any, scope: object, waker: Waker) -> None:
         self.scope, self._waker = scope, waker
         self.exported = self.finished = 0
+        self.is_fast = self.failed = False
+        self._began: float | None = None
+        self.needed: Set[int] | None = None
+        """Of our spans, those that are still exported; None for all."""
         self._exporter = exporter
         self._lock = ForkSafeLock()
         self._shadowed = vars(exporter).get("export") if hasattr(exporter, "__dict__") else None
@@ -87,14 +109,30 @@ class _WatchedExporter:
             del self._exporter.export
 
     def _export(self, export: Callable[..., Any], spans: Sequence[ReadableSpan], *args: Any, **kwargs: Any) -> Any:
-        ours = sum([getattr(span, "instrumentation_scope", None) is self.scope for span in spans])
         result: Any = SpanExportResult.FAILURE
+        if self.needed is not None:
+            spans = [span for span in spans if not self._is_ours(span) or id(span) in self.needed]
+            if not spans:
+                return result
+        ours = sum([self._is_ours(span) for span in spans])
+        began = self._began = time.monotonic()
         try:
             result = export(spans, *args, **kwargs)
         finally:
+            self._began, self.failed = None, result is SpanExportResult.FAILURE
+            self.is_fast = not self.failed and time.monotonic() - began < SLOW_SECONDS
             if ours:
                 with self._lock.held:
                     self.finished += ours
                     self.exported += ours if result is not SpanExportResult.FAILURE else 0
                 self._waker.wake()
         return result
+
+    @property
+    def hangs(self) -> bool:
+        """Whether an export has taken long, and is not back."""
+        began = self._began
+        return began is not None and time.monotonic() - began > SLOW_SECONDS
+
+    def _is_ours(self, span: ReadableSpan) -> bool:
+        return getattr(span, "instrumentation_scope", None) is self.scope

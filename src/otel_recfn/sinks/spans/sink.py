@@ -220,6 +220,12 @@ class SpansSink:
         self.idle()
         return self._delivery.flush(timeout_s)
 
+    def process_ends(self, timeout_s: float) -> float:
+        """``close`` follows; afterwards the provider exports what is queued, for as long as that takes. No time for a backend
+        that is known to be down: all would be abandoned anyway."""
+        self._delivery.process_ends()
+        return 0.0 if self._delivery.is_failing else timeout_s
+
     def close(self, timeout_s: float) -> None:
         """End all roots, export, and leave the provider as it was."""
         self._delivery.hurry(timeout_s)
@@ -241,6 +247,7 @@ class SpansSink:
         """Drop what is left, here and in these batches, because the time is over, but for the parents of spans that were handed
         on."""
         self._way.pace = no_pause
+        self._delivery.only_parents_follow()
         self._delivery.hurry(timeout_s)
         for step in (partial(self._pending.give_up, batches), self._traces.close_all, self._writer.give_up):
             with contextlib.suppress(*OUT_OF_MEMORY):  # then what is here already is written, as far as memory goes

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from otel_recfn.session.session import Session
     from otel_recfn.sinks.metrics.pipeline import Report
     from otel_recfn.sinks.protocol import Sink
+    from otel_recfn.sinks.spans.way_out import WayOut
 
 log = logging.getLogger("otel_recfn")
 
@@ -84,6 +85,13 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             sinks: further sinks, such as ``InMemorySink()``. Default: none.
             span_hook: called as ``span_hook(row, attributes)`` for each span of a range before it is made: may change the
                 attributes, and return another name, or ``False`` to drop it. Default: none.
+            span_exporter: sends spans as OTLP, encoded without the GIL, in place of the provider's span processors, which see
+                none of them: ``otlp``, ``otlp-grpc`` or ``otlp-http``, configured by ``OTEL_EXPORTER_OTLP_*``, or an exporter
+                object of the official packages. Default: none.
+            export_request_bytes: of ``span_exporter``: bound of a request before compression; a larger span is a request of its
+                own. Default: 3.5 MiB.
+            export_queue_bytes: of ``span_exporter``: bound of the requests that wait while a server is away; the oldest go
+                first, and are counted. Default: 64 MiB.
             enabled: false: registers and costs nothing. Default: true.
             buffer_bytes: bound of each thread's records between two drains (a third more while it grows); a range that doesn't
                 fit is dropped whole and counted. Default: 8 MiB.
@@ -155,6 +163,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             hook=settings.span_hook,
             volume=volume,
             find_worker=data_worker,
+            way_out=_way_out(settings),
         )
         background = BackgroundSink(spans, start=False)
         metrics = MetricsSink(settings.meter_provider, sent)
@@ -228,6 +237,15 @@ def _tell(message: str) -> None:
         log.error(message)
     except OUT_OF_MEMORY:  # which the log needs, too
         pass
+
+
+def _way_out(settings: Settings) -> WayOut | None:
+    """How spans leave; None: through the provider's processors."""
+    if settings.span_exporter is None:
+        return None
+    from otel_recfn.sinks.otlp.export import way_out
+
+    return way_out(settings.span_exporter, settings.export_request_bytes, settings.export_queue_bytes)
 
 
 def _make_files(settings: Settings, links: SharedLinks) -> list[Sink]:

@@ -21,6 +21,7 @@ def watch(event, arguments):
 
 sys.addaudithook(watch)
 protocol, endpoint, suffix, with_torch = sys.argv[1:]
+protocol, _, native = protocol.partition("-")
 logging.basicConfig(stream=open(os.devnull, "w"))
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
@@ -42,6 +43,7 @@ elif protocol == "grpc":
     exporter = OTLPSpanExporter(endpoint=endpoint, insecure=True, timeout=1)
 else:
     exporter = ConsoleSpanExporter(out=open(os.devnull, "w"))
+native = {"span_exporter": exporter} if native else {}
 provider = TracerProvider()
 provider.add_span_processor((Raising if protocol == "raising" else BatchSpanProcessor)(exporter))
 trace.set_tracer_provider(provider)
@@ -90,7 +92,7 @@ if with_torch:
     while "torch" not in sys.modules:
         time.sleep(0.001)
 instrumentor = OtelRecordFunctionInstrumentor()
-instrumentor.instrument(chrome_trace=f"trace{suffix}", sinks=[Failing()], record_shapes=True)
+instrumentor.instrument(chrome_trace=f"trace{suffix}", sinks=[Failing()], record_shapes=True, **native)
 if with_torch:
     importing.join()
     while any(thread.name == "otel-recfn torch import" for thread in threading.enumerate()):
@@ -124,6 +126,13 @@ def imported_in_own_threads(run_program: Callable[..., Any], *arguments: str) ->
 def test_no_thread_of_ours_imports_while_it_exports(run_program: Callable[..., Any], protocol: str, mode: str) -> None:
     with OtlpServer(protocol, mode) as server:
         assert not imported_in_own_threads(run_program, protocol, server.endpoint, ".json", "")
+
+
+@pytest.mark.one_python
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_no_thread_of_ours_imports_while_it_sends_requests(run_program: Callable[..., Any], protocol: str) -> None:
+    with OtlpServer(protocol, "error") as server:
+        assert not imported_in_own_threads(run_program, f"{protocol}-native", server.endpoint, ".json", "")
 
 
 def test_no_thread_of_ours_imports_to_log_what_failed(run_program: Callable[..., Any]) -> None:

@@ -135,6 +135,26 @@ class Settings:
         default_in_words="none",
         environment=False,
     )
+    span_exporter: Any = _setting(
+        None,
+        values.SPAN_EXPORTER,
+        "sends spans as OTLP, encoded without the GIL, in place of the provider's span processors, which see none of them: "
+        "`otlp`, `otlp-grpc` or `otlp-http`, configured by `OTEL_EXPORTER_OTLP_*`, or an exporter object of the official "
+        "packages",
+        default_in_words="none",
+    )
+    export_request_bytes: int = _setting(
+        7 << 19,
+        values.REQUEST_BYTES,
+        "of `span_exporter`: bound of a request before compression; a larger span is a request of its own",
+        default_in_words="3.5 MiB",
+    )
+    export_queue_bytes: int = _setting(
+        1 << 26,
+        values.QUEUE_BYTES,
+        "of `span_exporter`: bound of the requests that wait while a server is away; the oldest go first, and are counted",
+        default_in_words="64 MiB",
+    )
     enabled: bool = _setting(True, values.BOOL, "false: registers and costs nothing")
     buffer_bytes: int = _setting(
         DEFAULT_BUFFER_BYTES,

@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MIN_BUFFER_BYTES = 4096
 MAX_BUFFER_BYTES = 1 << 30
+SPAN_EXPORTERS = ("otlp", "otlp-grpc", "otlp-http")
+MIN_REQUEST_BYTES = 1024
+MAX_REQUEST_BYTES = 1 << 26
+"""What the specification allows a client to send."""
+MIN_QUEUE_BYTES = 1024
+MAX_QUEUE_BYTES = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -140,6 +146,20 @@ def _callable(value: Any) -> Any:
     return value
 
 
+def _span_exporter(value: Any) -> Any:
+    if value is None or value in SPAN_EXPORTERS:
+        return value
+    if isinstance(value, str) or not callable(getattr(value, "export", None)):
+        raise TypeError
+    return value
+
+
+def _parse_span_exporter(text: str) -> str:
+    if text not in SPAN_EXPORTERS:
+        raise ValueError
+    return text
+
+
 def _bool(value: Any) -> bool:
     if not isinstance(value, bool):
         raise TypeError
@@ -232,6 +252,26 @@ BUFFER_BYTES: Kind[int] = Kind(
     whole_number(MIN_BUFFER_BYTES, MAX_BUFFER_BYTES),
     f"a whole number {_BUFFER_RANGE}",
     int,
+)
+_REQUEST_RANGE = f"from {MIN_REQUEST_BYTES} to {MAX_REQUEST_BYTES}"
+REQUEST_BYTES: Kind[int] = Kind(
+    f"a whole number of bytes {_REQUEST_RANGE}",
+    whole_number(MIN_REQUEST_BYTES, MAX_REQUEST_BYTES),
+    f"a whole number {_REQUEST_RANGE}",
+    int,
+)
+_QUEUE_RANGE = f"from {MIN_QUEUE_BYTES} to {MAX_QUEUE_BYTES}"
+QUEUE_BYTES: Kind[int] = Kind(
+    f"a whole number of bytes {_QUEUE_RANGE}",
+    whole_number(MIN_QUEUE_BYTES, MAX_QUEUE_BYTES),
+    f"a whole number {_QUEUE_RANGE}",
+    int,
+)
+SPAN_EXPORTER: Kind[Any] = Kind(
+    f"None, {', '.join(SPAN_EXPORTERS)}, or an exporter of spans",
+    _span_exporter,
+    ", ".join(SPAN_EXPORTERS),
+    _parse_span_exporter,
 )
 BUDGET: Kind[int | None] = Kind(
     "None (no limit) or a whole number of spans from 1", _budget, "none (no limit) or a whole number from 1", _parse_budget

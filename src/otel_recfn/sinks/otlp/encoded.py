@@ -39,3 +39,6 @@ def encoded(spans: Sequence[ReadableSpan] | EncodedSpans) -> EncodedSpans:
         return spans
     fields = [span_field(span) for span in spans]
     return EncodedSpans(b"".join(fields), np.array(list(accumulate([len(each) for each in fields])), np.int64))
+
+
+NO_SPANS = EncodedSpans(b"", np.zeros(0, np.int64))

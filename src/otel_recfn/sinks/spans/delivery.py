@@ -129,6 +129,9 @@ class SpanDelivery:
         finally:
             self._turn.go_on()
 
+    def idle(self) -> None:
+        """The processors have threads of their own."""
+
     def supersede(self) -> None:
         """Wait for nothing any more: another thread than this one waits for an exporter. What that has in hand is handed on."""
         self._superseded, self._chunks = True, math.inf

@@ -30,10 +30,8 @@ from otel_recfn.model.batch import Batch, SpanContextRef
 from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.protocol import Sink
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Budgets, Volume
-from otel_recfn.sinks.spans.delivery import SpanDelivery
 from otel_recfn.sinks.spans.folding import MAX_ROWS_OF_A_UNIT, Folding
 from otel_recfn.sinks.spans.hooked_spans import HookedMapper
-from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.open_traces import OpenTraces
 from otel_recfn.sinks.spans.open_units import OpenUnits
 from otel_recfn.sinks.spans.pending import Pending, PendingBatches
@@ -45,6 +43,7 @@ from otel_recfn.sinks.spans.step_traces import StepTraces
 from otel_recfn.sinks.spans.surroundings import FindsWorker, Surroundings, no_worker
 from otel_recfn.sinks.spans.trace_boundaries import MAX_SPANS
 from otel_recfn.sinks.spans.turn import Turn
+from otel_recfn.sinks.spans.way_out import ThroughProcessors, WayOut
 from otel_recfn.sinks.spans.writers import EveryRange, Folded, Way, Writer, no_pause
 
 SETTLED_NS = 500_000_000
@@ -67,6 +66,7 @@ class SpansSink:
         volume: how many spans become of how many ranges.
         spans: the program's, above ranges.
         find_worker: what this process works for, if it is another one's worker.
+        way_out: how spans leave; through the provider's processors where it is None.
     """
 
     name = "spans"
@@ -84,13 +84,15 @@ class SpansSink:
         volume: Volume = EVERY_RANGE,
         spans: ProgramSpans | None = None,
         find_worker: FindsWorker = no_worker,
+        way_out: WayOut | None = None,
     ) -> None:
         self._tracer_provider, self._roots_per_second, self._volume = tracer_provider, roots_per_second, volume
         self._promised = promised or PromisedTraces()
         self._resolver = ProviderResolver(tracer_provider)
         self._target: SpanTarget | None = None
         self._turn = Turn()
-        self._delivery = SpanDelivery(self._turn, exports_beside=volume.of_unit is not None)
+        self._way_out = way_out or ThroughProcessors()
+        self._delivery = self._way_out.delivery(self._turn, volume.of_unit is not None)
         self._spans = spans or ProgramSpans(remembers=volume.of_unit is not None)
         self._find_worker = find_worker
         self._surroundings = Surroundings(self._spans, find_worker)
@@ -299,6 +301,7 @@ class SpansSink:
             self._volume,
             self._spans,
             self._find_worker,
+            self._way_out.after_fork_in_child(),
         )
 
     def set_pace(self, pace: Callable[[], None]) -> None:
@@ -318,13 +321,14 @@ class SpansSink:
         self._traces.close_idle(now_ns)
         self._writer.rest(now_ns - SETTLED_NS)
         self._write_ended()
+        self._delivery.idle()
 
     def _current_target(self) -> SpanTarget | None:
         target = self._resolver.resolve()
         if target is None:
             return None
         if target is not self._target:
-            mapper = SpanMapper(target) if self._hook is None else HookedMapper(target, self._hook)
+            mapper = self._way_out.mapper(target) if self._hook is None else HookedMapper(target, self._hook)
             self._target, self._way.mapper = target, mapper
         self._delivery.use(target)
         return target

@@ -16,13 +16,13 @@ from otel_recfn.batches.span_plan import Fates, SpanPlan
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.spans.accounts import Accounts
-from otel_recfn.sinks.spans.delivery import SpanDelivery
 from otel_recfn.sinks.spans.folding import Folding
 from otel_recfn.sinks.spans.hooked_spans import part_that_was_made
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.outgoing import Piece
 from otel_recfn.sinks.spans.pending import Pending
 from otel_recfn.sinks.spans.step_traces import StepTraces
+from otel_recfn.sinks.spans.way_out import Delivery
 
 
 class Way:
@@ -37,7 +37,7 @@ class Way:
         pace: is called before every chunk.
     """
 
-    def __init__(self, delivery: SpanDelivery, traces: StepTraces, sent: Callable[[SpanPlan], None] | None) -> None:
+    def __init__(self, delivery: Delivery, traces: StepTraces, sent: Callable[[SpanPlan], None] | None) -> None:
         self.delivery, self.traces, self.accounts, self.sent = delivery, traces, Accounts(), sent
         self.mapper: SpanMapper | None = None
         self.pace: Callable[[], None] = no_pause

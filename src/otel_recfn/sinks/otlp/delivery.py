@@ -1,0 +1,189 @@
+"""Encoded spans to requests to a queue, and what became of them.
+
+spans = spans_exported + spans_failed + spans_pending
+spans_failed = spans_rejected + spans_refused + spans_crowded_out + spans_abandoned
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from otel_recfn.sinks.otlp.encoded import EncodedSpans, encoded
+from otel_recfn.sinks.otlp.envelope import Envelope, Request, RequestBuilder
+from otel_recfn.sinks.otlp.launch import with_launch
+from otel_recfn.sinks.otlp.outcome import OpensTransports, Transport
+from otel_recfn.sinks.otlp.request_queue import RequestQueue
+from otel_recfn.sinks.otlp.senders import Senders
+from otel_recfn.sinks.spans.provider import SpanTarget
+from otel_recfn.sinks.spans.turn import Turn
+
+_logger = logging.getLogger(__name__)
+
+LINGER_S = 1.0
+"""So long spans wait for a request to be full."""
+ROOM_SECONDS = 1.0
+"""So long a server that takes requests is waited for where half of the queue is full."""
+LAST_SENDS_S = 0.2
+"""How long threads are waited for whose queue has ended."""
+
+
+@dataclass(slots=True)
+class Handed:
+    """What was given to be handed on, up to now."""
+
+    spans: int
+    waiting: tuple[EncodedSpans, ...]
+    """Those of them that are in no request yet."""
+
+
+class OtlpDelivery:
+    """Of one sink in one process.
+
+    Args:
+        turn: who waits lets another thread go on.
+        opens: opens the transport with the first request.
+        request_bytes: of a request, before it is compressed.
+        queue_bytes: of all requests that wait.
+    """
+
+    chunk_size = 4096
+
+    def __init__(self, turn: Turn, opens: OpensTransports, request_bytes: int, queue_bytes: int) -> None:
+        self._turn, self._opens, self._request_bytes = turn, opens, request_bytes
+        self._queue = RequestQueue(queue_bytes)
+        self._transport: Transport | None = None
+        self._senders: Senders | None = None
+        self._target: SpanTarget | None = None
+        self._resource: Any = None
+        self._builder: RequestBuilder | None = None
+        self.handed = Handed(0, ())
+        self._pid = os.getpid()
+        self._end_by = float("inf")
+        self._abandoned = 0
+        self._ended = self._logged = False
+
+    def use(self, target: SpanTarget) -> None:
+        """Spans are of this target, and of the resource that it has now, from here on."""
+        if target is self._target and target.resource is self._resource:
+            return
+        self._seal()
+        self._target, self._resource = target, target.resource
+        self._builder = RequestBuilder(Envelope(with_launch(target.resource), target.scope), self._request_bytes)
+
+    def make_room(self, spans: int, pace: Callable[[], None]) -> None:
+        """Wait a little for a server that takes requests, but slower than they come."""
+        if self._end_by == float("inf") and not self._queue.has_room():
+            self._waiting(self._queue.wait_for_room, ROOM_SECONDS)
+
+    def with_more(self, spans: Sequence[Any]) -> Handed:
+        """What ``handed`` is when these spans are among them."""
+        return Handed(self.handed.spans + len(spans), (*self.handed.waiting, encoded(spans)))
+
+    def hand(self) -> None:
+        """Put what waits into requests, and those that are full, or old, into the queue."""
+        while self.handed.waiting and self._builder is not None:
+            first, *rest = self.handed.waiting
+            full = self._builder.add(first)
+            self.handed = Handed(self.handed.spans, tuple(rest))
+            for request in full:
+                self._put(request)
+        self.idle()
+
+    def idle(self) -> None:
+        """Send what has waited for long."""
+        if self._builder is not None and self._builder.age() >= LINGER_S:
+            self._seal()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Send all, now; False where that is not done in time."""
+        self.hand()
+        self._seal()
+        if self._senders is None:
+            return True
+        self._queue.ask_now()
+        return bool(self._waiting(self._queue.wait_until_empty, min(timeout_s, self._end_by - time.monotonic())))
+
+    def hurry(self, timeout_s: float) -> None:
+        """The program ends in so many seconds."""
+        self._end_by = time.monotonic() + timeout_s
+
+    def supersede(self) -> None:
+        """Nothing here waits but for a flush."""
+        self._end_by = time.monotonic()
+
+    def hand_left(self) -> None:
+        """Nothing is left."""
+
+    def remove(self) -> None:
+        """End the threads. What they have not sent is lost, and counted. In a forked child all of it belongs to the parent."""
+        if self._ended or os.getpid() != self._pid:
+            return
+        self._ended = True
+        with contextlib.suppress(MemoryError):
+            self.hand()
+            self._seal()
+        self._queue.end()
+        if self._senders is not None:
+            self._senders.wait_for_end(LAST_SENDS_S)
+        self._abandoned = self._queue.spans + self._unsent()
+        if self._transport is not None:
+            self._transport.close()
+        if self._abandoned:
+            _logger.warning("otel-recfn: %d spans were not sent in the time that there was at the end", self._abandoned)
+
+    def counters(self) -> Mapping[str, int]:
+        """What became of the spans; the module's docstring says how the counts add up."""
+        counts = self._queue.counts
+        reasons = {
+            "spans_rejected": counts.rejected,
+            "spans_refused": counts.refused,
+            "spans_crowded_out": counts.crowded_out,
+            "spans_abandoned": self._abandoned,
+        }
+        failed, spans = sum(reasons.values()), self.handed.spans
+        exported = min(counts.exported, spans - failed)
+        return {
+            "spans": spans,
+            "spans_handed": 0,
+            "spans_exported": exported,
+            "spans_failed": failed,
+            "spans_pending": spans - exported - failed,
+            **reasons,
+            "requests_sent": counts.requests,
+            "requests_again": counts.retries,
+            "export_queue_bytes": self._queue.bytes,
+        }
+
+    def _unsent(self) -> int:
+        """Spans that are in no request."""
+        in_builder = self._builder.spans if self._builder is not None else 0
+        return in_builder + sum([len(each) for each in self.handed.waiting])
+
+    def _seal(self) -> None:
+        if self._builder is not None and self._builder.spans:
+            self._put(self._builder.finished())
+
+    def _put(self, request: Request) -> None:
+        if self._senders is None:
+            self._transport = self._opens()
+            self._senders = Senders(self._queue, self._transport)
+        self._senders.start()
+        if self._queue.put(request) and not self._logged:
+            self._logged = True
+            _logger.warning(
+                "otel-recfn: the oldest requests go, because no more than export_queue_bytes wait; they are counted"
+            )
+
+    def _waiting(self, wait: Callable[[float], Any], timeout_s: float) -> Any:
+        """Another thread may go on meanwhile."""
+        self._turn.wait()
+        try:
+            return wait(timeout_s)
+        finally:
+            self._turn.go_on()

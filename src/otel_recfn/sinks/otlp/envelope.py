@@ -1,0 +1,102 @@
+"""Spans to requests: what stands around the spans of one resource and scope, and how many of them go into one request.
+
+    ExportTraceServiceRequest { ResourceSpans { resource, ScopeSpans { scope, span, span, ..., schema }, schema } }
+
+A request has at most so many bytes before compression, because servers refuse larger ones; a span is never cut, so that one
+which is larger by itself is a request of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+from otel_recfn.sinks.otlp.encoded import NO_SPANS, EncodedSpans
+from otel_recfn.sinks.otlp.span_bytes import attribute_fields
+from otel_recfn.sinks.otlp.wire import field, text
+
+_MOST_LENGTH = 10
+"""Bytes of a varint, and of a field's number before it, with room to spare."""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """What is sent at once, again and again until somebody takes it."""
+
+    body: bytes
+    spans: int
+    encoding: str = ""
+    """How the body is compressed; empty where it isn't (yet)."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes in memory."""
+        return len(self.body)
+
+
+class Envelope:
+    """Of one resource and scope."""
+
+    def __init__(self, resource: Resource, scope: InstrumentationScope) -> None:
+        of_scope = text(1, scope.name) + text(2, scope.version or "") + attribute_fields(3, scope.attributes)
+        self._resource, self._scope = field(1, attribute_fields(1, resource.attributes)), field(1, of_scope)
+        self._after_spans, self._after_scope = text(3, scope.schema_url or ""), text(3, resource.schema_url)
+        parts = (self._resource, self._scope, self._after_spans, self._after_scope)
+        self.size = sum([len(part) for part in parts]) + 2 * _MOST_LENGTH
+        """Bytes around spans, at most."""
+
+    def request(self, spans: list[bytes]) -> bytes:
+        """The request with these spans."""
+        scope_spans = field(2, b"".join([self._scope, *spans, self._after_spans]))
+        return field(1, b"".join([self._resource, scope_spans, self._after_scope]))
+
+
+class RequestBuilder:
+    """Fills requests.
+
+    Args:
+        envelope: around the spans.
+        most_bytes: of a request.
+    """
+
+    def __init__(self, envelope: Envelope, most_bytes: int) -> None:
+        self._envelope, self._room = envelope, max(1, most_bytes - envelope.size)
+        self._parts: list[bytes] = []
+        self._size = self._spans = 0
+        self._since = 0.0
+
+    @property
+    def spans(self) -> int:
+        """How many wait for the request to be full."""
+        return self._spans
+
+    def age(self) -> float:
+        """Seconds since the first of them came; 0 where none has."""
+        return time.monotonic() - self._since if self._spans else 0.0
+
+    def add(self, spans: EncodedSpans) -> list[Request]:
+        """Add spans; the requests that are full then."""
+        full: list[Request] = []
+        while len(spans):
+            fitting = spans.fitting(self._room - self._size)
+            if not fitting and self._spans:
+                full.append(self.finished())
+                continue
+            first, spans = spans.split(max(fitting, 1)) if fitting < len(spans) else (spans, NO_SPANS)
+            self._take(first)
+        return full
+
+    def finished(self) -> Request:
+        """The request with what came since the last one."""
+        request = Request(self._envelope.request(self._parts), self._spans)
+        self._parts, self._size, self._spans = [], 0, 0
+        return request
+
+    def _take(self, spans: EncodedSpans) -> None:
+        self._since = self._since if self._spans else time.monotonic()
+        self._parts.append(spans.data)
+        self._size += len(spans.data)
+        self._spans += len(spans)

@@ -1,0 +1,94 @@
+"""Threads that send the requests of a queue, each one at a time, until the queue ends."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import zlib
+from typing import Any
+
+from opentelemetry.instrumentation.utils import suppress_instrumentation
+
+from otel_recfn.model.errors import OUT_OF_MEMORY
+from otel_recfn.sinks.files.gzip_stream import deflate, tidy_up
+from otel_recfn.sinks.otlp.envelope import Request
+from otel_recfn.sinks.otlp.outcome import Outcome, Transport, Verdict
+from otel_recfn.sinks.otlp.request_queue import RequestQueue
+from otel_recfn.support.own_thread import OwnThread, at_work
+
+_logger = logging.getLogger(__name__)
+
+GZIP_BITS = 31
+"""zlib's way to ask for gzip's header."""
+FASTEST = 1
+_ANY_ERROR = (Exception, SystemExit)  # made once: there may be no memory for it in the middle of an error
+
+
+class Senders:
+    """Of one queue.
+
+    Args:
+        queue: what to send.
+        transport: where to.
+    """
+
+    def __init__(self, queue: RequestQueue, transport: Transport) -> None:
+        self._queue, self._transport = queue, transport
+        self._threads: list[OwnThread] = []
+        self._told: set[str] = set()
+        """What was logged already."""
+
+    def start(self) -> None:
+        """Start what isn't running yet; where there are no more threads, the next call tries again."""
+        with contextlib.suppress(RuntimeError):
+            while len(self._threads) < self._transport.concurrent:
+                thread = OwnThread(self._run, f"otel-recfn otlp {len(self._threads) + 1}")
+                thread.start()
+                self._threads.append(thread)
+
+    def wait_for_end(self, timeout_s: float) -> None:
+        """Once the queue has ended."""
+        for thread in self._threads:
+            thread.wait_for_end(timeout_s)
+
+    def _run(self) -> None:
+        with suppress_instrumentation():
+            while (request := self._queue.take()) is not None:
+                with at_work():
+                    outcome = self._attempt(request)
+                    self._queue.settle(request, outcome)
+                    self._tell(outcome)
+
+    def _attempt(self, request: Request) -> Outcome:
+        try:
+            if self._transport.encoding and not request.encoding:
+                body = _compressed(request.body, self._transport.encoding)
+                self._queue.compressed(request, body, self._transport.encoding)
+            return self._transport.send(request.body)
+        except OUT_OF_MEMORY:
+            return Outcome(Verdict.AGAIN, "there was no memory")
+        except _ANY_ERROR as error:  # of an adapter of the program's, say
+            self._tell_once("raised", f"sending raised {error!r}")
+            return Outcome(Verdict.REFUSED, repr(error))
+
+    def _tell(self, outcome: Outcome) -> None:
+        with contextlib.suppress(*OUT_OF_MEMORY):
+            if outcome.verdict is Verdict.AGAIN:
+                self._tell_once("again", f"{outcome.message}; it is tried again, and what there is no room for is counted")
+            elif outcome.verdict is Verdict.REFUSED:
+                self._tell_once("refused", f"{outcome.message}; such requests are not sent again, and counted")
+            elif outcome.rejected or outcome.message:
+                self._tell_once("rejected", f"{outcome.rejected} spans of a request were rejected: {outcome.message}")
+
+    def _tell_once(self, what: str, message: str) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            _logger.warning("otel-recfn: spans to %s: %s", self._transport.where, message)
+
+
+def _compressed(body: bytes, encoding: str) -> bytes:
+    bits = GZIP_BITS if encoding == "gzip" else zlib.MAX_WBITS
+    packer: Any = deflate.compressobj(FASTEST, zlib.DEFLATED, bits)
+    compressed: bytes = packer.compress(body) + packer.flush()
+    tidy_up()
+    return compressed

@@ -1,0 +1,84 @@
+"""How finished spans leave: through the provider's span processors, or another way that has the same two parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from otel_recfn.sinks.spans.delivery import SpanDelivery
+from otel_recfn.sinks.spans.mapping import SpanMapper
+from otel_recfn.sinks.spans.provider import SpanTarget
+from otel_recfn.sinks.spans.turn import Turn
+
+
+class Delivery(Protocol):
+    """Hands spans on; ``delivery.py`` says what each method is for."""
+
+    handed: Any
+    """Replaced as a whole, by what ``with_more`` returns."""
+
+    @property
+    def chunk_size(self) -> int:
+        """How many spans are handed on at once."""
+
+    def use(self, target: SpanTarget) -> None:
+        """Spans are of this target from now on."""
+
+    def make_room(self, spans: int, pace: Callable[[], None]) -> None:
+        """Wait until this many spans fit."""
+
+    def with_more(self, spans: Sequence[Any]) -> Any:
+        """What ``handed`` is when these spans, as the mapper made them or the SDK's, are among them."""
+
+    def hand(self) -> None:
+        """Hand on the spans that wait."""
+
+    def idle(self) -> None:
+        """Nothing has been written for a while."""
+
+    def flush(self, timeout_s: float) -> bool:
+        """Export what was handed on."""
+
+    def hurry(self, timeout_s: float) -> None:
+        """The program ends."""
+
+    def supersede(self) -> None:
+        """Wait for nothing any more."""
+
+    def hand_left(self) -> None:
+        """Hand on what the superseding thread could not wait for."""
+
+    def remove(self) -> None:
+        """Leave everything as it was found."""
+
+    def counters(self) -> Mapping[str, int]:
+        """What became of the spans."""
+
+
+class WayOut(Protocol):
+    """One of the ways."""
+
+    def mapper(self, target: SpanTarget) -> SpanMapper:
+        """What makes spans of ranges."""
+
+    def delivery(self, turn: Turn, exports_beside: bool) -> Delivery:
+        """What hands them on; see ``SpanDelivery``."""
+
+    def after_fork_in_child(self) -> WayOut:
+        """The same in a forked child."""
+
+
+class ThroughProcessors:
+    """To the provider's span processors."""
+
+    def mapper(self, target: SpanTarget) -> SpanMapper:
+        """Spans of the SDK."""
+        return SpanMapper(target)
+
+    def delivery(self, turn: Turn, exports_beside: bool) -> Delivery:
+        """In chunks that they have room for."""
+        return SpanDelivery(turn, exports_beside)
+
+    def after_fork_in_child(self) -> WayOut:
+        """The same."""
+        return self

@@ -1,0 +1,66 @@
+"""A delivery to a server of the test's, without the long pauses that there are between attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from otlp_plans import plan_of, target
+
+from batches import context
+from otel_recfn.sinks.otlp import request_queue
+from otel_recfn.sinks.otlp.backoff import Backoff
+from otel_recfn.sinks.otlp.delivery import OtlpDelivery
+from otel_recfn.sinks.otlp.export import way_out
+from otel_recfn.sinks.otlp.mapper import OtlpMapper
+from otel_recfn.sinks.spans.turn import Turn
+
+MIB = 1 << 20
+
+
+class Sending:
+    """A delivery, and the spans that it is given."""
+
+    def __init__(self, exporter: Any, request_bytes: int = MIB, queue_bytes: int = 64 * MIB) -> None:
+        way = way_out(exporter, request_bytes, queue_bytes)
+        assert way is not None
+        self.delivery = way.delivery(Turn(), True)
+        assert isinstance(self.delivery, OtlpDelivery)
+        self._target = target()
+        self.delivery.use(self._target)
+        self._mapper = OtlpMapper(self._target)
+
+    def send(self, *names: str) -> None:
+        """Spans of these names, as one request."""
+        self.delivery.handed = self.delivery.with_more(self._mapper.spans(plan_of([_row(name) for name in names])))
+        self.delivery.hand()
+        self.delivery._seal()  # type: ignore[attr-defined]
+
+    def counts(self) -> dict[str, int]:
+        """What became of them, without zeros."""
+        counters = dict(self.delivery.counters())
+        assert counters["spans"] == sum([counters[f"spans_{end}"] for end in ("exported", "failed", "pending")])
+        failed = ("rejected", "refused", "crowded_out", "abandoned")
+        assert counters["spans_failed"] == sum([counters[f"spans_{reason}"] for reason in failed])
+        return {name: count for name, count in counters.items() if count}
+
+
+def _row(name: str) -> dict[str, Any]:
+    return {"name": name, "context": context(1, 2)}
+
+
+@pytest.fixture
+def sending(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Sending]]:
+    """Makes deliveries, which end with the test."""
+    monkeypatch.setattr(request_queue, "Backoff", partial(Backoff, first_s=0.01, longest_s=0.05))
+    made: list[Sending] = []
+
+    def make(*arguments: Any, **keywords: Any) -> Sending:
+        made.append(Sending(*arguments, **keywords))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.delivery.remove()

@@ -59,14 +59,15 @@ class Stop(BaseException):
     """What programs raise."""
 
 
-def tree(rows: list[Event], top: str) -> list[Node]:
-    """The calls of the functions named ``top``, and what lies in each, in the order of their begins."""
+def tree(rows: list[Event], top: str, named: Callable[[Event], str] | None = None) -> list[Node]:
+    """The calls of the functions named ``top``, and what lies in each, in the order of their begins; ``named``: as what."""
+    name_of = named or short
     below: dict[int, list[Event]] = {}
     for row in sorted(rows, key=lambda row: row.event_id):
         below.setdefault(row.parent, []).append(row)
 
     def node(row: Event) -> Node:
-        return Node(short(row), tuple(node(child) for child in below.get(row.event_id, [])))
+        return Node(name_of(row), tuple(node(child) for child in below.get(row.event_id, [])))
 
     return [node(row) for row in sorted(rows, key=lambda row: row.event_id) if short(row) == top]
 
@@ -79,6 +80,12 @@ def by_end(rows: list[Event]) -> list[Event]:
 def short(row: Event) -> str:
     """The name of the function or of the range."""
     return called_code(row.name).function
+
+
+def with_line(row: Event) -> str:
+    """The name of the function, and the line from which the call goes on."""
+    code = called_code(row.name)
+    return f"{code.line} {code.function}" if code.line else code.function
 
 
 def call(action: Action) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from calling_program import FORMS, WITH_CALLS, Action, Node, Stop, Traced, by_end, call, short, tree
+from calling_program import FORMS, WITH_CALLS, Action, Node, Stop, Traced, by_end, call, short, tree, with_line
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from recording_helpers import check_laws
@@ -272,7 +272,9 @@ def test_nothing_of_ours_is_shown(traced: Traced, recorder: Recorder) -> None:
     assert not [row.name for row in rows if "otel_recfn" in row.name and "test_" not in row.name]
 
 
-def test_another_profile_function_stays_and_is_told(traced: Traced, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_profile_function_stays_and_is_told(
+    traced: Traced, recorder: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
     events: list[str] = []
 
     def others(frame: object, event: str, argument: object) -> None:
@@ -284,9 +286,27 @@ def test_another_profile_function_stays_and_is_told(traced: Traced, caplog: pyte
         assert sys.getprofile() is others
     finally:
         sys.setprofile(None)
-    assert not [row for row in rows if short(row) == "leaf"]
-    assert "another profiler is active" in caplog.text
+    beside = is_native(recorder) and hasattr(sys, "monitoring")
+    assert [short(row) for row in rows if short(row) == "leaf"] == ["leaf"] * beside
+    assert ("another profiler is active" in caplog.text) != beside
     assert "call" in events
+
+
+@pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="no sys.monitoring here")
+def test_without_a_place_for_a_tool_the_profile_function_serves(
+    traced: Traced, recorder: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    taken = [tool for tool in (3, 4) if not sys.monitoring.get_tool(tool)]
+    for tool in taken:
+        sys.monitoring.use_tool_id(tool, "another's")
+    try:
+        rows = traced.run(leaf)
+    finally:
+        for tool in taken:
+            sys.monitoring.free_tool_id(tool)
+    assert len(tree(rows, "leaf")) == len(tree(traced.run(leaf), "leaf")) == 1
+    assert not caplog.text
+    assert [sys.monitoring.get_tool(tool) for tool in taken] == [None] * len(taken)
 
 
 def test_one_session_traces_at_a_time(traced: Traced, recorder: Recorder, caplog: pytest.LogCaptureFixture) -> None:
@@ -317,7 +337,7 @@ def test_calls_nest_as_an_independent_profile_function_sees_them(traced: Traced,
 
     gc.disable()  # a finalizer is a call too
     try:
-        seen = tree(traced.run(program), "program")
+        seen = tree(traced.run(program), "program", with_line)
         assert seen == [_as_another_sees_it(program)]
     finally:
         gc.enable()
@@ -329,7 +349,7 @@ def _as_another_sees_it(program: Callable[[], None]) -> Node:
 
     def note(frame: Any, event: str, argument: Any) -> None:
         if event == "call":
-            noted.append(frame.f_code.co_name)
+            noted.append(f"{frame.f_lineno} {frame.f_code.co_name}")
         elif event == "c_call":
             noted.append(_c_name(argument))
         else:
@@ -349,7 +369,7 @@ def _as_another_sees_it(program: Callable[[], None]) -> Node:
         elif len(open_calls) > 1:
             ended, below = open_calls.pop()
             open_calls[-1][1].append(Node(ended, tuple(below)))
-    return next(node for node in open_calls[0][1] if node.name == "program")
+    return next(node for node in open_calls[0][1] if node.name.endswith(" program"))
 
 
 def _c_name(function: Any) -> str:

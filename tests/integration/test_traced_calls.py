@@ -66,8 +66,8 @@ def test_calls_are_python_functions_in_a_chrome_trace(tmp_path: Path) -> None:
     assert {event["cat"] for event in calls.values()} == {"python_function"}
     [load_call] = [event for event in calls.values() if event["name"].endswith(": load")]
     assert calls[load_call["args"]["Python parent id"]]["name"].endswith(": train")
-    in_thread = [key for key, event in sorted(calls.items(), key=lambda item: item[1]["ts"])]
-    assert in_thread == sorted(calls)
+    in_thread = {key: event for key, event in calls.items() if event["tid"] == load_call["tid"]}
+    assert sorted(in_thread, key=lambda key: in_thread[key]["ts"]) == sorted(in_thread)
 
 
 def test_threads_that_run_already_are_traced() -> None:

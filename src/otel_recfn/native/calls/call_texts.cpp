@@ -81,12 +81,11 @@ CallName CallTexts::of_code(PyCodeObject* code, int line) const {
 }
 
 // Its repr, without the address.
-std::string CallTexts::of_function(PyObject* function) {
-  if (!PyCFunction_Check(function)) return std::string("<") + Py_TYPE(function)->tp_name + " object>";
-  const auto* of_c = reinterpret_cast<PyCFunctionObject*>(function);
-  const std::string name = of_c->m_ml->ml_name;
-  if (of_c->m_self == nullptr || PyModule_Check(of_c->m_self)) return "<built-in function " + name + ">";
-  return "<built-in method " + name + " of " + Py_TYPE(of_c->m_self)->tp_name + " object>";
+std::string CallTexts::of_function(PyObject* callable, const CFunction& function) {
+  if (function.definition == nullptr) return std::string("<") + Py_TYPE(callable)->tp_name + " object>";
+  const std::string name = function.definition->ml_name;
+  if (function.bound_to == nullptr || PyModule_Check(function.bound_to)) return "<built-in function " + name + ">";
+  return "<built-in method " + name + " of " + Py_TYPE(function.bound_to)->tp_name + " object>";
 }
 
 }  // namespace recfn

@@ -1,6 +1,7 @@
 // What calls are called, as Python's `sources/calls/texts.py` says it: made here, because running Python in a profile function
 // would run the program's signal handlers too, in the middle of something else.
 #pragma once
+#include "calls/c_function.hpp"
 #include "calls/call_name.hpp"
 
 #include <string>
@@ -16,7 +17,7 @@ class CallTexts {
   // Of calls that run this code from that line on. Nothing with Hides::kAskFrame where Python has to be asked.
   CallName of_code(PyCodeObject* code, int line) const;
   // Of calls of a C function.
-  static std::string of_function(PyObject* function);
+  static std::string of_function(PyObject* callable, const CFunction& function);
 
  private:
   using Texts = std::vector<std::string>;

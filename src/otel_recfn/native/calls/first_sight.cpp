@@ -69,9 +69,9 @@ const CallName* FirstSight::of_code(PyObject* code, PyFrameObject* frame, int in
   return nullptr;
 }
 
-const CallName* FirstSight::of_function(PyObject* function) try {
+const CallName* FirstSight::of_function(PyObject* callable, const CFunction& function) try {
   CallName name;
-  name.text = CallTexts::of_function(function);
+  name.text = CallTexts::of_function(callable, function);
   return functions_.keep(function, hashed(std::move(name)));
 } catch (const std::bad_alloc&) {
   return nullptr;

@@ -14,7 +14,7 @@ class FirstSight {
   // Of calls that run this code from that instruction on. Null without memory, or with the error set.
   const CallName* of_code(PyObject* code, PyFrameObject* frame, int instruction);
   // Of calls of a C function. Null without memory.
-  const CallName* of_function(PyObject* function);
+  const CallName* of_function(PyObject* callable, const CFunction& function);
 
   // Another number each time that names change.
   uint64_t version() const { return version_; }

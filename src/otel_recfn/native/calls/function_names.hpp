@@ -3,6 +3,7 @@
 // Neither is kept alive. What another definition or type at the same address differs in is kept and compared: the function's
 // pointer and both names'.
 #pragma once
+#include "calls/c_function.hpp"
 #include "calls/call_name.hpp"
 
 #include <vector>
@@ -12,9 +13,16 @@ namespace recfn {
 class FunctionNames {
  public:
   // Null where it isn't known yet, or is no builtin function.
-  const CallName* find(PyObject* function) const;
+  const CallName* find(const CFunction& function) const {
+    const Key key = key_of(function);
+    if (slots_.empty() || key.definition == nullptr) return nullptr;
+    for (size_t at = hash_of(key);; ++at) {
+      const Slot& slot = slots_[at & (slots_.size() - 1)];
+      if (slot.name == nullptr || slot.key == key) return slot.name;
+    }
+  }
   // Null without memory.
-  const CallName* keep(PyObject* function, CallName name);
+  const CallName* keep(const CFunction& function, CallName name);
   void clear();
 
  private:
@@ -33,8 +41,20 @@ class FunctionNames {
     CallName* name = nullptr;
   };
 
-  static Key key_of(PyObject* function);
-  static size_t hash_of(const Key& key);
+  static Key key_of(const CFunction& function) {
+    const PyMethodDef* definition = function.definition;
+    if (definition == nullptr) return {};
+    const PyTypeObject* type = function.bound_to != nullptr ? Py_TYPE(function.bound_to) : nullptr;
+    return {definition, reinterpret_cast<const void*>(definition->ml_meth), definition->ml_name, type,
+            type != nullptr ? type->tp_name : nullptr};
+  }
+
+  static size_t hash_of(const Key& key) {
+    constexpr uint64_t kOdd = 0x9E37'79B9'7F4A'7C15;  // 2^64 divided by the golden ratio
+    const uint64_t sum = (reinterpret_cast<uintptr_t>(key.definition) ^ reinterpret_cast<uintptr_t>(key.type) << 1) * kOdd;
+    return static_cast<size_t>(sum ^ sum >> 32);
+  }
+
   Slot& slot_of(const Key& key);
   void grow();
 

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "cpython/made.hpp"
-
 namespace recfn {
 namespace {
 
@@ -24,10 +22,9 @@ int set(PyThreadState* thread, Py_tracefunc function, PyObject* argument) {
   return PyErr_Occurred() ? -1 : 0;
 }
 
-Py_ssize_t profile(PyThreadState* thread, Py_tracefunc function, PyObject* (*argument)()) {
+Py_ssize_t profile(PyThreadState* thread, Py_tracefunc function) {
   if (thread->c_profilefunc != nullptr) return thread->c_profilefunc == function ? 0 : 1;
-  const Made made(argument());
-  return made.object != nullptr ? set(thread, function, made.object) : -1;
+  return set(thread, function, Py_None);
 }
 
 // Each thread once. Setting a profile function may let other threads run, which may start and end: so the list is read anew.
@@ -53,18 +50,14 @@ bool each_thread(Work work) {
 
 bool reaches_other_threads() { return set_profile() != nullptr; }
 
-Py_ssize_t profile_threads(Py_tracefunc function, PyObject* (*argument)()) {
+Py_ssize_t profile_threads(Py_tracefunc function) {
   Py_ssize_t others = 0;
   const bool all = each_thread([&](PyThreadState* thread) {
-    const Py_ssize_t other = profile(thread, function, argument);
+    const Py_ssize_t other = profile(thread, function);
     others += other;
     return other >= 0;
   });
   return all ? others : -1;
-}
-
-Py_ssize_t profile_this_thread(Py_tracefunc function, PyObject* (*argument)()) {
-  return profile(PyThreadState_Get(), function, argument);
 }
 
 void unprofile_threads(Py_tracefunc function) {

@@ -7,12 +7,8 @@ namespace recfn {
 // Whether this CPython lets us set the profile function of other threads than the calling one.
 bool reaches_other_threads();
 
-// Sets it in every thread that has none, with an object of its own for each. Returns how many have another one and keep it; -1 with
-// the error set. `argument` makes the object, a new reference.
-Py_ssize_t profile_threads(Py_tracefunc function, PyObject* (*argument)());
-
-// The same in the calling thread alone.
-Py_ssize_t profile_this_thread(Py_tracefunc function, PyObject* (*argument)());
+// Sets it in every thread that has none. Returns how many have another one and keep it; -1 with the error set.
+Py_ssize_t profile_threads(Py_tracefunc function);
 
 // Takes it away wherever it is set.
 void unprofile_threads(Py_tracefunc function);

@@ -1,9 +1,14 @@
 #include "calls/thread_calls.hpp"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <new>
 
 namespace recfn {
+
+thread_local ThreadCalls* tls_calls RECFN_FAST_TLS = nullptr;
+
 namespace {
 
 std::vector<ThreadCalls*>& known() {
@@ -11,45 +16,49 @@ std::vector<ThreadCalls*>& known() {
   return *instance;
 }
 
-void dealloc(PyObject* self) {
-  ThreadCalls* calls = reinterpret_cast<ThreadCallsObject*>(self)->calls;
-  known().erase(std::remove(known().begin(), known().end(), calls), known().end());
-  delete calls;
-  Py_TYPE(self)->tp_free(self);
+// Without the GIL: only noted here, and freed by who has it.
+void on_thread_end(void* calls) {
+  tls_calls = nullptr;
+  static_cast<ThreadCalls*>(calls)->ended.store(true, std::memory_order_release);
 }
 
-PyTypeObject thread_calls_type() {
-  PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
-  type.tp_name = "otel_recfn._native.ThreadCalls";
-  type.tp_basicsize = sizeof(ThreadCallsObject);
-  type.tp_dealloc = dealloc;
-  type.tp_flags = Py_TPFLAGS_DEFAULT;
-  type.tp_doc = "The traced calls that are open in a thread.";
-  return type;
+bool make_key(pthread_key_t& key) { return pthread_key_create(&key, on_thread_end) == 0; }
+
+bool tell_end_of_thread(ThreadCalls* calls) {
+  static pthread_key_t key;
+  static const bool made = make_key(key);
+  return made && pthread_setspecific(key, calls) == 0;
 }
 
-PyTypeObject ThreadCallsType = thread_calls_type();
+void free_ended() {
+  const auto is_alive = [](const ThreadCalls* calls) { return !calls->ended.load(std::memory_order_acquire); };
+  const auto ended = std::partition(known().begin(), known().end(), is_alive);
+  std::for_each(ended, known().end(), [](ThreadCalls* calls) { delete calls; });
+  known().erase(ended, known().end());
+}
+
+ThreadCalls* make() try {
+  free_ended();
+  known().reserve(known().size() + 1);
+  auto* calls = new ThreadCalls;
+  if (!tell_end_of_thread(calls)) return delete calls, nullptr;
+  known().push_back(calls);
+  return calls;
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
 
 }  // namespace
 
-PyObject* new_thread_calls() try {
-  auto* object = PyObject_New(ThreadCallsObject, &ThreadCallsType);
-  if (object == nullptr) return nullptr;
-  object->calls = nullptr;
-  auto* calls = new (std::nothrow) ThreadCalls;
-  object->calls = calls;
-  if (calls != nullptr) {
-    known().push_back(calls);
-    return reinterpret_cast<PyObject*>(object);
-  }
-  Py_DECREF(object);
-  return PyErr_NoMemory();
-} catch (const std::bad_alloc&) {
-  return PyErr_NoMemory();
+ThreadCalls* thread_calls(uint64_t tracing) {
+  if (tls_calls == nullptr) tls_calls = make();
+  if (tls_calls != nullptr && tls_calls->tracing != tracing) tls_calls->forget(), tls_calls->tracing = tracing;
+  return tls_calls;
 }
 
-const std::vector<ThreadCalls*>& all_thread_calls() { return known(); }
-
-int add_thread_calls(PyObject*) { return PyType_Ready(&ThreadCallsType); }
+const std::vector<ThreadCalls*>& all_thread_calls() {
+  free_ended();
+  return known();
+}
 
 }  // namespace recfn

@@ -1,9 +1,11 @@
-// The calls that are open in a thread, and the Python object by which its profile function finds them.
+// The calls that are open in a thread.
 #pragma once
 #include "cpython/python.hpp"
 
+#include <atomic>
 #include <vector>
 
+#include "core/fast_tls.hpp"
 #include "core/thread_buffer.hpp"
 
 namespace recfn {
@@ -16,23 +18,23 @@ struct ThreadCalls {
   std::vector<uint64_t> stack;
   size_t hidden_from = kNothingHidden;  // how many calls are around the one below which nothing is shown
   size_t shown = 0;                     // how many of those that began while it traces are ranges
-  PyThreadState* state = nullptr;       // the thread's, which has this as long as it lives
   ThreadBuffer* buffer = nullptr;       // null: the thread hasn't been met yet
+  uint64_t tracing = 0;                 // while which it was met
   bool left_out = false;                // it isn't traced
+  std::atomic<bool> ended{false};
+
+  void forget() {
+    stack.clear();
+    hidden_from = kNothingHidden, shown = 0, buffer = nullptr, left_out = false;
+  }
 };
 
-// Living as long as a thread has it, that is, as long as it is traced.
-struct ThreadCallsObject {
-  PyObject_HEAD
-  ThreadCalls* calls;
-};
+extern thread_local ThreadCalls* tls_calls RECFN_FAST_TLS;
 
-// A new reference; null with the error set.
-PyObject* new_thread_calls();
+// Of the calling thread, emptied where it is of an earlier time; null without memory. Needs the GIL.
+ThreadCalls* thread_calls(uint64_t tracing);
 
-// Those of every thread. Needs the GIL, as everything here.
+// Those of every thread that lives. Needs the GIL.
 const std::vector<ThreadCalls*>& all_thread_calls();
-
-int add_thread_calls(PyObject* module);
 
 }  // namespace recfn

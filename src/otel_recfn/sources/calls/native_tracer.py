@@ -1,4 +1,6 @@
-"""Traces calls natively: every thread, also those that run already, where CPython lets us.
+"""Traces calls natively, in every thread, also those that run already.
+
+By ``sys.monitoring`` where CPython has it and a place for one more tool is free, else by the profile function of each thread.
 
 Raises:
     ImportError: on import, where the native part was not built.
@@ -9,6 +11,7 @@ from __future__ import annotations
 import threading
 
 from otel_recfn import _native
+from otel_recfn.sources.calls.monitoring import Monitoring
 from otel_recfn.sources.calls.protocol import CallTexts
 from otel_recfn.support.forks import Order, around_forks
 from otel_recfn.support.own_thread import is_own_thread
@@ -23,25 +26,33 @@ class NativeTracer:
 
     def __init__(self) -> None:
         self._left_alone = 0
+        self._monitoring = Monitoring()
         around_forks(Order.CALLS, in_child=_native.go_on_after_fork)
 
     def start(self, texts: CallTexts) -> None:
         """See CallTracer.start."""
-        self._left_alone += _native.trace_calls(texts, is_own_thread)
+        _native.trace_calls(texts, is_own_thread)
+        if not self._monitoring.start(c_calls=texts.c_calls):
+            self._profile()
+
+    def _profile(self) -> None:
+        self._left_alone += _native.profile_calls()
         if threading.getprofile() is None:
-            threading.setprofile(_native.trace_this_thread)
+            threading.setprofile(_native.profile_this_thread)
         else:
             self._left_alone += 1
 
     def show(self, texts: CallTexts) -> None:
         """See CallTracer.show."""
         _native.show_calls(texts)
+        self._monitoring.change(c_calls=texts.c_calls)
 
     def stop(self) -> None:
         """See CallTracer.stop."""
-        if threading.getprofile() is _native.trace_this_thread:
+        if threading.getprofile() is _native.profile_this_thread:
             threading.setprofile(None)
         _native.untrace_calls()
+        self._monitoring.stop()
 
     def threads_left_alone(self) -> int:
         """See CallTracer.threads_left_alone."""

@@ -1,0 +1,112 @@
+#include "calls/enter_leave.hpp"
+
+#include <frameobject.h>
+
+#include "core/registry.hpp"
+#include "cpython/made.hpp"
+#include "python/text.hpp"
+
+namespace recfn {
+
+Tracer* tracer = nullptr;
+
+namespace {
+
+constexpr int kMaxStartFrames = 128;  // as Python's `sources/calls/protocol.py` has it
+
+int instruction_of(PyFrameObject* frame) {
+#if PY_VERSION_HEX >= 0x030B0000
+  return PyFrame_GetLasti(frame);
+#else
+  return frame->f_lasti;
+#endif
+}
+
+int enter_named_by_frame(ThreadCalls& calls, PyFrameObject* frame, PyObject* of_frame, uint64_t tracing) {
+  const Made held(Py_NewRef(of_frame));
+  const Made answer(PyObject_CallFunctionObjArgs(held.object, reinterpret_cast<PyObject*>(frame), nullptr));
+  if (answer.object == nullptr && without_name() < 0) return -1;
+  const bool named = answer.object != nullptr && PyUnicode_Check(answer.object);
+  const Utf8 name(named ? answer.object : nullptr, kMaxNameBytes);
+  const bool shown = named && !is_deep_enough(calls) && is_recording();
+  push(calls, shown ? begin_call(*tracer->globals, *calls.buffer, name.text()) : 0, tracing);
+  return 0;
+}
+
+// Begins these frames' calls, and gives the frames back.
+int enter_stack(ThreadCalls& calls, PyFrameObject** frames, int count) {
+  int result = 0;
+  for (int at = count; at-- > 0;) {
+    const Made code(reinterpret_cast<PyObject*>(PyFrame_GetCode(frames[at])));
+    const Begun begun{reinterpret_cast<PyCodeObject*>(code.object), instruction_of(frames[at]), frames[at]};
+    if (result == 0) result = enter_slowly(calls, begun);
+    calls.shown = 0;  // depth is counted from where tracing began
+    Py_DECREF(frames[at]);
+  }
+  return result;
+}
+
+}  // namespace
+
+void push_slowly(ThreadCalls& calls, uint64_t entry, uint64_t tracing) try {
+  if (tracer->tracing != tracing) return end_call(calls, entry);
+  calls.stack.push_back(entry);
+} catch (const std::bad_alloc&) {  // its exit would be taken for another's
+  end_call(calls, entry);
+  while (!calls.stack.empty()) pop(calls);
+  calls.left_out = true;
+}
+
+int enter_slowly(ThreadCalls& calls, const Begun& begun) {
+  const uint64_t tracing = tracer->tracing;
+  if (calls.hidden_from != kNothingHidden || is_deep_enough(calls)) return push(calls, 0, tracing), 0;
+  PyObject* const code = reinterpret_cast<PyObject*>(begun.code);
+  PyFrameObject* const frame = begun.frame != nullptr ? begun.frame : PyEval_GetFrame();
+  const CallName* name = CodeNames::find(code, begun.instruction, tracer->names.version());
+  if (name == nullptr && frame != nullptr) name = tracer->names.of_code(code, frame, begun.instruction);
+  if (name == nullptr) {
+    if (without_name() < 0) return -1;
+    return push(calls, ThreadCalls::kHidden, tracing), 0;
+  }
+  if (name->hides == Hides::kNothing) return push(calls, begin(calls, *name), tracing), 0;
+  if (name->hides == Hides::kAskFrame) return enter_named_by_frame(calls, frame, name->of_frame, tracing);
+  if (name->hides == Hides::kAllBelow) calls.hidden_from = calls.stack.size();
+  push(calls, ThreadCalls::kHidden, tracing);
+  return 0;
+}
+
+void enter_after_fork(ThreadCalls& calls, uint64_t entry) {
+  if (calls.buffer != nullptr) push(calls, entry, tracer->tracing);
+}
+
+int meet_thread(ThreadCalls& calls, PyFrameObject* innermost) {
+  if (!is_recording()) return 0;
+  const Made is_own(PyObject_CallNoArgs(tracer->is_own_thread));
+  if (is_own.object == nullptr) return without_name();
+  calls.left_out = is_own.object == Py_True;
+  ThreadBuffer* buffer = calls.left_out ? nullptr : registry().current();
+  if (buffer == nullptr) return 0;
+  calls.buffer = buffer;
+  PyFrameObject* frames[kMaxStartFrames];
+  int count = 0;
+  Py_XINCREF(innermost);
+  for (PyFrameObject* frame = innermost; frame != nullptr && count < kMaxStartFrames;) {
+    frames[count++] = frame;
+    frame = PyFrame_GetBack(frame);
+    if (count == kMaxStartFrames) Py_XDECREF(frame);
+  }
+  return enter_stack(calls, frames, count) < 0 ? -1 : 1;
+}
+
+void end_all_calls() {
+  ThreadBuffer* own = registry().current();
+  for (ThreadCalls* calls : all_thread_calls()) {
+    for (; !calls->stack.empty(); calls->stack.pop_back()) {
+      const uint64_t event_id = event_id_of(calls->stack.back());
+      if (event_id != 0 && own != nullptr) end_range(*tracer->globals, *own, event_id, 0, 0, {});
+    }
+    calls->forget();
+  }
+}
+
+}  // namespace recfn

@@ -1,0 +1,67 @@
+"""Our tool of ``sys.monitoring``, which CPython has from 3.12 on: its events go to the native tracer."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from otel_recfn import _native
+
+TOOL = "otel-recfn"
+TOOLS = (4, 3)
+"""Places for tools that have no purpose of their own: those of debuggers, coverage and profilers are the program's."""
+OF_C = ("CALL", "C_RETURN", "C_RAISE")
+WITH_CALL = OF_C[1:]
+"""CPython tells of these where it tells of ``CALL``."""
+
+
+class Monitoring:
+    """The tool: events of all threads of the interpreter, from ``start`` to ``stop``."""
+
+    def __init__(self) -> None:
+        self._tool: int | None = None
+        self._events: dict[str, int] = {}
+        """Of those that the tracer takes, the numbers."""
+
+    def start(self, *, c_calls: bool) -> bool:
+        """Whether there is a place for the tool; then its events come."""
+        monitoring: Any = getattr(sys, "monitoring", None)
+        self._tool = _taken(monitoring) if monitoring is not None else None
+        if self._tool is None:
+            return False
+        callbacks = _native.monitoring_callbacks()
+        self._events = {name: getattr(monitoring.events, name) for name in callbacks}
+        for name, callback in callbacks.items():
+            monitoring.register_callback(self._tool, self._events[name], callback)
+        self.change(c_calls=c_calls)
+        return True
+
+    def change(self, *, c_calls: bool) -> None:
+        """Whether events of C functions come, too, where events come."""
+        if self._tool is None:
+            return
+        left_out = WITH_CALL if c_calls else OF_C
+        _monitoring().set_events(self._tool, sum([number for name, number in self._events.items() if name not in left_out]))
+
+    def stop(self) -> None:
+        """No more events."""
+        tool, self._tool = self._tool, None
+        if tool is None:
+            return
+        monitoring = _monitoring()
+        monitoring.set_events(tool, 0)
+        for number in self._events.values():
+            monitoring.register_callback(tool, number, None)
+        monitoring.free_tool_id(tool)
+
+
+def _monitoring() -> Any:
+    return sys.monitoring  # type: ignore[attr-defined,unused-ignore]
+
+
+def _taken(monitoring: Any) -> int | None:
+    for tool in TOOLS:
+        if monitoring.get_tool(tool) is None:
+            monitoring.use_tool_id(tool, TOOL)
+            return tool
+    return None

@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
+from prepared_programs import PreparedPrograms
 
 import otel_recfn
 from otel_recfn import OtelRecordFunctionInstrumentor, observing
@@ -126,31 +128,64 @@ def traces() -> Iterator[Traces]:
     made.instrumentor.uninstrument()
 
 
+Run: TypeAlias = Callable[..., "subprocess.CompletedProcess[str]"]
+Start: TypeAlias = "Callable[[Path, tuple[str, ...], dict[str, str]], subprocess.CompletedProcess[str]]"
+
+
 @pytest.fixture
-def run_program(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def run_program(tmp_path: Path) -> Run:
     """Runs Python source in a process of its own, in a directory of its own, and checks its exit code.
 
     Its environment has none of the OTEL_* variables of this one, but those given as keywords.
     """
+    return partial(run_in, tmp_path, started)
 
-    def run(program: str, *arguments: str, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
-        script = tmp_path / "program.py"
-        script.write_text(program)
-        kept = {
-            name: value for name, value in os.environ.items() if not name.startswith("OTEL_") or name == "OTEL_RECFN_CACHE_DIR"
-        }
-        done = subprocess.run(
-            [sys.executable, str(script), *arguments],
-            env={**kept, "PYTHONPATH": f"{SOURCE}{os.pathsep}{HELPERS}", **environment},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=PROGRAM_SECONDS,
-        )
-        assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done
 
-    return run
+@pytest.fixture
+def run_with_torch(tmp_path: Path, with_torch: PreparedPrograms) -> Run:
+    """The same for a program that begins with `import torch`, which is done already."""
+    return partial(run_in, tmp_path, partial(with_torch.run, timeout_s=PROGRAM_SECONDS))
+
+
+@pytest.fixture
+def run_with_dynamo(tmp_path: Path, with_dynamo: PreparedPrograms) -> Run:
+    """The same for a program that begins with `import torch, torch._dynamo`."""
+    return partial(run_in, tmp_path, partial(with_dynamo.run, timeout_s=PROGRAM_SECONDS))
+
+
+def run_in(
+    directory: Path, start: Start, program: str, *arguments: str, code: int = 0, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    script = directory / "program.py"
+    script.write_text(program)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_") or name == "OTEL_RECFN_CACHE_DIR"}
+    done = start(script, arguments, {**kept, "PYTHONPATH": f"{SOURCE}{os.pathsep}{HELPERS}", **environment})
+    assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def started(script: Path, arguments: tuple[str, ...], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(script), *arguments]
+    return subprocess.run(
+        command, env=environment, cwd=script.parent, capture_output=True, text=True, timeout=PROGRAM_SECONDS, check=False
+    )
+
+
+@pytest.fixture(scope="session")
+def with_torch() -> Iterator[PreparedPrograms]:
+    yield from prepared("torch")
+
+
+@pytest.fixture(scope="session")
+def with_dynamo() -> Iterator[PreparedPrograms]:
+    yield from prepared("torch", "torch._dynamo")
+
+
+def prepared(*modules: str) -> Iterator[PreparedPrograms]:
+    pytest.importorskip("torch")
+    programs = PreparedPrograms(*modules)
+    yield programs
+    programs.close()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -228,7 +228,7 @@ def test_a_parent_that_is_not_sampled(instrument: Callable[..., Any], tmp_path: 
     exported.provider.shutdown()
 
 
-def test_a_provider_that_is_set_late(run_program: Callable[..., Any]) -> None:
+def test_a_provider_that_is_set_late(run_with_torch: Callable[..., Any]) -> None:
     program = """
 instrumentor.instrument(sinks=[sink])
 import torch
@@ -242,12 +242,12 @@ report()
 traces = {span.context.trace_id for span in exporter.get_finished_spans()}
 assert traces == {above.get_span_context().trace_id}, traces
 """
-    agree, spans, rows = json.loads(run_program(PRELUDE + program).stdout.splitlines()[0])
+    agree, spans, rows = json.loads(run_with_torch(PRELUDE + program).stdout.splitlines()[0])
     assert agree
     assert spans == rows > 0
 
 
-def test_a_disabled_sdk(run_program: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_disabled_sdk(run_with_torch: Callable[..., Any], tmp_path: Path) -> None:
     program = """
 set_provider()
 instrumentor.instrument(sinks=[sink], chrome_trace="trace.json.gz")
@@ -257,7 +257,7 @@ with trace.get_tracer("program").start_as_current_span("the user's") as above:
 report()
 assert exporter.get_finished_spans() == ()
 """
-    done = run_program(PRELUDE + program, OTEL_SDK_DISABLED="true")
+    done = run_with_torch(PRELUDE + program, OTEL_SDK_DISABLED="true")
     _, spans, rows = json.loads(done.stdout.splitlines()[0])
     counters = json.loads(done.stdout.splitlines()[1])
     assert spans == 0

@@ -43,7 +43,7 @@ del loader
 
 
 @pytest.mark.parametrize("way", FORKING)
-def test_children(run_program: Callable[..., Any], tmp_path: Path, way: str) -> None:
+def test_children(run_with_torch: Callable[..., Any], tmp_path: Path, way: str) -> None:
     """A child writes what it does itself into a file of its own; the parent's file is the parent's alone."""
     program = f"""
 import multiprocessing, os, sys
@@ -73,7 +73,7 @@ if __name__ == "__main__":
 {"".join(f"    {line}" for line in FORKING[way].strip().splitlines(keepends=True))}
     work(torch.nn.ReLU())
 """
-    parent = int(run_program(program).stdout.splitlines()[0])
+    parent = int(run_with_torch(program).stdout.splitlines()[0])
     files = {path.name: path for path in tmp_path.glob("trace*")}
     mine = events_in(files.pop("trace.json.gz"), "Xb")
     assert [event["name"] for event in mine].count(f"work of {parent}") == 2

@@ -32,20 +32,20 @@ ONE_GRAPH = "check()\nassert len(graphs) == 1\n"
 
 
 @pytest.mark.parametrize(
-    "imports",
+    ("imports", "run"),
     [
-        "import torch; from otel_recfn import record_function",
-        "from otel_recfn import record_function; import torch",
-        "import torch, torch._dynamo; from otel_recfn import record_function",
-        "from otel_recfn import record_function; import torch, torch._dynamo",
+        ("import torch; from otel_recfn import record_function", "run_with_torch"),
+        ("from otel_recfn import record_function; import torch", "run_program"),
+        ("import torch, torch._dynamo; from otel_recfn import record_function", "run_with_dynamo"),
+        ("from otel_recfn import record_function; import torch, torch._dynamo", "run_program"),
     ],
 )
-def test_whatever_is_imported_first(imports: str, run_program: Run) -> None:
-    run_program(f"{imports}\n{USE}{ONE_GRAPH}")
+def test_whatever_is_imported_first(imports: str, run: str, request: pytest.FixtureRequest) -> None:
+    request.getfixturevalue(run)(f"{imports}\n{USE}{ONE_GRAPH}")
 
 
-def test_a_name_that_is_resolved_while_it_is_compiled(run_program: Run) -> None:
-    run_program("""
+def test_a_name_that_is_resolved_while_it_is_compiled(run_with_dynamo: Run) -> None:
+    run_with_dynamo("""
 import torch, otel_recfn
 def function(x):
     with otel_recfn.record_function("first use"):
@@ -55,12 +55,12 @@ assert torch.equal(torch.compile(function, backend="eager", fullgraph=True)(torc
 """)
 
 
-def test_the_python_twin(run_program: Run) -> None:
-    run_program(f"import torch; from otel_recfn import record_function\n{USE}{ONE_GRAPH}", OTEL_RECFN_RECORDER="python")
+def test_the_python_twin(run_with_dynamo: Run) -> None:
+    run_with_dynamo(f"import torch; from otel_recfn import record_function\n{USE}{ONE_GRAPH}", OTEL_RECFN_RECORDER="python")
 
 
-def test_what_torch_imports_late_stays_so(run_program: Run) -> None:
-    run_program("""
+def test_what_torch_imports_late_stays_so(run_with_torch: Run) -> None:
+    run_with_torch("""
 import sys, torch
 before = {name for name in sys.modules if name.startswith("torch.")}
 from otel_recfn import RecordFunction, record_function
@@ -68,8 +68,8 @@ assert {name for name in sys.modules if name.startswith("torch.")} == before
 """)
 
 
-def test_a_part_that_is_missing_costs_what_needs_it(run_program: Run) -> None:
-    done = run_program(f"""
+def test_a_part_that_is_missing_costs_what_needs_it(run_with_dynamo: Run) -> None:
+    done = run_with_dynamo(f"""
 import torch, torch._dynamo.source as source
 kept = source.AttrSource
 del source.AttrSource
@@ -87,8 +87,8 @@ check(fullgraph=False)
     assert "AttrSource" in done.stderr
 
 
-def test_what_fails_while_it_traces_is_given_up(run_program: Run) -> None:
-    done = run_program(f"""
+def test_what_fails_while_it_traces_is_given_up(run_with_dynamo: Run) -> None:
+    done = run_with_dynamo(f"""
 import torch, torch._dynamo
 from torch._dynamo.variables.torch import TorchCtxManagerClassVariable
 from otel_recfn import record_function

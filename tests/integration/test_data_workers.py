@@ -84,9 +84,9 @@ class Loaded:
 
 
 @pytest.fixture(params=[1000, None], ids=["folded", "every range"])
-def load(request: pytest.FixtureRequest, run_program: Callable[..., Any], tmp_path: Path) -> Callable[..., Loaded]:
+def load(request: pytest.FixtureRequest, run_with_torch: Callable[..., Any], tmp_path: Path) -> Callable[..., Loaded]:
     def loaded(*, persistent: bool, in_span: bool = True, inside: str = "torch.no_grad()") -> Loaded:
-        run_program(PROGRAM % {"budget": request.param, "persistent": persistent, "in_span": in_span, "inside": inside})
+        run_with_torch(PROGRAM % {"budget": request.param, "persistent": persistent, "in_span": in_span, "inside": inside})
         return Loaded([Span(*json.loads(line)) for line in (tmp_path / "spans.txt").read_text().splitlines()])
 
     return loaded

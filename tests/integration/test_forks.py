@@ -247,8 +247,8 @@ def test_forks_while_the_first_batch_is_written(run_program: Callable[..., Any])
 
 
 @pytest.mark.torch
-def test_workers_of_a_data_loader_start_while_the_first_batch_is_written(run_program: Callable[..., Any]) -> None:
-    run_program(DATA_LOADER)
+def test_workers_of_a_data_loader_start_while_the_first_batch_is_written(run_with_torch: Callable[..., Any]) -> None:
+    run_with_torch(DATA_LOADER)
 
 
 def test_a_fork_waits_once_for_an_exporter_that_hangs_and_the_child_exports(run_program: Callable[..., Any]) -> None:

@@ -36,7 +36,7 @@ sys.exit(3)
 
 
 @pytest.mark.parametrize("work", ["ranges", "operators"])
-def test_exit_while_daemon_threads_run(run_program: Callable[..., Any], tmp_path: Path, work: str) -> None:
+def test_exit_while_daemon_threads_run(run_with_torch: Callable[..., Any], tmp_path: Path, work: str) -> None:
     """Never a hang, and the file is whole. PyTorch itself aborts when a daemon thread's operator wants the GIL of a Python that
     is gone, so with operators that is what may happen with us too, and nothing else."""
     program = f"""
@@ -72,7 +72,7 @@ for number in range({EXITS}):
     status = os.waitpid(child, 0)[1]
     assert status == 0 or {work == "operators"} and os.WTERMSIG(status) == signal.SIGABRT, status
 """
-    run_program(program)
+    run_with_torch(program)
     files = list(tmp_path.glob("trace*.json.gz"))
     assert len(files) == EXITS
     for file in files:

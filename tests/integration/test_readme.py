@@ -48,9 +48,9 @@ def test_the_pages_have_examples() -> None:
 
 
 @pytest.mark.parametrize("block", EXAMPLES)
-def test_an_example_runs_without_a_warning(run_program: Callable[..., Any], block: str) -> None:
+def test_an_example_runs_without_a_warning(run_with_torch: Callable[..., Any], block: str) -> None:
     every_range = block.replace("sampling_prob(0.01)", "sampling_prob(1.0)")
-    done = run_program(AROUND + every_range)
+    done = run_with_torch(AROUND + every_range)
     assert "WARNING" not in done.stdout
     if every_range != block:
         assert "aten::addmm [torch.Size" in done.stdout

@@ -99,7 +99,7 @@ def compiler_that_renames(directory: Path, words: list[str], headers: str) -> st
 
 
 @pytest.fixture
-def run_with_renamed(tmp_path: Path, run_program: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+def run_with_renamed(tmp_path: Path, run_with_torch: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Builds a library with such a PyTorch and runs a program with it: what that prints last, as JSON, and its stderr."""
     tmp_path.chmod(0o700)
     cache = str(tmp_path / "cache")
@@ -108,7 +108,7 @@ def run_with_renamed(tmp_path: Path, run_program: Run, monkeypatch: pytest.Monke
         monkeypatch.setenv("CXX", compiler_that_renames(tmp_path, words, headers))
         monkeypatch.setenv("OTEL_RECFN_CACHE_DIR", cache)
         observer_build.build(library)
-        done = run_program(program, CXX="no compiler", OTEL_RECFN_CACHE_DIR=cache)
+        done = run_with_torch(program, CXX="no compiler", OTEL_RECFN_CACHE_DIR=cache)
         return json.loads(done.stdout.splitlines()[-1]), done.stderr
 
     return run

@@ -81,7 +81,7 @@ def test_what_was_open_at_the_end_is_partial(instrument: Callable[..., Any]) -> 
     check_nesting(second)
 
 
-def test_1000_cycles_do_not_grow_the_process(run_program: Callable[..., Any]) -> None:
+def test_1000_cycles_do_not_grow_the_process(run_with_torch: Callable[..., Any]) -> None:
     program = """
 import gc, os, sys
 import torch
@@ -103,7 +103,7 @@ print(cycles(1000) - before)
 """
     if not Path("/proc/self/statm").exists():
         pytest.skip("the size of a process is read from /proc")
-    growth = int(run_program(program).stdout)
+    growth = int(run_with_torch(program).stdout)
     assert growth < MAX_GROWTH_BYTES
 
 

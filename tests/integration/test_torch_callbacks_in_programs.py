@@ -48,9 +48,9 @@ class TestPrograms:
         run_program(PROGRAM + program, OTEL_RECFN_CACHE_DIR=str(tmp_path / "cache"))
         assert not (tmp_path / "cache").exists()
 
-    def test_without_a_compiler_python_ranges_are_seen_and_it_is_said_once(self, run_program: Run, tmp_path: Any) -> None:
+    def test_without_a_compiler_python_ranges_are_seen_and_it_is_said_once(self, run_with_torch: Run, tmp_path: Any) -> None:
         tmp_path.chmod(0o700)
-        done = run_program(
+        done = run_with_torch(
             PROGRAM
             + """
 import torch
@@ -65,8 +65,8 @@ assert names == ["python", "python"]
         )
         assert done.stdout.count("operators, only Python ranges: no C++ compiler found") == 1
 
-    def test_a_thread_that_adds_its_own_while_another_loads_the_library_sees_its_operators(self, run_program: Run) -> None:
-        run_program(
+    def test_a_thread_that_adds_its_own_while_another_loads_the_library_sees_its_operators(self, run_with_torch: Run) -> None:
+        run_with_torch(
             PROGRAM
             + """
 import torch
@@ -90,8 +90,8 @@ loads.join()
 """
         )
 
-    def test_a_forked_child_goes_on(self, run_program: Run) -> None:
-        run_program(
+    def test_a_forked_child_goes_on(self, run_with_torch: Run) -> None:
+        run_with_torch(
             PROGRAM
             + """
 import os, torch
@@ -119,9 +119,9 @@ for thread in threads: thread.join()
 """
         )
 
-    def test_exit_with_a_callback_that_ran_in_torchs_own_threads(self, run_program: Run) -> None:
+    def test_exit_with_a_callback_that_ran_in_torchs_own_threads(self, run_with_torch: Run) -> None:
         # Not while they run operators: there PyTorch itself aborts now and then, also in a program without callbacks.
-        run_program(
+        run_with_torch(
             PROGRAM
             + """
 import torch
@@ -141,8 +141,8 @@ future.wait()
 """
         )
 
-    def test_a_data_loader_with_workers(self, run_program: Run) -> None:
-        run_program(
+    def test_a_data_loader_with_workers(self, run_with_torch: Run) -> None:
+        run_with_torch(
             PROGRAM
             + """
 import torch
@@ -155,8 +155,8 @@ if __name__ == "__main__":
         )
 
     @pytest.mark.parametrize("error", ["KeyboardInterrupt", "TimeIsUp"])
-    def test_an_interrupt_in_a_callback_reaches_the_program(self, run_program: Run, error: str) -> None:
-        done = run_program(
+    def test_an_interrupt_in_a_callback_reaches_the_program(self, run_with_torch: Run, error: str) -> None:
+        done = run_with_torch(
             PROGRAM
             + f"""
 import signal, torch

@@ -111,8 +111,8 @@ def test_the_inter_op_pool(instrument: Callable[..., Any]) -> None:
     assert {event.thread for event in inside} == {branch.thread for branch in forked}
 
 
-def test_the_worker_of_a_device(run_program: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    rows = json.loads(run_program(DEVICE).stdout)
+def test_the_worker_of_a_device(run_with_torch: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    rows = json.loads(run_with_torch(DEVICE).stdout)
     if rows is None:
         pytest.skip("this torch cannot have a device that is written in Python")
     [forward] = [row for row in rows if row[0] == "aten::mul" and not row[5]]

@@ -24,15 +24,16 @@ class Backoff:
     ) -> None:
         self._chance = chance or random.SystemRandom().random
         self._first_s, self._longest_s = first_s, longest_s
-        self._failures = 0
+        self.failures = 0
+        """Since something answered."""
 
     def delay_s(self, told_s: float | None) -> float:
         """After another failure; what the server told is what is waited for at least."""
-        usual_s = min(self._first_s * FACTOR ** min(self._failures, 50), self._longest_s)
-        self._failures += 1
+        usual_s = min(self._first_s * FACTOR ** min(self.failures, 50), self._longest_s)
+        self.failures += 1
         usual_s *= 1 - JITTER + 2 * JITTER * self._chance()
         return usual_s if told_s is None else told_s * (1 + self._chance() * 0.1)
 
     def reset(self) -> None:
         """Something answered."""
-        self._failures = 0
+        self.failures = 0

@@ -29,6 +29,7 @@ LINGER_S = 1.0
 """So long spans wait for a request to be full."""
 ROOM_SECONDS = 1.0
 """So long a server that takes requests is waited for where half of the queue is full."""
+FAILURES = 2
 LAST_SENDS_S = 0.2
 """How long threads are waited for whose queue has ended."""
 
@@ -112,6 +113,17 @@ class OtlpDelivery:
     def hurry(self, timeout_s: float) -> None:
         """The program ends in so many seconds."""
         self._end_by = time.monotonic() + timeout_s
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the server has failed several times, one after the other."""
+        return self._queue.failures >= FAILURES
+
+    def process_ends(self) -> None:
+        """``remove`` ends everything in any case."""
+
+    def only_parents_follow(self) -> None:
+        """They are sent as others."""
 
     def supersede(self) -> None:
         """Nothing here waits but for a flush."""

@@ -55,6 +55,11 @@ class RequestQueue:
         self.bytes = self.spans = 0
         """In it."""
 
+    @property
+    def failures(self) -> int:
+        """Attempts that failed since one was answered."""
+        return self._backoff.failures
+
     def put(self, request: Request) -> int:
         """Add a request; how many spans had to go for it."""
         with self._changed:

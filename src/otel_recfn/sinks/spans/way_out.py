@@ -42,6 +42,16 @@ class Delivery(Protocol):
     def hurry(self, timeout_s: float) -> None:
         """The program ends."""
 
+    @property
+    def is_failing(self) -> bool:
+        """Whether nobody takes spans now."""
+
+    def process_ends(self) -> None:
+        """``remove`` is the end of what our spans may cost the program."""
+
+    def only_parents_follow(self) -> None:
+        """What is handed on from here on are parents of spans that were handed on before."""
+
     def supersede(self) -> None:
         """Wait for nothing any more."""
 

@@ -29,6 +29,7 @@ OPERATORS = {
     "nccl_meta": ["isNcclMeta"],
     "static_runtime": ["isStaticRuntimeOutVariant"],
     "node_id": ["getDefaultNodeId"],
+    "set_node_id": ["setDefaultNodeId"],
     "shapes": ["toTensorList"],
     "flops": ["toIntList"],
     "torchscript_stack": ["currentCallstack"],

@@ -10,13 +10,17 @@ itself before. They reach operators from that thread's next change of its callba
 from __future__ import annotations
 
 import logging
+import sys
 
 from otel_recfn.model.errors import RecfnError
 from otel_recfn.model.scope import scopes_mask
+from otel_recfn.pytorch import details
 from otel_recfn.pytorch.callbacks_library import SLOTS, Library, load
 from otel_recfn.pytorch.late_import import when_torch_is_imported
 from otel_recfn.pytorch.thread_lists import ThreadLists
+from otel_recfn.pytorch.thread_state import carry_with_torch
 from otel_recfn.runtime.callback_entries import CallbackEntry, Entries
+from otel_recfn.runtime.guards import is_record_function_enabled
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 
 log = logging.getLogger("otel_recfn")
@@ -30,6 +34,7 @@ class TorchCallbacks:
         self._library: Library | None = None
         self._asked_for = False
         self._warned = False
+        self._waits_to_tell = False
         self._global: dict[int, CallbackEntry] = {}
         self._local = ThreadLists()
 
@@ -57,12 +62,29 @@ class TorchCallbacks:
             if self._library is not None:
                 self._library.switch_global(handle, enabled)
 
-    def thread_changed(self, entries: Entries, enabled: bool) -> None:
+    def thread_changed(self, entries: Entries) -> None:
         """See Mirror."""
         with self._lock.held:
-            self._local.set(entries, enabled)
+            self._local.set(entries)
             if self._library is not None:
                 self._install_thread()
+
+    def switched_thread(self, enabled: bool) -> None:
+        """See Mirror. Where torch isn't there yet, the thread that imports it tells it."""
+        if "torch" in sys.modules:
+            self._tell_switch(enabled)
+        elif not self._waits_to_tell:
+            self._waits_to_tell = True
+            when_torch_is_imported(lambda: self._tell_switch(is_record_function_enabled()))
+
+    def carries(self) -> None:
+        """See Mirror."""
+        when_torch_is_imported(carry_with_torch)
+
+    def _tell_switch(self, enabled: bool) -> None:
+        switch = details.find("thread_switch")
+        if switch is not None:
+            switch(enabled)
 
     def seeded(self, seed: int) -> None:
         """See Mirror."""
@@ -134,15 +156,14 @@ class TorchCallbacks:
     def _install_thread(self) -> None:
         """Make PyTorch's list of the calling thread's callbacks the same as ours."""
         assert self._library is not None
-        entries, enabled = self._local.of_this_thread()
-        handles = tuple(entry.handle for entry in entries if entry.enabled)
-        self._library.set_thread(handles, enabled)
+        handles = tuple(entry.handle for entry in self._local.of_this_thread() if entry.enabled)
+        self._library.set_thread(handles)
         self._remove_unused()
         new = self._local.newly_used()
         for entry in new:
             self._add(entry, is_global=False)
         if new:
-            self._library.set_thread(handles, enabled)
+            self._library.set_thread(handles)
 
     def _remove_unused(self) -> None:
         """Free the slots of callbacks that no thread has any more."""

@@ -57,8 +57,11 @@ class Library(Protocol):
     def switch_global(self, handle: int, enabled: bool, /) -> None:
         """Disable or reenable a global callback."""
 
-    def set_thread(self, handles: tuple[int, ...], enabled: bool, /) -> None:
-        """The calling thread's own callbacks, all that were added but not as global; False: it runs no callbacks at all."""
+    def set_thread(self, handles: tuple[int, ...], /) -> None:
+        """The calling thread's own callbacks, all that were added but not as global."""
+
+    def is_enabled(self) -> bool:
+        """PyTorch's switch of the calling thread."""
 
     def seed(self, seed: int, /) -> None:
         """Seed the calling thread's sampling in PyTorch."""
@@ -100,7 +103,7 @@ def load() -> Library:
         library.attach(tuple(RecordScope), OperatorName, _schema, InputsError, RangeOver, _goes_on_to_the_program)
         atexit.register(library.close)
         around_forks(Order.THREAD_STATE, in_child=library.forked)
-        thread_locals.share_callback_flag(library)
+        thread_locals.share_torchs_flags(library)
         _library = library
     return _library
 

@@ -2,7 +2,7 @@
 
 Each detail is looked for where it is used, and its absence costs what is said here and nothing else. In C++ that happens when
 our libraries are compiled (``native/pytorch/features.hpp``); they tell what they found, by the names below. What nothing can do
-without: RecordFunction's name, scope, sequence number, handle and thread, its callbacks and their registration in C++.
+without: RecordFunction's name, scope, sequence number, handle and thread, its callbacks, their registration in C++, its switch.
 """
 
 from __future__ import annotations
@@ -177,6 +177,16 @@ PYTHON: Mapping[str, Detail] = MappingProxyType(
             "torch.autograd:_enable_profiler_legacy",
             "makes room for PyTorch's legacy profiler",
             "memory is recorded within PyTorch's operators only",
+        ),
+        "thread_switch": Detail(
+            "torch.autograd:_enable_record_function",
+            "makes enable_record_function PyTorch's own switch",
+            "PyTorch's operators are announced also where RecordFunction is switched off",
+        ),
+        "carries": Detail(
+            "torch._C:_stash_obj_in_tls",
+            "has PyTorch hand callbacks and debug info on with its own state",
+            "in PyTorch's own threads, callbacks of a thread see no Python ranges",
         ),
         "parse_schema": Detail(
             "torch._C:parse_schema", "operator schemas as objects in callbacks", "operator_schema() gives the schema's text"

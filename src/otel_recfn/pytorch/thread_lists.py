@@ -21,17 +21,17 @@ class ThreadLists:
         self._placed: set[int] = set()
         self._gone: deque[tuple[int, ...]] = deque()
 
-    def set(self, entries: Entries, enabled: bool) -> None:
+    def set(self, entries: Entries) -> None:
         self._threads.update(entry.handle for entry in entries)
         self._known.update((entry.handle, entry) for entry in entries)
         self._thread.list = _ThreadList(
-            entries, enabled, self._gone
+            entries, self._gone
         )  # the list before notes in ``_gone`` that it is replaced, as it is destroyed
         self._forget_gone()
 
-    def of_this_thread(self) -> tuple[Entries, bool]:
+    def of_this_thread(self) -> Entries:
         found: _ThreadList | None = getattr(self._thread, "list", None)
-        return (found.entries, found.enabled) if found is not None else ((), True)
+        return found.entries if found is not None else ()
 
     def in_use(self) -> bool:
         self._forget_gone()
@@ -64,10 +64,10 @@ class _ThreadList:
     Then it notes its callbacks in ``gone``, without a lock, because an object may be destroyed at any moment.
     """
 
-    __slots__ = ("_gone", "enabled", "entries")
+    __slots__ = ("_gone", "entries")
 
-    def __init__(self, entries: Entries, enabled: bool, gone: deque[tuple[int, ...]]) -> None:
-        self.entries, self.enabled, self._gone = entries, enabled, gone
+    def __init__(self, entries: Entries, gone: deque[tuple[int, ...]]) -> None:
+        self.entries, self._gone = entries, gone
 
     def __del__(self) -> None:
         if self.entries:

@@ -87,6 +87,10 @@ class NativeRecorder:
         """See Recorder.set_thread_enabled."""
         return _native.set_thread_enabled(enabled)
 
+    def thread_enabled(self) -> bool:
+        """See Recorder.thread_enabled."""
+        return _native.thread_enabled()
+
     def current_thread_id(self) -> int:
         """See Recorder.current_thread_id."""
         return _native.current_thread_id()

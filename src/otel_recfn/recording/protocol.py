@@ -188,6 +188,9 @@ class Recorder(RangeRecorder, Protocol):
     def set_thread_enabled(self, enabled: bool) -> bool:
         """Set whether what begins in this thread is recorded, from any source; returns the setting before. Ends always are."""
 
+    def thread_enabled(self) -> bool:
+        """That setting. Where PyTorch is observed it is PyTorch's switch of the thread, whoever sets it."""
+
     def current_thread_id(self) -> int:
         """RecordFunction's logical id of this thread: PyTorch's where PyTorch is observed, else the recorder's number of it.
 

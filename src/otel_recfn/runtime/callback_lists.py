@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 
 from otel_recfn.ranges.protocol import RangeObserver
-from otel_recfn.runtime import process_recorder, thread_locals
+from otel_recfn.runtime import carried, process_recorder, thread_locals
 from otel_recfn.runtime.callback_entries import CallbackEntry, Entries, any_enabled, has, switched, with_entry, without
 from otel_recfn.runtime.mirror import Mirror
 from otel_recfn.runtime.thread_locals import STALE, ThreadState
@@ -86,25 +86,59 @@ def _change_global(change: Callable[[Entries], Entries]) -> None:
 
 
 def thread_entries(state: ThreadState) -> Entries:
-    """The callbacks of the calling thread, whose ``state`` this is, without those that failed, here or in another thread."""
-    if _failed and any(entry.handle in _failed for entry in state.callbacks):
-        install(state, tuple(entry for entry in state.callbacks if entry.handle not in _failed), state.enabled)
+    """The callbacks of the calling thread, whose ``state`` this is, without those that failed, here or in another thread.
+
+    In a thread that works for another one they are that one's.
+    """
+    entries = carried.look().callbacks
+    if entries is not state.callbacks:
+        _take_over(state, entries)
+    if _failed and any(entry.handle in _failed for entry in entries):
+        install(state, tuple(entry for entry in entries if entry.handle not in _failed))
     return state.callbacks
 
 
-def install(state: ThreadState, entries: Entries, enabled: bool) -> None:
-    """Make these the calling thread's callbacks and its flag. ``state`` is that thread's."""
-    if entries is state.callbacks and enabled == state.enabled:
+def install(state: ThreadState, entries: Entries) -> None:
+    """Make these the calling thread's callbacks. ``state`` is that thread's."""
+    before = carried.look()
+    if entries is before.callbacks:
         return
-    if enabled != state.enabled:
-        process_recorder.recorder.set_thread_enabled(enabled)
-    state.callbacks, state.enabled = entries, enabled
+    carried.put(before._replace(callbacks=entries))
+    _take_over(state, entries)
+    with _lock.held:
+        if _mirror is not None:
+            _mirror.thread_changed(entries)
+
+
+def _take_over(state: ThreadState, entries: Entries) -> None:
+    state.callbacks = entries
     _draw_anew(state)
     with _lock.held:
         (_threads_with_callbacks.add if any_enabled(entries) else _threads_with_callbacks.discard)(state)
         watch_ranges()
-        if _mirror is not None:
-            _mirror.thread_changed(entries, enabled)
+
+
+def may_work_for_another() -> bool:
+    """Whether a thread may have another one's callbacks at its next range."""
+    return carried.is_handed_on() and len(_threads_with_callbacks) > 0
+
+
+# --- the switch of the calling thread
+
+
+def is_enabled() -> bool:
+    """Whether RecordFunction is on in the calling thread: PyTorch's own switch, where that can be read."""
+    on = thread_locals.torchs_switch()
+    return process_recorder.recorder.thread_enabled() if on is None else on
+
+
+def enable(enabled: bool) -> None:
+    """Switch RecordFunction in the calling thread, in PyTorch too."""
+    if enabled == is_enabled():
+        return
+    process_recorder.recorder.set_thread_enabled(enabled)
+    if _mirror is not None:
+        _mirror.switched_thread(enabled)
 
 
 def seed(state: ThreadState, value: int) -> None:
@@ -173,7 +207,9 @@ def set_mirror(mirror: Mirror | None) -> Mirror | None:
                 mirror.added(entry)
                 if not entry.enabled:
                     mirror.switched(entry.handle, False)
-            mirror.thread_changed(thread_entries(state), state.enabled)
+            mirror.thread_changed(thread_entries(state))
+    if mirror is not None:
+        carried.on_first_use(mirror.carries)
     finish_adding()
     return before
 

@@ -40,7 +40,7 @@ def add_thread_local_callback(callback: RecordFunctionCallback) -> int:
     """
     entry = _new_entry(callback)
     state = thread_locals.current()
-    callback_lists.install(state, with_entry(state.callbacks, entry), state.enabled)
+    callback_lists.install(state, with_entry(callback_lists.thread_entries(state), entry))
     callback_lists.finish_adding()
     return entry.handle
 
@@ -54,8 +54,9 @@ def _new_entry(callback: RecordFunctionCallback) -> CallbackEntry:
 def remove_callback(handle: int) -> None:
     """Remove a callback of this thread, or a global one. Open ranges still get its end. Other handles: nothing happens."""
     state = thread_locals.current()
-    if has(state.callbacks, handle):
-        callback_lists.install(state, without(state.callbacks, handle), state.enabled)
+    entries = callback_lists.thread_entries(state)
+    if has(entries, handle):
+        callback_lists.install(state, without(entries, handle))
     else:
         callback_lists.remove_global(handle)
 
@@ -72,8 +73,9 @@ def reenable_callback(handle: int) -> None:
 
 def _switch(handle: int, enabled: bool) -> None:
     state = thread_locals.current()
-    if has(state.callbacks, handle):
-        callback_lists.install(state, switched(state.callbacks, handle, enabled), state.enabled)
+    entries = callback_lists.thread_entries(state)
+    if has(entries, handle):
+        callback_lists.install(state, switched(entries, handle, enabled))
     else:
         callback_lists.switch_global(handle, enabled)
 
@@ -87,7 +89,7 @@ def clear_global_callbacks() -> None:
 def clear_thread_local_callbacks() -> None:
     """Remove all callbacks of this thread."""
     state = thread_locals.current()
-    callback_lists.install(state, (), state.enabled)
+    callback_lists.install(state, ())
 
 
 def clear_callbacks() -> None:

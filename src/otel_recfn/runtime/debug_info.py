@@ -11,12 +11,12 @@ the other pushes or pops later (source: ``c10::ThreadLocalDebugInfo``).
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 from otel_recfn.model.errors import RecfnError
+from otel_recfn.runtime import carried
 
 
 class DebugInfoKind(IntEnum):
@@ -43,11 +43,6 @@ class DebugInfoError(RecfnError):
     """The innermost debug info is of another kind than was to be popped."""
 
 
-class _OfThread(threading.local):
-    innermost: DebugInfo | None = None
-
-
-_current = _OfThread()
 _profiler_listeners: list[Callable[[Any], None]] = []
 
 
@@ -83,12 +78,16 @@ def debug_info_peek(kind: DebugInfoKind) -> Any:
 
 def current_debug_info() -> DebugInfo | None:
     """The calling thread's whole map, to be set elsewhere."""
-    return _current.innermost
+    info: DebugInfo | None = carried.look().debug_info
+    return info
 
 
 def set_current_debug_info(debug_info: DebugInfo | None) -> None:
     """Make this the calling thread's map."""
-    before, _current.innermost = _current.innermost, debug_info
+    state = carried.look()
+    before = state.debug_info
+    if debug_info is not before:
+        carried.put(state._replace(debug_info=debug_info))
     profiler = _find(debug_info, DebugInfoKind.PROFILER_STATE)
     if profiler is not _find(before, DebugInfoKind.PROFILER_STATE):
         for listener in _profiler_listeners:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from otel_recfn.runtime import callback_lists, thread_locals
+from otel_recfn.runtime import callback_lists
 
 
 def enable_record_function(enable: bool = True) -> None:
-    """Switch RecordFunction in this thread. Off, nobody observes what it does: no callback, and not the recorder either."""
-    state = thread_locals.current()
-    callback_lists.install(state, state.callbacks, bool(enable))
+    """Switch RecordFunction in this thread. Off, nobody observes what it does: no callback, and not the recorder either.
+
+    With torch imported it is PyTorch's own switch (``torch.autograd._enable_record_function``), which PyTorch's profilers obey
+    too, and which PyTorch hands on to what works for the thread.
+    """
+    callback_lists.enable(bool(enable))
 
 
 def is_record_function_enabled() -> bool:
     """Whether anybody observes this thread."""
-    return thread_locals.current().enabled
+    return callback_lists.is_enabled()
 
 
 class RecordFunctionGuard:

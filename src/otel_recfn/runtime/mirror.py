@@ -22,8 +22,14 @@ class Mirror(Protocol):
     def switched(self, handle: int, enabled: bool) -> None:
         """A global callback was disabled or reenabled."""
 
-    def thread_changed(self, entries: Entries, enabled: bool) -> None:
-        """The calling thread's own callbacks are these now, and RecordFunction is enabled in it or not."""
+    def thread_changed(self, entries: Entries) -> None:
+        """The calling thread's own callbacks are these now."""
+
+    def switched_thread(self, enabled: bool) -> None:
+        """RecordFunction was switched in the calling thread."""
+
+    def carries(self) -> None:
+        """A thread has something now that could be handed on to what works for it (see ``carried``)."""
 
     def seeded(self, seed: int) -> None:
         """The calling thread's sampling starts anew from this seed."""

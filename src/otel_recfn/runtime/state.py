@@ -22,13 +22,14 @@ class RecordFunctionTLS(NamedTuple):
 def get_record_function_tls() -> RecordFunctionTLS:
     """The calling thread's."""
     state = thread_locals.current()
-    return RecordFunctionTLS(callback_lists.thread_entries(state), state.enabled)
+    return RecordFunctionTLS(callback_lists.thread_entries(state), callback_lists.is_enabled())
 
 
 def set_record_function_tls(tls: RecordFunctionTLS) -> None:
     """Make it the calling thread's. Callbacks keep their handles."""
     entries = tuple(entry for entry in tls.sorted_tls_callbacks if not callback_lists.has_failed(entry.handle))
-    callback_lists.install(thread_locals.current(), entries, tls.tls_record_function_enabled)
+    callback_lists.install(thread_locals.current(), entries)
+    callback_lists.enable(tls.tls_record_function_enabled)
 
 
 def set_record_function_seed_for_testing(seed: int) -> None:

@@ -15,7 +15,7 @@ def get_step_callbacks(scope: RecordScope) -> StepCallbacks:
     state = thread_locals.current()
     sampler = _sampler(state, scope)
     thread_id = process_recorder.recorder.current_thread_id()
-    if state.in_callback:
+    if state.in_callback or not callback_lists.is_enabled():
         sampler.draw()
         return StepCallbacks((), thread_id, scope)
     return sampler.step(thread_id)
@@ -31,17 +31,19 @@ def leave_next_unobserved() -> None:
     """Leave the calling thread's next ``record_function`` ranges to the recorder, as many as run no callbacks."""
     state = thread_locals.current()
     sampler = _sampler(state, RecordScope.USER_SCOPE)
-    sampler.pass_over(process_recorder.recorder.leave_unobserved(sampler.ranges_without_callbacks(), state.version))
+    if not callback_lists.may_work_for_another():
+        sampler.pass_over(process_recorder.recorder.leave_unobserved(sampler.ranges_without_callbacks(), state.version))
 
 
 def _sampler(state: ThreadState, scope: RecordScope) -> ScopeSampler:
     """The calling thread's sampler, with all ranges counted that began."""
     unobserved = process_recorder.recorder.take_back_unobserved() if scope == RecordScope.USER_SCOPE else 0
+    own = callback_lists.thread_entries(state)
     if state.version != callback_lists.version():
         state.version, state.samplers = callback_lists.version(), {}
     sampler = state.samplers.get(scope)
     if sampler is None:
-        entries = (*callback_lists.global_entries(), *callback_lists.thread_entries(state)) if state.enabled else ()
+        entries = (*callback_lists.global_entries(), *own)
         sampler = state.samplers[scope] = ScopeSampler(RecordScope(scope), entries, state.generator, _asked)
     elif unobserved:
         sampler.pass_over(-unobserved)

@@ -19,36 +19,43 @@ STALE = -1
 """A version that the list of global callbacks never has."""
 
 
-class CallbackFlag(Protocol):
-    """Whether the calling thread runs a callback, kept where others can see it."""
+class TorchsFlags(Protocol):
+    """What PyTorch's operators see of the calling thread."""
 
     def is_inside(self) -> bool:
-        """Whether it does."""
+        """Whether it runs a callback."""
 
     def set_inside(self, inside: bool, /) -> bool:
         """Say so; returns what was so before."""
 
+    def is_enabled(self) -> bool:
+        """Whether RecordFunction is on in it."""
 
-_shared_flag: CallbackFlag | None = None
+
+_torchs: TorchsFlags | None = None
 
 
-def share_callback_flag(flag: CallbackFlag) -> None:
-    """Keep ``ThreadState.in_callback`` in ``flag`` from now on, because PyTorch's operators call callbacks as well."""
-    global _shared_flag
+def share_torchs_flags(flags: TorchsFlags) -> None:
+    """Keep ``ThreadState.in_callback`` in ``flags`` from now on, because PyTorch's operators call callbacks as well."""
+    global _torchs
     inside = current().in_callback
-    _shared_flag = flag
-    flag.set_inside(inside)
+    _torchs = flags
+    flags.set_inside(inside)
+
+
+def torchs_switch() -> bool | None:
+    """PyTorch's switch of the calling thread; None where it isn't known here."""
+    return _torchs.is_enabled() if _torchs is not None else None
 
 
 class ThreadState:
     """One thread's. Only that thread reads and writes it."""
 
-    __slots__ = ("__weakref__", "_in_callback", "callbacks", "enabled", "generator", "samplers", "version")
+    __slots__ = ("__weakref__", "_in_callback", "callbacks", "generator", "samplers", "version")
 
     def __init__(self) -> None:
         self.callbacks: Entries = ()
-        """In the order of their handles."""
-        self.enabled = True
+        """Those that its samplers were made of, in the order of their handles."""
         self._in_callback = False
         self.generator = Random()
         self.samplers: dict[RecordScope, ScopeSampler] = {}
@@ -58,14 +65,14 @@ class ThreadState:
     @property
     def in_callback(self) -> bool:
         """A callback runs now: ranges that it begins reach no callbacks, or it would call itself without end."""
-        return self._in_callback if _shared_flag is None else _shared_flag.is_inside()
+        return self._in_callback if _torchs is None else _torchs.is_inside()
 
     @in_callback.setter
     def in_callback(self, inside: bool) -> None:
-        if _shared_flag is None:
+        if _torchs is None:
             self._in_callback = inside
         else:
-            _shared_flag.set_inside(inside)
+            _torchs.set_inside(inside)
 
 
 class RunningCallback:

@@ -79,7 +79,7 @@ void call_end(ObservedRange& range, const at::RecordFunction& function) {
 }  // namespace
 
 inline std::unique_ptr<at::ObserverContext> run_start(size_t slot, const at::RecordFunction& function) {
-  if (inside_callback || !slots().is_live(slot) || is_muted()) return nullptr;
+  if (inside_callback || !slots().is_live(slot)) return nullptr;
   const PythonEntry python;
   if (!python) return nullptr;
   const InsideCallback inside;

@@ -127,21 +127,22 @@ PyObject* switch_global(PyObject*, PyObject* args) {
   });
 }
 
-// (handles of the enabled callbacks of this thread, whether the thread runs callbacks at all)
+// (handles of the enabled callbacks of this thread)
 PyObject* set_thread(PyObject*, PyObject* args) {
   PyObject* handles;
-  int enabled;
-  if (!PyArg_ParseTuple(args, "O!p", &PyTuple_Type, &handles, &enabled)) return nullptr;
+  if (!PyArg_ParseTuple(args, "O!", &PyTuple_Type, &handles)) return nullptr;
   return guarded([&] {
     std::vector<std::shared_ptr<PythonCallback>> callbacks;
     for (Py_ssize_t position = 0; position < PyTuple_GET_SIZE(handles); ++position) {
       auto callback = slots().find(PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(handles, position)));
       if (callback != nullptr) callbacks.push_back(std::move(callback));
     }
-    set_thread_callbacks(callbacks, enabled != 0);
+    set_thread_callbacks(callbacks);
     Py_RETURN_NONE;
   });
 }
+
+PyObject* is_enabled(PyObject*, PyObject*) { return PyBool_FromLong(at::isRecordFunctionEnabled()); }
 
 PyObject* seed(PyObject*, PyObject* value) {
   const unsigned long number = PyLong_AsUnsignedLongMask(value);
@@ -199,6 +200,7 @@ PyMethodDef methods[] = {{"attach", attach, METH_VARARGS, nullptr},
                          {"fail", fail, METH_O, nullptr},
                          {"switch_global", switch_global, METH_VARARGS, nullptr},
                          {"set_thread", set_thread, METH_VARARGS, nullptr},
+                         {"is_enabled", is_enabled, METH_NOARGS, nullptr},
                          {"seed", seed, METH_O, nullptr},
                          {"is_inside", is_inside, METH_NOARGS, nullptr},
                          {"set_inside", set_inside, METH_O, nullptr},

@@ -84,9 +84,19 @@ inline void count_dropped(ThreadBuffer& buffer) {
   buffer.put_and_publish({end_header(flags, ordinal), ticks});
 }
 
+// Whether PyTorch's switch of the calling thread is on, as far as it is known.
+inline bool is_enabled(Globals& globals) {
+  const auto torchs = globals.is_enabled.load(std::memory_order_relaxed);
+  return torchs == nullptr || torchs();
+}
+
 // Whether a thread that rests goes on resting. One that nobody muted looks for another current span where that may have changed.
 [[gnu::noinline]] inline bool rests_on(Globals& globals, ThreadBuffer& buffer, uint32_t generation, MayLook may_look) {
-  if ((buffer.rests & kMuted) != 0) return true;
+  if ((buffer.rests & kMuted) != 0) {
+    if (!buffer.muted_in_torch || !is_enabled(globals)) return true;
+    set_rest(buffer, kMuted, false);
+    if (buffer.rests == 0) return false;
+  }
   if (buffer.kept_generation != generation || !globals.sampled_alone.load(std::memory_order_relaxed)) {
     set_rest(buffer, kUnsampled, false);
     buffer.context_stale = true;
@@ -188,6 +198,8 @@ inline bool may_run_python(const Begin& begin) {
   return begin.name.size < 6 || std::memcmp(begin.name.data, "aten::", 6) != 0;
 }
 
+inline bool is_call(const Begin& begin) { return (begin.flags & kSourceMask) == kPythonCallSource << kSourceShift; }
+
 template <bool kTorch>
 [[gnu::noinline]] inline uint64_t drop_too_deep(ThreadBuffer& buffer, bool selected) {
   if (selected) count_dropped_begin(buffer);
@@ -207,6 +219,7 @@ template <bool kTorch>
   if (__builtin_expect(buffer.depth >= deepest, 0)) return drop_too_deep<kTorch>(buffer, selected);
   uint64_t ordinal = 0;
   uint32_t base = 0;
+  if (!kTorch && !is_call(begin) && !is_enabled(globals)) return 0;
   if (__builtin_expect(selected, 1)) {
     base = place_begin(globals, buffer, kMayLook);
     if (__builtin_expect(buffer.depth >= deepest, 0)) return drop_too_deep<kTorch>(buffer, true);  // looking may run Python

@@ -28,6 +28,9 @@ struct Globals {
   std::atomic<int64_t (*)()> default_node_id{nullptr};
   std::atomic<void (*)(int64_t)> set_default_node_id{nullptr};
   std::atomic<void (*)()> on_thread_exit{nullptr};
+  // Torch observer: PyTorch's switch of the calling thread, which is the thread's one switch once PyTorch is observed.
+  std::atomic<bool (*)()> is_enabled{nullptr};
+  std::atomic<void (*)(bool)> enable{nullptr};
   // Torch observer, while a profiler run is active: the run that PyTorch's thread-local state says the calling thread works for.
   std::atomic<uint32_t (*)()> read_profiler{nullptr};
   std::atomic<uint32_t> extras{0};  // Extra

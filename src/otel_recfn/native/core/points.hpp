@@ -15,6 +15,7 @@ inline void prepare_point(Globals& globals, ThreadBuffer& buffer) {
 // Writes a mark (`name`) or a memory record (`name` is the device) of this moment. Returns its event id, or 0 without room.
 inline uint64_t put_point(Globals& globals, ThreadBuffer& buffer, RecordKind kind, Text name, int64_t nbytes, MayLook look) {
   if (!catch_up(globals, buffer, look)) return count_unsampled(buffer), 0;
+  if (!is_enabled(globals)) return 0;
   const uint32_t base = place_begin(globals, buffer, look);
   if (base == kRestsNow) return count_unsampled(buffer), 0;
   const uint64_t ends = uint64_t{kEndWords} * buffer.open_recorded;

@@ -87,6 +87,7 @@ struct ThreadBuffer {
   uint32_t profiler = 0;       // the run that this thread was told to work for
   uint32_t profiler_sent = 0;  // the run that the ring's last Profiler record names
   bool name_noted = false;
+  bool muted_in_torch = false;  // PyTorch's switch was set with kMuted, so that it says when that is over
   uint64_t context_version = 0;
   uint64_t name_seed = 0;
   // The last look: entries from look_depth on began since, in the same task.

@@ -86,6 +86,8 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
 }
 
 uint64_t logical_thread_id() { return at::RecordFunction::currentThreadId(); }
+bool is_thread_enabled() { return at::isRecordFunctionEnabled(); }
+void enable_thread(bool enable) { at::enableRecordFunction(enable); }
 void forget_thread() { cached_buffer = nullptr; }
 
 // The rank of the process, as torch.distributed sets it.
@@ -176,6 +178,8 @@ RECFN_EXPORT int recfn_observer_attach(const void* core_api) {
   shared->logical_thread_id.store(logical_thread_id);
   shared->set_default_node_id.store(set_default_node_id(0));
   shared->default_node_id.store(default_node_id(0));
+  shared->enable.store(enable_thread);
+  shared->is_enabled.store(is_thread_enabled);
   shared->on_thread_exit.store(forget_thread);
   return 0;
 }

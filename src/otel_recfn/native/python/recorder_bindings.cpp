@@ -71,14 +71,25 @@ PyObject* profiler_of_thread(PyObject*, PyObject*) {
   return PyLong_FromUnsignedLong(carried != 0 || buffer == nullptr ? carried : buffer->profiler);
 }
 
+bool is_thread_enabled(const ThreadBuffer* buffer) {
+  if (!is_enabled(globals())) return false;
+  return buffer == nullptr || (buffer->rests & kMuted) == 0 || buffer->muted_in_torch;
+}
+
 PyObject* set_thread_enabled(PyObject*, PyObject* args) {
   int enabled;
   if (!PyArg_ParseTuple(args, "p", &enabled)) return nullptr;
   ThreadBuffer* buffer = enabled != 0 ? registry().existing() : registry().current();
-  const bool before = buffer == nullptr || (buffer->rests & kMuted) == 0;
-  if (buffer != nullptr) set_rest(*buffer, kMuted, enabled == 0);
+  const bool before = is_thread_enabled(buffer);
+  const auto enable = globals().enable.load();
+  if (enable != nullptr) enable(enabled != 0);
+  if (buffer == nullptr) return PyBool_FromLong(before);
+  set_rest(*buffer, kMuted, enabled == 0);
+  buffer->muted_in_torch = enable != nullptr;
   return PyBool_FromLong(before);
 }
+
+PyObject* thread_enabled(PyObject*, PyObject*) { return PyBool_FromLong(is_thread_enabled(registry().existing())); }
 
 PyObject* new_track(PyObject*, PyObject*) { return PyLong_FromUnsignedLongLong(registry().new_number()); }
 
@@ -129,6 +140,7 @@ PyMethodDef recorder_functions[] = {
     {"set_profiler", set_profiler_of_thread, METH_VARARGS, "set_profiler(run): this thread works for that run."},
     {"profiler", profiler_of_thread, METH_NOARGS, "profiler() -> the run that this thread works for, or 0"},
     {"set_thread_enabled", set_thread_enabled, METH_VARARGS, "set_thread_enabled(enabled) -> what it was"},
+    {"thread_enabled", thread_enabled, METH_NOARGS, "thread_enabled() -> what set_thread_enabled, or PyTorch, says"},
     {"new_track", new_track, METH_NOARGS, "new_track() -> a thread number that no thread has"},
     {"current_thread_id", current_thread_id, METH_NOARGS, "current_thread_id() -> RecordFunction's id of this thread"},
     {"set_default_node_id", set_default_node_id, METH_VARARGS, "set_default_node_id(node_id): of this process"},

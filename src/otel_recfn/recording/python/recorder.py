@@ -140,6 +140,11 @@ class PythonRecorder(BeginsAndEnds):
         before, log.enabled = log.enabled, enabled
         return before
 
+    def thread_enabled(self) -> bool:
+        """See Recorder.thread_enabled."""
+        log = self._threads.existing()
+        return log is None or log.enabled
+
     def current_thread_id(self) -> int:
         """See Recorder.current_thread_id."""
         return self._threads.own().number

@@ -1,0 +1,150 @@
+"""What belongs to a thread reaches our ranges in the threads in which PyTorch works for it, as it reaches PyTorch's own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import otel_recfn
+from otel_recfn import DebugInfoGuard, DebugInfoKind, DisableRecordFunctionGuard, RecordFunctionCallback, RecordScope, legacy
+from otel_recfn.runtime.debug_info import debug_info_get
+
+torch = pytest.importorskip("torch")
+
+from torch.profiler import ProfilerActivity, profile  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer", "no_callbacks_left")]
+
+
+class Nested(torch.autograd.Function):  # type: ignore[misc]
+    """Its backward starts a backward pass again, so deep that autograd takes another thread for it, and works there."""
+
+    @staticmethod
+    def forward(context: Any, x: Any, depth: int, work: Callable[[], None]) -> Any:
+        context.depth, context.work = depth, work
+        return x * 2
+
+    @staticmethod
+    def backward(context: Any, gradient: Any) -> tuple[Any, None, None]:
+        if context.depth > 0:
+            with torch.enable_grad():
+                x = torch.ones(2, requires_grad=True)
+                Nested.apply(x, context.depth - 1, context.work).sum().backward()  # type: ignore[no-untyped-call]
+        else:
+            context.work()
+        return gradient * 2, None, None
+
+
+def in_autograds_thread(work: Callable[[], None]) -> None:
+    threads: list[int] = []
+
+    def noted() -> None:
+        threads.append(threading.get_ident())
+        work()
+
+    Nested.apply(torch.ones(2, requires_grad=True), 70, noted).sum().backward()  # type: ignore[no-untyped-call]
+    assert threads != [threading.get_ident()]
+
+
+def both_kinds() -> None:
+    for _ in range(10):
+        with otel_recfn.record_function("ours"):
+            torch.ones(2).cos()
+
+
+@pytest.fixture
+def seen() -> list[str]:
+    return []
+
+
+def noting(seen: list[str]) -> RecordFunctionCallback:
+    scopes = {RecordScope.FUNCTION, RecordScope.USER_SCOPE}
+    return RecordFunctionCallback(lambda range_: seen.append(range_.name())).scopes(scopes)
+
+
+def test_callbacks_of_the_thread_that_launched_see_both_kinds_of_ranges(seen: list[str]) -> None:
+    handle = otel_recfn.add_thread_local_callback(noting(seen))
+    in_autograds_thread(both_kinds)
+    assert (seen.count("aten::cos"), seen.count("ours")) == (10, 10)
+    otel_recfn.remove_callback(handle)
+    in_autograds_thread(both_kinds)
+    assert (seen.count("aten::cos"), seen.count("ours")) == (10, 10)
+
+
+def test_what_autograds_thread_did_for_one_it_does_not_do_for_another(seen: list[str]) -> None:
+    otel_recfn.add_thread_local_callback(noting(seen))
+    in_autograds_thread(both_kinds)
+    other = threading.Thread(target=in_autograds_thread, args=[both_kinds])
+    other.start()
+    other.join()
+    assert (seen.count("aten::cos"), seen.count("ours")) == (10, 10)
+
+
+def test_where_the_launching_thread_is_switched_off_nobody_sees_either(seen: list[str]) -> None:
+    otel_recfn.add_global_callback(noting(seen))
+    with otel_recfn.profile() as prof, DisableRecordFunctionGuard():
+        in_autograds_thread(both_kinds)
+    assert not {"ours", "aten::cos"} & {*seen, *(event.name for event in prof.events())}
+    in_autograds_thread(both_kinds)
+    assert seen.count("ours") == 10
+
+
+def test_debug_info_the_profiler_and_its_marks_reach_it() -> None:
+    known: list[Any] = []
+
+    def work() -> None:
+        known.extend([debug_info_get(DebugInfoKind.TEST_INFO), legacy.profiler_enabled()])
+        legacy.mark("there")
+        both_kinds()
+
+    with DebugInfoGuard(DebugInfoKind.TEST_INFO, "launched"):
+        legacy.enable_profiler_legacy(legacy.ProfilerConfig(legacy.ProfilerState.CPU))
+        in_autograds_thread(work)
+        lists = legacy.disable_profiler_legacy()
+    assert known == ["launched", True]
+    names = [event.name for events in lists for event in events]
+    assert (names.count("there"), names.count("ours"), names.count("aten::cos")) == (1, 10, 10)
+    in_autograds_thread(lambda: known.extend([debug_info_get(DebugInfoKind.TEST_INFO), legacy.profiler_enabled()]))
+    assert known[2:] == [None, False]
+
+
+# --- one switch
+
+
+def test_pytorchs_switch_is_ours(seen: list[str]) -> None:
+    otel_recfn.add_thread_local_callback(noting(seen))
+    with otel_recfn.profile() as prof:
+        torch.autograd._enable_record_function(False)
+        try:
+            assert not otel_recfn.is_record_function_enabled()
+            both_kinds()
+        finally:
+            torch.autograd._enable_record_function(True)
+        assert otel_recfn.is_record_function_enabled()
+        assert not seen
+        both_kinds()
+    assert (seen.count("aten::cos"), seen.count("ours")) == (10, 10)
+    assert [event.name for event in prof.events()].count("ours") == 10
+
+
+def test_our_switch_is_pytorchs() -> None:
+    with profile(activities=[ProfilerActivity.CPU]) as theirs:
+        with DisableRecordFunctionGuard():
+            torch.ones(2).sin()
+        torch.ones(2).cos()
+    names = {event.name for event in theirs.events()}
+    assert "aten::cos" in names
+    assert "aten::sin" not in names
+
+
+def test_who_switches_it_on_again_switches_all_on(seen: list[str]) -> None:
+    otel_recfn.add_global_callback(noting(seen))
+    with otel_recfn.profile() as prof:
+        otel_recfn.enable_record_function(False)
+        torch.autograd._enable_record_function(True)
+        both_kinds()
+    assert (seen.count("aten::cos"), seen.count("ours")) == (10, 10)
+    assert [event.name for event in prof.events()].count("ours") == 10

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from runtime_helpers import Notes, in_thread, run_range
 
+from otel_recfn.runtime import thread_locals
 from otel_recfn.runtime.callback import RecordFunctionCallback
 from otel_recfn.runtime.callback_entries import CallbackEntry
 from otel_recfn.runtime.callback_lists import failed, set_mirror
@@ -58,7 +59,8 @@ class MirrorNotes:
 
 
 @pytest.fixture
-def mirror() -> Any:
+def mirror(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(thread_locals, "_torchs", None)  # an earlier test's: this mirror doesn't switch PyTorch
     mirror, before = MirrorNotes(), set_mirror(None)
     yield mirror
     set_mirror(before)

@@ -86,8 +86,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             span_hook: called as ``span_hook(row, attributes)`` for each span of a range before it is made: may change the
                 attributes, and return another name, or ``False`` to drop it. Default: none.
             span_exporter: sends spans as OTLP, encoded without the GIL, in place of the provider's span processors, which see
-                none of them: ``otlp``, ``otlp-grpc`` or ``otlp-http``, configured by ``OTEL_EXPORTER_OTLP_*``, or an exporter
-                object of the official packages. Default: none.
+                none of them: ``otlp``, ``otlp-grpc`` or ``otlp-http``, configured by ``OTEL_EXPORTER_OTLP_*``; an official
+                exporter object; or ``file:PATH``, OTLP JSON, a request a line. Default: none.
             export_request_bytes: of ``span_exporter``: bound of a request before compression; a larger span is a request of its
                 own. Default: 3.5 MiB.
             export_queue_bytes: of ``span_exporter``: bound of the requests that wait while a server is away; the oldest go

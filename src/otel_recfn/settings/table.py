@@ -139,8 +139,8 @@ class Settings:
         None,
         values.SPAN_EXPORTER,
         "sends spans as OTLP, encoded without the GIL, in place of the provider's span processors, which see none of them: "
-        "`otlp`, `otlp-grpc` or `otlp-http`, configured by `OTEL_EXPORTER_OTLP_*`, or an exporter object of the official "
-        "packages",
+        "`otlp`, `otlp-grpc` or `otlp-http`, configured by `OTEL_EXPORTER_OTLP_*`; an official exporter object; "
+        "or `file:PATH`, OTLP JSON, a request a line",
         default_in_words="none",
     )
     export_request_bytes: int = _setting(

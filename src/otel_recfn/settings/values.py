@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MIN_BUFFER_BYTES = 4096
 MAX_BUFFER_BYTES = 1 << 30
+FILE_PREFIX = "file:"
 SPAN_EXPORTERS = ("otlp", "otlp-grpc", "otlp-http")
 MIN_REQUEST_BYTES = 1024
 MAX_REQUEST_BYTES = 1 << 26
@@ -147,15 +148,18 @@ def _callable(value: Any) -> Any:
 
 
 def _span_exporter(value: Any) -> Any:
-    if value is None or value in SPAN_EXPORTERS:
+    if value is None:
         return value
-    if isinstance(value, str) or not callable(getattr(value, "export", None)):
+    if isinstance(value, str):
+        return _parse_span_exporter(value)
+    if not callable(getattr(value, "export", None)):
         raise TypeError
     return value
 
 
 def _parse_span_exporter(text: str) -> str:
-    if text not in SPAN_EXPORTERS:
+    path = text.removeprefix(FILE_PREFIX)
+    if text not in SPAN_EXPORTERS and (path == text or not path or "\0" in path or path.endswith("/")):
         raise ValueError
     return text
 
@@ -267,11 +271,9 @@ QUEUE_BYTES: Kind[int] = Kind(
     f"a whole number {_QUEUE_RANGE}",
     int,
 )
+_SPAN_EXPORTERS = f"{', '.join(SPAN_EXPORTERS)}, {FILE_PREFIX}PATH"
 SPAN_EXPORTER: Kind[Any] = Kind(
-    f"None, {', '.join(SPAN_EXPORTERS)}, or an exporter of spans",
-    _span_exporter,
-    ", ".join(SPAN_EXPORTERS),
-    _parse_span_exporter,
+    f"None, {_SPAN_EXPORTERS}, or an exporter of spans", _span_exporter, _SPAN_EXPORTERS, _parse_span_exporter
 )
 BUDGET: Kind[int | None] = Kind(
     "None (no limit) or a whole number of spans from 1", _budget, "none (no limit) or a whole number from 1", _parse_budget

@@ -10,32 +10,29 @@ import errno
 import itertools
 import logging
 import os
-import re
-import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from otel_recfn.batches.shared_links import SharedLinks
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.errors import OUT_OF_MEMORY, SettingError
+from otel_recfn.model.errors import SettingError
 from otel_recfn.sinks.chrome.trace_file import ChromeTraceFile
-from otel_recfn.sinks.files.followed_path import PathRefusedError, absolute
-from otel_recfn.sinks.files.hidden_files import LONGEST_ADDITION
+from otel_recfn.sinks.files.followed_path import absolute
+from otel_recfn.sinks.files.process_paths import (
+    cannot_write,
+    check_length,
+    family,
+    mode_of,
+    passes,
+    path_of_process,
+    paths_beside,
+)
 from otel_recfn.support.own_file import FileInUseError
 
 log = logging.getLogger("otel_recfn")
 
 SUFFIXES = (".json.gz", ".json")
-MAX_NAMES_BESIDE = 1000
-LONGEST_BESIDE = len(".pid4194304-999")
-OWN_MODE = 0o600
-PASSING = {
-    getattr(errno, name)
-    for name in ("ENOSPC", "EDQUOT", "EFBIG", "EMFILE", "ENFILE", "ENOMEM", "EIO", "EAGAIN", "EINTR", "EBADF", "ETIMEDOUT")
-    if hasattr(errno, name)
-}
-"""Errors after which the next batch may be written: of the disk, of limits, of descriptors that the program closed."""
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
 
@@ -95,7 +92,7 @@ class ChromeTraceSink:
             self._counts, self._failures = written, 0
         except BaseException as error:  # also a signal handler's, in the program's thread that flushes
             counts = written if self._take_back() else failed
-            if _passes(error):
+            if passes(error):
                 self._pause(error)
             elif isinstance(error, Exception):
                 raise  # whoever takes this sink out counts what it misses, this batch included
@@ -117,7 +114,7 @@ class ChromeTraceSink:
             self._failures = 0
         except BaseException as error:
             self._take_back()
-            if not _passes(error):
+            if not passes(error):
                 raise
             self._pause(error)
 
@@ -146,7 +143,7 @@ class ChromeTraceSink:
         if self._shared_links is not None:
             self._shared_links.start_empty()
         child = ChromeTraceSink(self._asked_path, create_now=False, links=self._shared_links)
-        child.path = _path_of_process(self._asked_path)
+        child.path = path_of_process(self._asked_path, _checked_suffix(self._asked_path))
         return child
 
     def _write(self, batch: Batch) -> None:
@@ -189,17 +186,17 @@ class ChromeTraceSink:
 
     def _opened_or_refused(self) -> ChromeTraceFile:
         try:
-            _check_length(self._asked_path)
+            check_length(self._asked_path)
             return self._opened()
         except FileInUseError as error:
             text = f"chrome_trace={str(self._asked_path)!r} and the names beside it are being written; choose another path"
             raise SettingError(text) from error
         except OSError as error:
-            raise SettingError(_cannot_write(self._asked_path, error)) from error
+            raise SettingError(cannot_write("chrome_trace", self._asked_path, error, "a trace")) from error
 
     def _opened(self) -> ChromeTraceFile:
         """An empty trace at the first path that nobody writes."""
-        for path in itertools.chain((self.path,), _paths_beside(self._asked_path)):
+        for path in itertools.chain((self.path,), paths_beside(self._asked_path, _checked_suffix(self._asked_path))):
             try:
                 file = self._shown(path)
             except FileInUseError:  # another process writes it; in another container it may even have the same pid
@@ -211,7 +208,8 @@ class ChromeTraceSink:
         raise FileInUseError(errno.EBUSY, "it is being written already, as are the names beside it", str(self._asked_path))
 
     def _shown(self, path: Path) -> ChromeTraceFile:
-        file = ChromeTraceFile(path, family=_family(self._asked_path), mode=_mode_of(self._asked_path), links=self._links)
+        asked = self._asked_path
+        file = ChromeTraceFile(path, family=family(asked, _checked_suffix(asked)), mode=mode_of(asked), links=self._links)
         try:
             file.show()
         except BaseException:
@@ -233,7 +231,7 @@ def export(batches: Iterable[Batch], path: str | os.PathLike[str]) -> None:
     try:
         file = ChromeTraceFile(asked)
     except OSError as error:
-        raise SettingError(_cannot_write(asked, error)) from error
+        raise SettingError(cannot_write("chrome_trace", asked, error, "a trace")) from error
     try:
         for batch in batches:
             if len(batch):
@@ -241,11 +239,6 @@ def export(batches: Iterable[Batch], path: str | os.PathLike[str]) -> None:
         file.show()
     finally:
         file.close()
-
-
-def _passes(error: BaseException) -> bool:
-    """Whether the next batch may be written."""
-    return error.errno in PASSING if isinstance(error, OSError) else isinstance(error, OUT_OF_MEMORY)
 
 
 def _checked_suffix(path: Path) -> str:
@@ -261,56 +254,3 @@ def _as_of_now(path: Path) -> Path:
         return Path(absolute(path))
     except OSError as error:
         raise SettingError(f"chrome_trace={str(path)!r}: the working directory was removed; give an absolute path") from error
-
-
-def _check_length(path: Path) -> None:
-    """Raise ENAMETOOLONG where hidden files, or those of other processes, would get too long a name."""
-    try:
-        limit = os.pathconf(str(path.parent), "PC_NAME_MAX")
-    except OSError:  # there is no such directory, which is found out later
-        return
-    room = limit - LONGEST_ADDITION - LONGEST_BESIDE
-    if len(os.fsencode(path.name)) > room:
-        raise PathRefusedError(errno.ENAMETOOLONG, f"its name is longer than {room} bytes; shorten it")
-
-
-def _path_of_process(path: Path) -> Path:
-    suffix = _checked_suffix(path)
-    return path.with_name(f"{path.name.removesuffix(suffix)}.pid{os.getpid()}{suffix}")
-
-
-def _paths_beside(path: Path) -> Iterator[Path]:
-    own = _path_of_process(path)
-    suffix = _checked_suffix(path)
-    yield own
-    for number in range(2, MAX_NAMES_BESIDE):
-        yield own.with_name(f"{own.name.removesuffix(suffix)}-{number}{suffix}")
-
-
-def _family(path: Path) -> str:
-    """The names of the traces of all processes, as a regular expression."""
-    suffix = _checked_suffix(path)
-    return rf"{re.escape(path.name.removesuffix(suffix))}(?:\.pid\d+(?:-\d+)?)?{re.escape(suffix)}"
-
-
-def _mode_of(path: Path) -> int:
-    """The permissions of the file that the user has named, if it is the user's own: other processes' traces get them too."""
-    try:
-        status = os.stat(str(path))
-    except OSError:
-        return OWN_MODE
-    return stat.S_IMODE(status.st_mode) & 0o777 if status.st_uid == os.geteuid() and stat.S_ISREG(status.st_mode) else OWN_MODE
-
-
-def _cannot_write(path: Path, error: OSError) -> str:
-    if isinstance(error, PathRefusedError):
-        return f"chrome_trace={str(path)!r} cannot be written: {error.strerror}"
-    folder = Path(os.path.realpath(path)).parent
-    if not folder.is_dir():
-        return f"chrome_trace={str(path)!r}: there is no directory {str(folder)!r}; create it or choose another path"
-    if error.errno == errno.EBUSY:
-        return f"chrome_trace={str(path)!r} cannot be replaced, it is mounted there by itself; mount its directory instead"
-    return (
-        f"chrome_trace={str(path)!r} cannot be written ({error.strerror}); choose a path that this user can write, in a "
-        "directory where it can make files (a trace is written beside its name, then renamed)"
-    )

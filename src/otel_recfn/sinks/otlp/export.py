@@ -2,6 +2,7 @@
 
 "otlp"                    as OTEL_EXPORTER_OTLP_* says
 "otlp-grpc", "otlp-http"  the same, of that protocol
+    "file:PATH"               to a file, as OTLP JSON
 an exporter object        as that one was configured; it is not called
 """
 
@@ -12,6 +13,7 @@ from typing import Any
 
 from otel_recfn.model.errors import SettingError
 from otel_recfn.sinks.otlp.delivery import OtlpDelivery
+from otel_recfn.sinks.otlp.file_transport import PREFIX, opens_file
 from otel_recfn.sinks.otlp.grpc_transport import GrpcTarget, GrpcTransport
 from otel_recfn.sinks.otlp.http_transport import HttpTarget, HttpTransport
 from otel_recfn.sinks.otlp.mapper import OtlpMapper
@@ -61,7 +63,7 @@ class OtlpWayOut:
         queue_bytes: of all that wait.
     """
 
-    def __init__(self, opens: Opens, request_bytes: int, queue_bytes: int) -> None:
+    def __init__(self, opens: OpensTransports, request_bytes: int, queue_bytes: int) -> None:
         self._opens, self._request_bytes, self._queue_bytes = opens, request_bytes, queue_bytes
 
     def mapper(self, target: SpanTarget) -> SpanMapper:
@@ -86,6 +88,8 @@ def way_out(exporter: Any, request_bytes: int, queue_bytes: int) -> WayOut | Non
     """
     if exporter is None:
         return None
+    if isinstance(exporter, str) and exporter.startswith(PREFIX):
+        return OtlpWayOut(opens_file(exporter), request_bytes, queue_bytes)
     try:
         return OtlpWayOut(Opens(_target(exporter)), request_bytes, queue_bytes)
     except UnreadableExporterError as error:

@@ -51,3 +51,6 @@ class OpensTransports(Protocol):
 
     def __call__(self) -> Transport:
         """Open it, in this process."""
+
+    def after_fork_in_child(self) -> OpensTransports:
+        """The same in a forked child."""

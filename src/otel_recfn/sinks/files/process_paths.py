@@ -1,0 +1,90 @@
+"""Files that each process of a program writes for itself, beside the one that was named: their names, and whose they are."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from otel_recfn.model.errors import OUT_OF_MEMORY
+from otel_recfn.sinks.files.followed_path import PathRefusedError
+from otel_recfn.sinks.files.hidden_files import LONGEST_ADDITION
+
+MAX_NAMES_BESIDE = 1000
+LONGEST_BESIDE = len(".pid4194304-999")
+OWN_MODE = 0o600
+PASSING = {
+    getattr(errno, name)
+    for name in ("ENOSPC", "EDQUOT", "EFBIG", "EMFILE", "ENFILE", "ENOMEM", "EIO", "EAGAIN", "EINTR", "EBADF", "ETIMEDOUT")
+    if hasattr(errno, name)
+}
+"""Errors after which one may write again: of the disk, of limits, of descriptors that the program closed."""
+
+
+def passes(error: BaseException) -> bool:
+    """Whether one may write again."""
+    return error.errno in PASSING if isinstance(error, OSError) else isinstance(error, OUT_OF_MEMORY)
+
+
+def check_length(path: Path) -> None:
+    """Raise ENAMETOOLONG where hidden files, or those of other processes, would get too long a name."""
+    try:
+        limit = os.pathconf(str(path.parent), "PC_NAME_MAX")
+    except OSError:  # there is no such directory, which is found out later
+        return
+    room = limit - LONGEST_ADDITION - LONGEST_BESIDE
+    if len(os.fsencode(path.name)) > room:
+        raise PathRefusedError(errno.ENAMETOOLONG, f"its name is longer than {room} bytes; shorten it")
+
+
+def path_of_process(path: Path, suffix: str) -> Path:
+    """Of this process, beside the one that was named, which ends in ``suffix``."""
+    return path.with_name(f"{path.name.removesuffix(suffix)}.pid{os.getpid()}{suffix}")
+
+
+def paths_beside(path: Path, suffix: str) -> Iterator[Path]:
+    """The names that this process may use."""
+    own = path_of_process(path, suffix)
+    yield own
+    for number in range(2, MAX_NAMES_BESIDE):
+        yield own.with_name(f"{own.name.removesuffix(suffix)}-{number}{suffix}")
+
+
+def family(path: Path, suffix: str) -> str:
+    """The names of the files of all processes, as a regular expression."""
+    return rf"{re.escape(path.name.removesuffix(suffix))}(?:\.pid\d+(?:-\d+)?)?{re.escape(suffix)}"
+
+
+def mode_of(path: Path) -> int:
+    """The permissions of the file that the user has named, if it is the user's own: other processes' files get them too."""
+    try:
+        status = os.stat(str(path))
+    except OSError:
+        return OWN_MODE
+    return stat.S_IMODE(status.st_mode) & 0o777 if status.st_uid == os.geteuid() and stat.S_ISREG(status.st_mode) else OWN_MODE
+
+
+def cannot_write(setting: str, path: Path, error: OSError, what: str) -> str:
+    """Why a file can't be written, and the way out.
+
+    Args:
+        setting: what named it.
+        path: the file.
+        error: why.
+        what: the file is.
+    """
+    named = f"{setting}={str(path)!r}"
+    if isinstance(error, PathRefusedError):
+        return f"{named} cannot be written: {error.strerror}"
+    folder = Path(os.path.realpath(path)).parent
+    if not folder.is_dir():
+        return f"{named}: there is no directory {str(folder)!r}; create it or choose another path"
+    if error.errno == errno.EBUSY:
+        return f"{named} cannot be replaced, it is mounted there by itself; mount its directory instead"
+    return (
+        f"{named} cannot be written ({error.strerror}); choose a path that this user can write, in a "
+        f"directory where it can make files ({what} is written beside its name, then renamed)"
+    )

@@ -1,0 +1,135 @@
+"""Requests to a file, each as a line of OTLP JSON. At every instant the file consists of whole lines, as a Chrome trace is
+whole.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import logging
+import os
+from pathlib import Path
+
+from otel_recfn.model.errors import SettingError
+from otel_recfn.sinks.files.followed_path import absolute
+from otel_recfn.sinks.files.process_paths import (
+    cannot_write,
+    check_length,
+    family,
+    mode_of,
+    passes,
+    path_of_process,
+    paths_beside,
+)
+from otel_recfn.sinks.files.whole_file import WholeFile
+from otel_recfn.sinks.otlp.json_lines import json_line
+from otel_recfn.sinks.otlp.outcome import Outcome, Verdict
+from otel_recfn.support.own_file import FileInUseError
+
+PREFIX = "file:"
+_logger = logging.getLogger(__name__)
+
+
+class FileTransport:
+    """Writes a file of this process's own: the named one, or one beside it where another process writes that.
+
+    Args:
+        asked: the path that was asked for.
+        path: where to begin to look for a name that is free.
+
+    Raises:
+        OSError: it can't be written there.
+    """
+
+    concurrent = 1
+    encoding = ""
+
+    def __init__(self, asked: Path, path: Path) -> None:
+        self._file = self._opened(asked, path)
+        self.where = str(self._file.path)
+
+    def send(self, body: bytes) -> Outcome:
+        """Append a line and show it."""
+        line = json_line(body)
+        try:
+            self._file.append(line)
+            self._file.show(b"")
+        except BaseException as error:
+            if self._file.take_back() and isinstance(error, OSError):
+                return Outcome(Verdict.AGAIN if passes(error) else Verdict.REFUSED, repr(error))
+            if not isinstance(error, OSError):
+                raise
+        return Outcome(Verdict.TAKEN)
+
+    def close(self) -> None:
+        """The file is whole already."""
+        self._file.close()
+
+    def close_in_child(self) -> None:
+        """The file belongs to the parent."""
+        self._file.close_in_child()
+
+    def _opened(self, asked: Path, first: Path) -> WholeFile:
+        suffix = asked.suffix
+        for path in itertools.chain((first,), paths_beside(asked, suffix)):
+            try:
+                file = self._shown(path, asked, suffix)
+            except FileInUseError:  # another process writes it
+                continue
+            if path != first:
+                _logger.warning("%s is being written already; process %d writes %s", first, os.getpid(), path)
+            return file
+        raise FileInUseError(errno.EBUSY, "it is being written already, as are the names beside it", str(asked))
+
+    def _shown(self, path: Path, asked: Path, suffix: str) -> WholeFile:
+        file = WholeFile(path, family=family(asked, suffix), mode=mode_of(asked))
+        try:
+            file.show(b"")
+        except BaseException:
+            file.close()
+            raise
+        file.sweep()
+        return file
+
+
+class OpensFile:
+    """Opens the file of the setting ``file:PATH``: at once where the user waits, in a forked child with the first request.
+
+    Args:
+        asked: the path, absolute.
+        now: in this process, at once.
+    """
+
+    def __init__(self, asked: Path, now: bool = True) -> None:
+        self._asked = asked
+        self._made = FileTransport(asked, asked) if now else None
+
+    def __call__(self) -> FileTransport:
+        """What is open, or a file of this process's own."""
+        if self._made is None:
+            self._made = FileTransport(self._asked, path_of_process(self._asked, self._asked.suffix))
+        return self._made
+
+    def after_fork_in_child(self) -> OpensFile:
+        """Its parent's descriptors are closed."""
+        if self._made is not None:
+            self._made.close_in_child()
+        return OpensFile(self._asked, now=False)
+
+
+def opens_file(setting: str) -> OpensFile:
+    """For a value of the setting ``span_exporter``.
+
+    Raises:
+        SettingError: the file can't be written.
+    """
+    path = Path(setting.removeprefix(PREFIX))
+    try:
+        asked = Path(absolute(path))
+        check_length(asked)
+        return OpensFile(asked)
+    except FileInUseError as error:
+        text = f"span_exporter={setting!r}: the file and the names beside it are being written; choose another path"
+        raise SettingError(text) from error
+    except OSError as error:
+        raise SettingError(cannot_write("span_exporter", path, error, "the file")) from error

@@ -19,7 +19,7 @@ class Column:
 class Fold:
     """See ``batches/fold/protocol.py`` and ``native/python/fold_type.cpp``."""
 
-    def __init__(self, budget: int, min_duration_ns: int, most_rows: int) -> None: ...
+    def __init__(self, budget: int, min_duration_ns: int, most_rows: int, most_waiting: int) -> None: ...
     def add(
         self,
         unit: NDArray[np.uint32],

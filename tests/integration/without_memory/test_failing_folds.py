@@ -30,7 +30,7 @@ fold, told, added = None, None, 0
 
 def first_rows():
     global fold, added
-    fold = NativeFold(100, 0, 1 << 40)
+    fold = NativeFold(100, 0, 1 << 40, 400)
     added = fold.add(*columns, 0)
 
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_recfn.batches.fold.choice import fold as chosen_fold
-from otel_recfn.batches.fold.protocol import Fold
+from otel_recfn.batches.fold.protocol import MOST_WAITING, Fold
 from otel_recfn.batches.fold.python_fold import PythonFold
 from otel_recfn.batches.fold.unit import LINKABLE, MAX_AWAITED
 from otel_recfn.model.events import EventFlag, make_event_id
@@ -38,7 +38,12 @@ any_row = st.builds(
 )
 """Also such as no program has: ranges that come twice, that lie in themselves or in each other."""
 any_rows = st.lists(any_row, max_size=40) | threads()
-settings = st.tuples(st.integers(-1, 9), st.sampled_from([-5, 0, 2, 5]), st.sampled_from([NEVER_FULL, NEVER_FULL, 7]))
+settings = st.tuples(
+    st.integers(-1, 9),
+    st.sampled_from([-5, 0, 2, 5]),
+    st.sampled_from([NEVER_FULL, NEVER_FULL, 7]),
+    st.sampled_from([MOST_WAITING, 0, 1, 2, 5]),
+)
 budgets = st.integers(-1, 12)
 
 
@@ -77,7 +82,7 @@ def compare(one: Sequence[object], other: Sequence[object]) -> None:
 
 @given(rows=any_rows, how=settings, cuts=st.lists(st.integers(0, 60), max_size=4), ends=st.lists(ends_of_units(), max_size=5))
 def test_both_give_the_same(
-    rows: list[Row], how: tuple[int, int, int], cuts: list[int], ends: list[tuple[list[int], list[int], list[bool]]]
+    rows: list[Row], how: tuple[int, int, int, int], cuts: list[int], ends: list[tuple[list[int], list[int], list[bool]]]
 ) -> None:
     compare(play(native_fold.NativeFold(*how), rows, cuts, ends), play(PythonFold(*how), rows, cuts, ends))
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from otel_recfn.batches.fold.protocol import Fold
+from otel_recfn.batches.fold.protocol import MOST_WAITING, Fold
 from otel_recfn.batches.fold.python_fold import PythonFold
 from otel_recfn.support.twins import wanted_twin
 
 
-def fold(budget: int, min_duration_ns: int, most_rows: int) -> Fold:
+def fold(budget: int, min_duration_ns: int, most_rows: int, most_waiting: int = MOST_WAITING) -> Fold:
     """Open units, none yet. ``recording/backend.py`` says why there is no native part.
 
     Args:
         budget: how many ranges a unit keeps at most.
         min_duration_ns: shorter ranges are not kept.
         most_rows: a unit with so many rows has to be finished in part.
+        most_waiting: so many rows of a unit, at least one, wait before they are compared.
     """
     if wanted_twin() != "python":
         try:
@@ -21,5 +22,5 @@ def fold(budget: int, min_duration_ns: int, most_rows: int) -> Fold:
         except ImportError:  # no compiler where this was installed
             pass
         else:
-            return NativeFold(budget, min_duration_ns, most_rows)
-    return PythonFold(budget, min_duration_ns, most_rows)
+            return NativeFold(budget, min_duration_ns, most_rows, most_waiting)
+    return PythonFold(budget, min_duration_ns, most_rows, most_waiting)

@@ -64,13 +64,12 @@ class FinishedUnits(NamedTuple):
         return counts
 
 
-FINISHED_TYPES: dict[str, Any] = {
-    name: np.uint64
-    if name in ("kept", "kept_parent", "path_first_id", "linkable")
-    else np.bool_
-    if name == "kept_forced"
-    else np.uint32
-    if name == "path_name"
-    else np.int64
-    for name in FinishedUnits._fields
+_TYPES: dict[str, Any] = {
+    "kept": np.uint64,
+    "kept_parent": np.uint64,
+    "kept_forced": np.bool_,
+    "path_name": np.uint32,
+    "path_first_id": np.uint64,
+    "linkable": np.uint64,
 }
+FINISHED_TYPES: dict[str, Any] = {name: _TYPES.get(name, np.int64) for name in FinishedUnits._fields}

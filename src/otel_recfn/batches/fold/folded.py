@@ -36,9 +36,9 @@ class Folded:
     histogram: Counter[int] = field(default_factory=Counter)
     below: dict[int, Folded] = field(default_factory=dict)
 
-    def add_range(self, event_id: int, start_ns: int, duration_ns: int, self_ns: int) -> None:
-        """One more."""
-        self._add(1, duration_ns, self_ns, duration_ns, duration_ns, (start_ns, event_id))
+    def add_range(self, event_id: int, start_ns: int, duration_ns: int, self_ns: int, total_ns: int) -> None:
+        """One more, ``total_ns`` of which aren't counted elsewhere."""
+        self._add(1, total_ns, self_ns, duration_ns, duration_ns, (start_ns, event_id))
         self.histogram[duration_ns.bit_length()] += 1
 
     def add(self, other: Folded) -> None:
@@ -90,9 +90,14 @@ class FoldedTree:
         """Event ids of folded ranges that others may link to."""
         self._most = most
 
-    def place(self, name: int) -> Folded:
-        """Where ranges of that name are added up that lie directly in the span."""
-        return self._place(self.root, name)
+    def add_range(
+        self, above: Folded | None, name: int, event_id: int, start_ns: int, duration_ns: int, self_ns: int
+    ) -> Folded:
+        """Add up a range that lies in ranges added up at ``above``, or directly in the span. Where it is added up."""
+        around = self.root if above is None else above
+        place = self._place(around, name)
+        place.add_range(event_id, start_ns, duration_ns, self_ns, duration_ns if self._counts(around, name, place) else 0)
+        return place
 
     def merge(self, other: FoldedTree) -> None:
         """What was folded into another one, or waited in it, was folded into this one."""
@@ -106,10 +111,14 @@ class FoldedTree:
     def _merge(self, place: Folded, other: Folded) -> None:
         for name, node in other.below.items():
             mine = self._place(place, name)
-            if place is not self.root and place.below.get(name) is not mine:
-                node.total_ns = 0  # no path was left for it: what it lies in has its time
+            if not self._counts(place, name, mine):
+                node.total_ns = 0
             mine.add(node)
             self._merge(mine, node)
+
+    def _counts(self, above: Folded, name: int, place: Folded) -> bool:
+        """Whether the time counts at the place. Where no path was left, what it lies in has it."""
+        return above is self.root or above.below.get(name) is place
 
     def _place(self, above: Folded, name: int) -> Folded:
         found = above.below.get(name)

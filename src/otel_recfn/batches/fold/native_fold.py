@@ -9,6 +9,7 @@ import numpy as np
 
 from otel_recfn import _native
 from otel_recfn.batches.fold.finished import FINISHED_TYPES, FinishedUnits, Places
+from otel_recfn.batches.fold.protocol import MOST_WAITING
 
 
 class NativeFold:
@@ -18,15 +19,16 @@ class NativeFold:
         budget: how many ranges a unit keeps at most.
         min_duration_ns: shorter ranges are not kept.
         most_rows: a unit with so many rows has to be finished in part.
+        most_waiting: so many rows of a unit, at least one, wait before they are compared.
     """
 
-    def __init__(self, budget: int, min_duration_ns: int, most_rows: int) -> None:
-        self._fold = _native.Fold(budget, min_duration_ns, most_rows)
+    def __init__(self, budget: int, min_duration_ns: int, most_rows: int, most_waiting: int = MOST_WAITING) -> None:
+        self._fold = _native.Fold(budget, min_duration_ns, most_rows, most_waiting)
         self.add = self._fold.add
         self.rows = self._fold.rows
 
     def kept(self) -> Places:
-        """The numbers of the rows that are kept now, in ascending order."""
+        """The numbers of the rows that may be kept yet, in ascending order."""
         kept: Any = self._fold.kept()
         return np.frombuffer(kept, np.int64)
 
@@ -38,4 +40,18 @@ class NativeFold:
 
 
 def _columns(raw: Mapping[str, Any]) -> FinishedUnits:
-    return FinishedUnits(**{name: np.frombuffer(raw[name], dtype) for name, dtype in FINISHED_TYPES.items()})
+    tables = {name: np.frombuffer(raw[name], kind) for name, kind in _ROWS.items()}
+    return FinishedUnits(**{column: tables[table][column] for table, columns in _TABLES.items() for column in columns})
+
+
+_TABLES = {
+    "kept": ("kept", "kept_row", "kept_unit", "kept_parent", "kept_self_ns", "kept_forced"),
+    "paths": (
+        *("path_unit", "path_holder", "path_above", "path_count", "path_total_ns", "path_self_ns", "path_shortest_ns"),
+        *("path_longest_ns", "path_first_ns", "path_first_id", "path_digits", "path_counts_end", "path_name"),
+    ),
+    "counts": ("counts",),
+    "linkable": ("linkable", "linkable_unit", "linkable_holder"),
+}
+"""The rows that `_native.Fold` tells, as C++ lays them out."""
+_ROWS = {table: np.dtype([(name, FINISHED_TYPES[name]) for name in names], align=True) for table, names in _TABLES.items()}

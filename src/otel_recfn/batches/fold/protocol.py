@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 from otel_recfn.batches.fold.finished import FinishedUnits, Ids, Places
 
+MOST_WAITING = 1024
+"""So many ranges of a unit wait before they are compared, unless somebody asks for another number."""
+
 
 class Fold(Protocol):
     """Open units, by number, for one thread at a time."""
@@ -38,7 +41,7 @@ class Fold(Protocol):
         """
 
     def kept(self) -> Places:
-        """The numbers of the rows that are kept now, in ascending order."""
+        """The numbers of the rows that may be kept yet, in ascending order."""
 
     def rows(self, units: Sequence[int]) -> list[int]:
         """How many rows came to each of these units, or since its last part."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from otel_recfn.batches.fold.finished import DIGITS, FINISHED_TYPES, FinishedUnits, Ids, Places
 from otel_recfn.batches.fold.folded import FoldedTree
+from otel_recfn.batches.fold.protocol import MOST_WAITING
 from otel_recfn.batches.fold.unit import Range, UnitFold
 
 
@@ -20,10 +21,12 @@ class PythonFold:
         budget: how many ranges a unit keeps at most.
         min_duration_ns: shorter ranges are not kept.
         most_rows: a unit with so many rows has to be finished in part.
+        most_waiting: so many rows of a unit, at least one, wait before they are compared.
     """
 
-    def __init__(self, budget: int, min_duration_ns: int, most_rows: int) -> None:
+    def __init__(self, budget: int, min_duration_ns: int, most_rows: int, most_waiting: int = MOST_WAITING) -> None:
         self._budget, self._min_duration_ns, self._most_rows = budget, min_duration_ns, most_rows
+        self._most_waiting = max(1, most_waiting)
         self._units: dict[int, UnitFold] = {}
 
     def add(
@@ -51,15 +54,15 @@ class PythonFold:
         for done, (number, *row) in enumerate(rows, 1):
             one = self._units.get(number)
             if one is None:
-                one = self._units[number] = UnitFold(self._budget, self._min_duration_ns)
+                one = self._units[number] = self._new_unit()
             one.add(Range(*row))
             if one.rows >= self._most_rows:
                 return done
         return len(unit)
 
     def kept(self) -> Places:
-        """The numbers of the rows that are kept now, in ascending order."""
-        return np.array(sorted([kept.range.row for one in self._units.values() for kept in one.kept.values()]), np.int64)
+        """The numbers of the rows that may be kept yet, in ascending order."""
+        return np.array(sorted([held.range.row for one in self._units.values() for held in one.held]), np.int64)
 
     def rows(self, units: Sequence[int]) -> list[int]:
         """How many rows came to each of these units, or since its last part."""
@@ -80,11 +83,14 @@ class PythonFold:
             raise ValueError("a unit is named twice; finish it once at a time")
         columns = _Columns()
         for place, (number, budget, more) in enumerate(zip(units, budgets, goes_on, strict=True)):
-            one = self._units.get(number) or UnitFold(self._budget)
+            one = self._units.get(number) or self._new_unit()
             columns.add(place, one, budget)
             if not more:
                 self._units.pop(number, None)
         return columns.sealed()
+
+    def _new_unit(self) -> UnitFold:
+        return UnitFold(self._budget, self._min_duration_ns, self._most_waiting)
 
 
 class _Columns:

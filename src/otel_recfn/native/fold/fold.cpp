@@ -6,8 +6,8 @@ namespace recfn::folding {
 
 std::vector<int64_t> Fold::kept() const {
   std::vector<int64_t> rows;
-  for (const auto& [number, unit] : units_) unit->kept(rows);
-  std::sort(rows.begin(), rows.end());
+  for (const auto& [number, unit] : units_) unit->held(rows);
+  if (!std::is_sorted(rows.begin(), rows.end())) std::sort(rows.begin(), rows.end());
   return rows;
 }
 
@@ -49,7 +49,7 @@ void Fold::taken() {
   last_ = nullptr;
   if (!units_.empty()) return;
   memory_.trees.shrink();
-  memory_.known.shrink();
+  memory_.awaited.shrink();
 }
 
 Unit* Fold::find(uint32_t number) const {
@@ -61,7 +61,7 @@ void Fold::find_or_make(uint32_t number) {
   told_.clear();
   auto found = units_.find(number);
   if (found == units_.end()) {
-    found = units_.emplace(number, std::make_unique<Unit>(memory_, budget_, min_duration_ns_)).first;
+    found = units_.emplace(number, std::make_unique<Unit>(memory_, limits_)).first;
   }
   last_ = found->second.get(), last_number_ = number;
 }

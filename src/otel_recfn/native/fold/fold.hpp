@@ -20,17 +20,16 @@ struct ToFinish {
 
 class Fold {
  public:
-  Fold(int64_t budget, int64_t min_duration_ns, int64_t most_rows)
-      : budget_(budget), min_duration_ns_(min_duration_ns), most_rows_(most_rows) {}
+  explicit Fold(const Limits& limits) : limits_(limits) {}
 
   // Whether its unit is full now. Where memory runs out (std::bad_alloc) nothing of it was taken.
   bool add(uint32_t number, const Range& one) {
     if (last_ == nullptr || number != last_number_) find_or_make(number);
     last_->add(one);
-    return last_->rows() >= most_rows_;
+    return last_->rows() >= limits_.most_rows;
   }
 
-  // The numbers of the rows that are kept now, in ascending order.
+  // The numbers of the rows that may be kept yet, in ascending order.
   std::vector<int64_t> kept() const;
   // How many came to a unit, or since its last part.
   int64_t rows(uint32_t number) const;
@@ -45,7 +44,7 @@ class Fold {
   Unit* find(uint32_t number) const;
   void find_or_make(uint32_t number);
 
-  const int64_t budget_, min_duration_ns_, most_rows_;
+  const Limits limits_;
   Memory memory_;  // outlives the units
   std::unordered_map<uint32_t, std::unique_ptr<Unit>> units_;
   uint32_t last_number_ = 0;

@@ -2,21 +2,38 @@
 
 namespace recfn::folding {
 
-void Trees::fold(const Range& one, int64_t self_ns, FoldedTree& into_it, FoldedTree& holder) {
+Path* Trees::fold(FoldedTree& holder, Path* above, const Range& one, int64_t self_ns) {
+  Path& around = above_or_root(holder, above);
+  Path* place = paths_.find(around, one.name);
+  int64_t total_ns = one.duration_ns;
+  if (place == nullptr && holder.size < holder.most) {
+    ++holder.size;
+    place = paths_.make(one.name);
+    paths_.append(around, *place);
+  } else if (place == nullptr) {
+    place = other(holder);
+    if (&around != holder.root) total_ns = 0;  // what it lies in has its time
+  }
+  paths_.add(*place, one, self_ns, total_ns);
   if ((one.flags & kLinkable) != 0) {
     Linkable* linkable = linkables_.take();
     linkable->next = nullptr, linkable->event_id = one.event_id;
     link(holder, linkable, linkable);
   }
-  Path* place = place_for(one, into_it, holder);
-  paths_.add(*place, one, self_ns);
-  merge_below(*place, into_it, holder);
+  return place;
 }
 
-void Trees::merge(FoldedTree& holder, FoldedTree& other) {
-  if (other.root == nullptr) return;
-  if (holder.root == nullptr) holder.root = paths_.make(kOther);
-  merge_below(*holder.root, other, holder);
+void Trees::merge(FoldedTree& holder, Path* above, FoldedTree& other) {
+  if (other.root != nullptr) {
+    const bool fits = holder.size + other.size <= holder.most;
+    if (fits) holder.size += other.size;
+    Path& place = above_or_root(holder, above);
+    Path* list = paths_.detach_below(*other.root);
+    paths_.give_back(other.root);
+    merge_list(place, list, holder, fits);
+  }
+  if (other.first_linkable != nullptr) link(holder, other.first_linkable, other.last_linkable);
+  other = FoldedTree{other.most};
 }
 
 void Trees::give_back(FoldedTree& tree) {
@@ -28,21 +45,10 @@ void Trees::give_back(FoldedTree& tree) {
   tree = FoldedTree{tree.most};
 }
 
-// Where it is new, the root of what was folded into the range becomes its path, with all that hangs below.
-Path* Trees::place_for(const Range& one, FoldedTree& into_it, FoldedTree& holder) {
+Path& Trees::above_or_root(FoldedTree& holder, Path* above) {
+  if (above != nullptr) return *above;
   if (holder.root == nullptr) holder.root = paths_.make(kOther);
-  if (Path* found = paths_.find(*holder.root, one.name)) return found;
-  if (holder.size >= holder.most) return other(holder);
-  ++holder.size;
-  Path* place = nullptr;
-  if (into_it.root != nullptr && holder.size + into_it.size <= holder.most) {
-    place = into_it.root, place->name = one.name;
-    holder.size += into_it.size, into_it.root = nullptr;
-  } else {
-    place = paths_.make(one.name);
-  }
-  paths_.append(*holder.root, *place);
-  return place;
+  return *holder.root;
 }
 
 Path* Trees::other(FoldedTree& holder) {
@@ -52,18 +58,6 @@ Path* Trees::other(FoldedTree& holder) {
   found = paths_.make(kOther);
   paths_.append(*holder.root, *found);
   return found;
-}
-
-void Trees::merge_below(Path& place, FoldedTree& other, FoldedTree& holder) {
-  if (other.root != nullptr) {
-    const bool fits = holder.size + other.size <= holder.most;
-    if (fits) holder.size += other.size;
-    Path* list = paths_.detach_below(*other.root);
-    paths_.give_back(other.root);
-    merge_list(place, list, holder, fits);
-  }
-  if (other.first_linkable != nullptr) link(holder, other.first_linkable, other.last_linkable);
-  other = FoldedTree{other.most};
 }
 
 // `fits`: the holder's size counts all of them already, and what is new goes there with all that hangs below it.

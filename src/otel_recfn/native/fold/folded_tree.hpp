@@ -25,26 +25,26 @@ struct FoldedTree {
 // What the trees of all units are made of.
 class Trees {
  public:
-  // So many ranges can be folded, or trees merged, which have so many paths together, without memory running out.
-  void reserve(size_t folds, size_t paths) {
-    paths_.reserve(folds * kNodesOfAFold, folds + paths);
+  // So many ranges can be folded into so many trees afterwards without memory running out; merging trees takes none.
+  void reserve(size_t folds, size_t trees) {
+    paths_.reserve(folds + trees * kNodesOfATree);
     linkables_.reserve(folds);
   }
 
-  // A range is added up in `holder`, with what was folded into it, which is nothing afterwards.
-  void fold(const Range& one, int64_t self_ns, FoldedTree& into_it, FoldedTree& holder);
-  // What waited in `other`, which is nothing afterwards, was folded into `holder`.
-  void merge(FoldedTree& holder, FoldedTree& other);
+  // A range that lies in ranges that were added up at `above`, or (null) directly in the span, is added up. Where it is.
+  Path* fold(FoldedTree& holder, Path* above, const Range& one, int64_t self_ns);
+  // What was folded into a range, or waited in it, which is nothing afterwards, was folded into `holder`, and lies at `above`
+  // there or (null) directly in the span.
+  void merge(FoldedTree& holder, Path* above, FoldedTree& other);
   void give_back(FoldedTree& tree);
   // None is in use.
   void shrink() { paths_.shrink(), linkables_.shrink(); }
 
  private:
-  static constexpr size_t kNodesOfAFold = 3;  // the holder's root, the range's own path, the one for others
+  static constexpr size_t kNodesOfATree = 2;  // its root and the path for others
 
-  Path* place_for(const Range& one, FoldedTree& into_it, FoldedTree& holder);
+  Path& above_or_root(FoldedTree& holder, Path* above);
   Path* other(FoldedTree& holder);
-  void merge_below(Path& place, FoldedTree& other, FoldedTree& holder);
   void merge_list(Path& place, Path* list, FoldedTree& holder, bool fits);
   void link(FoldedTree& holder, Linkable* first, Linkable* last);
 

@@ -4,15 +4,15 @@
 
 namespace recfn::folding {
 
-void Paths::add(Path& path, const Range& one, int64_t self_ns) {
+void Paths::add(Path& path, const Range& one, int64_t self_ns, int64_t total_ns) {
   const bool first = path.count == 0;
   if (first || one.start_ns < path.first_ns || (one.start_ns == path.first_ns && one.event_id < path.first_id)) {
     path.first_ns = one.start_ns, path.first_id = one.event_id;
   }
   path.shortest_ns = first ? one.duration_ns : std::min(path.shortest_ns, one.duration_ns);
   path.longest_ns = std::max(path.longest_ns, one.duration_ns);
-  ++path.count, path.total_ns = sum(path.total_ns, one.duration_ns), path.self_ns = sum(path.self_ns, self_ns);
-  path.histogram.add(digits_of(one.duration_ns), 1, wide_);
+  ++path.count, path.total_ns = sum(path.total_ns, total_ns), path.self_ns = sum(path.self_ns, self_ns);
+  path.histogram.add(digits_of(one.duration_ns), 1);
 }
 
 void Paths::add(Path& path, Path* other) {
@@ -24,7 +24,7 @@ void Paths::add(Path& path, Path* other) {
   path.longest_ns = std::max(path.longest_ns, other->longest_ns);
   path.count += other->count;
   path.total_ns = sum(path.total_ns, other->total_ns), path.self_ns = sum(path.self_ns, other->self_ns);
-  path.histogram.take(other->histogram, wide_);
+  path.histogram.add(other->histogram);
   nodes_.give_back(other);
 }
 

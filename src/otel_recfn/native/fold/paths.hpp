@@ -21,20 +21,17 @@ struct Path {
 // All nodes of a fold, whatever tree they belong to.
 class Paths {
  public:
-  // So many can be made, and so many sums be added to, afterwards without memory running out.
-  void reserve(size_t nodes, size_t sums) {
+  // So many can be made afterwards without memory running out.
+  void reserve(size_t nodes) {
     if (nodes_.free_items() < nodes) grow(nodes);
-    wide_.reserve(sums);
   }
 
   Path* make(uint32_t name);
-  void add(Path& path, const Range& one, int64_t self_ns);
+  // One more range, `total_ns` of which aren't counted elsewhere.
+  void add(Path& path, const Range& one, int64_t self_ns, int64_t total_ns);
   // Also gives the other one back.
   void add(Path& path, Path* other);
-  void give_back(Path* path) {
-    path->histogram.give_back(wide_);
-    nodes_.give_back(path);
-  }
+  void give_back(Path* path) { nodes_.give_back(path); }
   Path* find(const Path& above, uint32_t name);
   void append(Path& above, Path& path);
   // What hangs below it, as a list, hangs below it no more.
@@ -44,7 +41,6 @@ class Paths {
   // None is in use.
   void shrink() {
     if (nodes_.shrink()) many_.release();
-    wide_.shrink();
   }
 
  private:
@@ -66,7 +62,6 @@ class Paths {
   void grow(size_t nodes);
 
   Pool<Path> nodes_;
-  Pool<WideHistogram> wide_;
   IdTable<Edge, EdgeKey> many_;  // has room for every node
 };
 

@@ -1,4 +1,4 @@
-// How a unit takes ranges. Nothing in it allocates behind `reserve`.
+// How a unit takes ranges, and compares them.
 #include "fold/unit.hpp"
 
 #include <algorithm>
@@ -7,152 +7,138 @@
 
 namespace recfn::folding {
 
-Unit::Unit(Memory& memory, int64_t budget, int64_t min_duration_ns)
-    : memory_(memory), budget_(budget), min_duration_ns_(min_duration_ns) {
-  known_.swap(memory.spare_known);
-  heap_.swap(memory.spare_heap);
-}
+Unit::Unit(Memory& memory, const Limits& limits) : memory_(memory), limits_(limits) { held_.swap(memory.spare_held); }
 
 Unit::~Unit() {
-  memory_.trees.give_back(folded_);
-  known_.each([this](Known* known) {
-    if (known->is_kept) memory_.trees.give_back(known->kept.folded);
-    if (known->is_awaited) memory_.trees.give_back(known->awaited.folded);
-    memory_.known.give_back(known);
-  });
-  known_.clear();
-  heap_.clear();
-  known_.swap(memory_.spare_known);
-  heap_.swap(memory_.spare_heap);
+  begin_next_part();
+  awaited_.each([this](Awaited* one) { memory_.awaited.give_back(one); });
+  held_.swap(memory_.spare_held);
 }
 
-void Unit::add(const Range& one) {
-  Known* own = known_.find(one.event_id);
-  reserve(own);
-  ++rows_;
-  Awaited came = take_awaited(own);
-  Known* around = nullptr;
-  const uint64_t parent = parent_of(one, around);
-  const bool async = (one.flags & kOverlapping) != 0;
-  const Rank rank = rank_of(one, came.highest);
-  const int64_t self_ns = async ? 0 : difference(one.duration_ns, came.children_ns);
-  if (parent != 0 && parent >> kOrdinalBits == one.event_id >> kOrdinalBits) {
-    around = awaited(parent, around);
-    around->awaited.children_ns = sum(around->awaited.children_ns, one.duration_ns);
-    if (parent == one.event_id) own = around;
+void Unit::held(std::vector<int64_t>& rows) const {
+  for (const Range& one : held_) rows.push_back(one.row);
+}
+
+// Behind `reserve` nothing in it allocates.
+void Unit::compare(int64_t budget, bool parents_may_come) {
+  memory_.comparison.compare(held_, kept_.size(), limits_.min_duration_ns, budget);
+  reserve();
+  Awaited* taken = take_awaited();
+  await_parents();
+  if (!parents_may_come) settle();
+  place_kept();
+  for (size_t place = held_.size(); place-- > 0;) {  // what is around a range comes after it
+    if (!memory_.comparison[place].kept) fold(place, parents_may_come);
   }
-  const bool full = kept_count_ >= budget_ && rank.duration != kForced;
-  const bool came_before = own != nullptr && own->is_kept;
-  const bool lowest = full && (heap_.empty() || heap_.goes_first(rank));
-  if (rank.duration >= 0 && !came_before && !lowest) {
-    if (own == nullptr) own = insert(one.event_id);
-    own->kept = {one, parent, rank, self_ns, came.folded, ++orders_};
-    keep(*own, around);
-    while (kept_count_ > budget_ && !heap_.empty()) evict();
-    return;
+  keep_held();
+  for (Awaited* next; taken != nullptr; taken = next) {
+    next = taken->next;
+    memory_.awaited.give_back(taken);
   }
-  FoldedTree& into = parent == 0 ? folded_ : awaited(parent, around)->awaited.folded;
-  memory_.trees.fold(one, self_ns, came.folded, into);
-  if (own != nullptr) forget_unless_needed(own);
 }
 
-void Unit::kept(std::vector<int64_t>& rows) const {
-  known_.each([&](const Known* known) {
-    if (known->is_kept) rows.push_back(known->kept.range.row);
-  });
+void Unit::reserve() {
+  const Comparison& all = memory_.comparison;
+  const size_t folds = all.size() - all.kept();
+  memory_.trees.reserve(folds, std::min(folds, all.kept() + all.not_here()) + 1);
+  awaited_.reserve(all.not_here());
+  memory_.awaited.reserve(all.not_here());
+  memory_.ordered.reserve(awaited_.size() + all.not_here());
+  memory_.spots.assign(all.size(), {});
+  memory_.kept.clear();
+  memory_.kept.resize(all.kept());
 }
 
-void Unit::reserve(const Known* own) {
-  reserve_fold(own != nullptr && own->is_awaited ? own->awaited.folded.size : 0);
-  heap_.reserve();
-}
-
-// For a range that so many paths lie in, for what it lies in, and for what has to go for it.
-void Unit::reserve_fold(size_t paths) {
-  if (kept_count_ >= budget_ && !heap_.empty()) paths += heap_.top()->kept.folded.size;
-  reserve_known();
-  memory_.trees.reserve(2, paths);
-}
-
-void Unit::reserve_known() {
-  known_.reserve(3);
-  memory_.known.reserve(3);
-}
-
-Known* Unit::insert(uint64_t event_id) {
-  Known* known = memory_.known.take();
-  known->event_id = event_id, known->is_kept = known->is_awaited = false;
-  known_.insert(known);
-  return known;
-}
-
-Known* Unit::awaited(uint64_t event_id, Known* found) {
-  Known* known = found != nullptr ? found : insert(event_id);
-  if (known->is_awaited) return known;
-  known->is_awaited = true;
-  known->awaited = Awaited{};
-  known->awaited.order = ++orders_;
-  return known;
-}
-
-void Unit::forget_unless_needed(Known* known) {
-  if (known->is_kept || known->is_awaited) return;
-  known_.erase(known->event_id);
-  memory_.known.give_back(known);
-}
-
-Awaited Unit::take_awaited(Known* own) {
-  if (own == nullptr || !own->is_awaited) return {};
-  const Awaited came = own->awaited;
-  own->is_awaited = false;
-  return came;
-}
-
-// Asynchronous ranges, and what comes after its parent, lie directly in the unit.
-uint64_t Unit::parent_of(const Range& one, Known*& around) {
-  if (one.parent == 0 || (one.flags & kOverlapping) != 0) return 0;
-  around = known_.find(one.parent);
-  return around != nullptr && around->is_kept ? 0 : one.parent;
-}
-
-Rank Unit::rank_of(const Range& one, const Rank& highest) const {
-  const bool forced = (one.flags & kShown) != 0;
-  const int64_t duration = forced ? kForced : one.duration_ns >= min_duration_ns_ ? one.duration_ns : -1;
-  const Rank own{duration, one.event_id, 0}, above_highest{highest.duration, highest.first, highest.height + 1};
-  return ranks_below(own, above_highest) ? above_highest : own;
-}
-
-void Unit::keep(Known& known, Known* around) {
-  const Kept& one = known.kept;
-  known.is_kept = true, ++kept_count_;
-  if (one.rank.duration != kForced) heap_.push(&known);
-  if (one.parent == 0) return;
-  Awaited& above = awaited(one.parent, around)->awaited;
-  if (ranks_below(above.highest, one.rank)) above.highest = one.rank;
-}
-
-void Unit::evict() {
-  Known* known = heap_.pop();
-  known->is_kept = false, --kept_count_;
-  Kept& gone = known->kept;
-  memory_.trees.fold(gone.range, gone.self_ns, gone.folded, holder(gone.parent));
-  forget_unless_needed(known);
-}
-
-// What a range with that parent is folded into.
-FoldedTree& Unit::holder(uint64_t parent) {
-  if (parent == 0) return folded_;
-  Known* found = known_.find(parent);
-  if (found != nullptr && found->is_kept) return found->kept.folded;
-  return awaited(parent, found)->awaited.folded;
-}
-
-void Unit::shrink(int64_t budget) {
-  while (kept_count_ > budget && !heap_.empty()) {
-    memory_.trees.reserve(1, heap_.top()->kept.folded.size);
-    reserve_known();
-    evict();
+// What was awaited and has come now: a list.
+Awaited* Unit::take_awaited() {
+  Awaited* taken = nullptr;
+  for (size_t place = kept_.size(); place < held_.size() && !awaited_.empty(); ++place) {
+    Awaited* came = memory_.comparison[place].first ? awaited_.find(held_[place].event_id) : nullptr;
+    if (came == nullptr) continue;
+    awaited_.erase(came->event_id);
+    memory_.spots[place].tree = &came->folded;
+    memory_.comparison.add_children_ns(place, came->children_ns);
+    came->next = taken, taken = came;
   }
+  return taken;
+}
+
+void Unit::await_parents() {
+  if (memory_.comparison.not_here() == 0) return;
+  for (size_t place = kept_.size(); place < held_.size(); ++place) {
+    const Range& one = held_[place];
+    if (memory_.comparison[place].above != Comparison::kNotHere) continue;
+    if (one.parent >> kOrdinalBits != one.event_id >> kOrdinalBits) continue;
+    Awaited& around = awaited(one.parent);
+    around.children_ns = sum(around.children_ns, one.duration_ns);
+  }
+}
+
+// What was folded into those that are kept goes with them.
+void Unit::place_kept() {
+  size_t next = 0;
+  for (size_t place = 0; place < held_.size(); ++place) {
+    Memory::Spot& spot = memory_.spots[place];
+    if (place < kept_.size()) spot.tree = &kept_[place].folded;
+    const Comparison::Place& found = memory_.comparison[place];
+    if (!found.kept) continue;
+    Kept& kept = memory_.kept[next++];
+    kept = {spot.tree == nullptr ? FoldedTree{} : *spot.tree, children_ns(place), found.rank,
+            found.above < Comparison::kNotHere ? held_[found.above].event_id : 0};
+    spot.tree = &kept.folded;
+  }
+}
+
+int64_t Unit::children_ns(size_t place) const {
+  const int64_t newly = memory_.comparison[place].children_ns;
+  return place < kept_.size() ? sum(kept_[place].children_ns, newly) : newly;
+}
+
+void Unit::fold(size_t place, bool parents_may_come) {
+  const Range& one = held_[place];
+  const uint32_t above = memory_.comparison[place].above;
+  Memory::Spot& spot = memory_.spots[place];
+  FoldedTree* into_it = spot.tree;
+  spot = above < Comparison::kNotHere ? memory_.spots[above] : Memory::Spot{&holder(above, one, parents_may_come), nullptr};
+  const int64_t self_ns = (one.flags & kOverlapping) != 0 ? 0 : difference(one.duration_ns, children_ns(place));
+  spot.path = memory_.trees.fold(*spot.tree, spot.path, one, self_ns);
+  if (into_it != nullptr) memory_.trees.merge(*spot.tree, spot.path, *into_it);
+}
+
+// What a range that lies in none of the others is folded into.
+FoldedTree& Unit::holder(uint32_t above, const Range& one, bool parents_may_come) {
+  return above == Comparison::kNotHere && parents_may_come ? awaited(one.parent).folded : folded_;
+}
+
+void Unit::keep_held() {
+  size_t next = 0;
+  for (size_t place = 0; place < held_.size(); ++place) {
+    if (memory_.comparison[place].kept) held_[next++] = held_[place];
+  }
+  held_.resize(next);
+  kept_.swap(memory_.kept);
+}
+
+void Unit::order_awaited() {
+  std::vector<Awaited*>& all = memory_.ordered;
+  all.clear();
+  awaited_.each([&](Awaited* one) { all.push_back(one); });
+  std::sort(all.begin(), all.end(), [](const Awaited* one, const Awaited* other) { return one->order < other->order; });
+}
+
+// What belongs to ranges that haven't come lies directly in the unit.
+void Unit::settle() {
+  order_awaited();
+  for (Awaited* one : memory_.ordered) memory_.trees.merge(folded_, nullptr, one->folded);
+}
+
+Awaited& Unit::awaited(uint64_t event_id) {
+  Awaited* found = awaited_.find(event_id);
+  if (found != nullptr) return *found;
+  found = memory_.awaited.take();
+  *found = {nullptr, event_id, FoldedTree{}, 0, ++orders_, false};
+  awaited_.insert(found);
+  return *found;
 }
 
 }  // namespace recfn::folding

@@ -5,76 +5,94 @@
 #include <cstdint>
 #include <vector>
 
+#include "fold/awaited.hpp"
+#include "fold/comparison.hpp"
 #include "fold/finished.hpp"
 #include "fold/folded_tree.hpp"
-#include "fold/known.hpp"
 #include "fold/pool.hpp"
 #include "fold/range.hpp"
-#include "fold/rank_heap.hpp"
 
 namespace recfn::folding {
 
-// What all units of a fold are made of.
+struct Limits {
+  int64_t budget, min_duration_ns, most_rows, most_waiting;
+};
+
+// A range that is kept for now, and what was folded into it.
+struct Kept {
+  FoldedTree folded;
+  int64_t children_ns;
+  Rank rank;
+  uint64_t parent;  // a kept one, or 0
+};
+
+// What all units of a fold are made of, and what they need while they are compared.
 struct Memory {
+  struct Spot {
+    FoldedTree* tree;  // what it was folded into, or what was folded into it
+    Path* path;        // null where it is kept
+  };
+
   Trees trees;
-  Pool<Known> known;
-  KnownTable spare_known;  // empty, as the unit that was forgotten last left it
-  RankHeap spare_heap;
+  Pool<Awaited> awaited;
+  Comparison comparison;
+  std::vector<Spot> spots;
+  std::vector<Kept> kept;         // what those that are kept become
+  std::vector<Awaited*> ordered;  // of one unit, in the order in which they were first needed
+  std::vector<Range> spare_held;  // empty, as the unit that was forgotten last left it
 };
 
 class Unit {
  public:
-  Unit(Memory& memory, int64_t budget, int64_t min_duration_ns);
+  Unit(Memory& memory, const Limits& limits);
   Unit(const Unit&) = delete;
   Unit& operator=(const Unit&) = delete;
   ~Unit();
 
   // The next range that has ended: in whole, or nothing of it where memory ran out (std::bad_alloc).
-  void add(const Range& one);
+  void add(const Range& one) {
+    if (held_.size() - kept_.size() >= static_cast<size_t>(limits_.most_waiting)) compare(limits_.budget, true);
+    held_.push_back(one);
+    ++rows_;
+  }
+
   int64_t rows() const { return rows_; }
-  void kept(std::vector<int64_t>& rows) const;
+  void held(std::vector<int64_t>& rows) const;
 
   // Before it tells: folds what is too much. Where memory runs out nothing is lost: this can be called again.
   void decide(int64_t budget);
-  size_t kept_count() const { return static_cast<size_t>(kept_count_); }
+  size_t kept_count() const { return kept_.size(); }
   size_t path_count() const;
   // What became of its rows, told as those of the unit at `place`. It still has them.
-  void tell(int64_t place, FinishedColumns& columns);
+  void tell(int64_t place, FinishedColumns& columns) const;
   // What was told is forgotten; more will come.
   void begin_next_part();
 
  private:
-  struct Ranked {
-    Rank rank;
-    Known* known;
-  };
+  void compare(int64_t budget, bool parents_may_come);
+  void reserve();
+  Awaited* take_awaited();
+  void await_parents();
+  void place_kept();
+  int64_t children_ns(size_t place) const;
+  void fold(size_t place, bool parents_may_come);
+  FoldedTree& holder(uint32_t above, const Range& one, bool parents_may_come);
+  void keep_held();
+  Awaited& awaited(uint64_t event_id);
+  void order_awaited();
+  void settle();
 
-  void reserve(const Known* own);
-  void reserve_fold(size_t paths);
-  void reserve_known();
-  Known* insert(uint64_t event_id);
-  Known* awaited(uint64_t event_id, Known* found);
-  void forget_unless_needed(Known* known);
-
-  Awaited take_awaited(Known* own);
-  uint64_t parent_of(const Range& one, Known*& around);
-  Rank rank_of(const Range& one, const Rank& highest) const;
-  void keep(Known& known, Known* around);
-  void evict();
-  FoldedTree& holder(uint64_t parent);
-  void shrink(int64_t budget);
-
-  void merge_awaited();
-  std::vector<Ranked> kept_in_order() const;
-  bool is_kept(uint64_t event_id);
+  void note_what_stays();
+  std::vector<uint32_t> outermost_first() const;
 
   Memory& memory_;
-  const int64_t budget_, min_duration_ns_;
-  int64_t rows_ = 0, kept_count_ = 0;
+  const Limits limits_;
+  int64_t rows_ = 0;
   uint64_t orders_ = 0;
   FoldedTree folded_{kPathsOfAUnit};
-  KnownTable known_;
-  RankHeap heap_;
+  std::vector<Range> held_;  // as they came: those that were kept when ranges were compared last, and those that wait
+  std::vector<Kept> kept_;   // of the first ones
+  AwaitedTable awaited_;
 };
 
 }  // namespace recfn::folding

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "fold/unit.hpp"
+#include "model/events.hpp"
 
 namespace recfn::folding {
 namespace {
@@ -15,83 +16,67 @@ int64_t shown(int64_t rows, int64_t budget) {
 }  // namespace
 
 void Unit::decide(int64_t budget) {
-  shrink(shown(rows_, budget));
-  merge_awaited();
+  compare(std::min(shown(rows_, budget), limits_.budget), false);
+  note_what_stays();
+}
+
+// Only their self times are remembered.
+void Unit::note_what_stays() {
+  size_t stay = 0;
+  order_awaited();
+  for (Awaited* one : memory_.ordered) {
+    one->stays = one->children_ns != 0 && stay < kMaxAwaited;
+    stay += one->stays ? 1 : 0;
+  }
 }
 
 size_t Unit::path_count() const {
   size_t paths = folded_.size;
-  known_.each([&](const Known* known) { paths += known->is_kept ? known->kept.folded.size : 0; });
+  for (const Kept& one : kept_) paths += one.folded.size;
   return paths;
 }
 
-void Unit::tell(int64_t place, FinishedColumns& columns) {
-  const std::vector<Ranked> kept = kept_in_order();
-  auto holder = columns.kept.size();
-  for (const auto& [rank, known] : kept) {
-    const Kept& one = known->kept;
-    const uint64_t parent = is_kept(one.parent) ? one.parent : 0;
-    columns.add_kept(place, one.range, parent, one.self_ns, rank.duration == kForced);
+void Unit::tell(int64_t place, FinishedColumns& columns) const {
+  const std::vector<uint32_t> order = outermost_first();
+  auto holder = static_cast<int64_t>(columns.kept.size());
+  for (const uint32_t each : order) {
+    const Kept& one = kept_[each];
+    const bool overlaps = (held_[each].flags & kOverlapping) != 0;
+    const int64_t self_ns = overlaps ? 0 : difference(held_[each].duration_ns, one.children_ns);
+    const uint8_t forced = one.rank.duration == kForced ? 1 : 0;
+    columns.kept.push_back({held_[each].event_id, held_[each].row, place, one.parent, self_ns, forced});
   }
   columns.add_tree(place, -1, folded_);
-  for (const Ranked& one : kept) columns.add_tree(place, holder++, one.known->kept.folded);
+  for (const uint32_t each : order) columns.add_tree(place, holder++, kept_[each].folded);
 }
 
-// What belongs to ranges that haven't come lies directly in the unit; only their self times are remembered.
-void Unit::merge_awaited() {
-  std::vector<Known*> awaited;
-  known_.each([&](Known* known) {
-    if (known->is_awaited) awaited.push_back(known);
+std::vector<uint32_t> Unit::outermost_first() const {
+  std::vector<uint32_t> order(kept_.size());
+  for (uint32_t place = 0; place < order.size(); ++place) order[place] = place;
+  std::sort(order.begin(), order.end(), [this](uint32_t one, uint32_t other) {
+    if (ranks_below(kept_[other].rank, kept_[one].rank)) return true;
+    return !ranks_below(kept_[one].rank, kept_[other].rank) && one < other;
   });
-  std::sort(awaited.begin(), awaited.end(), [](const Known* one, const Known* other) {
-    return one->awaited.order < other->awaited.order;
-  });
-  size_t stay = 0;
-  for (Known* known : awaited) {
-    Awaited& one = known->awaited;
-    memory_.trees.reserve(1, one.folded.size);
-    memory_.trees.merge(folded_, one.folded);
-    one.stays = one.children_ns != 0 && stay < kMaxAwaited;
-    stay += one.stays ? 1 : 0;
-  }
-}
-
-// Outermost first.
-std::vector<Unit::Ranked> Unit::kept_in_order() const {
-  std::vector<Ranked> kept;
-  kept.reserve(static_cast<size_t>(kept_count_));
-  known_.each([&](Known* known) {
-    if (known->is_kept) kept.push_back({known->kept.rank, known});
-  });
-  std::sort(kept.begin(), kept.end(), [](const Ranked& one, const Ranked& other) {
-    if (ranks_below(other.rank, one.rank)) return true;
-    return !ranks_below(one.rank, other.rank) && one.known->kept.order < other.known->kept.order;
-  });
-  return kept;
-}
-
-bool Unit::is_kept(uint64_t event_id) {
-  const Known* known = known_.find(event_id);
-  return known != nullptr && known->is_kept;
+  return order;
 }
 
 void Unit::begin_next_part() {
-  Known* stays = nullptr;
-  known_.each([&](Known* known) {
-    if (known->is_kept) memory_.trees.give_back(known->kept.folded);
-    known->is_kept = false;
-    if (known->is_awaited && known->awaited.stays) {
-      known->awaited.highest = Rank{};
-      known->next = stays, stays = known;
+  for (Kept& one : kept_) memory_.trees.give_back(one.folded);
+  memory_.trees.give_back(folded_);
+  held_.clear();
+  kept_.clear();
+  rows_ = 0;
+  Awaited* stays = nullptr;
+  awaited_.each([&](Awaited* one) {
+    memory_.trees.give_back(one->folded);
+    if (one->stays) {
+      one->stays = false, one->next = stays, stays = one;
     } else {
-      memory_.known.give_back(known);
+      memory_.awaited.give_back(one);
     }
   });
-  known_.clear_places();
-  for (Known* known = stays; known != nullptr; known = known->next) known_.insert(known);
-  heap_.clear();
-  rows_ = kept_count_ = 0;
-  memory_.trees.give_back(folded_);
+  awaited_.clear_places();
+  for (; stays != nullptr; stays = stays->next) awaited_.insert(stays);
 }
 
 }  // namespace recfn::folding

@@ -2,6 +2,7 @@
 // gets an error and doesn't wait, so that a child that is forked meanwhile doesn't wait for ever.
 #include "python/fold_type.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <new>
 #include <unordered_set>
@@ -20,6 +21,8 @@ namespace {
 using folding::FinishedColumns;
 using folding::Fold;
 using folding::ToFinish;
+
+constexpr int64_t kMostWaiting = 1 << 30;  // ranges are numbered with 32 bits
 
 struct FoldObject {
   PyObject_HEAD
@@ -53,18 +56,20 @@ class Use {
 };
 
 PyObject* fold_new(PyTypeObject* type, PyObject* args, PyObject* keywords) {
-  static const char* names[] = {"budget", "min_duration_ns", "most_rows", nullptr};
-  PyObject* given[3];
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOO:Fold", const_cast<char**>(names), &given[0], &given[1], &given[2])) {
+  static const char* names[] = {"budget", "min_duration_ns", "most_rows", "most_waiting", nullptr};
+  PyObject* given[4];
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOO:Fold", const_cast<char**>(names), &given[0], &given[1], &given[2],
+                                   &given[3])) {
     return nullptr;
   }
-  int64_t values[3];
-  for (int at = 0; at < 3; ++at) {
+  int64_t values[4];
+  for (int at = 0; at < 4; ++at) {
     if (!read_whole(given[at], &values[at])) return nullptr;
   }
   PyObject* self = type->tp_alloc(type, 0);
   if (self == nullptr) return nullptr;
-  new (&reinterpret_cast<FoldObject*>(self)->fold) Fold(values[0], values[1], values[2]);
+  Fold* fold = &reinterpret_cast<FoldObject*>(self)->fold;
+  new (fold) Fold({values[0], values[1], values[2], std::clamp<int64_t>(values[3], 1, kMostWaiting)});
   return self;
 }
 
@@ -163,16 +168,29 @@ bool read_units(const Items& units, const Items& budgets, const Items& goes_on, 
   return true;
 }
 
-bool set_column(PyObject* dict, const char* name, std::vector<char>&& bytes) {
-  const Made column(new_column(std::move(bytes)));
-  return column.object != nullptr && PyDict_SetItemString(dict, name, column.object) == 0;
+// What finishing tells, as bytes.
+struct Told {
+#define RECFN_BYTES(columns, row, table) std::vector<char> table;
+  RECFN_FINISHED_TABLES(RECFN_BYTES)
+#undef RECFN_BYTES
+};
+
+Told told(const FinishedColumns& finished) {
+#define RECFN_BYTES(columns, row, table) as_bytes(finished.table),
+  return {RECFN_FINISHED_TABLES(RECFN_BYTES)};
+#undef RECFN_BYTES
 }
 
-PyObject* column_dict(FinishedColumns& columns) {
+bool set_table(PyObject* dict, const char* name, std::vector<char>&& bytes) {
+  const Made table(new_column(std::move(bytes)));
+  return table.object != nullptr && PyDict_SetItemString(dict, name, table.object) == 0;
+}
+
+PyObject* table_dict(Told& tables) {
   PyObject* dict = PyDict_New();
   if (dict == nullptr) return nullptr;
-#define RECFN_SET(type, name) set_column(dict, #name, columns.name.take()) &&
-  if (RECFN_FINISHED_COLUMNS(RECFN_SET) true) return dict;
+#define RECFN_SET(columns, row, table) set_table(dict, #table, std::move(tables.table)) &&
+  if (RECFN_FINISHED_TABLES(RECFN_SET) true) return dict;
 #undef RECFN_SET
   Py_DECREF(dict);
   return nullptr;
@@ -191,10 +209,10 @@ PyObject* fold_finish(PyObject* self, PyObject* args) {
   if (!fold) return nullptr;
   try {
     std::vector<ToFinish> wanted;
-    FinishedColumns columns;
+    Told tables;
     if (!read_units(units, budgets, goes_on, wanted)) return nullptr;
-    if (!without_gil([&] { columns = fold->finish(std::move(wanted)); })) return nullptr;
-    return column_dict(columns);
+    if (!without_gil([&] { tables = told(fold->finish(std::move(wanted))); })) return nullptr;
+    return table_dict(tables);
   } catch (const std::bad_alloc&) {
     return PyErr_NoMemory();
   }
@@ -211,10 +229,10 @@ PyMethodDef fold_methods[] = {
     {"add", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(fold_add)), METH_VARARGS | METH_KEYWORDS,
      "add(unit, event_id, parent, name, start_ns, duration_ns, flags, first_row) -> how many rows were added, up to one with which "
      "its unit is full, or before one for which there is no memory."},
-    {"kept", fold_kept, METH_NOARGS, "kept() -> the numbers of the rows that are kept now, in ascending order, as a Column."},
+    {"kept", fold_kept, METH_NOARGS, "kept() -> the numbers of the rows that may be kept yet, in ascending order, as a Column."},
     {"rows", fold_rows, METH_O, "rows(units) -> how many rows came to each, or since its last part."},
     {"finish", fold_finish, METH_VARARGS,
-     "finish(units, budgets, goes_on) -> what became of their rows, as Columns by name. It can be asked again until taken()."},
+     "finish(units, budgets, goes_on) -> what became of them, as tables by name. It can be asked again until taken()."},
     {"taken", fold_taken, METH_NOARGS, "taken(): the caller has what finish told; units that don't go on are forgotten."},
     {nullptr, nullptr, 0, nullptr}};
 
@@ -226,7 +244,8 @@ PyTypeObject fold_type() {
   type.tp_dealloc = fold_dealloc;
   type.tp_methods = fold_methods;
   type.tp_flags = Py_TPFLAGS_DEFAULT;
-  type.tp_doc = "Fold(budget, min_duration_ns, most_rows): folds the ranges of units. See Python's `batches/fold/`.";
+  type.tp_doc =
+      "Fold(budget, min_duration_ns, most_rows, most_waiting): folds the ranges of units. See Python's `batches/fold/`.";
   return type;
 }
 

@@ -16,6 +16,7 @@ from otel_recfn.batches.distinct import Distinct
 from otel_recfn.batches.fold.choice import fold
 from otel_recfn.batches.fold.finished import FinishedUnits, Ids
 from otel_recfn.batches.fold.kept_rows import KeptRanges, KeptRows
+from otel_recfn.batches.fold.protocol import MOST_WAITING
 from otel_recfn.batches.fold.unit import LINKABLE
 from otel_recfn.batches.number_sets import distinct, is_in
 from otel_recfn.batches.remembered import Remembered, by_id
@@ -56,8 +57,9 @@ class Folding:
     """
 
     def __init__(self, budgets: Budgets, most: int, min_duration_ns: int, units: OpenUnits, traces: StepTraces) -> None:
-        self._budgets, self._units, self._traces, self._most = budgets, units, traces, most
-        self._fold = fold(most, min_duration_ns, MAX_ROWS_OF_A_UNIT)
+        self._budgets, self._units, self._traces = budgets, units, traces
+        self._most_held = most + max(MOST_WAITING, 4 * most)
+        self._fold = fold(most, min_duration_ns, MAX_ROWS_OF_A_UNIT, self._most_held - most)
         self._names: Distinct[str] = Distinct([OTHER_NAME])
         self._rows = KeptRows(self._fold.kept)
         self._spans_of = Remembered(MAX_LINKABLE, columns=2)
@@ -159,7 +161,7 @@ class Folding:
         if len(self._rows) <= MAX_KEPT:
             return self._units.oldest(MAX_UNITS)
         units = [unit for unit in self._units.oldest(0) if unit not in ended]
-        kept = [min(rows, self._most) for rows in self._fold.rows(numbers_of(units))]
+        kept = [min(rows, self._most_held) for rows in self._fold.rows(numbers_of(units))]
         of_newer = [*accumulate(reversed(kept))][::-1]
         return [unit for unit, rows in zip(units, of_newer, strict=True) if rows > MAX_KEPT]
 

@@ -102,10 +102,10 @@ def test_called_off_before_the_import(run: Run) -> None:
     run("when_torch_is_imported(attach)(); import torch; torch.nn.ReLU()(torch.ones(2)); assert names() == []")
 
 
-def test_built_and_told_once(run: Run, tmp_path: Path) -> None:
+def test_built_and_told_once(run: Run, tmp_path: Path, compiler: str) -> None:
     tmp_path.chmod(0o700)
     program = f"when_torch_is_imported(attach); import torch{USE}"
-    first, second = (run(program, OTEL_RECFN_CACHE_DIR=str(tmp_path)) for _ in range(2))
+    first, second = (run(program, OTEL_RECFN_CACHE_DIR=str(tmp_path), CXX=compiler) for _ in range(2))
     assert first.count("INFO building torch_observer for torch") == 1
     assert "building" not in second
 

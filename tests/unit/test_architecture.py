@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.one_python
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "otel_recfn"
 PICTURE = ROOT / "ARCHITECTURE.md"

@@ -9,6 +9,8 @@ import pytest
 from layer_picture import layers, picture_below
 from module_imports import imports, modules
 
+pytestmark = pytest.mark.one_python
+
 
 def arrows(sources: Mapping[str, str]) -> dict[str, set[str]]:
     """Which modules each of them imports. ``sources``: their texts, by name."""

@@ -10,6 +10,8 @@ import pytest
 from layer_picture import layers, picture_below
 from module_imports import imports, modules
 
+pytestmark = pytest.mark.one_python
+
 OPEN_TO_ALL = {"model", "version", "_native"}
 BESIDE_THE_PICTURE = {"model": {"version"}, "version": set()}
 

@@ -10,6 +10,8 @@ import pytest
 
 from layer_picture import layers, picture_below
 
+pytestmark = pytest.mark.one_python
+
 NATIVE = Path(__file__).parents[2] / "src" / "otel_recfn" / "native"
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])(.+?)[>"]', re.MULTILINE)
 KNOWN_WHERE = {

@@ -6,6 +6,10 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.one_python
+
 TESTS = Path(__file__).parents[1]
 WAITING = {"join", "wait", "result", "communicate", "wait_for_end"}
 POLLING_S = 0.1

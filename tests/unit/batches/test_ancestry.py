@@ -17,6 +17,8 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, make_event_id
 from otel_recfn.model.scope import RecordScope
 
+pytestmark = pytest.mark.one_python
+
 SCOPES = (RecordScope.FUNCTION, RecordScope.BACKWARD_FUNCTION, RecordScope.USER_SCOPE)
 THREADS = (MAIN_THREAD, WORKER_THREAD)
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from batches import BASE_NS, make_batch
 from otel_recfn.batches.by_name import ByName
 from otel_recfn.model.events import EventKind
+
+pytestmark = pytest.mark.one_python
 
 ROWS = st.lists(
     st.fixed_dictionaries(

@@ -21,6 +21,8 @@ from otel_recfn.batches.fold.python_fold import PythonFold
 from otel_recfn.batches.fold.unit import LINKABLE, MAX_AWAITED
 from otel_recfn.model.events import EventFlag, make_event_id
 
+pytestmark = pytest.mark.one_python
+
 native_fold = pytest.importorskip("otel_recfn.batches.fold.native_fold", reason="there is no native part here")
 
 IDS = [0, *[make_event_id(thread, number) for thread in (1, 2) for number in range(1, 9)], (1 << 64) - 1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,8 @@ from otel_recfn.batches.links import ForwardBackwardLinks
 from otel_recfn.model.batch import Batch, SpanContextRef, Track
 from otel_recfn.model.events import EventKind, make_event_id
 from otel_recfn.model.scope import RecordScope
+
+pytestmark = pytest.mark.one_python
 
 BACKWARD = RecordScope.BACKWARD_FUNCTION
 

@@ -14,6 +14,8 @@ from otel_recfn.batches.gaps import Gaps
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, make_event_id
 
+pytestmark = pytest.mark.one_python
+
 THREADS = (MAIN_THREAD, WORKER_THREAD)
 BEGIN, END, PASS, DROP = range(4)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +15,8 @@ from otel_recfn.batches.selection import RECORD_FUNCTIONS, Selected, Selection
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.events import EventFlag, EventKind, EventSource, Extra, make_event_id
 from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
+
+pytestmark = pytest.mark.one_python
 
 FUNCTION, BACKWARD, USER = 1 << RecordScope.FUNCTION, 1 << RecordScope.BACKWARD_FUNCTION, 1 << RecordScope.USER_SCOPE
 

@@ -15,6 +15,8 @@ from otel_recfn.legacy.errors import ProfilerError
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.event_kind import EventKind
 
+pytestmark = pytest.mark.one_python
+
 INT64 = st.integers(-(2**63), 2**63 - 1)
 NOT_NEGATIVE = st.integers(0, 2**63 - 1)
 

@@ -14,6 +14,8 @@ from otel_recfn.pytorch.torch_installation import TorchInstallation
 from otel_recfn.pytorch.unavailable import ObserverUnavailable
 from patience import PATIENCE_S
 
+pytestmark = pytest.mark.one_python
+
 TORCH = TorchInstallation(Path("/torch"), "9.9", "abc", 1)
 ELSEWHERE = ("chrome", "drain", "python", "module")
 

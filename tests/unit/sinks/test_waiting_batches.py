@@ -13,6 +13,8 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.sinks import waiting_batches
 from otel_recfn.sinks.waiting_batches import ALWAYS_TAKEN, MAX_ROWS, WaitingBatches
 
+pytestmark = pytest.mark.one_python
+
 SMALL = make_batch([{}])
 MANY = [SMALL.take(slice(None)) for _ in range(150)]
 

@@ -19,6 +19,8 @@ from otel_recfn.model.events import EventFlag, EventKind, EventSource
 from otel_recfn.store.call_tree import CallTree
 from otel_recfn.store.tree_of_rows import OUTSIDE, By, tree_of_rows
 
+pytestmark = pytest.mark.one_python
+
 row = st.tuples(
     st.sampled_from([MAIN_THREAD, MAIN_THREAD, WORKER_THREAD, STREAM]),
     st.integers(0, 8),  # how many rows above, of those that are there, its parent stands; 0 for none

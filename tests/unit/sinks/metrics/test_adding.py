@@ -29,6 +29,8 @@ from otel_recfn.sinks.metrics.power_indices import bucket_indices
 from otel_recfn.sinks.metrics.series import SeriesTable
 from otel_recfn.sinks.metrics.sums import FIELDS, DurationSums, Of
 
+pytestmark = pytest.mark.one_python
+
 MANY_BOUNDS = tuple(n * 1e-6 for n in range(1, 60))
 LAYOUT = Layout([(0.0, 1e-6, 0.5), (), MANY_BOUNDS], [PowerRule(160, 20), PowerRule(3, 5), PowerRule(2, -2)])
 LONG = st.lists(st.one_of(st.integers(1, 10**15), st.sampled_from([10**9, 10**9 << 1, 10**9 << 20])), min_size=1)

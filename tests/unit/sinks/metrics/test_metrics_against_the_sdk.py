@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from measured import AGGREGATIONS, TEMPORALITIES, Model, Ours, Row, points, reader, view
 from opentelemetry.sdk.metrics.export import AggregationTemporality, InMemoryMetricReader
 
+pytestmark = pytest.mark.one_python
+
 DURATIONS = st.one_of(
     st.sampled_from([0, 1, 2, 1000, 1_000_000, 500_000_000, 1_000_000_000, 2_000_000_000, 2_500, 1_500_000_000]),
     st.integers(0, 100_000),

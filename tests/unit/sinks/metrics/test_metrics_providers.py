@@ -17,6 +17,8 @@ from otel_recfn.sinks.metrics import sdk_streams
 from otel_recfn.sinks.metrics.instruments import DURATION
 from otel_recfn.sinks.metrics.sink import MetricsSink
 
+pytestmark = pytest.mark.one_python
+
 DELTA, CUMULATIVE = TEMPORALITIES
 
 

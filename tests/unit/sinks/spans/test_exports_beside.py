@@ -16,6 +16,8 @@ from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.sinks.spans.sink import SpansSink
 from patience import PATIENCE_S
 
+pytestmark = pytest.mark.one_python
+
 QUEUE = 2048
 UNITS, ROWS = 30, 300
 

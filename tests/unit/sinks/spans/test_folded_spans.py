@@ -21,6 +21,8 @@ from otel_recfn.model.events import EventFlag, make_event_id
 from otel_recfn.sinks.spans import folding
 from otel_recfn.sinks.spans.budgets import Volume
 
+pytestmark = pytest.mark.one_python
+
 FOLDED = "recfn.folded.count"
 LATER_NS = 1 << 62
 DEFAULT = Volume(1000, 50, 5000)

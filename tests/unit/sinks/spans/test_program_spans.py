@@ -18,6 +18,8 @@ from otel_recfn.sinks.spans import open_units, program_spans
 from otel_recfn.sinks.spans.budgets import Volume
 from otel_recfn.sinks.spans.program_spans import ProgramSpans
 
+pytestmark = pytest.mark.one_python
+
 TRACER = TracerProvider(shutdown_on_exit=False).get_tracer("program")
 
 

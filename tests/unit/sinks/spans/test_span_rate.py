@@ -14,6 +14,8 @@ from otel_recfn.model.events import EventFlag
 from otel_recfn.sinks.spans.budgets import Volume
 from otel_recfn.sinks.spans.span_rate import BURST_SECONDS, NS_PER_SECOND, SpanRate
 
+pytestmark = pytest.mark.one_python
+
 MS = 1_000_000
 
 

@@ -1,4 +1,4 @@
-"""``otel-recfn build`` and ``otel-recfn doctor``."""
+"""``otel-recfn build``, ``doctor`` and ``codegen``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Sequence
 
+from otel_recfn.cli import codegen
 from otel_recfn.model.errors import RecfnError
 from otel_recfn.version import __version__
 
@@ -15,6 +16,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     parser = _parser()
     options = parser.parse_args(arguments)
+    if options.command == "codegen":
+        return codegen.run(options)
     return build() if options.command == "build" else doctor(as_json=options.json)
 
 
@@ -56,4 +59,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     doctor = commands.add_parser("doctor", help="say what works here, and why not", description="Exit code 0 where all works.")
     doctor.add_argument("--json", action="store_true", help="as a JSON list")
+    help_ = "write trace wrappers from operator schemas"
+    codegen.add_options(commands.add_parser("codegen", help=help_, description=codegen.DESCRIPTION))
     return parser

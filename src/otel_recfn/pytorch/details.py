@@ -191,6 +191,11 @@ PYTHON: Mapping[str, Detail] = MappingProxyType(
         "parse_schema": Detail(
             "torch._C:parse_schema", "operator schemas as objects in callbacks", "operator_schema() gives the schema's text"
         ),
+        "sequence_nr": Detail(
+            "torch._C._autograd:_get_sequence_nr",
+            "sequence numbers of generated wrappers",
+            "ranges of generated wrappers have no sequence numbers",
+        ),
         "compile_tables": Detail(
             "torch._dynamo.variables.builder:VariableBuilder._id_dispatch",
             "tells torch.compile what ranges are (pytorch/compiling.py tries what else it takes)",

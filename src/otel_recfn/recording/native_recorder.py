@@ -19,6 +19,7 @@ from otel_recfn.model.events import Extra
 from otel_recfn.ranges.protocol import RangeObserver
 from otel_recfn.recording.protocol import ContextReading, Keep, RecorderCounters
 from otel_recfn.recording.trace_states import TraceStates
+from otel_recfn.recording.watched import unwatch, watch
 from otel_recfn.support.imports import imported
 
 if TYPE_CHECKING:
@@ -51,11 +52,13 @@ class NativeRecorder:
     def start(self, scopes: int, buffer_bytes: int, extras: Extra = Extra.NONE, sampled_alone: bool = False) -> None:
         """See Recorder.start."""
         imported("otel_recfn.recording.native_columns")
+        watch(self)
         _native.start(scopes, buffer_bytes, extras, sampled_alone)
 
     def stop(self) -> None:
         """See Recorder.stop."""
         _native.stop()
+        unwatch(self)
 
     @property
     def recording(self) -> bool:

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable
 
 from otel_recfn.ranges.protocol import RangeObserver
+from otel_recfn.recording.watched import unwatch, watch
 from otel_recfn.runtime import carried, process_recorder, thread_locals
 from otel_recfn.runtime.callback_entries import CallbackEntry, Entries, any_enabled, has, switched, with_entry, without
 from otel_recfn.runtime.mirror import Mirror
@@ -187,10 +188,11 @@ def observe_ranges_with(observer: RangeObserver) -> None:
 
 
 def watch_ranges() -> None:
-    """Tell the recorder whether a callback may want ranges of ``record_function``."""
+    """Tell the recorder, and generated wrappers, whether a callback may want ranges."""
     with _lock.held:
         wanted = any_enabled(_global_entries) or len(_threads_with_callbacks) > 0
         process_recorder.recorder.set_range_observer(_observer if wanted else None, _version)
+        (watch if wanted else unwatch)("callbacks")
 
 
 def set_mirror(mirror: Mirror | None) -> Mirror | None:

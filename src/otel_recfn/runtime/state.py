@@ -38,17 +38,22 @@ def set_record_function_seed_for_testing(seed: int) -> None:
 
 
 class ThreadLocalState:
-    """A snapshot of the calling thread: its callbacks, its flag, its debug info. What the thread changes later isn't in it."""
+    """A snapshot of the calling thread: its callbacks, its flag, its debug info, and what it traces into.
 
-    __slots__ = ("_debug_info", "_tls")
+    What the thread changes later isn't in it.
+    """
+
+    __slots__ = ("_debug_info", "_tls", "_tracer")
 
     def __init__(self) -> None:
         self._tls, self._debug_info = get_record_function_tls(), current_debug_info()
+        self._tracer = thread_locals.current().tracer
 
     def set_thread_local_state(self) -> None:
         """Make the calling thread's state this one (source: ``ThreadLocalState::setThreadLocalState``)."""
         set_record_function_tls(self._tls)
         set_current_debug_info(self._debug_info)
+        thread_locals.current().tracer = self._tracer
 
 
 class ThreadLocalStateGuard:

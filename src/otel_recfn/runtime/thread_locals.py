@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from random import Random
-from typing import Protocol
+from typing import Any, Protocol
 
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.runtime.callback_entries import Entries
@@ -51,7 +51,7 @@ def torchs_switch() -> bool | None:
 class ThreadState:
     """One thread's. Only that thread reads and writes it."""
 
-    __slots__ = ("__weakref__", "_in_callback", "callbacks", "generator", "samplers", "version")
+    __slots__ = ("__weakref__", "_in_callback", "callbacks", "generator", "samplers", "tracer", "version")
 
     def __init__(self) -> None:
         self.callbacks: Entries = ()
@@ -61,6 +61,8 @@ class ThreadState:
         self.samplers: dict[RecordScope, ScopeSampler] = {}
         """By scope; valid while ``version`` is that of the global callbacks."""
         self.version = STALE
+        self.tracer: Any = None
+        """What generated wrappers record calls into (``tracing/tracer.py``); None where nothing is traced."""
 
     @property
     def in_callback(self) -> bool:

@@ -20,6 +20,7 @@ from otel_recfn.recording.python.ranges import BeginsAndEnds
 from otel_recfn.recording.python.record_function import make_record_function
 from otel_recfn.recording.python.task import Recording, TaskEntry, next_serial
 from otel_recfn.recording.trace_states import TraceStates
+from otel_recfn.recording.watched import unwatch, watch
 from otel_recfn.support.forks import Order, around_forks
 from otel_recfn.support.imports import imported
 from otel_recfn.support.waker import Waker
@@ -47,6 +48,7 @@ class PythonRecorder(BeginsAndEnds):
         """See Recorder.start."""
         for module in ("batch", "pairing"):
             imported(f"otel_recfn.recording.python.{module}")
+        watch(self)
         if not self._recording:
             self._drain.begin_recording(self._tasks)
             self._start_recording()  # ranges of an earlier recording are no parents in this one
@@ -59,6 +61,7 @@ class PythonRecorder(BeginsAndEnds):
         if self._recording:
             self._recording = False
             self._drain.end_recording()
+        unwatch(self)
 
     @property
     def recording(self) -> bool:

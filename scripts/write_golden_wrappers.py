@@ -1,0 +1,21 @@
+"""Accepts what the generator writes now as what ``tests/unit/codegen/test_written_modules.py`` expects."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from otel_recfn.codegen.generate import generate
+from otel_recfn.codegen.shards import Request
+from otel_recfn.version import __version__
+
+FOLDER = Path(__file__).parents[1] / "tests" / "unit" / "codegen"
+REQUESTS = {
+    "for_torch": Request(FOLDER / "handful.yaml"),
+    "for_python": Request(FOLDER / "handful.yaml", "handful_kernels:FUNCTIONS", 2),
+}
+
+for name, request in REQUESTS.items():
+    folder = FOLDER / "golden" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, text in generate(request).texts.items():
+        (folder / f"{file}.txt").write_text(text.replace(__version__, "VERSION"), encoding="utf-8")

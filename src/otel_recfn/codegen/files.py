@@ -1,0 +1,63 @@
+"""Generated files on disk: only written when they changed, and never over a file that somebody else wrote."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from otel_recfn.codegen.errors import GeneratorError
+from otel_recfn.codegen.shards import MARK
+
+
+def stale_files(folder: Path, texts: Mapping[str, str]) -> list[Path]:
+    """The files that are missing, differ, or were written for a shard that is no more.
+
+    Raises:
+        GeneratorError: one of them was not written by the generator.
+        OSError: one can't be read.
+    """
+    changed = [folder / name for name, text in texts.items() if _content(folder / name) != text]
+    return sorted([*changed, *(path for path in _ours(folder) if path.name not in texts)])
+
+
+def write(folder: Path, texts: Mapping[str, str]) -> list[Path]:
+    """Write what is stale, and remove shards that are no more. Returns the files that changed.
+
+    Raises:
+        GeneratorError: a file is there that was not written by the generator.
+        OSError: one can't be read or written.
+    """
+    stale = stale_files(folder, texts)
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in stale:
+        if path.name in texts:
+            _replace(path, texts[path.name])
+        else:
+            path.unlink()
+    return stale
+
+
+def _content(path: Path) -> str | None:
+    """What is in the file; None where it is not there."""
+    if not path.exists():
+        return None
+    text = path.read_text(encoding="utf-8")
+    if text.strip() and not text.startswith(MARK):
+        raise GeneratorError(f"{path} was not written by otel-recfn codegen; choose another directory with --out, or remove it")
+    return text
+
+
+def _ours(folder: Path) -> list[Path]:
+    """The shards that lie there."""
+    return [path for path in folder.glob("wrappers_*.py") if path.read_text(encoding="utf-8").startswith(MARK)]
+
+
+def _replace(path: Path, text: str) -> None:
+    """In one step, so that no program imports half a file."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

@@ -1,0 +1,126 @@
+"""Types and defaults of schemas in Python's words, as data: for operators of PyTorch, and for any others."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from otel_recfn.codegen.errors import SchemaError
+from otel_recfn.codegen.operators import Argument, Operator, Return, SchemaType
+
+PLAIN: Mapping[str, str] = MappingProxyType(
+    {"DeviceIndex": "int", "Scalar": "complex", "SymBool": "bool", "SymInt": "int", "bool": "bool", "float": "float"}
+    | {"int": "int", "str": "str", "Dimname": "str", "DimVector": "Sequence[int]", "GraphModule": "Any"}
+)
+"""The same for all operators. Where ``complex`` stands, Python's type system takes any number."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """How hints and defaults are written."""
+
+    types: Mapping[str, str]
+    """By base type."""
+    defaults: Mapping[str, str]
+    """By the words that schemas have as defaults, beside numbers, texts, lists, True, False and None."""
+
+
+TORCH = Words(
+    types=MappingProxyType(
+        dict(PLAIN)
+        | {
+            "Device": "torch.device | str | int",
+            "Generator": "torch.Generator",
+            "Layout": "torch.layout",
+            "MemoryFormat": "torch.memory_format",
+            "QScheme": "torch.qscheme",
+            "ScalarType": "torch.dtype",
+            "Storage": "torch.UntypedStorage",
+            "Stream": "torch.Stream",
+            "SymBool": "bool | torch.SymBool",
+            "SymInt": "int | torch.SymInt",
+            "Tensor": "torch.Tensor",
+        }
+    ),
+    defaults=MappingProxyType(
+        {
+            "Mean": "1",  # at::Reduction::Mean
+            "channels_last": "torch.channels_last",
+            "contiguous_format": "torch.contiguous_format",
+            "double": "torch.double",
+            "float": "torch.float",
+            "int": "torch.int",
+            "long": "torch.long",
+            "preserve_format": "torch.preserve_format",
+            "strided": "torch.strided",
+        }
+    ),
+)
+"""Of operators in ``torch.ops``."""
+
+ANY = Words(
+    types=PLAIN,
+    defaults=MappingProxyType({"Mean": "1"} | {word: repr(word) for word in TORCH.defaults if word != "Mean"}),
+)
+"""Of any other operators: their tensors, dtypes and devices are whatever their library takes; words are texts."""
+
+
+def hint(type_: SchemaType, words: Words) -> str:
+    """A type as a hint."""
+    if (inner := type_.optional) is not None:
+        found = hint(inner, words)
+        return found if found == "Any" else f"{found} | None"
+    if (element := type_.element) is not None:
+        found = f"Sequence[{hint(element, words)}]"
+        # One number may stand for as many as the list has.
+        return f"{found} | {hint(element, words)}" if type_.size is not None else found
+    return words.types.get(type_.text, "Any")
+
+
+def annotated(declared: Argument | Return, words: Words) -> str:
+    """The hint with the alias annotation, where the schema has one."""
+    found = hint(declared.type, words)
+    return f'Annotated[{found}, "{declared.alias}"]' if declared.alias else found
+
+
+def return_hints(operator: Operator, words: Words) -> list[str]:
+    """What the wrapper returns; a list is one then, where an argument may be any sequence."""
+    return [_returned(each, words) for each in operator.returns]
+
+
+def _returned(declared: Return, words: Words) -> str:
+    found = re.sub(r"^Sequence\[", "list[", hint(declared.type, words))
+    return f'Annotated[{found}, "{declared.alias}"]' if declared.alias else found
+
+
+def default(argument: Argument, operator: Operator, words: Words) -> str:
+    """A default as a Python expression that can't be changed by calls: lists become tuples.
+
+    Raises:
+        SchemaError: it is none that is known.
+    """
+    text = argument.default or ""
+    if text in words.defaults and argument.type.base not in ("str", "bool"):
+        return words.defaults[text]
+    try:
+        value = ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        message = (
+            f"the default {text!r} of {argument.name!r} can't be read; write a number, a text, a list, True, False or None"
+        )
+        raise SchemaError(operator.location, message) from None
+    return _literal(tuple(value) if isinstance(value, list) else value)
+
+
+def _literal(value: object) -> str:
+    """As formatters write it."""
+    if isinstance(value, str):
+        return repr(value) if value.count('"') > value.count("'") else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, tuple):
+        parts = ", ".join(map(_literal, value))
+        return f"({parts},)" if len(value) == 1 else f"({parts})"
+    return repr(value)

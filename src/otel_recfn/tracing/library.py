@@ -1,0 +1,140 @@
+"""Where the operators of a schema file are found: what their wrappers call.
+
+torch.ops.mylib                                operators of PyTorch, by name and overload
+{"add": ..., "mylib::add.Tensor": ...}         a registry of Python functions
+a module, or a class, with a function for each operator
+def find(name): ...                            a function that is asked for each, by name and overload: "mylib::add.Tensor"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from keyword import iskeyword
+from types import FunctionType, MethodType
+from typing import Any
+
+from otel_recfn.model.errors import RecfnError
+from otel_recfn.pytorch.compiling import trace_instead
+from otel_recfn.pytorch.details import find
+from otel_recfn.recording.watched import Unwatched, Watched
+from otel_recfn.tracing.operator import Guard, Operator, Recorded
+
+
+class OperatorMissingError(RecfnError, LookupError):
+    """A wrapper was called whose operator isn't there."""
+
+
+class Library:
+    """The operators of one namespace.
+
+    Args:
+        namespace: theirs.
+        operators: where they are found, see above; or that as a text, ``module:attribute``, which is imported here.
+        sequence_nr: tells which sequence number the operator that is called next in this thread has; None: they have none.
+    """
+
+    def __init__(self, namespace: str, operators: Any, sequence_nr: Callable[[], int] | None = None) -> None:
+        self.namespace = namespace
+        self._operators = operators
+        self._sequence_nr = sequence_nr
+
+    def operator(
+        self,
+        name: str,
+        overload: str,
+        arguments: Mapping[str, str],
+        returns: tuple[str, ...],
+        in_place: Recorded | None = None,
+        out_of_place: Recorded | None = None,
+        guard: Guard | None = None,
+    ) -> Operator:
+        """An operator of this library. Arguments and returns with their types as schemas write them; see Operator."""
+        target = self._find(name, overload) or self._late(name, overload)
+        return Operator(
+            f"{self.namespace}::{name}",
+            overload,
+            arguments,
+            returns,
+            target,
+            self._sequence_nr or no_sequence_nr,
+            in_place,
+            out_of_place or in_place,
+            guard,
+        )
+
+    def _find(self, name: str, overload: str) -> Callable[..., Any] | None:
+        operators = self._there()
+        if isinstance(operators, Mapping):
+            found = next((operators[key] for key in self._keys(name, overload) if key in operators), None)
+        elif isinstance(operators, FunctionType | MethodType):
+            found = operators(self._full(name, overload))
+        else:
+            found = _overload_in_torch(operators, name, overload) or _function(operators, name, overload)
+        return found if callable(found) else None
+
+    def _there(self) -> Any:
+        """Where operators are found; None as long as a module that is being imported has no such attribute."""
+        if isinstance(self._operators, str):
+            module, _, path = self._operators.partition(":")
+            found: Any = import_module(module)
+            for attribute in path.split(".") if path else ():
+                found = getattr(found, attribute, None)
+            if found is None:
+                return None
+            self._operators = found
+        return self._operators
+
+    def _full(self, name: str, overload: str) -> str:
+        return f"{self.namespace}::{name}" + (f".{overload}" if overload else "")
+
+    def _keys(self, name: str, overload: str) -> Iterator[str]:
+        for full in (f"{name}.{overload}", name) if overload else (name,):
+            yield f"{self.namespace}::{full}"
+            yield full
+
+    def _late(self, name: str, overload: str) -> Callable[..., Any]:
+        """Looks for an operator, which isn't there yet, when it is called: its module may import the wrappers."""
+
+        found: Callable[..., Any] | None = None
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal found
+            found = found or self._find(name, overload)
+            if found is None:
+                where, full = self._operators, self._full(name, overload)
+                raise OperatorMissingError(f"{where!r} has no operator {full}; register it before it is called")
+            return found(*args, **kwargs)
+
+        return call
+
+
+def _overload_in_torch(operators: Any, name: str, overload: str) -> Any:
+    """What ``torch.ops.mylib`` has; None where the operators are others, or lack this one."""
+    packet = getattr(operators, name, None)
+    return getattr(packet, overload or "default", None) if hasattr(packet, "overloads") else None
+
+
+def _function(operators: Any, name: str, overload: str) -> Any:
+    """What a module or class has: a function for this overload, or for all of them."""
+    found = getattr(operators, f"{name}_{overload}", None) if overload else None
+    return found or getattr(operators, f"{name}_" if iskeyword(name) else name, None)
+
+
+def torch_library(namespace: str) -> Library:
+    """The operators of a namespace in ``torch.ops``, with PyTorch's sequence numbers."""
+    import torch
+
+    peek = find("sequence_nr")
+    if peek is None:
+        return Library(namespace, getattr(torch.ops, namespace))
+    # As PyTorch's own ranges: a number where a node for the backward pass may be made.
+    return Library(namespace, getattr(torch.ops, namespace), lambda: peek() if torch.is_grad_enabled() else -1)
+
+
+def no_sequence_nr() -> int:
+    """Of operators that have none."""
+    return -1
+
+
+trace_instead(Watched, Unwatched)

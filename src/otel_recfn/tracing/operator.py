@@ -1,0 +1,197 @@
+"""What a wrapper does where somebody observes: a range around the call, and a node in the graph that is traced."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Any, NamedTuple
+
+from otel_recfn.model.scope import RecordScope
+from otel_recfn.runtime import thread_locals
+from otel_recfn.runtime.helpers import record_outputs
+from otel_recfn.runtime.record_function import RecordFunction
+from otel_recfn.runtime.thread_locals import ThreadState
+from otel_recfn.tracing.tracer import Tracer
+
+
+class Constant(NamedTuple):
+    """An input of a node that no argument gives."""
+
+    name: str
+    value: Any
+
+
+class Option(NamedTuple):
+    """An input of a node that is an option of an argument: its ``dtype``, for instance."""
+
+    name: str
+    argument: str
+    option: str
+
+
+class Recorded(NamedTuple):
+    """The node that is recorded of a call."""
+
+    kind: str
+    """The operator's name, without namespace."""
+    inputs: tuple[str | Constant | Option, ...] | None = None
+    """Arguments by name; None: all."""
+    outputs: tuple[str, ...] | None = None
+    """The arguments that the operator writes its results to; None: what it returns."""
+
+
+class Guard(NamedTuple):
+    """The argument that a call writes to, and what a warning calls the operator."""
+
+    operator: str
+    argument: str
+
+
+class SchemaArgument(NamedTuple):
+    """An argument or a result, as callbacks see it in ``operator_schema()``."""
+
+    name: str
+    type: str
+
+
+class Operator:
+    """An operator, its schema, and what is recorded of its calls.
+
+    Args:
+        name: with the namespace.
+        overload_name: empty for the only or default overload.
+        arguments: name and type, in schema order.
+        returns: types.
+        target: the operator itself.
+        sequence_nr: see Library.
+        in_place: the node; None where calls are not recorded.
+        out_of_place: the node with ``force_outplace``.
+        guard: checked with ``force_outplace``.
+    """
+
+    __slots__ = (
+        "_arguments",
+        "_guard",
+        "_in_place",
+        "_out_of_place",
+        "_returns",
+        "_sequence_nr",
+        "name",
+        "overload_name",
+        "target",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        overload_name: str,
+        arguments: Mapping[str, str],
+        returns: Sequence[str],
+        target: Callable[..., Any],
+        sequence_nr: Callable[[], int],
+        in_place: Recorded | None,
+        out_of_place: Recorded | None,
+        guard: Guard | None,
+    ) -> None:
+        self.name, self.overload_name = name, overload_name
+        self._arguments, self._returns = arguments, returns
+        self.target = target
+        self._sequence_nr = sequence_nr
+        self._in_place, self._out_of_place, self._guard = in_place, out_of_place, guard
+
+    @property
+    def arguments(self) -> list[SchemaArgument]:
+        """The schema's."""
+        return [SchemaArgument(name, type_) for name, type_ in self._arguments.items()]
+
+    @property
+    def returns(self) -> list[SchemaArgument]:
+        """The schema's results."""
+        return [SchemaArgument("", type_) for type_ in self._returns]
+
+    def __str__(self) -> str:
+        return f"{self.name}.{self.overload_name}" if self.overload_name else self.name
+
+    def observed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the operator, for whoever observes this thread. What it raises goes on to the program.
+
+        ``args``, then ``kwargs``, are all arguments in schema order.
+        """
+        state = thread_locals.current()
+        range_ = RecordFunction(RecordScope.FUNCTION)
+        if not range_.is_active():
+            return self._call(state, args, kwargs)
+        inputs = (*args, *kwargs.values()) if range_.needs_inputs() else ()
+        kwinputs = dict(zip(self._arguments, inputs, strict=False))
+        with range_:
+            range_.before(self, inputs, kwinputs, self._sequence_nr())
+            result = self._call(state, args, kwargs)
+            record_outputs(range_, _results(result))
+        return result
+
+    def _call(self, state: ThreadState, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tracer = state.tracer
+        if tracer is None or self._in_place is None or not tracer.open:
+            return self.target(*args, **kwargs)
+        return self._traced(state, tracer, args, kwargs)
+
+    def _traced(self, state: ThreadState, tracer: Tracer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Insert the node, call the operator with tracing off, then give the node its outputs."""
+        given = dict(zip(self._arguments, (*args, *kwargs.values()), strict=True))
+        recorded = self._out_of_place if tracer.force_outplace else self._in_place
+        assert recorded is not None
+        kind = f"{self.name.partition('::')[0]}::{recorded.kind}"
+        node = tracer.insert(kind, self._inputs(recorded, given), _caller())
+        if self._guard is not None:
+            tracer.warn_of_others(self._guard.operator, given[self._guard.argument])
+        state.tracer = None
+        try:
+            result = self.target(*args, **kwargs)
+        finally:
+            state.tracer = tracer
+        tracer.set_outputs(node, _results(result) if recorded.outputs is None else [given[name] for name in recorded.outputs])
+        return result
+
+    def _inputs(self, recorded: Recorded, given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        for each in self._arguments if recorded.inputs is None else recorded.inputs:
+            if isinstance(each, str):
+                yield each, _as_declared(given[each], self._arguments[each])
+            elif isinstance(each, Constant):
+                yield each
+            else:
+                yield each.name, _option(given[each.argument], each.option)
+
+
+def _results(result: Any) -> Sequence[Any]:
+    """An operator's results: several come as a tuple, a list of tensors is one."""
+    if result is None:
+        return ()
+    return result if isinstance(result, tuple) else (result,)
+
+
+def _as_declared(value: Any, type_: str) -> Any:
+    """The argument as its schema declares it: one number may be given for a list, and a tuple for a list."""
+    declared = type_.removesuffix("?")
+    if not declared.endswith("]") or value is None:
+        return value
+    if isinstance(value, list | tuple):
+        return list(value)
+    size = declared.rpartition("[")[2].rstrip("]")
+    return [value] * int(size) if size else value
+
+
+def _option(tensor: Any, option: str) -> Any:
+    """What a factory would need to make such a tensor; None where the tensor doesn't say."""
+    if option == "pin_memory":
+        is_pinned = getattr(tensor, "is_pinned", None)
+        return is_pinned() if callable(is_pinned) else None
+    return getattr(tensor, option, None)
+
+
+def _caller() -> FrameType | None:
+    """The frame that called the wrapper."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_globals is globals():
+        frame = frame.f_back
+    return frame.f_back if frame is not None else None

@@ -1,0 +1,168 @@
+"""What is written: golden modules, which linters and formatters leave alone, and files that change only where they must."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from otel_recfn import cli
+from otel_recfn.codegen.errors import GeneratorError, SchemaError
+from otel_recfn.codegen.files import stale_files, write
+from otel_recfn.codegen.generate import generate
+from otel_recfn.codegen.shards import Request, shard_of
+from otel_recfn.version import __version__
+from patience import PATIENCE_S
+
+pytestmark = [pytest.mark.torch, pytest.mark.one_python]
+
+HERE = Path(__file__).parent
+HANDFUL = HERE / "handful.yaml"
+GOLDEN = {"for_torch": Request(HANDFUL), "for_python": Request(HANDFUL, "handful_kernels:FUNCTIONS", 2)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def with_torchgen() -> None:
+    pytest.importorskip("torchgen")
+
+
+def schema(folder: Path, *functions: str) -> Path:
+    """A schema file with these operators."""
+    file = folder / "ops.yaml"
+    file.write_text("".join(f"- func: {each}\n" for each in functions), encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_the_handful_is_written_as_it_was(name: str) -> None:
+    texts = {file: text.replace(__version__, "VERSION") for file, text in generate(GOLDEN[name]).texts.items()}
+    golden = {path.name.removesuffix(".txt"): path.read_text(encoding="utf-8") for path in (HERE / "golden" / name).iterdir()}
+    assert texts == golden, "read the difference; then scripts/write_golden_wrappers.py accepts it"
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_linters_and_formatters_find_nothing(name: str, tmp_path: Path) -> None:
+    write(tmp_path / "handful", generate(GOLDEN[name]).texts)
+    ruff = [sys.executable, "-m", "ruff"]
+    rules = "E,F,W,I,UP,B,C4,SIM,RUF,PT,PIE,PERF,RET"
+    for line_length in ("88", "128"):
+        options = ["--isolated", "--line-length", line_length, "handful"]
+        for command in ([*ruff, "check", "--select", rules, *options], [*ruff, "format", "--check", "--diff", *options]):
+            done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
+            if "No module named ruff" in done.stderr:
+                pytest.skip("ruff is not installed")
+            assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_type_checker_finds_nothing(tmp_path: Path) -> None:
+    write(tmp_path / "handful", generate(GOLDEN["for_python"]).texts)
+    (tmp_path / "uses.py").write_text(
+        "from handful import add_Tensor, minmax, numel\n"
+        "reveal_type(minmax(1.0))\nreveal_type(numel(1.0))\nadd_Tensor(1.0, 2.0, 3)\nadd_Tensor(1.0, 2.0, alpha='3')\n"
+    )
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "--follow-imports=skip"]
+    done = subprocess.run([*command, "handful", "uses.py"], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
+    if "No module named mypy" in done.stderr:
+        pytest.skip("mypy is not installed")
+    told = [line for line in done.stdout.splitlines() if ": error:" in line or "Revealed" in line]
+    assert [line.split(": ", 1)[0] for line in told] == [f"uses.py:{line}" for line in (2, 3, 4, 5)], done.stdout
+    assert 'is "tuple[Any, Any]"' in told[0]
+    assert 'is "int"' in told[1]
+    assert "[call-arg]" in told[2] or "[misc]" in told[2]
+    assert "[arg-type]" in told[3]
+
+
+def test_only_what_changed_is_written(tmp_path: Path) -> None:
+    texts = generate(Request(HANDFUL, shards=2)).texts
+    assert sorted(path.name for path in write(tmp_path, texts)) == ["__init__.py", "wrappers_0.py", "wrappers_1.py"]
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert write(tmp_path, texts) == []
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == written
+    (tmp_path / "wrappers_1.py").write_text(texts["wrappers_1.py"] + "# changed\n")
+    assert write(tmp_path, texts) == [tmp_path / "wrappers_1.py"]
+
+
+def test_fewer_shards_leave_no_old_ones(tmp_path: Path) -> None:
+    write(tmp_path, generate(Request(HANDFUL, shards=3)).texts)
+    (tmp_path / "wrappers_of_mine.py").write_text("# by hand\n")
+    texts = generate(Request(HANDFUL)).texts
+    assert tmp_path / "wrappers_2.py" in stale_files(tmp_path, texts)
+    write(tmp_path, texts)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["__init__.py", "wrappers_0.py", "wrappers_of_mine.py"]
+
+
+def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    mine = tmp_path / "__init__.py"
+    mine.write_text("MINE = 1\n")
+    with pytest.raises(GeneratorError, match="was not written by otel-recfn codegen"):
+        write(tmp_path, generate(Request(HANDFUL)).texts)
+    assert [path.name for path in tmp_path.iterdir()] == ["__init__.py"]
+    assert mine.read_text() == "MINE = 1\n"
+
+
+def test_shards_are_those_of_pytorchs_generator() -> None:
+    from torchgen.utils import string_stable_hash
+
+    for name in ("add", "_convolution", "zeros", "x"):
+        assert shard_of(name, 5) == string_stable_hash(name) % 5
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [
+        "codegen",
+        "--schema",
+        str(HANDFUL),
+        "--out",
+        str(tmp_path / "out"),
+        "--dispatch",
+        "handful_kernels",
+        "--shards",
+        "2",
+    ]
+    assert cli.main([*command, "--check"]) == 1
+    assert f"stale: {tmp_path / 'out' / '__init__.py'}" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+    assert cli.main(command) == 0
+    assert "10 operators, of which 8 are recorded in graphs" in capsys.readouterr().out
+    assert cli.main([*command, "--check"]) == 0
+    assert capsys.readouterr().out == ""
+    (tmp_path / "out" / "wrappers_0.py").unlink()
+    assert cli.main([*command, "--check"]) == 1
+    assert capsys.readouterr().out == f"stale: {tmp_path / 'out' / 'wrappers_0.py'}\n"
+
+
+def test_the_command_tells_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = schema(tmp_path, "f(Tensor self) -> Tensor", "lib::g(Tensor self, what other) -> Tensor")
+    assert cli.main(["codegen", "--schema", str(file), "--out", str(tmp_path / "out")]) == 1
+    assert f"{file}:2: lib::g: " in capsys.readouterr().err
+    assert cli.main(["codegen", "--schema", str(tmp_path / "none.yaml"), "--out", str(tmp_path)]) == 1
+    assert "none.yaml" in capsys.readouterr().err
+    for wrong in (["--shards", "0"], ["--dispatch", "a b"]):
+        with pytest.raises(SystemExit):
+            cli.main(["codegen", "--schema", str(file), "--out", str(tmp_path), *wrong])
+
+
+def test_what_pytorch_traces_by_hand_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = schema(tmp_path, "detach(Tensor(a) self) -> Tensor(a)", "relu(Tensor self) -> Tensor")
+    assert cli.main(["codegen", "--schema", str(file), "--out", str(tmp_path / "out")]) == 0
+    assert "1 operators, of which 1 are recorded in graphs; left out: aten::detach" in capsys.readouterr().out
+    assert "aten::detach" in (tmp_path / "out" / "__init__.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("functions", "told"),
+    [
+        (["f.a_b(Tensor self) -> Tensor", "f_a.b(Tensor self) -> Tensor"], "its wrapper would be called 'f_a_b'"),
+        (["f(Tensor self, int from, int from_) -> Tensor"], "can't be parameters"),
+        (["f(Tensor self, int a=1, int b) -> Tensor"], "without a default"),
+        (["f(Tensor self, int a=one) -> Tensor"], "the default 'one' of 'a' can't be read"),
+        (["f(Tensor self, int 2) -> Tensor"], "can't be parameters"),
+    ],
+)
+def test_schemas_that_python_has_no_signature_for(tmp_path: Path, functions: list[str], told: str) -> None:
+    file = schema(tmp_path, *functions)
+    with pytest.raises(SchemaError, match=told) as raised:
+        generate(Request(file))
+    assert str(raised.value).startswith(f"{file}:{len(functions)}: ")

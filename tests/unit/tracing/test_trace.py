@@ -1,0 +1,318 @@
+"""Graphs of what programs call through wrappers, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import numpy_wrappers as ops
+import pytest
+
+from otel_recfn import PropagatingExecutor, propagate
+from otel_recfn.recording.watched import Watched
+from otel_recfn.runtime import thread_locals
+from otel_recfn.tracing import Graph, TraceError, trace
+from otel_recfn.tracing.library import Library, OperatorMissingError
+from otel_recfn.tracing.tracer import TracerWarning
+
+A = np.arange(4.0)
+B = np.ones(4)
+
+
+@pytest.fixture(autouse=True)
+def nothing_goes_on() -> Iterator[None]:
+    yield
+    assert not Watched.now
+    assert thread_locals.current().tracer is None
+
+
+def kinds(graph: Graph) -> list[str]:
+    return [node.kind.removeprefix("arrays::") for node in graph.operators()]
+
+
+def test_nodes_with_inputs_outputs_and_their_lines() -> None:
+    def model(x: Any, y: Any) -> Any:
+        low, _high = ops.minmax(ops.add(x, y))
+        return low
+
+    graph = trace(model, A, B)
+    line = inspect.getsourcelines(model)[1] + 1
+    assert str(graph).replace(__file__, "FILE") == (
+        "graph(%0 : float64(4), %1 : float64(4)):\n"
+        f"  %2 : int = prim::Constant[value=1]()  # FILE:{line}\n"
+        f"  %3 : float64(4) = arrays::add(%0, %1, %2)  # FILE:{line}\n"
+        f"  %4 : float64(), %5 : float64() = arrays::minmax(%3)  # FILE:{line}\n"
+        "  return (%4)"
+    )
+    node = next(graph.operators())
+    assert list(node.names) == ["self", "other", "alpha"]
+    assert node.source is not None
+    assert node.source.function == "model"
+
+
+def test_lists_are_made_and_unpacked() -> None:
+    graph = trace(lambda x: ops.stack(ops.split(x, 2)), A)
+    assert graph.kinds() == ["prim::Constant", "arrays::split", "prim::ListUnpack", "prim::ListConstruct", "arrays::stack"]
+    unpack, made = graph.nodes[2], graph.nodes[3]
+    assert list(unpack.outputs) == list(made.inputs)
+
+
+def test_results_of_several_kinds() -> None:
+    graph = trace(lambda x: {"sum": ops.add(x, x), "parts": (x, 2)}, A)
+    assert graph.kinds()[2:] == [
+        "prim::Constant",
+        "prim::Constant",
+        "prim::Constant",
+        "prim::TupleConstruct",
+        "prim::DictConstruct",
+    ]
+    assert len(graph.outputs) == 1
+
+
+def test_what_is_written_to_is_the_nodes_result_from_then_on() -> None:
+    def model(x: Any) -> Any:
+        ops.add_(x, B)
+        return ops.add(x, x)
+
+    first, second = trace(model, A.copy()).operators()
+    assert list(second.inputs)[:2] == [first.outputs[0]] * 2
+    assert first.kind == "arrays::add_"
+
+
+def test_force_outplace_renames_and_changes_inputs() -> None:
+    def model(x: Any) -> Any:
+        ops.add_(x, B)
+        ops.fill_(x, 2.0)
+        return ops.ones_out(4, out=x)
+
+    graph = trace(model, A.copy(), force_outplace=True)
+    assert kinds(graph) == ["add", "full_like", "ones"]
+    *_, full_like, ones = graph.operators()
+    assert list(full_like.names) == ["self", "value", "options"]
+    assert list(ones.names) == ["n", "out"]
+    assert kinds(trace(model, A.copy())) == ["add_", "fill_", "ones"]
+
+
+def test_one_number_stands_for_a_list() -> None:
+    graph = trace(lambda x: ops.ones_out(4, out=x), A.copy())
+    assert graph.kinds() == ["prim::Constant", "prim::ListConstruct", "arrays::ones"]
+
+
+def test_sharing_data_with_what_is_written_is_told() -> None:
+    def model(x: Any, view: Any) -> Any:
+        return ops.add_(x, B)
+
+    base = A.copy()
+    with pytest.warns(TracerWarning, match="1 other tensors share the data that add_ writes"):
+        trace(model, base, base[:2], force_outplace=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trace(model, base, A, force_outplace=True)
+        trace(model, base, base[:2])
+
+
+def test_the_real_operator_is_not_traced_inside() -> None:
+    assert kinds(trace(ops.twice, A)) == ["twice"]
+
+
+def test_an_operator_that_is_not_recorded_shows_those_of_which_it_consists() -> None:
+    assert kinds(trace(ops.composite, A)) == ["add", "add"]
+
+
+def test_an_error_goes_on_and_tracing_goes_on_after_it() -> None:
+    def model(x: Any) -> Any:
+        with pytest.raises(ValueError, match="no such array"):
+            ops.fail(x)
+        return ops.add(x, x)
+
+    graph = trace(model, A)
+    assert kinds(graph) == ["fail", "add"]
+    assert list(next(graph.operators()).outputs) == []
+
+
+def test_an_error_of_the_function_ends_the_trace() -> None:
+    with pytest.raises(ValueError, match="no such array"):
+        trace(ops.fail, A)
+
+
+def test_nested_traces_are_apart() -> None:
+    graphs: list[Graph] = []
+
+    def inner(x: Any) -> Any:
+        return ops.add(x, x)
+
+    def outer(x: Any) -> Any:
+        y = ops.minmax(x)[0]
+        graphs.append(trace(inner, x))
+        return ops.add(y, y)
+
+    assert kinds(trace(outer, A)) == ["minmax", "add"]
+    assert kinds(graphs[0]) == ["add"]
+
+
+def test_threads_trace_apart() -> None:
+    barrier = threading.Barrier(4)
+
+    def model(x: Any, times: int) -> Any:
+        barrier.wait()
+        for _ in range(times):
+            x = ops.add(x, x)
+        return x
+
+    with ThreadPoolExecutor(4) as pool:
+        graphs = [pool.submit(trace, model, A, times) for times in (10, 20, 30, 40)]
+    assert [len(kinds(each.result())) for each in graphs] == [10, 20, 30, 40]
+
+
+def test_a_thread_that_nobody_told_is_not_traced() -> None:
+    def model(x: Any) -> Any:
+        thread = threading.Thread(target=ops.add, args=(x, x))
+        thread.start()
+        thread.join()
+        return x
+
+    assert kinds(trace(model, A)) == []
+
+
+def test_work_that_takes_the_state_along_is_traced() -> None:
+    def model(x: Any) -> Any:
+        with PropagatingExecutor(ThreadPoolExecutor(2)) as pool:
+            return list(pool.map(ops.add, [x] * 50, [x] * 50))
+
+    graph = trace(model, A)
+    assert kinds(graph) == ["add"] * 50
+    assert len({output for node in graph.operators() for output in node.outputs}) == 50
+    assert len(graph.nodes[-1].inputs) == 50
+    assert set(graph.nodes[-1].inputs) == {node.outputs[0] for node in graph.operators()}
+
+
+def test_work_that_goes_on_after_the_trace_changes_nothing() -> None:
+    later: list[Any] = []
+
+    def model(x: Any) -> Any:
+        later.append(propagate(ops.add))
+        return ops.add(x, x)
+
+    graph = trace(model, A)
+    before = str(graph)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(later[0], A, B).result() is not None
+    assert str(graph) == before
+
+
+def test_a_task_that_takes_the_state_along_is_traced() -> None:
+    async def work(x: Any) -> Any:
+        await asyncio.sleep(0)
+        return ops.add(x, x)
+
+    assert kinds(trace(lambda x: asyncio.run(work(x)), A)) == ["add"]
+
+
+def test_generators_and_coroutines_have_not_run() -> None:
+    def generator(x: Any) -> Iterator[Any]:
+        yield ops.add(x, x)
+
+    async def coroutine(x: Any) -> Any:
+        return ops.add(x, x)
+
+    with pytest.raises(TraceError, match="generator"):
+        trace(generator, A)
+    made = coroutine(A)
+    with pytest.raises(TraceError, match="coroutine"):
+        trace(lambda _x: made, A)
+    made.close()
+    assert kinds(trace(lambda x: list(generator(x)), A)) == ["add"]
+
+
+def test_a_generator_that_goes_on_after_the_trace() -> None:
+    def generator(x: Any) -> Iterator[Any]:
+        while True:
+            x = ops.add(x, B)
+            yield x
+
+    running = generator(A)
+    graph = trace(lambda _x: next(running), A)
+    next(running)
+    assert kinds(graph) == ["add"]
+
+
+def test_graphs_are_compared_by_what_they_do() -> None:
+    def one(x: Any) -> Any:
+        return ops.add(x, x, alpha=2)
+
+    def same(x: Any) -> Any:
+        y = ops.add(x, x, alpha=2)
+        return y  # noqa: RET504 - on another line
+
+    assert trace(one, A) == trace(same, A)
+    assert trace(one, A) != trace(lambda x: ops.add(x, x, alpha=3), A)
+    assert trace(one, A) != trace(one, A[:2])
+    assert trace(one, A) != trace(lambda x: ops.add(x, B, alpha=2), A)
+    assert trace(one, A) != "graph"
+
+
+def test_constants_that_are_arrays_are_compared_by_content() -> None:
+    graphs = [trace(lambda x, c=constant: ops.add(x, c), A) for constant in (B, B.copy(), B + 1)]
+    assert graphs[0] == graphs[1] != graphs[2]
+    assert "prim::Constant[value=<float64(4)>]()" in str(graphs[0])
+    nan = [trace(lambda x: ops.add(x, x, alpha=float("nan")), A) for _ in range(2)]
+    assert nan[0] == nan[1]
+
+
+def test_an_object_that_died_is_not_taken_for_another_one() -> None:
+    def model(x: Any) -> Any:
+        for _ in range(100):
+            ops.add(x, np.ones(4))  # arrays that die, whose addresses are used again
+        return x
+
+    graph = trace(model, A)
+    assert len({node.inputs[1] for node in graph.operators()}) == 100
+
+
+def test_an_operator_that_is_not_there() -> None:
+    with pytest.raises(OperatorMissingError, match="arrays::missing"):
+        ops.missing(A)
+    with pytest.raises(OperatorMissingError, match="arrays::missing"):
+        trace(ops.missing, A)
+
+
+def find(name: str) -> Any:
+    return {"lib::neg": np.negative, "lib::neg.other": np.positive}.get(name)
+
+
+class InClass:
+    neg = staticmethod(np.negative)
+    neg_other = staticmethod(np.positive)
+    lambda_ = staticmethod(np.negative)
+
+
+REGISTRY = {"neg": np.negative, "lib::neg.other": np.positive, "lambda": np.negative}
+
+
+@pytest.mark.parametrize("where", [REGISTRY, InClass, find, f"{__name__}:REGISTRY", f"{__name__}:InClass", f"{__name__}:find"])
+def test_where_operators_are_found(where: Any) -> None:
+    library = Library("lib", where)
+    targets = [library.operator("neg", overload, {"self": "Tensor"}, ("Tensor",)).target for overload in ("", "other")]
+    assert targets == [np.negative, np.positive]
+    if where is not find and not str(where).endswith("find"):
+        assert library.operator("lambda", "", {"self": "Tensor"}, ("Tensor",)).target is np.negative
+
+
+def test_operators_that_are_registered_after_their_wrappers() -> None:
+    registry: dict[str, Any] = {}
+    late = Library("lib", registry).operator("neg", "", {"self": "Tensor"}, ("Tensor",))
+    with pytest.raises(OperatorMissingError):
+        late.target(A)
+    registry["lib::neg"] = np.negative
+    assert (late.target(A) == -A).all()
+
+
+def test_a_module_that_is_not_there_is_an_error_at_once() -> None:
+    with pytest.raises(ModuleNotFoundError):
+        Library("lib", "no_such_module:THINGS").operator("neg", "", {}, ())

@@ -16,6 +16,7 @@ from otel_recfn.model.errors import ATTEMPTS, OUT_OF_MEMORY, PAUSE_SECONDS, Recf
 from otel_recfn.model.events import EventSource, Extra
 from otel_recfn.model.python_calls import PythonCalls
 from otel_recfn.model.scope import RecordScope
+from otel_recfn.pytorch.called_objects import CalledObject, CalledObjects, latest_tracing
 from otel_recfn.pytorch.thread_memory import thread_memory
 from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
 from otel_recfn.session import process_session
@@ -100,6 +101,7 @@ class profile:
         self._max_events = max_events
         self._store = EventStore(max_events)
         self._capture: Capture | None = None
+        self._called: CalledObjects | None = None
         self._running = False
 
     def start(self) -> None:
@@ -116,6 +118,8 @@ class profile:
         self._running = True
         try:
             process_session().start(self._capture)
+            if EventSource.PYTHON_CALL in self._selected.sources:
+                self._called = latest_tracing.called
             if self._selected.extras & Extra.MEMORY:
                 thread_memory.keep(self._capture)
         except BaseException:
@@ -190,6 +194,17 @@ class profile:
         """
         self._look()
         export(self._store.batches(), path)
+
+    def modules(self) -> list[CalledObject]:
+        """Of the ``nn.Module``s that were called: parameters and gradients at the first call. Needs ``python_calls``.
+
+        Modules are in the order of these calls, each without those in it; their names are those of their ranges.
+        """
+        return self._called.modules() if self._called is not None else []
+
+    def optimizers(self) -> list[CalledObject]:
+        """Of the optimizers that made a step: parameters, gradients and state after the first one. Needs ``python_calls``."""
+        return self._called.optimizers() if self._called is not None else []
 
     def counters(self) -> dict[str, int]:
         """``recorder.*`` (since the process began), ``rows``, and ``event_store.*`` of this run."""

@@ -145,6 +145,11 @@ PYTHON: Mapping[str, Detail] = MappingProxyType(
             "names traced calls of modules after them",
             "traced calls of modules are called as their code is",
         ),
+        "step_code": Detail(
+            "torch.optim.optimizer:Optimizer._optimizer_step_code",
+            "shows the parameters of optimizers whose steps are traced",
+            "they are not shown",
+        ),
         "step_pre_hook": Detail(
             "torch.optim.optimizer:register_optimizer_step_pre_hook",
             "begins ranges of optimizer steps",

@@ -1,22 +1,24 @@
-"""Which traced Python calls are calls of an nn.Module, and what these are called."""
+"""Which traced Python calls are calls of an nn.Module or steps of an optimizer, and what the former are called."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import CodeType, FrameType
 from typing import Any
 
 from otel_recfn.pytorch import details
+from otel_recfn.pytorch.called_objects import latest_tracing
 from otel_recfn.pytorch.module_names import InstanceNames
 from otel_recfn.sources.calls.protocol import Hides
 
-FILE_OF_CALLS = "torch/nn/modules/module.py"
+FILES_OF_CALLS = ("torch/nn/modules/module.py", "torch/optim/optimizer.py")
 """Where PyTorch has that code."""
 
 
 class ModuleCalls:
-    """A ModuleNamer. Where hooks announce modules, it hides their calls: a module has one range.
+    """A FrameNamer. Where hooks announce modules, it hides their calls: a module has one range.
 
     Args:
         names: of the modules.
@@ -25,23 +27,36 @@ class ModuleCalls:
 
     def __init__(self, names: InstanceNames, hooks_announce: Callable[[], bool]) -> None:
         self._names, self._hooks_announce = names, hooks_announce
+        self._optimizers = InstanceNames("Optimizer: ")
 
-    def __call__(self, code: CodeType) -> Hides | Callable[[FrameType], str | None] | None:
-        """See ModuleNamer."""
-        if code is not _code_of_call():
+    def __call__(self, code: CodeType, usual: str) -> Hides | Callable[[FrameType], str | None] | None:
+        """See FrameNamer."""
+        if code is _code_of("module_call"):
+            return self._module
+        return partial(self._step, usual) if code is _code_of("step_code") else None
+
+    def _module(self, frame: FrameType) -> str | None:
+        module = _first_argument(frame)
+        if module is None:
             return None
-        return self._name
+        name = self._names.name(module)
+        latest_tracing.called.see_module(module, name)
+        return None if self._hooks_announce() else name
 
-    def _name(self, frame: FrameType) -> str | None:
-        if self._hooks_announce():
-            return None
-        module: Any = frame.f_locals.get(frame.f_code.co_varnames[0])
-        return self._names.name(module) if module is not None else None
+    def _step(self, usual: str, frame: FrameType) -> str:
+        optimizer = _first_argument(frame)
+        if optimizer is not None:
+            latest_tracing.called.see_optimizer(optimizer, self._optimizers.name(optimizer))
+        return usual
 
 
-def _code_of_call() -> CodeType | None:
-    """Of what runs when a module is called; None before torch was imported."""
-    if details.PYTHON["module_call"].place[0] not in sys.modules:
+def _first_argument(frame: FrameType) -> Any:
+    return frame.f_locals.get(frame.f_code.co_varnames[0])
+
+
+def _code_of(detail: str) -> CodeType | None:
+    """Of what runs when a module is called, or after an optimizer's step; None before torch was imported."""
+    if details.PYTHON[detail].place[0] not in sys.modules:
         return None
-    code: CodeType | None = getattr(details.find("module_call"), "__code__", None)
+    code: CodeType | None = getattr(details.find(detail), "__code__", None)
     return code

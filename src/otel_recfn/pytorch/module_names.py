@@ -23,7 +23,8 @@ class InstanceNames:
     forward has one name for it, and not one per step. While two instances live, their names differ.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str | None = PREFIX) -> None:
+        self._prefix = prefix
         self._gone: deque[tuple[str, int]] = deque()
         self._names: WeakIdentityMap[tuple[str, int, str]] = WeakIdentityMap(on_death=self._note_gone)
         self._next: dict[str, count[int]] = {}
@@ -41,7 +42,7 @@ class InstanceNames:
             if known is None:
                 kind = type(module).__name__
                 number = self._number(kind)
-                known = (kind, number, f"{PREFIX}{kind}_{number}")
+                known = (kind, number, f"{self._prefix}{kind}_{number}")
                 self._names.set(module, known)
             return known[2]
 

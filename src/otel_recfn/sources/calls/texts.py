@@ -19,21 +19,21 @@ OWN = str(Path(__file__).parents[2]) + os.sep
 OWN_THAT_CALLS = tuple(OWN + part for part in ("ranges" + os.sep, "runtime" + os.sep, f"sources{os.sep}steps.py"))
 """What of ours calls functions of the program, which are to be seen."""
 
-ModuleNamer: TypeAlias = "Callable[[CodeType], Hides | Callable[[FrameType], str | None] | None]"
-"""Of the code that runs an nn.Module's call: how its calls are named, or that they aren't shown. None for other code."""
+FrameNamer: TypeAlias = "Callable[[CodeType, str], Hides | Callable[[FrameType], str | None] | None]"
+"""Of code whose calls are named by their frames, and of its usual name: how, or that they aren't shown. None for other code."""
 
 
 class ProgramTexts:
     """Names as torch.profiler's, but that those of C functions have no addresses: a method has one name.
 
     Args:
-        module_namer: knows calls of modules.
+        namer: knows calls that are named by their frames.
         asked: the ends of the names of the files whose code it knows.
         calls: which calls are shown.
     """
 
-    def __init__(self, module_namer: ModuleNamer, asked: tuple[str, ...], calls: PythonCalls = ALL_CALLS) -> None:
-        self._module_namer = module_namer
+    def __init__(self, namer: FrameNamer, asked: tuple[str, ...], calls: PythonCalls = ALL_CALLS) -> None:
+        self._namer = namer
         self.included, self.excluded = places_of(calls.include), places_of(calls.exclude)
         self.c_calls, self.max_depth = calls.c_calls, calls.max_depth
         self.prefixes = path_prefixes(sys.path)
@@ -49,8 +49,9 @@ class ProgramTexts:
         trimmed = self._trimmed(file)
         if not self._selects(file, trimmed):
             return Hides.ITSELF
-        module = self._module_namer(code) if file.endswith(self.asked) else None
-        return module if module is not None else python_call_name(trimmed, line, code.co_name)
+        usual = python_call_name(trimmed, line, code.co_name)
+        by_frame = self._namer(code, usual) if file.endswith(self.asked) else None
+        return by_frame if by_frame is not None else usual
 
     def of_function(self, function: object) -> str:
         """See CallTexts.of_function."""

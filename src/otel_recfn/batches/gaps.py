@@ -2,8 +2,9 @@
 
 A range's row comes when it has ended: mostly after the rows below it, sometimes before. So when a batch has to be dropped,
 
-* ranges in it are kept if rows below them were handed on before, because those rows would have no parent; so are ranges whose
-  span the program saw as the current one, because spans of its own may be their children;
+* ranges in it are kept if rows directly below them were handed on before, because those rows would have no parent; so are the
+  outermost ranges of such rows, which folding takes for their parents where it has to tell of them before all came; and ranges
+  whose span the program saw as the current one, because spans of its own may be their children;
 * a later row whose parent was dropped gets the nearest ancestor that was not dropped as its parent.
 
 Memory is bounded, so the oldest of both are forgotten, but for how far they go in each thread (``thread_marks.py``): a range
@@ -42,7 +43,7 @@ class Gaps:
 
     def __init__(self, most_remembered: int = 1 << 17) -> None:
         self._owed: Ids = np.zeros(0, np.uint64)
-        """Parents of rows that were handed on, and haven't come yet."""
+        """Parents and outermost ranges of rows that were handed on, which haven't come yet."""
         self._unsummed: list[tuple[Ids, Ids]] = []
         self._unsummed_rows = 0
         self._dropped = Remembered(most_remembered, columns=2)
@@ -112,8 +113,7 @@ class Gaps:
     def _add(self, batch: Batch, came: Ids) -> None:
         if not len(batch):
             return
-        changes = np.flatnonzero(batch.parent[1:] != batch.parent[:-1]) + 1  # siblings mostly stand together
-        self._unsummed.append((np.append(batch.parent[:1], batch.parent[changes]), came))
+        self._unsummed.append((np.concatenate([_without_repeats(batch.parent), _without_repeats(batch.root)]), came))
         self._unsummed_rows += len(batch)
         if self._unsummed_rows > ROWS_AT_ONCE:
             self._sum_up()
@@ -121,9 +121,9 @@ class Gaps:
     def _sum_up(self) -> None:
         if not self._unsummed:
             return
-        parents, ids = [np.concatenate(columns) for columns in zip(*self._unsummed, strict=True)]
+        around, ids = [np.concatenate(columns) for columns in zip(*self._unsummed, strict=True)]
         came = np.append(ids, np.uint64(0))
-        newly = distinct(parents)
+        newly = distinct(around)
         newly = newly[~is_in(newly, came)]
         before = self._owed[~is_in(self._owed, came) & ~is_in(self._owed, newly)]
         owed = np.concatenate([newly, before])
@@ -131,3 +131,9 @@ class Gaps:
             self._may_be_awaited.add(owed[MAX_OWED:])
         self._owed = owed[:MAX_OWED]
         self._unsummed, self._unsummed_rows = [], 0
+
+
+def _without_repeats(ids: Ids) -> Ids:
+    """Once what stands together: siblings mostly do."""
+    changes = np.flatnonzero(ids[1:] != ids[:-1]) + 1
+    return np.append(ids[:1], ids[changes])

@@ -129,8 +129,8 @@ class BackgroundSink:
 
     def _wait_for_end(self) -> None:
         """Of the worker; near the end of the time also for an exporter that it waits for, and no longer."""
-        for seconds in (self._pace.time_to_supersede(), self._pace.time_left()):
-            self._thread.wait_for_end(seconds)
+        for seconds in (self._pace.time_to_supersede, self._pace.time_left):
+            self._thread.wait_for_end(seconds())
             if not self._thread.is_alive() or self._worker.supersede():
                 return
 

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from otel_recfn.batches.gaps import Gaps
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.errors import OUT_OF_MEMORY
+from otel_recfn.model.errors import ATTEMPTS, OUT_OF_MEMORY
 from otel_recfn.sinks.waiting_batches import WaitingBatches
 from otel_recfn.support.waker import Waker
 
@@ -191,7 +191,10 @@ class WorkQueue:
         """Take all that waits."""
         if self._lock.acquire(timeout=RELEASE_S):  # where a signal handler waits for this, what has arrived stays
             try:
-                self._take_arrived()
+                for _ in range(ATTEMPTS):  # where there is no memory for planning it, what has arrived stays
+                    self._take_arrived()
+                    if not len(self._arrived):
+                        break
             finally:
                 self._lock.release()
         left: list[Task] = []

@@ -84,7 +84,7 @@ class Worker:
 
     def _superseding(self) -> list[Batch]:
         self._superseded = True
-        return self.release()
+        return self._release_at_last()
 
     def _work_on(self) -> None:
         """Work, also after there was no memory for something: it is done again a little later, until the time is over."""

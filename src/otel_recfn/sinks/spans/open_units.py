@@ -27,6 +27,7 @@ from otel_recfn.sinks.spans.trace_boundaries import StepTrace
 NEVER = np.iinfo(np.int64).max
 MOST_ROWS_UNSEEN = 2000
 """Of a unit below a span whose end can't be seen."""
+_NO_IDS: NDArray[np.uint64] = np.zeros(0, np.uint64)
 
 
 @dataclass(eq=False, slots=True)
@@ -60,7 +61,7 @@ class OpenUnits:
         self._spans, self._span_of = spans, span_of
         self._units: dict[tuple[int, int], OpenUnit] = {}
         self._count = self._batches = 0
-        self._open: NDArray[np.uint64] = np.zeros(0, np.uint64)
+        self._open = _NO_IDS
         """Announced outermost ranges that haven't ended."""
 
     def __len__(self) -> int:
@@ -151,7 +152,7 @@ class OpenUnits:
 
     def note_gap(self) -> None:
         """Batches were lost: what is open isn't known any more."""
-        self._open = self._open[:0]
+        self._open = _NO_IDS
         for unit in self._units.values():
             unit.open = 0
 

@@ -10,7 +10,6 @@ nothing is forgotten: the call raises, and is made again with the next batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,11 +94,14 @@ class PendingBatches:
         kept = self._gaps.kept_of(rest)
         self._first = Pending(kept, dropped=self._dropped_of_first() + len(rest) - len(kept))
 
-    def give_up(self, further: Sequence[Batch]) -> None:
-        """Drop the rest of all batches, and the ``further`` ones, but for rows that must not be missing, outermost ranges
-        first."""
-        refused = [batch for batch in further if not self._waiting.add(batch)]  # first: they wait if memory ends in the rest
-        kept = [self._kept_of(batch) for batch in (self._rest_of_first(), *self._waiting, *refused)]
+    def give_up(self, further: list[Batch]) -> None:
+        """Drop the rest of all batches, and the ``further`` ones, but for rows that must not be missing; outermost first.
+
+        Of ``further`` those are taken out that wait here: it may be called again where there was no memory.
+        """
+        while further and self._waiting.add(further[0]):  # first: they wait if memory ends in the rest
+            del further[0]
+        kept = [self._kept_of(batch) for batch in (self._rest_of_first(), *self._waiting, *further)]
         rows = merged([batch for batch in kept if len(batch)])
         first = Pending(rows.take(np.lexsort((rows.event_id, rows.start_ns))), dropped=self._dropped_of_first())
         self._first, self._waiting = first, WaitingBatches()

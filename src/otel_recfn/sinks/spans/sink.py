@@ -27,7 +27,7 @@ from otel_recfn.batches.links import ForwardBackwardLinks
 from otel_recfn.batches.shared_links import FindsLinks, SharedLinks
 from otel_recfn.batches.span_plan import Fate, SpanPlan, fate_of, fates_of, plan_spans
 from otel_recfn.model.batch import Batch, SpanContextRef
-from otel_recfn.model.errors import OUT_OF_MEMORY
+from otel_recfn.model.errors import ATTEMPTS, OUT_OF_MEMORY
 from otel_recfn.sinks.protocol import Sink
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Budgets, Volume
 from otel_recfn.sinks.spans.folding import MAX_ROWS_OF_A_UNIT, Folding
@@ -105,7 +105,7 @@ class SpansSink:
         self._open_traces = OpenTraces(self._way, self._hook, volume.of_unit, _span_context)
         self._links: FindsLinks = links or ForwardBackwardLinks()
         self._pending = PendingBatches()
-        self._logged = False
+        self._logged = self._closed = False
 
     def _make_writer(self, volume: Volume) -> Writer:
         if volume.of_unit is None:
@@ -244,6 +244,7 @@ class SpansSink:
             rows = self._pending.rows()
             self._way.accounts.counts = self._way.accounts.plus(rows=rows, failed=rows)
             self._pending.clear()
+        self._closed = True
 
     def give_up(self, batches: Sequence[Batch], timeout_s: float) -> None:
         """Drop what is left, here and in these batches, because the time is over, but for the parents of spans that were handed
@@ -251,9 +252,10 @@ class SpansSink:
         self._way.pace = no_pause
         self._delivery.only_parents_follow()
         self._delivery.hurry(timeout_s)
-        for step in (partial(self._pending.give_up, batches), self._traces.close_all, self._writer.give_up):
-            with contextlib.suppress(*OUT_OF_MEMORY):  # then what is here already is written, as far as memory goes
-                step()
+        left = list(batches)
+        # Outermost ranges that were announced may be among what is dropped: nothing more is to be placed in them.
+        for step in (self._writer.note_gap, partial(self._pending.give_up, left), self._traces.close_all, self._writer.give_up):
+            _tried(step)  # where there is no memory, what is here already is written, as far as memory goes
         self._go_on()
 
     def supersede(self, left: Callable[[], Sequence[Batch]]) -> bool:
@@ -283,7 +285,10 @@ class SpansSink:
         ``roots_limited`` and ``roots_unsampled`` count traces, ``unsampled`` their rows too.
         """
         traces = {"roots_limited": self._traces.limited, "roots_unsampled": self._traces.unsampled}
-        return {**self._way.accounts.counts, **self._delivery.counters(), **traces}
+        counts = self._way.accounts.counts
+        if self._closed:  # there was no memory to tell of these
+            counts = {**counts, "failed": counts["failed"] + counts["folding"], "folding": 0}
+        return {**counts, **self._delivery.counters(), **traces}
 
     def after_fork_in_child(self) -> Sink | None:
         """A fresh sink; the inherited exporters are unwatched first. Span ids got a new key when the child began."""
@@ -341,6 +346,14 @@ class SpansSink:
         if not self._logged:
             self._logged = True
             _logger.exception("otel-recfn: %s", message)
+
+
+def _tried(step: Callable[[], object]) -> None:
+    """A step that may be taken again where it finds no memory: as a drop of many rows frees some, also at once."""
+    for _ in range(ATTEMPTS):
+        with contextlib.suppress(*OUT_OF_MEMORY):
+            step()
+            return
 
 
 def _span_context(context: SpanContextRef) -> SpanContext:

@@ -210,12 +210,9 @@ class Folded:
         self._pieces, self._sent = tuple(pieces), 0
 
     def write_last(self) -> None:
-        """Write all units. What there was no memory to tell of has failed."""
+        """Write all units."""
         self._send()
         self._queue(self._folding.all(self._way.traces.finished))
-        roots = sum([trace.folded_ranges for trace in self._way.traces.finished])  # these tell of theirs
-        left = self._way.accounts.counts["folding"] - roots
-        self._way.accounts.counts = self._way.accounts.plus(failed=left, folding=-left)
 
     def note_gap(self) -> None:
         """What is open isn't known any more."""

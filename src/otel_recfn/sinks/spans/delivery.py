@@ -61,7 +61,7 @@ class SpanDelivery:
         self._receivers: Sequence[Receiver] = ()
         self._left: list[tuple[Receiver, Sequence[ReadableSpan]]] = []
         """For processors that may take long, when nobody can wait any more."""
-        self._superseded = self._process_ends = self._only_parents = False
+        self._superseded = self._hurries = self._process_ends = self._only_parents = False
         self._needed: set[int] = set()
         """The spans, by ``id``, that are parents of others which may have arrived."""
         self.handed = Handed(0, 0, 0, deque())
@@ -106,7 +106,7 @@ class SpanDelivery:
         while self.handed.unflushed and self.handed.unflushed + spans > self._chunks * self.chunk_size:
             began = time.monotonic()
             in_time = self.flush(self._timeout_s) or time.monotonic() - began < self._timeout_s
-            if in_time or self._chunks > 1:
+            if in_time or self._hurries:
                 self.handed.unflushed = 0
                 self._gone += max(0, self._unexported())
                 return
@@ -134,7 +134,7 @@ class SpanDelivery:
 
     def supersede(self) -> None:
         """Wait for nothing any more: another thread than this one waits for an exporter. What that has in hand is handed on."""
-        self._superseded, self._chunks = True, math.inf
+        self._superseded, self._hurries, self._chunks = True, True, math.inf
         self._hand_without_waiting()
 
     def hand_left(self) -> None:
@@ -180,7 +180,7 @@ class SpanDelivery:
     def hurry(self, timeout_s: float) -> None:
         """The program ends: wait ``timeout_s`` seconds at most for each flush, and fill the queues where exports are fast."""
         chunks = CHUNKS_AT_THE_END if self._watch.is_fast or not self._watch.watching else 1
-        self._chunks, self._timeout_s = max(self._chunks, chunks), timeout_s
+        self._hurries, self._chunks, self._timeout_s = True, max(self._chunks, chunks), timeout_s
 
     @property
     def is_failing(self) -> bool:

@@ -20,7 +20,7 @@ from otel_recfn.sinks import background, background_pace, background_queue, back
 from otel_recfn.sinks.spans import delivery, export_watch, open_units, turn
 from otel_recfn.sinks.spans import sink as spans_sink
 
-MOST_STEPS = 100_000
+MOST_STEPS = 50_000
 NS = 1_000_000_000
 
 
@@ -69,6 +69,7 @@ class Turns:
 
     def may_switch(self) -> None:
         """Another thread may come first here."""
+        self.count_step()
         task = self.current()
         if task is not None:
             task.ready, task.until = _now, math.inf
@@ -79,6 +80,7 @@ class Turns:
 
     def wait_for(self, ready: Callable[[], object], timeout_s: float) -> bool:
         """Wait until it is ``ready``, so long at most; whether it is."""
+        self.count_step()
         until, task = self.now + max(0.0, timeout_s), self.current()
         if task is not None:
             task.ready, task.until = ready, until
@@ -101,14 +103,17 @@ class Turns:
 
     def _go_on(self) -> bool:
         """One of the threads that can."""
-        self.steps += 1
-        if self.steps > MOST_STEPS:
-            raise Hangs("this goes on without end")
+        self.count_step()
         self.tasks = [task for task in self.tasks if task.lives]
         able = [task for task in self.tasks if self.now >= task.until or task.ready()]
         if able:
             able[self.choose(len(able))].greenlet.switch()
         return bool(able)
+
+    def count_step(self) -> None:
+        self.steps += 1
+        if self.steps > MOST_STEPS:
+            raise Hangs("this goes on without end")
 
     def finish(self) -> None:
         """All threads go on until nothing more can happen."""
@@ -169,13 +174,17 @@ def replaced(turns: Turns, patch: pytest.MonkeyPatch) -> None:
         turns.may_switch()
         return 0.0
 
+    def monotonic() -> float:
+        turns.count_step()
+        return turns.now
+
     clock = types.SimpleNamespace(
-        monotonic=lambda: turns.now,
+        monotonic=monotonic,
         thread_time=thread_time,
         time_ns=lambda: BASE_NS + int(turns.now * NS),
         sleep=lambda seconds: turns.wait_for(lambda: False, seconds),
     )
-    for module in (background, background_pace, background_worker, delivery, spans_sink, open_units):
+    for module in (background, background_pace, background_worker, delivery, export_watch, spans_sink, open_units):
         patch.setattr(module, "time", clock)
     for module in (background_pace, background_queue, export_watch):
         patch.setattr(module, "Waker", lambda: Waker(turns))

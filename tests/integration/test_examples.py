@@ -144,3 +144,22 @@ def test_opentelemetry_instrument_observes_the_training(tmp_path: Path) -> None:
     assert names["step"] == 2
     assert names["aten::addmm"] >= 2
     assert len(losses(output)) == 1
+
+
+def test_arrays_as_spans_chrome_trace_and_graph(tmp_path: Path) -> None:
+    said = run(example("arrays.py", "trace.json"), tmp_path)
+    operators = Counter(re.findall(r"= arrays::(\w+)\(", said))
+    assert len(operators) == 10
+    assert f"{operators.total()} operators as spans" in said
+    events = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+    assert Counter(event["name"] for event in events if event["name"].startswith("arrays::")) == Counter(
+        {f"arrays::{name}": times for name, times in operators.items()}
+    )
+
+
+def test_the_wrappers_of_arrays_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    from otel_recfn.cli import main
+
+    monkeypatch.chdir(EXAMPLES / "array_operators")
+    options = ["--schema", "operators.yaml", "--dispatch", "array_operators.kernels", "--out", "wrappers"]
+    assert main(["codegen", *options, "--check"]) == 0

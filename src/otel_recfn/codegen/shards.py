@@ -12,7 +12,6 @@ from otel_recfn.codegen.errors import SchemaError
 from otel_recfn.codegen.layout import STEP, WIDTH, Group, comment, lines_of, split_lines
 from otel_recfn.codegen.names import library_name
 from otel_recfn.codegen.wrapper_text import Wrapper
-from otel_recfn.version import __version__
 
 MARK = "# Written by otel-recfn codegen"
 """How every file of ours begins."""
@@ -40,7 +39,7 @@ class Request:
         """The lines with which each file begins. They don't depend on where files lie."""
         options = f" --dispatch {self.dispatch}" if self.dispatch else ""
         command = f"otel-recfn codegen --schema {self.schema.name}{options} --shards {self.shards} --out ..."
-        return [f"{MARK} {__version__}, which overwrites changes:", *comment(command, STEP)]
+        return [f"{MARK}, which overwrites changes:", *comment(command, STEP)]
 
 
 def shard_of(root_name: str, shards: int) -> int:

@@ -31,7 +31,8 @@ class Library:
     Args:
         namespace: theirs.
         operators: where they are found, see above; or that as a text, ``module:attribute``, which is imported here.
-        sequence_nr: tells which sequence number the operator that is called next in this thread has; None: they have none.
+        sequence_nr: tells which sequence number the operator that is called next in this thread has; None: what is found by
+            this name among the operators, or -1.
     """
 
     def __init__(self, namespace: str, operators: Any, sequence_nr: Callable[[], int] | None = None) -> None:
@@ -57,17 +58,29 @@ class Library:
             arguments,
             returns,
             target,
-            self._sequence_nr or no_sequence_nr,
+            self.sequence_nr,
             in_place,
             out_of_place or in_place,
             guard,
         )
 
+    def sequence_nr(self) -> int:
+        """The sequence number of the operator that is called next in this thread."""
+        if self._sequence_nr is None:
+            self._sequence_nr = self._among_operators() or no_sequence_nr
+        return self._sequence_nr()
+
+    def _among_operators(self) -> Callable[[], int] | None:
+        operators = self._there()
+        if isinstance(operators, Mapping):
+            return operators.get("sequence_nr")
+        return None if _is_function(operators) else getattr(operators, "sequence_nr", None)
+
     def _find(self, name: str, overload: str) -> Callable[..., Any] | None:
         operators = self._there()
         if isinstance(operators, Mapping):
             found = next((operators[key] for key in self._keys(name, overload) if key in operators), None)
-        elif isinstance(operators, FunctionType | MethodType):
+        elif _is_function(operators):
             found = operators(self._full(name, overload))
         else:
             found = _overload_in_torch(operators, name, overload) or _function(operators, name, overload)
@@ -127,9 +140,13 @@ def torch_library(namespace: str) -> Library:
 
     peek = find("sequence_nr")
     if peek is None:
-        return Library(namespace, getattr(torch.ops, namespace))
+        return Library(namespace, getattr(torch.ops, namespace), no_sequence_nr)
     # As PyTorch's own ranges: a number where a node for the backward pass may be made.
     return Library(namespace, getattr(torch.ops, namespace), lambda: peek() if torch.is_grad_enabled() else -1)
+
+
+def _is_function(operators: Any) -> bool:
+    return isinstance(operators, FunctionType | MethodType)
 
 
 def no_sequence_nr() -> int:

@@ -1,0 +1,30 @@
+# Written by otel-recfn codegen, which overwrites changes:
+#     otel-recfn codegen --schema operators.yaml --dispatch array_operators.kernels
+#     --shards 1 --out ...
+# A wrapper for each operator.
+
+from .wrappers_0 import (
+    add,
+    cat,
+    matmul,
+    minmax,
+    mul_,
+    softmax,
+    split,
+    sum,
+    transpose,
+    zeros,
+)
+
+__all__ = [
+    "add",
+    "cat",
+    "matmul",
+    "minmax",
+    "mul_",
+    "softmax",
+    "split",
+    "sum",
+    "transpose",
+    "zeros",
+]

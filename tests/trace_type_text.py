@@ -50,6 +50,8 @@ def written_by_torchgen(folder: Path) -> str:
 
 def kernels(text: str) -> dict[str, Kernel]:
     """By the operator's name with its overload: definitions and registrations stand in the same order."""
+    for older in ("optional<", "nullopt"):  # PyTorch before 2.5 wrote its own
+        text = text.replace(f"c10::{older}", f"::std::{older}")
     names = re.findall(r'm\.impl\("([^"]+)"', text)
     bodies = re.findall(r"^\S[^\n]*\(c10::DispatchKeySet ks[^\n]*\) \{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL)
     assert len(names) == len(bodies) == len(set(names))

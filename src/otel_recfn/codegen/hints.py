@@ -64,7 +64,7 @@ TORCH = Words(
 
 ANY = Words(
     types=PLAIN,
-    defaults=MappingProxyType({"Mean": "1"} | {word: repr(word) for word in TORCH.defaults if word != "Mean"}),
+    defaults=MappingProxyType({"Mean": "1"} | {word: f'"{word}"' for word in TORCH.defaults if word != "Mean"}),
 )
 """Of any other operators: their tensors, dtypes and devices are whatever their library takes; words are texts."""
 
@@ -79,12 +79,6 @@ def hint(type_: SchemaType, words: Words) -> str:
         # One number may stand for as many as the list has.
         return f"{found} | {hint(element, words)}" if type_.size is not None else found
     return words.types.get(type_.text, "Any")
-
-
-def annotated(declared: Argument | Return, words: Words) -> str:
-    """The hint with the alias annotation, where the schema has one."""
-    found = hint(declared.type, words)
-    return f'Annotated[{found}, "{declared.alias}"]' if declared.alias else found
 
 
 def return_hints(operator: Operator, words: Words) -> list[str]:

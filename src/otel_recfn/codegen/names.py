@@ -7,8 +7,10 @@ import re
 
 from otel_recfn.codegen.operators import OperatorName
 
-HINT_NAMES = frozenset({"Annotated", "Any", "Sequence", "annotations", "torch"})
-"""Names that written modules import."""
+RUNTIME = ("Constant", "Guard", "Library", "Option", "Recorded", "Watched", "torch_library")
+"""What written modules import from ``tracing/wrappers.py``."""
+IMPORTED = frozenset({*RUNTIME, "Annotated", "Any", "Sequence", "annotations", "torch"})
+"""Names that they import."""
 BUILTIN_HINTS = frozenset({"bool", "complex", "float", "int", "list", "str", "tuple"})
 """Builtin types that their hints use."""
 
@@ -16,7 +18,7 @@ BUILTIN_HINTS = frozenset({"bool", "complex", "float", "int", "list", "str", "tu
 def function_name(name: OperatorName) -> str:
     """The wrapper's name: that of the operator and of its overload."""
     full = f"{name.full}_{name.overload}" if name.overload else name.full
-    return _usable(re.sub(r"\W", "_", full), HINT_NAMES | BUILTIN_HINTS)
+    return _usable(re.sub(r"\W", "_", full), IMPORTED | BUILTIN_HINTS)
 
 
 def operator_name(wrapper: str) -> str:
@@ -31,7 +33,7 @@ def library_name(namespace: str) -> str:
 
 def parameter_name(name: str) -> str:
     """An argument's name in the wrapper's signature."""
-    return _usable(name, frozenset({"Watched"}))
+    return _usable(name, frozenset({"Watched", "torch"}))
 
 
 def _usable(name: str, taken: frozenset[str]) -> str:

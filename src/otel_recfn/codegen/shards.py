@@ -10,14 +10,14 @@ from pathlib import Path
 
 from otel_recfn.codegen.errors import SchemaError
 from otel_recfn.codegen.layout import STEP, WIDTH, Group, comment, lines_of, split_lines
-from otel_recfn.codegen.names import library_name
+from otel_recfn.codegen.names import RUNTIME, library_name, operator_name
 from otel_recfn.codegen.wrapper_text import Wrapper
 
 MARK = "# Written by otel-recfn codegen"
 """How every file of ours begins."""
+AMBIGUOUS = {"I", "O", "l"}
 FOR_MYPY = '# mypy: disable-error-code="comparison-overlap, no-any-return"'
 """It would have defaults compared one by one, and can't know that an operator returns what its schema says."""
-RUNTIME = ("Constant", "Guard", "Library", "Option", "Recorded", "Watched", "torch_library")
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,11 @@ def shard_file(number: int) -> str:
 def _check_names(wrappers: Sequence[Wrapper]) -> None:
     seen: dict[str, Wrapper] = {}
     for each in wrappers:
-        other = seen.setdefault(each.name, each)
-        if other is not each:
-            told = f"its wrapper would be called {each.name!r} as that of {other.operator.name}; rename one of them"
-            raise SchemaError(each.operator.location, told)
+        for name in (each.name, operator_name(each.name)):
+            other = seen.setdefault(name, each)
+            if other is not each:
+                told = f"its wrapper would need the name {name!r} as that of {other.operator.name}; rename one of them"
+                raise SchemaError(each.operator.location, told)
 
 
 def _module(wrappers: Sequence[Wrapper], request: Request) -> str:
@@ -84,8 +85,16 @@ def _module(wrappers: Sequence[Wrapper], request: Request) -> str:
     for number, wrapper in enumerate(wrappers):
         body += [*([""] if number else []), "", *wrapper.lines()]
     text = "\n".join(body)
-    lines = [*request.header, FOR_MYPY, "", "from __future__ import annotations", *_imports(text)]
+    lines = [*request.header, FOR_MYPY, *_for_linters(wrappers), "", "from __future__ import annotations", *_imports(text)]
     return "\n".join([*lines, *([""] if body else []), text]).rstrip() + "\n"
+
+
+def _for_linters(wrappers: Sequence[Wrapper]) -> list[str]:
+    """Where names are those that linters find hard to read: they are the schema's."""
+    parameters = {argument.name for each in wrappers for argument in each.operator.arguments}
+    rules = [("E741", parameters), ("E743", {each.name for each in wrappers})]
+    told = ", ".join(rule for rule, names in rules if names & AMBIGUOUS)
+    return [f"# ruff: noqa: {told}"] if told else []
 
 
 def _library(namespace: str, request: Request) -> Group:

@@ -107,9 +107,12 @@ class Wrapper:
             return lines_of(signature)
         return [*split_lines(replace(signature, closing=") -> tuple[")), *(f"{INDENT}{each}," for each in returns), "]:"]
 
-    def _parameter(self, argument: Argument) -> str:
-        text = f"{parameter_name(argument.name)}: {hints.annotated(argument, self.words)}"
-        return text if argument.default is None else f"{text} = {hints.default(argument, self.operator, self.words)}"
+    def _parameter(self, argument: Argument) -> Group | str:
+        name, hint = parameter_name(argument.name), hints.hint(argument.type, self.words)
+        default = f" = {hints.default(argument, self.operator, self.words)}" if argument.default is not None else ""
+        if argument.alias is None:
+            return f"{name}: {hint}{default}"
+        return Group(f"{name}: Annotated[", [hint, f'"{argument.alias}"'], f"]{default}")
 
     def _check_parameters(self) -> None:
         """Python wants what schemas don't say: names that differ, and defaults after what has none."""

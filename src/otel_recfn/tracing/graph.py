@@ -117,7 +117,10 @@ def type_text(value: Any) -> str:
 
 def is_tensor(value: Any) -> bool:
     """Whether it has a shape and a dtype, as tensors and arrays do."""
-    return hasattr(value, "shape") and hasattr(value, "dtype")
+    try:
+        return hasattr(value, "shape") and hasattr(value, "dtype")
+    except Exception:  # the program's own object, which may raise when it is asked
+        return False
 
 
 def _shown(value: Any) -> str:
@@ -136,6 +139,8 @@ def _same(one: Any, other: Any) -> bool:
     if type(one) is not type(other) or type_text(one) != type_text(other):
         return False
     try:
-        return bool((one == other).all()) if is_tensor(one) else bool(one == other or repr(one) == repr(other) == "nan")
+        if is_tensor(one):
+            return bool(((one == other) | ((one != one) & (other != other))).all())
+        return bool(one == other or repr(one) == repr(other) == "nan")
     except Exception:  # objects of the program's that can't be compared
         return False

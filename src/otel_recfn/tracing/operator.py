@@ -14,6 +14,8 @@ from otel_recfn.runtime.record_function import RecordFunction
 from otel_recfn.runtime.thread_locals import ThreadState
 from otel_recfn.tracing.tracer import Tracer
 
+OURS = "otel_recfn."
+
 
 class Constant(NamedTuple):
     """An input of a node that no argument gives."""
@@ -132,7 +134,7 @@ class Operator:
 
     def _call(self, state: ThreadState, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tracer = state.tracer
-        if tracer is None or self._in_place is None or not tracer.open:
+        if tracer is None or self._in_place is None or not tracer.open or state.in_callback:
             return self.target(*args, **kwargs)
         return self._traced(state, tracer, args, kwargs)
 
@@ -190,8 +192,11 @@ def _option(tensor: Any, option: str) -> Any:
 
 
 def _caller() -> FrameType | None:
-    """The frame that called the wrapper."""
+    """The frame of the program that called the wrapper."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_globals is globals():
         frame = frame.f_back
-    return frame.f_back if frame is not None else None
+    frame = frame.f_back if frame is not None else None  # the wrapper's
+    while frame is not None and str(frame.f_globals.get("__name__", "")).startswith(OURS):
+        frame = frame.f_back
+    return frame

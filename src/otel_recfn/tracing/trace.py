@@ -53,5 +53,6 @@ def tracing_into(tracer: Tracer) -> Iterator[None]:
     try:
         yield
     finally:
-        state.tracer, tracer.open = outer, False
+        state.tracer = outer
+        tracer.close()
         unwatch(tracer)

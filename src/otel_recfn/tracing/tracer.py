@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -43,20 +43,26 @@ class Tracer:
             if is_tensor(each) and self._known.get(each) is None:
                 self.graph.inputs.append(self._know(each))
 
-    def insert(self, kind: str, inputs: Mapping[str, Any] | Iterable[tuple[str, Any]], frame: FrameType | None) -> Node:
-        """Insert a node with these inputs by name; what is no value of the graph yet is inserted as a constant before it."""
+    def insert(self, kind: str, inputs: Iterable[tuple[str, Any]], frame: FrameType | None) -> Node | None:
+        """Insert a node with these inputs by name; what is no value of the graph yet is inserted as a constant before it.
+
+        Returns None after the trace.
+        """
         source = Source(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) if frame is not None else None
-        pairs = list(inputs.items() if isinstance(inputs, Mapping) else inputs)
+        pairs = list(inputs)
         with self._lock.held:
+            if not self.open:
+                return None
             values = [self._value(thing, source) for _, thing in pairs]
             node = Node(kind, values, [name for name, _ in pairs], source=source)
             self.graph.nodes.append(node)
         return node
 
-    def set_outputs(self, node: Node, results: Iterable[Any]) -> None:
+    def set_outputs(self, node: Node | None, results: Iterable[Any]) -> None:
         """The operator returned these, or wrote to them: they are the node's outputs from now on."""
         with self._lock.held:
-            node.outputs = [self._output(each, node.source) for each in results]
+            if node is not None and self.open:
+                node.outputs = [self._output(each, node.source) for each in results]
 
     def warn_of_others(self, operator: str, written: Any) -> None:
         """Warn where somebody else uses the data that an operator writes, and the graph has it return a result instead."""
@@ -76,6 +82,10 @@ class Tracer:
         """The traced function returned this."""
         with self._lock.held:
             self.graph.outputs.append(self._value(result, None))
+
+    def close(self) -> None:
+        """Record no more."""
+        with self._lock.held:
             self.open = False
 
     # --- inside, with the lock

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from otel_recfn import cli
+from otel_recfn import cli, profile
 from otel_recfn.codegen.errors import GeneratorError, SchemaError
 from otel_recfn.codegen.files import stale_files, write
 from otel_recfn.codegen.generate import generate
@@ -43,15 +44,21 @@ def test_the_handful_is_written_as_it_was(name: str) -> None:
 @pytest.mark.parametrize("name", GOLDEN)
 def test_linters_and_formatters_find_nothing(name: str, tmp_path: Path) -> None:
     write(tmp_path / "handful", generate(GOLDEN[name]).texts)
-    ruff = [sys.executable, "-m", "ruff"]
-    rules = "E,F,W,I,UP,B,C4,SIM,RUF,PT,PIE,PERF,RET"
+    assert linted(tmp_path, "handful") == ""
+
+
+def linted(folder: Path, package: str) -> str:
+    """What ruff says of it, whatever its line length."""
+    ruff, rules = [sys.executable, "-m", "ruff"], "E,F,W,I,UP,B,C4,SIM,RUF,PT,PIE,PERF,RET"
+    told = ""
     for line_length in ("88", "128"):
-        options = ["--isolated", "--line-length", line_length, "handful"]
-        for command in ([*ruff, "check", "--select", rules, *options], [*ruff, "format", "--check", "--diff", *options]):
-            done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
+        options = ["--isolated", "--line-length", line_length, package]
+        for command in ([*ruff, "check", "-q", "--select", rules, *options], [*ruff, "format", "-q", "--diff", *options]):
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S)
             if "No module named ruff" in done.stderr:
                 pytest.skip("ruff is not installed")
-            assert done.returncode == 0, done.stdout + done.stderr
+            told += done.stdout + done.stderr
+    return told
 
 
 def test_the_type_checker_finds_nothing(tmp_path: Path) -> None:
@@ -152,7 +159,8 @@ def test_what_pytorch_traces_by_hand_is_told(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("functions", "told"),
     [
-        (["f.a_b(Tensor self) -> Tensor", "f_a.b(Tensor self) -> Tensor"], "its wrapper would be called 'f_a_b'"),
+        (["f.a_b(Tensor self) -> Tensor", "f_a.b(Tensor self) -> Tensor"], "its wrapper would need the name 'f_a_b'"),
+        (["f(Tensor self) -> Tensor", "_OP_f(Tensor self) -> Tensor"], "would need the name '_OP_f'"),
         (["f(Tensor self, int from, int from_) -> Tensor"], "can't be parameters"),
         (["f(Tensor self, int a=1, int b) -> Tensor"], "without a default"),
         (["f(Tensor self, int a=one) -> Tensor"], "the default 'one' of 'a' can't be read"),
@@ -164,3 +172,39 @@ def test_schemas_that_python_has_no_signature_for(tmp_path: Path, functions: lis
     with pytest.raises(SchemaError, match=told) as raised:
         generate(Request(file))
     assert str(raised.value).startswith(f"{file}:{len(functions)}: ")
+
+
+ODD_NAMES = """
+- func: odd::lambda(Tensor self, Tensor lambda, *, int from, int? None=None) -> Tensor
+- func: odd::and(Tensor self, int torch=1, *, MemoryFormat memory_format=contiguous_format) -> Tensor
+- func: odd::__iand__.Scalar(Tensor(a!) self, Scalar other) -> Tensor(a!)
+- func: odd::int(Tensor self, int int=1, float float=0.5, str str="a\\"b'c\\\\") -> int
+- func: odd::print(Tensor self, int l, int I=2, int O=3) -> Tensor
+- func: odd::Watched(Tensor Watched) -> Tensor
+- func: odd::x(Tensor? self=None, *, int _DEFAULT_2=2) -> Tensor
+- func: odd::nothing() -> ()
+- func: odd::LU(Tensor self) -> (Tensor LU, Tensor pivots, Tensor self)
+- func: odd::long(Tensor self, Tensor(a!) with_a_name_that_is_so_long_that_no_line_has_room_for_its_type) -> (Tensor, Tensor)
+"""
+
+
+@pytest.mark.parametrize("dispatch", ["", "odd_kernels:find"])
+def test_odd_names(dispatch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not dispatch:
+        pytest.importorskip("torch")
+    (tmp_path / "ops.yaml").write_text(ODD_NAMES)
+    package = "odd_for_python" if dispatch else "odd_for_torch"
+    write(tmp_path / package, generate(Request(tmp_path / "ops.yaml", dispatch)).texts)
+    assert linted(tmp_path, package) == ""
+    (tmp_path / "odd_kernels.py").write_text("def find(name):\n    return lambda *args, **kwargs: (name, args, kwargs)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module(package)
+    assert {"lambda_", "and_", "__iand___Scalar", "int_", "print", "Watched_", "x", "nothing", "LU", "long"} == set(
+        module.__all__
+    )
+    if dispatch:
+        assert module.lambda_(1, lambda_=2, from_=3) == ("odd::lambda", (1, 2), {"from": 3, "None": None})
+        with profile():
+            assert module.lambda_(1, 2, from_=3, None_=4) == ("odd::lambda", (1, 2), {"from": 3, "None": 4})
+            assert module.int_(1) == ("odd::int", (1, 1, 0.5, "a\"b'c\\"), {})
+        assert module.nothing() == ("odd::nothing", (), {})

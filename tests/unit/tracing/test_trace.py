@@ -14,7 +14,7 @@ import numpy as np
 import numpy_wrappers as ops
 import pytest
 
-from otel_recfn import PropagatingExecutor, propagate
+from otel_recfn import PropagatingExecutor, RecordFunctionCallback, add_global_callback, propagate, remove_callback
 from otel_recfn.recording.watched import Watched
 from otel_recfn.runtime import thread_locals
 from otel_recfn.tracing import Graph, TraceError, trace
@@ -280,6 +280,44 @@ def test_an_operator_that_is_not_there() -> None:
         ops.missing(A)
     with pytest.raises(OperatorMissingError, match="arrays::missing"):
         trace(ops.missing, A)
+
+
+def test_calls_of_callbacks_are_not_the_programs() -> None:
+    handle = add_global_callback(RecordFunctionCallback(lambda fn: ops.add(A, A) and None))
+    try:
+        graph = trace(lambda x: ops.minmax(x)[0], A)
+    finally:
+        remove_callback(handle)
+    assert kinds(graph) == ["minmax"]
+
+
+def test_objects_that_raise_when_they_are_asked() -> None:
+    class Raising:
+        @property
+        def shape(self) -> Any:
+            raise RuntimeError("not materialized")
+
+        def __repr__(self) -> str:
+            raise RuntimeError("not printable")
+
+        def __eq__(self, other: object) -> bool:
+            raise RuntimeError("not comparable")
+
+        __hash__ = None  # type: ignore[assignment]
+
+    graphs = [trace(lambda thing: ops.stack([A, A]) is thing, Raising()) for _ in range(2)]
+    assert graphs[0] == graphs[1]
+    raising = Raising()
+    with pytest.raises(TypeError):
+        trace(lambda x: ops.add(x, raising), A)
+    assert "<Raising>" in str(trace(lambda x: raising, A))
+    assert trace(lambda x: raising, A) != trace(lambda x: Raising(), A)
+
+
+def test_a_wrapper_that_is_traced_itself_is_called_from_here() -> None:
+    (node,) = trace(ops.split, A, 2).operators()
+    assert node.source is not None
+    assert node.source.file == __file__
 
 
 def find(name: str) -> Any:

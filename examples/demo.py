@@ -48,10 +48,10 @@ def observed_training(argv: Sequence[str] | None, telemetry: Telemetry, chrome_t
     try:
         train.main(argv)
         instrumentor.flush(60)
-        return dict(instrumentor.counters())
     finally:
         instrumentor.uninstrument()
         telemetry.close()
+    return dict(instrumentor.counters())  # now, because what could not be sent by the end is counted then
 
 
 def print_counters(counters: dict[str, int]) -> None:

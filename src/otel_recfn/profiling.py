@@ -18,7 +18,7 @@ from otel_recfn.model.python_calls import PythonCalls
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.pytorch.called_objects import CalledObject, CalledObjects, latest_tracing
 from otel_recfn.pytorch.thread_memory import thread_memory
-from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
+from otel_recfn.recording.protocol import PROFILE_BUFFER_BYTES
 from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
 from otel_recfn.settings.selected import selected
@@ -66,8 +66,8 @@ class profile:
         modules: ranges for ``nn.Module`` calls and optimizer steps. Default: false.
         python_calls: ranges for calls of Python and C functions: ``True``, or ``PythonCalls(include=..., max_depth=...)`` for
             some of them. Default: false.
-        max_events: beyond it the oldest events are dropped and counted; so is what outruns a thread's buffer (8 MiB) before it
-            is drained, every 20 to 100 ms. Default: 4000000.
+        max_events: beyond it the oldest events are dropped and counted; so is what outruns a thread's buffer (it grows to
+            256 MiB) before it is drained: ``lost`` tells. Default: 4000000.
 
     Raises:
         SettingError: a value that isn't allowed.
@@ -114,7 +114,7 @@ class profile:
         if self._running:
             raise RecfnError("this profile is running already; stop it first, or make another profile(...) for a nested range")
         self._store = EventStore(self._max_events)
-        self._capture = Capture(self._selected, [EventStoreSink(self._store)], buffer_bytes=DEFAULT_BUFFER_BYTES)
+        self._capture = Capture(self._selected, [EventStoreSink(self._store)], buffer_bytes=PROFILE_BUFFER_BYTES)
         self._running = True
         try:
             process_session().start(self._capture)
@@ -164,7 +164,7 @@ class profile:
 
     def key_averages(self, *, group_by_input_shape: bool = False) -> KeyAverages:
         """Count, total and self time per name (and, if asked for, per input shapes: needs ``record_shapes``)."""
-        return key_averages(self._rows(), group_by_input_shape=group_by_input_shape)
+        return key_averages(self._rows(), group_by_input_shape=group_by_input_shape).with_losses(self.lost)
 
     def tree(self, by: By = "name") -> CallTree:
         """Count, total and self time per call path. ``print(prof.tree())`` shows where the time went.
@@ -209,6 +209,11 @@ class profile:
     def counters(self) -> dict[str, int]:
         """``recorder.*`` (since the process began), ``rows``, and ``event_store.*`` of this run."""
         return process_session().counters(self._capture) if self._capture is not None else {}
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """What ran and is not in the profile, by counter; empty where all is."""
+        return process_session().lost_since_begin(self._capture) if self._capture is not None else {}
 
     def _rows(self) -> Batch:
         self._look()

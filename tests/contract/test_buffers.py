@@ -8,8 +8,9 @@ import time
 import pytest
 from recording_helpers import ASYNC, PARTIAL, SOURCE, USER, Capture, Worker, check_laws, workers_of
 
+from otel_recfn.recording import backend
 from otel_recfn.recording.limits import MAX_DEPTH
-from otel_recfn.recording.protocol import Recorder
+from otel_recfn.recording.protocol import PROFILE_BUFFER_BYTES, Recorder
 from patience import PATIENCE_S
 
 TINY = 4096  # the smallest buffer that both recorders know; 10,000 ranges overfill it in both
@@ -37,6 +38,28 @@ def test_a_full_buffer_drops_and_counts(tiny: Capture, workers: list[Worker]) ->
     assert tiny.counters().recorded == len(recorded)
     assert tiny.counters().dropped == len(ids) - len(recorded)
     check_laws(tiny.rows(), tiny.opened())
+
+
+def test_a_thread_that_recorded_before_may_fill_what_is_allowed_now(recorder: Recorder, workers: list[Worker]) -> None:
+    tiny = Capture(recorder, buffer_bytes=TINY)
+    workers[0].call(fill, tiny)
+    tiny.finish()
+    capture = Capture(recorder, buffer_bytes=1 << 20)
+    workers[0].call(fill, capture, 20_000)
+    assert len(capture.finish()) == 20_000
+    assert capture.counters().dropped == 0
+
+
+def test_a_profile_loses_none_of_many_ranges_that_nobody_drains_meanwhile() -> None:
+    if (chosen := backend.choose()).kind != "native":
+        pytest.skip(f"the Python twin takes long for so many: {chosen.reason}")
+    recorder = backend.recorder()
+    capture = Capture(recorder, buffer_bytes=PROFILE_BUFFER_BYTES)
+    with workers_of(1) as [worker]:
+        worker.call(fill, capture, 300_000)  # more than 8 MiB
+    recorder.stop()
+    assert len(recorder.drain(close_open=True)) == 300_000
+    assert capture.counters().dropped == 0
 
 
 def test_a_drain_makes_room(tiny: Capture, workers: list[Worker]) -> None:
@@ -75,11 +98,11 @@ def test_the_end_of_a_dropped_range_ends_nothing(tiny: Capture, workers: list[Wo
     check_laws(tiny.rows(), tiny.opened())
 
 
-def test_the_buffer_of_a_thread_stays_as_it_was_at_its_first_range(tiny: Capture, workers: list[Worker]) -> None:
-    workers[0].call(fill, tiny, 1)
-    tiny.recorder.start(1023, 8 << 20)
-    assert 0 in workers[0].call(fill, tiny)
-    assert 0 not in workers[1].call(fill, tiny)
+def test_the_buffer_of_a_thread_is_never_made_smaller(recorder: Recorder, workers: list[Worker]) -> None:
+    large = Capture(recorder, buffer_bytes=1 << 20)
+    workers[0].call(fill, large, 1)
+    recorder.start(1023, TINY)
+    assert 0 not in workers[0].call(fill, large)
 
 
 def test_a_begin_that_is_not_recorded_is_not_the_first_range(recorder: Recorder, workers: list[Worker]) -> None:

@@ -202,7 +202,7 @@ def test_a_sinks_own_losses_are_told_when_its_capture_ends(
     session.start(capture)
     ranges(recorder, "one", "two")
     session.stop(capture, PATIENCE_S)
-    assert "not everything that ran was kept: in_memory.forgotten=2" in caplog.messages
+    assert "otel-recfn lost in_memory.forgotten=2: see the log" in caplog.messages
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

@@ -207,3 +207,24 @@ def test_a_program_may_exit_while_a_profile_runs() -> None:
     program = "from otel_recfn import profile, record_function; p = profile(); p.start(); record_function('x').__enter__()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert done.stderr == ""
+
+
+def test_what_is_lost_is_told_by_the_profile_its_table_and_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with profile(max_events=10) as prof:
+        for _ in range(30):
+            with record_function("range"):
+                pass
+    assert prof.lost == {"event_store.dropped": 20}
+    told = "Lost, and not in these sums: event_store.dropped=20\n"
+    assert prof.key_averages().table().endswith(told)
+    assert prof.key_averages()[:1].table().endswith(told)
+    expected = "otel-recfn lost event_store.dropped=20: more ran than is kept; raise max_events, or record a shorter time"
+    assert expected in caplog.messages
+
+
+def test_where_nothing_is_lost_nothing_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    with profile() as prof, record_function("range"):
+        pass
+    assert prof.lost == {}
+    assert "Lost" not in prof.key_averages().table()
+    assert not caplog.messages

@@ -27,7 +27,7 @@ from otel_recfn.legacy.event_kind import EventKind
 from otel_recfn.legacy.from_batch import event_lists
 from otel_recfn.model.scope import ALL_SCOPES_MASK
 from otel_recfn.recording.backend import recorder
-from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
+from otel_recfn.recording.protocol import PROFILE_BUFFER_BYTES
 from otel_recfn.runtime.callbacks import INVALID_CALLBACK_HANDLE
 from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
@@ -62,7 +62,7 @@ class ProfilerRun:
         self.cuda_times = CudaTimes(MAX_EVENTS)
         self._store = EventStore(MAX_EVENTS)
         selected = Selected(ALL_SCOPES_MASK, config.extras, profiler=self.number)
-        self._capture = Capture(selected, [EventStoreSink(self._store)], buffer_bytes=DEFAULT_BUFFER_BYTES)
+        self._capture = Capture(selected, [EventStoreSink(self._store)], buffer_bytes=PROFILE_BUFFER_BYTES)
         self.callback_handle = INVALID_CALLBACK_HANDLE
         self.over = False
         self._give_up: weakref.finalize[..., ProfilerRun] | None = None

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 DEFAULT_BUFFER_BYTES = 8 << 20
 """Per recording thread. 8 MiB hold 170,000 operators of 48 bytes each."""
+PROFILE_BUFFER_BYTES = 256 << 20
+"""The same for captures that are to have every range: taken in larger and larger parts, where the drain comes late."""
 
 
 class ContextReading(NamedTuple):
@@ -118,9 +120,9 @@ class Recorder(RangeRecorder, Protocol):
         """Record ranges whose scope's bit is set in ``scopes``, and those of SOURCES_WITHOUT_SCOPES whatever it is.
 
         Where nothing was recorded, what began before belongs to nobody from now on, drained or not.
-        Calling it while recording changes the scopes and extras. ``buffer_bytes`` bounds the buffer of each thread that records
-        its first range from now on. With Extra.STACK ranges that Python begins carry the stack that led to them, unless they
-        are of RecordScope.BACKWARD_FUNCTION; the other extras are for whoever calls ``begin`` and ``memory``.
+        Calling it while recording changes the scopes and extras. ``buffer_bytes`` bounds the buffer of each thread; one that
+        has recorded before keeps a larger bound. With Extra.STACK ranges that Python begins carry the stack that led to them,
+        unless they are of RecordScope.BACKWARD_FUNCTION; the other extras are for whoever calls ``begin`` and ``memory``.
 
         ``sampled_alone``: nobody wants ranges that become no spans. Where the context reader says of a range outside other
         recorded ones that its span is not sampled, or that instrumentation is suppressed, the range is counted as ``unsampled``

@@ -137,6 +137,7 @@ class Capture:
         self.was_delivered = True
         """Its sinks have got all that was recorded for it."""
         self.has_ended = False
+        self.lost_in_all: dict[str, int] = {}
 
     @property
     def wants_unsampled(self) -> bool:

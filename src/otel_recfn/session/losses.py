@@ -1,4 +1,4 @@
-"""Tells, when a capture ends, what was lost meanwhile."""
+"""Tells what was lost while a capture ran: how much, where, why most likely, and what helps."""
 
 from __future__ import annotations
 
@@ -10,6 +10,21 @@ from otel_recfn.session.capture import Capture
 log = logging.getLogger("otel_recfn")
 
 _NOTHING: Mapping[str, int] = {}
+_REASONS: Mapping[str, str] = {
+    "recorder.dropped": "threads recorded more between two drains than their buffers hold, or nested deeper than is followed; "
+    "raise buffer_bytes, or record fewer scopes",
+    "recorder.lost_ends": "too many ranges ended on other threads at once; those are shown as partial",
+    "recorder.lost_in_drain": "there was no memory for what had been recorded; free some",
+    "recorder.shortened": "names, shapes or stacks did not fit a thread's buffer; raise buffer_bytes",
+    "missed": "the sink failed, see its error above",
+    "queue_dropped": "the sink is slower than the program; raise its queue's bound, record or sample less, or speed up what it "
+    "writes to",
+    "abandoned": "the time for the end was over before they were written; flush() before it, or speed up what they go to",
+    "spans_failed": "exporters refused them; see their errors, and whether the backend is up",
+    "failed": "the file could not be written; see the error above, and whether the disk is full",
+    "dropped": "more ran than is kept; raise max_events, or record a shorter time",
+}
+"""By the counter, or its part after the sink's name: the likely cause, and the way out."""
 
 
 class Losses:
@@ -22,17 +37,26 @@ class Losses:
         """Note, when a capture begins, how much had been lost by then."""
         self._before[capture] = lost
 
-    def tell(self, capture: Capture, lost: Mapping[str, int]) -> None:
-        """Log, when a capture has ended, what was lost since it began."""
-        before = self._before.get(capture)
-        if before is None:  # it never began, or this was told
-            return
+    def since(self, capture: Capture, lost: Mapping[str, int]) -> dict[str, int]:
+        """Of a capture that runs: what was lost since it began."""
+        before = self._before.get(capture, _NOTHING)
         more = {name: count - before.get(name, 0) for name, count in lost.items()}
-        told = ", ".join([f"{name}={count}" for name, count in more.items() if count > 0])
-        if told:
-            log.warning("not everything that ran was kept: %s", told)
+        return {name: count for name, count in more.items() if count > 0}
+
+    def tell(self, capture: Capture, lost: Mapping[str, int]) -> None:
+        """Log, when a capture has ended, what was lost since it began, and leave it with the capture."""
+        if capture not in self._before:  # it never began, or this was told
+            return
+        capture.lost_in_all = self.since(capture, lost)
+        for name, count in capture.lost_in_all.items():
+            log.warning("otel-recfn lost %s=%d: %s", name, count, reason(name))
         self._before.pop(capture, None)  # last: it is told again where there was no memory for it
 
     def after_fork_in_child(self) -> None:
         """In a child: counts begin anew."""
         self._before = dict.fromkeys(self._before, _NOTHING)
+
+
+def reason(name: str) -> str:
+    """Why such a counter grows, most likely, and what helps."""
+    return _REASONS.get(name) or _REASONS.get(name.rpartition(".")[2], "see the log")

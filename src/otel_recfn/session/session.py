@@ -304,6 +304,10 @@ class Session:
         counts = self._recorder.counters()._asdict()
         return {f"recorder.{name}": counts[name] for name in RECORDER_LOSSES} | capture.lost()
 
+    def lost_since_begin(self, capture: Capture) -> dict[str, int]:
+        """Those that have grown since the capture began; of one that has ended, until then."""
+        return dict(capture.lost_in_all) if capture.has_ended else self._losses.since(capture, self.lost(capture))
+
     def at_exit(self) -> None:
         """End every capture, within the seconds that an exit may take."""
         began = time.monotonic()

@@ -13,6 +13,7 @@ class EventStoreSink:
     """Hands every batch to a store, which stays readable after the capture ended."""
 
     name = "event_store"
+    losses = ("dropped",)
 
     def __init__(self, store: EventStore) -> None:
         self.store = store

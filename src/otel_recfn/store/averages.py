@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import overload
 
@@ -48,15 +48,19 @@ class KeyAverage:
 class KeyAverages(Sequence[KeyAverage]):
     """What ``profile.key_averages()`` gives: a sequence in the order in which the names first began."""
 
-    def __init__(self, averages: Sequence[KeyAverage]) -> None:
-        self._averages = list(averages)
+    def __init__(self, averages: Sequence[KeyAverage], lost: Mapping[str, int] | None = None) -> None:
+        self._averages, self._lost = list(averages), lost or {}
+
+    def with_losses(self, lost: Mapping[str, int]) -> KeyAverages:
+        """The same, and a last line of the table says what is not in them."""
+        return KeyAverages(self._averages, lost)
 
     @overload
     def __getitem__(self, index: int) -> KeyAverage: ...
     @overload
     def __getitem__(self, index: slice) -> KeyAverages: ...
     def __getitem__(self, index: int | slice) -> KeyAverage | KeyAverages:
-        return KeyAverages(self._averages[index]) if isinstance(index, slice) else self._averages[index]
+        return KeyAverages(self._averages[index], self._lost) if isinstance(index, slice) else self._averages[index]
 
     def __len__(self) -> int:
         return len(self._averages)
@@ -79,10 +83,17 @@ class KeyAverages(Sequence[KeyAverage]):
         Raises:
             SettingError: there is no such column.
         """
-        return render(self._averages, _columns(self._averages, self.self_cpu_time_total), sort_by, row_limit)
+        table = render(self._averages, _columns(self._averages, self.self_cpu_time_total), sort_by, row_limit)
+        return table + _told(self._lost)
 
     def __repr__(self) -> str:
         return f"KeyAverages({self._averages!r})"
+
+
+def _told(lost: Mapping[str, int]) -> str:
+    """What is not in them, as a line."""
+    counts = ", ".join([f"{name}={count}" for name, count in lost.items()])
+    return f"Lost, and not in these sums: {counts}\n" if counts else ""
 
 
 def key_averages(rows: Batch, *, group_by_input_shape: bool = False) -> KeyAverages:

@@ -177,6 +177,9 @@ void Registry::set_buffer_bytes(uint64_t bytes) {
   std::lock_guard lock(mutex_);
   buffer_bytes_ = kMinBufferBytes;
   while (buffer_bytes_ < bytes) buffer_bytes_ *= 2;
+  for (ThreadBuffer* buffer : buffers_) {
+    if (buffer->max_capacity.load() < buffer_bytes_ / 8) buffer->max_capacity.store(buffer_bytes_ / 8);
+  }
 }
 
 uint64_t Registry::recorded() {

@@ -19,9 +19,11 @@ constexpr uint64_t kMaxTotalBytes = uint64_t{4} << 30;              // of all ri
 constexpr uint64_t kMaxGrownBytes = kMaxTotalBytes - (kMaxTotalBytes >> 3);  // what is beyond is left to new threads
 constexpr uint64_t kRingGrowth = 4;
 constexpr uint64_t kSmallestRing = 2048;  // words, where the limit isn't smaller still
+constexpr uint64_t kUsualRing = uint64_t{1} << 20;  // words; where more is allowed it is for drains that come late
 
 // Words of a thread's first ring.
 inline uint64_t first_capacity(uint64_t max_capacity) {
+  max_capacity = std::min(max_capacity, kUsualRing);
   return std::min(max_capacity, std::max(kSmallestRing, max_capacity / (kRingGrowth * kRingGrowth * kRingGrowth)));
 }
 
@@ -47,8 +49,9 @@ inline bool grow_ring(ThreadBuffer& buffer, uint64_t count) {
   const uint32_t rings = buffer.num_rings.load(std::memory_order_relaxed);
   uint64_t capacity = buffer.capacity;
   do {
-    if (capacity >= buffer.max_capacity || rings == kMaxRings) return false;
-    capacity = std::min(capacity * kRingGrowth, buffer.max_capacity);
+    const uint64_t most = buffer.max_capacity.load(std::memory_order_relaxed);
+    if (capacity >= most || rings == kMaxRings) return false;
+    capacity = std::min(capacity * kRingGrowth, most);
   } while (capacity < count);
   uint64_t* words = map_ring(capacity, buffer.shared->total_bytes, kMaxGrownBytes);
   if (words == nullptr) return false;
@@ -58,7 +61,12 @@ inline bool grow_ring(ThreadBuffer& buffer, uint64_t count) {
   return true;
 }
 
-// The drain comes by its clock, and earlier when a thread has filled a quarter of what it may. Once for each position that it has
+// A quarter of what the thread may fill.
+inline uint64_t quarter_of(const ThreadBuffer& buffer) {
+  return std::min(buffer.max_capacity.load(std::memory_order_relaxed), kUsualRing) / 4;
+}
+
+// The drain comes by its clock, and earlier when a thread has filled a quarter of what it usually may. Once for each position that it has
 // read up to: it may be on its way.
 inline void wake_drain(ThreadBuffer& buffer, uint64_t consumed) {
   if (buffer.woken_at == consumed) return;
@@ -67,7 +75,7 @@ inline void wake_drain(ThreadBuffer& buffer, uint64_t consumed) {
 }
 
 [[gnu::noinline]] inline bool ThreadBuffer::find_room(uint64_t count) {
-  const uint64_t read = consumed.load(std::memory_order_acquire), quarter = read + max_capacity / 4;
+  const uint64_t read = consumed.load(std::memory_order_acquire), quarter = read + quarter_of(*this);
   if (head + count > quarter) wake_drain(*this, read);
   const auto end_of_ring = [&] { return std::max(read, rings[num_rings.load(std::memory_order_relaxed) - 1].from) + capacity; };
   if (head + count > end_of_ring() && !grow_ring(*this, count)) return false;
@@ -77,7 +85,7 @@ inline void wake_drain(ThreadBuffer& buffer, uint64_t consumed) {
 
 // Whether so much waits for the drain that names which aren't in the dictionary yet are left out.
 inline bool is_crowded(const ThreadBuffer& buffer) {
-  return buffer.head - buffer.consumed.load(std::memory_order_relaxed) > buffer.max_capacity / 4;
+  return buffer.head - buffer.consumed.load(std::memory_order_relaxed) > buffer.max_capacity.load(std::memory_order_relaxed) / 4;
 }
 
 }  // namespace recfn

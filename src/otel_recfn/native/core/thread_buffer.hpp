@@ -101,7 +101,7 @@ struct ThreadBuffer {
   std::atomic<uint64_t> dropped{0};
   std::atomic<uint64_t> unsampled{0};  // begins not recorded, because the thread rests
   std::atomic<uint64_t> shortened{0};  // begins recorded without what there was no room for, their name for instance
-  uint64_t max_capacity = 0;
+  std::atomic<uint64_t> max_capacity{0};  // in words; a later recording may raise it
   uint64_t woken_at = UINT64_MAX;  // up to where the drain had read when it was last woken
   SharedByRings* shared = nullptr;
   // Shared with the drain.

@@ -106,8 +106,13 @@ class ThreadLog:
         """How many of the ``recorded`` were undone, because their begin was interrupted."""
 
     def set_capacity(self, capacity: int) -> None:
-        """Set how many ranges fit between two drains; only before the first range."""
+        """Set how many ranges fit between two drains."""
         self._slots = 2 * capacity
+
+    @property
+    def capacity(self) -> int:
+        """How many do."""
+        return self._slots // 2
 
     @property
     def thread_is_alive(self) -> bool:

@@ -52,7 +52,7 @@ class PythonRecorder(BeginsAndEnds):
         if not self._recording:
             self._drain.begin_recording(self._tasks)
             self._start_recording()  # ranges of an earlier recording are no parents in this one
-        self._threads.capacity = max(1, buffer_bytes // BYTES_PER_RANGE)
+        self._threads.set_capacity(max(1, buffer_bytes // BYTES_PER_RANGE))
         self._extras, self._with_stack, self._sampled_alone = extras, bool(extras & Extra.STACK), sampled_alone
         self._scopes, self._recording = scopes, True
 

@@ -37,6 +37,12 @@ class ThreadLogs:
         """The sum of what the logs of dead threads counted, and the last of these logs, which may still be in ``_logs``."""
         self.ended_elsewhere: deque[Record] = deque()
 
+    def set_capacity(self, capacity: int) -> None:
+        """So many ranges fit into each thread's log; a log that has a larger bound keeps it."""
+        self.capacity = capacity
+        for log in list(self._logs.values()):
+            log.set_capacity(max(capacity, log.capacity))
+
     def own(self) -> ThreadLog:
         """The calling thread's log, made where it has none."""
         try:

@@ -12,6 +12,7 @@ from otel_recfn.batches.selection import Selected
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
+from otel_recfn.recording.limits import MAX_DEPTH
 from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, Recorder
 from otel_recfn.session import Session
 from otel_recfn.session.capture import Capture
@@ -116,7 +117,7 @@ def test_a_capture_that_lost_nothing_is_not_told_of_what_an_earlier_one_lost(
     recorder: Recorder, session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
     losing = Running(session, Selected())
-    nested = [recorder.begin("range", USER, EventSource.RECORD_FUNCTION) for _ in range(2000)]  # 1024 is the limit
+    nested = [recorder.begin("range", USER, EventSource.RECORD_FUNCTION) for _ in range(MAX_DEPTH + 1)]
     for event_id in reversed(nested):
         recorder.end(event_id)
     losing.stop()

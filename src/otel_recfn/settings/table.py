@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from otel_recfn.model.errors import SettingError
 from otel_recfn.model.events import EventSource, Extra
-from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
+from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, PROFILE_BUFFER_BYTES
 from otel_recfn.settings import values
 from otel_recfn.settings.values import Kind
 
@@ -221,7 +221,7 @@ class ProfileSettings:
         4_000_000,
         values.EVENTS,
         "beyond it the oldest events are dropped and counted; so is what outruns a thread's buffer "
-        f"({DEFAULT_BUFFER_BYTES >> 20} MiB) before it is drained, every 20 to 100 ms",
+        f"(it grows to {PROFILE_BUFFER_BYTES >> 20} MiB) before it is drained: `lost` tells",
     )
 
     @classmethod

@@ -122,9 +122,6 @@ class OtlpDelivery:
     def process_ends(self) -> None:
         """``remove`` ends everything in any case."""
 
-    def only_parents_follow(self) -> None:
-        """They are sent as others."""
-
     def supersede(self) -> None:
         """Nothing here waits but for a flush."""
         self._end_by = time.monotonic()

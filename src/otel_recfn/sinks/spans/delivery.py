@@ -61,9 +61,7 @@ class SpanDelivery:
         self._receivers: Sequence[Receiver] = ()
         self._left: list[tuple[Receiver, Sequence[ReadableSpan]]] = []
         """For processors that may take long, when nobody can wait any more."""
-        self._superseded = self._hurries = self._process_ends = self._only_parents = False
-        self._needed: set[int] = set()
-        """The spans, by ``id``, that are parents of others which may have arrived."""
+        self._superseded = self._hurries = self._process_ends = False
         self.handed = Handed(0, 0, 0, deque())
         """Replaced as a whole by whoever counts the rows of these spans: both at once, or none where there is no memory."""
         self._flushed = 0
@@ -155,8 +153,6 @@ class SpanDelivery:
                 span = waiting.popleft()
             except IndexError:  # another thread has superseded this one
                 return
-            if self._only_parents:
-                self._needed.add(id(span))
             for receiver in each:
                 try:
                     receiver.receive(span)
@@ -191,19 +187,16 @@ class SpanDelivery:
         """``remove`` is the end of what our spans may cost the program."""
         self._process_ends = True
 
-    def only_parents_follow(self) -> None:
-        """What is handed on from here on are parents of spans that were handed on before."""
-        self._only_parents = True
-
     def remove(self) -> None:
         """Stop watching the exporters: they are left as they were found.
 
-        But where the process ends and they are too slow, what waits in the processors' queues is kept from them: the provider
-        would go on with it, ten seconds for each batch where the backend is down. These spans count as failed.
+        But where the process ends and they are too slow, what waits in the processors' queues is kept from them, unless it is a
+        parent of what they got: the provider would go on with it, ten seconds for each batch where the backend is down. These
+        spans count as failed.
         """
         if self._process_ends and self._unexported() > 0:
             self._flushed = self.handed.spans - self.handed.unwatched
-            self._watch.refuse(self._needed if self._watch.exported else frozenset())
+            self._watch.refuse()
         else:
             self._watch.remove()
 

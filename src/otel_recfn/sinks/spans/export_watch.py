@@ -8,13 +8,15 @@ spans, which it knows by their instrumentation scope object. ``remove`` takes it
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
+from otel_recfn.model.errors import OUT_OF_MEMORY
+from otel_recfn.sinks.spans.awaited_parents import AwaitedParents
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.waker import Waker
 
@@ -67,10 +69,10 @@ class ExportWatch:
         """Until an exporter has finished with some; False when it took longer."""
         return self._waker.wait(timeout_s)
 
-    def refuse(self, needed: Set[int]) -> None:
-        """From now on exporters get the program's spans alone, and of ours those that are ``needed``, by ``id``."""
+    def refuse(self) -> None:
+        """From now on exporters get the program's spans alone, and of ours the parents of spans that they got."""
         for one in self._watched.values():
-            one.needed = needed
+            one.refuses = True
 
     def remove(self) -> None:
         """Leave every exporter as it was found."""
@@ -84,10 +86,9 @@ class _WatchedExporter:
     def __init__(self, exporter: Any, scope: object, waker: Waker) -> None:
         self.scope, self._waker = scope, waker
         self.exported = self.finished = 0
-        self.is_fast = self.failed = False
+        self.is_fast = self.failed = self.refuses = False
         self._began: float | None = None
-        self.needed: Set[int] | None = None
-        """Of our spans, those that are still exported; None for all."""
+        self._parents = AwaitedParents()
         self._exporter = exporter
         self._lock = ForkSafeLock()
         self._shadowed = vars(exporter).get("export") if hasattr(exporter, "__dict__") else None
@@ -110,10 +111,9 @@ class _WatchedExporter:
 
     def _export(self, export: Callable[..., Any], spans: Sequence[ReadableSpan], *args: Any, **kwargs: Any) -> Any:
         result: Any = SpanExportResult.FAILURE
-        if self.needed is not None:
-            spans = [span for span in spans if not self._is_ours(span) or id(span) in self.needed]
-            if not spans:
-                return result
+        spans, awaited = self._noted(spans)
+        if self.refuses and not spans:
+            return result
         ours = sum([self._is_ours(span) for span in spans])
         began = self._began = time.monotonic()
         try:
@@ -121,12 +121,24 @@ class _WatchedExporter:
         finally:
             self._began, self.failed = None, result is SpanExportResult.FAILURE
             self.is_fast = not self.failed and time.monotonic() - began < SLOW_SECONDS
+            if self.failed:
+                with self._lock.held:
+                    self._parents.forget(awaited)
             if ours:
                 with self._lock.held:
                     self.finished += ours
                     self.exported += ours if result is not SpanExportResult.FAILURE else 0
                 self._waker.wake()
         return result
+
+    def _noted(self, spans: Sequence[ReadableSpan]) -> tuple[Sequence[ReadableSpan], Sequence[int]]:
+        """What is exported of them, and which parents are awaited for it. All of them where there is no memory to tell."""
+        with self._lock.held:
+            try:
+                wanted = self._parents.needed(spans, self._is_ours) if self.refuses else spans
+                return wanted, self._parents.note(wanted)
+            except OUT_OF_MEMORY:  # this is the program's export
+                return spans, ()
 
     @property
     def hangs(self) -> bool:

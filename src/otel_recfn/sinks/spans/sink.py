@@ -250,7 +250,6 @@ class SpansSink:
         """Drop what is left, here and in these batches, because the time is over, but for the parents of spans that were handed
         on."""
         self._way.pace = no_pause
-        self._delivery.only_parents_follow()
         self._delivery.hurry(timeout_s)
         left = list(batches)
         # Outermost ranges that were announced may be among what is dropped: nothing more is to be placed in them.

@@ -49,9 +49,6 @@ class Delivery(Protocol):
     def process_ends(self) -> None:
         """``remove`` is the end of what our spans may cost the program."""
 
-    def only_parents_follow(self) -> None:
-        """What is handed on from here on are parents of spans that were handed on before."""
-
     def supersede(self) -> None:
         """Wait for nothing any more."""
 

@@ -336,6 +336,9 @@ class Explored:
             self.deliver(ending=True)
         began = self.turns.now
         self.log.append(f"close {self.case.timeout_s} at {began}")
+        self.process_ends = not self.choose(2)
+        if self.process_ends:
+            self.log.append(f"the process ends: {self.sink.process_ends(2.0)}")
         self.sink.close(self.case.timeout_s)
         assert self.turns.now - began <= self.case.timeout_s + 0.01, f"the program had to wait: {self.turns.now - began}"
         self.log.append(f"closed at {self.turns.now}")
@@ -371,7 +374,7 @@ class Explored:
         assert came == sum([counters[fate] for fate in fates])
         assert counters["folding"] == 0, f"still folding: {counters['folding']}"
         assert min(counters.values()) >= 0
-        if not self.case.memory_fails:
+        if not (self.case.memory_fails or self.process_ends):
             self._check_shown()
 
     def _check_shown(self) -> None:

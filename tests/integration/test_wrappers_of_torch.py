@@ -13,6 +13,7 @@ import pytest
 from otel_recfn import RecordFunctionCallback, add_global_callback, profile, remove_callback
 from otel_recfn.recording.watched import Watched
 from otel_recfn.tracing import trace
+from otel_recfn.tracing.tracer import TracerWarning
 
 torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.one_python]
@@ -232,6 +233,16 @@ def _values(graph: Any) -> list[Any]:
         return part() if callable(part) else part
 
     return [*of(graph.inputs), *(each for node in of(graph.nodes) for each in of(node.outputs))]
+
+
+def test_tensors_without_memory_share_none(wrappers: Any) -> None:
+    one, other = torch.empty(3, device="meta"), torch.empty(3, device="meta")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        graph = trace(wrappers.add__Tensor, one, other, force_outplace=True)
+    assert graph.kinds() == ["prim::Constant", "aten::add"]
+    with pytest.warns(TracerWarning, match="1 other tensors"):
+        trace(lambda x, view: wrappers.add__Tensor(x, 1.0 * x), *(whole := torch.ones(4), whole[:2]), force_outplace=True)
 
 
 # --- in PyTorch's surroundings

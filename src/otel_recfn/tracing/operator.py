@@ -8,10 +8,13 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.runtime import thread_locals
+from otel_recfn.runtime import process_recorder, thread_locals
 from otel_recfn.runtime.helpers import record_outputs
-from otel_recfn.runtime.record_function import RecordFunction
+from otel_recfn.runtime.input_texts import input_texts
+from otel_recfn.runtime.record_function import SHAPES, SOURCE, RecordFunction
+from otel_recfn.runtime.step_callbacks import get_step_callbacks
 from otel_recfn.runtime.thread_locals import ThreadState
+from otel_recfn.support.error_text import error_text
 from otel_recfn.tracing.tracer import Tracer
 
 OURS = "otel_recfn."
@@ -121,15 +124,34 @@ class Operator:
         ``args``, then ``kwargs``, are all arguments in schema order.
         """
         state = thread_locals.current()
-        range_ = RecordFunction(RecordScope.FUNCTION)
-        if not range_.is_active():
-            return self._call(state, args, kwargs)
+        step = get_step_callbacks(RecordScope.FUNCTION)
+        if not step.callbacks:
+            return (
+                self._recorded(state, args, kwargs) if process_recorder.recorder.recording else self._call(state, args, kwargs)
+            )
+        range_ = RecordFunction(step)
         inputs = (*args, *kwargs.values()) if range_.needs_inputs() else ()
         kwinputs = dict(zip(self._arguments, inputs, strict=False))
         with range_:
             range_.before(self, inputs, kwinputs, self._sequence_nr())
             result = self._call(state, args, kwargs)
             record_outputs(range_, _results(result))
+        return result
+
+    def _recorded(self, state: ThreadState, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A range for the recorder alone: without a RecordFunction, which nobody would see."""
+        recorder = process_recorder.recorder
+        wants_shapes = recorder.extras & SHAPES
+        shapes, dtypes = input_texts((*args, *kwargs.values())) if wants_shapes else ("", "")
+        event_id = recorder.begin(
+            self.name, RecordScope.FUNCTION, SOURCE, sequence_nr=self._sequence_nr(), shapes=shapes, dtypes=dtypes
+        )
+        try:
+            result = self._call(state, args, kwargs)
+        except BaseException as error:
+            recorder.end(event_id, error_text(error))
+            raise
+        recorder.end(event_id)
         return result
 
     def _call(self, state: ThreadState, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

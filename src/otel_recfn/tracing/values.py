@@ -41,7 +41,8 @@ def shares_data(one: Any, other: Any) -> bool:
 def _data(tensor: Any) -> tuple[str, int] | None:
     try:
         if hasattr(tensor, "untyped_storage"):
-            return "storage", tensor.untyped_storage().data_ptr()
+            address = tensor.untyped_storage().data_ptr()
+            return ("storage", address) if address else None  # tensors without memory have no address
         if not hasattr(tensor, "__array_interface__"):
             return None
         while getattr(tensor, "base", None) is not None:

@@ -228,7 +228,7 @@ def test_a_child_process_tells_of_its_own_ranges_alone(make: Callable[..., Looke
     parents = looked.begin("parent's")
 
     def child() -> None:
-        fresh = looked.capture._sinks[0].sink
+        fresh = looked.capture.sinks.at_work[0]
         assert isinstance(fresh, Told)
         assert fresh is not looked.sink
         looked.sink = fresh

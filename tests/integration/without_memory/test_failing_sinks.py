@@ -106,7 +106,7 @@ for fail in (1, 4):
         if raised is not None:  # it was not taken
             write()
         next_batch()
-        assert not capture._removed, capture._removed[0][1]
+        assert not capture.sinks.removed, capture.sinks.removed[0].counters()
     next_batch()
 write()
 for _ in range(3):
@@ -119,7 +119,7 @@ name = sink.name
 missed = counters.get(f"{{name}}.missed", 0)
 assert failed > 10, failed
 assert counters["rows"] == given
-assert not capture._removed
+assert not capture.sinks.removed
 if name == "spans":
     own = sink.counters()
     fates = ("spans", "folded", "folding", "unsampled", "suppressed", "no_provider", "other_kinds", "failed")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from otel_recfn.model.batch import Batch
+from otel_recfn.model.batch import COLUMN_TYPES, Batch
 from otel_recfn.model.events import ORDINAL_BITS, EventFlag
 
 _ORDINAL = np.uint64(ORDINAL_BITS)
@@ -21,7 +23,12 @@ def children_first(batch: Batch) -> Batch:
     if not crosses.any() or batch.closed < len(batch):
         return batch
     order = np.argsort(batch.end_ns, kind="stable")
-    return replace(batch.take(order), opened=batch.opened)
+    return replace(batch, **{name: _ordered(getattr(batch, name), order) for name in COLUMN_TYPES})
+
+
+def _ordered(column: NDArray[Any], order: NDArray[np.int64]) -> NDArray[Any]:
+    """The column in this order. Most columns say the same in every row."""
+    return column if (column == column[0]).all() else column.take(order)
 
 
 def cut_off_as_shown(batch: Batch) -> Batch:

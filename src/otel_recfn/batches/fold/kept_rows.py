@@ -20,8 +20,8 @@ from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import OUT_OF_MEMORY
 
-ROWS_TO_SPARE = 1 << 13
-"""So many rows may be held in vain before they are looked through."""
+ROWS_TO_SPARE = 1 << 15
+"""So many rows may be held in vain, some 5 MB, before they are looked through."""
 MOST_BATCHES = 32
 """More are put together: each is searched when a unit is finished."""
 _NO_PLACES, _NO_IDS = np.zeros(0, np.int64), np.zeros(0, np.uint64)
@@ -97,9 +97,12 @@ class KeptRows:
 
     def _compact(self) -> None:
         """Drop what isn't kept. When the next rows come, since by then many units of the last ones are decided."""
-        held = _together(self._parts(self._kept()))
-        self._held = [held] if len(held.number) else []
-        self._rows = len(held.number)
+        kept = self._kept()
+        self._held = [held for held in self._held if _has_any(held, kept)]
+        self._rows = sum([len(held.ranges.batch) for held in self._held])
+        if self._rows > ROWS_TO_SPARE or len(self._held) > MOST_BATCHES // 2:
+            held = _together(self._parts(kept))
+            self._held, self._rows = [held] if len(held.number) else [], len(held.number)
         self._most = 2 * self._rows + ROWS_TO_SPARE
 
     def _parts(self, numbers: Places) -> list[_Held]:
@@ -110,6 +113,12 @@ class KeptRows:
             if first < last:
                 parts.append(_part(held, numbers[first:last]))
         return parts
+
+
+def _has_any(held: _Held, numbers: Places) -> bool:
+    """Whether one of these numbers, which ascend, may be of it."""
+    first, last = np.searchsorted(numbers, (held.number[0], held.number[-1] + 1)).tolist()
+    return bool(first < last)
 
 
 def _part(held: _Held, numbers: Places) -> _Held:

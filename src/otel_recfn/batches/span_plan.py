@@ -10,7 +10,6 @@ A stage between (a budget, say) takes a plan and gives another one, of fewer row
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import IntEnum
 from functools import partial
 from typing import NamedTuple
 
@@ -20,29 +19,15 @@ from opentelemetry.trace import SpanContext
 
 from otel_recfn.batches.links import Links
 from otel_recfn.batches.number_sets import distinct
+from otel_recfn.batches.rows.choice import rows_planner
+from otel_recfn.batches.rows.protocol import Above, Fate, Fates, Ids, KnownContexts, Places
 from otel_recfn.model.batch import Batch, SpanContextRef
-from otel_recfn.model.events import ContextFlag, EventKind, EventSource
+from otel_recfn.model.events import ContextFlag
 from otel_recfn.support.span_ids import span_ids
 
+__all__ = ["Fate", "Fates", "Ids", "Places", "SpanPlan", "fate_of", "fates_of", "plan_spans"]
+
 _SUPPRESSED, _SAMPLED, _STEP = int(ContextFlag.SUPPRESSED), int(ContextFlag.SAMPLED), int(ContextFlag.STEP)
-Ids = NDArray[np.uint64]
-Places = NDArray[np.int64]
-Fates = NDArray[np.uint8]
-
-
-class Fate(IntEnum):
-    """What becomes of a row. From ``IN_SPAN`` on: a span."""
-
-    OTHER_KIND = 0
-    """Nothing: it is a mark, a change of memory, or a step, whose span the program has."""
-    SUPPRESSED = 1
-    """Nothing: instrumentation was suppressed."""
-    UNSAMPLED = 2
-    """Nothing: its trace is not recorded."""
-    IN_SPAN = 3
-    """A span below the one that was current when the outermost range began."""
-    ROOTLESS = 4
-    """No span was current: a span in a trace of our own, if there is one."""
 
 
 class SpanPlan(NamedTuple):
@@ -103,18 +88,12 @@ def fate_of(context: SpanContextRef) -> Fate:
 
 def fates_of(batch: Batch) -> Fates:
     """What becomes of each row, as far as its context tells."""
-    by_context = np.array([fate_of(context) for context in batch.contexts], np.uint8)
-    fates = np.where(batch.kind == EventKind.RANGE, np.take(by_context, batch.context), np.uint8(Fate.OTHER_KIND))
-    if (in_step := _in_step_with_span(batch)) is not None:
-        is_step = in_step & (batch.source == EventSource.STEP) & (batch.parent == 0)
-        fates[is_step & (fates == Fate.IN_SPAN)] = Fate.OTHER_KIND
-    return fates
+    return rows_planner().fates(batch, _known(batch))
 
 
-def _in_step_with_span(batch: Batch) -> NDArray[np.bool_] | None:
-    """The rows that are, or lie in, a step that has a span of the program's; None where there are none."""
-    of_step = [bool(int(context.flags) & _STEP) for context in batch.contexts]
-    return np.take(np.array(of_step, np.bool_), batch.context) if any(of_step) else None
+def _known(batch: Batch) -> KnownContexts:
+    fate = np.array([fate_of(context) for context in batch.contexts], np.uint8)
+    return KnownContexts(fate, np.array([int(context.flags) & _STEP != 0 for context in batch.contexts], np.uint8))
 
 
 def plan_spans(
@@ -133,18 +112,11 @@ def plan_spans(
         span_of: the span that a context stands for.
         root_of: the root span of ours above an outermost range, None where that trace is not recorded.
     """
-    table = _SpansAbove(span_of, root_of)
-    candidates = np.flatnonzero(fates >= Fate.IN_SPAN)
-    above = table.places(batch.contexts, batch.context[candidates], batch.root[candidates], fates[candidates])
-    row, above, unsampled = candidates[above >= 0], above[above >= 0], candidates[above < 0]
-    if len(unsampled):
-        fates = fates.copy()
-        fates[unsampled] = Fate.UNSAMPLED
-    linked_id, linked_above = _linked(table, links, row)
-    parent = batch.parent[row]
-    if (in_step := _in_step_with_span(batch)) is not None:
-        parent[in_step[row] & (parent == batch.root[row])] = 0
-    return SpanPlan(batch, fates, row, parent, above, linked_id, linked_above, table.spans)
+    table, planner = _SpansAbove(span_of, root_of), rows_planner()
+    above = table.above(batch, *planner.wanted(batch, fates))
+    planned = planner.rows(batch, fates, _known(batch), above)
+    linked_id, linked_above = _linked(table, links, planned.row)
+    return SpanPlan(batch, planned.fate, planned.row, planned.parent, planned.above, linked_id, linked_above, table.spans)
 
 
 def _linked(table: _SpansAbove, links: Links, row: Places) -> tuple[Ids, Places]:
@@ -166,6 +138,12 @@ class _SpansAbove:
     def __init__(self, span_of: Callable[[SpanContextRef], SpanContext], root_of: Callable[[int], SpanContext | None]) -> None:
         self._span_of, self._root_of = span_of, root_of
         self.spans: list[SpanContext] = []
+
+    def above(self, batch: Batch, contexts: NDArray[np.uint32], roots: Ids) -> Above:
+        """Of these contexts, and of these outermost ranges."""
+        of_context = np.full(len(batch.contexts), -1, np.int64)
+        of_context[contexts] = [self._place_of_context(batch.contexts, index) for index in contexts.tolist()]
+        return Above(of_context, roots, np.array([self._place_of_root(root) for root in roots.tolist()], np.int64))
 
     def places(
         self, contexts: Sequence[SpanContextRef], context: NDArray[np.uint32], root: Ids, fate: Fates | Places

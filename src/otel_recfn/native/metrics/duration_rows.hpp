@@ -1,28 +1,19 @@
 // What sums of durations read of a batch: the series of each row, and how long it took.
 #pragma once
 #include "columns/column_view.hpp"
+#include "columns/equally_long.hpp"
 #include "cpython/python.hpp"
 #include "model/events.hpp"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <vector>
 
 namespace recfn {
 
 // Instead of a series' number.
 enum NoSeries : int32_t { kOtherKind = -1, kPartialRange = -2, kUnknownSeries = -3 };
-
-inline bool equally_long(std::initializer_list<Py_ssize_t> sizes) {
-  for (const Py_ssize_t size : sizes) {
-    if (size == *sizes.begin()) continue;
-    PyErr_SetString(PyExc_ValueError, "columns of different lengths; a batch's columns are equally long");
-    return false;
-  }
-  return true;
-}
 
 // Which series rows belong to.
 struct SeriesOfRows {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "columns/column.hpp"
+#include "columns/typed_column.hpp"
 #include "cpython/gil.hpp"
 #include "cpython/made.hpp"
 #include "fold/fold.hpp"
@@ -120,12 +120,6 @@ PyObject* fold_add(PyObject* self, PyObject* args, PyObject* keywords) {
   Py_ssize_t done = 0;
   if (!without_gil([&] { done = take_rows(*fold, rows); })) return nullptr;
   return done == count ? std::exchange(all.object, nullptr) : as_number(done, all.object);
-}
-
-template <typename T>
-std::vector<char> as_bytes(const std::vector<T>& values) {
-  const char* bytes = reinterpret_cast<const char*>(values.data());
-  return std::vector<char>(bytes, bytes + values.size() * sizeof(T));
 }
 
 PyObject* fold_kept(PyObject* self, PyObject*) {

@@ -1,0 +1,1 @@
+"""What becomes of each row of a batch, and above which span."""

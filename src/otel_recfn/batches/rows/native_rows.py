@@ -1,0 +1,40 @@
+"""The native twin of planning rows: ``_native``'s functions, their columns as numpy sees them. They work without the GIL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otel_recfn import _native
+from otel_recfn.batches.rows.protocol import Above, Fates, Ids, KnownContexts, Places, PlannedRows
+from otel_recfn.model.batch import Batch
+
+
+class NativeRows:
+    """See ``PlansRows``."""
+
+    def fates(self, batch: Batch, contexts: KnownContexts) -> Fates:
+        """What becomes of each row, as far as its context tells."""
+        return _column(_native.plan_fates(batch, *contexts), np.uint8)
+
+    def wanted(self, batch: Batch, fates: Fates) -> tuple[NDArray[np.uint32], Ids]:
+        """The contexts of rows in a span, and the outermost ranges of those without one: each once, in ascending order."""
+        contexts, roots = _native.plan_wanted(batch, fates, len(batch.contexts))
+        return _column(contexts, np.uint32), _column(roots, np.uint64)
+
+    def rows(self, batch: Batch, fates: Fates, contexts: KnownContexts, above: Above) -> PlannedRows:
+        """The rows that become spans."""
+        fate, row, parent, place = _native.plan_rows(batch, fates, contexts.of_step, *above)
+        return PlannedRows(
+            _column(fate, np.uint8), _column(row, np.int64), _column(parent, np.uint64), _column(place, np.int64)
+        )
+
+    def ascending(self, numbers: NDArray[np.int64]) -> Places:
+        """Where the numbers stand in ascending order; equal ones as they came."""
+        return _column(_native.ascending_order(numbers), np.int64)
+
+
+def _column(raw: Any, kind: Any) -> NDArray[Any]:
+    return np.frombuffer(raw, kind)

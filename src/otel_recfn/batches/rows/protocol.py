@@ -1,0 +1,75 @@
+"""The contract of planning rows, which both twins keep."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otel_recfn.model.batch import Batch
+
+Ids = NDArray[np.uint64]
+Places = NDArray[np.int64]
+Fates = NDArray[np.uint8]
+
+
+class Fate(IntEnum):
+    """What becomes of a row. From ``IN_SPAN`` on: a span."""
+
+    OTHER_KIND = 0
+    """Nothing: it is a mark, a change of memory, or a step, whose span the program has."""
+    SUPPRESSED = 1
+    """Nothing: instrumentation was suppressed."""
+    UNSAMPLED = 2
+    """Nothing: its trace is not recorded."""
+    IN_SPAN = 3
+    """A span below the one that was current when the outermost range began."""
+    ROOTLESS = 4
+    """No span was current: a span in a trace of our own, if there is one."""
+
+
+class KnownContexts(NamedTuple):
+    """Columns by the number of a batch's context."""
+
+    fate: Fates
+    """Of ranges in it."""
+    of_step: NDArray[np.uint8]
+    """1 where it is the context of a step that has a span of the program's."""
+
+
+class Above(NamedTuple):
+    """Where spans stand that rows are children of; -1 where there is none."""
+
+    of_context: Places
+    """By the number of a context."""
+    roots: Ids
+    """Outermost ranges, in ascending order."""
+    of_root: Places
+
+
+class PlannedRows(NamedTuple):
+    """Columns; all but the first one are of the rows that become spans."""
+
+    fate: Fates
+    """Of all rows. Those above which there is no span are ``UNSAMPLED``."""
+    row: Places
+    parent: Ids
+    above: Places
+
+
+class PlansRows(Protocol):
+    """Of one batch at a time. What indexes nothing is an IndexError."""
+
+    def fates(self, batch: Batch, contexts: KnownContexts) -> Fates:
+        """What becomes of each row, as far as its context tells."""
+
+    def wanted(self, batch: Batch, fates: Fates) -> tuple[NDArray[np.uint32], Ids]:
+        """The contexts of rows in a span, and the outermost ranges of those without one: each once, in ascending order."""
+
+    def rows(self, batch: Batch, fates: Fates, contexts: KnownContexts, above: Above) -> PlannedRows:
+        """The rows that become spans."""
+
+    def ascending(self, numbers: NDArray[np.int64]) -> Places:
+        """Where the numbers stand in ascending order; equal ones as they came."""

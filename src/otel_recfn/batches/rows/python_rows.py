@@ -1,0 +1,40 @@
+"""The Python twin of planning rows: a line of numpy for each thing that is decided."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otel_recfn.batches.number_sets import distinct
+from otel_recfn.batches.rows.protocol import Above, Fate, Fates, Ids, KnownContexts, Places, PlannedRows
+from otel_recfn.model.batch import Batch
+from otel_recfn.model.events import EventKind, EventSource
+
+
+class PythonRows:
+    """See ``PlansRows``."""
+
+    def fates(self, batch: Batch, contexts: KnownContexts) -> Fates:
+        """What becomes of each row, as far as its context tells."""
+        fates = np.where(batch.kind == EventKind.RANGE, contexts.fate[batch.context], np.uint8(Fate.OTHER_KIND))
+        is_step = (contexts.of_step[batch.context] != 0) & (batch.source == EventSource.STEP) & (batch.parent == 0)
+        fates[is_step & (fates == Fate.IN_SPAN)] = Fate.OTHER_KIND
+        return fates
+
+    def wanted(self, batch: Batch, fates: Fates) -> tuple[NDArray[np.uint32], Ids]:
+        """The contexts of rows in a span, and the outermost ranges of those without one: each once, in ascending order."""
+        return distinct(batch.context[fates == Fate.IN_SPAN]), distinct(batch.root[fates == Fate.ROOTLESS])
+
+    def rows(self, batch: Batch, fates: Fates, contexts: KnownContexts, above: Above) -> PlannedRows:
+        """The rows that become spans."""
+        place = np.where(fates == Fate.IN_SPAN, above.of_context[batch.context], np.int64(-1))
+        rootless = np.flatnonzero(fates == Fate.ROOTLESS)
+        place[rootless] = above.of_root[np.searchsorted(above.roots, batch.root[rootless])]
+        fate = np.where((fates >= Fate.IN_SPAN) & (place < 0), np.uint8(Fate.UNSAMPLED), fates)
+        row = np.flatnonzero(fate >= Fate.IN_SPAN)
+        in_step = (contexts.of_step[batch.context[row]] != 0) & (batch.parent[row] == batch.root[row])
+        return PlannedRows(fate, row, np.where(in_step, np.uint64(0), batch.parent[row]), place[row])
+
+    def ascending(self, numbers: NDArray[np.int64]) -> Places:
+        """Where the numbers stand in ascending order; equal ones as they came."""
+        return np.argsort(numbers, kind="stable")

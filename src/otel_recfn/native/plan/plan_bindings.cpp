@@ -1,0 +1,146 @@
+// Python's side of planning: columns in, columns out, without the GIL in between.
+#include "plan/plan_bindings.hpp"
+
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "columns/typed_column.hpp"
+#include "cpython/gil.hpp"
+#include "plan/order.hpp"
+#include "plan/span_rows.hpp"
+
+namespace {
+
+using recfn::Above;
+using recfn::as_bytes;
+using recfn::ColumnView;
+using recfn::KnownContexts;
+using recfn::new_column;
+using recfn::PlannedRows;
+using recfn::RowsToPlan;
+using recfn::Wanted;
+using recfn::without_gil;
+
+using Bytes = std::vector<char>;
+
+// A tuple of columns.
+PyObject* columns(std::vector<Bytes>& all) {
+  PyObject* tuple = PyTuple_New(static_cast<Py_ssize_t>(all.size()));
+  for (size_t at = 0; tuple != nullptr && at < all.size(); ++at) {
+    PyObject* column = new_column(std::move(all[at]));
+    if (column == nullptr) {
+      Py_CLEAR(tuple);
+    } else {
+      PyTuple_SET_ITEM(tuple, static_cast<Py_ssize_t>(at), column);
+    }
+  }
+  return tuple;
+}
+
+bool is_known(bool known) {
+  if (!known) PyErr_SetString(PyExc_IndexError, "a row indexes nothing; its context and outermost range have to be known");
+  return known;
+}
+
+bool is_as_long(const RowsToPlan& rows, const ColumnView<uint8_t>& fates) {
+  if (fates.size() == rows.size()) return true;
+  PyErr_SetString(PyExc_ValueError, "as many fates as rows are needed");
+  return false;
+}
+
+template <typename T>
+bool take(ColumnView<T>& column, PyObject* given, const char* name) {
+  return column.take(given, name, nullptr);
+}
+
+// Calls a function; memory that is missing is Python's error.
+template <typename Function>
+PyObject* guarded(Function function) {
+  try {
+    return function();
+  } catch (const std::bad_alloc&) {
+    return PyErr_NoMemory();
+  }
+}
+
+PyObject* plan_fates(PyObject*, PyObject* arguments) {
+  PyObject *batch, *fate, *of_step;
+  if (!PyArg_ParseTuple(arguments, "OOO:plan_fates", &batch, &fate, &of_step)) return nullptr;
+  return guarded([&]() -> PyObject* {
+    RowsToPlan rows;
+    KnownContexts contexts;
+    if (!rows.take(batch) || !take(contexts.fate, fate, "fate") || !take(contexts.of_step, of_step, "of_step")) return nullptr;
+    Bytes fates;
+    bool known = contexts.of_step.size() == contexts.fate.size();
+    const bool done = without_gil([&] {
+      fates.resize(static_cast<size_t>(rows.size()));
+      known = known && find_fates(rows, contexts, reinterpret_cast<uint8_t*>(fates.data()));
+    });
+    return done && is_known(known) ? new_column(std::move(fates)) : nullptr;
+  });
+}
+
+PyObject* plan_wanted(PyObject*, PyObject* arguments) {
+  PyObject *batch, *given;
+  Py_ssize_t contexts;
+  if (!PyArg_ParseTuple(arguments, "OOn:plan_wanted", &batch, &given, &contexts)) return nullptr;
+  return guarded([&]() -> PyObject* {
+    RowsToPlan rows;
+    ColumnView<uint8_t> fates;
+    if (!rows.take(batch) || !take(fates, given, "fates") || !is_as_long(rows, fates)) return nullptr;
+    std::vector<Bytes> told;
+    bool known = contexts >= 0;
+    const bool done = without_gil([&] {
+      Wanted wanted;
+      known = known && wanted.find(rows, fates, static_cast<size_t>(contexts));
+      told = {as_bytes(wanted.contexts), as_bytes(wanted.roots)};
+    });
+    return done && is_known(known) ? columns(told) : nullptr;
+  });
+}
+
+PyObject* plan_rows(PyObject*, PyObject* arguments) {
+  PyObject *batch, *given, *of_step, *of_context, *roots, *of_root;
+  if (!PyArg_ParseTuple(arguments, "OOOOOO:plan_rows", &batch, &given, &of_step, &of_context, &roots, &of_root)) return nullptr;
+  return guarded([&]() -> PyObject* {
+    RowsToPlan rows;
+    ColumnView<uint8_t> fates, steps;
+    Above above;
+    if (!rows.take(batch) || !take(fates, given, "fates") || !is_as_long(rows, fates) || !take(steps, of_step, "of_step") ||
+        !take(above.of_context, of_context, "of_context") || !take(above.roots, roots, "roots") ||
+        !take(above.of_root, of_root, "of_root")) {
+      return nullptr;
+    }
+    std::vector<Bytes> told;
+    bool known = above.of_root.size() == above.roots.size();
+    const bool done = without_gil([&] {
+      PlannedRows planned;
+      known = known && planned.plan(rows, fates, steps, above);
+      told = {as_bytes(planned.fate), as_bytes(planned.row), as_bytes(planned.parent), as_bytes(planned.above)};
+    });
+    return done && is_known(known) ? columns(told) : nullptr;
+  });
+}
+
+PyObject* ascending_order(PyObject*, PyObject* numbers) {
+  return guarded([&]() -> PyObject* {
+    ColumnView<int64_t> column;
+    if (!take(column, numbers, "numbers")) return nullptr;
+    Bytes order;
+    if (!without_gil([&] { order = as_bytes(recfn::ascending_order(column)); })) return nullptr;
+    return new_column(std::move(order));
+  });
+}
+
+PyMethodDef methods[] = {
+    {"plan_fates", plan_fates, METH_VARARGS, "plan_fates(batch, fate, of_step) -> what becomes of each row."},
+    {"plan_wanted", plan_wanted, METH_VARARGS, "plan_wanted(batch, fates, contexts) -> contexts and outermost ranges in use."},
+    {"plan_rows", plan_rows, METH_VARARGS,
+     "plan_rows(batch, fates, of_step, of_context, roots, of_root) -> fate of all rows; row, parent and above of spans."},
+    {"ascending_order", ascending_order, METH_O, "ascending_order(numbers) -> where each stands; equal ones as they came."},
+    {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+int recfn::add_plan(PyObject* module) { return PyModule_AddFunctions(module, methods); }

@@ -1,0 +1,134 @@
+"""Both twins of planning rows decide the same of any rows, and give a plan the same spans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.trace import SpanContext
+
+from batches import make_batch
+from otel_recfn.batches import span_plan
+from otel_recfn.batches.links import ForwardBackwardLinks
+from otel_recfn.batches.rows.choice import rows_planner
+from otel_recfn.batches.rows.protocol import Above, Fate, KnownContexts, PlansRows
+from otel_recfn.batches.rows.python_rows import PythonRows
+from otel_recfn.batches.span_plan import SpanPlan, fates_of, plan_spans
+from otel_recfn.model.batch import Batch
+from otel_recfn.model.events import ContextFlag, EventKind, EventSource
+from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.tables import NO_CONTEXT, SpanContextRef
+
+native_rows = pytest.importorskip("otel_recfn.batches.rows.native_rows", reason="there is no native part here")
+pytestmark = pytest.mark.one_python
+
+CONTEXTS = [NO_CONTEXT, *[SpanContextRef(of, of + 7, flags) for of, flags in enumerate((0, 1, 1, 2, 3, 5, 7, 4), 1)]]
+IDS = [0, 1, 2, 3, 1 << 40, (1 << 63) + 5]
+any_row = st.fixed_dictionaries(
+    {
+        "event_id": st.sampled_from(IDS[1:]),
+        "kind": st.sampled_from([*EventKind, EventKind.RANGE, EventKind.RANGE]),
+        "source": st.sampled_from([EventSource.TORCH, EventSource.STEP]),
+        "scope": st.sampled_from([RecordScope.FUNCTION, RecordScope.BACKWARD_FUNCTION]),
+        "parent": st.sampled_from(IDS),
+        "root": st.sampled_from(IDS),
+        "context": st.sampled_from(CONTEXTS),
+        "sequence_nr": st.integers(-1, 2),
+        "forward_thread_id": st.integers(0, 1),
+    }
+)
+
+
+def batch_of(rows: list[dict[str, Any]]) -> Batch:
+    """Also of ranges that lie in each other."""
+    tree = {name: np.array([row[name] for row in rows], np.uint64) for name in ("parent", "root")}
+    return replace(make_batch([{name: row[name] for name in row if name not in tree} for row in rows]), **tree)
+
+
+any_batch = st.lists(any_row, min_size=1, max_size=30).map(batch_of)
+
+
+def span_of(one: SpanContextRef) -> SpanContext:
+    return SpanContext(one.trace_id, one.span_id, False)
+
+
+def plan_by(planner: PlansRows, batch: Batch, rootless: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> SpanPlan:
+    with monkeypatch.context() as patch:
+        patch.setattr(span_plan, "rows_planner", lambda: planner)
+        links = ForwardBackwardLinks().match(batch)
+        return plan_spans(
+            batch, fates_of(batch), links, span_of, lambda root: SpanContext(9, root or 1, False) if root in rootless else None
+        )
+
+
+@given(batch=any_batch, rootless=st.lists(st.sampled_from(IDS)))
+def test_both_plan_the_same(batch: Batch, rootless: list[int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        native, python = [plan_by(planner, batch, rootless, patch) for planner in (native_rows.NativeRows(), PythonRows())]
+    assert native.spans_above == python.spans_above
+    for name in ("fate", "row", "parent", "above", "linked_id", "linked_above"):
+        mine, theirs = getattr(native, name), getattr(python, name)
+        assert mine.dtype == theirs.dtype, name
+        np.testing.assert_array_equal(mine, theirs, name)
+
+
+@given(batch=any_batch, rootless=st.lists(st.sampled_from(IDS)))
+def test_each_row_becomes_what_its_context_says(batch: Batch, rootless: list[int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        plan = plan_by(native_rows.NativeRows(), batch, rootless, patch)
+    spans = dict(zip(plan.row.tolist(), zip(plan.parent.tolist(), plan.above.tolist(), strict=True), strict=True))
+    for place, row in enumerate(batch.events()):
+        is_step = row.source == EventSource.STEP and row.context.flags & ContextFlag.STEP and not row.parent
+        fate = span_plan.fate_of(row.context) if row.kind == EventKind.RANGE else Fate.OTHER_KIND
+        if fate == Fate.IN_SPAN and is_step:
+            fate = Fate.OTHER_KIND
+        if fate == Fate.ROOTLESS and row.root not in rootless:
+            fate = Fate.UNSAMPLED
+        assert plan.fate[place] == fate
+        assert (place in spans) == (fate >= Fate.IN_SPAN)
+        if place in spans:
+            in_step = row.context.flags & ContextFlag.STEP and row.parent == row.root
+            parent, above = spans[place]
+            assert parent == (0 if in_step else row.parent)
+            assert plan.spans_above[above].span_id == (row.context.span_id if fate == Fate.IN_SPAN else row.root or 1)
+
+
+@given(numbers=st.lists(st.integers(-4, 4) | st.integers(-(1 << 63), (1 << 63) - 1)))
+def test_both_put_numbers_in_the_same_order(numbers: list[int]) -> None:
+    column = np.array(numbers, np.int64)
+    expected = PythonRows().ascending(column)
+    np.testing.assert_array_equal(native_rows.NativeRows().ascending(column), expected)
+    np.testing.assert_array_equal(native_rows.NativeRows().ascending(np.repeat(column, 2)[::2]), expected)
+
+
+def known(contexts: int) -> KnownContexts:
+    return KnownContexts(np.full(contexts, Fate.ROOTLESS, np.uint8), np.zeros(contexts, np.uint8))
+
+
+@pytest.mark.parametrize("planner", [PythonRows(), native_rows.NativeRows()])
+def test_what_indexes_nothing_is_refused(planner: PlansRows) -> None:
+    batch = make_batch([{"context": CONTEXTS[1], "root": 7}])
+    fates = np.full(1, Fate.ROOTLESS, np.uint8)
+    with pytest.raises(IndexError):
+        planner.fates(batch, known(1))
+    nothing = np.zeros(0, np.int64)
+    with pytest.raises(IndexError):
+        planner.rows(batch, fates, known(2), Above(np.zeros(2, np.int64), nothing.astype(np.uint64), nothing))
+
+
+@pytest.mark.parametrize("wrong", [None, [1], np.zeros(2, np.uint8), np.zeros(1, np.int8), np.zeros((1, 1), np.uint8)])
+def test_what_are_no_fates_is_refused(wrong: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        native_rows.NativeRows().wanted(make_batch([{}]), wrong)
+
+
+def test_the_native_one_is_taken_unless_the_user_asks_for_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OTEL_RECFN_RECORDER", raising=False)
+    assert isinstance(rows_planner(), native_rows.NativeRows)
+    monkeypatch.setenv("OTEL_RECFN_RECORDER", "python")
+    assert isinstance(rows_planner(), PythonRows)

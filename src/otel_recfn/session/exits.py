@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 from collections.abc import Callable
 from typing import Protocol
@@ -22,6 +23,8 @@ class ExitHandler:
     def __init__(self, at_exit: Callable[[], None]) -> None:
         self._at_exit = at_exit
         self._providers: tuple[object, object] = (None, None)
+        self._finishes_in = 0
+        """The process in which multiprocessing was asked already."""
 
     def follow_provider(self) -> None:
         """Register the function, again if one of the providers is another one than the last time."""
@@ -30,6 +33,17 @@ class ExitHandler:
             self._providers = (spans, measured)
             atexit.unregister(self._at_exit)
             atexit.register(self._at_exit)
+
+    def finish_in_multiprocessing_child(self, told: Exiting) -> None:
+        """Where this process is a child of multiprocessing that no fork has made known, register with it, once."""
+        processes, util = sys.modules.get("multiprocessing.process"), sys.modules.get("multiprocessing.util")
+        if processes is None or util is None or self._finishes_in == os.getpid():
+            return
+        self._finishes_in = os.getpid()
+        if processes.parent_process() is not None:
+            util.Finalize(None, told.at_exit, exitpriority=0)
+        elif hasattr(processes.current_process(), "_inheriting"):  # the main module is imported before the child is told so
+            finish_in_multiprocessing_child(told)
 
     def unregister(self) -> None:
         """Take the registration back."""

@@ -123,6 +123,7 @@ class Session:
         self._record(alone=True)
         self._thread.start()
         self._exit.follow_provider()
+        self._exit.finish_in_multiprocessing_child(self)
 
     def _join(self, capture: Capture) -> None:
         batch = self._draining.drain_all(open_ranges=True)

@@ -1,10 +1,14 @@
-// Python's side of OTLP: spans as bytes in memory that the caller keeps between calls, because fresh memory would cost as much as
-// the encoding.
+// Python's side of OTLP: spans as bytes, in memory of their own.
 #include "otlp/otlp_encoder.hpp"
 
+#include "columns/column.hpp"
 #include "otlp/otlp_spans.hpp"
 
+#include <cstdint>
+#include <memory>
 #include <new>
+#include <utility>
+#include <vector>
 
 namespace {
 
@@ -27,53 +31,50 @@ bool scan(OtlpSpans& spans) {
   return good;
 }
 
-// The buffers are held so that nobody else resizes them meanwhile.
-PyObject* fill(const OtlpSpans& spans, PyObject* memory, PyObject* ends) {
-  size_t most = 0;
+// Bytes of all spans, and where each ends. In one piece without the GIL, because a program in Python gives it back after
+// milliseconds.
+bool encode(const OtlpSpans& spans, std::vector<char>& bytes, std::vector<char>& ends) {
+  bool enough = true;
   Py_BEGIN_ALLOW_THREADS
-  most = spans.most_bytes();
-  Py_END_ALLOW_THREADS
-  const auto needed = static_cast<Py_ssize_t>(most);
-  if (PyByteArray_GET_SIZE(memory) < needed && PyByteArray_Resize(memory, needed) < 0) return nullptr;
-  Py_buffer bytes, places;
-  if (PyObject_GetBuffer(ends, &places, PyBUF_WRITABLE) < 0) return nullptr;
-  if (places.len != spans.size() * static_cast<Py_ssize_t>(sizeof(int64_t))) {
-    PyErr_SetString(PyExc_ValueError, "no room for the end of each span; pass one int64 a span");
-    PyBuffer_Release(&places);
-    return nullptr;
+  try {
+    const std::unique_ptr<char[]> scratch(new char[spans.most_bytes()]);
+    ends.resize(static_cast<size_t>(spans.size()) * sizeof(int64_t));
+    const size_t size = spans.encode(scratch.get(), reinterpret_cast<int64_t*>(ends.data()));
+    bytes.assign(scratch.get(), scratch.get() + size);
+  } catch (const std::bad_alloc&) {
+    enough = false;
   }
-  if (PyObject_GetBuffer(memory, &bytes, PyBUF_WRITABLE) < 0) {
-    PyBuffer_Release(&places);
-    return nullptr;
-  }
-  size_t size = 0;
-  Py_BEGIN_ALLOW_THREADS
-  size = spans.encode(static_cast<char*>(bytes.buf), static_cast<int64_t*>(places.buf));
   Py_END_ALLOW_THREADS
-  PyBuffer_Release(&bytes);
-  PyBuffer_Release(&places);
-  return PyLong_FromSize_t(size);
+  if (!enough) PyErr_NoMemory();
+  return enough;
 }
 
 PyObject* encode_spans(PyObject*, PyObject* arguments) {
-  PyObject *batch, *columns, *above, *maker, *told, *memory, *ends;
-  if (!PyArg_ParseTuple(arguments, "OO!O!OO!O!O", &batch, &PyTuple_Type, &columns, &PyList_Type, &above, &maker, &PyDict_Type,
-                        &told, &PyByteArray_Type, &memory, &ends)) {
+  PyObject *batch, *columns, *above, *maker, *told;
+  if (!PyArg_ParseTuple(arguments, "OO!O!OO!", &batch, &PyTuple_Type, &columns, &PyList_Type, &above, &maker, &PyDict_Type,
+                        &told)) {
     return nullptr;
   }
   try {
     OtlpSpans spans;
+    std::vector<char> bytes, ends;
     if (!spans.read(batch, columns, above) || !scan(spans) || !spans.share(batch, maker, told)) return nullptr;
-    return fill(spans, memory, ends);
-  } catch (const std::bad_alloc&) {  // not without the GIL: encoding takes no memory
+    if (!encode(spans, bytes, ends)) return nullptr;
+    PyObject* made = recfn::new_column(std::move(bytes));
+    PyObject* places = made != nullptr ? recfn::new_column(std::move(ends)) : nullptr;
+    PyObject* both = places != nullptr ? PyTuple_Pack(2, made, places) : nullptr;
+    Py_XDECREF(made);
+    Py_XDECREF(places);
+    return both;
+  } catch (const std::bad_alloc&) {
     return PyErr_NoMemory();
   }
 }
 
 PyMethodDef functions[] = {
     {"encode_otlp_spans", encode_spans, METH_VARARGS,
-     "encode_otlp_spans(batch, columns, above, maker, told, memory, ends) -> int\n\n"
-     "The spans of a plan's columns as fields of ScopeSpans: so many bytes at the start of the bytearray, which grows as needed."},
+     "encode_otlp_spans(batch, columns, above, maker, told) -> (bytes, ends)\n\n"
+     "The spans of a plan's columns as fields of ScopeSpans, and where each ends, as int64: two objects with the buffer protocol."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

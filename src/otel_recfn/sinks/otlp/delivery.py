@@ -53,7 +53,7 @@ class OtlpDelivery:
         queue_bytes: of all requests that wait.
     """
 
-    chunk_size = 4096
+    chunk_size = 1 << 15
 
     def __init__(self, turn: Turn, opens: OpensTransports, request_bytes: int, queue_bytes: int) -> None:
         self._turn, self._opens, self._request_bytes = turn, opens, request_bytes

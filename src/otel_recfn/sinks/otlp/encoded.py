@@ -16,7 +16,7 @@ from otel_recfn.sinks.otlp.span_bytes import span_field
 class EncodedSpans(NamedTuple):
     """Fields of ScopeSpans, one after the other. Its length is the number of spans."""
 
-    data: bytes
+    data: bytes | memoryview
     ends: NDArray[np.int64]
     """Where each span ends."""
 

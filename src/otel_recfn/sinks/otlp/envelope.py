@@ -16,8 +16,10 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_recfn.sinks.otlp.encoded import NO_SPANS, EncodedSpans
 from otel_recfn.sinks.otlp.span_bytes import attribute_fields
-from otel_recfn.sinks.otlp.wire import field, text
+from otel_recfn.sinks.otlp.wire import BYTES, field, text, varint
 
+_RESOURCE_SPANS, _SCOPE_SPANS = 1 << 3 | BYTES, 2 << 3 | BYTES
+"""How the two messages around spans begin."""
 _MOST_LENGTH = 10
 """Bytes of a varint, and of a field's number before it, with room to spare."""
 
@@ -48,10 +50,13 @@ class Envelope:
         self.size = sum([len(part) for part in parts]) + 2 * _MOST_LENGTH
         """Bytes around spans, at most."""
 
-    def request(self, spans: list[bytes]) -> bytes:
-        """The request with these spans."""
-        scope_spans = field(2, b"".join([self._scope, *spans, self._after_spans]))
-        return field(1, b"".join([self._resource, scope_spans, self._after_scope]))
+    def request(self, spans: list[bytes | memoryview], size: int) -> bytes:
+        """The request with these spans, of ``size`` bytes, which are copied once."""
+        of_scope = len(self._scope) + size + len(self._after_spans)
+        head = varint(_SCOPE_SPANS) + varint(of_scope)
+        of_resource = len(self._resource) + len(head) + of_scope + len(self._after_scope)
+        before = (varint(_RESOURCE_SPANS), varint(of_resource), self._resource, head, self._scope)
+        return b"".join([*before, *spans, self._after_spans, self._after_scope])
 
 
 class RequestBuilder:
@@ -64,7 +69,7 @@ class RequestBuilder:
 
     def __init__(self, envelope: Envelope, most_bytes: int) -> None:
         self._envelope, self._room = envelope, max(1, most_bytes - envelope.size)
-        self._parts: list[bytes] = []
+        self._parts: list[bytes | memoryview] = []
         self._size = self._spans = 0
         self._since = 0.0
 
@@ -91,7 +96,7 @@ class RequestBuilder:
 
     def finished(self) -> Request:
         """The request with what came since the last one."""
-        request = Request(self._envelope.request(self._parts), self._spans)
+        request = Request(self._envelope.request(self._parts, self._size), self._spans)
         self._parts, self._size, self._spans = [], 0, 0
         return request
 

@@ -18,7 +18,6 @@ from otel_recfn.sinks.otlp.fragments import SPAN_ATTRIBUTES, Fragments
 from otel_recfn.sinks.otlp.span_bytes import attribute_fields, trace_state_field
 from otel_recfn.sinks.spans.limits import AttributeValue
 from otel_recfn.sinks.spans.mapping import NOTHING_TOLD, SpanMapper
-from otel_recfn.sinks.spans.provider import SpanTarget
 
 native: Any
 try:
@@ -32,10 +31,6 @@ _encode_natively = getattr(native, "encode_otlp_spans", None)
 class OtlpMapper(SpanMapper):
     """Encodes spans for one target. What its limits cut goes by way of the SDK's spans, which are cut already."""
 
-    def __init__(self, target: SpanTarget) -> None:
-        super().__init__(target)
-        self._memory = bytearray()
-
     def spans(  # type: ignore[override]
         self, plan: SpanPlan, told: Mapping[int, Mapping[str, AttributeValue]] = NOTHING_TOLD
     ) -> EncodedSpans:
@@ -48,15 +43,14 @@ class OtlpMapper(SpanMapper):
         if _encode_natively is None or not self._limits.unbound:
             return encoded(super().spans(plan, told))
         columns = (plan.row, plan.span_id, plan.parent_id, plan.above, plan.linked_id, plan.linked_above)
-        ends = np.empty(len(plan.row), np.int64)
         above = [_above(span) for span in plan.spans_above]
         further = (
             {row: attribute_fields(SPAN_ATTRIBUTES, told[row]) for row in plan.row.tolist() if row in told} if told else {}
         )
         fragments = Fragments(plan.batch, self.base)
-        size = _encode_natively(plan.batch, columns, above, fragments, further, self._memory, ends)
+        data, ends = _encode_natively(plan.batch, columns, above, fragments, further)
         self._bound_caches()
-        return EncodedSpans(bytes(memoryview(self._memory)[:size]), ends)
+        return EncodedSpans(memoryview(data), np.frombuffer(ends, np.int64))
 
 
 def _above(span: SpanContext) -> tuple[bytes, bytes]:

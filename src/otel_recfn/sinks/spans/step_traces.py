@@ -155,7 +155,7 @@ class StepTraces:
         start = self._surroundings.start_root(target, TRAINING if thread.trains else self._name_of(begin))
         if start is None:
             self.unsampled += 1
-        elif start.parent is None and not self.limiter.admit(begin.start_ns):
+        elif (start.parent is None or start.parent.is_remote) and not self.limiter.admit(begin.start_ns):
             self.limited += 1
             start = None
         return self._new_trace(start, begin)

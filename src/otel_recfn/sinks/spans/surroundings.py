@@ -1,6 +1,7 @@
 """Where work belongs around which the program has no span, and what a trace of our own is called that begins with it.
 
     a worker process   below the span that it was forked in, if it lives for that alone; else a root with a link to it
+    a launched one     below the span that its launcher names in TRACEPARENT
     a thread           a root that is called after the thread
 
 In a forked child the span that was current at the fork is still current, and will never end there.
@@ -8,11 +9,14 @@ In a forked child the span that was current at the fork is still current, and wi
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
 
 from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from otel_recfn.model.batch import NO_CONTEXT, Batch
 from otel_recfn.model.worker_process import WorkerProcess
@@ -67,7 +71,14 @@ class Surroundings:
         """Start a trace of our own, or a part of the one that this process was forked in; None where the sampler says no."""
         worker, around, attributes = self.worker(), self._spans.forked_in, {"recfn.root": True}
         if worker is None or around is None:
-            return target.start_root(name, attributes)
+            return target.start_root(name, attributes, parent=self._launched_in())
         if worker.of_one_caller:
             return target.start_root(name, attributes, parent=around)
         return target.start_root(name, attributes, links=(trace.Link(around),))
+
+    def _launched_in(self) -> trace.SpanContext | None:
+        """The span that the process was launched in, as environment variables carry it by OpenTelemetry's specification."""
+        carried = {name.lower(): os.environ[name] for name in ("TRACEPARENT", "TRACESTATE") if name in os.environ}
+        span = trace.get_current_span(TraceContextTextMapPropagator().extract(carried, Context())) if carried else None
+        context = span.get_span_context() if span is not None else None
+        return context if context is not None and context.is_valid else None

@@ -34,9 +34,9 @@ def official(spans: list[ReadableSpan]) -> list[Span]:
 
 
 def read(spans: EncodedSpans) -> list[Span]:
-    whole = list(ScopeSpans.FromString(spans.data).spans)
+    whole = list(ScopeSpans.FromString(bytes(spans.data)).spans)
     ends = spans.ends.tolist()
-    single = [ScopeSpans.FromString(spans.data[begin:end]).spans for begin, end in zip([0, *ends], ends, strict=False)]
+    single = [ScopeSpans.FromString(bytes(spans.data[begin:end])).spans for begin, end in zip([0, *ends], ends, strict=False)]
     assert [list(each) for each in single] == [[span] for span in whole]
     return whole
 
@@ -123,4 +123,4 @@ def test_a_plan_that_names_what_it_has_not_is_refused(column: str) -> None:
     for bad in (np.array([0, 2]), np.array([-1, 0])):
         given = tuple({**columns, column: bad}.values())
         with pytest.raises(IndexError):
-            encode(plan.batch, given, [(bytes(16), b"")], None, {}, bytearray(), np.empty(2, np.int64))
+            encode(plan.batch, given, [(bytes(16), b"")], None, {})

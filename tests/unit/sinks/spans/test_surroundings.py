@@ -7,9 +7,11 @@ import time
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
+from spans_harness import Harness
 
-from batches import context, make_batch
+from batches import BASE_NS, context, make_batch
 from otel_recfn.model.batch import NO_CONTEXT
+from otel_recfn.model.events import make_event_id
 from otel_recfn.model.worker_process import WorkerProcess
 from otel_recfn.sinks.spans.program_spans import ProgramSpans
 from otel_recfn.sinks.spans.surroundings import FindsWorker, Surroundings, no_worker
@@ -61,3 +63,23 @@ def test_a_process_may_become_a_worker_later() -> None:
     assert surroundings.is_outside(1, 2)
     found[0] = None
     assert surroundings.name("MainThread") == "worker"
+
+
+LAUNCHER = f"00-{0xABC:032x}-{0xDEF:016x}-01"
+
+
+@pytest.mark.parametrize("carried", [LAUNCHER, "", "nonsense", LAUNCHER.replace("abc", "000")])
+def test_a_trace_that_the_launcher_began_goes_on_here(carried: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEPARENT", carried)
+    monkeypatch.setenv("TRACESTATE", "vendor=1")
+    harness = Harness(roots_per_second=0)
+    rows = [{"event_id": make_event_id(1, number), "start_ns": BASE_NS + number * 10**10} for number in range(1, 121)]
+    spans = harness.write(*rows, opened=[{name: row[name] for name in ("event_id", "start_ns")} for row in rows])
+    roots = [span for span in [*spans, *harness.close()] if "recfn.root" in (span.attributes or {})]
+    assert roots
+    if carried == LAUNCHER:
+        assert {(span.context.trace_id, span.parent.span_id, span.parent.is_remote) for span in roots} == {(0xABC, 0xDEF, True)}
+        assert {span.parent.trace_state.get("vendor") for span in roots} == {"1"}
+    else:
+        assert {span.parent for span in roots} == {None}
+    assert (len(roots), harness.sink.counters()["roots_limited"]) == (100, 20)  # as others

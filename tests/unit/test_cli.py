@@ -194,6 +194,23 @@ def test_the_default_endpoint_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> 
     assert asked == [("localhost", 4317), ("localhost", 4318)]
 
 
+def test_the_native_way_is_told_of_where_one_otlp_exporter_is_all_that_sees_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SimpleSpanProcessor
+
+    provider = TracerProvider(shutdown_on_exit=False)
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    told = []
+    for processor in (BatchSpanProcessor(OTLPSpanExporter()), SimpleSpanProcessor(ConsoleSpanExporter())):
+        told.append(examine_export.native_otlp().text)
+        provider.add_span_processor(processor)
+    told.append(examine_export.native_otlp().text)
+    provider.shutdown()
+    assert ["span_exporter='otlp-http' is there" in text for text in told] == [False, True, False]
+    assert "processors see none of ours" in told[1]
+
+
 def test_build_prints_the_path_or_why_not(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(observer_build, "build", lambda library: Path(f"/cache/{library.name}.so"))
     assert cli.main(["build"]) == 0

@@ -23,6 +23,7 @@ EXAMINATIONS: tuple[tuple[str, Callable[[], Check]], ...] = (
     ("provider", examine_export.provider),
     ("exporters", examine_export.exporters),
     ("endpoint", examine_export.endpoint),
+    ("native OTLP", examine_export.native_otlp),
 )
 
 

@@ -82,6 +82,32 @@ def endpoint() -> Check:
         return Check("endpoint", False if named else None, f"{where}: nothing listens there ({error}); {COLLECTOR}")
 
 
+def native_otlp() -> Check:
+    """Whether ``span_exporter`` could take the place of the provider's exporter."""
+    from opentelemetry import trace
+
+    from otel_recfn.sinks.otlp.mapper import is_native
+    from otel_recfn.sinks.otlp.official import UnreadableExporterError, protocol_of, target_of
+    from otel_recfn.sinks.spans.provider import ProviderResolver
+
+    name, target = "native OTLP", ProviderResolver().resolve()
+    if not is_native():
+        return Check(name, None, "the native part was not built: span_exporter would encode spans in Python")
+    exporter = target.sole_exporter() if target is not None else None
+    protocol = protocol_of(exporter) if exporter is not None else None
+    if protocol is None:
+        found = type(trace.get_tracer_provider()).__qualname__
+        return Check(name, None, f"span_exporter='otlp' is there; no sole OTLP exporter in {found} whose place it could take")
+    try:
+        target_of(exporter, owned=False)
+    except UnreadableExporterError as error:
+        return Check(name, None, f"not for this exporter: {error}")
+    change = "spans would be encoded without the GIL, and the provider's span processors see none of ours"
+    return Check(
+        name, None, f"the provider's only exporter is OTLP over {protocol}: span_exporter='otlp-{protocol}' is there; {change}"
+    )
+
+
 def _traces_setting(name: str) -> str:
     """A setting of the OTLP exporter: the variable for traces, else the one for all signals."""
     return os.environ.get(f"OTEL_EXPORTER_OTLP_TRACES_{name}") or os.environ.get(f"OTEL_EXPORTER_OTLP_{name}") or ""

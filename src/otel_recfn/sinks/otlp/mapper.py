@@ -28,6 +28,11 @@ except ImportError:  # no compiler where this was installed
 _encode_natively = getattr(native, "encode_otlp_spans", None)
 
 
+def is_native() -> bool:
+    """Whether spans are encoded without the GIL."""
+    return _encode_natively is not None
+
+
 class OtlpMapper(SpanMapper):
     """Encodes spans for one target. What its limits cut goes by way of the SDK's spans, which are cut already."""
 

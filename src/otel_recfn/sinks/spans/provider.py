@@ -195,6 +195,12 @@ class SpanTarget:
         found = [getattr(processor, "span_exporter", None) for processor in self._processors()]
         return list({id(exporter): exporter for exporter in found if exporter is not None}.values())
 
+    def sole_exporter(self) -> Any:
+        """The exporter behind a ``BatchSpanProcessor`` beside which nothing looks at spans; None where it is otherwise."""
+        processors = self._processors()
+        is_sole = len(processors) == 1 and type(processors[0]) is BatchSpanProcessor
+        return getattr(processors[0], "span_exporter", None) if is_sole else None
+
     def force_flush(self, timeout_s: float) -> bool:
         """Have the processors export what they hold. May take longer than ``timeout_s``: the BatchSpanProcessor ignores it."""
         try:

@@ -6,7 +6,11 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 
 from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import SpanContext
 
+Id = tuple[int, int]
+"""Of its trace and its own: while it is open a range may have a span in another trace, too."""
+NOTHING: Id = (0, 0)
 MOST = 1 << 16
 """Of more the oldest are forgotten: most are spans of other processes, which never come."""
 
@@ -15,14 +19,14 @@ class AwaitedParents:
     """Of one exporter. Used under a lock of the caller's."""
 
     def __init__(self) -> None:
-        self._ids: dict[int, None] = {}
+        self._ids: dict[Id, None] = {}
         """Parents of spans that were exported, which weren't themselves."""
-        self._held_back: dict[int, ReadableSpan] = {}
+        self._held_back: dict[Id, ReadableSpan] = {}
 
-    def note(self, spans: Sequence[ReadableSpan]) -> list[int]:
+    def note(self, spans: Sequence[ReadableSpan]) -> list[Id]:
         """These are exported. Returns which parents are awaited from now on."""
         own, above = {_id(span) for span in spans}, {_parent_id(span) for span in spans}
-        new = [one for one in above - own if one and one not in self._ids]
+        new = [one for one in above - own if one != NOTHING and one not in self._ids]
         for one in own:
             self._ids.pop(one, None)
         self._ids.update(dict.fromkeys(new))
@@ -30,7 +34,7 @@ class AwaitedParents:
             del self._ids[oldest]
         return new
 
-    def forget(self, ids: Sequence[int]) -> None:
+    def forget(self, ids: Sequence[Id]) -> None:
         """The export failed whose children these are the parents of."""
         for one in ids:
             self._ids.pop(one, None)
@@ -52,10 +56,13 @@ class AwaitedParents:
         return found
 
 
-def _id(span: ReadableSpan) -> int:
-    context = span.get_span_context()
-    return context.span_id if context is not None else 0
+def _id(span: ReadableSpan) -> Id:
+    return _id_of(span.get_span_context())
 
 
-def _parent_id(span: ReadableSpan) -> int:
-    return span.parent.span_id if span.parent is not None else 0
+def _parent_id(span: ReadableSpan) -> Id:
+    return _id_of(span.parent)
+
+
+def _id_of(context: SpanContext | None) -> Id:
+    return (context.trace_id, context.span_id) if context is not None else NOTHING

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_recfn.model.errors import OUT_OF_MEMORY
-from otel_recfn.sinks.spans.awaited_parents import AwaitedParents
+from otel_recfn.sinks.spans.awaited_parents import AwaitedParents, Id
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.waker import Waker
 
@@ -131,7 +131,7 @@ class _WatchedExporter:
                 self._waker.wake()
         return result
 
-    def _noted(self, spans: Sequence[ReadableSpan]) -> tuple[Sequence[ReadableSpan], Sequence[int]]:
+    def _noted(self, spans: Sequence[ReadableSpan]) -> tuple[Sequence[ReadableSpan], Sequence[Id]]:
         """What is exported of them, and which parents are awaited for it. All of them where there is no memory to tell."""
         with self._lock.held:
             try:

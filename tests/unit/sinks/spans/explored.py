@@ -231,7 +231,7 @@ class Explored:
     def play(self) -> None:
         """The program, and its end; fails where a span is an orphan, or the rows don't add up."""
         actions = [self.begin] * 8 + [self.end] * 5 + [self.write] * 5 + [self.go_on] * 4 + [self.flush, self.hang, self.let_go]
-        actions += [self.begin_span, self.end_span] + [self.take_memory] * self.case.memory_fails
+        actions += [self.begin_span, self.end_span, self.tell_open] + [self.take_memory] * self.case.memory_fails
         for _ in range(self.case.steps):
             actions[self.choose(len(actions))]()
         self.finish()
@@ -289,6 +289,15 @@ class Explored:
             except MemoryError:
                 return
             self.batches.popleft()
+
+    def tell_open(self) -> None:
+        """As a drain does now and then, of all that are open."""
+        self.log.append(f"tell {' '.join(map(_label, self.open))}")
+        now_ns, partial = BASE_NS + 10_000 + len(self.log), int(EventFlag.PARTIAL)
+        try:
+            self.sink.write_open(make_batch([{**row, "end_ns": now_ns, "flags": row["flags"] | partial} for row in self.open]))
+        except MemoryError:
+            pass
 
     def _has_room(self) -> bool:
         try:

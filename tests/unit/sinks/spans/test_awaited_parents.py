@@ -14,9 +14,9 @@ from otel_recfn.sinks.spans.awaited_parents import AwaitedParents
 pytestmark = pytest.mark.one_python
 
 
-def span(number: int, parent: int) -> ReadableSpan:
+def span(number: int, parent: int, trace: int = 1) -> ReadableSpan:
     def context(span_id: int) -> SpanContext:
-        return SpanContext(1, span_id, is_remote=False)
+        return SpanContext(trace, span_id, is_remote=False)
 
     return ReadableSpan(str(number), context(number), context(parent) if parent else None)
 
@@ -71,3 +71,11 @@ def test_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in (1, 2, 3):
         parents.note([span(10 + number, number)])
     assert numbers(parents.needed([span(number, 0) for number in (1, 2, 3)], lambda _span: True)) == [2, 3]
+
+
+def test_a_span_of_another_trace_is_another_one() -> None:
+    """A range that is open for long has one under the same id."""
+    parents = AwaitedParents()
+    parents.note([span(2, 1)])
+    parents.note([span(1, 0, trace=2)])
+    assert numbers(parents.needed([span(1, 0)], lambda _span: True)) == [1]

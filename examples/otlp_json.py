@@ -14,9 +14,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.trace import SpanContext
 
+NO_RESOURCE = Resource({})
 HAS_IS_REMOTE, IS_REMOTE = 0x100, 0x200
 
 
@@ -36,6 +39,25 @@ class OtlpJsonLines(SpanExporter):
     def shutdown(self) -> None:
         """The last call."""
         self._file.close()
+
+
+def spans_in(path: Path) -> list[ReadableSpan]:
+    """The spans of such a file, as far as a tree needs them."""
+    requests = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    scopes = [scope for request in requests for each in request["resourceSpans"] for scope in each["scopeSpans"]]
+    return [_read(span) for scope in scopes for span in scope["spans"]]
+
+
+def _read(span: Mapping[str, Any]) -> ReadableSpan:
+    trace_id, parent = int(span["traceId"], 16), span.get("parentSpanId")
+    return ReadableSpan(
+        span.get("name", ""),
+        SpanContext(trace_id, int(span["spanId"], 16), False),
+        SpanContext(trace_id, int(parent, 16), False) if parent else None,
+        NO_RESOURCE,
+        start_time=int(span["startTimeUnixNano"]),
+        end_time=int(span["endTimeUnixNano"]),
+    )
 
 
 def request(spans: Sequence[ReadableSpan]) -> str:

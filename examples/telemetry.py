@@ -1,6 +1,7 @@
 """Where the examples send their spans: over OTLP to localhost:4317 when something listens there, else to a file.
 
-Either way one span and everything below it is kept, for the tree in the terminal.
+To the file the program's spans go by an exporter, and ours by ``span_exporter``; at the end the lines of all are put together.
+Either way one span and everything below it is kept or read again, for the tree in the terminal.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-from otlp_json import OtlpJsonLines
+from otlp_json import OtlpJsonLines, spans_in
 from tree import descendants, print_tree
 
 OTLP_PORT = 4317
@@ -60,7 +61,9 @@ class Telemetry:
 
     def __init__(self, service: str, file: Path, wanted: Callable[[ReadableSpan], bool]) -> None:
         self.exported = something_listens(OTLP_PORT)
-        self.file = file
+        self.file, self._program_file = file, file.with_name(f"program-{file.name}")
+        self.span_exporter = None if self.exported else f"file:{file}"
+        """For ``instrument()``."""
         self.tree = OneTree(wanted)
         self.provider = TracerProvider(resource=Resource.create({"service.name": service}))
         self.provider.add_span_processor(self.tree)
@@ -71,18 +74,26 @@ class Telemetry:
         if self.exported:
             return OTLPSpanExporter(endpoint=f"http://localhost:{OTLP_PORT}", insecure=True)
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        return OtlpJsonLines(self.file)
+        for old in self.file.parent.glob(f"{self.file.stem}*{self.file.suffix}"):
+            old.unlink()
+        return OtlpJsonLines(self._program_file)
 
     def close(self) -> None:
-        """Sends what is left."""
+        """Sends what is left. Nothing is instrumented any more."""
         self.provider.shutdown()
+        if not self.exported:
+            parts = [self._program_file, *self.file.parent.glob(f"{self.file.stem}.pid*{self.file.suffix}")]
+            with self.file.open("ab") as whole:
+                for part in parts:
+                    whole.write(part.read_bytes())
+                    part.unlink()
 
     def print_tree(self) -> None:
         """The kept span and what is below it."""
-        spans = self.tree.spans()
         if self.tree.root is None:
             print("No span was kept: the run was too short.")
             return
+        spans = self.tree.spans() if self.exported else descendants(self.tree.root, spans_in(self.file))
         print(f"\nOne {self.tree.root.name!r} span and the {len(spans)} spans below it, in milliseconds:\n")
         print_tree(self.tree.root, spans)
 
@@ -92,7 +103,7 @@ class Telemetry:
             return f"The spans went to localhost:{OTLP_PORT}. Where Jaeger stands behind it, they are at {JAEGER}"
         return (
             f"Spans, as OTLP JSON, a request a line: {describe(self.file)}\n"
-            f"    To see them in Jaeger, start it as docs/collector.md says and run this again."
+            f"    Jaeger's page opens that file: Search, Upload. Or start it as docs/collector.md says and run this again."
         )
 
 

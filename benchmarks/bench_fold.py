@@ -1,13 +1,12 @@
-"""What folding costs a row: the native twin beside Python's, and beside making SDK spans of the same rows.
+"""What folding costs a row: the plan, the fold, a capture's tree and the metrics, in C++ and in Python; beside them, SDK spans.
 
     python benchmarks/bench_fold.py [steps]
 
-Training steps of a small transformer. Once each step is a unit, as in a loop that opens a span for each, and once all of them
-are one. "added" is the processor time of `add`, "in all" also that of `finish`. Every side takes its turn in each round, and
-the fastest counts; Python's twin and the spans are measured on fewer rows.
+Training steps of a small transformer, each a unit, as in a loop that opens a span for each. Processor time. Every side takes
+its turn in each round, and the fastest counts; Python's fold and the spans are measured on fewer rows.
 
-Then what the spans' thread does with batches of several sizes up to the spans that it makes (`folding_stage.py`), with the
-budgets that are there unless somebody asks for others.
+Then the fold by itself ("added" is `add`, "in all" also `finish`), and what the spans' thread does with batches of several
+sizes up to the spans that it makes (`folding_stage.py`), with the budgets that are there unless somebody asks for others.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 import numpy as np
+from fold_parts import metrics, ns_a_row, plan, tree
 from folding_stage import batches_of, fastest_stage, small_units
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from training_steps import Row, paths, program
@@ -38,6 +38,8 @@ ROUNDS = 7
 UNITS_OF_A_SERVICE = 250
 ROWS_PER_BATCH = 20_000
 MOST_ROWS = 100_000
+KEPT_AT_MOST = 1000
+"""Of a unit that may be unusual: who is ordinary is known when it has ended."""
 
 
 class Columns(NamedTuple):
@@ -74,9 +76,10 @@ class Cost(NamedTuple):
     in_all: float
 
 
-def fold(twin: Callable[[int, int, int], Fold], columns: Columns, budget: int) -> Cost:
+def fold(twin: Callable[[int, int, int, int], Fold], columns: Columns, budget: int) -> Cost:
     """As the spans' thread does it: batch by batch, and every unit finished when the next one has begun, or when it is full."""
-    folds, added_ns, done, given, count = twin(budget, 0, MOST_ROWS), 0, 0, 0, len(columns.unit)
+    most, added_ns, done, given, count = max(budget, KEPT_AT_MOST), 0, 0, 0, len(columns.unit)
+    folds = twin(most, 0, MOST_ROWS, 4 * most)  # as `Folding` asks for
     total = -time.thread_time_ns()
     for batch in batches(columns):
         first, rows = 0, len(batch.unit)
@@ -155,11 +158,24 @@ def report(title: str, rows: Sequence[Row], few: Sequence[Row], units: bool, bud
             if number < 2 or name == "fold, native":
                 came[name].append(side())
     peer = fastest(came["SDK spans of all rows"]).in_all
-    print(f"\n{title}, at most {budget} ranges kept of a unit")
+    print(f"\n{title}, {budget} spans for a unit")
     print(f"{'':<26}{'added, ns/row':>15}{'in all, ns/row':>16}{'x spans':>10}")
     for name, costs in came.items():
         best = fastest(costs)
         print(f"{name:<26}{best.added:>15,.0f}{best.in_all:>16,.0f}{peer / best.in_all:>10,.1f}")
+
+
+def report_parts(rows: Sequence[Row], few: Sequence[Row], batch: Batch) -> None:
+    """One line for each part."""
+    many, some = batches_of(rows, ROWS_PER_BATCH), batches_of(few, ROWS_PER_BATCH)
+    native, python = [columns_of(each, each[-1].unit + 1) for each in (rows, few)]
+    of_fold = [min(fold(NativeFold, native, 50).in_all for _ in range(ROUNDS)), fold(PythonFold, python, 50).in_all]
+    print(f"\n{'ns a row':<26}{'native':>15}{'Python':>16}")
+    print(f"{'plan':<26}{ns_a_row(plan, many, ROUNDS):>15,.0f}{ns_a_row(plan, many, ROUNDS, native=False):>16,.0f}")
+    print(f"{'fold':<26}{of_fold[0]:>15,.0f}{of_fold[1]:>16,.0f}")
+    print(f"{'tree, of a capture':<26}{'':>15}{ns_a_row(tree, many, ROUNDS):>16,.0f}")
+    print(f"{'metrics':<26}{ns_a_row(metrics, many, ROUNDS):>15,.0f}{ns_a_row(metrics, some, 2, native=False):>16,.0f}")
+    print(f"{'SDK spans of all rows':<26}{'':>15}{spans(batch).in_all:>16,.0f}")
 
 
 def report_stage(title: str, rows: Sequence[Row], sizes: Sequence[int]) -> None:
@@ -179,6 +195,7 @@ def main() -> None:
     of_a_step = [row for row in rows if row.unit == 0]
     print(f"{len(rows):,} rows, {steps} steps of {len(of_a_step):,} ranges on {paths(of_a_step)} paths")
     batch = batch_of(few)
+    report_parts(rows, few, batch)
     for budget in (1000, 50):
         report("each step a unit", rows, few, True, budget, batch)
     report("one unit", rows, few, False, 1000, batch)

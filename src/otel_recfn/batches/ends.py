@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.batches.rows.choice import rows_planner
 from otel_recfn.model.batch import COLUMN_TYPES, Batch
 from otel_recfn.model.events import ORDINAL_BITS, EventFlag
 
@@ -23,7 +22,7 @@ def children_first(batch: Batch) -> Batch:
     crosses = (batch.parent != 0) & (batch.parent >> _ORDINAL != batch.event_id >> _ORDINAL)
     if not crosses.any() or batch.closed < len(batch):
         return batch
-    order = rows_planner().ascending(batch.end_ns)
+    order = np.argsort(batch.end_ns, kind="stable")
     columns: dict[str, Any] = {name: _ordered(getattr(batch, name), order) for name in COLUMN_TYPES}
     return replace(batch, **columns)
 

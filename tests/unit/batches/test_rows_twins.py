@@ -98,14 +98,6 @@ def test_each_row_becomes_what_its_context_says(batch: Batch, rootless: list[int
             assert plan.spans_above[above].span_id == (row.context.span_id if fate == Fate.IN_SPAN else row.root or 1)
 
 
-@given(numbers=st.lists(st.integers(-4, 4) | st.integers(-(1 << 63), (1 << 63) - 1)))
-def test_both_put_numbers_in_the_same_order(numbers: list[int]) -> None:
-    column = np.array(numbers, np.int64)
-    expected = PythonRows().ascending(column)
-    np.testing.assert_array_equal(native_rows.NativeRows().ascending(column), expected)
-    np.testing.assert_array_equal(native_rows.NativeRows().ascending(np.repeat(column, 2)[::2]), expected)
-
-
 def known(contexts: int) -> KnownContexts:
     return KnownContexts(np.full(contexts, Fate.ROOTLESS, np.uint8), np.zeros(contexts, np.uint8))
 

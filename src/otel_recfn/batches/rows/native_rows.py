@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn import _native
-from otel_recfn.batches.rows.protocol import Above, Fates, Ids, KnownContexts, Places, PlannedRows
+from otel_recfn.batches.rows.protocol import Above, Fates, Ids, KnownContexts, PlannedRows
 from otel_recfn.model.batch import Batch
 
 
@@ -30,10 +30,6 @@ class NativeRows:
         return PlannedRows(
             _column(fate, np.uint8), _column(row, np.int64), _column(parent, np.uint64), _column(place, np.int64)
         )
-
-    def ascending(self, numbers: NDArray[np.int64]) -> Places:
-        """Where the numbers stand in ascending order; equal ones as they came."""
-        return _column(_native.ascending_order(numbers), np.int64)
 
 
 def _column(raw: Any, kind: Any) -> NDArray[Any]:

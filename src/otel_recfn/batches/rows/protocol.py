@@ -70,6 +70,3 @@ class PlansRows(Protocol):
 
     def rows(self, batch: Batch, fates: Fates, contexts: KnownContexts, above: Above) -> PlannedRows:
         """The rows that become spans."""
-
-    def ascending(self, numbers: NDArray[np.int64]) -> Places:
-        """Where the numbers stand in ascending order; equal ones as they came."""

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.batches.number_sets import distinct
-from otel_recfn.batches.rows.protocol import Above, Fate, Fates, Ids, KnownContexts, Places, PlannedRows
+from otel_recfn.batches.rows.protocol import Above, Fate, Fates, Ids, KnownContexts, PlannedRows
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventKind, EventSource
 
@@ -34,7 +34,3 @@ class PythonRows:
         row = np.flatnonzero(fate >= Fate.IN_SPAN)
         in_step = (contexts.of_step[batch.context[row]] != 0) & (batch.parent[row] == batch.root[row])
         return PlannedRows(fate, row, np.where(in_step, np.uint64(0), batch.parent[row]), place[row])
-
-    def ascending(self, numbers: NDArray[np.int64]) -> Places:
-        """Where the numbers stand in ascending order; equal ones as they came."""
-        return np.argsort(numbers, kind="stable")

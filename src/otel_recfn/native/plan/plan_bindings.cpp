@@ -7,7 +7,6 @@
 
 #include "columns/typed_column.hpp"
 #include "cpython/gil.hpp"
-#include "plan/order.hpp"
 #include "plan/span_rows.hpp"
 
 namespace {
@@ -123,22 +122,11 @@ PyObject* plan_rows(PyObject*, PyObject* arguments) {
   });
 }
 
-PyObject* ascending_order(PyObject*, PyObject* numbers) {
-  return guarded([&]() -> PyObject* {
-    ColumnView<int64_t> column;
-    if (!take(column, numbers, "numbers")) return nullptr;
-    Bytes order;
-    if (!without_gil([&] { order = as_bytes(recfn::ascending_order(column)); })) return nullptr;
-    return new_column(std::move(order));
-  });
-}
-
 PyMethodDef methods[] = {
     {"plan_fates", plan_fates, METH_VARARGS, "plan_fates(batch, fate, of_step) -> what becomes of each row."},
     {"plan_wanted", plan_wanted, METH_VARARGS, "plan_wanted(batch, fates, contexts) -> contexts and outermost ranges in use."},
     {"plan_rows", plan_rows, METH_VARARGS,
      "plan_rows(batch, fates, of_step, of_context, roots, of_root) -> fate of all rows; row, parent and above of spans."},
-    {"ascending_order", ascending_order, METH_O, "ascending_order(numbers) -> where each stands; equal ones as they came."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

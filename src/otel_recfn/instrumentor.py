@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+import os
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from opentelemetry.instrumentation.dependencies import get_dependency_conflicts
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
 from otel_recfn.model.errors import (
@@ -20,6 +22,8 @@ from otel_recfn.model.errors import (
     tells_of_no_memory,
 )
 from otel_recfn.settings import Settings
+from otel_recfn.settings.table import sdk_is_disabled, unknown_variables
+from otel_recfn.settings.values import DURATION
 from otel_recfn.support.interpreters import refuse_subinterpreter
 
 if TYPE_CHECKING:
@@ -33,6 +37,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("otel_recfn")
 
 STOP_SECONDS = 5.0
+USED_WITH = ("torch", "otel_recfn.recording.backend")
+"""One of these modules is imported by every program that has something to record, but for Python calls."""
 
 
 class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
@@ -43,6 +49,9 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
     _capture: Capture | None = None
     """Of the last ``instrument()``; kept when it has ended, for its counters."""
+    _call_off: Callable[[], None] | None = None
+    """Calls off the start that waits for a module which the program may import."""
+    _automatic = False
 
     def instrumentation_dependencies(self) -> Collection[str]:
         """torch where it is installed; programs without it have ``record_function``."""
@@ -102,16 +111,17 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             SettingError: a setting is unknown or has a value that isn't allowed, or the Chrome trace can't be written there.
             InterpreterError: this is a subinterpreter.
 
-        ``opentelemetry-instrument`` would not go on to other instrumentations after an error, so there both are logged instead.
+        ``opentelemetry-instrument`` would not go on to other instrumentations after an error, so there both are logged instead;
+        and there recording starts when the program imports torch, or uses ranges of ours, as many programs never do.
         Where there is no memory to start, that is logged too, and nothing records.
         """
         automatic = bool(kwargs.get("skip_dep_check") or kwargs.get("raise_exception_on_conflict"))
         try:
-            self._instrument_or_nothing(**kwargs)
-        except SettingError:
+            self._instrument_or_nothing(automatic=automatic, **kwargs)
+        except SettingError as error:
             if not automatic:
                 raise
-            log.exception("otel-recfn is not instrumenting: correct the setting")
+            log.error("otel-recfn is not instrumenting: %s", error)
         except InterpreterError as error:
             if not automatic:
                 raise
@@ -121,7 +131,12 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
                 raise
             _tell("otel-recfn is not instrumenting: there was no memory to start; call instrument() again")
 
-    def _instrument_or_nothing(self, **kwargs: Any) -> None:
+    def _instrument_or_nothing(self, automatic: bool, **kwargs: Any) -> None:
+        self._automatic = automatic
+        conflict = get_dependency_conflicts(self.instrumentation_dependencies()) if kwargs.get("skip_dep_check") else None
+        if conflict is not None:
+            log.error("otel-recfn is not instrumenting: %s", conflict)
+            return
         try:
             super().instrument(**kwargs)
         except BaseException:  # also a signal handler's
@@ -131,10 +146,30 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
     def _instrument(self, **kwargs: Any) -> None:
         settings = Settings.resolve(kwargs)
+        for message in unknown_variables(os.environ):
+            log.warning("%s", message)
         self._capture = None
-        if not settings.enabled:
+        if not settings.enabled or (sdk_is_disabled() and not settings.has_destination_beside_global_providers):
             return
         refuse_subinterpreter()
+        if self._automatic and not settings.python_calls:
+            self._start_when_used(settings)
+        else:
+            self._start(settings)
+
+    def _start_when_used(self, settings: Settings) -> None:
+        """With the first module that a program imports which has something to record: it may never do that."""
+        from otel_recfn.pytorch.late_import import when_first_is_imported
+
+        self._call_off = when_first_is_imported(USED_WITH, partial(self._start_late, settings), "nothing is recorded")
+
+    def _start_late(self, settings: Settings) -> None:
+        try:
+            self._start(settings)
+        except SettingError as error:
+            log.error("otel-recfn is not instrumenting: %s", error)
+
+    def _start(self, settings: Settings) -> None:
         from otel_recfn.batches.shared_links import SharedLinks
         from otel_recfn.pytorch.data_worker import data_worker
         from otel_recfn.session import process_session
@@ -182,6 +217,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         session.start(self._capture)
 
     def _uninstrument(self, **kwargs: Any) -> None:
+        if self._call_off is not None:
+            self._call_off()
         if self._capture is not None:
             from otel_recfn.session import process_session
 
@@ -206,7 +243,12 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         _tell("otel-recfn is still instrumenting: there was no memory to stop; call uninstrument() again")
 
     def flush(self, timeout_s: float = 10.0) -> bool:
-        """Send what was recorded to where it goes; False when ``timeout_s`` seconds aren't enough, or nothing records."""
+        """Send what was recorded to where it goes; False when ``timeout_s`` seconds aren't enough, or nothing records.
+
+        Raises:
+            SettingError: ``timeout_s`` is no number of seconds.
+        """
+        timeout_s = DURATION.checked("timeout_s", timeout_s)
         if self._capture is None:
             return False
         from otel_recfn.session import process_session

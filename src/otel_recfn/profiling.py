@@ -220,6 +220,12 @@ class profile:
         return self._store.rows()
 
     def _look(self) -> None:
-        """Have what was recorded up to now."""
+        """Have what was recorded up to now.
+
+        Raises:
+            RecfnError: it never began.
+        """
+        if self._capture is None:
+            raise RecfnError("this profile has not begun, so it has nothing to tell; use it in a `with`, or call start() first")
         if self._running and self._capture is not None:
             process_session().flush(self._capture, STOP_SECONDS)

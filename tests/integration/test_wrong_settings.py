@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.trace import TracerProvider
 
-from otel_recfn import OtelRecordFunctionInstrumentor
-from otel_recfn.model.errors import SettingError
+from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, profile
+from otel_recfn.model.errors import RecfnError, SettingError
+from otel_recfn.settings.table import unknown_variables
 
 
 @pytest.mark.parametrize(
@@ -24,6 +28,10 @@ from otel_recfn.model.errors import SettingError
         ({"buffer_bytes": 1}, "buffer_bytes", "from 4096"),
         ({"enabled": None}, "enabled", "True or False"),
         ({"scope": None}, "scope", "tracer_provider, meter_provider"),
+        ({"sinks": [InMemorySink]}, "sinks", "objects, not classes"),
+        ({"tracer_provider": TracerProvider}, "tracer_provider", "TracerProvider"),
+        ({"meter_provider": MeterProvider}, "meter_provider", "MeterProvider"),
+        ({"exit_timeout_s": None}, "exit_timeout_s", "zero or more"),
     ],
 )
 def test_wrong_settings(keywords: dict[str, Any], named: str, allowed: str) -> None:
@@ -55,4 +63,41 @@ def test_a_wrong_setting_ends_no_other_instrumentation(run_program: Callable[...
 from otel_recfn import OtelRecordFunctionInstrumentor
 OtelRecordFunctionInstrumentor().instrument(skip_dep_check=True)
 """
-    assert "OTEL_RECFN_MODULES='perhaps'" in run_program(program, OTEL_RECFN_MODULES="perhaps").stderr
+    [said] = run_program(program, OTEL_RECFN_MODULES="perhaps").stderr.splitlines()
+    assert "OTEL_RECFN_MODULES='perhaps'" in said
+
+
+@pytest.mark.parametrize(
+    ("variable", "told"),
+    [
+        ("OTEL_RECFN_CHROME_TARCE", "did you mean OTEL_RECFN_CHROME_TRACE?"),
+        ("OTEL_RECFN_CACHEDIR", "did you mean OTEL_RECFN_CACHE_DIR?"),
+        ("OTEL_RECFN_XYZ", "there are OTEL_RECFN_SCOPES, "),
+    ],
+)
+def test_a_variable_that_is_none_of_ours_is_told_with_the_nearest(variable: str, told: str) -> None:
+    [message] = unknown_variables({variable: "1", "OTEL_RECFN_MODULES": "true", "OTHER": "1"})
+    assert message.startswith(f"{variable} is not a variable of otel-recfn; {told}")
+
+
+def test_it_is_logged(
+    instrumentor: OtelRecordFunctionInstrumentor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_RECFN_CHROME_TARCE", "trace.json")
+    instrumentor.instrument(enabled=False)
+    assert "did you mean OTEL_RECFN_CHROME_TRACE?" in caplog.text
+
+
+@pytest.mark.parametrize("seconds", ["a", None, -1, True, float("inf")])
+def test_a_flush_for_what_is_no_time_is_refused(instrumentor: OtelRecordFunctionInstrumentor, seconds: Any) -> None:
+    with pytest.raises(SettingError, match=r"timeout_s=.* is not allowed; allowed: a number of seconds, zero or more"):
+        instrumentor.flush(seconds)
+
+
+@pytest.mark.parametrize("ask", ["events", "key_averages", "tree"])
+def test_a_profile_that_never_began_has_nothing_to_tell(ask: str, tmp_path: Path) -> None:
+    with pytest.raises(RecfnError, match="this profile has not begun"):
+        getattr(profile(), ask)()
+    with pytest.raises(RecfnError, match="this profile has not begun"):
+        profile().export_chrome_trace(tmp_path / "trace.json")
+    assert list(tmp_path.iterdir()) == []

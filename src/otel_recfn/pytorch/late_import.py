@@ -9,7 +9,7 @@ import logging
 import sys
 import sysconfig
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from types import ModuleType
 
@@ -24,6 +24,8 @@ POLL_SECONDS = 0.02
 _lock = ForkSafeLock()
 _waiting: dict[str, list[_Waiting]] = {}
 """By module, while wrapt has a hook of ours for it."""
+_executed: set[str] = set()
+"""Modules whose hook has run: all of their code has, though Python says that they are being imported until the hook returns."""
 
 
 class _Waiting:
@@ -56,6 +58,24 @@ def when_torch_is_imported(callback: Callable[[], None]) -> Callable[[], None]:
     return when_imported("torch", callback, "operators and modules are not observed")
 
 
+def when_first_is_imported(modules: Iterable[str], callback: Callable[[], None], lost: str) -> Callable[[], None]:
+    """Run ``callback`` once, with the first of the modules that is imported: see ``when_imported``."""
+    left, waiting = [callback], list[Callable[[], None]]()
+
+    def first() -> None:
+        if left:  # else it was another one
+            left.pop()()
+
+    def call_off() -> None:
+        left.clear()
+        for each in waiting:
+            each()
+
+    for module in modules:
+        waiting.append(when_imported(module, first, lost))
+    return call_off
+
+
 def when_imported(module: str, callback: Callable[[], None], lost: str) -> Callable[[], None]:
     """Run ``callback`` once: now if the module is imported, else at the end of its import, in the importing thread.
 
@@ -67,7 +87,7 @@ def when_imported(module: str, callback: Callable[[], None], lost: str) -> Calla
     imported = sys.modules.get(module)
     if imported is None:
         _wait_for_import(waiting)
-    elif is_being_imported(imported):
+    elif is_being_imported(imported) and module not in _executed:
         sysconfig.get_config_vars()  # imports a module at its first call, which the thread must not
         try:
             OwnThread(partial(_poll, waiting), "otel-recfn torch import").start()
@@ -90,6 +110,7 @@ def _wait_for_import(waiting: _Waiting) -> None:
 
 def _was_imported(module: ModuleType) -> None:
     with _lock.held:
+        _executed.add(module.__name__)
         ready = _waiting.pop(module.__name__, [])  # wrapt forgets a hook that ran
     for waiting in ready:
         waiting.run()

@@ -6,7 +6,7 @@ The docstrings of ``instrument()`` and ``profile`` and docs/settings.md repeat i
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -164,6 +164,11 @@ class Settings:
         default_in_words=f"{DEFAULT_BUFFER_BYTES >> 20} MiB",
     )
 
+    @property
+    def has_destination_beside_global_providers(self) -> bool:
+        """Whether what is recorded goes anywhere where those are disabled."""
+        return bool(self.chrome_trace or self.sinks or self.tracer_provider or self.meter_provider)
+
     @classmethod
     def resolve(cls, keywords: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Settings:
         """Settings from keyword arguments and the environment.
@@ -271,6 +276,30 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         text = environment.get(setting.variable, "").strip()
         if text:
             found[setting.name] = setting.kind.parsed(setting.variable, text)
+    return found
+
+
+def sdk_is_disabled() -> bool:
+    """Whether the environment says that OpenTelemetry's providers are to do nothing."""
+    return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+
+
+def variables_of(settings: Iterable[Setting | OfTheProcess]) -> list[str]:
+    """Their names in the environment."""
+    return [each.variable for each in settings if each.variable]
+
+
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """What to say of each variable that looks like one of ours and is none, with the one that was probably meant."""
+    known = [variable for each in (SETTINGS, OF_THE_PROCESS) for variable in variables_of(each)]
+    found = []
+    for variable in sorted([name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name not in known]):
+        import difflib
+
+        names = [each.removeprefix(ENVIRONMENT_PREFIX) for each in known]
+        nearest = difflib.get_close_matches(variable.removeprefix(ENVIRONMENT_PREFIX), names, 1)
+        way_out = f"did you mean {ENVIRONMENT_PREFIX}{nearest[0]}?" if nearest else f"there are {', '.join(known)}"
+        found.append(f"{variable} is not a variable of otel-recfn; {way_out}")
     return found
 
 

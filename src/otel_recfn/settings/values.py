@@ -72,13 +72,13 @@ def _refusal(name: str, value: object, allowed: str) -> SettingError:
 
 
 def _provider(value: Any) -> Any:
-    if value is not None and not callable(getattr(value, "get_tracer", None)):
+    if isinstance(value, type) or (value is not None and not callable(getattr(value, "get_tracer", None))):
         raise TypeError
     return value
 
 
 def _meter_provider(value: Any) -> Any:
-    if value is not None and not callable(getattr(value, "get_meter", None)):
+    if isinstance(value, type) or (value is not None and not callable(getattr(value, "get_meter", None))):
         raise TypeError
     return value
 
@@ -88,7 +88,7 @@ def _sinks(value: Any) -> tuple[Sink, ...]:
     given = tuple(value) if isinstance(value, Iterable) else (value,)
     for sink in given:
         complete = all([callable(getattr(sink, name, None)) for name in methods])
-        if not complete or not isinstance(getattr(sink, "name", None), str):
+        if isinstance(sink, type) or not complete or not isinstance(getattr(sink, "name", None), str):
             raise TypeError
     return given
 
@@ -222,7 +222,7 @@ _BUFFER_RANGE = f"from {MIN_BUFFER_BYTES} to {MAX_BUFFER_BYTES}"
 PROVIDER: Kind[Any] = Kind("None or an OpenTelemetry TracerProvider", _provider)
 METER_PROVIDER: Kind[Any] = Kind("None or an OpenTelemetry MeterProvider", _meter_provider)
 HOOK: Kind[Any] = Kind("None or a function of a row and of attributes", _callable)
-SINKS: Kind[tuple[Sink, ...]] = Kind("a list of sinks, as otel_recfn.sinks.protocol says", _sinks)
+SINKS: Kind[tuple[Sink, ...]] = Kind("a list of sinks (objects, not classes), as otel_recfn.sinks.protocol says", _sinks)
 SCOPES: Kind[frozenset[RecordScope] | None] = Kind(
     f"None or a set of RecordScope: {_SCOPE_NAMES}",
     _scopes,

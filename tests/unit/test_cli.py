@@ -170,9 +170,10 @@ def test_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
         port = server.getsockname()[1]
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"http://127.0.0.1:{port}/v1/traces")
-        assert examine_export.endpoint().ok
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"127.0.0.1:{port}")
-        assert examine_export.endpoint().ok
+        monkeypatch.setattr(examine_export, "REQUEST_SECONDS", 0.2)
+        check = examine_export.endpoint()
+        assert check.ok is False
+        assert "something listens there, but takes no OTLP request" in check.text
     check = examine_export.endpoint()
     assert check.ok is False
     assert "collector" in check.text

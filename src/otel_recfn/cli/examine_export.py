@@ -4,8 +4,10 @@ sets them up. The program's own code may set up others."""
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 import os
 import socket
+from importlib import import_module
 from urllib.parse import urlsplit
 
 from otel_recfn.cli.check import Check
@@ -14,6 +16,7 @@ from otel_recfn.sources.otel_context import ContextWatcher
 from otel_recfn.sources.protocol import Wanted
 
 CONNECT_SECONDS = 0.5
+REQUEST_SECONDS = 2
 DEFAULT_PORTS = {"grpc": 4317, "http/protobuf": 4318}
 COLLECTOR = "start a collector there (see collector-config.yaml and docs/collector.md), or set OTEL_EXPORTER_OTLP_ENDPOINT"
 
@@ -77,9 +80,41 @@ def endpoint() -> Check:
     try:
         address = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else port)
         with socket.create_connection(address, timeout=CONNECT_SECONDS):
-            return Check("endpoint", True, f"{where}: something listens there")
+            pass
     except (OSError, ValueError) as error:
         return Check("endpoint", False if named else None, f"{where}: nothing listens there ({error}); {COLLECTOR}")
+    refused = _refusal_of_a_request(protocol)
+    if refused is None:
+        return Check("endpoint", True, f"{where}: takes OTLP requests")
+    return Check("endpoint", False, f"{where}: something listens there, but takes no OTLP request ({refused}); {COLLECTOR}")
+
+
+def _refusal_of_a_request(protocol: str) -> str | None:
+    """What became of a request without spans, as the program's exporter would send it; None where it was taken."""
+    module = "grpc" if protocol == "grpc" else "http"
+    exporter = import_module(f"opentelemetry.exporter.otlp.proto.{module}.trace_exporter").OTLPSpanExporter(
+        timeout=REQUEST_SECONDS
+    )
+    heard = _Heard()
+    logger = logging.getLogger("opentelemetry")
+    logger.addHandler(heard)
+    propagated, logger.propagate = logger.propagate, False
+    try:
+        taken = exporter.export([]).name == "SUCCESS"
+        exporter.shutdown()
+    finally:
+        logger.propagate = propagated
+        logger.removeHandler(heard)
+    return None if taken else heard.message or "no answer"
+
+
+class _Heard(logging.Handler):
+    """Keeps the last message, which says why."""
+
+    message = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.message = record.getMessage()
 
 
 def native_otlp() -> Check:

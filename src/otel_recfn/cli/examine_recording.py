@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from dataclasses import fields
 
@@ -9,6 +10,7 @@ from otel_recfn.cli.check import Check
 from otel_recfn.model.errors import RecfnError
 from otel_recfn.recording import backend
 from otel_recfn.settings import Settings
+from otel_recfn.settings.table import unknown_variables
 from otel_recfn.version import __version__
 
 
@@ -29,5 +31,8 @@ def settings() -> Check:
         found = Settings.resolve({})
     except RecfnError as error:
         return Check("settings", False, str(error))
+    unknown = unknown_variables(os.environ)
+    if unknown:
+        return Check("settings", False, "; ".join(unknown))
     values = {item.name: getattr(found, item.name) for item in fields(found) if getattr(found, item.name) != item.default}
     return Check("settings", True, ", ".join(f"{name}={value!r}" for name, value in values.items()) or "the defaults")

@@ -186,6 +186,8 @@ class SpanMapper:
             attributes["recfn.async"] = True
         if flags & EventFlag.PARTIAL:
             attributes["recfn.partial"] = True
+        if flags & EventFlag.ERROR:
+            attributes["error.type"] = exception_attributes(text_of_utf8(batch.names[batch.error[row]]))["exception.type"]
         if (node_id := int(batch.node_id[row])) != -1:
             attributes["recfn.node_id"] = node_id
         if (debug_handle := int(batch.debug_handle[row])) != -1:

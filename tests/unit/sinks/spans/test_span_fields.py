@@ -85,6 +85,7 @@ class TestFields:
         (event,) = span.events
         assert (event.name, event.timestamp) == ("exception", BASE_NS + 9)
         assert dict(event.attributes) == {"exception.type": kind, "exception.message": message}
+        assert span.attributes["error.type"] == kind
 
 
 class TestLimits:

@@ -1,0 +1,34 @@
+"""The doctor sends what an exporter would send, and says what became of it."""
+
+from __future__ import annotations
+
+import pytest
+from otlp_server import OtlpServer
+
+from otel_recfn.cli import examine_export, examine_recording
+
+pytestmark = pytest.mark.one_python
+PROTOCOLS = {"grpc": "grpc", "http": "http/protobuf"}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(("mode", "ok"), [("ok", True), ("error", False)])
+def test_an_endpoint_is_asked_by_a_real_request(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], protocol: str, mode: str, ok: bool
+) -> None:
+    monkeypatch.setattr(examine_export, "REQUEST_SECONDS", 0.5)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", PROTOCOLS[protocol])
+    with OtlpServer(protocol, mode) as server:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", server.endpoint)
+        check = examine_export.endpoint()
+    assert check.ok is ok
+    assert ("takes OTLP requests" if ok else "takes no OTLP request") in check.text
+    assert server.resource_spans == []  # it left nothing behind
+    assert capfd.readouterr().err == ""
+
+
+def test_a_variable_that_there_is_not_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_RECFN_CHROME_TARCE", "trace.json")
+    check = examine_recording.settings()
+    assert check.ok is False
+    assert "did you mean OTEL_RECFN_CHROME_TRACE?" in check.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 import warnings
 from collections.abc import Callable
@@ -17,6 +18,9 @@ from otel_recfn.tracing.tracer import TracerWarning
 
 torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.one_python]
+
+Words = torch.dtype, torch.layout, torch.memory_format
+"""Types of defaults that schemas write as words."""
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +48,27 @@ def test_all_operators_that_this_torch_has_are_found(wrappers: Any) -> None:
     operators = [value for module in shards for name, value in vars(module).items() if name.startswith("_OP_")]
     assert len(operators) == len(wrappers.__all__)
     assert [str(each) for each in operators if not isinstance(each.target, torch._ops.OpOverload)] == []
+
+
+def test_defaults_are_those_of_the_operators(wrappers: Any) -> None:
+    """Those that PyTorch has as numbers, dtypes for instance, are compared with these by calls below."""
+    differing = {}
+    for module in [module for name, module in sys.modules.items() if name.startswith("aten_wrappers.")]:
+        for name, wrapper in vars(module).items():
+            if (operator := vars(module).get(f"_OP_{name}")) is None:
+                continue
+            ours = {each.name.rstrip("_"): _plain(each.default) for each in inspect.signature(wrapper).parameters.values()}
+            theirs = {
+                each.name.rstrip("_"): _plain(each.default_value) if each.has_default_value() else inspect.Parameter.empty
+                for each in operator.target._schema.arguments
+            }
+            if any(value != theirs[each] and not isinstance(value, Words) for each, value in ours.items()):
+                differing[name] = ours, theirs
+    assert differing == {}
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def tensors() -> tuple[Any, Any]:
@@ -77,6 +102,8 @@ CALLS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "index_put_": lambda f, x, y: (f(x, [torch.tensor([0])], torch.tensor(5.0)), x),
     "clamp": lambda f, x, y: (f(x, None, 0.4), f(x, 0.6)),
     "linear": lambda f, x, y: (f(x, y), f(x, y, y[0])),
+    "conv2d": lambda f, x, y: (f(x[None, None], y[None, None]), f(x[None, None], y[None, None], x[0, :1], [2, 2])),
+    "quantile": lambda f, x, y: (f(x, y[0].clamp(0, 1)), f(x, y[0].clamp(0, 1), 1, True)),
     "max_pool2d": lambda f, x, y: (f(x[None, None], 2), f(x[None, None], [2, 2], 1, 1)),
     "constant_pad_nd": lambda f, x, y: f(x, [1, 1]),
     "nan_to_num": lambda f, x, y: f(x, posinf=1.0),

@@ -107,6 +107,9 @@ def default(argument: Argument, operator: Operator, words: Words) -> str:
             f"the default {text!r} of {argument.name!r} can't be read; write a number, a text, a list, True, False or None"
         )
         raise SchemaError(operator.location, message) from None
+    size = (argument.type.optional or argument.type).size
+    if size is not None and value is not None and not isinstance(value, list):
+        value = [value] * size  # one number stands for as many as the list has
     return _literal(tuple(value) if isinstance(value, list) else value)
 
 

@@ -33,7 +33,7 @@ def library_name(namespace: str) -> str:
 
 def parameter_name(name: str) -> str:
     """An argument's name in the wrapper's signature."""
-    return _usable(name, frozenset({"Watched", "torch"}))
+    return _usable(name, frozenset({"Watched", "all_default", "torch"}))
 
 
 def _usable(name: str, taken: frozenset[str]) -> str:

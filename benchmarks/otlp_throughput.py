@@ -26,6 +26,7 @@ from otlp_counting import server
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 
 BURST = 1000
+TELL_S = 10.0
 
 
 def make_ranges() -> int:
@@ -52,15 +53,23 @@ def operators() -> Callable[[], int]:
 
 def run(burst: Callable[[], int], seconds: float, rate: float) -> tuple[int, float]:
     """How many were made, in how many seconds."""
-    made, began = 0, time.monotonic()
+    made, began, told = 0, time.monotonic(), 0.0
     tracer = trace.get_tracer("program")
     with tracer.start_as_current_span("program"):
         while (passed := time.monotonic() - began) < seconds:
+            if passed > told + TELL_S:
+                told = passed
+                print(f"    after {passed:5.0f} s: {made:,} ranges, RSS {rss_mib()} MiB", flush=True)
             if made > rate * passed:
                 time.sleep(0.001)
                 continue
             made += burst()
     return made, time.monotonic() - began
+
+
+def rss_mib() -> int:
+    """Of this process, now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
 
 
 def thread_seconds() -> dict[str, float]:

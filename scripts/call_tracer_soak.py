@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import statistics
 import sys
 import threading
 import time
@@ -107,10 +108,10 @@ def main() -> int:
     counters = throughout.counters()
     warm, rest = sizes[: len(sizes) // 4], sizes[len(sizes) // 4 :]
     half = len(rest) // 2
-    grown = sum(rest[half:]) / max(len(rest) - half, 1) - sum(rest[:half]) / max(half, 1)
+    grown = statistics.median(rest[half:]) - statistics.median(rest[:half] or rest)
     told = [f"{size:.0f}" for size in sizes[:: max(len(sizes) // 12, 1)]]
     print(f"CPython {sys.version.split()[0]}, {options.seconds:.0f} s: MB {' '.join(told)}; warm-up to {max(warm):.1f} MB")
-    print(f"second half of the rest against the first: {grown:+.1f} MB; most {max(rest):.1f} MB")
+    print(f"median of the second half of the rest against the first: {grown:+.1f} MB; most {max(rest):.1f} MB")
     print({name: count for name, count in counters.items() if count and ("recorder" in name or "calls" in name)})
     return int(grown > MOST_GROWN_MB)
 

@@ -182,6 +182,7 @@ class Capture:
         if len(due.seen) or due.seen.opened:
             self.sinks.write(due, due.seen, self._may_wait)
         self._delivered, due.done = self.rows, True
+        self.sinks.forget_what_is_done()
         if due.open is not None:
             self._tell_open(due.open)
 

@@ -80,6 +80,11 @@ class GuardedSinks:
             if handed.last is not due:
                 raise MemoryError
 
+    def forget_what_is_done(self) -> None:
+        """All have got what was due: it refers to its batch, and that of a capture's end to the capture, which is a cycle."""
+        for handed in self._sinks:
+            handed.last = None
+
     def _has_room(self, handed: _Handed, may_wait: Callable[[], bool]) -> bool:
         return not (handed.asks_for_room and may_wait()) or self._guarded(handed, partial(has_room, handed.sink), False)
 

@@ -1,0 +1,39 @@
+"""What a profile kept goes with it, or with the next one, and not when the garbage collector comes by."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from otel_recfn import profile, record_function
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def store_of_a_profile() -> weakref.ref[object]:
+    with profile() as prof, record_function("range"):
+        pass
+    assert prof.events()
+    return weakref.ref(prof._store)
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_alone() -> None:
+    assert store_of_a_profile()() is None
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_beside_another() -> None:
+    with profile(), record_function("around"):
+        first = store_of_a_profile()
+        store_of_a_profile()
+        assert first() is None

@@ -29,7 +29,7 @@ def main() -> None:
     medians = {name: statistics.median(taken[name] for taken in rounds) for name in STATEMENTS}
     base = next(iter(medians.values()))
     for name, median in medians.items():
-        print(f"import {name:<28} {median:8.1f} ms   {median - base:+8.1f} ms")
+        print(f"import {name:<28} {median:8.1f} ms   {median - base:+8.1f} ms   x {median / base:.2f}")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import cProfile
 import importlib.util
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -54,6 +55,7 @@ def under_viztracer() -> Iterator[None]:
     finally:
         tracer.stop()
         tracer.clear()
+        threading.setprofile(None)  # VizTracer leaves its own there
 
 
 def under_torch() -> AbstractContextManager[Any]:

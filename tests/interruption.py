@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import otel_recfn
@@ -22,10 +22,22 @@ class Interruption:
         line: the number.
         handler: is called once.
         raises: whether it raises.
+        counts: whether the lines of a function count; by default where it is ours, or threading's.
     """
 
-    def __init__(self, line: int, handler: Callable[[], None], *, raises: bool = False) -> None:
-        self._left, self._handler, self._raises, self.place = line, handler, raises, ""
+    def __init__(
+        self,
+        line: int,
+        handler: Callable[[], None],
+        *,
+        raises: bool = False,
+        counts: Callable[[CodeType], bool] | None = None,
+    ) -> None:
+        self._line_number, self._handler, self._raises, self._counts = line, handler, raises, counts or self._is_ours
+        self.lines = 0
+        """So many were run."""
+        self.place = ""
+        """Where it was called."""
 
     def __enter__(self) -> Interruption:
         sys.settrace(self._called)
@@ -34,16 +46,20 @@ class Interruption:
     def __exit__(self, *_: object) -> None:
         sys.settrace(None)
 
+    def _is_ours(self, code: CodeType) -> bool:
+        in_threading = code.co_filename == threading.__file__ and not self._raises  # its conditions wait for themselves
+            code.co_filename == threading.__file__ and not self._raises
+        )  # its events and conditions wait for themselves
+        return code.co_filename.startswith(OURS) or in_threading
+
     def _called(self, frame: FrameType, _event: str, _arg: Any) -> Any:
-        path = frame.f_code.co_filename
-        in_threading = path == threading.__file__ and not self._raises  # its events and conditions wait for themselves
-        return self._line if path.startswith(OURS) or in_threading else None
+        return self._line if self._counts(frame.f_code) else None
 
     def _line(self, frame: FrameType, event: str, _arg: Any) -> Any:
         cleans_up = self._raises and frame.f_lineno in lines_that_clean_up(frame.f_code.co_filename)
         if event == "line" and not self.place and not cleans_up:
-            self._left -= 1
-            if self._left <= 0:
+            self.lines += 1
+            if self.lines >= self._line_number:
                 self.place = f"{frame.f_code.co_filename.removeprefix(OURS)}:{frame.f_lineno}"
                 self._handler()
         return self._line

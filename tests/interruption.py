@@ -48,8 +48,6 @@ class Interruption:
 
     def _is_ours(self, code: CodeType) -> bool:
         in_threading = code.co_filename == threading.__file__ and not self._raises  # its conditions wait for themselves
-            code.co_filename == threading.__file__ and not self._raises
-        )  # its events and conditions wait for themselves
         return code.co_filename.startswith(OURS) or in_threading
 
     def _called(self, frame: FrameType, _event: str, _arg: Any) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from otel_recfn.batches.self_times import nesting, self_times
 from otel_recfn.model.batch import Batch, Event
@@ -21,8 +21,9 @@ from otel_recfn.pytorch.thread_memory import thread_memory
 from otel_recfn.recording.protocol import PROFILE_BUFFER_BYTES
 from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
+from otel_recfn.session.step_schedule import StepSchedule
 from otel_recfn.settings.selected import selected
-from otel_recfn.settings.table import ProfileSettings
+from otel_recfn.settings.table import PROFILE_SETTINGS, ProfileSettings
 from otel_recfn.sinks.chrome.sink import export
 from otel_recfn.sinks.stored import EventStoreSink
 from otel_recfn.store.averages import KeyAverages, key_averages
@@ -34,6 +35,14 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 STOP_SECONDS = 10.0
+
+
+_FOLDED = str.maketrans(" ;\t", "___")
+
+
+def folded_stack(stack: str) -> str:
+    """A stack, innermost first and a frame a line, as flame graph tools read it: outermost first, with semicolons."""
+    return ";".join(reversed(stack.translate(_FOLDED).splitlines()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +77,12 @@ class profile:
             some of them. Default: false.
         max_events: beyond it the oldest events are dropped and counted; so is what outruns a thread's buffer (it grows to
             256 MiB) before it is drained: ``lost`` tells. Default: 4000000.
+        activities: as of torch.profiler: those of the CPU alone. Default: CPU.
+        schedule: which steps are recorded, as ``torch.profiler.schedule(...)`` says; then ``step()`` is to be called after
+            each. Default: all.
+        on_trace_ready: called with this profile whenever a recording has ended, as
+            ``torch.profiler.tensorboard_trace_handler(...)`` is. Default: none.
+        with_modules: as ``modules``. Default: false.
 
     Raises:
         SettingError: a value that isn't allowed.
@@ -84,7 +99,16 @@ class profile:
         modules: bool = False,
         python_calls: bool | PythonCalls = False,
         max_events: int = 4_000_000,
+        activities: Any = None,
+        schedule: Any = None,
+        on_trace_ready: Any = None,
+        with_modules: bool = False,
+        **others: Any,
     ) -> None:
+        if others:
+            raise SettingError(
+                f"profile() has no {', '.join(others)}; it has {', '.join([each.name for each in PROFILE_SETTINGS])}"
+            )
         settings = ProfileSettings.resolve(
             {
                 "scopes": scopes,
@@ -95,14 +119,20 @@ class profile:
                 "modules": modules,
                 "python_calls": python_calls,
                 "max_events": max_events,
+                "activities": activities,
+                "schedule": schedule,
+                "on_trace_ready": on_trace_ready,
+                "with_modules": with_modules,
             }
         )
+        self._on_trace_ready = on_trace_ready
+        self._steps = StepSchedule(schedule, self._begin, self._finish, self._tell_ready)
         self._selected = selected(settings)
         self._max_events = max_events
         self._store = EventStore(max_events)
         self._capture: Capture | None = None
         self._called: CalledObjects | None = None
-        self._running = False
+        self._started = self._running = False
 
     def start(self) -> None:
         """Begin, anew if it ran before.
@@ -111,8 +141,35 @@ class profile:
             RecfnError: it is running.
             MemoryError: there was none; then it doesn't run.
         """
-        if self._running:
+        if self._started:
             raise RecfnError("this profile is running already; stop it first, or make another profile(...) for a nested range")
+        self._started = True
+        try:
+            self._steps.start()
+        except BaseException:
+            self._started = False
+            raise
+
+    def step(self) -> None:
+        """The next step begins; with a ``schedule``, recordings begin and end here; each is a range ``ProfilerStep#<number>``.
+
+        Raises:
+            RecfnError: it isn't running.
+        """
+        if not self._started:
+            raise RecfnError("this profile isn't running, so it has no steps; use it in a `with`, or call start() first")
+        self._steps.step()
+
+    @property
+    def step_num(self) -> int:
+        """How many steps have ended since it began."""
+        return self._steps.number
+
+    def _tell_ready(self) -> None:
+        if self._on_trace_ready is not None:
+            self._on_trace_ready(self)
+
+    def _begin(self) -> None:
         self._store = EventStore(self._max_events)
         self._capture = Capture(self._selected, [EventStoreSink(self._store)], buffer_bytes=PROFILE_BUFFER_BYTES)
         self._running = True
@@ -123,7 +180,7 @@ class profile:
             if self._selected.extras & Extra.MEMORY:
                 thread_memory.keep(self._capture)
         except BaseException:
-            self.stop()
+            self._finish()
             raise
 
     def stop(self) -> None:
@@ -132,6 +189,11 @@ class profile:
         Raises:
             MemoryError: there was none for a while; it can be stopped again.
         """
+        self._started = False
+        self._steps.stop()
+        self._finish()
+
+    def _finish(self) -> None:
         failed = 0
         while self._running:
             try:
@@ -181,12 +243,13 @@ class profile:
             raise SettingError("by='module' needs the calls of modules; record them with profile(modules=True)")
         return tree_of_rows(self._rows(), by)
 
-    def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
+    def export_chrome_trace(self, path: str | os.PathLike[str], *, use_python_export: bool = False) -> None:
         """Write a trace for Perfetto or chrome://tracing.
 
         Args:
             path: ends in ``.json`` or ``.json.gz``; an existing file is replaced when all is written. A new one is for this
                 user alone.
+            use_python_export: what torch.profiler's handlers say; no difference here.
 
         Raises:
             SettingError: another suffix, or the file can't be made.
@@ -205,6 +268,22 @@ class profile:
     def optimizers(self) -> list[CalledObject]:
         """Of the optimizers that made a step: parameters, gradients and state after the first one. Needs ``python_calls``."""
         return self._called.optimizers() if self._called is not None else []
+
+    def export_stacks(self, path: str | os.PathLike[str], metric: str = "self_cpu_time_total") -> None:
+        """Write stacks with the microseconds that each was innermost for, as flame graph tools read them: needs ``with_stack``.
+
+        Raises:
+            SettingError: another metric, or stacks were not recorded.
+            OSError: the file can't be written.
+        """
+        if metric != "self_cpu_time_total":
+            raise SettingError(f"metric={metric!r} is not allowed; allowed: 'self_cpu_time_total'")
+        if not self._selected.extras & Extra.STACK:
+            raise SettingError("export_stacks() needs stacks; record them with profile(with_stack=True)")
+        found = [(event.stack, event.self_ns // 1000) for event in self.events() if event.stack]
+        lines = [f"{folded_stack(stack)} {us}\n" for stack, us in found if us]
+        with open(path, "w", encoding="utf-8") as file:
+            file.writelines(lines)
 
     def counters(self) -> dict[str, int]:
         """``recorder.*`` (since the process began), ``rows``, and ``event_store.*`` of this run."""

@@ -228,6 +228,20 @@ class ProfileSettings:
         "beyond it the oldest events are dropped and counted; so is what outruns a thread's buffer "
         f"(it grows to {PROFILE_BUFFER_BYTES >> 20} MiB) before it is drained: `lost` tells",
     )
+    activities: Any = _setting(None, values.ACTIVITIES, "as of torch.profiler: those of the CPU alone", default_in_words="CPU")
+    schedule: Any = _setting(
+        None,
+        values.SCHEDULE,
+        "which steps are recorded, as `torch.profiler.schedule(...)` says; then `step()` is to be called after each",
+        default_in_words="all",
+    )
+    on_trace_ready: Any = _setting(
+        None,
+        values.READY,
+        "called with this profile whenever a recording has ended, as `torch.profiler.tensorboard_trace_handler(...)` is",
+        default_in_words="none",
+    )
+    with_modules: bool = _setting(False, values.BOOL, "as `modules`", selects=EventSource.MODULE)
 
     @classmethod
     def resolve(cls, keywords: Mapping[str, Any]) -> ProfileSettings:

@@ -141,6 +141,12 @@ def _parse_seconds(text: str) -> float | None:
     return None if text.lower() in ("none", "never") else float(text)
 
 
+def _activities(value: Any) -> Any:
+    if value is not None and {str(getattr(each, "name", each)).upper() for each in value} != {"CPU"}:
+        raise ValueError
+    return value
+
+
 def _callable(value: Any) -> Any:
     if value is not None and not callable(value):
         raise TypeError
@@ -221,6 +227,9 @@ _BUFFER_RANGE = f"from {MIN_BUFFER_BYTES} to {MAX_BUFFER_BYTES}"
 
 PROVIDER: Kind[Any] = Kind("None or an OpenTelemetry TracerProvider", _provider)
 METER_PROVIDER: Kind[Any] = Kind("None or an OpenTelemetry MeterProvider", _meter_provider)
+ACTIVITIES: Kind[Any] = Kind("None or [ProfilerActivity.CPU]; what a GPU does is not recorded: use torch.profiler", _activities)
+SCHEDULE: Kind[Any] = Kind("None or a function of a step's number, as torch.profiler.schedule(...) makes", _callable)
+READY: Kind[Any] = Kind("None or a function of the profile", _callable)
 HOOK: Kind[Any] = Kind("None or a function of a row and of attributes", _callable)
 SINKS: Kind[tuple[Sink, ...]] = Kind("a list of sinks (objects, not classes), as otel_recfn.sinks.protocol says", _sinks)
 SCOPES: Kind[frozenset[RecordScope] | None] = Kind(

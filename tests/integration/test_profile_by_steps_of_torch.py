@@ -1,0 +1,28 @@
+"""profile(...) with torch.profiler's own schedule, activities and handler."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from otel_recfn import profile
+
+torch = pytest.importorskip("torch")
+
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+
+
+def test_torchs_own_schedule_activities_and_handler(tmp_path: Path) -> None:
+    handler = torch.profiler.tensorboard_trace_handler(str(tmp_path))
+    schedule = torch.profiler.schedule(wait=1, warmup=1, active=2, repeat=1)
+    cpu = [torch.profiler.ProfilerActivity.CPU]
+    with profile(activities=cpu, schedule=schedule, on_trace_ready=handler, with_modules=True) as prof:
+        for _ in range(6):
+            torch.nn.Linear(2, 2)(torch.ones(2, 2))
+            prof.step()
+    [file] = tmp_path.iterdir()
+    named = {event["name"] for event in json.loads(file.read_text())["traceEvents"]}
+    assert {"ProfilerStep#2", "ProfilerStep#3", "aten::linear", "nn.Module: Linear_0"} <= named
+    assert "ProfilerStep#4" not in named

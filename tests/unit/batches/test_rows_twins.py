@@ -20,7 +20,7 @@ from otel_recfn.batches.rows.protocol import Above, Fate, KnownContexts, PlansRo
 from otel_recfn.batches.rows.python_rows import PythonRows
 from otel_recfn.batches.span_plan import SpanPlan, fates_of, plan_spans
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import ContextFlag, EventKind, EventSource
+from otel_recfn.model.events import ContextFlag, EventFlag, EventKind, EventSource
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.model.tables import NO_CONTEXT, SpanContextRef
 
@@ -38,6 +38,9 @@ any_row = st.fixed_dictionaries(
         "parent": st.sampled_from(IDS),
         "root": st.sampled_from(IDS),
         "context": st.sampled_from(CONTEXTS),
+        "start_ns": st.integers(-5, 5),
+        "end_ns": st.integers(-5, 5),
+        "flags": st.sampled_from([0, int(EventFlag.ERROR), int(EventFlag.ASYNC | EventFlag.ERROR)]),
         "sequence_nr": st.integers(-1, 2),
         "forward_thread_id": st.integers(0, 1),
     }
@@ -96,6 +99,19 @@ def test_each_row_becomes_what_its_context_says(batch: Batch, rootless: list[int
             parent, above = spans[place]
             assert parent == (0 if in_step else row.parent)
             assert plan.spans_above[above].span_id == (row.context.span_id if fate == Fate.IN_SPAN else row.root or 1)
+
+
+@given(batch=any_batch, data=st.data())
+def test_both_sum_up_the_same(batch: Batch, data: st.DataObject) -> None:
+    rows = st.lists(st.tuples(st.integers(0, len(batch) - 1), st.integers(0, 3)), max_size=40)
+    row, above = np.array([*zip(*data.draw(rows), strict=True)] or [[], []], np.int64)
+    native, python = [planner.sums(batch, row, above, 4) for planner in (native_rows.NativeRows(), PythonRows())]
+    for name, mine, theirs in zip(native._fields, native, python, strict=True):
+        assert mine.dtype == theirs.dtype == np.int64, name
+        np.testing.assert_array_equal(mine, theirs, name)
+    for planner in (native_rows.NativeRows(), PythonRows()):
+        with pytest.raises(IndexError):
+            planner.sums(batch, np.array([len(batch)]), np.array([0]), 4)
 
 
 def known(contexts: int) -> KnownContexts:

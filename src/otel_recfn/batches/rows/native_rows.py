@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn import _native
-from otel_recfn.batches.rows.protocol import Above, Fates, Ids, KnownContexts, PlannedRows
+from otel_recfn.batches.rows.protocol import Above, Fates, Ids, KnownContexts, Places, PlannedRows, SpanSums
 from otel_recfn.model.batch import Batch
 
 
@@ -30,6 +30,10 @@ class NativeRows:
         return PlannedRows(
             _column(fate, np.uint8), _column(row, np.int64), _column(parent, np.uint64), _column(place, np.int64)
         )
+
+    def sums(self, batch: Batch, row: Places, above: Places, count: int) -> SpanSums:
+        """What these rows tell of the spans above them, of which there are ``count``."""
+        return SpanSums(*[_column(raw, np.int64) for raw in _native.plan_sums(batch, row, above, count)])
 
 
 def _column(raw: Any, kind: Any) -> NDArray[Any]:

@@ -59,6 +59,19 @@ class PlannedRows(NamedTuple):
     above: Places
 
 
+class SpanSums(NamedTuple):
+    """What the rows below each span tell together: columns by ``above``."""
+
+    rows: Places
+    first_ns: Places
+    """When the first began; the largest number there is where there are no rows."""
+    last_ns: Places
+    """When the last ended; 0 where there are no rows."""
+    outermost: Places
+    failed: Places
+    """How many were left by an exception."""
+
+
 class PlansRows(Protocol):
     """Of one batch at a time. What indexes nothing is an IndexError."""
 
@@ -70,3 +83,6 @@ class PlansRows(Protocol):
 
     def rows(self, batch: Batch, fates: Fates, contexts: KnownContexts, above: Above) -> PlannedRows:
         """The rows that become spans."""
+
+    def sums(self, batch: Batch, row: Places, above: Places, count: int) -> SpanSums:
+        """What these rows tell of the spans above them, of which there are ``count``."""

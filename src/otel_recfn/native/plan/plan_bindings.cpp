@@ -8,6 +8,7 @@
 #include "columns/typed_column.hpp"
 #include "cpython/gil.hpp"
 #include "plan/span_rows.hpp"
+#include "plan/span_sums.hpp"
 
 namespace {
 
@@ -18,6 +19,8 @@ using recfn::KnownContexts;
 using recfn::new_column;
 using recfn::PlannedRows;
 using recfn::RowsToPlan;
+using recfn::RowsToSum;
+using recfn::SpanSums;
 using recfn::Wanted;
 using recfn::without_gil;
 
@@ -122,11 +125,34 @@ PyObject* plan_rows(PyObject*, PyObject* arguments) {
   });
 }
 
+PyObject* plan_sums(PyObject*, PyObject* arguments) {
+  PyObject *batch, *row, *above;
+  Py_ssize_t count;
+  if (!PyArg_ParseTuple(arguments, "OOOn:plan_sums", &batch, &row, &above, &count)) return nullptr;
+  return guarded([&]() -> PyObject* {
+    RowsToSum rows;
+    ColumnView<int64_t> places, spans;
+    if (!rows.take(batch) || !take(places, row, "row") || !take(spans, above, "above")) return nullptr;
+    std::vector<Bytes> told;
+    bool known = count >= 0 && places.size() == spans.size();
+    const bool done = without_gil([&] {
+      if (!known) return;
+      SpanSums sums(static_cast<size_t>(count));
+      known = sums.add(rows, places, spans);
+      told = {as_bytes(sums.rows), as_bytes(sums.first_ns), as_bytes(sums.last_ns), as_bytes(sums.outermost),
+              as_bytes(sums.failed)};
+    });
+    return done && is_known(known) ? columns(told) : nullptr;
+  });
+}
+
 PyMethodDef methods[] = {
     {"plan_fates", plan_fates, METH_VARARGS, "plan_fates(batch, fate, of_step) -> what becomes of each row."},
     {"plan_wanted", plan_wanted, METH_VARARGS, "plan_wanted(batch, fates, contexts) -> contexts and outermost ranges in use."},
     {"plan_rows", plan_rows, METH_VARARGS,
      "plan_rows(batch, fates, of_step, of_context, roots, of_root) -> fate of all rows; row, parent and above of spans."},
+    {"plan_sums", plan_sums, METH_VARARGS,
+     "plan_sums(batch, row, above, count) -> rows, first_ns, last_ns, outermost and failed of each span above."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

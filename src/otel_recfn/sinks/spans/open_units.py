@@ -17,9 +17,10 @@ from opentelemetry.trace import SpanContext
 
 from otel_recfn.batches.announced import announced_column
 from otel_recfn.batches.number_sets import is_in
+from otel_recfn.batches.rows.choice import rows_planner
 from otel_recfn.batches.span_plan import Fate, SpanPlan, fate_of
 from otel_recfn.model.batch import Batch, SpanContextRef
-from otel_recfn.model.events import EventFlag, EventKind, EventSource
+from otel_recfn.model.events import EventKind, EventSource
 from otel_recfn.sinks.spans.budgets import UnitEnd
 from otel_recfn.sinks.spans.program_spans import ProgramSpans
 from otel_recfn.sinks.spans.trace_boundaries import StepTrace
@@ -97,20 +98,15 @@ class OpenUnits:
 
     def note(self, plan: SpanPlan) -> None:
         """What the rows of a plan tell of their units."""
-        count, batch, rows = len(plan.spans_above), plan.batch, plan.rows()
-        runs = np.flatnonzero(np.append(True, plan.above[1:] != plan.above[:-1]))
-        of_run = plan.above[runs]
-        first, last = np.full(count, NEVER), np.zeros(count, np.int64)
-        np.minimum.at(first, of_run, np.minimum.reduceat(batch.start_ns[rows], runs))
-        np.maximum.at(last, of_run, np.maximum.reduceat(batch.end_ns[rows], runs))
-        rows_of = np.bincount(of_run, np.diff(np.append(runs, len(plan.above))), count)
-        closed = np.bincount(plan.above[batch.parent[rows] == 0], minlength=count)
-        failed = np.bincount(plan.above[batch.flags[rows] & EventFlag.ERROR != 0], minlength=count)
-        for index in np.flatnonzero(rows_of).tolist():
-            unit = self._unit(plan.spans_above[index])
-            unit.first_ns, unit.last_ns = min(unit.first_ns, int(first[index])), max(unit.last_ns, int(last[index]))
-            unit.open, unit.rows = max(0, unit.open - int(closed[index])), unit.rows + int(rows_of[index])
-            unit.failed = unit.failed or bool(failed[index])
+        sums = rows_planner().sums(plan.batch, plan.row, plan.above, len(plan.spans_above))
+        columns = [column.tolist() for column in sums]
+        for above, rows, first_ns, last_ns, outermost, failed in zip(plan.spans_above, *columns, strict=True):
+            if not rows:
+                continue
+            unit = self._unit(above)
+            unit.first_ns, unit.last_ns = min(unit.first_ns, first_ns), max(unit.last_ns, last_ns)
+            unit.open, unit.rows = max(0, unit.open - outermost), unit.rows + rows
+            unit.failed = unit.failed or failed > 0
 
     def of(self, number: int) -> OpenUnit:
         """The unit with that number."""

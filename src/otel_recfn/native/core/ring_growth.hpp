@@ -66,8 +66,8 @@ inline uint64_t quarter_of(const ThreadBuffer& buffer) {
   return std::min(buffer.max_capacity.load(std::memory_order_relaxed), kUsualRing) / 4;
 }
 
-// The drain comes by its clock, and earlier when a thread has filled a quarter of what it usually may. Once for each position that it has
-// read up to: it may be on its way.
+// The drain comes by its clock, and earlier when a thread has filled a quarter of what it usually may. Once for each position that
+// it has read up to: it may be on its way.
 inline void wake_drain(ThreadBuffer& buffer, uint64_t consumed) {
   if (buffer.woken_at == consumed) return;
   buffer.woken_at = consumed;

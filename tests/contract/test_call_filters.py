@@ -47,7 +47,9 @@ def names(rows: list[object]) -> set[str]:
     return {short(row) for row in rows}  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("json_is", ["json", "json.encoder", os.path.dirname(json.__file__), json.encoder.__file__])
+@pytest.mark.parametrize(
+    "json_is", ["json", "json.encoder", "json/", "json/encoder.py", os.path.dirname(json.__file__), json.encoder.__file__]
+)
 def test_what_is_excluded_is_not_shown_and_what_it_calls_is(traced: Traced, json_is: str) -> None:
     rows = traced.run(program, PythonCalls(exclude=(json_is,)))
     assert {"program", "through_json", "leaf", "<lambda>", LEN.name} <= names(rows)

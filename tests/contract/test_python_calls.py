@@ -15,7 +15,7 @@ import pytest
 from calling_program import FORMS, WITH_CALLS, Action, Node, Stop, Traced, by_end, call, short, tree, with_line
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from recording_helpers import check_laws
+from recording_helpers import check_laws, workers_of
 
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.recording.protocol import Recorder
@@ -31,6 +31,7 @@ def traced(recorder: Recorder) -> Iterator[Traced]:
     made.close()
     assert sys.getprofile() is None
     assert threading.getprofile() is None
+    assert not hasattr(sys, "monitoring") or not {sys.monitoring.get_tool(tool) for tool in (3, 4)} - {None}
 
 
 def is_native(recorder: Recorder) -> bool:
@@ -315,6 +316,21 @@ def test_one_session_traces_at_a_time(traced: Traced, recorder: Recorder, caplog
     assert "traced already by another session" in caplog.text
     second.at_exit()
     assert first_rows is not None
+
+
+def test_every_thread_is_left_as_it_was(traced: Traced) -> None:
+    with workers_of(1) as [worker]:
+        worker.call(leaf)
+        traced.run(lambda: worker.call(leaf))
+        assert worker.call(sys.getprofile) is None
+
+
+def test_a_build_without_the_gil_is_refused(
+    traced: Traced, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    assert traced.run(leaf) == []
+    assert "Python calls are not traced without the GIL: run this Python with PYTHON_GIL=1" in caplog.text
 
 
 def test_it_goes_on_after_a_pause(traced: Traced) -> None:

@@ -14,8 +14,8 @@ class PythonCalls:
     """Which calls become ranges. The calls that are left out cost less, too.
 
     A module is named with its dots (``"torch.nn"``, ``"__main__"``) and stands for what is in it and below it; a path has a
-    slash, or is that of a ``.py`` file. What a function calls that is left out is shown in what is around it; C functions
-    belong to the Python function that calls them.
+    slash, or is that of a ``.py`` file, and may be as it is shown in names (``"torch/nn"``). What a function calls that is left
+    out is shown in what is around it; C functions belong to the Python function that calls them.
 
     Args:
         include: modules and paths whose functions are shown; none: all.
@@ -75,8 +75,9 @@ def places_of(names: Iterable[str]) -> tuple[str, ...]:
 def _of_path(name: str) -> tuple[str, ...]:
     if name.startswith("<"):  # what CPython calls code without a file
         return (name,)
-    path = os.path.abspath(os.path.expanduser(name))
-    return (path,) if path.endswith(".py") else (path, path.rstrip(os.sep) + os.sep)
+    absolute = os.path.abspath(os.path.expanduser(name))
+    paths = dict.fromkeys([absolute, os.path.normpath(name)])  # a relative one may be as names of files are shown
+    return tuple([place for path in paths for place in ((path,) if path.endswith(".py") else (path, path + os.sep))])
 
 
 def _of_module(name: str) -> tuple[str, ...]:

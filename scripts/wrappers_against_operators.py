@@ -35,6 +35,8 @@ from otel_recfn.tracing.tracer import Tracer
 
 ANY_CONTENT = ("empty", "resize", "_efficientzerotensor")
 """Operators, by the begin of their names, whose results have no defined content."""
+REPETITIONS = 10
+"""Where a result differs, so many direct calls tell whether these differ among themselves."""
 SAME_CALLS = 6
 """So many calls of an operator are compared for one OpInfo."""
 
@@ -47,6 +49,7 @@ class Comparison(TorchDispatchMode):
         self.wrappers = wrappers
         self.compared: Counter[str] = Counter()
         self.differences: dict[str, str] = {}
+        self.unsteady: Counter[str] = Counter()
         self.not_compared: Counter[str] = Counter()
         self.seen: Counter[str] = Counter()
 
@@ -69,8 +72,13 @@ class Comparison(TorchDispatchMode):
         for way in (nullcontext, observed, traced):
             with way():
                 ours = outcome(wrapper, args, renamed)
-            if not same(direct, ours, any_content=any(part in name for part in ANY_CONTENT)):
+            if same(direct, ours, any_content=any(part in name for part in ANY_CONTENT)):
+                continue
+            again = [outcome(func, args, kwargs) for _ in range(REPETITIONS)]  # all kept: each in memory of its own
+            if all(same(direct, each, any_content=False) for each in again):
                 self.differences[name] = f"{way.__name__}: {direct!r:.150} != {ours!r:.150}"
+            else:
+                self.unsteady[name] += 1
         self.compared[name] += 1
 
 
@@ -190,6 +198,7 @@ def report(comparison: Comparison, infos: int) -> int:
     calls = sum(comparison.compared.values())
     print(f"{infos} OpInfos: {len(comparison.compared)} operators in {calls} calls, each idle, observed and traced")
     print(f"without a wrapper: {', '.join(sorted(comparison.not_compared)) or 'none'}")
+    print(f"directly called twice with other results: {', '.join(sorted(comparison.unsteady)) or 'none'}")
     for name, difference in sorted(comparison.differences.items()):
         print(f"DIFFERS {name} {difference}")
     return 1 if comparison.differences or not calls else 0

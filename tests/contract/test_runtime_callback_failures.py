@@ -139,3 +139,10 @@ def test_a_callback_cannot_end_the_program(notes: Notes, caplog: pytest.LogCaptu
     run_range("b")
     assert notes == pairs("a", "b")
     assert caplog.text.count("raised and was removed") == 1
+
+
+def test_the_log_names_the_range_on_which_a_callback_raised(caplog: pytest.LogCaptureFixture) -> None:
+    add_global_callback(RecordFunctionCallback(lambda fn: 1 / 0))
+    add_global_callback(RecordFunctionCallback(None, lambda fn, context: 1 / 0))
+    run_range("load batch")
+    assert caplog.text.count("raised and was removed (on the range 'load batch')") == 2

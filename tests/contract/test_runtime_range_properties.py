@@ -130,6 +130,18 @@ def test_a_handle_that_was_set_stays() -> None:
     assert seen == [12]
 
 
+def test_outputs_are_those_at_the_moment_they_were_set() -> None:
+    seen: list[Any] = []
+    end = RecordFunctionCallback(None, lambda fn, context: seen.append(list(fn.outputs())))
+    add_global_callback(end.needs_outputs(True))
+    outputs = [1]
+    with RecordFunction() as range_:
+        range_.before("add")
+        range_.set_outputs(outputs)
+        outputs.append(2)
+    assert seen == [[1]]
+
+
 def test_the_thread_id_is_that_of_the_thread_that_began_it() -> None:
     seen = observe(lambda fn: fn.thread_id())
     range_ = RecordFunction()

@@ -91,6 +91,30 @@ def test_it_is_recorded_with_what_it_knows(capture: Capture) -> None:
     assert int(float(handle)) == handle > 0
 
 
+def test_begun_twice_it_has_the_second_name_and_its_starts_run_again(capture: Capture, notes: Notes) -> None:
+    """As in PyTorch; the recorder's row keeps the first name."""
+    add_global_callback(notes.callback())
+    with RecordFunction() as range_:
+        range_.before("first")
+        range_.before("second")
+    assert notes == [("start", "first"), ("start", "second"), ("end", "second")]
+    capture.finish()
+    assert [row.name for row in capture.rows()] == ["first"]
+
+
+def test_what_has_ended_begins_no_more(capture: Capture, notes: Notes) -> None:
+    range_ = RecordFunction()
+    range_.before("once")
+    range_.end()
+    assert not range_.is_active()
+    add_global_callback(notes.callback())
+    range_.before("again")
+    range_.end()
+    assert notes == []
+    capture.finish()
+    assert [row.name for row in capture.rows()] == ["once"]
+
+
 def test_an_error_that_leaves_the_with_marks_the_row(capture: Capture) -> None:
     def fail() -> None:
         with RecordFunction() as range_:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import pkgutil
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import otel_recfn
-from otel_recfn import observing
+from otel_recfn import errors, observing
 from patience import PATIENCE_S
 
 
@@ -34,3 +36,25 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 def test_every_name_of_the_observer_runtime_is_the_packages_too() -> None:
     assert set(observing.__all__) <= set(otel_recfn.__all__)
     assert otel_recfn.NUM_SCOPES == len(otel_recfn.RecordScope) == 10
+
+
+def test_every_error_of_the_package_can_be_imported_from_one_module() -> None:
+    for module in pkgutil.walk_packages(otel_recfn.__path__, "otel_recfn."):
+        if "__main__" not in module.name and "._" not in module.name:
+            importlib.import_module(module.name)
+    found = {errors.RecfnError}
+    for kind in list(found):
+        found |= set(_subclasses(kind))
+    public = {getattr(errors, name) for name in errors.__all__}
+    assert {kind.__name__ for kind in found if kind.__module__.startswith("otel_recfn.")} == {kind.__name__ for kind in public}
+
+
+def _subclasses(kind: type[BaseException]) -> Iterator[type[BaseException]]:
+    for subclass in kind.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
+
+
+def test_the_module_of_errors_imports_little() -> None:
+    program = "import sys; from otel_recfn.errors import SettingError; assert not {'numpy', 'torch'} & {*sys.modules}"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_S)

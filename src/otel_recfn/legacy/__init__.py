@@ -10,15 +10,18 @@ from otel_recfn.legacy.errors import ProfilerError
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.event_kind import EventKind
 from otel_recfn.legacy.event_list import RangeEventList
+from otel_recfn.legacy.guard import TLSLegacyProfilerGuard
 from otel_recfn.legacy.profiler import (
     add_event_list,
     disable_profiler_legacy,
     enable_profiler_legacy,
     mark,
+    profiler_config,
     profiler_enabled,
+    profiler_type,
 )
 from otel_recfn.legacy.record_profile import RecordProfile
-from otel_recfn.legacy.run import ThreadEventLists
+from otel_recfn.legacy.result import ThreadEventLists
 
 __all__ = [
     "ActiveProfilerType",
@@ -32,12 +35,15 @@ __all__ = [
     "ProfilerState",
     "RangeEventList",
     "RecordProfile",
+    "TLSLegacyProfilerGuard",
     "ThreadEventLists",
     "add_event_list",
     "disable_profiler_legacy",
     "enable_profiler_legacy",
     "mark",
+    "profiler_config",
     "profiler_enabled",
+    "profiler_type",
     "register_cuda_methods",
     "write_profiler_events_to_stream",
 ]

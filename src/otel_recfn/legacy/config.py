@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
+from otel_recfn.legacy.errors import ProfilerError
 from otel_recfn.model.events import Extra
+
+NUM_VALUES = 3
+"""Of a config that travels: state, shapes, memory."""
 
 
 class ProfilerState(IntEnum):
@@ -49,6 +54,7 @@ class ProfilerConfig:
             of them, PyTorch reports that thread's memory to it alone.
         with_stack: Python's call stack, or TorchScript's, of each range but autograd's.
         with_flops: floating point operations, with or without shapes.
+        with_modules, experimental_config, trace_id: PyTorch's other fields, which its legacy profiler has no use for either.
     """
 
     state: ProfilerState
@@ -56,6 +62,27 @@ class ProfilerConfig:
     profile_memory: bool = False
     with_stack: bool = False
     with_flops: bool = False
+    with_modules: bool = False
+    experimental_config: object = None
+    trace_id: str = ""
+
+    def to_value_list(self) -> list[Any]:
+        """What of it travels to another process, as PyTorch has it (``ProfilerConfig::toIValue``)."""
+        return [int(self.state), self.report_input_shapes, self.profile_memory]
+
+    @classmethod
+    def from_value_list(cls, values: Any) -> ProfilerConfig:
+        """What ``to_value_list`` gave elsewhere; what follows the third value is ignored (``ProfilerConfig::fromIValue``).
+
+        Raises:
+            ProfilerError: that isn't a list, is too short, or a value has the wrong type or can't be.
+        """
+        if not isinstance(values, list) or len(values) < NUM_VALUES:
+            raise ProfilerError(f"Expected a list of {NUM_VALUES} values, got {values!r}; pass what to_value_list gave")
+        state, shapes, memory = values[:NUM_VALUES]
+        if type(state) is not int or state not in {*ProfilerState} or type(shapes) is not bool or type(memory) is not bool:
+            raise ProfilerError(f"Expected a ProfilerState's number and two bools, got {values!r}")
+        return cls(ProfilerState(state), shapes, memory)
 
     @property
     def disabled(self) -> bool:

@@ -47,6 +47,7 @@ class LegacyEvent:
         flops: floating point operations, 0 where they weren't counted.
         stack: ``file(line): function``, innermost first.
         event_id: the same in spans and Chrome traces; 0 for remote events.
+        correlation_id: for whoever joins it with events of a device; 0 until then.
     """
 
     kind: EventKind
@@ -69,6 +70,7 @@ class LegacyEvent:
     flops: int = 0
     stack: tuple[str, ...] = ()
     event_id: int = 0
+    correlation_id: int = 0
 
     @property
     def kind_str(self) -> str:
@@ -79,6 +81,10 @@ class LegacyEvent:
     def cpu_us(self) -> float:
         """Unix microseconds."""
         return self.cpu_ns / 1000
+
+    def set_cpu_us(self, cpu_us: int) -> None:
+        """Say when it was, in whole Unix microseconds."""
+        self.cpu_ns = cpu_us * 1000
 
     @property
     def has_cuda(self) -> bool:

@@ -25,6 +25,10 @@ class RangeEventList:
         """Another thread ended a range of this one: the pop stands where its time is, after what happened here at that time."""
         self._from_elsewhere.append(pop)
 
+    def size(self) -> int:
+        """How many there are."""
+        return len(self._events) + len(self._from_elsewhere)
+
     def consolidate(self) -> list[LegacyEvent]:
         """Take all events away, in their order."""
         events, self._events = self._events + self._from_elsewhere, []

@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from otel_recfn.legacy.chrome_writer import STOP_PROFILE
-from otel_recfn.legacy.config import ProfilerConfig, ProfilerDisableOptions, ProfilerState
+from otel_recfn.legacy.config import ActiveProfilerType, ProfilerConfig, ProfilerDisableOptions, ProfilerState
 from otel_recfn.legacy.cuda import cuda_stubs
 from otel_recfn.legacy.cuda_callbacks import add_cuda_callback
 from otel_recfn.legacy.errors import ProfilerError
 from otel_recfn.legacy.event import LegacyEvent
-from otel_recfn.legacy.run import ProfilerRun, ThreadEventLists
+from otel_recfn.legacy.result import ThreadEventLists
+from otel_recfn.legacy.run import ProfilerRun
 from otel_recfn.pytorch.compiling import trace_instead
 from otel_recfn.pytorch.observer import set_profiler
 from otel_recfn.pytorch.thread_memory import thread_memory
@@ -80,13 +81,31 @@ def disable_profiler_legacy(options: ProfilerDisableOptions | None = None) -> Th
         _leave(run, stop=consolidates)
     else:
         run.callback_handle = INVALID_CALLBACK_HANDLE  # as in PyTorch, it stays in this thread, also after a later cleanup
-    return run.consolidate() if consolidates else []
+    return run.consolidate() if consolidates else ThreadEventLists()
 
 
 def profiler_enabled() -> bool:
     """Whether a profiler runs in the calling thread."""
     run = _current_run()
     return run is not None and not run.config.disabled
+
+
+def profiler_config() -> ProfilerConfig:
+    """What the calling thread's run was asked for (source: ``getProfilerConfig``).
+
+    Raises:
+        ProfilerError: none runs in this thread.
+    """
+    run = _current_run()
+    if run is None:
+        raise ProfilerError("Tried to access profiler config, but profiler is not enabled; call enable_profiler_legacy first")
+    return run.config
+
+
+def profiler_type() -> ActiveProfilerType:
+    """Which of our profilers runs in the calling thread (source: ``profilerType``)."""
+    run = _current_run()
+    return run.profiler_type if run is not None else ActiveProfilerType.NONE
 
 
 def mark(name: str, include_cuda: bool = True) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import io
 import logging
 import os
+import sys
+import threading
 from collections.abc import Sequence
 from itertools import chain
 from types import TracebackType
@@ -28,7 +30,7 @@ PIECE_BYTES = 1 << 20
 
 
 class RecordProfile:
-    """Profiles from its making to ``close``, in one thread; then open the file in chrome://tracing.
+    """Profiles from its making to ``close``, in one thread, or until it is dropped; then open the file in chrome://tracing.
 
         with RecordProfile("steps.trace"):
             model(x)
@@ -45,7 +47,7 @@ class RecordProfile:
     def __init__(self, out: str | os.PathLike[str] | TextIO) -> None:
         enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU))
         self._running = True
-        self._pid = os.getpid()
+        self._pid, self._thread = os.getpid(), threading.get_ident()
         self._file: WholeFile | None = None
         self._out: TextIO
         if isinstance(out, str | os.PathLike):
@@ -62,6 +64,14 @@ class RecordProfile:
             self._write()
         except Exception:
             log.exception("the profile could not be written")
+
+    def __del__(self) -> None:
+        # As in PyTorch, one that nobody can close any more ends here, and writes.
+        if getattr(self, "_running", False) and not sys.is_finalizing():
+            if threading.get_ident() == self._thread:
+                self.close()
+            else:
+                log.warning("a RecordProfile was dropped in another thread than it profiles: close it there")
 
     def __enter__(self) -> Self:
         return self

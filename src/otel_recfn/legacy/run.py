@@ -13,8 +13,8 @@ import sys
 import time
 import weakref
 from collections.abc import Iterable
+from functools import partial
 from itertools import count
-from typing import TypeAlias
 
 from otel_recfn.batches.merging import merged
 from otel_recfn.batches.selection import Selected
@@ -25,6 +25,7 @@ from otel_recfn.legacy.cuda_times import CudaTimes
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.event_kind import EventKind
 from otel_recfn.legacy.from_batch import event_lists
+from otel_recfn.legacy.result import ThreadEventLists
 from otel_recfn.model.scope import ALL_SCOPES_MASK
 from otel_recfn.recording.backend import recorder
 from otel_recfn.recording.protocol import PROFILE_BUFFER_BYTES
@@ -32,6 +33,7 @@ from otel_recfn.runtime.callbacks import INVALID_CALLBACK_HANDLE
 from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.stored import EventStoreSink
+from otel_recfn.store.averages import key_averages
 from otel_recfn.store.event_store import EventStore
 
 log = logging.getLogger("otel_recfn")
@@ -40,9 +42,6 @@ MAX_EVENTS = 4_000_000
 """Rows kept until they are consolidated; beyond it the oldest are dropped, and that is logged."""
 STOP_SECONDS = 10.0
 _numbers = count(1)
-
-ThreadEventLists: TypeAlias = list[list[LegacyEvent]]
-"""The events of each thread, in their order."""
 
 
 class ProfilerRun:
@@ -68,7 +67,7 @@ class ProfilerRun:
         self._give_up: weakref.finalize[..., ProfilerRun] | None = None
         self._pid = os.getpid()
         self._start_mark: LegacyEvent | None = None
-        self._remote_events: ThreadEventLists = []
+        self._remote_events: list[list[LegacyEvent]] = []
 
     @property
     def profiler_type(self) -> ActiveProfilerType:
@@ -113,11 +112,13 @@ class ProfilerRun:
         A range that is open stays until it has ended, or the run has.
         """
         process_session().flush(self._capture, STOP_SECONDS)
-        lists = event_lists(merged(self._store.take()), self.cuda_times)
+        rows = merged(self._store.take())
+        lists = event_lists(rows, self.cuda_times)
         remote, self._remote_events = self._remote_events, []
-        return [*self._lost_start(), *(each.consolidate() for each in lists), *remote]
+        found = [*self._lost_start(), *(each.consolidate() for each in lists), *remote]
+        return ThreadEventLists(found, partial(key_averages, rows), process_session().lost_since_begin(self._capture))
 
-    def _lost_start(self) -> ThreadEventLists:
+    def _lost_start(self) -> list[list[LegacyEvent]]:
         """The start mark where the store lost it: older events were dropped, or this is a forked child, which begins empty."""
         mark, self._start_mark = self._start_mark, None
         dropped = self._store.counters()["dropped"]

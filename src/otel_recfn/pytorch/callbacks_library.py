@@ -40,10 +40,10 @@ class Library(Protocol):
         schema: Callable[[str], Any],
         inputs_error: type[Exception],
         over_error: type[Exception],
-        reporter: Callable[[int, BaseException], bool],
+        reporter: Callable[[int, BaseException, str], bool],
         /,
     ) -> None:
-        """Once, before anything else. The reporter is given what a callback raised; True: it goes on to the program."""
+        """Once, before anything else. The reporter is given what a callback raised on which range; True: the program's."""
 
     def add(self, handle: int, is_global: bool, /, *callback: Any) -> bool:
         """Take a callback; False when there are SLOTS of them already."""
@@ -131,9 +131,12 @@ def _schema(text: str) -> Any:
     return parse(text) if parse is not None else text
 
 
-def _goes_on_to_the_program(handle: int, error: BaseException) -> bool:
-    """A callback raised ``error``. Its own failure is reported; what a signal handler raised in it is the program's."""
+def _goes_on_to_the_program(handle: int, error: BaseException, name: str) -> bool:
+    """A callback raised ``error`` on the range ``name``.
+
+    Its own failure is reported; what a signal handler raised in it is the program's.
+    """
     if not isinstance(error, (Exception, SystemExit)) or raised_by_signal_handler(error):
         return True
-    callback_lists.failed(handle, error)
+    callback_lists.failed(handle, error, name)
     return False

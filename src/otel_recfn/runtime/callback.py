@@ -17,7 +17,9 @@ from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope, scopes_mask
 StartCallback: TypeAlias = "Callable[[Any], Any]"
 """Is called with the RecordFunction, ours or PyTorch's; returns the observer context for the end callback."""
 EndCallback: TypeAlias = "Callable[[Any, Any], Any]"
-"""Is called with the RecordFunction and the observer context (None where the start returned none, or raised)."""
+"""Is called with the RecordFunction and the observer context, None where there is no start or it returned none.
+
+It is not called where the start raised: the callback is removed then."""
 ShouldRun: TypeAlias = Callable[[RecordScope], bool]
 T = TypeVar("T")
 

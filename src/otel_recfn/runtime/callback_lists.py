@@ -159,8 +159,11 @@ def _draw_anew(state: ThreadState) -> None:
 # --- callbacks that failed
 
 
-def failed(handle: int, error: BaseException) -> None:
-    """A callback raised: it is removed, in every thread, and that is logged. A second failure of it changes nothing."""
+def failed(handle: int, error: BaseException, name: str = "") -> None:
+    """A callback raised, on the range ``name``: it is removed, in every thread, and that is logged.
+
+    A second failure of it changes nothing.
+    """
     with _lock.held:
         if handle in _failed:
             return
@@ -169,7 +172,9 @@ def failed(handle: int, error: BaseException) -> None:
         if _mirror is not None:
             _mirror.removed(handle)
         thread_entries(thread_locals.current())
-    _logger.warning("RecordFunction callback %d raised and was removed; the program goes on without it", handle, exc_info=error)
+    where = f" (on the range {name!r})" if name else ""
+    message = "RecordFunction callback %d raised and was removed%s; the program goes on without it"
+    _logger.warning(message, handle, where, exc_info=error)
 
 
 def has_failed(handle: int) -> bool:

@@ -46,13 +46,20 @@ def run_ends(pairs: Sequence[StartEndPair], range_: Any, contexts: Sequence[Any]
         raise interrupt
 
 
-def _run(pair: StartEndPair, function: Callable[..., Any] | None, *arguments: Any) -> Any:
+def _run(pair: StartEndPair, function: Callable[..., Any] | None, range_: Any, *context: Any) -> Any:
     if function is None or callback_lists.has_failed(pair.handle):
         return None
     try:
-        return function(*arguments)
+        return function(range_, *context)
     except (Exception, SystemExit) as error:  # a callback can't end the program
         if raised_by_signal_handler(error):
             raise
-        callback_lists.failed(pair.handle, error)
+        callback_lists.failed(pair.handle, error, _name_of(range_))
         return None
+
+
+def _name_of(range_: Any) -> str:
+    try:
+        return str(range_.name())
+    except Exception:  # a schema may be of any kind
+        return ""

@@ -44,6 +44,7 @@ class RangeProperties:
         "_num_inputs",
         "_open",
         "_outputs",
+        "_over",
         "_sequence_nr",
         "_step",
         "event_id",
@@ -51,6 +52,7 @@ class RangeProperties:
 
     _step: StepCallbacks
     _open: bool
+    _over: bool
     _fn: Any
     _inputs: Sequence[Any] | None
     _kwinputs: Mapping[str, Any] | None
@@ -137,8 +139,8 @@ class RangeProperties:
         return self._outputs
 
     def set_outputs(self, outputs: Sequence[Any]) -> None:
-        """Give end callbacks the outputs."""
-        self._outputs = outputs
+        """Give end callbacks the outputs: what the sequence holds now."""
+        self._outputs = list(outputs)
 
     def num_outputs(self) -> int:
         """How many outputs; of a schema, how many it declares."""

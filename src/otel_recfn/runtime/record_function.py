@@ -47,7 +47,7 @@ class RecordFunction(RangeProperties):
     __slots__ = ()
 
     def __init__(self, scope: RecordScope | StepCallbacks = RecordScope.FUNCTION) -> None:
-        self._open = False
+        self._open = self._over = False
         self._step = scope if isinstance(scope, StepCallbacks) else get_step_callbacks(scope)
         self.event_id = self._flags = self._forward_thread_id = 0
         self._debug_handle = -1
@@ -64,7 +64,9 @@ class RecordFunction(RangeProperties):
         kwinputs: Mapping[str, Any] | None = None,
         sequence_nr: int = -1,
     ) -> None:
-        """Begin: run the start callbacks. Nothing happens where the range is not active, or has begun.
+        """Begin: run the start callbacks. Nothing happens where the range is not active, or has ended.
+
+        A range that has begun gets a new name and new inputs, and its start callbacks run again; it keeps its row.
 
         Args:
             fn: the range's name; or an operator's schema, with ``name``, ``overload_name``, ``arguments`` and ``returns``.
@@ -77,14 +79,15 @@ class RecordFunction(RangeProperties):
             SettingError: ``sequence_nr`` is no 64-bit number.
         """
         _check(fn, inputs, sequence_nr)
-        if self._open or not self.is_active():
+        if self._over or not self.is_active():
             return
         self._fn, self._sequence_nr, self._num_inputs = fn, sequence_nr, len(inputs)
         if self.name() == PARAM_COMMS_CALL_NAME:
             self._flags |= NCCL_META
-        self._open = True
+        begun, self._open, self._contexts = self._open, True, []
         try:
-            self._begin_row(inputs)
+            if not begun:
+                self._begin_row(inputs)
             self._inputs, self._kwinputs = inputs, kwinputs or {}
             run_starts(self._step.callbacks, self, self._contexts)
             self._inputs = self._kwinputs = None
@@ -98,6 +101,7 @@ class RecordFunction(RangeProperties):
         was_open, self._open = self._open, False
         if not was_open:
             return
+        self._over = True
         try:
             run_ends(self._step.callbacks, self, self._contexts)
         finally:
@@ -118,6 +122,8 @@ class RecordFunction(RangeProperties):
 
     def is_active(self) -> bool:
         """Whether callbacks run on this range, or the recorder may record it."""
+        if self._over:
+            return False
         return bool(self._step.callbacks) or self._open or process_recorder.recorder.recording
 
     def needs_inputs(self) -> bool:

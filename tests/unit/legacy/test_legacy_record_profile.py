@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,26 @@ def test_closed_by_hand_once() -> None:
     profile.close()
     assert not profiler_enabled()
     assert out.getvalue() == "[\n]\n"
+
+
+def test_dropped_it_ends_and_writes() -> None:
+    out = io.StringIO()
+    profile = RecordProfile(out)
+    with record_function("step"):
+        pass
+    del profile
+    assert not profiler_enabled()
+    assert [event["name"] for event in json.loads(out.getvalue())] == ["step"]
+    profiled_into(io.StringIO())  # another one may begin
+
+
+def test_dropped_in_another_thread_it_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    held = [RecordProfile(io.StringIO())]
+    thread = threading.Thread(target=held.clear)
+    thread.start()
+    thread.join()
+    assert "dropped in another thread" in caplog.text
+    disable_profiler_legacy()
 
 
 def test_a_stream_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -48,12 +48,12 @@ struct ObservedRange : at::ObserverContext {
   }
 };
 
-bool is_wanted(PythonCallback& callback, at::RecordScope scope) {
+bool is_wanted(PythonCallback& callback, const at::RecordFunction& function) {
   if (!callback.should_run) return true;
-  const Reference member(scope_member(scope));
+  const Reference member(scope_member(function.scope()));
   const Reference answer(PyObject_CallOneArg(callback.should_run.get(), member.get()));
   const int wanted = answer ? PyObject_IsTrue(answer.get()) : -1;
-  if (wanted < 0) hand_on_error(callback);
+  if (wanted < 0) hand_on_error(callback, function);
   return wanted > 0;
 }
 
@@ -64,7 +64,7 @@ bool call_start(ObservedRange& range, const at::RecordFunction& function) {
     range.context = Reference(PyObject_CallOneArg(range.callback->start.get(), range.function.get()));
   }
   if (PyErr_Occurred() == nullptr) return true;
-  hand_on_error(*range.callback);
+  hand_on_error(*range.callback, function);
   return false;
 }
 
@@ -73,7 +73,7 @@ void call_end(ObservedRange& range, const at::RecordFunction& function) {
   const Shown shown(range.function, function, false);
   PyObject* arguments[] = {range.function.get(), range.context ? range.context.get() : Py_None};
   const Reference result(PyObject_Vectorcall(range.callback->end.get(), arguments, 2, nullptr));
-  if (!result) hand_on_error(*range.callback);
+  if (!result) hand_on_error(*range.callback, function);
 }
 
 }  // namespace
@@ -86,7 +86,7 @@ inline std::unique_ptr<at::ObserverContext> run_start(size_t slot, const at::Rec
   auto range = std::make_unique<ObservedRange>();
   range->callback = slots().at(slot);
   const bool runs = range->callback != nullptr && range->callback->runs_in(function.scope());
-  if (!runs || !is_wanted(*range->callback, function.scope()) || !call_start(*range, function)) return nullptr;
+  if (!runs || !is_wanted(*range->callback, function) || !call_start(*range, function)) return nullptr;
   if (!range->callback->end) return nullptr;
   return range;
 }

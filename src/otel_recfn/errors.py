@@ -1,0 +1,69 @@
+"""The errors that a program may want to catch. All but those of the operating system are a ``RecfnError``.
+
+    from otel_recfn.errors import SettingError
+
+Names are resolved on first use, as those of ``otel_recfn`` itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from otel_recfn.codegen.errors import GeneratorError, SchemaError
+    from otel_recfn.legacy.errors import ProfilerError
+    from otel_recfn.model.errors import InterpreterError, RecfnError, SettingError
+    from otel_recfn.pytorch.callbacks_library import RangeOver
+    from otel_recfn.pytorch.private_cache import CacheUnsafe
+    from otel_recfn.pytorch.unavailable import ObserverUnavailable
+    from otel_recfn.runtime.callback import SamplingProbabilityError
+    from otel_recfn.runtime.debug_info import DebugInfoError
+    from otel_recfn.runtime.operations import UnknownHandleError
+    from otel_recfn.runtime.range_properties import InputsError
+    from otel_recfn.tracing.library import OperatorMissingError
+    from otel_recfn.tracing.trace import TraceError
+
+_HOMES = {
+    "CacheUnsafe": "pytorch.private_cache",
+    "DebugInfoError": "runtime.debug_info",
+    "GeneratorError": "codegen.errors",
+    "InputsError": "runtime.range_properties",
+    "InterpreterError": "model.errors",
+    "ObserverUnavailable": "pytorch.unavailable",
+    "OperatorMissingError": "tracing.library",
+    "ProfilerError": "legacy.errors",
+    "RangeOver": "pytorch.callbacks_library",
+    "RecfnError": "model.errors",
+    "SamplingProbabilityError": "runtime.callback",
+    "SchemaError": "codegen.errors",
+    "SettingError": "model.errors",
+    "TraceError": "tracing.trace",
+    "UnknownHandleError": "runtime.operations",
+}
+
+__all__ = [
+    "CacheUnsafe",
+    "DebugInfoError",
+    "GeneratorError",
+    "InputsError",
+    "InterpreterError",
+    "ObserverUnavailable",
+    "OperatorMissingError",
+    "ProfilerError",
+    "RangeOver",
+    "RecfnError",
+    "SamplingProbabilityError",
+    "SchemaError",
+    "SettingError",
+    "TraceError",
+    "UnknownHandleError",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(f"otel_recfn.{_HOMES[name]}"), name)
+    return value

@@ -1,0 +1,31 @@
+"""What a legacy run gives in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from otel_recfn.legacy.event import LegacyEvent
+from otel_recfn.store.averages import KeyAverages
+
+
+class ThreadEventLists(list["list[LegacyEvent]"]):
+    """The events of each thread, in their order.
+
+    Attributes:
+        lost: what ran and is not in them, by counter; empty where all is.
+    """
+
+    def __init__(
+        self,
+        lists: Iterable[list[LegacyEvent]] = (),
+        averages: Callable[[], KeyAverages] | None = None,
+        lost: Mapping[str, int] | None = None,
+    ) -> None:
+        super().__init__(lists)
+        self._averages = averages
+        self.lost = dict(lost or {})
+
+    def key_averages(self) -> KeyAverages:
+        """Count, total and self time per name, of the ranges of this process; as those of ``profile``."""
+        averages = self._averages() if self._averages is not None else KeyAverages(())
+        return averages.with_losses(self.lost)

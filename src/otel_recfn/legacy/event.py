@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from otel_recfn.legacy import event_values
 from otel_recfn.legacy.cuda import CudaEvent, cuda_stubs
@@ -158,6 +162,19 @@ class LegacyEvent:
             ProfilerError: that isn't a list, is too short, or a value has the wrong type or can't be.
         """
         return cls(**event_values.decode(values), is_remote=True)
+
+
+def memory_columns(nbytes: NDArray[np.int64], devices: Sequence[str]) -> tuple[list[int], list[int]]:
+    """Of many reports of memory: what ``update_memory_stats`` makes of each, on the CPU and on the GPU."""
+    kinds = {device: device.partition(":")[0] for device in set(devices)}
+    cuda = {device for device, kind in kinds.items() if kind in CUDA_MEMORY}
+    cpu = {device for device, kind in kinds.items() if kind in CPU_MEMORY}
+    for device in kinds.keys() - cuda - cpu:
+        _warn_of(kinds[device])
+    if kinds.keys() == cpu:
+        return nbytes.tolist(), [0] * len(nbytes)
+    pairs = list(zip(nbytes.tolist(), devices, strict=True))
+    return [count if on in cpu else 0 for count, on in pairs], [count if on in cuda else 0 for count, on in pairs]
 
 
 @cache

@@ -21,6 +21,10 @@ class RangeEventList:
         """The thread's next event."""
         self._events.append(event)
 
+    def record_all(self, events: list[LegacyEvent]) -> None:
+        """The thread's next events."""
+        self._events = [*self._events, *events] if self._events else events
+
     def record_from_elsewhere(self, pop: LegacyEvent) -> None:
         """Another thread ended a range of this one: the pop stands where its time is, after what happened here at that time."""
         self._from_elsewhere.append(pop)

@@ -11,184 +11,164 @@ that is open still has no pop.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from operator import attrgetter
-from typing import NamedTuple
+from collections.abc import Iterable
+from itertools import repeat
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from otel_recfn.batches.input_lists import flat_shapes
 from otel_recfn.legacy.cuda_times import CudaTimes
-from otel_recfn.legacy.event import LegacyEvent
+from otel_recfn.legacy.event import LegacyEvent, memory_columns
 from otel_recfn.legacy.event_kind import EventKind
 from otel_recfn.legacy.event_list import RangeEventList
+from otel_recfn.legacy.event_order import ends_in_order, places
 from otel_recfn.model import events
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import ORDINAL_BITS, EventFlag
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.runtime.record_function import next_handle
 
-# Plain ints: arithmetic on an IntFlag costs a microsecond.
-RANGE, MARK, MEMORY = int(events.EventKind.RANGE), int(events.EventKind.MARK), int(events.EventKind.MEMORY)
-ASYNC, PARTIAL, BACKWARD = int(EventFlag.ASYNC), int(EventFlag.PARTIAL), int(RecordScope.BACKWARD_FUNCTION)
-
-EXACT_AS_FLOAT = 1 << 53
-"""Whole numbers up to this one are, and handles travel as floats."""
-
+Rows: TypeAlias = NDArray[np.int64]
+"""Positions in a batch."""
 Shapes = tuple[tuple[int, ...], ...]
 
-
-class _Row(NamedTuple):
-    """A row with the columns that matter here."""
-
-    position: int
-    event_id: int
-    kind: int
-    name: int
-    scope: int
-    start_ns: int
-    end_ns: int
-    thread: int
-    end_thread: int
-    sequence_nr: int
-    forward_thread_id: int
-    handle: int
-    node_id: int
-    flags: int
-    shapes: int
-    flops: int
-    stack: int
-    nbytes: int
-    device: int
-
-    @property
-    def ends(self) -> bool:
-        """Whether it has an end of its own."""
-        return self.kind == RANGE and not self.flags & PARTIAL
+RANGE, MARK, MEMORY = events.EventKind.RANGE, events.EventKind.MARK, events.EventKind.MEMORY
+EXACT_AS_FLOAT = 1 << 53
+"""Whole numbers up to this one are, and handles travel as floats."""
 
 
 def event_lists(batch: Batch, cuda_times: CudaTimes) -> list[RangeEventList]:
     """One list per thread that has rows, in the order in which the threads first recorded."""
-    threads: dict[int, list[_Row]] = {}
-    for row in _rows(batch):
-        threads.setdefault(row.event_id >> ORDINAL_BITS, []).append(row)
     maker = _EventMaker(batch, cuda_times)
-    return [_event_list(threads[number], maker) for number in sorted(threads)]
+    number = batch.event_id >> np.uint64(ORDINAL_BITS)
+    return [_event_list(batch, np.flatnonzero(number == each), maker) for each in np.unique(number)]
 
 
-def _rows(batch: Batch) -> Iterator[_Row]:
-    columns = (getattr(batch, name).tolist() for name in _Row._fields[1:])
-    return map(_Row._make, zip(range(len(batch)), *columns, strict=True))
-
-
-def _event_list(rows: list[_Row], maker: _EventMaker) -> RangeEventList:
+def _event_list(batch: Batch, rows: Rows, maker: _EventMaker) -> RangeEventList:
     """The events of a thread, from its rows."""
-    found = RangeEventList()
-    ends = iter([row for row in rows if row.thread == row.end_thread and row.ends])
-    end = next(ends, None)
-    for begin in sorted(rows, key=attrgetter("event_id")):
-        while end is not None and _ended_before(end, begin):
-            found.record(maker.pop(end))
-            end = next(ends, None)
-        found.record(maker.begin(begin))
-        if begin.thread != begin.end_thread and begin.ends:
-            found.record_from_elsewhere(maker.pop(begin))
-    while end is not None:
-        found.record(maker.pop(end))
-        end = next(ends, None)
-    return found
+    begins = rows[np.argsort(batch.event_id[rows], kind="stable")]
+    ends = rows[(batch.kind[rows] == RANGE) & (batch.flags[rows] & EventFlag.PARTIAL == 0)]
+    here = batch.thread[ends] == batch.end_thread[ends]
+    place_of_begins, place_of_ends = places(batch, begins, ends[here], ends_in_order(batch, begins, ends[here]))
+    found = np.empty(len(begins) + int(np.count_nonzero(here)), object)
+    kind = batch.kind[begins]
+    for wanted, make in ((RANGE, maker.pushes), (MARK, maker.marks), (MEMORY, maker.memory)):
+        chosen = kind == wanted
+        found[place_of_begins[chosen]] = _objects(make(begins[chosen]))
+    found[place_of_ends] = _objects(maker.pops(ends[here]))
+    made = RangeEventList()
+    made.record_all(found.tolist())
+    for pop in maker.pops(ends[~here]):
+        made.record_from_elsewhere(pop)
+    return made
 
 
-def _ended_before(end: _Row, begin: _Row) -> bool:
-    return end.event_id < begin.event_id and (end.end_ns, end.position) < (begin.start_ns, begin.position)
+def _objects(made: list[LegacyEvent]) -> NDArray[Any]:
+    array = np.empty(len(made), object)
+    array[:] = made
+    return array
 
 
 class _EventMaker:
-    """Makes the events of a batch's rows."""
+    """Makes the events of a batch's rows, many at a time."""
 
     def __init__(self, batch: Batch, cuda_times: CudaTimes) -> None:
-        self._names = batch.names
-        self._thread_ids = [thread.thread_id for thread in batch.tracks]
-        self._cuda_times = cuda_times
-        self._has_cuda_times = len(cuda_times) > 0
-        self._shapes: dict[int, Shapes] = {0: ()}
-        self._stacks: dict[int, tuple[str, ...]] = {0: ()}
-        self._handles: dict[int, int] = {}
+        self._batch, self._cuda_times = batch, cuda_times
+        self._thread_ids = [track.thread_id for track in batch.tracks]
+        self._handles = batch.handle
+        inexact = np.flatnonzero(batch.handle > EXACT_AS_FLOAT)
+        if len(inexact):
+            self._handles = batch.handle.copy()
+            self._handles[inexact] = [next_handle() for _ in range(len(inexact))]
 
-    def begin(self, row: _Row) -> LegacyEvent:
-        """What a row is when it begins."""
-        if row.kind == MARK:
-            return self._mark(row)
-        return self._memory(row) if row.kind == MEMORY else self._push(row)
-
-    def _push(self, row: _Row) -> LegacyEvent:
-        event = LegacyEvent(
-            EventKind.PUSH_RANGE,
-            self._names[row.name],
-            self._thread_ids[row.thread],
-            self._handle_of(row),
-            self._shapes_of(row.shapes),
-            row.node_id,
-            bool(row.flags & ASYNC),
-            cpu_ns=row.start_ns,
-            sequence_nr=row.sequence_nr,
-            fwd_thread_id=row.forward_thread_id,
-            scope=row.scope,
-            flops=row.flops,
-            stack=() if row.scope == BACKWARD else self._stack_of(row.stack),
-            event_id=row.event_id,
+    def pushes(self, rows: Rows) -> list[LegacyEvent]:
+        """What ranges are when they begin."""
+        batch = self._batch
+        stacks = np.where(batch.scope[rows] == RecordScope.BACKWARD_FUNCTION, np.uint32(0), batch.stack[rows])
+        made = list(
+            map(
+                LegacyEvent,
+                repeat(EventKind.PUSH_RANGE),
+                self._texts(batch.name[rows]),
+                self._threads(batch.thread[rows]),
+                self._handles[rows].tolist(),
+                self._parsed(batch.shapes[rows], _shapes),
+                batch.node_id[rows].tolist(),
+                (batch.flags[rows] & EventFlag.ASYNC != 0).tolist(),
+                repeat(False),
+                batch.start_ns[rows].tolist(),
+                repeat(0),
+                repeat(0),
+                repeat(-1),
+                repeat(-1),
+                repeat(None),
+                batch.sequence_nr[rows].tolist(),
+                batch.forward_thread_id[rows].tolist(),
+                batch.scope[rows].tolist(),
+                batch.flops[rows].tolist(),
+                self._parsed(stacks, _lines),
+                batch.event_id[rows].tolist(),
+            )
         )
-        return self._timed(event, row.handle)
+        return self._timed(made, batch.handle[rows])
 
-    def pop(self, row: _Row) -> LegacyEvent:
-        """The end of a range."""
-        event = LegacyEvent(
-            EventKind.POP_RANGE,
-            "",
-            self._thread_ids[row.end_thread],
-            self._handle_of(row),
-            node_id=row.node_id,
-            cpu_ns=row.end_ns,
-            event_id=row.event_id,
-        )
-        return self._timed(event, row.handle)
+    def pops(self, rows: Rows) -> list[LegacyEvent]:
+        """The ends of ranges."""
+        batch = self._batch
+        threads = self._threads(batch.end_thread[rows])
+        made = self._plain(EventKind.POP_RANGE, rows, repeat(""), threads, self._handles[rows].tolist(), batch.end_ns[rows])
+        return self._timed(made, batch.handle[rows])
 
-    def _mark(self, row: _Row) -> LegacyEvent:
-        event = LegacyEvent(
-            EventKind.MARK,
-            self._names[row.name],
-            self._thread_ids[row.thread],
-            node_id=row.node_id,
-            cpu_ns=row.start_ns,
-            event_id=row.event_id,
-        )
-        return self._timed(event, row.event_id)
+    def marks(self, rows: Rows) -> list[LegacyEvent]:
+        """Marks."""
+        batch = self._batch
+        names, threads = self._texts(batch.name[rows]), self._threads(batch.thread[rows])
+        made = self._plain(EventKind.MARK, rows, names, threads, repeat(0), batch.start_ns[rows])
+        return self._timed(made, batch.event_id[rows])
 
-    def _memory(self, row: _Row) -> LegacyEvent:
-        event = LegacyEvent(
-            EventKind.MEMORY_ALLOC, "", self._thread_ids[row.thread], cpu_ns=row.start_ns, event_id=row.event_id
-        )
-        event.update_memory_stats(row.nbytes, self._names[row.device])
-        return event
+    def memory(self, rows: Rows) -> list[LegacyEvent]:
+        """Changes of memory."""
+        batch = self._batch
+        on_cpu, on_cuda = memory_columns(batch.nbytes[rows], self._texts(batch.device[rows]))
+        threads, starts = self._threads(batch.thread[rows]), batch.start_ns[rows].tolist()
+        first = (repeat(EventKind.MEMORY_ALLOC), repeat(""), threads, repeat(0), repeat(()), repeat(-1), repeat(False))
+        rest = (repeat(-1), repeat(-1), repeat(None), repeat(-1), repeat(0), repeat(0), repeat(0), repeat(()))
+        return list(map(LegacyEvent, *first, repeat(False), starts, on_cpu, on_cuda, *rest, batch.event_id[rows].tolist()))
 
-    def _timed(self, event: LegacyEvent, key: int) -> LegacyEvent:
-        record = self._cuda_times.take(event.kind, key) if self._has_cuda_times else None
-        if record is not None:
-            event.device, event.cuda_event = record.device, record.event
-        return event
+    def _plain(
+        self, kind: EventKind, rows: Rows, names: Iterable[str], threads: Iterable[int], handles: Iterable[int], times: Rows
+    ) -> list[LegacyEvent]:
+        nodes, ids = self._batch.node_id[rows].tolist(), self._batch.event_id[rows].tolist()
+        middle = (repeat(()), nodes, repeat(False), repeat(False), times.tolist(), repeat(0), repeat(0), repeat(-1), repeat(-1))
+        rest = (repeat(None), repeat(-1), repeat(0), repeat(0), repeat(0), repeat(()), ids)
+        return list(map(LegacyEvent, repeat(kind), names, threads, handles, *middle, *rest))
 
-    def _handle_of(self, row: _Row) -> int:
-        """The row's, or another one where that would be rounded on its way to another process."""
-        if row.handle <= EXACT_AS_FLOAT:
-            return row.handle
-        if row.event_id not in self._handles:
-            self._handles[row.event_id] = next_handle()
-        return self._handles[row.event_id]
+    def _timed(self, made: list[LegacyEvent], keys: NDArray[np.uint64]) -> list[LegacyEvent]:
+        if not len(self._cuda_times):
+            return made
+        for event, key in zip(made, keys.tolist(), strict=True):
+            record = self._cuda_times.take(event.kind, key)
+            if record is not None:
+                event.device, event.cuda_event = record.device, record.event
+        return made
 
-    def _shapes_of(self, text: int) -> Shapes:
-        if text not in self._shapes:
-            self._shapes[text] = flat_shapes(self._names[text])
-        return self._shapes[text]
+    def _texts(self, indices: NDArray[np.uint32]) -> list[str]:
+        return list(map(self._batch.names.__getitem__, indices.tolist()))
 
-    def _stack_of(self, text: int) -> tuple[str, ...]:
-        if text not in self._stacks:
-            self._stacks[text] = tuple(self._names[text].split("\n"))
-        return self._stacks[text]
+    def _threads(self, indices: NDArray[np.uint32]) -> list[int]:
+        return list(map(self._thread_ids.__getitem__, indices.tolist()))
+
+    def _parsed(self, indices: NDArray[np.uint32], parse: Any) -> list[Any]:
+        """Each text is parsed once."""
+        known = {index: parse(self._batch.names[index]) for index in np.unique(indices).tolist()}
+        return list(map(known.__getitem__, indices.tolist()))
+
+
+def _shapes(text: str) -> Shapes:
+    return flat_shapes(text) if text else ()
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    return tuple(text.split("\n")) if text else ()

@@ -35,6 +35,7 @@ from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.stored import EventStoreSink
 from otel_recfn.store.averages import key_averages
 from otel_recfn.store.event_store import EventStore
+from otel_recfn.support.collector import no_collections
 
 log = logging.getLogger("otel_recfn")
 
@@ -113,9 +114,10 @@ class ProfilerRun:
         """
         process_session().flush(self._capture, STOP_SECONDS)
         rows = merged(self._store.take())
-        lists = event_lists(rows, self.cuda_times)
         remote, self._remote_events = self._remote_events, []
-        found = [*self._lost_start(), *(each.consolidate() for each in lists), *remote]
+        with no_collections():
+            lists = event_lists(rows, self.cuda_times)
+            found = [*self._lost_start(), *(each.consolidate() for each in lists), *remote]
         return ThreadEventLists(found, partial(key_averages, rows), process_session().lost_since_begin(self._capture))
 
     def _lost_start(self) -> list[list[LegacyEvent]]:

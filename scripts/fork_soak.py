@@ -11,6 +11,7 @@ threads are shown, and it is killed. The exit code is 1 where a child hung or fa
 from __future__ import annotations
 
 import argparse
+import contextlib
 import faulthandler
 import importlib
 import io
@@ -234,9 +235,10 @@ class Soak:
 
 def show_and_kill(pid: int) -> str:
     """A child that hangs where its watchdog is not set: the handler that it inherited shows the stacks of its threads."""
-    os.kill(pid, signal.SIGUSR1)
-    time.sleep(0.5)
-    os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):  # it has ended now: too late all the same
+        os.kill(pid, signal.SIGUSR1)
+        time.sleep(0.5)
+        os.kill(pid, signal.SIGKILL)
     return "hung before its watchdog"
 
 

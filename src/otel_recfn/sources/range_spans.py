@@ -122,7 +122,7 @@ class RangeSpans:
             return attached
         span = trace.get_current_span(attached)
         for range_ in self._recorder.ranges_after(span):
-            if range_.serial > self._since and self._takes(range_.scope, range_.source) and not _has_own_span(range_):
+            if self._becomes_span(range_) and not _has_own_span(range_):
                 return self._with_range(range_, span, attached)
         return attached
 
@@ -145,11 +145,22 @@ class RangeSpans:
         high, low, span_id, words = range_.context_words
         trace_id, (flags, trace_state) = high << 64 | low, self._recorder.split_flags(words)
         if not (trace_id or flags) or self._spans.is_outside(trace_id, span_id):
-            root = self._spans.trace_of(range_.root)
+            root = self._spans.trace_of(self._root_of(range_))
             return _below(root.trace_id, root.trace_state, range_) if root is not None else None
         if not trace_id or flags & ~_STEP != _SAMPLED_ALONE:
             return None
         return _below(trace_id, TraceState.from_header([trace_state]) if trace_state else None, range_)
+
+    def _becomes_span(self, range_: TaskRange) -> bool:
+        return range_.serial > self._since and self._takes(range_.scope, range_.source)
+
+    def _root_of(self, range_: TaskRange) -> int:
+        """The outermost range around it that becomes a span: another one is recorded for others, who were there before."""
+        around = [one for one in self._recorder.ranges_after(None) if one.root == range_.root]
+        outermost = around[-1] if around else range_
+        if outermost.event_id != range_.root or self._becomes_span(outermost):
+            return range_.root
+        return next((one.event_id for one in reversed(around) if self._becomes_span(one)), range_.root)
 
 
 def _has_own_span(range_: TaskRange) -> bool:

@@ -1,0 +1,81 @@
+"""Spans of the program's inside ranges have those as parents, whatever captures begin and end in between."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from otel_recfn import OtelRecordFunctionInstrumentor, profile, record_function
+from soak import SOAK
+
+RANGE, SPAN, PROFILE, SWITCH, END = "RSPIx"
+
+
+class Program:
+    """Opens and ends what the letters say; the last that was opened ends first, but for the instrumentation."""
+
+    def __init__(self, instrumentor: OtelRecordFunctionInstrumentor) -> None:
+        self.exporter, self.instrumentor = InMemorySpanExporter(), instrumentor
+        self.provider = TracerProvider(shutdown_on_exit=False)
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+
+    def run(self, letters: str) -> None:
+        opened: list[ExitStack] = []
+        for letter in letters:
+            if letter == SWITCH:
+                self.switch()
+            elif letter != END:
+                opened.append(ExitStack())
+                opened[-1].enter_context(self.made(letter))
+            elif opened:
+                opened.pop().close()
+        while opened:
+            opened.pop().close()
+        if self.instrumentor.is_instrumented_by_opentelemetry:
+            self.switch()
+
+    def made(self, letter: str) -> Any:
+        if letter == SPAN:
+            return self.provider.get_tracer("program").start_as_current_span("span")
+        return record_function("range") if letter == RANGE else profile()
+
+    def switch(self) -> None:
+        if self.instrumentor.is_instrumented_by_opentelemetry:
+            self.instrumentor.uninstrument()
+        else:
+            self.instrumentor.instrument(tracer_provider=self.provider, span_budget=None, roots_per_second=None)
+
+    def orphans(self) -> list[str]:
+        spans = self.exporter.get_finished_spans()
+        there = {(span.context.trace_id, span.context.span_id) for span in spans}
+        return [span.name for span in spans if span.parent and (span.parent.trace_id, span.parent.span_id) not in there]
+
+
+@pytest.fixture
+def program(instrumentor: OtelRecordFunctionInstrumentor) -> Iterator[Program]:
+    made = Program(instrumentor)
+    yield made
+    made.provider.shutdown()
+
+
+@pytest.mark.parametrize("letters", ["PRIRS", "PRIRRSxS", "PRIRxRS", "PRPIxRS", "PRISRS", "PRRIRSxxRS"])
+def test_where_the_outermost_range_is_older_than_the_instrumentation(program: Program, letters: str) -> None:
+    program.run(letters)
+    assert program.orphans() == []
+
+
+def test_in_any_program(instrumentor: OtelRecordFunctionInstrumentor) -> None:
+    for seed in range(100 * SOAK):
+        choice = random.Random(seed)
+        letters = "".join(choice.choices("RRRSSPPIIxx", k=choice.randrange(3, 12)))
+        program = Program(instrumentor)
+        program.run(letters)
+        program.provider.shutdown()
+        assert program.orphans() == [], letters

@@ -22,7 +22,8 @@ enum FragmentKind : uint32_t {
   kExceptionEvent = 5,  // without its time
   kErrorStatus = 6,
   kScopeAndThread = 7,
-  kNumFragmentKinds = 8,
+  kErrorTypeAttribute = 8,
+  kNumFragmentKinds = 9,
 };
 
 class OtlpFragments {

@@ -124,6 +124,7 @@ void OtlpSpans::need_shared(Py_ssize_t row) {
   if (dtypes[row]) fragments_.need(kDtypesAttribute, dtypes[row], num_names_);
   if (source[row] == kPythonCallSource) fragments_.need(kCodeAttributes, name[row], num_names_);
   if (flags[row] & kError) {
+    fragments_.need(kErrorTypeAttribute, error[row], num_names_);
     fragments_.need(kExceptionEvent, error[row], num_names_);
     fragments_.need(kErrorStatus, error[row], num_names_);
   }
@@ -160,7 +161,8 @@ size_t OtlpSpans::most_bytes_of(Py_ssize_t row) const {
   if (dtypes[row]) most += fragments_.text(kDtypesAttribute, dtypes[row]).size();
   if (source[row] == kPythonCallSource) most += fragments_.text(kCodeAttributes, name[row]).size();
   if (flags[row] & kError) {
-    most += fragments_.text(kExceptionEvent, error[row]).size() + fragments_.text(kErrorStatus, error[row]).size();
+    most += fragments_.text(kErrorTypeAttribute, error[row]).size() + fragments_.text(kExceptionEvent, error[row]).size();
+    most += fragments_.text(kErrorStatus, error[row]).size();
   }
   return most;
 }
@@ -221,6 +223,7 @@ void OtlpSpans::encode_span(WireWriter& out, Py_ssize_t i) const {
 void OtlpSpans::encode_seldom(WireWriter& out, Py_ssize_t row) const {
   if (flags[row] & kAsync) true_attribute(out, "recfn.async");
   if (flags[row] & kPartial) true_attribute(out, "recfn.partial");
+  if (flags[row] & kError) out.padded(fragments_.text(kErrorTypeAttribute, error[row]));
   if (node_id[row] != -1) int_attribute(out, "recfn.node_id", node_id[row]);
   if (debug_handle[row] != -1) int_attribute(out, "recfn.debug_handle", debug_handle[row]);
   if (step_number[row] != -1) int_attribute(out, "recfn.step.number", step_number[row]);

@@ -32,6 +32,7 @@ class Kind(IntEnum):
     EXCEPTION_EVENT = 5
     ERROR_STATUS = 6
     SCOPE_AND_THREAD = 7
+    ERROR_TYPE = 8
 
 
 class Fragments:
@@ -64,6 +65,8 @@ def _of_text(kind: int, raw: str) -> bytes:
         return attribute_fields(SPAN_ATTRIBUTES, {"recfn.module": text})
     if kind == Kind.CODE:
         return attribute_fields(SPAN_ATTRIBUTES, code_attributes(text))
+    if kind == Kind.ERROR_TYPE:
+        return attribute_fields(SPAN_ATTRIBUTES, {"error.type": exception_attributes(text)["exception.type"]})
     if kind == Kind.EXCEPTION_EVENT:
         return event_fields("exception", exception_attributes(text))
     return status_field(Status(StatusCode.ERROR, text))

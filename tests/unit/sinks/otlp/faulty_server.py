@@ -35,6 +35,8 @@ class Answers:
         self.released = threading.Event()
         """Who hangs goes on."""
         self.asked = threading.Semaphore(0)
+        self.resets_in_body = 0
+        """So many requests are cut off before they have come."""
         self.bodies: list[bytes] = []
         """Of every attempt."""
         self.encodings: list[str] = []
@@ -91,6 +93,16 @@ def reset() -> Act:
     return act
 
 
+def slow(seconds: float) -> Act:
+    """It takes spans, but not at once."""
+
+    def act(where: Any, body: bytes) -> bytes:
+        where.answers.released.wait(seconds)
+        return take(where, body)
+
+    return act
+
+
 def break_off() -> Act:
     """In the middle of the answer."""
 
@@ -125,6 +137,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         answers: Answers = self.server.answers  # type: ignore[attr-defined]
+        if answers.resets_in_body:
+            answers.resets_in_body -= 1
+            self.rfile.read(1000)
+            reset()(self, b"")
+            return
         body = self.rfile.read(int(self.headers["Content-Length"]))
         encoding = self.headers.get("Content-Encoding", "")
         answers.encodings.append(encoding)

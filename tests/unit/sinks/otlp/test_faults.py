@@ -24,6 +24,7 @@ from faulty_server import (
     http_server,
     refuse,
     reset,
+    slow,
     status,
     take_partly,
 )
@@ -155,6 +156,29 @@ def test_a_server_that_hangs_is_left_at_the_timeout(over: str, sending: MakeSend
         assert to.delivery.flush(PATIENCE_S)
     assert answers.names() == ["op"]
     assert to.counts()["requests_again"] == 1
+
+
+def test_a_request_that_is_reset_in_its_middle_is_sent_again(sending: MakeSending) -> None:
+    answers = Answers()
+    answers.resets_in_body = 2
+    with http_server(answers) as endpoint:
+        to = sending(OverHttp(endpoint=endpoint))
+        names = [f"{number} " + "x" * 2000 for number in range(400)]
+        to.send(*names)
+        assert to.delivery.flush(PATIENCE_S)
+    assert answers.names() == names
+    assert to.counts()["requests_again"] == 2
+
+
+def test_a_slow_server_gets_each_request_once(sending: MakeSending) -> None:
+    answers = Answers([slow(0.2), slow(0.2)])
+    with http_server(answers) as endpoint:
+        to = sending(OverHttp(endpoint=endpoint, timeout=PATIENCE_S))
+        for name in ("a", "b", "c"):
+            to.send(name)
+        assert to.delivery.flush(PATIENCE_S)
+    assert sorted(answers.names()) == ["a", "b", "c"]
+    assert to.counts() == {"spans": 3, "spans_exported": 3, "requests_sent": 3}
 
 
 def test_flush_and_end_are_bounded_and_what_is_left_is_counted(sending: MakeSending, caplog: pytest.LogCaptureFixture) -> None:

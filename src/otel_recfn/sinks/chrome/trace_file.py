@@ -17,6 +17,7 @@ and each is there once when it has ended.
 from __future__ import annotations
 
 import os
+import platform
 import sys
 import time
 from collections.abc import Sequence
@@ -250,6 +251,7 @@ def _header(base_ns: int) -> bytes:
         "distributedInfo": distributed,
         "displayTimeUnit": "ns",
         "baseTimeNanoseconds": base_ns,
+        "host_name": platform.node(),
     }
     return f'{json_value(fields)[:-1]}, "traceEvents": [\n'.encode()
 

@@ -17,6 +17,8 @@ TRAINING = "training step"
 MAX_SPANS = 2000
 MAX_CALLS_WHEN_TRAINING = 64
 IDLE_NS = NS_PER_SECOND
+REST_NS = NS_PER_SECOND // 10
+"""After so long, operators without a step or call around them are another piece of work."""
 MAX_LENGTH_NS = 10 * NS_PER_SECOND
 """Of a trace that is neither a training step nor a call: its ranges are told when it ends."""
 
@@ -85,7 +87,8 @@ def starts_new(thread: ThreadSteps, trace: StepTrace, begin: TopLevel, most_span
         return True
     if not (thread.trains or trace.calls) and (trace.spans >= MAX_SPANS or begin.start_ns - trace.start_ns > MAX_LENGTH_NS):
         return True
-    return trace.spans >= most_spans or (not trace.open and begin.start_ns - trace.end_ns > IDLE_NS)
+    rest_ns = IDLE_NS if thread.trains or trace.calls else REST_NS
+    return trace.spans >= most_spans or (not trace.open and begin.start_ns - trace.end_ns > rest_ns)
 
 
 def new_trace(start: RootStart | None, begin: TopLevel, called: str, aside: bool) -> StepTrace:

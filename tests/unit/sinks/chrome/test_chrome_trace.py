@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 import time
 from collections import defaultdict
 from decimal import Decimal
@@ -24,6 +25,7 @@ BACKWARD = RecordScope.BACKWARD_FUNCTION
 def test_a_new_sink_leaves_an_empty_trace(sink: ChromeTraceSink, path: Path) -> None:
     trace = read_trace(path)
     assert trace["schemaVersion"] == 1
+    assert trace["host_name"] == socket.gethostname()
     assert trace["distributedInfo"] == {"backend": "", "rank": 0, "world_size": 1}
     assert {event["ph"] for event in trace["traceEvents"]} == {"M"}
 

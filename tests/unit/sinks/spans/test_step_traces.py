@@ -61,10 +61,17 @@ class TestBoundaries:
 
     def test_idle_thread_starts_anew(self, one_batch: bool) -> None:
         program = Program()
-        traces = program.run(
-            op(), {**op(), "after_ns": NS_PER_SECOND}, {**op(), "after_ns": NS_PER_SECOND + 1}, one_batch=one_batch
-        )
+        rest_ns = NS_PER_SECOND // 10
+        traces = program.run(op(), {**op(), "after_ns": rest_ns}, {**op(), "after_ns": rest_ns + 1}, one_batch=one_batch)
         assert grouping(traces) == "aab"
+
+    def test_a_call_or_training_step_goes_on_for_a_second(self, one_batch: bool) -> None:
+        program = Program()
+        after = {**op(), "after_ns": NS_PER_SECOND}
+        assert grouping(program.run(module(), after, {**op(), "after_ns": NS_PER_SECOND + 1}, one_batch=one_batch)) == "aab"
+        program = Program()
+        program.run(optimizer(), one_batch=one_batch)
+        assert grouping(program.run(op(), after, {**op(), "after_ns": NS_PER_SECOND + 1}, one_batch=one_batch)) == "aab"
 
     def test_threads_have_traces_of_their_own(self, one_batch: bool) -> None:
         program = Program()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from otel_recfn.codegen.errors import SchemaError
+from otel_recfn.codegen.errors import GeneratorError, SchemaError
 from otel_recfn.codegen.facts import Input, Wrapping, facts_of
 from otel_recfn.codegen.operators import Kind, Operator, SchemaType
 from otel_recfn.codegen.rules import rules_of
@@ -103,3 +104,12 @@ def test_a_factory_into_out(tmp_path: Path) -> None:
     assert facts.in_place.inputs == (Input("n", "n"), Input("to", "to"))
     assert [each.value for each in facts.out_of_place.inputs] == ["n", "to.dtype", "to.layout", "to.device", "to.pin_memory"]
     assert facts.in_place.outputs == facts.out_of_place.outputs == ("to",)
+
+
+@pytest.mark.parametrize(("missing", "told"), [("yaml", "pip install pyyaml"), ("torchgen.model", "pip install torch")])
+def test_what_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str, told: str) -> None:
+    file = tmp_path / "ops.yaml"
+    file.write_text("- func: f(Tensor self) -> Tensor\n", encoding="utf-8")
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(GeneratorError, match=told):
+        operators_of(read_entries(file))

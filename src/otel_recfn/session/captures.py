@@ -6,7 +6,7 @@ made from batches that have copies of the open ranges (``batches/selection.py``)
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -37,6 +37,8 @@ class Captures:
         """Whether views are needed: there was more than one capture, or the only one wants less than is recorded for it."""
         self.drained: list[Drained] = []
         """What not all captures have taken yet, in order."""
+        self.ending: set[Capture] = set()
+        """Those that are being stopped, running or not."""
 
     def __iter__(self) -> Iterator[Capture]:
         return iter(list(self._running))
@@ -137,14 +139,21 @@ class Captures:
         for capture in self:
             capture.after_fork_in_child()
 
-    def wanted(self, ending: Container[Capture] = ()) -> Wanted:
-        """The smallest selection with all that they ask for; ranges of captures that are ``ending`` are no longer shown."""
+    @property
+    def all_end(self) -> bool:
+        """Whether each is being stopped, or there is none."""
+        return all([capture in self.ending for capture in self])
+
+    def wanted(self) -> Wanted | None:
+        """The smallest selection with all that they ask for, None without any; ranges of those that end are no longer shown."""
+        if not self:
+            return None
         scopes, extras, sources, profilers, shown = 0, Extra.NONE, frozenset[EventSource](), False, None
         for capture in self:
             asked = capture.selected
             scopes, extras, sources = scopes | asked.scopes, extras | asked.extras, sources | asked.sources
             profilers = profilers or asked.profiler is not None
-            shown = capture.shown if capture.shown is not None and capture not in ending else shown
+            shown = capture.shown if capture.shown is not None and capture not in self.ending else shown
         sampled_alone = not any([capture.wants_unsampled for capture in self])
         calls = together([each.selected.calls for each in self if EventSource.PYTHON_CALL in each.selected.sources])
         return Wanted(scopes, extras, sources, profilers, shown, sampled_alone, calls)

@@ -28,8 +28,9 @@ from otel_recfn.session.draining import Draining
 from otel_recfn.session.exits import ExitHandler, finish_in_multiprocessing_child
 from otel_recfn.session.forks import HeldLocks
 from otel_recfn.session.losses import Losses
+from otel_recfn.session.recording import Recording
 from otel_recfn.session.sources import Sources, sources_of_process
-from otel_recfn.sources.protocol import Source, Wanted
+from otel_recfn.sources.protocol import Source
 from otel_recfn.support.forks import Order, around_forks
 from otel_recfn.support.own_thread import OwnThread
 
@@ -52,17 +53,15 @@ class Session:
     def __init__(self, recorder: Recorder, sources: Sequence[Source] | None = None) -> None:
         self._recorder = recorder
         self._captures = Captures()
-        self._sources = Sources(sources_of_process(recorder) if sources is None else sources, self._wanted)
+        self._sources = Sources(sources_of_process(recorder) if sources is None else sources, self._captures.wanted)
         self._draining = Draining(recorder, self._captures, self._sources)
+        self._recording = Recording(recorder, self._captures, self._draining)
         self._exit = ExitHandler(self.at_exit)
         self._thread = DrainThread(recorder, self._draining, also=self._follow_providers)
         self._losses, self._held = Losses(), HeldLocks()
         self._switching = threading.RLock()
-        self._sampled_alone = False
-        """What the recorder was told last."""
         self._starting: dict[Capture, int] = {}
         """Captures that are being started, and the thread that starts each."""
-        self._ending: set[Capture] = set()
         self._waiting_for_imports: dict[Capture, list[Callable[[], None]]] = {}
         around_forks(
             Order.SESSION, before=self.before_fork, in_parent=self.after_fork_in_parent, in_child=self.after_fork_in_child
@@ -107,7 +106,7 @@ class Session:
     def _begin_or_join(self, capture: Capture) -> bool:
         """False where a sink is too busy for another capture to join."""
         with self._changing(SWITCH_SECONDS) as held:
-            if capture.has_ended or capture in self._ending:  # it was stopped before it began
+            if capture.has_ended or capture in self._captures.ending:  # it was stopped before it began
                 return True
             self._losses.begin(capture, self.lost(capture))
             if self._captures.begin(capture):
@@ -120,7 +119,7 @@ class Session:
 
     def _begin(self) -> None:
         self._sources.follow()
-        self._record(alone=True)
+        self._recording.follow(alone=True)
         self._thread.start()
         self._exit.follow_provider()
         self._exit.finish_in_multiprocessing_child(self)
@@ -128,7 +127,7 @@ class Session:
     def _join(self, capture: Capture) -> None:
         batch = self._draining.drain_all(open_ranges=True)
         self._captures.join(capture, batch)
-        self._record()
+        self._recording.follow()
         self._sources.follow()
 
     def _enable_those_that_need(self, module: str, capture: Capture) -> None:
@@ -138,52 +137,11 @@ class Session:
             if capture in self._captures:
                 self._sources.follow()
 
-    def _record(self, *, alone: bool = False) -> None:
-        """Have the recorder record what the captures want now, also if a signal handler changes that meanwhile.
-
-        Args:
-            alone: the only capture begins: nothing that was recorded before is for it.
-        """
-        while True:
-            wanted = self._wanted_of_recorder()
-            if wanted is None:
-                self._recorder.stop()
-            else:
-                if not (alone or self._recorder.recording):
-                    self._drain_earlier()
-                buffer_bytes = self._captures.buffer_bytes()
-                self._recorder.start(wanted.scopes, buffer_bytes, wanted.extras, wanted.sampled_alone)
-                self._sampled_alone = wanted.sampled_alone
-            if self._wanted_of_recorder() == wanted:
-                return
-            alone = False
-
-    def _drain_earlier(self) -> None:
-        """A recording begins: captures that are ending, or that it was stopped under, get what is left of the earlier one.
-
-        Its open ranges would be given up otherwise, whose children they may have already.
-        """
-        with self._draining.held(0.0) as held:
-            if held:
-                self._draining.drain_all(close_open=True)
-
     def _follow_providers(self) -> None:
         """Of providers that are set late: the exit comes before theirs, and they may want what was not recorded so far."""
         self._exit.follow_provider()
         with self._switching:
-            wanted = self._wanted()
-            if wanted is not None and wanted.sampled_alone != self._sampled_alone:
-                self._record()
-
-    def _wanted(self) -> Wanted | None:
-        return self._captures.wanted(self._ending) if self._captures else None
-
-    def _wanted_of_recorder(self) -> Wanted | None:
-        return None if self._is_ending() else self._wanted()
-
-    def _is_ending(self) -> bool:
-        """Whether every capture is."""
-        return all([capture in self._ending for capture in self._captures])
+            self._recording.follow_samplers()
 
     def stop(self, capture: Capture, timeout_s: float) -> None:
         """End a capture: what was recorded goes to its sinks, within ``timeout_s`` seconds. Nothing if it has ended.
@@ -204,12 +162,12 @@ class Session:
 
     def _end(self, capture: Capture, deadline: float) -> None:
         """Any step may find no memory, so each can be taken again."""
-        if capture.has_ended or capture in self._ending:  # who ends it may wait for our thread, which one of its sinks called
-            return
+        if capture.has_ended or capture in self._captures.ending:
+            return  # who ends it may wait for our thread, which one of its sinks called
         ending = False
         try:
             with self._changing(_seconds_to(deadline)):
-                if capture.has_ended or capture in self._ending:
+                if capture.has_ended or capture in self._captures.ending:
                     return
                 ending = True
                 thread = self._begin_to_end(capture)
@@ -224,18 +182,18 @@ class Session:
             raise
         finally:
             if ending:
-                self._ending.discard(capture)
+                self._captures.ending.discard(capture)
 
     def _begin_to_end(self, capture: Capture) -> OwnThread | None:
         """Returns the thread that drained, if it ends, too."""
-        self._ending.add(capture)
+        self._captures.ending.add(capture)
         self._call_off_imports(capture)
         if capture not in self._captures:  # it never began, or has left, and there was no memory for what follows
             return None
         if capture.shown is not None:  # what begins from here on may not become a span
             self._sources.follow()
-        self._record()
-        return self._thread.stop() if self._is_ending() else None
+        self._recording.follow()
+        return self._thread.stop() if self._captures.all_end else None
 
     def _call_off_imports(self, capture: Capture) -> None:
         for call_off in self._waiting_for_imports.get(capture, ()):
@@ -245,7 +203,7 @@ class Session:
     def _finish(self, capture: Capture, may_drain: bool) -> None:
         if capture in self._captures:
             if may_drain:
-                self._draining.drain_last(capture, others=not self._is_ending())
+                self._draining.drain_last(capture, others=not self._captures.all_end)
             capture.was_delivered = may_drain
         self._leave(capture)
 
@@ -269,11 +227,11 @@ class Session:
     def _leave(self, capture: Capture) -> None:
         """Go on without a capture: for those that are there, also for those that a sink or a signal handler has started now."""
         self._captures.leave(capture)
-        self._record()
+        self._recording.follow()
         self._sources.follow()
         if not self._captures:
             self._exit.unregister()
-        elif not self._is_ending() and not self._thread.is_started:
+        elif not self._captures.all_end and not self._thread.is_started:
             self._thread.start()
 
     def flush(self, capture: Capture, timeout_s: float) -> bool:
@@ -331,13 +289,13 @@ class Session:
 
     def after_fork_in_child(self) -> None:
         """After a fork, in the child: go on with an empty recorder and with sinks of the child's own."""
-        ending, self._switching, self._ending = self._ending, threading.RLock(), set()
+        ending, self._switching, self._captures.ending = self._captures.ending, threading.RLock(), set()
         for part in (self._draining, self._thread, self._held, self._losses, self._captures):
             part.after_fork_in_child()
         self._leave_to_parent(ending)
         self._drop_half_started()
         if self._captures:
-            self._record()  # the child's sinks may want other ranges than the parent's
+            self._recording.follow()  # the child's sinks may want other ranges than the parent's
             self._thread.start()
             finish_in_multiprocessing_child(self)
 

@@ -81,6 +81,8 @@ class SpanDelivery:
 
     def make_room(self, spans: int, pace: Callable[[], None]) -> None:
         """Wait until this many spans fit into the processors' queues; an exporter that hangs is waited for here."""
+        if self._superseded:
+            return
         if not (self._room_beside and self._watch.is_fast and self._wait_for_exports(spans)):
             self._make_room_by_flushing(spans, pace)
 

@@ -142,7 +142,8 @@ class _SpansAbove:
     def above(self, batch: Batch, contexts: NDArray[np.uint32], roots: Ids) -> Above:
         """Of these contexts, and of these outermost ranges."""
         of_context = np.full(len(batch.contexts), -1, np.int64)
-        of_context[contexts] = [self._place_of_context(batch.contexts, index) for index in contexts.tolist()]
+        for index in contexts.tolist():
+            of_context[index] = self._place_of_context(batch.contexts, index)
         return Above(of_context, roots, np.array([self._place_of_root(root) for root in roots.tolist()], np.int64))
 
     def places(

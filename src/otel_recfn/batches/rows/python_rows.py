@@ -1,4 +1,7 @@
-"""The Python twin of planning rows: a line of numpy for each thing that is decided."""
+"""The Python twin of planning rows: a line of numpy for each thing that is decided.
+
+Columns of 32-bit indices go through ``np.take``: where memory runs out, numpy was seen to crash where one was used in ``[]``.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ class PythonRows:
 
     def fates(self, batch: Batch, contexts: KnownContexts) -> Fates:
         """What becomes of each row, as far as its context tells."""
-        fates = np.where(batch.kind == EventKind.RANGE, contexts.fate[batch.context], np.uint8(Fate.OTHER_KIND))
-        is_step = (contexts.of_step[batch.context] != 0) & (batch.source == EventSource.STEP) & (batch.parent == 0)
+        fates = np.where(batch.kind == EventKind.RANGE, np.take(contexts.fate, batch.context), np.uint8(Fate.OTHER_KIND))
+        is_step = (np.take(contexts.of_step, batch.context) != 0) & (batch.source == EventSource.STEP) & (batch.parent == 0)
         fates[is_step & (fates == Fate.IN_SPAN)] = Fate.OTHER_KIND
         return fates
 
@@ -27,12 +30,12 @@ class PythonRows:
 
     def rows(self, batch: Batch, fates: Fates, contexts: KnownContexts, above: Above) -> PlannedRows:
         """The rows that become spans."""
-        place = np.where(fates == Fate.IN_SPAN, above.of_context[batch.context], np.int64(-1))
+        place = np.where(fates == Fate.IN_SPAN, np.take(above.of_context, batch.context), np.int64(-1))
         rootless = np.flatnonzero(fates == Fate.ROOTLESS)
         place[rootless] = above.of_root[np.searchsorted(above.roots, batch.root[rootless])]
         fate = np.where((fates >= Fate.IN_SPAN) & (place < 0), np.uint8(Fate.UNSAMPLED), fates)
         row = np.flatnonzero(fate >= Fate.IN_SPAN)
-        in_step = (contexts.of_step[batch.context[row]] != 0) & (batch.parent[row] == batch.root[row])
+        in_step = (np.take(contexts.of_step, batch.context[row]) != 0) & (batch.parent[row] == batch.root[row])
         return PlannedRows(fate, row, np.where(in_step, np.uint64(0), batch.parent[row]), place[row])
 
     def sums(self, batch: Batch, row: Places, above: Places, count: int) -> SpanSums:

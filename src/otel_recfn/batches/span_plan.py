@@ -124,12 +124,16 @@ def _linked(table: _SpansAbove, links: Links, row: Places) -> tuple[Ids, Places]
     linked_id, linked_above = np.zeros(len(row), np.uint64), np.zeros(len(row), np.int64)
     if not len(links.row) or not len(row):
         return linked_id, linked_above
-    fate = _mapped(links.context, lambda index: int(fate_of(links.contexts[index])))  # of the others there may be very many
+    fate = _mapped(links.context, partial(_fate_at, links.contexts))  # of the others there may be very many
     above = table.places(links.contexts, links.context, links.root, fate)
     place = np.minimum(np.searchsorted(row, links.row), len(row) - 1)
     known = (above >= 0) & (row[place] == links.row)
     linked_id[place[known]], linked_above[place[known]] = span_ids(links.event_id[known]), above[known]
     return linked_id, linked_above
+
+
+def _fate_at(contexts: Sequence[SpanContextRef], index: int) -> int:
+    return int(fate_of(contexts[index]))
 
 
 class _SpansAbove:

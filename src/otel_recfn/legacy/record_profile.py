@@ -46,7 +46,7 @@ class RecordProfile:
 
     def __init__(self, out: str | os.PathLike[str] | TextIO) -> None:
         enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU))
-        self._running = True
+        self._running = False
         self._pid, self._thread = os.getpid(), threading.get_ident()
         self._file: WholeFile | None = None
         self._out: TextIO
@@ -54,6 +54,7 @@ class RecordProfile:
             self._file = self._made(out)
         else:
             self._out = out
+        self._running = True
 
     def close(self) -> None:
         """Stop and write the trace. Never raises: what goes wrong is logged."""

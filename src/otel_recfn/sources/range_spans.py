@@ -160,7 +160,8 @@ class RangeSpans:
         outermost = around[-1] if around else range_
         if outermost.event_id != range_.root or self._becomes_span(outermost):
             return range_.root
-        return next((one.event_id for one in reversed(around) if self._becomes_span(one)), range_.root)
+        becoming = [one.event_id for one in around if self._becomes_span(one)]
+        return becoming[-1] if becoming else range_.root
 
 
 def _has_own_span(range_: TaskRange) -> bool:

@@ -210,7 +210,10 @@ class UnitFold:
         return holder.folded
 
     def _around(self, parent: int) -> _Awaited:
-        return self._awaited.setdefault(parent, _Awaited())
+        holder = self._awaited.get(parent)
+        if holder is None:
+            holder = self._awaited[parent] = _Awaited()
+        return holder
 
 
 def _rank_of(one: Held) -> Rank:

@@ -30,8 +30,8 @@ def partial_success(response: bytes) -> PartialSuccess:
     """Of an ``ExportTraceServiceResponse``; nothing where it is none."""
     try:
         told = _last_message(response, 1)
-        rejected = next((signed(value) for number, _, value in fields(told) if number == 1 and isinstance(value, int)), 0)
-        return PartialSuccess(max(0, rejected), _last_message(told, 2).decode("utf-8", "replace"))
+        rejected = [signed(value) for number, _, value in fields(told) if number == 1 and isinstance(value, int)] or [0]
+        return PartialSuccess(max(0, rejected[0]), _last_message(told, 2).decode("utf-8", "replace"))
     except ValueError:
         return PartialSuccess()
 

@@ -124,7 +124,10 @@ def _read(message: bytes, kind: str) -> dict[str, Any]:
         field = known[number]
         value = _read(content, field.reads) if isinstance(field.reads, str) else field.reads(content)  # type: ignore[arg-type]
         if field.repeated:
-            found.setdefault(field.name, []).append(value)
+            values = found.get(field.name)
+            if values is None:
+                values = found[field.name] = []
+            values.append(value)
         else:
             found[field.name] = value
     return found

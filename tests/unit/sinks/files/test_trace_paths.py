@@ -107,8 +107,10 @@ class TestRefused:
             instrumentor.instrument(chrome_trace=str(path))
         with pytest.raises(OSError, match=r"it is (a directory|not a regular file)"):
             RecordProfile(path)
+        with profile() as prof:
+            pass
         with pytest.raises(SettingError, match=r"it is (a directory|not a regular file)"):
-            profile().export_chrome_trace(path)
+            prof.export_chrome_trace(path)
         assert os.listdir(tmp_path) == ["trace.json"]
 
     def test_links_in_a_circle(self, tmp_path: Path) -> None:

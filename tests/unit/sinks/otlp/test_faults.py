@@ -41,6 +41,8 @@ PAST = format_datetime(datetime(2020, 1, 1, tzinfo=timezone.utc), usegmt=True)
 RETRY_SOON = integer(1, 8) + field(3, field(1, RETRY_INFO) + field(2, field(1, integer(2, 1_000_000))))
 """A ``google.rpc.Status`` that wants to be asked again after a millisecond."""
 Code = grpc.StatusCode
+TIMEOUT_S = 1.0
+"""Of the exporters: so long a request may take."""
 
 
 @pytest.mark.parametrize(
@@ -136,7 +138,9 @@ def test_a_server_that_comes_back_gets_all_that_waited(over: str, sending: MakeS
     answers, port = Answers(), free_port()
     endpoint = f"http://localhost:{port}"
     to = sending(
-        OverHttp(endpoint=f"{endpoint}/v1/traces", timeout=1) if over == "http" else OverGrpc(endpoint=endpoint, timeout=1)
+        OverHttp(endpoint=f"{endpoint}/v1/traces", timeout=TIMEOUT_S)
+        if over == "http"
+        else OverGrpc(endpoint=endpoint, timeout=TIMEOUT_S)
     )
     for name in ("a", "b", "c"):
         to.send(name)
@@ -151,7 +155,9 @@ def test_a_server_that_comes_back_gets_all_that_waited(over: str, sending: MakeS
 def test_a_server_that_hangs_is_left_at_the_timeout(over: str, sending: MakeSending) -> None:
     answers = Answers([hang()])
     with (http_server if over == "http" else grpc_server)(answers) as endpoint:
-        to = sending(OverHttp(endpoint=endpoint, timeout=0.2) if over == "http" else OverGrpc(endpoint=endpoint, timeout=0.2))
+        to = sending(
+            OverHttp(endpoint=endpoint, timeout=TIMEOUT_S) if over == "http" else OverGrpc(endpoint=endpoint, timeout=TIMEOUT_S)
+        )
         to.send("op")
         assert to.delivery.flush(PATIENCE_S)
     assert answers.names() == ["op"]

@@ -20,18 +20,20 @@ from otel_recfn.sinks.otlp.grpc_transport import GrpcTarget
 from otel_recfn.sinks.otlp.http_transport import HttpTarget
 from otel_recfn.sinks.otlp.official import made, target_of
 
+TIMEOUT_S = 3.0
+
 
 def test_an_exporter_for_http_is_read_as_it_was_configured() -> None:
     session = requests.Session()
     exporter = OverHttp(
-        endpoint="http://there:1/v1/traces", headers={"api-key": "k"}, timeout=3, compression=Compression.Gzip, session=session,
-        certificate_file="ca.pem", client_key_file="key.pem", client_certificate_file="own.pem",
+        endpoint="http://there:1/v1/traces", headers={"api-key": "k"}, timeout=TIMEOUT_S, compression=Compression.Gzip,
+        session=session, certificate_file="ca.pem", client_key_file="key.pem", client_certificate_file="own.pem",
     )  # fmt: skip
     target = target_of(exporter, owned=False)
     assert isinstance(target, HttpTarget)
     assert (target.endpoint, target.timeout_s, target.encoding, target.session) == (
         "http://there:1/v1/traces",
-        3.0,
+        TIMEOUT_S,
         "gzip",
         session,
     )
@@ -42,7 +44,7 @@ def test_an_exporter_for_http_is_read_as_it_was_configured() -> None:
 
 def test_an_exporter_for_grpc_is_read_as_it_was_configured() -> None:
     exporter = OverGrpc(
-        endpoint="http://there:1", headers={"api-key": "k"}, timeout=3, compression=grpc.Compression.Gzip,
+        endpoint="http://there:1", headers={"api-key": "k"}, timeout=TIMEOUT_S, compression=grpc.Compression.Gzip,
         channel_options=(("grpc.max_send_message_length", 5),),
     )  # fmt: skip
     target = target_of(exporter, owned=False)
@@ -51,7 +53,7 @@ def test_an_exporter_for_grpc_is_read_as_it_was_configured() -> None:
     assert (target.endpoint, target.credentials, target.timeout_s, target.compression) == (
         "there:1",
         None,
-        3.0,
+        TIMEOUT_S,
         grpc.Compression.Gzip,
     )
     assert target.metadata == (("api-key", "k"),)

@@ -20,6 +20,7 @@ CASES = [
     *itertools.product(["native"], ["profile", "legacy"], ["profile", "legacy", "look", "left running", "raise"]),
     *itertools.product(["python"], ["profile"], ["profile", "raise"]),
 ]
+STANDING_PROFILE_DROPS = "otel-recfn lost event_store.dropped="  # it keeps ten events
 
 
 @pytest.mark.parametrize(("recorder", "interrupted", "handler"), CASES)
@@ -30,8 +31,9 @@ def test_a_signal_handler_interrupts_any_line(recorder: str, interrupted: str, h
     command = [sys.executable, str(PROGRAM), recorder, interrupted, handler, str(every)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+    told = [line for line in done.stderr.splitlines() if not (handler == "look" and STANDING_PROFILE_DROPS in line)]
     may_lose = handler == "raise" or recorder == "python"
-    assert may_lose or not done.stderr
+    assert may_lose or not told
 
 
 @pytest.mark.parametrize("handler", ["reinstrument", "uninstrument", "flush", "profile", "left running"])

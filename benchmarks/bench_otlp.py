@@ -26,6 +26,7 @@ from opentelemetry.trace import SpanContext
 
 from batches import make_batch
 from otel_recfn.batches.links import ForwardBackwardLinks
+from otel_recfn.batches.rows.choice import rows_planner
 from otel_recfn.batches.span_plan import SpanPlan, fates_of, plan_spans
 from otel_recfn.sinks.otlp.encoded import encoded
 from otel_recfn.sinks.otlp.mapper import OtlpMapper
@@ -39,9 +40,14 @@ def sample_plan(spans: int) -> SpanPlan:
     """Operators below a span of the program, with the attributes that they have by default."""
     batch = sample_batch()
     batch = batch.take(slice(min(spans, len(batch))))
-    links = ForwardBackwardLinks().match(make_batch([]))
+    links, planner = ForwardBackwardLinks().match(make_batch([])), rows_planner()
     return plan_spans(
-        batch, fates_of(batch), links, lambda one: SpanContext(one.trace_id, one.span_id, False, SAMPLED), lambda _root: None
+        planner,
+        batch,
+        fates_of(planner, batch),
+        links,
+        lambda one: SpanContext(one.trace_id, one.span_id, False, SAMPLED),
+        lambda _root: None,
     )
 
 

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from bench_metrics import in_python as metrics_in_python
 from opentelemetry.trace import SpanContext
 
-from otel_recfn.batches import span_plan
 from otel_recfn.batches.links import ForwardBackwardLinks
-from otel_recfn.batches.rows.python_rows import PythonRows
+from otel_recfn.batches.rows.choice import rows_planner
 from otel_recfn.batches.span_plan import fates_of, plan_spans
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.tables import SpanContextRef
 from otel_recfn.sinks.metrics.durations import Durations
 from otel_recfn.store.tree_of_rows import tree_of_rows
+from otel_recfn.support.twins import VARIABLE
 
 Part = Callable[[Sequence[Batch]], None]
 
 
 def plan(batches: Sequence[Batch]) -> None:
-    links = ForwardBackwardLinks()
+    links, planner = ForwardBackwardLinks(), rows_planner()
     for batch in batches:
-        plan_spans(batch, fates_of(batch), links.match(batch), _span_of, lambda root: None)
+        plan_spans(planner, batch, fates_of(planner, batch), links.match(batch), _span_of, lambda root: None)
 
 
 def tree(batches: Sequence[Batch]) -> None:
@@ -56,13 +58,8 @@ def ns_a_row(part: Part, batches: Sequence[Batch], rounds: int, *, native: bool 
 @contextmanager
 def _in_python() -> Iterator[None]:
     """Without the native parts."""
-    kept = span_plan.rows_planner
-    span_plan.rows_planner = PythonRows
-    try:
-        with metrics_in_python():
-            yield
-    finally:
-        span_plan.rows_planner = kept
+    with patch.dict(os.environ, {VARIABLE: "python"}), metrics_in_python():
+        yield
 
 
 def _span_of(one: SpanContextRef) -> SpanContext:

@@ -22,6 +22,7 @@ from training_steps import Program, Row, linear, op
 from batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
 from otel_recfn.batches.ends import children_first
 from otel_recfn.batches.links import ForwardBackwardLinks
+from otel_recfn.batches.rows.choice import rows_planner
 from otel_recfn.batches.span_plan import SpanPlan, fates_of, plan_spans
 from otel_recfn.model.batch import NO_CONTEXT, Batch, SpanContextRef
 from otel_recfn.model.columns import COLUMN_TYPES
@@ -117,9 +118,9 @@ class Stage:
     def __init__(self) -> None:
         self._spans = spans = ProgramSpans()
         self._traces = StepTraces(None, Surroundings(spans))
-        self._links = ForwardBackwardLinks()
+        self._links, self._planner = ForwardBackwardLinks(), rows_planner()
         budgets = Budgets(1000, VOLUME)
-        self._folding = Folding(budgets, 1000, 0, OpenUnits(spans, _span_context), self._traces)
+        self._folding = Folding(budgets, 1000, 0, OpenUnits(spans, _span_context, self._planner), self._traces)
         self._taken = [0, 0, 0]
 
     def cost(self, batches: Sequence[Batch]) -> StageCost:
@@ -150,7 +151,8 @@ class Stage:
 
     def _plan(self, batch: Batch) -> SpanPlan:
         batch = children_first(batch)
-        return plan_spans(batch, fates_of(batch), self._links.match(batch), _span_context, lambda root: None)
+        links = self._links.match(batch)
+        return plan_spans(self._planner, batch, fates_of(self._planner, batch), links, _span_context, lambda root: None)
 
     def _add(self, plan: SpanPlan) -> None:
         self._folding.begin_batch(plan.batch)

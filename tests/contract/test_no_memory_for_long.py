@@ -87,9 +87,9 @@ def missing(request: pytest.FixtureRequest, shortage: Shortage, monkeypatch: pyt
         shortage.check()
         note(self, batch)  # type: ignore[arg-type]
 
-    def fates(batch: object) -> object:
+    def fates(*arguments: object) -> object:
         shortage.check()
-        return fates_of(batch)  # type: ignore[arg-type]
+        return fates_of(*arguments)  # type: ignore[arg-type]
 
     if request.param != "spans":
         monkeypatch.setattr(Gaps, "note", noted)

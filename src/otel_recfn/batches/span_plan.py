@@ -19,8 +19,7 @@ from opentelemetry.trace import SpanContext
 
 from otel_recfn.batches.links import Links
 from otel_recfn.batches.number_sets import distinct
-from otel_recfn.batches.rows.choice import rows_planner
-from otel_recfn.batches.rows.protocol import Above, Fate, Fates, Ids, KnownContexts, Places
+from otel_recfn.batches.rows.protocol import Above, Fate, Fates, Ids, KnownContexts, Places, PlansRows
 from otel_recfn.model.batch import Batch, SpanContextRef
 from otel_recfn.model.events import ContextFlag
 from otel_recfn.support.span_ids import span_ids
@@ -86,9 +85,9 @@ def fate_of(context: SpanContextRef) -> Fate:
     return Fate.IN_SPAN if flags & _SAMPLED else Fate.UNSAMPLED
 
 
-def fates_of(batch: Batch) -> Fates:
+def fates_of(planner: PlansRows, batch: Batch) -> Fates:
     """What becomes of each row, as far as its context tells."""
-    return rows_planner().fates(batch, _known(batch))
+    return planner.fates(batch, _known(batch))
 
 
 def _known(batch: Batch) -> KnownContexts:
@@ -97,6 +96,7 @@ def _known(batch: Batch) -> KnownContexts:
 
 
 def plan_spans(
+    planner: PlansRows,
     batch: Batch,
     fates: Fates,
     links: Links,
@@ -106,13 +106,14 @@ def plan_spans(
     """The plan of a batch.
 
     Args:
+        planner: of rows.
         batch: the batch.
         fates: of its rows, as ``fates_of`` says.
         links: of the batch.
         span_of: the span that a context stands for.
         root_of: the root span of ours above an outermost range, None where that trace is not recorded.
     """
-    table, planner = _SpansAbove(span_of, root_of), rows_planner()
+    table = _SpansAbove(span_of, root_of)
     above = table.above(batch, *planner.wanted(batch, fates))
     planned = planner.rows(batch, fates, _known(batch), above)
     linked_id, linked_above = _linked(table, links, planned.row)

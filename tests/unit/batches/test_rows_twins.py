@@ -60,19 +60,15 @@ def span_of(one: SpanContextRef) -> SpanContext:
     return SpanContext(one.trace_id, one.span_id, False)
 
 
-def plan_by(planner: PlansRows, batch: Batch, rootless: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> SpanPlan:
-    with monkeypatch.context() as patch:
-        patch.setattr(span_plan, "rows_planner", lambda: planner)
-        links = ForwardBackwardLinks().match(batch)
-        return plan_spans(
-            batch, fates_of(batch), links, span_of, lambda root: SpanContext(9, root or 1, False) if root in rootless else None
-        )
+def plan_by(planner: PlansRows, batch: Batch, rootless: Sequence[int]) -> SpanPlan:
+    links = ForwardBackwardLinks().match(batch)
+    roots = {root: SpanContext(9, root or 1, False) for root in rootless}
+    return plan_spans(planner, batch, fates_of(planner, batch), links, span_of, roots.get)
 
 
 @given(batch=any_batch, rootless=st.lists(st.sampled_from(IDS)))
 def test_both_plan_the_same(batch: Batch, rootless: list[int]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        native, python = [plan_by(planner, batch, rootless, patch) for planner in (native_rows.NativeRows(), PythonRows())]
+    native, python = [plan_by(planner, batch, rootless) for planner in (native_rows.NativeRows(), PythonRows())]
     assert native.spans_above == python.spans_above
     for name in ("fate", "row", "parent", "above", "linked_id", "linked_above"):
         mine, theirs = getattr(native, name), getattr(python, name)
@@ -82,8 +78,7 @@ def test_both_plan_the_same(batch: Batch, rootless: list[int]) -> None:
 
 @given(batch=any_batch, rootless=st.lists(st.sampled_from(IDS)))
 def test_each_row_becomes_what_its_context_says(batch: Batch, rootless: list[int]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        plan = plan_by(native_rows.NativeRows(), batch, rootless, patch)
+    plan = plan_by(native_rows.NativeRows(), batch, rootless)
     spans = dict(zip(plan.row.tolist(), zip(plan.parent.tolist(), plan.above.tolist(), strict=True), strict=True))
     for place, row in enumerate(batch.events()):
         is_step = row.source == EventSource.STEP and row.context.flags & ContextFlag.STEP and not row.parent

@@ -10,9 +10,12 @@ from opentelemetry.trace import SpanContext
 
 from batches import context, make_batch
 from otel_recfn.batches.links import ForwardBackwardLinks
+from otel_recfn.batches.rows.choice import rows_planner
 from otel_recfn.batches.span_plan import SpanPlan, fates_of, plan_spans
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.model.tables import SpanContextRef
+
+PLANNER = rows_planner()
 
 
 def span_of(of: SpanContextRef) -> SpanContext:
@@ -21,7 +24,7 @@ def span_of(of: SpanContextRef) -> SpanContext:
 
 def planned(rows: int) -> SpanPlan:
     batch = make_batch([{"context": context(5, 7 + number % 2)} for number in range(rows)])
-    return plan_spans(batch, fates_of(batch), ForwardBackwardLinks().match(batch), span_of, lambda root: None)
+    return plan_spans(PLANNER, batch, fates_of(PLANNER, batch), ForwardBackwardLinks().match(batch), span_of, lambda root: None)
 
 
 def test_a_part_has_the_same_rows_of_every_column() -> None:
@@ -60,6 +63,6 @@ def test_contexts_of_forward_ranges_that_nothing_links_to_are_not_looked_at() ->
     batch = make_batch([{**backward, "context": context(2, 9)}])
     found = links.match(batch)
     looked = Looked(found.contexts)
-    plan = plan_spans(batch, fates_of(batch), found._replace(contexts=looked), span_of, lambda root: None)
+    plan = plan_spans(PLANNER, batch, fates_of(PLANNER, batch), found._replace(contexts=looked), span_of, lambda root: None)
     assert plan.spans_above[int(plan.linked_above[0])].span_id == contexts[7].span_id
     assert len(looked.at) == 1

@@ -8,7 +8,7 @@ from otel_recfn.support.twins import wanted_twin
 
 
 def rows_planner() -> PlansRows:
-    """``recording/backend.py`` says why there is no native one."""
+    """Imports: for a thread of the program's. ``recording/backend.py`` says why there is no native one."""
     if wanted_twin() != "python":
         try:
             from otel_recfn.batches.rows.native_rows import NativeRows

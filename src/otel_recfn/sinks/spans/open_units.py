@@ -17,7 +17,7 @@ from opentelemetry.trace import SpanContext
 
 from otel_recfn.batches.announced import announced_column
 from otel_recfn.batches.number_sets import is_in
-from otel_recfn.batches.rows.choice import rows_planner
+from otel_recfn.batches.rows.protocol import PlansRows
 from otel_recfn.batches.span_plan import Fate, SpanPlan, fate_of
 from otel_recfn.model.batch import Batch, SpanContextRef
 from otel_recfn.model.events import EventKind, EventSource
@@ -56,10 +56,11 @@ class OpenUnits:
     Args:
         spans: the program's.
         span_of: the span that a context stands for.
+        planner: of rows.
     """
 
-    def __init__(self, spans: ProgramSpans, span_of: Callable[[SpanContextRef], SpanContext]) -> None:
-        self._spans, self._span_of = spans, span_of
+    def __init__(self, spans: ProgramSpans, span_of: Callable[[SpanContextRef], SpanContext], planner: PlansRows) -> None:
+        self._spans, self._span_of, self._planner = spans, span_of, planner
         self._units: dict[tuple[int, int], OpenUnit] = {}
         self._count = self._batches = 0
         self._open = _NO_IDS
@@ -98,7 +99,7 @@ class OpenUnits:
 
     def note(self, plan: SpanPlan) -> None:
         """What the rows of a plan tell of their units."""
-        sums = rows_planner().sums(plan.batch, plan.row, plan.above, len(plan.spans_above))
+        sums = self._planner.sums(plan.batch, plan.row, plan.above, len(plan.spans_above))
         columns = [column.tolist() for column in sums]
         for above, rows, first_ns, last_ns, outermost, failed in zip(plan.spans_above, *columns, strict=True):
             if not rows:

@@ -24,6 +24,7 @@ from opentelemetry.trace import Span, SpanContext, TracerProvider, TraceState
 
 from otel_recfn.batches.ends import children_first, cut_off_as_shown
 from otel_recfn.batches.links import ForwardBackwardLinks
+from otel_recfn.batches.rows.choice import rows_planner
 from otel_recfn.batches.shared_links import FindsLinks, SharedLinks
 from otel_recfn.batches.span_plan import Fate, SpanPlan, fate_of, fates_of, plan_spans
 from otel_recfn.model.batch import Batch, SpanContextRef
@@ -99,6 +100,7 @@ class SpansSink:
         most = MAX_SPANS if volume.of_unit is None else MAX_ROWS_OF_A_UNIT
         self._traces = StepTraces(roots_per_second, self._surroundings, self._promised, most)
         self._way = Way(self._delivery, self._traces, sent)
+        self._planner = rows_planner()  # it imports, which the spans' thread must not
         self._writer = self._make_writer(volume)
         self._shared_links = links
         self._hook_function, self._hook = hook, SpanHook(hook) if hook is not None else None
@@ -111,7 +113,7 @@ class SpansSink:
         if volume.of_unit is None:
             return EveryRange(self._way)
         budgets = Budgets(volume.of_unit, volume)
-        units = OpenUnits(self._spans, _span_context)
+        units = OpenUnits(self._spans, _span_context, self._planner)
         return Folded(self._way, Folding(budgets, volume.of_unit, volume.min_duration_ns, units, self._traces))
 
     def has_room(self) -> bool:
@@ -174,14 +176,15 @@ class SpansSink:
             counts = accounts.plus(rows=len(batch), no_provider=len(batch))
             accounts.counts, pending.taken = counts, len(batch)
             return
-        fates = fates_of(batch)
+        fates = fates_of(self._planner, batch)
         rootless = frozenset([index for index, one in enumerate(batch.contexts) if fate_of(one) == Fate.ROOTLESS])
         self._traces.advance(batch, fates == Fate.ROOTLESS, rootless, target)
         self._writer.begin_batch(batch)
         if fates.max(initial=0) < Fate.IN_SPAN:  # below spans that are not sampled, say: costs next to nothing
             accounts.counts, pending.taken = accounts.plus_rows(fates, pending.taken, len(batch)), len(batch)
         else:
-            plan = plan_spans(batch, fates, self._links.match(batch), _span_context, self._root_context)
+            links = self._links.match(batch)
+            plan = plan_spans(self._planner, batch, fates, links, _span_context, self._root_context)
             self._writer.write(plan, pending)
         self._write_ended()
 

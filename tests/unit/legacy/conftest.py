@@ -8,6 +8,7 @@ import pytest
 
 from fake_cuda import FakeCuda
 from otel_recfn.legacy.cuda import register_cuda_methods
+from otel_recfn.runtime.callbacks import clear_thread_local_callbacks
 from otel_recfn.runtime.debug_info import DebugInfoKind, debug_info_get, debug_info_pop
 
 
@@ -33,4 +34,5 @@ def no_cuda() -> Iterator[FakeCuda]:
 def registered(fake: FakeCuda) -> Iterator[FakeCuda]:
     replaced = register_cuda_methods(fake)
     yield fake
+    clear_thread_local_callbacks()  # a run that was disabled without cleanup leaves its own
     register_cuda_methods(replaced)

@@ -47,6 +47,8 @@ class ThreadReplay:
         """Event id of the innermost Python call that is open, whatever lies between; 0 where there is none."""
         item = self.innermost
         while item is not None and item.source != PYTHON_CALL:
+            if not item.caller:
+                return 0  # there was none around it as it began
             item = item.outer
         return item.event_id if item is not None else 0
 

@@ -126,7 +126,7 @@ class profile:
             }
         )
         self._on_trace_ready = on_trace_ready
-        self._steps = StepSchedule(schedule, self._begin, self._finish, self._tell_ready)
+        self._steps = StepSchedule(schedule)
         self._selected = selected(settings)
         self._max_events = max_events
         self._store = EventStore(max_events)
@@ -145,7 +145,7 @@ class profile:
             raise RecfnError("this profile is running already; stop it first, or make another profile(...) for a nested range")
         self._started = True
         try:
-            self._steps.start()
+            self._steps.start(self)
         except BaseException:
             self._started = False
             raise
@@ -158,7 +158,7 @@ class profile:
         """
         if not self._started:
             raise RecfnError("this profile isn't running, so it has no steps; use it in a `with`, or call start() first")
-        self._steps.step()
+        self._steps.step(self)
 
     @property
     def step_num(self) -> int:
@@ -190,7 +190,7 @@ class profile:
             MemoryError: there was none for a while; it can be stopped again.
         """
         self._started = False
-        self._steps.stop()
+        self._steps.stop(self)
         self._finish()
 
     def _finish(self) -> None:

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Protocol
 
 from otel_recfn.recording.backend import recorder
 
 RECORDED = ("RECORD", "RECORD_AND_SAVE")
+
+
+class Recordings(Protocol):
+    """Whose steps they are: passed to each call, so that it is freed without a collection of cycles."""
+
+    def _begin(self) -> None:
+        """A recording begins."""
+
+    def _finish(self) -> None:
+        """It ends."""
+
+    def _tell_ready(self) -> None:
+        """It has ended, as the schedule wanted."""
 
 
 class StepSchedule:
@@ -16,58 +29,49 @@ class StepSchedule:
 
     Args:
         schedule: gives the action for the step of a number, as ``torch.profiler.schedule(...)`` does; None: all are recorded.
-        begin: a recording begins.
-        end: it ends.
-        ready: it has ended, as the schedule wanted.
     """
 
-    def __init__(
-        self,
-        schedule: Callable[[int], Any] | None,
-        begin: Callable[[], None],
-        end: Callable[[], None],
-        ready: Callable[[], None],
-    ) -> None:
-        self._schedule, self._begin, self._end, self._ready = schedule, begin, end, ready
+    def __init__(self, schedule: Callable[[int], Any] | None) -> None:
+        self._schedule = schedule
         self.number = 0
         self._action = "NONE"
         self._open: AbstractContextManager[Any] | None = None
 
-    def start(self) -> None:
+    def start(self, recordings: Recordings) -> None:
         """The first step begins."""
         self.number = 0
-        self._enter(self._action_of(0))
+        self._enter(recordings, self._action_of(0))
 
-    def step(self) -> None:
+    def step(self, recordings: Recordings) -> None:
         """The next step begins."""
         self._close_range()
         before, now = self._action, self._action_of(self.number + 1)
         self.number += 1
         if before == "RECORD_AND_SAVE":
-            self._end_ready()
+            self._end_ready(recordings)
         elif before == "RECORD" and now not in RECORDED:
-            self._end()
-        self._enter(now, goes_on=before == "RECORD")
+            recordings._finish()
+        self._enter(recordings, now, goes_on=before == "RECORD")
 
-    def stop(self) -> None:
+    def stop(self, recordings: Recordings) -> None:
         """The last step ends, and what is recorded is ready, whatever the schedule wanted of later steps."""
         self._close_range()
         before, self._action = self._action, "NONE"
         if before in RECORDED:
-            self._end_ready()
+            self._end_ready(recordings)
 
-    def _enter(self, action: str, *, goes_on: bool = False) -> None:
+    def _enter(self, recordings: Recordings, action: str, *, goes_on: bool = False) -> None:
         self._action = "NONE"  # where there is no memory to begin
         if action in RECORDED and not goes_on:
-            self._begin()
+            recordings._begin()
         self._action = action
         if action in RECORDED and self._schedule is not None:
             self._open = recorder().record_function(f"ProfilerStep#{self.number}")
             self._open.__enter__()
 
-    def _end_ready(self) -> None:
-        self._end()
-        self._ready()
+    def _end_ready(self, recordings: Recordings) -> None:
+        recordings._finish()
+        recordings._tell_ready()
 
     def _close_range(self) -> None:
         opened, self._open = self._open, None

@@ -18,7 +18,7 @@ from otel_recfn.legacy import (
 )
 from otel_recfn.legacy.cuda_callbacks import NOT_TIMED, nvtx_text
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.runtime.callbacks import clear_thread_local_callbacks, has_thread_local_callbacks
+from otel_recfn.runtime.callbacks import has_thread_local_callbacks
 from otel_recfn.runtime.record_function import RecordFunction
 
 CUDA = ProfilerConfig(ProfilerState.CUDA)
@@ -79,10 +79,7 @@ class TestTiming:
         assert cuda.events == []
         assert not has_thread_local_callbacks()
 
-    def test_a_callback_that_was_left_in_its_thread_has_nothing_to_do(
-        self, cuda: FakeCuda, request: pytest.FixtureRequest
-    ) -> None:
-        request.addfinalizer(clear_thread_local_callbacks)
+    def test_a_callback_that_was_left_in_its_thread_has_nothing_to_do(self, cuda: FakeCuda) -> None:
         enable_profiler_legacy(CUDA)
         disable_profiler_legacy(ProfilerDisableOptions(cleanup_tls_state=False))
         operator("aten::mm")

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 AROUND = """
-import logging, sys
+import json, logging, sys
 logging.basicConfig(stream=sys.stdout, level=logging.WARNING)
 import torch
 from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor
@@ -20,6 +20,8 @@ instrumentor = OtelRecordFunctionInstrumentor()
 model = torch.nn.TransformerEncoderLayer(16, 2, batch_first=True)
 batch = torch.ones(2, 5, 16)
 def load(): return batch
+def handle(request): return json.dumps(request)
+request = {}
 """
 
 

@@ -14,6 +14,7 @@ from otel_recfn.recording.python import ranges
 from otel_recfn.recording.python.log import BYTES_PER_RANGE
 from otel_recfn.recording.python.recorder import PythonRecorder
 from otel_recfn.recording.python.text import clean_text
+from otel_recfn.recording.watched import Watched
 from patience import PATIENCE_S
 
 
@@ -74,6 +75,7 @@ def test_a_recorder_is_freed() -> None:
     del recorder
     gc.collect()  # its parts know each other
     assert alive() is None
+    assert not Watched.now
 
 
 def test_state_of_threads_that_ended_is_freed() -> None:

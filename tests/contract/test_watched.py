@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+
+import pytest
+
 from otel_recfn.model.scope import ALL_SCOPES_MASK
 from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, Recorder
 from otel_recfn.recording.watched import Watched, unwatch, watch
+
+
+@pytest.fixture(autouse=True)
+def forgets_recorders_of_other_tests() -> None:
+    gc.collect()
 
 
 def test_it_follows_the_recorder(recorder: Recorder) -> None:

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from otel_recfn import OtelRecordFunctionInstrumentor, profiling
 from otel_recfn import instrumentor as instrumenting
 from otel_recfn.legacy import run
+from otel_recfn.recording.watched import Watched
 from patience import PATIENCE_S
 
 settings.register_profile(
@@ -34,6 +35,14 @@ def instrumentor() -> Iterator[OtelRecordFunctionInstrumentor]:
     yield made
     if made.is_instrumented_by_opentelemetry:
         made.uninstrument()
+
+
+@pytest.fixture
+def nobody_watches() -> None:
+    """Recorders that earlier tests didn't stop watch until the collector of garbage finds them."""
+    if Watched.now:
+        gc.collect()
+    assert not Watched.now
 
 
 @pytest.fixture(autouse=True)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import gc
-
 import pytest
 
 from otel_recfn.model.scope import ALL_SCOPES_MASK
 from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, Recorder
-from otel_recfn.recording.watched import Watched, unwatch, watch
+from otel_recfn.recording.watched import Watched, Watcher, unwatch, watch
 
-
-@pytest.fixture(autouse=True)
-def forgets_recorders_of_other_tests() -> None:
-    gc.collect()
+pytestmark = pytest.mark.usefixtures("nobody_watches")
 
 
 def test_it_follows_the_recorder(recorder: Recorder) -> None:
@@ -27,10 +22,19 @@ def test_it_follows_the_recorder(recorder: Recorder) -> None:
 
 
 def test_it_is_on_as_long_as_anybody_watches(recorder: Recorder) -> None:
-    watch("somebody")
+    somebody = Watcher()
+    watch(somebody)
     recorder.start(ALL_SCOPES_MASK, DEFAULT_BUFFER_BYTES)
     recorder.stop()
     assert Watched.now
-    unwatch("somebody")
-    unwatch("nobody")
+    unwatch(somebody)
+    unwatch(Watcher())
+    assert not Watched.now
+
+
+def test_whoever_is_forgotten_watches_no_more() -> None:
+    somebody = Watcher()
+    watch(somebody)
+    assert Watched.now
+    del somebody
     assert not Watched.now

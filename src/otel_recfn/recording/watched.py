@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-_watchers: set[object] = set()
+import weakref
+from typing import Any
+
+_watchers: set[weakref.ref[Any]] = set()
+"""A recorder may be forgotten without having been stopped."""
 
 
 class Watched:
@@ -18,14 +22,22 @@ class Unwatched:
     now = False
 
 
+class Watcher:
+    """Who observes, where no other object stands for it."""
+
+
 def watch(watcher: object) -> None:
-    """``watcher`` observes from now on."""
-    _watchers.add(watcher)
+    """``watcher`` observes from now on, for as long as it exists."""
+    _watchers.add(weakref.ref(watcher, _forget))
     _settle()
 
 
 def unwatch(watcher: object) -> None:
     """It does no more."""
+    _forget(weakref.ref(watcher))
+
+
+def _forget(watcher: weakref.ref[Any]) -> None:
     _watchers.discard(watcher)
     _settle()
 

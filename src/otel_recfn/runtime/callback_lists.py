@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 
 from otel_recfn.ranges.protocol import RangeObserver
-from otel_recfn.recording.watched import unwatch, watch
+from otel_recfn.recording.watched import Watcher, unwatch, watch
 from otel_recfn.runtime import carried, process_recorder, thread_locals
 from otel_recfn.runtime.callback_entries import CallbackEntry, Entries, any_enabled, has, switched, with_entry, without
 from otel_recfn.runtime.mirror import Mirror
@@ -23,6 +23,7 @@ from otel_recfn.support.fork_safe_lock import ForkSafeLock
 _logger = logging.getLogger("otel_recfn")
 
 _lock = ForkSafeLock()
+_watcher = Watcher()
 _version = 0
 _global_entries: Entries = ()
 _failed: set[int] = set()
@@ -197,7 +198,7 @@ def watch_ranges() -> None:
     with _lock.held:
         wanted = any_enabled(_global_entries) or len(_threads_with_callbacks) > 0
         process_recorder.recorder.set_range_observer(_observer if wanted else None, _version)
-        (watch if wanted else unwatch)("callbacks")
+        (watch if wanted else unwatch)(_watcher)
 
 
 def set_mirror(mirror: Mirror | None) -> Mirror | None:

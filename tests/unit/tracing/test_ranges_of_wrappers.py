@@ -28,6 +28,7 @@ from otel_recfn.tracing import trace
 from otel_recfn.tracing.library import Library
 
 A = np.arange(4.0)
+pytestmark = pytest.mark.usefixtures("nobody_watches")
 
 
 @contextmanager

@@ -26,7 +26,7 @@ B = np.ones(4)
 
 
 @pytest.fixture(autouse=True)
-def nothing_goes_on() -> Iterator[None]:
+def nothing_goes_on(nobody_watches: None) -> Iterator[None]:
     yield
     assert not Watched.now
     assert thread_locals.current().tracer is None

@@ -8,7 +8,6 @@ Only pairing and batch need numpy, so they are imported when recording starts.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -42,8 +41,6 @@ class PythonRecorder(BeginsAndEnds):
         self._drain = Drain(self._threads, self.split_flags)
         self.record_function = make_record_function(self)
         around_forks(Order.RECORDER, in_child=self.after_fork_in_child)
-        self._watcher = object()  # who watches is kept alive, which a recorder that nobody stops should not be
-        weakref.finalize(self, unwatch, self._watcher).atexit = False
 
     # --- switching
 
@@ -51,7 +48,7 @@ class PythonRecorder(BeginsAndEnds):
         """See Recorder.start."""
         for module in ("batch", "pairing"):
             imported(f"otel_recfn.recording.python.{module}")
-        watch(self._watcher)
+        watch(self)
         if not self._recording:
             self._drain.begin_recording(self._tasks)
             self._start_recording()  # ranges of an earlier recording are no parents in this one
@@ -64,7 +61,7 @@ class PythonRecorder(BeginsAndEnds):
         if self._recording:
             self._recording = False
             self._drain.end_recording()
-        unwatch(self._watcher)
+        unwatch(self)
 
     @property
     def recording(self) -> bool:

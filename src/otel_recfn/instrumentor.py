@@ -137,17 +137,18 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         if conflict is not None:
             log.error("otel-recfn is not instrumenting: %s", conflict)
             return
+        again = self.is_instrumented_by_opentelemetry
         try:
             super().instrument(**kwargs)
         except BaseException:  # also a signal handler's
             if not self.is_instrumented_by_opentelemetry:
                 self._uninstrument()
             raise
+        if not again:
+            _tell_unknown_variables()  # when all has started, since a logging handler may instrument anew
 
     def _instrument(self, **kwargs: Any) -> None:
         settings = Settings.resolve(kwargs)
-        for message in unknown_variables(os.environ):
-            log.warning("%s", message)
         self._capture = None
         if not settings.enabled or (sdk_is_disabled() and not settings.has_destination_beside_global_providers):
             return
@@ -278,6 +279,14 @@ def _tell(message: str) -> None:
     try:
         log.error(message)
     except OUT_OF_MEMORY:  # which the log needs, too
+        pass
+
+
+def _tell_unknown_variables() -> None:
+    try:
+        for message in unknown_variables(os.environ):
+            log.warning("%s", message)
+    except OUT_OF_MEMORY:
         pass
 
 

@@ -1,6 +1,6 @@
 """Every test here runs on both recorders, and sees them through the protocol only.
 
-The native one is skipped, with its reason, where it isn't built; ``OTEL_RECFN_REQUIRE_NATIVE=1`` makes that a failure.
+The native one is skipped, with its reason, where it isn't built; ``RECFN_REQUIRE_NATIVE=1`` makes that a failure.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def make_recorder(kind: str) -> Recorder:
     try:
         return native_recorder()
     except ImportError as error:
-        if os.environ.get("OTEL_RECFN_REQUIRE_NATIVE") == "1":
-            pytest.fail(f"OTEL_RECFN_REQUIRE_NATIVE=1, but the native recorder can't be imported: {error}")
+        if os.environ.get("RECFN_REQUIRE_NATIVE") == "1":
+            pytest.fail(f"RECFN_REQUIRE_NATIVE=1, but the native recorder can't be imported: {error}")
         pytest.skip(f"the native recorder can't be imported: {error}")
 
 

@@ -103,11 +103,11 @@ def capturing() -> Iterator[None]:
 
 @pytest.fixture
 def needs_observer() -> None:
-    """Skips where operators can't be observed; ``OTEL_RECFN_REQUIRE_NATIVE=1`` makes that a failure."""
+    """Skips where operators can't be observed; ``RECFN_REQUIRE_NATIVE=1`` makes that a failure."""
     pytest.importorskip("torch")
     chosen = backend.choose()
     if chosen.kind != "native":
-        report = pytest.fail if os.environ.get("OTEL_RECFN_REQUIRE_NATIVE") == "1" else pytest.skip
+        report = pytest.fail if os.environ.get("RECFN_REQUIRE_NATIVE") == "1" else pytest.skip
         report(f"the observer needs the native recorder: {chosen.reason}")
 
 

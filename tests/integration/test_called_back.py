@@ -166,3 +166,24 @@ def test_a_flush_that_waits_for_an_exporter_does_not_hold_up_the_drain() -> None
     finally:
         hold.set()
         flushing.join()
+
+
+@pytest.mark.usefixtures("cleanly")
+def test_a_logging_handler_instruments_anew_when_it_hears_of_an_unknown_variable(
+    monkeypatch: pytest.MonkeyPatch, instrumentor: OtelRecordFunctionInstrumentor, request: pytest.FixtureRequest
+) -> None:
+    class Reinstruments(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "OTEL_RECFN_NO_SUCH_THING" in record.getMessage():
+                log.removeHandler(self)
+                instrumentor.uninstrument()
+                instrumentor.instrument()
+
+    log, handler = logging.getLogger("otel_recfn"), Reinstruments()
+    log.addHandler(handler)
+    request.addfinalizer(lambda: log.removeHandler(handler))
+    monkeypatch.setenv("OTEL_RECFN_NO_SUCH_THING", "1")
+    instrumentor.instrument()
+    assert handler not in log.handlers
+    instrumentor.uninstrument()
+    assert_no_thread_of_ours()

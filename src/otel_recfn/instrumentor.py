@@ -286,7 +286,7 @@ def _tell_unknown_variables() -> None:
     try:
         for message in unknown_variables(os.environ):
             log.warning("%s", message)
-    except OUT_OF_MEMORY:
+    except OUT_OF_MEMORY:  # the start succeeded all the same
         pass
 
 

@@ -223,7 +223,6 @@ def _parse_budget(text: str) -> int | None:
 
 
 _SCOPE_NAMES = ", ".join(scope.name for scope in RecordScope)
-_BUFFER_RANGE = f"from {MIN_BUFFER_BYTES} to {MAX_BUFFER_BYTES}"
 
 PROVIDER: Kind[Any] = Kind("None or an OpenTelemetry TracerProvider", _provider)
 METER_PROVIDER: Kind[Any] = Kind("None or an OpenTelemetry MeterProvider", _meter_provider)
@@ -252,6 +251,13 @@ SECONDS: Kind[float | None] = Kind(
     _parse_seconds,
 )
 DURATION: Kind[float] = Kind("a number of seconds, zero or more", _duration, "a number of seconds, zero or more", float)
+
+
+def _bytes_kind(least: int, most: int) -> Kind[int]:
+    allowed = f"from {least} to {most}"
+    return Kind(f"a whole number of bytes {allowed}", whole_number(least, most), f"a whole number {allowed}", int)
+
+
 BOOL: Kind[bool] = Kind("True or False", _bool, "true or false", _parse_bool)
 CALLS: Kind[bool | PythonCalls] = Kind(
     "True, False or PythonCalls(...)",
@@ -260,26 +266,9 @@ CALLS: Kind[bool | PythonCalls] = Kind(
     "include=my_app,my_lib;max_depth=20",
     _parse_calls,
 )
-BUFFER_BYTES: Kind[int] = Kind(
-    f"a whole number of bytes {_BUFFER_RANGE}",
-    whole_number(MIN_BUFFER_BYTES, MAX_BUFFER_BYTES),
-    f"a whole number {_BUFFER_RANGE}",
-    int,
-)
-_REQUEST_RANGE = f"from {MIN_REQUEST_BYTES} to {MAX_REQUEST_BYTES}"
-REQUEST_BYTES: Kind[int] = Kind(
-    f"a whole number of bytes {_REQUEST_RANGE}",
-    whole_number(MIN_REQUEST_BYTES, MAX_REQUEST_BYTES),
-    f"a whole number {_REQUEST_RANGE}",
-    int,
-)
-_QUEUE_RANGE = f"from {MIN_QUEUE_BYTES} to {MAX_QUEUE_BYTES}"
-QUEUE_BYTES: Kind[int] = Kind(
-    f"a whole number of bytes {_QUEUE_RANGE}",
-    whole_number(MIN_QUEUE_BYTES, MAX_QUEUE_BYTES),
-    f"a whole number {_QUEUE_RANGE}",
-    int,
-)
+BUFFER_BYTES = _bytes_kind(MIN_BUFFER_BYTES, MAX_BUFFER_BYTES)
+REQUEST_BYTES = _bytes_kind(MIN_REQUEST_BYTES, MAX_REQUEST_BYTES)
+QUEUE_BYTES = _bytes_kind(MIN_QUEUE_BYTES, MAX_QUEUE_BYTES)
 _SPAN_EXPORTERS = f"{', '.join(SPAN_EXPORTERS)}, {FILE_PREFIX}PATH"
 SPAN_EXPORTER: Kind[Any] = Kind(
     f"None, {_SPAN_EXPORTERS}, or an exporter of spans", _span_exporter, _SPAN_EXPORTERS, _parse_span_exporter

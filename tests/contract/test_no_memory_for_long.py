@@ -20,7 +20,7 @@ from otel_recfn.session.capture import Capture
 from otel_recfn.sinks import waiting_batches
 from otel_recfn.sinks.background import BackgroundSink
 from otel_recfn.sinks.in_memory import InMemorySink
-from otel_recfn.sinks.spans import sink as spans_sink
+from otel_recfn.sinks.spans import batch_writing
 from otel_recfn.sinks.spans.sink import SpansSink
 from patience import PATIENCE_S
 
@@ -81,7 +81,7 @@ def shortage(monkeypatch: pytest.MonkeyPatch) -> Shortage:
 @pytest.fixture(params=["queue", "spans", "both"])
 def missing(request: pytest.FixtureRequest, shortage: Shortage, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where memory is missing."""
-    note, fates_of = Gaps.note, spans_sink.fates_of
+    note, fates_of = Gaps.note, batch_writing.fates_of
 
     def noted(self: Gaps, batch: object) -> None:
         shortage.check()
@@ -94,7 +94,7 @@ def missing(request: pytest.FixtureRequest, shortage: Shortage, monkeypatch: pyt
     if request.param != "spans":
         monkeypatch.setattr(Gaps, "note", noted)
     if request.param != "queue":
-        monkeypatch.setattr(spans_sink, "fates_of", fates)
+        monkeypatch.setattr(batch_writing, "fates_of", fates)
     return str(request.param)
 
 

@@ -23,8 +23,7 @@ from otel_recfn.batches.fold.kept_rows import KeptRows
 from otel_recfn.model.batch import NO_CONTEXT, Batch
 from otel_recfn.model.events import EventFlag, EventSource, make_event_id
 from otel_recfn.sinks.background import BackgroundSink
-from otel_recfn.sinks.spans import folding, mapping, pending, provider
-from otel_recfn.sinks.spans import sink as spans_sink
+from otel_recfn.sinks.spans import batch_writing, folding, mapping, pending, provider
 from otel_recfn.sinks.spans.accounts import Accounts
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 from otel_recfn.sinks.spans.delivery import SpanDelivery
@@ -40,7 +39,8 @@ TOO_SMALL = (8, 2)
 """For what may be left at the very end."""
 VOLUMES = (EVERY_RANGE, Volume(1), Volume(2), Volume(3, 2, 6), Volume(1000), Volume(4, min_duration_ns=500))
 MEMORY_IS_ASKED_FOR = (
-    (spans_sink, "fates_of"), (spans_sink, "plan_spans"), (mapping, "ReadableSpan"), (pending, "merged"), (gaps, "merged"),
+    (batch_writing, "fates_of"), (batch_writing, "plan_spans"), (mapping, "ReadableSpan"), (pending, "merged"),
+    (gaps, "merged"),
     (gaps.Gaps, "kept_of"), (gaps.Gaps, "mended"), (gaps.Gaps, "_sum_up"), (SpanDelivery, "with_more"), (Accounts, "plus"),
     (Accounts, "plus_rows"), (KeptRows, "take"), (KeptRows, "add"), (folding, "Teller"), (folding.Folding, "_plan"),
     (OpenUnits, "note"),

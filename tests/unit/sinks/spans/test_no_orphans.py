@@ -21,8 +21,7 @@ from otel_recfn.model.events import make_event_id
 from otel_recfn.sinks import background_pace
 from otel_recfn.sinks.background import BackgroundSink
 from otel_recfn.sinks.background_pace import RESERVE_S
-from otel_recfn.sinks.spans import delivery, mapping, pending, provider
-from otel_recfn.sinks.spans import sink as spans_sink
+from otel_recfn.sinks.spans import batch_writing, delivery, mapping, pending, provider
 from otel_recfn.sinks.spans.sink import SpansSink
 from otel_recfn.support.own_thread import OwnThread
 from patience import PATIENCE_S
@@ -193,14 +192,16 @@ class TestMemoryEnds:
     def test_for_many_batches(self, batches: list[Batch], times: int, monkeypatch: pytest.MonkeyPatch) -> None:
         numbers = range(1, 50 * times + 1)
         others = [make_batch([{"event_id": make_event_id(2, number), "context": REQUEST}]) for number in numbers]
-        without = Without(spans_sink.fates_of, 2, 10**6)
-        monkeypatch.setattr(spans_sink, "fates_of", without)
+        without = Without(batch_writing.fates_of, 2, 10**6)
+        monkeypatch.setattr(batch_writing, "fates_of", without)
         sent = Sent()
         counters = self.written(SpansSink(new_provider(sent)), [batches[0], *others, *batches[1:]], without)
         sent.assert_no_orphans()
         assert_balanced(counters, ROWS + len(others))
 
-    @pytest.mark.parametrize(("module", "step"), [(spans_sink, "fates_of"), (spans_sink, "plan_spans"), (pending, "merged")])
+    @pytest.mark.parametrize(
+        ("module", "step"), [(batch_writing, "fates_of"), (batch_writing, "plan_spans"), (pending, "merged")]
+    )
     def test_after_the_time(
         self, batches: list[Batch], module: ModuleType, step: str, times: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -218,8 +219,8 @@ class TestMemoryEnds:
     def test_at_any_step(
         self, batches: list[Batch], step: str, first: int, times: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        without = Without(getattr(spans_sink, step), first, times)
-        monkeypatch.setattr(spans_sink, step, without)
+        without = Without(getattr(batch_writing, step), first, times)
+        monkeypatch.setattr(batch_writing, step, without)
         sent = Sent()
         counters = self.written(SpansSink(new_provider(sent)), batches, without)
         sent.assert_no_orphans()

@@ -1,0 +1,173 @@
+"""Batches to the writer: each is planned once, and where memory fails in the middle of it, cut to what must not be missing."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from opentelemetry.trace import SpanContext, TraceState
+
+from otel_recfn.batches.ends import children_first, cut_off_as_shown
+from otel_recfn.batches.links import ForwardBackwardLinks
+from otel_recfn.batches.rows.protocol import PlansRows
+from otel_recfn.batches.shared_links import FindsLinks, SharedLinks
+from otel_recfn.batches.span_plan import Fate, fate_of, fates_of, plan_spans
+from otel_recfn.model.batch import Batch, SpanContextRef
+from otel_recfn.model.errors import ATTEMPTS, OUT_OF_MEMORY
+from otel_recfn.sinks.spans.current_target import CurrentTarget
+from otel_recfn.sinks.spans.pending import Pending, PendingBatches
+from otel_recfn.sinks.spans.provider import SAMPLED
+from otel_recfn.sinks.spans.surroundings import Surroundings
+from otel_recfn.sinks.spans.writers import Way, Writer
+
+_logger = logging.getLogger(__name__)
+
+
+class BatchWriting:
+    """Of one sink.
+
+    Args:
+        target: where spans go.
+        way: to there.
+        surroundings: of the ranges.
+        planner: of rows.
+        writer: of plans.
+        links: shared with other sinks of the capture; None for its own.
+        folds: whether units are folded, which takes rows in the order of their ends.
+    """
+
+    def __init__(
+        self,
+        target: CurrentTarget,
+        way: Way,
+        surroundings: Surroundings,
+        planner: PlansRows,
+        writer: Writer,
+        links: SharedLinks | None,
+        folds: bool,
+    ) -> None:
+        self._target, self._way, self._surroundings, self._planner = target, way, surroundings, planner
+        self._writer, self._folds = writer, folds
+        self._links: FindsLinks = links or ForwardBackwardLinks()
+        self._pending = PendingBatches()
+        self._logged = False
+
+    def has_room(self) -> bool:
+        """Whether few batches wait for memory; where many do, tries again to write them."""
+        if not self._pending.has_room():
+            self.go_on()
+        return self._pending.has_room()
+
+    def write(self, batch: Batch) -> None:
+        """Write a batch. What there is no memory for counts as failed.
+
+        Raises:
+            MemoryError: nothing of it was taken.
+        """
+        self._pending.add(batch)
+        try:  # what `contextlib.suppress` is made of may itself lack memory
+            self.go_on()
+        except OUT_OF_MEMORY:  # even for saying so; it is pending, and will be counted
+            pass
+
+    def go_on(self) -> None:
+        """Write what is pending; of a batch that there is no memory for only what must not be missing, now or a batch later."""
+        for _ in range(2):
+            try:
+                return self._write_pending()
+            except OUT_OF_MEMORY:
+                self._pending.cut_first()
+                self.note_gap()
+                self._log_once("there was no memory for some rows, which count as failed")
+            except Exception:
+                self._pending.clear()
+                raise
+        return None
+
+    def write_ended(self) -> None:
+        """Write what nothing more can come to."""
+        self._writer.write_ended()
+        self._way.write_roots()
+
+    def write_last(self) -> None:
+        """Write all that is left; what there is no memory for counts as failed."""
+        for step in (self.go_on, self._way.traces.close_all, self._writer.write_last, self._way.write_roots):
+            with contextlib.suppress(*OUT_OF_MEMORY):  # what is left of it is counted below
+                step()
+        with contextlib.suppress(*OUT_OF_MEMORY):  # the background sink counts them as abandoned
+            rows = self._pending.rows()
+            self._way.accounts.counts = self._way.accounts.plus(rows=rows, failed=rows)
+            self._pending.clear()
+
+    def give_up(self, batches: Sequence[Batch]) -> None:
+        """Drop what is left, here and in these batches, but for the parents of spans that were handed on, which are written."""
+        left, traces = list(batches), self._way.traces
+        # Outermost ranges that were announced may be among what is dropped: nothing more is to be placed in them.
+        for step in (self._writer.note_gap, partial(self._pending.give_up, left), traces.close_all, self._writer.give_up):
+            _tried(step)  # where there is no memory, what is here already is written, as far as memory goes
+        self.go_on()
+
+    def note_gap(self) -> None:
+        """Batches were lost: what they began and ended is unknown, so the roots that are open end here."""
+        self._way.traces.close_all()
+        self._writer.note_gap()
+        if isinstance(self._links, SharedLinks):
+            self._links = ForwardBackwardLinks()  # the others' lead to what was lost, too
+
+    def _write_pending(self) -> None:
+        self._way.delivery.hand()  # what is left where there was no memory in the middle
+        while (pending := self._pending.first()) is not None:
+            if pending.dropped:
+                counts = self._way.accounts.plus(rows=pending.dropped, failed=pending.dropped)
+                self._way.accounts.counts, pending.dropped = counts, 0
+            elif pending.short or pending.taken:  # it can't be planned again in the middle
+                self._pending.reduce_first()
+            else:
+                self._write(pending)
+                self._pending.finish_first()
+
+    def _write(self, pending: Pending) -> None:
+        pending.batch = cut_off_as_shown(self._surroundings.without_inherited(pending.batch))
+        if self._folds:
+            pending.batch = children_first(pending.batch)
+        target, batch, accounts = self._target.use(), pending.batch, self._way.accounts
+        if target is None:
+            counts = accounts.plus(rows=len(batch), no_provider=len(batch))
+            accounts.counts, pending.taken = counts, len(batch)
+            return
+        fates = fates_of(self._planner, batch)
+        rootless = frozenset([index for index, one in enumerate(batch.contexts) if fate_of(one) == Fate.ROOTLESS])
+        self._way.traces.advance(batch, fates == Fate.ROOTLESS, rootless, target)
+        self._writer.begin_batch(batch)
+        if fates.max(initial=0) < Fate.IN_SPAN:  # below spans that are not sampled, say: costs next to nothing
+            accounts.counts, pending.taken = accounts.plus_rows(fates, pending.taken, len(batch)), len(batch)
+        else:
+            links = self._links.match(batch)
+            plan = plan_spans(self._planner, batch, fates, links, span_context, self._root_context)
+            self._writer.write(plan, pending)
+        self.write_ended()
+
+    def _root_context(self, root: int) -> SpanContext | None:
+        trace = self._way.traces.find(root)
+        return trace.context if trace is not None else None
+
+    def _log_once(self, message: str) -> None:
+        if not self._logged:
+            self._logged = True
+            _logger.exception("otel-recfn: %s", message)
+
+
+def span_context(context: SpanContextRef) -> SpanContext:
+    """The program's span that a context stands for."""
+    state = TraceState.from_header([context.trace_state]) if context.trace_state else None
+    return SpanContext(context.trace_id, context.span_id, False, SAMPLED, state)
+
+
+def _tried(step: Callable[[], object]) -> None:
+    """A step that may be taken again where it finds no memory: as a drop of many rows frees some, also at once."""
+    for _ in range(ATTEMPTS):
+        with contextlib.suppress(*OUT_OF_MEMORY):
+            step()
+            return

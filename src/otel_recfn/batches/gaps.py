@@ -42,9 +42,10 @@ class Gaps:
     """
 
     def __init__(self, most_remembered: int = 1 << 17) -> None:
-        self._owed: Ids = np.zeros(0, np.uint64)
-        """Parents and outermost ranges of rows that were handed on, which haven't come yet."""
-        self._unsummed: list[tuple[Ids, Ids]] = []
+        self._owed = self._owed_roots = np.zeros(0, np.uint64)
+        """Parents, and outermost ranges, of rows that were handed on, which haven't come yet. Of the outermost ones, some
+        never come: they had been dropped before."""
+        self._unsummed: list[tuple[Ids, Ids, Ids]] = []
         self._unsummed_rows = 0
         self._dropped = Remembered(most_remembered, columns=2)
         """Dropped ranges, each with its nearest ancestor that was not dropped."""
@@ -56,7 +57,8 @@ class Gaps:
         """What is still to be handed on of a batch that is dropped, with nothing announced. The caller notes it then."""
         batch = self.mended(batch)
         self._sum_up()
-        awaited = is_in(batch.event_id, self._owed) | self._may_be_awaited.reach(batch.event_id)
+        awaited = is_in(batch.event_id, self._owed) | is_in(batch.event_id, self._owed_roots)
+        awaited |= self._may_be_awaited.reach(batch.event_id)
         kept = awaited | (batch.flags & _MAY_BE_SHOWN != 0)
         gone = np.flatnonzero(~kept)
         order = gone[np.argsort(batch.event_id[gone])]
@@ -93,8 +95,12 @@ class Gaps:
         if not len(rows):
             return parent
         root, found = batch.root[rows], np.array(parent, np.uint64)
-        found[rows] = np.where(self._will_come(batch, root) & (root != batch.event_id[rows]), root, np.uint64(0))
+        known = (self._will_come(batch, root) | ~self._may_have_been_dropped(root)) & (root != batch.event_id[rows])
+        found[rows] = np.where(known, root, np.uint64(0))
         return found
+
+    def _may_have_been_dropped(self, ids: Ids) -> Mask:
+        return self._dropped.find(ids)[0] | self._may_be_dropped.reach(ids)
 
     def _will_come(self, batch: Batch, ids: Ids) -> Mask:
         """Which ranges are in the batch, or will be kept whatever comes."""
@@ -113,7 +119,7 @@ class Gaps:
     def _add(self, batch: Batch, came: Ids) -> None:
         if not len(batch):
             return
-        self._unsummed.append((np.concatenate([_without_repeats(batch.parent), _without_repeats(batch.root)]), came))
+        self._unsummed.append((_without_repeats(batch.parent), _without_repeats(batch.root), came))
         self._unsummed_rows += len(batch)
         if self._unsummed_rows > ROWS_AT_ONCE:
             self._sum_up()
@@ -121,16 +127,21 @@ class Gaps:
     def _sum_up(self) -> None:
         if not self._unsummed:
             return
-        around, ids = [np.concatenate(columns) for columns in zip(*self._unsummed, strict=True)]
+        parents, roots, ids = [np.concatenate(columns) for columns in zip(*self._unsummed, strict=True)]
         came = np.append(ids, np.uint64(0))
-        newly = distinct(around)
-        newly = newly[~is_in(newly, came)]
-        before = self._owed[~is_in(self._owed, came) & ~is_in(self._owed, newly)]
-        owed = np.concatenate([newly, before])
-        if len(owed) > MAX_OWED:
-            self._may_be_awaited.add(owed[MAX_OWED:])
-        self._owed = owed[:MAX_OWED]
+        owed, owed_roots = _still_owed(self._owed, parents, came), _still_owed(self._owed_roots, roots, came)
+        forgotten = np.concatenate([owed[MAX_OWED:], owed_roots[MAX_OWED:]])
+        if len(forgotten):
+            self._may_be_awaited.add(forgotten)
+        self._owed, self._owed_roots = owed[:MAX_OWED], owed_roots[:MAX_OWED]
         self._unsummed, self._unsummed_rows = [], 0
+
+
+def _still_owed(before: Ids, around: Ids, came: Ids) -> Ids:
+    """Without those that came; the newest first."""
+    newly = distinct(around)
+    newly = newly[~is_in(newly, came)]
+    return np.concatenate([newly, before[~is_in(before, came) & ~is_in(before, newly)]])
 
 
 def _without_repeats(ids: Ids) -> Ids:

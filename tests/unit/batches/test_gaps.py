@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
@@ -97,6 +97,11 @@ def test_every_row_lies_in_the_nearest_ancestor_that_was_handed_on(steps: list[t
     assert stream.sent == {event_id: stream.expected(event_id) for event_id in stream.sent}
 
 
+OF_A_FORGOTTEN_ROOT = [(BEGIN, 0, 0)] * 2 + [(END, 0, 0)] * 2 + [(DROP, 0, 0)] * 2 + [(BEGIN, 1, 0), (BEGIN, 0, 0), (END, 1, 0)]
+"""Two rows whose parent is an outermost range that was dropped and forgotten, in two batches."""
+
+
+@example(steps=[*OF_A_FORGOTTEN_ROOT, (PASS, 0, 0), (BEGIN, 3, 0)], most=1)
 @settings(deadline=None)
 @given(STEPS, st.integers(1, 4))
 def test_where_nearly_nothing_is_remembered_each_row_lies_in_an_ancestor_that_was_handed_on(

@@ -152,7 +152,8 @@ class RangeSpans:
         return _below(trace_id, TraceState.from_header([trace_state]) if trace_state else None, range_)
 
     def _becomes_span(self, range_: TaskRange) -> bool:
-        return range_.serial > self._since and self._takes(range_.scope, range_.source)
+        """What is on its way while a recording ends is the newest until the next one begins, and nobody gets its row."""
+        return range_.serial > self._since and self._takes(range_.scope, range_.source) and self._recorder.recording
 
     def _root_of(self, range_: TaskRange) -> int:
         """The outermost range around it that becomes a span: another one is recorded for others, who were there before."""

@@ -114,16 +114,17 @@ class BeginsAndEnds:
                 log.unsampled += 1
                 return 0
             texts = (name[:MAX_NAME_BYTES], scope, source, module[:MAX_NAME_BYTES])
+            # Made before the record, so that whoever saw that in a drain and asks for a serial then gets a larger one.
+            own = TaskEntry(tasks, context=context, scope=scope, source=source)
             # One statement without a call: a finalizer or signal handler that begins a range cannot come in between.
             log.recorded = ordinal = log.recorded + 1
-            event_id = log.number << ORDINAL_BITS | ordinal
-            root = root or event_id
+            own.event_id = event_id = log.number << ORDINAL_BITS | ordinal
+            own.root = root = root or event_id
             what = (*texts, flags, parent, root, context, log.profiler, details, self._node_id, tasks)
             if ends_later:
                 log.open.add(event_id)
             log.records.append((perf_counter_ns(), log, event_id, what, ""))
             if ends_later:
-                own = TaskEntry(tasks, event_id=event_id, root=root, context=context, scope=scope, source=source)
                 if source == PYTHON_CALL:
                     log.calls.append(own)
                 tasks.begun(own, enters=not flags & ASYNC and source != PYTHON_CALL)

@@ -23,7 +23,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.background_pace import Pace
@@ -37,6 +37,8 @@ log = logging.getLogger("otel_recfn")
 MAX_ROWS = 400_000
 """Some 40 MB: what a busy service records in the seconds for which the thread may not get the GIL."""
 MAX_SHARE = 0.25
+LOOK_S = 0.05
+"""So often it is asked whether waiting is of use, where the process ends."""
 
 
 class BackgroundSink:
@@ -59,6 +61,7 @@ class BackgroundSink:
         self._worker = Worker(sink, self._queue, self._pace)
         self._thread = OwnThread(self._worker.run, f"otel-recfn {self.name}")
         self._most_at_the_end = math.inf
+        self._process_ends = False
         self._told = False
         """Of the worker's error, whoever wrote or closed."""
         if start:
@@ -108,7 +111,7 @@ class BackgroundSink:
 
     def process_ends(self, timeout_s: float) -> float:
         """``close`` follows, and takes no longer than the inner sink has a use for."""
-        self._most_at_the_end = tell_of_process_end(self._inner, timeout_s)
+        self._process_ends, self._most_at_the_end = True, tell_of_process_end(self._inner, timeout_s)
         return self._most_at_the_end
 
     def close(self, timeout_s: float) -> None:
@@ -130,9 +133,16 @@ class BackgroundSink:
     def _wait_for_end(self) -> None:
         """Of the worker; near the end of the time also for an exporter that it waits for, and no longer."""
         for seconds in (self._pace.time_to_supersede, self._pace.time_left):
-            self._thread.wait_for_end(seconds())
+            self._wait_while_it_is_of_use(seconds)
             if not self._thread.is_alive() or self._worker.supersede():
                 return
+
+    def _wait_while_it_is_of_use(self, seconds: Callable[[], float]) -> None:
+        while self._process_ends and seconds() > LOOK_S and self._thread.is_alive():
+            if self._worker.is_hopeless():
+                self._pace.end_in(0.0)
+            self._thread.wait_for_end(min(LOOK_S, seconds()))
+        self._thread.wait_for_end(seconds())
 
     def _tell_error(self) -> None:
         """Of the inner sink, where no write came after it that could have raised it."""

@@ -78,6 +78,10 @@ class Worker:
         """Finish in its place, if it waits for an exporter: see ``PacedSink.supersede``."""
         return self._paced is not None and self._paced.supersede(self._superseding)
 
+    def is_hopeless(self) -> bool:
+        """Whether it need not be waited for where the process ends."""
+        return self._paced is not None and self._paced.is_hopeless()
+
     def inner_rows(self) -> int:
         """How many rows the inner sink has taken; where it doesn't count them itself, those of whole batches."""
         return self._inner.counters().get("rows", self._written)

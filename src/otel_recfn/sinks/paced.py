@@ -18,6 +18,9 @@ class PacedSink(Protocol):
     def note_gap(self) -> None:
         """Batches were lost between the last and the next."""
 
+    def is_hopeless(self) -> bool:
+        """Whether nobody takes what is left, so that the end of a process need not wait for it. From any thread."""
+
     def idle(self) -> None:
         """Nothing came for ``IDLE_S`` seconds."""
 

@@ -27,7 +27,7 @@ class Gated:
         self.rows = 0
         self.idled = threading.Event()
         self.closed = threading.Event()
-        self.left_s = 0.0
+        self.left_s, self.hopeless = 0.0, False
         self.pace: Callable[[], None] = lambda: None
 
     def write(self, batch: Batch) -> None:
@@ -55,6 +55,9 @@ class Gated:
 
     def note_gap(self) -> None:
         self.calls.append("gap")
+
+    def is_hopeless(self) -> bool:
+        return self.hopeless
 
     def idle(self) -> None:
         self.calls.append("idle")

@@ -10,9 +10,12 @@ import pytest
 from gated import Gated, MakeSink, assert_balanced, rows
 
 from forked import in_child
-from otel_recfn.sinks.background import BackgroundSink
+from otel_recfn.sinks.background import LOOK_S, BackgroundSink
 from otel_recfn.support.own_thread import OwnThread
 from patience import PATIENCE_S
+
+LONG_S = 60.0
+"""What an end may take that takes no time."""
 
 
 class TestTime:
@@ -41,6 +44,35 @@ class TestTime:
         assert hung.closed.wait(PATIENCE_S)
         assert hung.calls == ["write 4", "give up 3", "close"], "what was given up isn't written after all"
         assert sink.counters() == counters
+
+    def test_where_the_process_ends_nothing_is_waited_for_that_nobody_takes(self, in_background: MakeSink, hung: Gated) -> None:
+        """Also where that is known only after the end began."""
+        sink = in_background(hung)
+        sink.write(rows(4))
+        assert hung.entered.wait(PATIENCE_S)
+        sink.write(rows(3))
+        sink.process_ends(LONG_S)
+        closing = threading.Thread(target=sink.close, args=(LONG_S,))
+        closing.start()
+        hung.hopeless = True
+        closing.join(LONG_S / 2)
+        assert not closing.is_alive(), "the end of the process waits"
+        hung.gate.set()
+        assert hung.closed.wait(PATIENCE_S)
+        assert hung.calls == ["write 4", "give up 3", "close"]
+
+    @pytest.mark.parametrize(("process_ends", "hopeless"), [(False, True), (True, False)])
+    def test_else_it_is_waited_for(self, in_background: MakeSink, hung: Gated, process_ends: bool, hopeless: bool) -> None:
+        sink = in_background(hung)
+        sink.write(rows(4))
+        assert hung.entered.wait(PATIENCE_S)
+        sink.write(rows(3))
+        if process_ends:
+            sink.process_ends(PATIENCE_S)
+        hung.hopeless = hopeless
+        threading.Timer(3 * LOOK_S, hung.gate.set).start()
+        sink.close(PATIENCE_S)
+        assert hung.calls == ["write 4", "write 3", "close"]
 
     def test_shortly_before_the_end_what_is_left_is_given_up(
         self, in_background: MakeSink, hung: Gated, monkeypatch: pytest.MonkeyPatch

@@ -119,6 +119,11 @@ class OtlpDelivery:
         """Whether the server has failed several times, one after the other."""
         return self._queue.failures >= FAILURES
 
+    @property
+    def has_failed(self) -> bool:
+        """The same: one failure is no reason to give up what can be sent again."""
+        return self.is_failing
+
     def process_ends(self) -> None:
         """``remove`` ends everything in any case."""
 

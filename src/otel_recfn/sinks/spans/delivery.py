@@ -185,6 +185,11 @@ class SpanDelivery:
         """Whether the last export failed, or hangs."""
         return self._watch.is_failing
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the last export failed."""
+        return self._watch.has_failed
+
     def process_ends(self) -> None:
         """``remove`` is the end of what our spans may cost the program."""
         self._process_ends = True

@@ -65,6 +65,11 @@ class ExportWatch:
         """Whether an exporter's last export failed, or takes longer than ``SLOW_SECONDS``; false before the first one."""
         return any([one.failed or one.hangs for one in self._watched.values()])
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether an exporter's last export failed; false before the first one."""
+        return any([one.failed for one in list(self._watched.values())])
+
     def wait(self, timeout_s: float) -> bool:
         """Until an exporter has finished with some; False when it took longer."""
         return self._waker.wait(timeout_s)

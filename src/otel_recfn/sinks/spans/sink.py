@@ -166,6 +166,10 @@ class SpansSink:
         self._delivery.process_ends()
         return 0.0 if self._delivery.is_failing else timeout_s
 
+    def is_hopeless(self) -> bool:
+        """Whether the backend is known to be down; one that is slow may get there in the time that it was given."""
+        return self._delivery.has_failed
+
     def close(self, timeout_s: float) -> None:
         """End all roots, export, and leave the provider as it was."""
         self._delivery.hurry(timeout_s)

@@ -46,6 +46,10 @@ class Delivery(Protocol):
     def is_failing(self) -> bool:
         """Whether nobody takes spans now."""
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the last of what was sent was not taken."""
+
     def process_ends(self) -> None:
         """``remove`` is the end of what our spans may cost the program."""
 

@@ -58,8 +58,10 @@ class TestExporting:
         sink = SpansSink(provider)
         sink.write(make_batch(in_request(3)))
         assert sink.counters()["spans_pending"] == 3
+        assert not sink.is_hopeless()
         sink.flush(PATIENCE_S)
         assert sink.counters()["spans_failed"] == 3
+        assert sink.is_hopeless()
         assert_balanced(sink.counters())
         sink.close(PATIENCE_S)
         provider.shutdown()

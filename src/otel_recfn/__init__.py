@@ -99,11 +99,13 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "record_function":
+        from otel_recfn.pytorch import torchs_observers
         from otel_recfn.pytorch.compiling import trace_as_torchs
         from otel_recfn.recording.backend import recorder
 
         value: Any = recorder().record_function
         trace_as_torchs(value)
+        torchs_observers.watch()
     else:
         value = getattr(_home(_HOMES.get(name, "otel_recfn.observing")), name)
     globals()[name] = value

@@ -9,6 +9,7 @@ observer context. Tensors that the program has are the program's own objects; on
 tensor that shares its data. dtypes, layouts and memory formats are the numbers that PyTorch's operators get.
 """
 
+from otel_recfn.pytorch import torchs_observers
 from otel_recfn.pytorch.callbacks import TorchCallbacks
 from otel_recfn.pytorch.compiling import trace_instead, trace_into_graphs
 from otel_recfn.runtime.callback import RecordFunctionCallback
@@ -121,6 +122,7 @@ __all__ = [
 ]
 
 set_mirror(TorchCallbacks())
+torchs_observers.watch()
 trace_instead(RecordFunction, TracedRange)
 trace_instead(record_function_enter, record_function_enter_new)
 trace_into_graphs(graphs_have_ranges, enter_in_graph, leave_in_graph)

@@ -15,6 +15,8 @@ from otel_recfn.model.events import EventSource
 from otel_recfn.model.scope import RecordScope
 
 AROUND_A_NODE = "autograd::engine::evaluate_function: "
+IN_TORCH = (EventSource.TORCH, EventSource.RECORD_FUNCTION)
+"""Whose ranges PyTorch has: its own, and those that are told to it."""
 DTYPES = {"float": "float32", "double": "float64", "long int": "int64", "int": "int32", "bool": "bool"}
 
 
@@ -62,14 +64,14 @@ def _ours(events: list[Event]) -> Threads:
 
     def known_parent(event: Event) -> int:
         parent = by_id.get(event.parent)
-        while parent is not None and parent.source != EventSource.TORCH:
+        while parent is not None and parent.source not in IN_TORCH:
             parent = by_id.get(parent.parent)
         return parent.event_id if parent is not None else 0
 
     threads: Threads = {}
     positions = {0: -1}
     for event in sorted(events, key=lambda event: event.event_id):
-        if event.source != EventSource.TORCH:
+        if event.source not in IN_TORCH:
             continue
         ranges = threads.setdefault(event.thread_id, [])
         positions[event.event_id] = len(ranges)

@@ -145,7 +145,7 @@ def test_backward_on_another_thread(observe: Callable[..., Run]) -> None:
 
 
 def test_ranges_of_the_user(observe: Callable[..., Run]) -> None:
-    """Theirs and ours in each other: they see theirs, we see both."""
+    """Theirs and ours in each other: both see both."""
     x = torch.ones(3)
 
     def program(_ours: Any) -> None:

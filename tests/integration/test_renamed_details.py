@@ -36,6 +36,7 @@ OPERATORS = {
     "memory": ["reportMemoryUsage"],
     "local_callbacks": ["set_record_function_tls_"],
     "callback_list": ["hasGlobalCallbacks"],
+    "other_observers": ["getStepCallbacksUnlessEmpty"],
 }
 CALLBACKS = (
     {

@@ -66,6 +66,9 @@ class Library(Protocol):
     def seed(self, seed: int, /) -> None:
         """Seed the calling thread's sampling in PyTorch."""
 
+    def starts(self) -> tuple[int, ...]:
+        """The addresses of the functions that PyTorch calls where a callback starts."""
+
     def is_inside(self) -> bool:
         """Whether the calling thread runs a callback."""
 
@@ -83,6 +86,11 @@ class Library(Protocol):
 
 
 _library: Library | None = None
+
+
+def loaded() -> Library | None:
+    """The library, if it was loaded."""
+    return _library
 
 
 def load() -> Library:

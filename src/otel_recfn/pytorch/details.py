@@ -36,6 +36,8 @@ class Detail(NamedTuple):
         return module, path.partition("(")[0]
 
 
+NOT_SHOWN = "{} shows no ranges of otel_recfn.record_function"
+
 OPERATORS: Mapping[str, Detail] = MappingProxyType(
     {
         "forward_thread_id": Detail(
@@ -86,6 +88,11 @@ OPERATORS: Mapping[str, Detail] = MappingProxyType(
             "hasGlobalCallbacks",
             "lets a fork wait for who changes PyTorch's list of callbacks",
             "a process that forks while observers are switched may hang in the child",
+        ),
+        "other_observers": Detail(
+            "getStepCallbacksUnlessEmpty, StepCallbacks::callbacks_",
+            "shows ranges of the program's to PyTorch's own observers",
+            "torch.profiler shows no ranges of otel_recfn.record_function while PyTorch is observed",
         ),
     }
 )
@@ -182,6 +189,29 @@ PYTHON: Mapping[str, Detail] = MappingProxyType(
             "torch.autograd:_enable_profiler_legacy",
             "makes room for PyTorch's legacy profiler",
             "memory is recorded within PyTorch's operators only",
+        ),
+        "profiler_enable": Detail(
+            "torch.autograd.profiler:_enable_profiler", "tells when torch.profiler runs", NOT_SHOWN.format("torch.profiler")
+        ),
+        "profiler_disable": Detail(
+            "torch.autograd.profiler:_disable_profiler",
+            "tells when torch.profiler has ended",
+            NOT_SHOWN.format("torch.profiler"),
+        ),
+        "legacy_profiler_stop": Detail(
+            "torch.autograd:_disable_profiler_legacy",
+            "tells when PyTorch's legacy profiler has ended",
+            NOT_SHOWN.format("PyTorch's legacy profiler"),
+        ),
+        "execution_trace_enable": Detail(
+            "torch.profiler.profiler:_enable_execution_trace_observer",
+            "tells when an ExecutionTraceObserver runs",
+            NOT_SHOWN.format("ExecutionTraceObserver"),
+        ),
+        "execution_trace_disable": Detail(
+            "torch.profiler.profiler:_disable_execution_trace_observer",
+            "tells when an ExecutionTraceObserver has ended",
+            NOT_SHOWN.format("ExecutionTraceObserver"),
         ),
         "thread_switch": Detail(
             "torch.autograd:_enable_record_function",

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from otel_recfn.model.errors import RecfnError
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.pytorch import details, observer_build
+from otel_recfn.pytorch import details, native_range, observer_build
 from otel_recfn.pytorch.unavailable import ObserverUnavailable
 from otel_recfn.recording.protocol import Recorder
 from otel_recfn.sources.protocol import Wanted
@@ -173,6 +173,11 @@ def step_aside() -> None:
         _loaded.library.recfn_observer_step_aside()
 
 
+def loaded_library() -> ctypes.CDLL | None:
+    """The library, if it was loaded."""
+    return _loaded.library if _loaded is not None else None
+
+
 def is_loaded() -> bool:
     """Whether operators can be observed in this process."""
     return _loaded is not None
@@ -211,6 +216,7 @@ def _open(path: Path) -> ctypes.CDLL:
     library.recfn_observer_step_aside.argtypes = []
     library.recfn_observer_step_aside.restype = None
     library.recfn_observer_without_memory.restype = ctypes.c_uint64
+    native_range.declare(library)
     library.recfn_observer_features.restype = ctypes.c_char_p
     library.recfn_observer_last_error.restype = ctypes.c_char_p
     return library

@@ -17,6 +17,7 @@ from otel_recfn.recording.watched import Watcher, unwatch, watch
 from otel_recfn.runtime import carried, process_recorder, thread_locals
 from otel_recfn.runtime.callback_entries import CallbackEntry, Entries, any_enabled, has, switched, with_entry, without
 from otel_recfn.runtime.mirror import Mirror
+from otel_recfn.runtime.other_observers import OtherObservers, Others
 from otel_recfn.runtime.thread_locals import STALE, ThreadState
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 
@@ -197,8 +198,16 @@ def watch_ranges() -> None:
     """Tell the recorder, and generated wrappers, whether a callback may want ranges."""
     with _lock.held:
         wanted = any_enabled(_global_entries) or len(_threads_with_callbacks) > 0
-        process_recorder.recorder.set_range_observer(_observer if wanted else None, _version)
+        observed = wanted or Others.told is not None
+        process_recorder.recorder.set_range_observer(_observer if observed else None, _version)
         (watch if wanted else unwatch)(_watcher)
+
+
+def tell_others(told: OtherObservers | None) -> None:
+    """From now on ranges are told to these observers too; None: to nobody else."""
+    with _lock.held:
+        Others.told = told
+        _change_global(lambda entries: entries)  # a new version, so that no thread leaves ranges unobserved that it begins now
 
 
 def set_mirror(mirror: Mirror | None) -> Mirror | None:

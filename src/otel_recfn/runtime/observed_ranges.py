@@ -6,6 +6,7 @@ from otel_recfn.model.scope import RecordScope
 from otel_recfn.ranges.async_range import NOT_RECORDED, RecordedRange
 from otel_recfn.ranges.protocol import RangeHandle
 from otel_recfn.runtime import callback_lists, process_recorder
+from otel_recfn.runtime.other_observers import Others
 from otel_recfn.runtime.record_function import SOURCE, RecordFunction
 from otel_recfn.runtime.step_callbacks import get_step_callbacks, leave_next_unobserved
 
@@ -13,7 +14,7 @@ from otel_recfn.runtime.step_callbacks import get_step_callbacks, leave_next_uno
 def observe_range(name: str, args: str | None, flags: int) -> RangeHandle:
     """Begin a range, for callbacks and the recorder. ``args`` is its only input."""
     step = get_step_callbacks(RecordScope.USER_SCOPE)
-    if not step.callbacks:
+    if not step.callbacks and Others.told is None:
         leave_next_unobserved()
         return _record_range(name, flags)
     range_ = RecordFunction(step)

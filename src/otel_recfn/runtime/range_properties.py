@@ -35,6 +35,7 @@ class RangeProperties:
         "__weakref__",
         "_contexts",
         "_debug_handle",
+        "_elsewhere",
         "_flags",
         "_fn",
         "_forward_thread_id",

@@ -4,6 +4,8 @@
     before(name, inputs)    recorder.begin, then start callbacks in their order; inputs are readable meanwhile
     end()                   end callbacks in the same order, then recorder.end; once
 
+Observers that are not ours (``other_observers.py``) are told of it after recorder.begin and before recorder.end.
+
 The recorder's row encloses the callbacks, so that they know its event id. Handles count from 2**39: PyTorch's are small
 numbers, event ids, which are the handles of other Python ranges, are 2**40 and more.
 """
@@ -22,7 +24,8 @@ from otel_recfn.model.scope import RecordScope
 from otel_recfn.runtime import process_recorder
 from otel_recfn.runtime.callback_runs import run_ends, run_starts
 from otel_recfn.runtime.input_texts import input_texts
-from otel_recfn.runtime.range_properties import NCCL_META, OUT_VARIANT, RangeProperties
+from otel_recfn.runtime.other_observers import NOT_TOLD, Others, RangeElsewhere, RangeToTell
+from otel_recfn.runtime.range_properties import ASYNC, NCCL_META, OUT_VARIANT, RangeProperties
 from otel_recfn.runtime.sampling import StepCallbacks
 from otel_recfn.runtime.step_callbacks import get_step_callbacks
 from otel_recfn.support.error_text import error_text
@@ -51,6 +54,7 @@ class RecordFunction(RangeProperties):
         self._step = scope if isinstance(scope, StepCallbacks) else get_step_callbacks(scope)
         self.event_id = self._flags = self._forward_thread_id = 0
         self._debug_handle = -1
+        self._elsewhere: RangeElsewhere | None = None
         self._forget()
         if self._step.needs_ids or process_recorder.recorder.recording:
             self._handle = next_handle()
@@ -88,6 +92,9 @@ class RecordFunction(RangeProperties):
         try:
             if not begun:
                 self._begin_row(inputs)
+                others = Others.told
+                if others is not None and self._elsewhere is None:
+                    self._elsewhere = others.begin(self._to_tell(inputs)) or NOT_TOLD
             self._inputs, self._kwinputs = inputs, kwinputs or {}
             run_starts(self._step.callbacks, self, self._contexts)
             self._inputs = self._kwinputs = None
@@ -105,6 +112,7 @@ class RecordFunction(RangeProperties):
         try:
             run_ends(self._step.callbacks, self, self._contexts)
         finally:
+            self._end_elsewhere()
             process_recorder.recorder.end(self.event_id, error, self._flags)
             self._step = _NOTHING[self._step.scope]
             self._forget()
@@ -124,12 +132,13 @@ class RecordFunction(RangeProperties):
         """Whether callbacks run on this range, or the recorder may record it."""
         if self._over:
             return False
-        return bool(self._step.callbacks) or self._open or process_recorder.recorder.recording
+        return bool(self._step.callbacks) or self._open or process_recorder.recorder.recording or Others.told is not None
 
     def needs_inputs(self) -> bool:
         """Whether somebody reads the inputs; else don't collect them."""
         recorder = process_recorder.recorder
-        return self._step.needs_inputs or (recorder.recording and bool(recorder.extras & SHAPES))
+        wants_shapes = recorder.recording and bool(recorder.extras & SHAPES)
+        return self._step.needs_inputs or wants_shapes or Others.told is not None
 
     def needs_outputs(self) -> bool:
         """Whether somebody reads the outputs."""
@@ -161,6 +170,19 @@ class RecordFunction(RangeProperties):
     def _set_static_runtime_out_variant(self) -> None:
         if self.is_active():
             self._flags |= OUT_VARIANT
+
+    def _keep_from_others(self) -> None:
+        """Observers that are not ours see what it stands for by themselves."""
+        self._elsewhere = NOT_TOLD
+
+    def _to_tell(self, inputs: Sequence[Any]) -> RangeToTell:
+        numbers = (self._sequence_nr, self._forward_thread_id, self._debug_handle)
+        return RangeToTell(self.name(), self._step.scope, inputs, *numbers, bool(self._flags & ASYNC))
+
+    def _end_elsewhere(self) -> None:
+        told, self._elsewhere = self._elsewhere, NOT_TOLD
+        if told is not None:
+            told.end(bool(self._flags & ASYNC))
 
     def _begin_row(self, inputs: Sequence[Any]) -> None:
         recorder = process_recorder.recorder

@@ -130,6 +130,7 @@ class Operator:
                 self._recorded(state, args, kwargs) if process_recorder.recorder.recording else self._call(state, args, kwargs)
             )
         range_ = RecordFunction(step)
+        range_._keep_from_others()  # PyTorch tells them of its operators
         inputs = (*args, *kwargs.values()) if range_.needs_inputs() else ()
         kwinputs = dict(zip(self._arguments, inputs, strict=False))
         with range_:

@@ -20,6 +20,7 @@
 #include "observer/memory_slot.hpp"
 #include "observer/observer_thread.hpp"
 #include "observer/profiler_marker.hpp"
+#include "observer/ranges_for_others.hpp"
 #include "pytorch/callback_list.hpp"
 #include "pytorch/range_details.hpp"
 
@@ -118,6 +119,7 @@ constexpr Feature kFeatures[] = {
     {"memory", kHasMemoryReports},
     {"local_callbacks", kHasLocalCallbacks},
     {"callback_list", kHasCallbackList},
+    {"other_observers", kHasOtherObservers},
 };
 
 template <Pair kPair>
@@ -127,10 +129,13 @@ void register_pair(Registration& registration) {
   at::disableCallback(registration.pairs[kPair]);
 }
 
+std::vector<Start> own_starts() { return {on_start<kPlain>, on_start<kWithExtras>, on_start<kWithInputs>}; }
+
 void register_callbacks(Registration& registration) {
   register_pair<kPlain>(registration);
   register_pair<kWithExtras>(registration);
   register_pair<kWithInputs>(registration);
+  leave_out_unless_done(own_starts());
   registration.registered = true;
 }
 
@@ -221,6 +226,30 @@ RECFN_EXPORT void recfn_observer_step_aside() { take_out_of_slot(); }
 
 // How many operators ran whose memory was not recorded, because another profiler was active in their thread.
 RECFN_EXPORT uint64_t recfn_observer_without_memory() { return operators_without_memory.load(std::memory_order_relaxed); }
+
+// A range of the program's begins for observers that are not ours. Null where there is none in the calling thread; else what
+// recfn_observer_end_for_others ends, in any thread. No lock is held: such an observer may wait for the GIL.
+RECFN_EXPORT void* recfn_observer_begin_for_others(const RangeForOthers* what) {
+  try {
+    return range_for_others(*what).release();
+  } catch (...) {  // no memory
+    return nullptr;
+  }
+}
+
+RECFN_EXPORT void recfn_observer_end_for_others(void* begun, int async) {
+  const std::unique_ptr<at::RecordFunction> range(static_cast<at::RecordFunction*>(begun));
+  if (async != 0) tell_if_it_can(tell_async, *range);
+}
+
+// The callbacks that start with these are ours too.
+RECFN_EXPORT int recfn_observer_leave_out(const uint64_t* starts, uint64_t count) {
+  return guarded([starts, count](Registration&) {
+    std::vector<Start> ours = own_starts();
+    std::transform(starts, starts + count, std::back_inserter(ours), [](uint64_t start) { return reinterpret_cast<Start>(start); });
+    leave_out(std::move(ours));
+  });
+}
 
 // What this PyTorch has of what pytorch/details.py lists, a word each, separated by spaces; a minus sign before what it lacks.
 RECFN_EXPORT const char* recfn_observer_features() {

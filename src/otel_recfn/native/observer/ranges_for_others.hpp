@@ -1,0 +1,155 @@
+// Ranges of the program's as RecordFunctions, for observers in PyTorch that are not ours: torch.profiler, the execution trace.
+//
+// Our own callbacks are left out of such a RecordFunction: they see the range already.
+#pragma once
+#include <ATen/core/ivalue.h>
+#include <ATen/record_function.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "pytorch/features.hpp"
+#include "pytorch/range_details.hpp"
+
+namespace recfn::stand_ins::at_names {
+
+template <typename... Any>
+Absent* getStepCallbacksUnlessEmpty(Any...) {
+  return nullptr;
+}
+
+}  // namespace recfn::stand_ins::at_names
+
+namespace at {
+using namespace recfn::stand_ins::at_names;
+}
+
+namespace recfn {
+namespace {
+
+// As pytorch/ranges_for_others.py hands it over.
+struct RangeInput {
+  enum Kind : uint64_t { kNone, kBool, kInt, kDouble, kText, kTensor };
+  uint64_t kind;
+  int64_t number;  // also the address of a tensor's implementation
+  double real;
+  const char* text;
+  uint64_t size;
+};
+
+struct RangeForOthers {
+  const char* name;
+  uint64_t name_size;
+  uint64_t scope;
+  int64_t sequence_nr;
+  uint64_t forward_thread_id;
+  int64_t debug_handle;
+  uint64_t async;
+  const RangeInput* inputs;
+  uint64_t input_count;
+};
+
+using Start = at::RecordFunctionCallback::StartCallback;
+
+// Sorted. A list that was replaced stays, since a thread may be reading it; it is replaced once in a process.
+std::atomic<const std::vector<Start>*> starts_of_ours{nullptr};
+
+void leave_out(std::vector<Start> starts) {
+  std::sort(starts.begin(), starts.end());
+  starts_of_ours.store(new std::vector<Start>(std::move(starts)), std::memory_order_release);
+}
+
+void leave_out_unless_done(std::vector<Start> starts) {
+  if (starts_of_ours.load() == nullptr) leave_out(std::move(starts));
+}
+
+bool is_ours(Start start) {
+  const auto* ours = starts_of_ours.load(std::memory_order_acquire);
+  return ours != nullptr && std::binary_search(ours->begin(), ours->end(), start);
+}
+
+inline constexpr auto without_ours = [](auto& step) -> decltype(
+    step.callbacks_.erase(step.callbacks_.begin(), step.callbacks_.end()), step.callbacks_.begin()->start_ == Start{},
+    at::RecordFunction(std::move(step)), void()) {
+  auto& pairs = step.callbacks_;
+  const auto ours = [](const auto& pair) { return is_ours(pair.start_); };
+  pairs.erase(std::remove_if(pairs.begin(), pairs.end(), ours), pairs.end());
+};
+
+using Step = std::decay_t<decltype(*at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE))>;
+constexpr bool kHasOtherObservers = kCallable<decltype(without_ours), Step&>;
+
+inline constexpr auto tell_async = [](auto& range) -> decltype(range._setAsync()) { range._setAsync(); };
+inline constexpr auto tell_forward_thread = [](auto& range, uint64_t thread) -> decltype(range.setForwardThreadId(thread)) {
+  range.setForwardThreadId(thread);
+};
+inline constexpr auto tell_debug_handle = [](auto& range, int64_t handle) -> decltype(range.setDebugHandle(handle)) {
+  range.setDebugHandle(handle);
+};
+using Inputs = c10::ArrayRef<const c10::IValue>;
+inline constexpr auto begin_with = [](auto& range, const std::string& name, Inputs inputs, int64_t sequence_nr) -> decltype(
+    range.before(name, inputs, sequence_nr)) { range.before(name, inputs, sequence_nr); };
+
+template <typename Tell, typename... Values>
+void tell_if_it_can(const Tell& tell, at::RecordFunction& range, Values... values) {
+  if constexpr (kCallable<Tell, at::RecordFunction&, Values...>) tell(range, values...);
+}
+
+c10::IValue value_of(const RangeInput& input) {
+  switch (input.kind) {
+    case RangeInput::kBool:
+      return input.number != 0;
+    case RangeInput::kInt:
+      return input.number;
+    case RangeInput::kDouble:
+      return input.real;
+    case RangeInput::kText:
+      return std::string(input.text, input.size);
+    case RangeInput::kTensor: {
+      auto* implementation = reinterpret_cast<at::TensorImpl*>(input.number);
+      return at::Tensor(c10::intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>::reclaim_copy(implementation));
+    }
+    default:
+      return {};
+  }
+}
+
+// Only while the range begins are its inputs there for observers, and so the program's tensors are not held for longer.
+void begin_for_others(at::RecordFunction& range, const RangeForOthers& what) {
+  const std::string name(what.name, what.name_size);
+  if (what.async != 0) tell_if_it_can(tell_async, range);
+  tell_if_it_can(tell_forward_thread, range, what.forward_thread_id);
+  tell_if_it_can(tell_debug_handle, range, what.debug_handle);
+  if constexpr (kCallable<decltype(begin_with), at::RecordFunction&, const std::string&, Inputs, int64_t>) {
+    std::vector<c10::IValue> inputs;
+    std::transform(what.inputs, what.inputs + what.input_count, std::back_inserter(inputs), value_of);
+    begin_with(range, name, Inputs(inputs.data(), inputs.size()), what.sequence_nr);
+  } else {
+    range.before(name, what.sequence_nr);
+  }
+}
+
+template <typename Callbacks>
+std::unique_ptr<at::RecordFunction> range_for_others(const RangeForOthers& what, Callbacks callbacks) {
+  if (!callbacks) return nullptr;
+  if constexpr (kCallable<decltype(without_ours), decltype(*callbacks)>) {
+    without_ours(*callbacks);
+    if (callbacks->callbacks_.empty()) return nullptr;
+    auto range = std::make_unique<at::RecordFunction>(std::move(*callbacks));
+    begin_for_others(*range, what);
+    return range;
+  }
+  return nullptr;
+}
+
+// Null where nobody else observes the calling thread.
+std::unique_ptr<at::RecordFunction> range_for_others(const RangeForOthers& what) {
+  return range_for_others(what, at::getStepCallbacksUnlessEmpty(static_cast<at::RecordScope>(what.scope)));
+}
+
+}  // namespace
+}  // namespace recfn

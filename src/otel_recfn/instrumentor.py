@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from otel_recfn.batches.shared_links import SharedLinks
     from otel_recfn.session.capture import Capture
     from otel_recfn.session.session import Session
+    from otel_recfn.sinks.chrome.sink import ChromeTraceSink
     from otel_recfn.sinks.metrics.pipeline import Report
-    from otel_recfn.sinks.protocol import Sink
     from otel_recfn.sinks.spans.way_out import WayOut
 
 log = logging.getLogger("otel_recfn")
@@ -169,6 +169,9 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             self._start(settings)
         except SettingError as error:
             log.error("otel-recfn is not instrumenting: %s", error)
+        except BaseException:  # out of memory, or a signal handler's
+            self._uninstrument()
+            raise
 
     def _start(self, settings: Settings) -> None:
         from otel_recfn.batches.shared_links import SharedLinks
@@ -203,19 +206,22 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         )
         background = BackgroundSink(spans, start=False)
         metrics = MetricsSink(settings.meter_provider, sent)
+        files = _files(settings, links)
         # Metrics are closed last: what the counters of the other sinks have come to by then is what they tell.
-        sinks = [*_make_files(settings, links), background, *settings.sinks, metrics]
-        self._capture = Capture(
+        capture = Capture(
             selected(settings),
-            sinks,
+            [*files, background, *settings.sinks, metrics],
             buffer_bytes=settings.buffer_bytes,
             spans=spans,
             open_range_s=settings.open_range_s,
             exit_timeout_s=settings.exit_timeout_s,
         )
-        metrics.report_from(partial(_report, session, self._capture))
+        metrics.report_from(partial(_report, session, capture))
+        for file in files:
+            file.create()
+        self._capture = capture  # which is stopped, and closes them, where anything fails from here on
         background.start()
-        session.start(self._capture)
+        session.start(capture)
 
     def _uninstrument(self, **kwargs: Any) -> None:
         if self._call_off is not None:
@@ -299,7 +305,7 @@ def _way_out(settings: Settings) -> WayOut | None:
     return way_out(settings.span_exporter, settings.export_request_bytes, settings.export_queue_bytes)
 
 
-def _make_files(settings: Settings, links: SharedLinks) -> list[Sink]:
+def _files(settings: Settings, links: SharedLinks) -> list[ChromeTraceSink]:
     from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 
-    return [ChromeTraceSink(settings.chrome_trace, links=links)] if settings.chrome_trace is not None else []
+    return [ChromeTraceSink(settings.chrome_trace, create_now=False, links=links)] if settings.chrome_trace is not None else []

@@ -86,7 +86,12 @@ class RecordProfile:
         except BaseException:
             disable_profiler_legacy()
             raise
-        file.sweep()
+        try:
+            file.sweep()
+        except BaseException:
+            disable_profiler_legacy()
+            file.close()
+            raise
         return file
 
     def _write(self) -> None:

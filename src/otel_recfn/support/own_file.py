@@ -20,6 +20,8 @@ import random
 import stat
 from pathlib import Path
 
+from otel_recfn.model.errors import ATTEMPTS, OUT_OF_MEMORY
+
 COPY_BYTES = 1 << 20
 FIRST_OWN_DESCRIPTOR = 3
 """Below are standard input, output and error, also of a program that has closed them."""
@@ -44,8 +46,10 @@ class OwnFile:
 
     def __init__(self, path: Path, flags: int = 0) -> None:
         self._position = random.SystemRandom().randrange(MAX_POSITION)
-        self._fd = _raised(os.open(str(path), BASE_FLAGS | flags, 0o600))
+        self._fd = -1
+        opened = os.open(str(path), BASE_FLAGS | flags, 0o600)
         try:
+            self._fd = opened if opened >= FIRST_OWN_DESCRIPTOR else _raised(opened)
             status = os.fstat(self._fd)
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(errno.EINVAL, "it is not a regular file", str(path))
@@ -53,13 +57,26 @@ class OwnFile:
             self.identity: Identity = status.st_dev, status.st_ino
             self.owner = status.st_uid
         except BaseException:
-            os.close(self._fd)
+            if self._fd >= 0:
+                os.close(self._fd)
+            elif opened >= FIRST_OWN_DESCRIPTOR:
+                os.close(opened)
             raise
 
     @classmethod
     def create(cls, path: Path) -> OwnFile:
-        """Make a file that only this user may read and write; FileExistsError where the name is taken."""
-        return cls(path, os.O_CREAT | os.O_EXCL)
+        """Make a file that only this user may read and write; FileExistsError where the name is taken.
+
+        After any other error there is none.
+        """
+        try:
+            return cls(path, os.O_CREAT | os.O_EXCL)
+        except FileExistsError:
+            raise
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(str(path))
+            raise
 
     def status(self) -> os.stat_result:
         """As ``os.fstat`` gives it.
@@ -141,8 +158,14 @@ class OwnFile:
 
     def close(self) -> None:
         """Close the descriptor if it still is ours."""
-        with contextlib.suppress(OSError):  # it isn't, or its last write failed, which is too late to be told
-            os.close(self._checked())
+        for _ in range(ATTEMPTS):
+            try:
+                os.close(self._checked())
+            except OUT_OF_MEMORY:
+                continue
+            except OSError:  # it isn't, or its last write failed, which is too late to be told
+                pass
+            break
         self._fd = -1
 
     def _checked(self) -> int:
@@ -160,9 +183,7 @@ def identity_at(path: Path) -> Identity | None:
 
 
 def _raised(descriptor: int) -> int:
-    """The same open file above standard input, output and error."""
-    if descriptor >= FIRST_OWN_DESCRIPTOR:
-        return descriptor
+    """The same open file above standard input, output and error; the descriptor itself is closed."""
     try:
         return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, FIRST_OWN_DESCRIPTOR)
     finally:

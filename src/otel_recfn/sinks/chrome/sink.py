@@ -71,7 +71,20 @@ class ChromeTraceSink:
         self._unsettled = False
         """A batch is being written, or what is left of it has still to be taken back."""
         if create_now:
-            self._file = self._opened_or_refused()
+            self.create()
+
+    def create(self) -> None:
+        """Make the file now, an empty trace, and not with the first event.
+
+        Raises:
+            SettingError: it cannot be made, or not be replaced while the program runs.
+        """
+        file = self._opened_or_refused()
+        try:
+            self._file = file
+        except BaseException:  # setting an attribute may need memory, too
+            file.close()
+            raise
 
     def write(self, batch: Batch) -> None:
         """Append the batch's events and show them. After any error the file is what it was before.
@@ -201,9 +214,13 @@ class ChromeTraceSink:
                 file = self._shown(path)
             except FileInUseError:  # another process writes it; in another container it may even have the same pid
                 continue
-            if path != self.path:
-                log.warning("%s is being written already; process %d writes %s", self.path, os.getpid(), path)
-            self.path = path
+            try:
+                if path != self.path:
+                    log.warning("%s is being written already; process %d writes %s", self.path, os.getpid(), path)
+                self.path = path
+            except BaseException:
+                file.close()
+                raise
             return file
         raise FileInUseError(errno.EBUSY, "it is being written already, as are the names beside it", str(self._asked_path))
 
@@ -212,10 +229,10 @@ class ChromeTraceSink:
         file = ChromeTraceFile(path, family=family(asked, _checked_suffix(asked)), mode=mode_of(asked), links=self._links)
         try:
             file.show()
+            file.sweep()
         except BaseException:
             file.close()
             raise
-        file.sweep()
         return file
 
 

@@ -102,7 +102,6 @@ class ChromeTraceFile:
     """
 
     def __init__(self, path: Path, *, family: str | None = None, mode: int = 0o600, links: FindsLinks | None = None) -> None:
-        self._file = WholeFile(path, family=family, mode=mode)
         self._pid = os.getpid()
         self._base_ns = time.time_ns() // WEEK_NS * WEEK_NS
         self._stream: _Stream = GzipStream() if path.suffix == ".gz" else _Plain()
@@ -113,10 +112,12 @@ class ChromeTraceFile:
         self._open: Batch | None = None
         """The ranges that are open for long; replaced, never changed."""
         self._shown_open: Batch | None = None
+        file = WholeFile(path, family=family, mode=mode)
         try:
+            self._file = file
             self._put(_header(self._base_ns) + _process_events(self._pid))
         except BaseException:
-            self._file.close()
+            file.close()
             raise
 
     @property

@@ -7,7 +7,7 @@ import errno
 import os
 from pathlib import Path
 
-from otel_recfn.sinks.files.hidden_files import make_hidden
+from otel_recfn.sinks.files.hidden_files import discard, make_hidden
 from otel_recfn.support.own_file import DescriptorLostError, OwnFile
 
 NO_LONGER_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)
@@ -22,10 +22,15 @@ class Copy:
     """A file of ours, under a hidden name or the right one, and the length of its valid content without its end."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.file = make_hidden(path)
         self.length = 0
         self.tail = b""
         """The end that is written after the content; empty while there is none."""
+        hidden, file = make_hidden(path)
+        try:
+            self.path, self.file = hidden, file
+        except BaseException:  # setting an attribute may need memory, too
+            discard(hidden, file)
+            raise
 
     @property
     def has_name(self) -> bool:
@@ -67,10 +72,12 @@ class Copy:
 
     def remove(self) -> None:
         """Remove the name, if it still leads to this file, and close the descriptor."""
-        if self.has_name:
-            with contextlib.suppress(OSError):  # what can't be removed now is swept up by a later process
-                os.unlink(str(self.path))
-        self.file.close()
+        try:
+            if self.has_name:
+                with contextlib.suppress(OSError):  # what can't be removed now is swept up by a later process
+                    os.unlink(str(self.path))
+        finally:
+            self.file.close()
 
     def _opened_again(self) -> OwnFile:
         try:
@@ -83,7 +90,7 @@ class Copy:
             if not self._is_same(found):
                 raise gone(self.path)
             found.lock()
-        except OSError:
+        except BaseException:
             found.close()
             raise
         return found

@@ -40,8 +40,20 @@ def make_hidden(path: Path) -> tuple[Path, OwnFile]:
                 return hidden, file
         except FileInUseError:  # another process that sweeps has locked it first, and will remove it
             pass
+        except BaseException:
+            discard(hidden, file)
+            raise
         file.close()
     raise OSError(errno.ESTALE, "hidden files beside it vanish as soon as they are made")
+
+
+def discard(hidden: Path, file: OwnFile) -> None:
+    """Remove what ``make_hidden`` made."""
+    try:
+        with contextlib.suppress(OSError):
+            os.unlink(str(hidden))
+    finally:
+        file.close()
 
 
 def remove_left_over(directory: Path, name: str, owners: set[int]) -> None:

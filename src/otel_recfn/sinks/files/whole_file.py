@@ -57,16 +57,19 @@ class WholeFile:
         self._family = f"(?:{family}|{name})" if family else name
         self._mode = mode
         self._is_shown = False
-        self._hidden = Copy(self.path)
+        hidden = other = None
         try:
+            hidden = self._hidden = Copy(self.path)
             # On some file systems every file belongs to one user, ours too.
-            self._owners = {os.geteuid(), self._hidden.file.owner}
+            self._owners = {os.geteuid(), hidden.file.owner}
             self._release(self._previous())
-            self._other = Copy(self.path)  # now, because later no descriptor may be free
+            other = self._other = Copy(self.path)  # now, because later no descriptor may be free
+            self._at_sigterm = RemovedAtSigterm(other.path, (hidden.file.identity, other.file.identity))
         except BaseException:
-            self._hidden.remove()
+            for copy in (hidden, other):
+                if copy is not None:
+                    copy.remove()
             raise
-        self._at_sigterm = RemovedAtSigterm(self._other.path, (self._hidden.file.identity, self._other.file.identity))
 
     def append(self, data: bytes | memoryview) -> None:
         """Add to the content, unseen."""
@@ -171,8 +174,12 @@ class WholeFile:
     def _give_hidden_a_name(self) -> None:
         """Copy its content into a new file: Linux gives no new name to a file that has lost its own."""
         nameless, fresh = self._hidden, Copy(self.path)
-        fresh.catch_up(nameless)
-        fresh.finish(nameless.tail)
+        try:
+            fresh.catch_up(nameless)
+            fresh.finish(nameless.tail)
+        except BaseException:
+            fresh.remove()
+            raise
         nameless.file.close()
         self._hidden = fresh
         self.renewed += 1
@@ -248,7 +255,7 @@ class WholeFile:
                 found.lock()
                 if found.is_at(self.path):
                     return found
-            except OSError:
+            except BaseException:
                 found.close()
                 raise
             found.close()

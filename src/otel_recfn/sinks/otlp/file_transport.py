@@ -4,13 +4,14 @@ whole.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import logging
 import os
 from pathlib import Path
 
-from otel_recfn.model.errors import SettingError
+from otel_recfn.model.errors import OUT_OF_MEMORY, SettingError
 from otel_recfn.sinks.files.followed_path import absolute
 from otel_recfn.sinks.files.process_paths import (
     cannot_write,
@@ -76,8 +77,9 @@ class FileTransport:
                 file = self._shown(path, asked, suffix)
             except FileInUseError:  # another process writes it
                 continue
-            if path != first:
-                _logger.warning("%s is being written already; process %d writes %s", first, os.getpid(), path)
+            with contextlib.suppress(*OUT_OF_MEMORY):  # which the log needs, too
+                if path != first:
+                    _logger.warning("%s is being written already; process %d writes %s", first, os.getpid(), path)
             return file
         raise FileInUseError(errno.EBUSY, "it is being written already, as are the names beside it", str(asked))
 
@@ -85,10 +87,10 @@ class FileTransport:
         file = WholeFile(path, family=family(asked, suffix), mode=mode_of(asked))
         try:
             file.show(b"")
+            file.sweep()
         except BaseException:
             file.close()
             raise
-        file.sweep()
         return file
 
 

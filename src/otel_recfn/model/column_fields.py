@@ -45,6 +45,7 @@ class ColumnArrays:
     device: NDArray[np.uint32]
     caller: NDArray[np.uint64]
     step_number: NDArray[np.int64]
+    stacktrace: NDArray[np.uint32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +110,5 @@ class ColumnValues:
     """Event id of the innermost traced Python call that was open in the thread when it began; 0 where there was none."""
     step_number: int
     """Of a step: its number; -1 where the range is none."""
+    stacktrace: str
+    """Where the exception was raised that the range was left by."""

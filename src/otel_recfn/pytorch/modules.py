@@ -26,9 +26,9 @@ from otel_recfn.pytorch.module_hooks import Handle, set_hooks
 from otel_recfn.pytorch.module_names import InstanceNames, ModulePaths
 from otel_recfn.recording.protocol import Recorder
 from otel_recfn.sources.protocol import Wanted
-from otel_recfn.support.error_text import error_text
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.interrupts import raised_by_signal_handler
+from otel_recfn.support.stack_trace import failure
 from otel_recfn.support.weak_identity import WeakIdentityMap
 
 log = logging.getLogger("otel_recfn")
@@ -144,7 +144,8 @@ class ModuleRanges:
                 calls.pop()
                 raised = sys.exc_info()[1]
                 failed = raised is not None and raised is not call.handled and type(raised).__name__ != STOPS_RECOMPUTATION
-                self._recorder.end(call.event_id, error_text(raised) if failed and raised is not None else "")
+                error, stacktrace = failure(raised if failed else None)
+                self._recorder.end(call.event_id, error, stacktrace=stacktrace)
                 return
 
     def give_up_unless_interrupted(self, error: Exception) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.ranges.protocol import RangeHandle, RangeRecorder, UserRange
-from otel_recfn.support.error_text import error_text
+from otel_recfn.support.stack_trace import failure
 
 USER_SCOPE, SOURCE, ASYNC = int(RecordScope.USER_SCOPE), int(EventSource.RECORD_FUNCTION), int(EventFlag.ASYNC)
 
@@ -36,9 +36,9 @@ class RecordedRange:
     def __init__(self, recorder: RangeRecorder, event_id: int) -> None:
         self._recorder, self.event_id = recorder, event_id
 
-    def end(self, error: str = "") -> None:
+    def end(self, error: str = "", stacktrace: str = "") -> None:
         """Close it."""
-        self._recorder.end(self.event_id, error)
+        self._recorder.end(self.event_id, error, stacktrace=stacktrace)
 
 
 class NotRecorded:
@@ -47,7 +47,7 @@ class NotRecorded:
     __slots__ = ()
     event_id = 0
 
-    def end(self, error: str = "") -> None:
+    def end(self, error: str = "", stacktrace: str = "") -> None:
         """Nothing to close."""
 
 
@@ -88,7 +88,7 @@ async def aexit(
     handle, entered = taken
     if entered is not None:
         range_._recorder.leave(entered)
-    handle.end(error_text(error) if handle.event_id and error is not None else "")
+    handle.end(*failure(error if handle.event_id else None))
 
 
 def _take_entered(recorder: RangeRecorder, entered: list[Entered]) -> Entered | None:

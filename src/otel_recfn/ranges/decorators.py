@@ -22,7 +22,7 @@ from typing import Any, TypeVar, cast
 from otel_recfn.ranges.async_range import ASYNC, open_range
 from otel_recfn.ranges.protocol import UserRange
 from otel_recfn.ranges.tracing import is_traced
-from otel_recfn.support.error_text import error_text
+from otel_recfn.support.stack_trace import failure
 
 F = TypeVar("F", bound=Callable[..., Any])
 Step = Callable[[], Any]
@@ -141,7 +141,7 @@ class _ResumedRange:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
-        self._handle.end(error_text(error) if self._handle.event_id and error else "")
+        self._handle.end(*failure(error if self._handle.event_id else None))
 
     def resume(self, step: Step) -> Any:
         entered = self._enter()

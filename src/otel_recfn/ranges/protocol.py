@@ -13,8 +13,8 @@ class RangeHandle(Protocol):
     def event_id(self) -> int:
         """The event id of its row; 0 where it is not recorded."""
 
-    def end(self, error: str = "") -> None:
-        """Close it; ``error`` as in RangeRecorder.end."""
+    def end(self, error: str = "", stacktrace: str = "") -> None:
+        """Close it; both as in RangeRecorder.end."""
 
 
 RangeObserver: TypeAlias = Callable[[str, "str | None", int], RangeHandle]
@@ -31,10 +31,11 @@ class RangeRecorder(Protocol):
         range with EventFlag.ASYNC is among those ranges only between ``enter`` and ``leave``, any other from here to its end.
         """
 
-    def end(self, event_id: int, error: str = "", flags: int = 0) -> None:
+    def end(self, event_id: int, error: str = "", flags: int = 0, stacktrace: str = "") -> None:
         """Close a range, from any thread. Zero and ids that are no longer open are ignored.
 
         ``error`` is ``"<exception type>: <message>"`` and sets EventFlag.ERROR; ``flags`` are EventFlag bits known only now.
+        ``stacktrace`` says where that was raised; it isn't kept where the range began on another thread.
         """
 
     def enter(self, event_id: int) -> Any | None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from otel_recfn.support import stack_trace
+
 MAX_NAME_BYTES = 2048
 """Of a name, a module or a device; of UTF-8, like all of these. Texts are cut at a character."""
 MAX_ERROR_BYTES = 1024
 MAX_REMOTE_ERROR_BYTES = 208
 """Of the error of a range that ends on another thread than its own."""
+MAX_STACKTRACE_BYTES = stack_trace.MOST_BYTES
+"""Of an exception's; not kept of a range that ends on another thread than its own."""
 MAX_STACK_BYTES = 16_384
 """Whole lines; the innermost stand first."""
 MAX_SHAPES_BYTES = 16_384

@@ -19,7 +19,7 @@ from otel_recfn.model.events import Extra
 from otel_recfn.ranges.protocol import RangeObserver
 from otel_recfn.recording.protocol import ContextReading, Keep, RecorderCounters
 from otel_recfn.recording.trace_states import TraceStates
-from otel_recfn.recording.watched import Watching, unwatch, watch
+from otel_recfn.recording.watched import unwatch, watch
 from otel_recfn.support.imports import imported
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ class NativeRecorder:
     def __init__(self) -> None:
         self._names: list[str] = []
         self._epoch = 0
-        self._watching: Watching | None = None
         self._thread_names: dict[int, str] = {}
         trace_states = TraceStates()
         self.keep_trace_state, self.split_flags = trace_states.keep, trace_states.split
@@ -53,13 +52,13 @@ class NativeRecorder:
     def start(self, scopes: int, buffer_bytes: int, extras: Extra = Extra.NONE, sampled_alone: bool = False) -> None:
         """See Recorder.start."""
         imported("otel_recfn.recording.native_columns")
-        self._watching = watch(self)
+        watch(self)
         _native.start(scopes, buffer_bytes, extras, sampled_alone)
 
     def stop(self) -> None:
         """See Recorder.stop."""
         _native.stop()
-        unwatch(self._watching)
+        unwatch(self)
 
     @property
     def recording(self) -> bool:
@@ -248,9 +247,9 @@ class NativeRecorder:
     def _set_helpers(self) -> None:
         from otel_recfn.ranges import aenter, aexit, decorate
         from otel_recfn.ranges.signatures import arguments
-        from otel_recfn.support.error_text import error_text
+        from otel_recfn.support.stack_trace import failure
 
-        _native.set_record_function_helpers(self, decorate, aenter, aexit, error_text, arguments)
+        _native.set_record_function_helpers(self, decorate, aenter, aexit, failure, arguments)
 
 
 def _read_words(reader: Callable[[], ContextReading | None]) -> tuple[int, int, int, int, int, int, object] | None:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from otel_recfn.runtime.operations import PythonRecordFunction, find_range
 from otel_recfn.runtime.state import ThreadLocalState, ThreadLocalStateGuard
-from otel_recfn.support.error_text import error_text
+from otel_recfn.support.stack_trace import failure
 
 F = TypeVar("F")
 
@@ -59,7 +59,7 @@ class _Ending:
         try:
             if range_ is not None:
                 with ThreadLocalStateGuard(self._state):
-                    range_.end(error_text(error) if error is not None else "")
+                    range_.end(*failure(error))
         finally:
             pass_on()
 

@@ -28,7 +28,7 @@ from otel_recfn.runtime.other_observers import NOT_TOLD, Others, RangeElsewhere,
 from otel_recfn.runtime.range_properties import ASYNC, NCCL_META, OUT_VARIANT, RangeProperties
 from otel_recfn.runtime.sampling import StepCallbacks
 from otel_recfn.runtime.step_callbacks import get_step_callbacks
-from otel_recfn.support.error_text import error_text
+from otel_recfn.support.stack_trace import failure
 
 PARAM_COMMS_CALL_NAME = "record_param_comms"
 """The name under which PyTorch announces collectives (source: ``at::kParamCommsCallName``)."""
@@ -100,10 +100,10 @@ class RecordFunction(RangeProperties):
             self._inputs = self._kwinputs = None
         except BaseException as interrupt:  # the program won't call end()
             self._inputs = self._kwinputs = None
-            self.end(error_text(interrupt))
+            self.end(*failure(interrupt))
             raise
 
-    def end(self, error: str = "") -> None:
+    def end(self, error: str = "", stacktrace: str = "") -> None:
         """End: run the end callbacks, once. ``error`` (``"<exception type>: <message>"``) marks the recorded row."""
         was_open, self._open = self._open, False
         if not was_open:
@@ -113,7 +113,7 @@ class RecordFunction(RangeProperties):
             run_ends(self._step.callbacks, self, self._contexts)
         finally:
             self._end_elsewhere()
-            process_recorder.recorder.end(self.event_id, error, self._flags)
+            process_recorder.recorder.end(self.event_id, error, self._flags, stacktrace)
             self._step = _NOTHING[self._step.scope]
             self._forget()
 
@@ -121,7 +121,7 @@ class RecordFunction(RangeProperties):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self.end(error_text(error) if error is not None else "")
+        self.end(*failure(error))
 
     def __del__(self) -> None:
         # As in PyTorch, a range that nobody can end any more ends here.

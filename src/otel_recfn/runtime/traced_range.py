@@ -35,7 +35,7 @@ class TracedRange(RecordFunction):
             self._open = True
             self._in_graph = enter_in_graph(fn if isinstance(fn, str) else str(fn.name))
 
-    def end(self, error: str = "") -> None:
+    def end(self, error: str = "", stacktrace: str = "") -> None:
         """End in the graph."""
         if self._open:
             self._open = False

@@ -24,6 +24,7 @@ from otel_recfn.recording.protocol import Recorder
 from otel_recfn.sources.suppression import is_suppressed
 from otel_recfn.support.error_text import error_text
 from otel_recfn.support.interrupts import raised_by_signal_handler
+from otel_recfn.support.stack_trace import failure
 
 if TYPE_CHECKING:
     from otel_recfn.sources.range_spans import SpansOfRanges
@@ -106,7 +107,8 @@ def close_step(recorder: Recorder, opened: OpenStep, error: BaseException | None
     """End a step."""
     if opened.entered is not None:
         recorder.leave(opened.entered)
-    recorder.end(opened.event_id, error_text(error) if error is not None else "")
+    text, stacktrace = failure(error)
+    recorder.end(opened.event_id, text, stacktrace=stacktrace)
     if opened.token is not None:
         otel_context.detach(opened.token)
     if opened.span is not None:

@@ -11,7 +11,7 @@ def error_text(error: BaseException) -> str:
 
     Empty for GeneratorExit, as in OpenTelemetry's spans: a generator that is closed early has not failed.
     """
-    if isinstance(error, GeneratorExit):
+    if issubclass(type(error), GeneratorExit):  # isinstance would ask the exception for its class
         return ""
     try:
         name = _qualified_name(type(error))

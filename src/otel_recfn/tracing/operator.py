@@ -14,7 +14,7 @@ from otel_recfn.runtime.input_texts import input_texts
 from otel_recfn.runtime.record_function import SHAPES, SOURCE, RecordFunction
 from otel_recfn.runtime.step_callbacks import get_step_callbacks
 from otel_recfn.runtime.thread_locals import ThreadState
-from otel_recfn.support.error_text import error_text
+from otel_recfn.support.stack_trace import failure
 from otel_recfn.tracing.tracer import Tracer
 
 OURS = "otel_recfn."
@@ -150,7 +150,8 @@ class Operator:
         try:
             result = self._call(state, args, kwargs)
         except BaseException as error:
-            recorder.end(event_id, error_text(error))
+            text, stacktrace = failure(error)
+            recorder.end(event_id, text, stacktrace=stacktrace)
             raise
         recorder.end(event_id)
         return result

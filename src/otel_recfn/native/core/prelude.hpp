@@ -41,14 +41,17 @@ inline void put_text_record(ThreadBuffer& buffer, TextKind kind, Text text) {
   buffer.put_text(text);
 }
 
+// A stack comes again and again: its text is in the dictionary.
+inline void put_stack(ThreadBuffer& buffer, StackKind kind, Text stack) {
+  const uint32_t slot = put_named(buffer, stack);
+  if (slot != kManyNamesSlot) buffer.put(header(kStack, kind, 0, slot, 0));
+}
+
 inline void put_rare(ThreadBuffer& buffer, const RarePrelude& rare) {
   put_text_record(buffer, kModuleText, rare.module);
   put_text_record(buffer, kShapesText, rare.shapes_text);
   put_text_record(buffer, kDtypesText, rare.dtypes_text);
-  if (rare.stack.size != 0) {
-    const uint32_t slot = put_named(buffer, rare.stack);
-    if (slot != kManyNamesSlot) buffer.put(header(kStack, 0, 0, slot, 0));
-  }
+  if (rare.stack.size != 0) put_stack(buffer, kCallStack, rare.stack);
   if (rare.shape_words != 0) {
     buffer.put(header(kShapes, 0, 0, 0, rare.shape_words));
     for (uint32_t at = 0; at < rare.shape_words; ++at) buffer.put(rare.shapes[at]);

@@ -9,6 +9,11 @@ struct Text {
   uint32_t size = 0;
 };
 
+// What a range was left by; nothing where it ended well.
+struct Failure {
+  Text error, stacktrace;
+};
+
 // The part of a prelude that few ranges have, or only when somebody asked for it.
 struct RarePrelude {
   Text module, stack;

@@ -1,8 +1,8 @@
 // What a thread writes into its own ring, in 64-bit words. Written by ThreadBuffer, read by Drain, by nobody else.
 //
 // A record is a header word and what its kind adds. Name, Context, Text, DebugHandle, Shapes, Number, Stack and Parent stand before
-// the begin (or, for an error's Text, the end) they belong to, and are published together with it; Generation and Profiler hold
-// from there on.
+// the begin (or, for a failure's Text and Stack, the end) they belong to, and are published together with it; Generation and
+// Profiler hold from there on.
 //
 // Parent of a begin: with kBaseBegin what the last Context says; after a Parent record that range; else the innermost range of the
 // thread that is open and not asynchronous.
@@ -20,7 +20,7 @@
 //   DebugHandle  |                                                | kind |   debug handle
 //   Shapes       | words           |                              | kind |   see shapes.hpp
 //   Number       |                                        | which | kind |   the number
-//   Stack        |                 | name slot |                  | kind |
+//   Stack        |                 | name slot |          | which | kind |
 //   Generation   | recording       |                              | kind |
 //   Profiler     | profiler run    |                              | kind |
 //   Parent       63                        24 23                   | kind |
@@ -56,6 +56,7 @@ enum RecordKind : uint64_t {
 };
 
 enum TextKind : uint64_t { kModuleText = 0, kErrorText = 1, kShapesText = 2, kDtypesText = 3 };
+enum StackKind : uint64_t { kCallStack = 0, kStacktrace = 1 };
 enum NumberKind : uint64_t { kFlopsNumber = 0, kStepNumber = 1 };
 
 constexpr uint32_t kFlagsShift = 8, kSlotShift = 19, kEndOrdinalShift = 24;
@@ -80,6 +81,7 @@ static_assert((kEventFlags & (kBaseBegin | kSourceMask)) == 0 && (kBaseBegin & k
 constexpr uint32_t kMaxNameBytes = 2048;
 constexpr uint32_t kMaxErrorBytes = 1024;
 constexpr uint32_t kMaxRemoteErrorBytes = 208;  // of a range that another thread ends
+constexpr uint32_t kMaxStacktraceBytes = 8192;  // of an exception
 constexpr uint32_t kMaxStackBytes = 16'384;  // some 150 frames; innermost first, so what doesn't fit is the outermost
 constexpr uint32_t kMaxShapesBytes = 16'384;  // a longer text is left out: cut it would not be JSON
 constexpr uint32_t kMaxDepth = 16'384;  // a thread that never nests so deep never touches most of that memory

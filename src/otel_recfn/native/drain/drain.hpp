@@ -130,7 +130,7 @@ class Drain {
   int64_t offset_of(const Thread& thread, const Row& row) const;
   void note_jump(int64_t jump_ns);
   static uint32_t crossing_if(bool crosses, const Row& row, uint32_t end_flags);
-  void seal(Thread& thread, size_t index, int64_t end_ns, uint32_t flags, uint32_t error, uint32_t end_thread);
+  void seal(Thread& thread, size_t index, int64_t end_ns, uint32_t flags, LeftBy left_by, uint32_t end_thread);
   static std::optional<int64_t> let_out(Thread& thread, size_t index);
   void close_remotely_ended(Thread& thread, uint64_t until_ticks);
   void tell_closed_elsewhere();

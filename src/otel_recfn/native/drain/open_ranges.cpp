@@ -117,10 +117,10 @@ uint32_t Drain::crossing_if(bool crosses, const Row& row, uint32_t end_flags) {
   return crosses && ((row.flags | end_flags) & kAsync) == 0 ? end_flags | kCrossing : end_flags;
 }
 
-void Drain::seal(Thread& thread, size_t index, int64_t end_ns, uint32_t flags, uint32_t error, uint32_t end_thread) {
+void Drain::seal(Thread& thread, size_t index, int64_t end_ns, uint32_t flags, LeftBy left_by, uint32_t end_thread) {
   Row& row = add_row(thread.open[index].row);
-  row.flags |= flags | (error != 0 ? uint32_t{kError} : 0u);
-  row.error = error;
+  row.flags |= flags | (left_by.error != 0 ? uint32_t{kError} : 0u);
+  row.error = left_by.error, row.stacktrace = left_by.stacktrace;
   end_row(row, end_ns, thread.index, end_thread);
   thread.offsets.passed(row.end_ns);
   thread.open_calls -= row.source == kPythonCallSource;
@@ -156,7 +156,7 @@ void Drain::close_remotely_ended(Thread& thread, uint64_t until_ticks) {
     const uint32_t error = end.error_size != 0 ? names_.intern({end.error, end.error_size}) : 0;
     keep_closed_remotely(thread, thread.open[index]);
     const uint32_t flags = crossing_if(true, thread.open[index].row, end.flags & (kEventFlags | kShown));
-    seal(thread, index, clock_.monotonic_ns(end.ticks), flags, error, thread_index(end.thread_number, thread.index));
+    seal(thread, index, clock_.monotonic_ns(end.ticks), flags, {error, 0}, thread_index(end.thread_number, thread.index));
     remote_.erase(found);
   }
 }
@@ -192,7 +192,7 @@ void Drain::tell_closed_elsewhere() {
 
 void Drain::close_all_open(int64_t now_ns) {
   for (Thread& thread : threads_) {
-    while (!thread.open.empty()) seal(thread, thread.open.size() - 1, now_ns, kPartial, 0, thread.index);
+    while (!thread.open.empty()) seal(thread, thread.open.size() - 1, now_ns, kPartial, {}, thread.index);
   }
   remote_.clear();
 }

@@ -92,7 +92,7 @@ uint64_t Drain::read_record(Thread& thread, uint64_t at) {
       (scope_of(head) == kStepNumber ? pending(thread).step_number : pending(thread).flops) = static_cast<int64_t>(word(at + 1));
       return at + 2;
     case kStack:
-      pending(thread).stack = thread.dictionary[slot_of(head)];
+      (scope_of(head) == kStacktrace ? pending(thread).stacktrace : pending(thread).stack) = thread.dictionary[slot_of(head)];
       return at + 1;
     case kParent:
       thread.parent_ordinal = ordinal_of(head);
@@ -153,7 +153,7 @@ Drain::OpenRange Drain::next_range(Thread& thread, uint64_t head, uint64_t ticks
   make_room(thread.open), make_room(out_.opened), make_room(out_.rows);
   OpenRange range{thread.pending, thread.ordinal + 1, 0};
   Row& row = range.row;
-  row.error = 0;
+  row.error = row.stacktrace = 0;
   row.event_id = make_event_id(thread.buffer->number, range.ordinal);
   row.name = thread.dictionary[slot_of(head)];
   row.scope = static_cast<uint8_t>(scope_of(head));
@@ -230,10 +230,11 @@ void Drain::read_end(Thread& thread, uint64_t head, uint64_t ticks) {
     const std::optional<int64_t> cut_ns = let_out(thread, index);
     const bool crosses = !cut_ns && index + 1 != thread.open.size();
     const uint32_t flags = crossing_if(crosses, thread.open[index].row, end_flags_of(head) & (kEventFlags | kShown));
-    seal(thread, index, cut_ns.value_or(clock_.monotonic_ns(ticks)), flags, thread.pending.error, thread.index);
+    const LeftBy left_by{thread.pending.error, thread.pending.stacktrace};
+    seal(thread, index, cut_ns.value_or(clock_.monotonic_ns(ticks)), flags, left_by, thread.index);
     break;
   }
-  thread.pending.error = 0;
+  thread.pending.error = thread.pending.stacktrace = 0;
 }
 
 }  // namespace recfn

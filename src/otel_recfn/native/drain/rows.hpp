@@ -16,6 +16,11 @@ struct Row {
   RECFN_ROW_COLUMNS(RECFN_FIELD)
 };
 
+// Names of what a range was left by.
+struct LeftBy {
+  uint32_t error = 0, stacktrace = 0;
+};
+
 struct OpenedRow {
   RECFN_ANNOUNCED_COLUMNS(RECFN_FIELD)
 };

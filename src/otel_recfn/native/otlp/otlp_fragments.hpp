@@ -19,11 +19,12 @@ enum FragmentKind : uint32_t {
   kShapesAttribute = 2,
   kDtypesAttribute = 3,
   kCodeAttributes = 4,
-  kExceptionEvent = 5,  // without its time
+  kExceptionEvent = 5,  // without its time and its stack trace
   kErrorStatus = 6,
   kScopeAndThread = 7,
   kErrorTypeAttribute = 8,
-  kNumFragmentKinds = 9,
+  kExceptionStacktrace = 9,
+  kNumFragmentKinds = 10,
 };
 
 class OtlpFragments {

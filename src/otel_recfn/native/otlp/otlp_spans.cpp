@@ -37,9 +37,10 @@ void true_attribute(WireWriter& out, const char (&key)[N]) {
   out.literal("\x12\x02\x10\x01");
 }
 
-void event(WireWriter& out, uint64_t time, std::string_view rest) {
+// Its head; what follows has `rest` bytes.
+void event(WireWriter& out, uint64_t time, size_t rest) {
   out.byte(0x5a);
-  out.varint((time ? 9 : 0) + rest.size());
+  out.varint((time ? 9 : 0) + rest);
   if (time) {
     out.byte(0x09);
     out.fixed64(time);
@@ -100,7 +101,7 @@ bool OtlpSpans::in_tables(Py_ssize_t i) const {
   const auto count = static_cast<int64_t>(spans_above_.size());
   if (row < 0 || row >= event_id.size() || above_[i] < 0 || above_[i] >= count) return false;
   if (linked_id_[i] != 0 && (linked_above_[i] < 0 || linked_above_[i] >= count)) return false;
-  const size_t last = std::max({name[row], module[row], shapes[row], dtypes[row], error[row]});
+  const size_t last = std::max({name[row], module[row], shapes[row], dtypes[row], error[row], stacktrace[row]});
   return last < num_names_ && thread[row] < num_tracks_ && scope[row] < kNumScopes;
 }
 
@@ -126,6 +127,7 @@ void OtlpSpans::need_shared(Py_ssize_t row) {
   if (flags[row] & kError) {
     fragments_.need(kErrorTypeAttribute, error[row], num_names_);
     fragments_.need(kExceptionEvent, error[row], num_names_);
+    fragments_.need(kExceptionStacktrace, stacktrace[row], num_names_);
     fragments_.need(kErrorStatus, error[row], num_names_);
   }
 }
@@ -162,7 +164,7 @@ size_t OtlpSpans::most_bytes_of(Py_ssize_t row) const {
   if (source[row] == kPythonCallSource) most += fragments_.text(kCodeAttributes, name[row]).size();
   if (flags[row] & kError) {
     most += fragments_.text(kErrorTypeAttribute, error[row]).size() + fragments_.text(kExceptionEvent, error[row]).size();
-    most += fragments_.text(kErrorStatus, error[row]).size();
+    most += fragments_.text(kErrorStatus, error[row]).size() + fragments_.text(kExceptionStacktrace, stacktrace[row]).size();
   }
   return most;
 }
@@ -235,13 +237,15 @@ void OtlpSpans::encode_seldom(WireWriter& out, Py_ssize_t row) const {
 
 void OtlpSpans::encode_events(WireWriter& out, Py_ssize_t row, uint64_t time) const {
   if (flags[row] & kError) {
-    const std::string_view rest = fragments_.text(kExceptionEvent, error[row]);
-    event(out, time, rest);
-    out.padded(rest);
+    const std::string_view exception = fragments_.text(kExceptionEvent, error[row]);
+    const std::string_view raised_at = fragments_.text(kExceptionStacktrace, stacktrace[row]);
+    event(out, time, exception.size() + raised_at.size());
+    out.padded(exception);
+    out.padded(raised_at);
   }
   if (flags[row] & kClockJumped) {
     static const char rest[] = "\x12\x11wall clock jumped";
-    event(out, time, {rest, sizeof rest - 1});
+    event(out, time, sizeof rest - 1);
     out.literal(rest);
   }
 }

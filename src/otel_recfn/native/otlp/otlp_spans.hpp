@@ -23,7 +23,7 @@ namespace recfn {
   X(uint64_t, event_id) X(uint32_t, name) X(uint8_t, scope) X(uint8_t, source) X(int64_t, start_ns)                 \
   X(int64_t, end_ns) X(uint32_t, thread) X(int64_t, sequence_nr) X(uint64_t, forward_thread_id) X(uint64_t, handle) \
   X(int64_t, node_id) X(int64_t, debug_handle) X(uint32_t, flags) X(uint32_t, shapes) X(uint32_t, dtypes)           \
-  X(uint32_t, module) X(uint32_t, error) X(int64_t, step_number)
+  X(uint32_t, module) X(uint32_t, error) X(int64_t, step_number) X(uint32_t, stacktrace)
 
 class OtlpSpans {
  public:

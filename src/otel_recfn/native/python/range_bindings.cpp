@@ -81,21 +81,23 @@ PyObject* begin_python_call(PyObject*, PyObject* name) {
   return as_event_id(begin_call(globals(), *buffer, text.text()));
 }
 
-constexpr Arguments<3>::Parameters kEndParameters = {"end", 1, 3, {"event_id", "error", "flags"}};
+constexpr Arguments<4>::Parameters kEndParameters = {"end", 1, 4, {"event_id", "error", "flags", "stacktrace"}};
 
 PyObject* end(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
   uint64_t event_id = 0;
-  PyObject* error = nullptr;
+  PyObject *error = nullptr, *stacktrace = nullptr;
   uint32_t flags = 0;
-  Arguments<3> given(kEndParameters);
+  Arguments<4> given(kEndParameters);
   if (!given.take(args, count, keywords)) return nullptr;
-  if (!given.read(0, &event_id) || !given.read(1, &error) || !given.read(2, &flags)) return nullptr;
+  if (!given.read(0, &event_id) || !given.read(1, &error) || !given.read(2, &flags) ||
+      !given.read(3, &stacktrace)) {
+    return nullptr;
+  }
   const uint32_t shown = forget_open_range(event_id);
   ThreadBuffer* buffer = event_id != 0 ? registry().current() : nullptr;
   if (buffer != nullptr) {
-    const Utf8 error_text(error, kMaxErrorBytes);
-    const Text text = error_text.text();
-    end_range(globals(), *buffer, event_id, 0, shown | (flags & kEventFlags) | (text.size != 0 ? uint32_t{kError} : 0u), text);
+    const FailureTexts texts(error, stacktrace);
+    end_range(globals(), *buffer, event_id, 0, shown | (flags & kEventFlags) | texts.flags(), texts.failure());
   }
   Py_RETURN_NONE;
 }
@@ -125,7 +127,7 @@ PyMethodDef range_functions[] = {
     with_names("begin", begin,
                "begin(name, scope, source, module='', flags=0, *, sequence_nr=-1, forward_thread_id=0, handle=0, debug_handle=-1, "
                "shapes='', dtypes='', step_number=-1)\n--\n\nSee Recorder.begin."),
-    with_names("end", end, "end(event_id, error='', flags=0)\n--\n\nSee Recorder.end."),
+    with_names("end", end, "end(event_id, error='', flags=0, stacktrace='')\n--\n\nSee Recorder.end."),
     {"begin_call", begin_python_call, METH_O, "begin_call(name) -> event id, 0 when not recorded."},
     {"mark", mark, METH_O, "mark(name) -> event id, 0 when not recorded."},
     {"memory", memory, METH_VARARGS, "memory(nbytes, device) -> event id, 0 when not recorded."},

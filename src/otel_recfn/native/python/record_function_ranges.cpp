@@ -96,35 +96,38 @@ RangeEntry take_entry(RecordFunctionObject& range) {
   return taken;
 }
 
-// Calls `end` with the exception's text. False, with the error set, when the program was interrupted meanwhile
-// (KeyboardInterrupt); the range ends all the same.
+bool is_pair_of_texts(PyObject* texts) {
+  return texts != nullptr && PyTuple_Check(texts) && PyTuple_GET_SIZE(texts) == 2 && PyUnicode_Check(PyTuple_GET_ITEM(texts, 0)) &&
+         PyUnicode_Check(PyTuple_GET_ITEM(texts, 1));
+}
+
+// Calls `end` with the exception's text and its stack trace (null where there is no memory for any). False, with the error set,
+// when the program was interrupted meanwhile (KeyboardInterrupt); the range ends all the same.
 template <typename End>
 [[gnu::noinline]] bool end_with_error(PyObject* exception, End end) {
-  PyObject* error_text = record_function_helpers.error_text;
-  PyObject* message = error_text != nullptr ? PyObject_CallOneArg(error_text, exception) : nullptr;
+  PyObject* failure = record_function_helpers.failure;
+  PyObject* texts = failure != nullptr ? PyObject_CallOneArg(failure, exception) : nullptr;
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
-  if (message == nullptr || !PyUnicode_Check(message)) {
-    Py_XSETREF(message, PyUnicode_FromString(Py_TYPE(exception)->tp_name));
-  }
-  const bool ended = end(message);
-  Py_XDECREF(message);
+  if (!is_pair_of_texts(texts)) Py_XSETREF(texts, Py_BuildValue("ss", Py_TYPE(exception)->tp_name, ""));
+  const bool ended = texts != nullptr ? end(PyTuple_GET_ITEM(texts, 0), PyTuple_GET_ITEM(texts, 1)) : end(nullptr, nullptr);
+  Py_XDECREF(texts);
   if (!ended) return Py_XDECREF(type), Py_XDECREF(value), Py_XDECREF(traceback), false;
   PyErr_Restore(type, value, traceback);
   if (type != nullptr && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
   return PyErr_Occurred() == nullptr;
 }
 
-bool call_end(PyObject* handle, PyObject* message) {
+bool call_end(PyObject* handle, PyObject* error, PyObject* stacktrace) {
   PyObject* result =
-      message != nullptr ? PyObject_CallMethod(handle, "end", "O", message) : PyObject_CallMethod(handle, "end", nullptr);
+      error != nullptr ? PyObject_CallMethod(handle, "end", "OO", error, stacktrace) : PyObject_CallMethod(handle, "end", nullptr);
   Py_XDECREF(result);
   return result != nullptr;
 }
 
 [[gnu::noinline]] PyObject* exit_observed(PyObject* handle, PyObject* exception) {
-  const bool ended = exception == nullptr ? call_end(handle, nullptr)
-                                          : end_with_error(exception, [handle](PyObject* text) { return call_end(handle, text); });
+  const auto end = [handle](PyObject* error, PyObject* stacktrace) { return call_end(handle, error, stacktrace); };
+  const bool ended = exception == nullptr ? end(nullptr, nullptr) : end_with_error(exception, end);
   Py_DECREF(handle);
   return ended ? Py_NewRef(Py_None) : nullptr;
 }
@@ -144,10 +147,10 @@ PyObject* range_exit(PyObject* self, PyObject* const* args, Py_ssize_t count) {
     end_range(globals(), *buffer, entry.event_id, 0, shown, {});
     Py_RETURN_NONE;
   }
-  const bool ended = end_with_error(exception, [buffer, &entry, shown](PyObject* message) {
-    const Utf8 text(message, kMaxErrorBytes);
-    const uint32_t flags = shown | (PyUnicode_GET_LENGTH(message) > 0 ? uint32_t{kError} : 0);
-    end_range(globals(), *buffer, entry.event_id, 0, flags, text.text());
+  const bool ended = end_with_error(exception, [buffer, &entry, shown](PyObject* error, PyObject* stacktrace) {
+    const FailureTexts texts(error, stacktrace);
+    const uint32_t failed = error == nullptr ? uint32_t{kError} : texts.flags();
+    end_range(globals(), *buffer, entry.event_id, 0, shown | failed, texts.failure());
     return true;
   });
   return ended ? Py_NewRef(Py_None) : nullptr;

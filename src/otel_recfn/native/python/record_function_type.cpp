@@ -172,19 +172,19 @@ PyTypeObject range_type() {
 PyTypeObject RecordFunctionType = range_type();
 
 PyObject* set_helpers(PyObject*, PyObject* args) {
-  PyObject *recorder, *decorate, *aenter, *aexit, *error_text, *arguments;
-  if (!PyArg_ParseTuple(args, "OOOOOO", &recorder, &decorate, &aenter, &aexit, &error_text, &arguments)) return nullptr;
+  PyObject *recorder, *decorate, *aenter, *aexit, *failure, *arguments;
+  if (!PyArg_ParseTuple(args, "OOOOOO", &recorder, &decorate, &aenter, &aexit, &failure, &arguments)) return nullptr;
   Py_XSETREF(record_function_helpers.recorder, Py_NewRef(recorder));
   Py_XSETREF(record_function_helpers.decorate, Py_NewRef(decorate));
   Py_XSETREF(record_function_helpers.aenter, Py_NewRef(aenter));
   Py_XSETREF(record_function_helpers.aexit, Py_NewRef(aexit));
-  Py_XSETREF(record_function_helpers.error_text, Py_NewRef(error_text));
+  Py_XSETREF(record_function_helpers.failure, Py_NewRef(failure));
   Py_XSETREF(record_function_helpers.arguments, Py_NewRef(arguments));
   Py_RETURN_NONE;
 }
 
 PyMethodDef helper_functions[] = {{"set_record_function_helpers", set_helpers, METH_VARARGS,
-                                   "set_record_function_helpers(recorder, decorate, aenter, aexit, error_text, arguments)"},
+                                   "set_record_function_helpers(recorder, decorate, aenter, aexit, failure, arguments)"},
                                   {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

@@ -36,4 +36,20 @@ class Utf8 {
   PyObject* owned_ = nullptr;
 };
 
+// What a range was left by, as support/stack_trace.py tells it; null and empty where it ended well.
+class FailureTexts {
+ public:
+  FailureTexts(PyObject* error, PyObject* stacktrace)
+      : failed_(error != nullptr && PyUnicode_GET_LENGTH(error) > 0),
+        error_(error, kMaxErrorBytes),
+        stacktrace_(failed_ ? stacktrace : nullptr, kMaxStacktraceBytes) {}
+
+  Failure failure() const { return {error_.text(), stacktrace_.text()}; }
+  uint32_t flags() const { return failed_ ? uint32_t{kError} : 0; }
+
+ private:
+  bool failed_;
+  Utf8 error_, stacktrace_;
+};
+
 }  // namespace recfn

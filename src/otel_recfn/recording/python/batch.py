@@ -11,9 +11,9 @@ import numpy as np
 from otel_recfn.model.batch import Batch, Opened
 from otel_recfn.model.columns import COLUMN_TYPES, EMPTY_ROW
 from otel_recfn.model.tables import NO_CONTEXT, SpanContextRef, Track
-from otel_recfn.recording.limits import MAX_ERROR_BYTES, MAX_NAME_BYTES, MAX_SHAPES_BYTES, MAX_STACK_BYTES
+from otel_recfn.recording.limits import MAX_ERROR_BYTES, MAX_NAME_BYTES, MAX_SHAPES_BYTES, MAX_STACK_BYTES, MAX_STACKTRACE_BYTES
 from otel_recfn.recording.protocol import ContextReading
-from otel_recfn.recording.python.log import NO_DETAILS, Details, ThreadLog
+from otel_recfn.recording.python.log import NO_DETAILS, NO_FAILURE, Details, Failure, ThreadLog
 from otel_recfn.recording.python.text import clean_text
 
 EVENT_ID = list(COLUMN_TYPES).index("event_id")
@@ -21,7 +21,7 @@ EVENT_ID = list(COLUMN_TYPES).index("event_id")
 
 @dataclass(eq=False)
 class PythonRange:
-    """A range as far as it is known: ``end_ns``, ``end_log`` and ``error`` are set when it ends."""
+    """A range as far as it is known: ``end_ns``, ``end_log`` and ``failure`` are set when it ends."""
 
     log: ThreadLog
     event_id: int
@@ -45,7 +45,7 @@ class PythonRange:
     """Where it ends because something stays open in it; None: where it was ended."""
     end_ns: int = 0
     end_log: ThreadLog | None = None
-    error: str = ""
+    failure: Failure = NO_FAILURE
     outer: PythonRange | None = None
     """What was its thread's innermost open range when it began."""
 
@@ -125,13 +125,14 @@ class BatchBuilder:
             "shapes": self._text(details.shapes, MAX_SHAPES_BYTES),
             "dtypes": self._text(details.dtypes, MAX_SHAPES_BYTES),
             "module": self._text(closed.module, MAX_NAME_BYTES),
-            "error": self._text(closed.error, MAX_ERROR_BYTES),
+            "error": self._text(closed.failure.error, MAX_ERROR_BYTES),
             "profiler": closed.profiler,
             "stack": self._text(details.stack, MAX_STACK_BYTES),
             "nbytes": details.nbytes,
             "device": self._text(details.device, MAX_NAME_BYTES),
             "caller": closed.caller,
             "step_number": details.step_number,
+            "stacktrace": self._text(closed.failure.stacktrace, MAX_STACKTRACE_BYTES),
         }
         self._rows.append(tuple([values[column] for column in COLUMN_TYPES]))
 

@@ -8,7 +8,7 @@ locks. What is relied on is that append, popleft and len of a deque are indivisi
 
 A record is a plain tuple, because making one is the price of a range:
 
-    (ticks, log of the acting thread, event id, what, error)
+    (ticks, log of the acting thread, event id, what, failure)
 
 where ``what`` is a tuple in the order of BeginFields for a begin (also of a mark or a memory report, which end at once), and
 the EventFlag bits of an end.
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from otel_recfn.recording.python.task import Recording, TaskEntry
 
 BYTES_PER_RANGE = 48
+MOST_BEFORE_STACKTRACES = 2048
+"""Where more records wait for the drain, stack traces are left out, which would take far more memory than the ranges."""
 
 
 class BeginFields(NamedTuple):
@@ -66,10 +68,17 @@ class Details(NamedTuple):
     step_number: int = -1
 
 
-NO_DETAILS = Details()
+class Failure(NamedTuple):
+    """What a range was left by."""
+
+    error: str = ""
+    stacktrace: str = ""
+
+
+NO_DETAILS, NO_FAILURE = Details(), Failure()
 Begin: TypeAlias = "tuple[str, int, int, str, int, int, int, ContextReading | None, int, Details | None, int, Recording]"
-Record: TypeAlias = "tuple[int, ThreadLog, int, Begin | int, str]"
-REPLAYED: Any = (0, None, 0, 0, "")
+Record: TypeAlias = "tuple[int, ThreadLog, int, Begin | int, Failure]"
+REPLAYED: Any = (0, None, 0, 0, NO_FAILURE)
 """The end of no range."""
 
 
@@ -129,12 +138,14 @@ class ThreadLog:
         """Whether one more range may be open."""
         return len(self.open) < (MAX_DEPTH_FOR_ASYNC if is_async else MAX_DEPTH)
 
-    def end(self, ticks: int, event_id: int, flags: int, error: str) -> None:
+    def end(self, ticks: int, event_id: int, flags: int, failure: Failure) -> None:
         """End the range, whatever began after it. Nothing when it is not open here any more."""
         if self.ended_elsewhere:
             self._forget_ended_elsewhere()
         if event_id in self.open:
-            self.records.append((ticks, self, event_id, flags, error))
+            if failure.stacktrace and len(self.records) > MOST_BEFORE_STACKTRACES:
+                failure = failure._replace(stacktrace="")
+            self.records.append((ticks, self, event_id, flags, failure))
             self.open.discard(event_id)
 
     def innermost_call(self, recording: Recording) -> TaskEntry | None:
@@ -152,7 +163,7 @@ class ThreadLog:
         """Undo a begin in which something was raised; where it was recorded already, end the range."""
         self.open.discard(event_id)
         if self.has_just_begun(event_id):
-            self.records.append((ticks, self, event_id, 0, ""))
+            self.records.append((ticks, self, event_id, 0, NO_FAILURE))
         else:
             self.taken_back += 1
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from otel_recfn.model.clock import ClockMapping, Ticks, TreeOffsets
 from otel_recfn.model.events import EventFlag, EventKind, EventSource
 from otel_recfn.recording.python.batch import BatchBuilder, PythonRange
-from otel_recfn.recording.python.log import NO_DETAILS, BeginFields, Record, ThreadLog
+from otel_recfn.recording.python.log import NO_DETAILS, NO_FAILURE, BeginFields, Failure, Record, ThreadLog
 
 ASYNC, ERROR, PARTIAL = int(EventFlag.ASYNC), int(EventFlag.ERROR), int(EventFlag.PARTIAL)
 CROSSING = int(EventFlag.CROSSING)
@@ -69,14 +69,14 @@ class Pairing:
 
     def replay(self, clock: ClockMapping, builder: BatchBuilder, record: Record) -> None:
         """Replay the next record. Where something is raised meanwhile, it is replayed either not at all or in whole."""
-        ticks, log, event_id, what, error = record
+        ticks, log, event_id, what, failure = record
         ns = clock.monotonic_ns(Ticks(ticks))
         if not isinstance(what, int):
             if self.has_seen(event_id, builder):
                 return  # the last time something was raised when it had been replayed in whole
             self._begin(self._thread(log).at(ns), log, event_id, BeginFields._make(what), clock, builder)
         elif event_id in self._open:
-            self._end(ns, log, self._open[event_id], what, error, builder)
+            self._end(ns, log, self._open[event_id], what, failure, builder)
 
     def has_seen(self, event_id: int, builder: BatchBuilder) -> bool:
         """Whether the begin of that range, which is the next record, was replayed already."""
@@ -94,7 +94,7 @@ class Pairing:
     def close_partial(self, item: PythonRange, now_ns: int, builder: BatchBuilder) -> None:
         """Seal an open range as partial."""
         item.flags |= PARTIAL
-        self._close(item, item.log, self._thread(item.log).at(now_ns), "", builder)
+        self._close(item, item.log, self._thread(item.log).at(now_ns), NO_FAILURE, builder)
 
     def copy_open(self, now_ns: int, builder: BatchBuilder) -> None:
         """Add every open range as if it ended now, the innermost of each thread first; they stay open."""
@@ -159,7 +159,7 @@ class Pairing:
                 builder.take_back_announcement(event_id)
             raise
 
-    def _end(self, ns: int, ender: ThreadLog, item: PythonRange, flags: int, error: str, builder: BatchBuilder) -> None:
+    def _end(self, ns: int, ender: ThreadLog, item: PythonRange, flags: int, failure: Failure, builder: BatchBuilder) -> None:
         here = ender is item.log
         thread = self._thread(item.log)
         end_ns = thread.at(ns) if here else max(ns, item.start_ns)
@@ -167,12 +167,12 @@ class Pairing:
         item.flags |= flags
         if not item.flags & ASYNC and (not here or (thread.innermost is not item and cut_ns is None)):
             item.flags |= CROSSING
-        if error:
+        if failure.error:
             item.flags |= ERROR
-        self._close(item, ender, end_ns if cut_ns is None else cut_ns, error, builder)
+        self._close(item, ender, end_ns if cut_ns is None else cut_ns, failure, builder)
 
-    def _close(self, item: PythonRange, ender: ThreadLog, end_ns: int, error: str, builder: BatchBuilder) -> None:
-        item.end_ns, item.end_log, item.error = end_ns, ender, error
+    def _close(self, item: PythonRange, ender: ThreadLog, end_ns: int, failure: Failure, builder: BatchBuilder) -> None:
+        item.end_ns, item.end_log, item.failure = end_ns, ender, failure
         thread = self._thread(item.log)
         thread.offsets.passed(end_ns + item.offset_ns)
         if builder.newest_event_id() != item.event_id:  # otherwise something was raised after its row was built

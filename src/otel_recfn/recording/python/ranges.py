@@ -21,9 +21,10 @@ from otel_recfn.recording.limits import (
     MAX_REMOTE_ENDS,
     MAX_REMOTE_ERROR_BYTES,
     MAX_SHAPES_BYTES,
+    MAX_STACKTRACE_BYTES,
 )
 from otel_recfn.recording.protocol import ContextReading
-from otel_recfn.recording.python.log import Details, Record, ThreadLog
+from otel_recfn.recording.python.log import NO_FAILURE, Details, Failure, Record, ThreadLog
 from otel_recfn.recording.python.stack import python_stack
 from otel_recfn.recording.python.task import Recording, TaskEntry
 from otel_recfn.recording.python.text import clean_text, utf8_size
@@ -123,7 +124,7 @@ class BeginsAndEnds:
             what = (*texts, flags, parent, root, context, log.profiler, details, self._node_id, tasks)
             if ends_later:
                 log.open.add(event_id)
-            log.records.append((perf_counter_ns(), log, event_id, what, ""))
+            log.records.append((perf_counter_ns(), log, event_id, what, NO_FAILURE))
             if ends_later:
                 if source == PYTHON_CALL:
                     log.calls.append(own)
@@ -157,25 +158,27 @@ class BeginsAndEnds:
             return around.event_id, around.root, around.context
         return (reading.enclosing, reading.root or reading.enclosing, reading) if reading is not None else (0, 0, None)
 
-    def end(self, event_id: int, error: str = "", flags: int = 0) -> None:
+    def end(self, event_id: int, error: str = "", flags: int = 0, stacktrace: str = "") -> None:
         """See Recorder.end."""
         if not event_id:
             return
         try:
-            self._end(perf_counter_ns(), event_id, flags, error)
+            self._end(perf_counter_ns(), event_id, flags, error, stacktrace)
         except MemoryError:
             self._threads.own().lost_ends += 1
         except BaseException:  # a signal handler raised; the range ends all the same, and only once
-            self._end(perf_counter_ns(), event_id, flags, error)
+            self._end(perf_counter_ns(), event_id, flags, error, stacktrace)
             raise
 
-    def _end(self, ticks: int, event_id: int, flags: int, error: str) -> None:
+    def _end(self, ticks: int, event_id: int, flags: int, error: str, stacktrace: str) -> None:
         flags |= self._tasks.ended(event_id)
         log = self._threads.own()
         if event_id >> ORDINAL_BITS != log.number:
-            self._end_elsewhere((ticks, log, event_id, flags, clean_text(error, MAX_REMOTE_ERROR_BYTES)))
+            kept = Failure(clean_text(error, MAX_REMOTE_ERROR_BYTES)) if error else NO_FAILURE
+            self._end_elsewhere((ticks, log, event_id, flags, kept))
         else:
-            log.end(ticks, event_id, flags, error[:MAX_ERROR_BYTES])
+            kept = Failure(error[:MAX_ERROR_BYTES], stacktrace[:MAX_STACKTRACE_BYTES]) if error else NO_FAILURE
+            log.end(ticks, event_id, flags, kept)
 
     def _end_elsewhere(self, record: Record) -> None:
         _, log, event_id, _, _ = record

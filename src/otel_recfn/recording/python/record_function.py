@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from otel_recfn.ranges import aenter, aexit, decorate, open_range
 from otel_recfn.ranges.signatures import checked
-from otel_recfn.support.error_text import error_text
 from otel_recfn.support.interrupts import raised_by_signal_handler
+from otel_recfn.support.stack_trace import failure
 
 if TYPE_CHECKING:
     from otel_recfn.ranges.protocol import RangeHandle
@@ -103,7 +103,7 @@ class RecordFunctionBase:
         if not taken:
             self._take_innermost(taken)
         for handle in taken:
-            handle.end(error_text(error) if handle.event_id and error is not None else "")
+            handle.end(*failure(error if handle.event_id else None))
 
     def _take_innermost(self, taken: list[RangeHandle]) -> None:
         """The newest range that this thread entered; if there is none, the newest of another thread."""

@@ -12,14 +12,14 @@ from otel_recfn.batches.input_lists import element_texts
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.sinks.otlp.span_bytes import attribute_fields, event_fields, status_field
 from otel_recfn.sinks.spans.limits import AttributeValue
-from otel_recfn.sinks.spans.mapping import code_attributes, exception_attributes
+from otel_recfn.sinks.spans.mapping import code_attributes, exception_attributes, stacktrace_attributes
 from otel_recfn.support.json_text import text_of_utf8
 
 SCOPES = 16
 """So many numbers of scopes a thread's begin apart."""
 MAX_KEPT = 4096
-SPAN_ATTRIBUTES = 9
-"""The number of the field."""
+SPAN_ATTRIBUTES, EVENT_ATTRIBUTES = 9, 3
+"""The numbers of the fields."""
 
 
 class Kind(IntEnum):
@@ -33,6 +33,7 @@ class Kind(IntEnum):
     ERROR_STATUS = 6
     SCOPE_AND_THREAD = 7
     ERROR_TYPE = 8
+    EXCEPTION_STACKTRACE = 9
 
 
 class Fragments:
@@ -67,6 +68,8 @@ def _of_text(kind: int, raw: str) -> bytes:
         return attribute_fields(SPAN_ATTRIBUTES, code_attributes(text))
     if kind == Kind.ERROR_TYPE:
         return attribute_fields(SPAN_ATTRIBUTES, {"error.type": exception_attributes(text)["exception.type"]})
+    if kind == Kind.EXCEPTION_STACKTRACE:
+        return attribute_fields(EVENT_ATTRIBUTES, stacktrace_attributes(text))
     if kind == Kind.EXCEPTION_EVENT:
         return event_fields("exception", exception_attributes(text))
     return status_field(Status(StatusCode.ERROR, text))

@@ -77,13 +77,14 @@ class SpanMapper:
                 attributes |= told[row]
             failed = not plain and batch.flags[row] & EventFlag.ERROR
             error = text_of_utf8(batch.names[batch.error[row]]) if failed else ""
+            stacktrace = text_of_utf8(batch.names[batch.stacktrace[row]]) if failed else ""
             span = ReadableSpan(
                 name=name,
                 context=self._own_context(span_id, top),
                 parent=top if parent_id == top.span_id else self._parent_context(parent_id, top),
                 resource=resource,
                 attributes=attributes if limits.attributes_unbound else limits.span_attributes(attributes),
-                events=self._events(int(batch.flags[row]), error, end_ns) if not plain else (),
+                events=self._events(int(batch.flags[row]), error, stacktrace, end_ns) if not plain else (),
                 links=limits.links(Link(links[row])) if row in links else (),
                 kind=SpanKind.INTERNAL,
                 status=Status(StatusCode.ERROR, error) if failed else _UNSET,
@@ -204,10 +205,10 @@ class SpanMapper:
         if batch.source[row] == EventSource.PYTHON_CALL:
             attributes |= code_attributes(text_of_utf8(batch.names[batch.name[row]]))
 
-    def _events(self, flags: int, error: str, end_ns: int) -> Sequence[Event]:
+    def _events(self, flags: int, error: str, stacktrace: str, end_ns: int) -> Sequence[Event]:
         named: dict[str, Mapping[str, AttributeValue]] = {}
         if flags & EventFlag.ERROR:
-            named["exception"] = exception_attributes(error)
+            named["exception"] = exception_attributes(error) | stacktrace_attributes(stacktrace)
         if flags & EventFlag.CLOCK_JUMPED:
             named["wall clock jumped"] = {}
         return self._limits.events(named, end_ns) if named else ()
@@ -256,6 +257,11 @@ def _thread_attributes(thread: Track) -> dict[str, AttributeValue]:
 def exception_attributes(error: str) -> dict[str, AttributeValue]:
     kind, _, message = error.partition(": ")
     return {"exception.type": kind, "exception.message": message}
+
+
+def stacktrace_attributes(stacktrace: str) -> dict[str, AttributeValue]:
+    """The attribute of the semantic conventions; none where it isn't known."""
+    return {"exception.stacktrace": stacktrace} if stacktrace else {}
 
 
 def _signed(number: int) -> int:

@@ -56,6 +56,7 @@ ROWS = st.fixed_dictionaries(
         "dtypes": DTYPES,
         "module": TEXTS,
         "error": TEXTS,
+        "stacktrace": TEXTS,
     },
 )
 VALUES: st.SearchStrategy[Any] = st.one_of(

@@ -56,7 +56,7 @@ def rows(units: int, ranges: int) -> list[dict[str, Any]]:
         outer = make_event_id(unit, ranges + 1)
         for number in range(1, ranges + 1):
             begin = start + number * 1000
-            failed = {"flags": EventFlag.ERROR, "error": "ValueError: no"} if number == 3 else {}
+            failed = {"flags": EventFlag.ERROR, "error": "ValueError: no", "stacktrace": f"at {number}"} if number == 3 else {}
             found.append(
                 {
                     "event_id": make_event_id(unit, number), "parent": outer, "root": outer, "name": f"op {number % 5}",

@@ -87,6 +87,11 @@ class TestFields:
         assert dict(event.attributes) == {"exception.type": kind, "exception.message": message}
         assert span.attributes["error.type"] == kind
 
+    def test_where_it_was_raised(self) -> None:
+        stacktrace = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\nValueError: no\n'
+        (event,) = Harness().one(flags=EventFlag.ERROR, error="ValueError: no", stacktrace=stacktrace).events
+        assert event.attributes["exception.stacktrace"] == stacktrace
+
 
 class TestLimits:
     def test_attribute_count(self) -> None:

@@ -1,0 +1,156 @@
+"""Where what a range was left by was raised: in its row, the same in both twins, and nothing is kept alive for it."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recording_helpers import Capture, Worker, reset
+from test_limits import LONG_TEXTS, TEXTS, kept
+
+from otel_recfn.recording import limits
+from otel_recfn.recording.protocol import Recorder
+from otel_recfn.support.stack_trace import failure
+
+
+def fail(message: str = "no") -> None:
+    raise ValueError(message)
+
+
+def ways(recorder: Recorder) -> dict[str, Callable[[], Any]]:
+    """Ranges of every kind, each left by ``fail``."""
+    range_ = recorder.record_function
+
+    def with_it() -> None:
+        with range_("range"):
+            fail()
+
+    @range_("range")
+    def function() -> None:
+        fail()
+
+    @range_("range")
+    def generator() -> Iterator[int]:
+        yield 1
+        fail()
+
+    async def in_async_with() -> None:
+        async with range_("range"):
+            fail()
+
+    @range_("range")
+    async def coroutine() -> None:
+        fail()
+
+    @range_("range")
+    async def async_generator() -> AsyncIterator[int]:
+        yield 1
+        fail()
+
+    async def consume() -> None:
+        async for _ in async_generator():
+            pass
+
+    return {
+        "with": with_it,
+        "function": function,
+        "generator": lambda: list(generator()),
+        "async with": lambda: asyncio.run(in_async_with()),
+        "coroutine": lambda: asyncio.run(coroutine()),
+        "async generator": lambda: asyncio.run(consume()),
+    }
+
+
+@pytest.mark.parametrize("way", ["with", "function", "generator", "async with", "coroutine", "async generator"])
+def test_every_range_says_where(capture: Capture, way: str) -> None:
+    with pytest.raises(ValueError, match="no"):
+        ways(capture.recorder)[way]()
+    [row] = capture.finish()
+    lines = row.stacktrace.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[-2].startswith(f'  File "{__file__}", line ')
+    assert lines[-2].endswith("in fail")
+    assert lines[-1] == row.error == "ValueError: no"
+
+
+def test_a_range_that_ends_well_says_nothing(capture: Capture) -> None:
+    with capture.recorder.record_function("well"):
+        pass
+    with pytest.raises(ValueError, match="no"), capture.recorder.record_function("fails"):
+        fail()
+    with capture.recorder.record_function("well, too"):
+        pass
+    well, fails, well_too = capture.finish()
+    assert (well.stacktrace, bool(fails.stacktrace), well_too.stacktrace) == ("", True, "")
+
+
+def test_the_ranges_around_it_say_their_part_of_the_way(capture: Capture) -> None:
+    with pytest.raises(ValueError, match="no"), capture.recorder.record_function("outer"):  # noqa: SIM117 - two ranges
+        with capture.recorder.record_function("inner"):
+            fail()
+    inner, outer = capture.finish()
+    assert inner.stacktrace == outer.stacktrace != ""
+
+
+@settings(max_examples=30)
+@given(text=TEXTS | LONG_TEXTS, stacktrace=TEXTS | st.builds(lambda text: text * 9, LONG_TEXTS))
+def test_what_is_kept_of_it(recorder: Recorder, workers: list[Worker], text: str, stacktrace: str) -> None:
+    reset(recorder)
+    capture = Capture(recorder)
+    recorder.end(capture.begin("here"), text, stacktrace=stacktrace)
+    there = capture.begin("there")
+    workers[0].call(lambda: recorder.end(there, text, stacktrace=stacktrace))
+    here_row, there_row = capture.finish()
+    assert here_row.stacktrace == (kept(stacktrace, limits.MAX_STACKTRACE_BYTES) if text else "")
+    assert there_row.stacktrace == ""
+
+
+def test_nothing_that_the_frames_held_lives_longer(capture: Capture) -> None:
+    class Held:
+        pass
+
+    def hold() -> weakref.ref[Held]:
+        held = Held()
+        reference = weakref.ref(held)
+        try:
+            with capture.recorder.record_function("holds"):
+                fail()
+        except ValueError:
+            pass
+        return reference
+
+    assert hold()() is None
+    assert [row.name for row in capture.finish()] == ["holds"]
+
+
+def test_failures_cost_no_ranges_however_different_they_are(capture: Capture, workers: list[Worker]) -> None:
+    count = 3000
+
+    def fail_often() -> None:
+        for number in range(count):
+            capture.recorder.end(capture.begin(), "ValueError: no", stacktrace=f"{number} " + "x" * 8000)
+
+    workers[0].call(fail_often)
+    rows = capture.finish()
+    assert capture.counters().dropped == 0
+    assert len(rows) == count
+    assert rows[0].stacktrace.startswith("0 x")
+    assert 0 < sum(bool(row.stacktrace) for row in rows) < count
+    assert {row.error for row in rows} == {"ValueError: no"}
+
+
+def test_python_and_native_texts_agree(capture: Capture) -> None:
+    error: BaseException | None = None
+    try:
+        with capture.recorder.record_function("fails"):
+            fail("é\ud800" * 5000)
+    except ValueError as raised:
+        error = raised
+    [row] = capture.finish()
+    text, stacktrace = failure(error)
+    assert (row.error, row.stacktrace) == (kept(text, limits.MAX_ERROR_BYTES), kept(stacktrace, limits.MAX_STACKTRACE_BYTES))

@@ -23,6 +23,7 @@ from otel_recfn.sources.range_spans import RangeSpans, ShownRanges, range_of
 from otel_recfn.sources.suppression import is_suppressed
 from otel_recfn.sources.wrapped_function import After, WrappedFunction
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.seen_spans import seen_spans
 
 log = logging.getLogger("otel_recfn")
 
@@ -118,6 +119,7 @@ class ContextWatcher:
         of_span = span.get_span_context()
         if not of_span.is_valid:
             return ContextReading(0, 0, int(flags), span=span) if flags else None
+        seen_spans.note(of_span.trace_id, of_span.span_id, span)
         if of_span.trace_flags.sampled:
             flags |= ContextFlag.SAMPLED
             if self._shown is not None:

@@ -143,7 +143,7 @@ else:
     assert counters["chrome_trace.events_written"] + counters["chrome_trace.failed"] + missed == counters["rows"]
     assert counters["chrome_trace.events_written"] > 0
     with (gzip.open if sys.argv[1].endswith("gz") else open)(sink.path, "rb") as file:
-        shown = [event for event in json.load(file)["traceEvents"] if event["ph"] == "X"]
+        shown = [event for event in json.load(file)["traceEvents"] if "Event id" in event.get("args", {{}})]
     assert len(shown) == counters["chrome_trace.events_written"]
     assert len({{event["args"]["Event id"] for event in shown}}) == len(shown)
 """

@@ -11,7 +11,7 @@ execution (``rf_id``) and HolisticTraceAnalysis know an operator by; ``Event id`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +22,8 @@ from otel_recfn.model.batch import COLUMN_TYPES, Batch, Event, Track
 from otel_recfn.model.events import OVERLAPPING, EventFlag, EventKind, EventSource
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.model.sources import SOURCES, UNNAMED_STEP, is_call
-from otel_recfn.support.json_text import json_of_utf8, json_string
+from otel_recfn.sinks.chrome.span_slices import SpanSlice
+from otel_recfn.support.json_text import json_of_utf8, json_string, json_value
 
 Tids = NDArray[np.uint64]
 Times = NDArray[np.int64]
@@ -33,6 +34,8 @@ MOST_DIGITS = 9
 """Of a module's number."""
 FIRST_OTHER_TID = 1 << 30
 """Beyond the thread ids of Linux, and within the 32 bits that Perfetto reads of one."""
+FIRST_SPANS_TID = 3 << 29
+"""The same for a thread's track of spans that don't nest among its ranges."""
 
 
 def trace_tid(track: Track) -> int:
@@ -62,7 +65,7 @@ def encode_flows_in_python(
     columns = (from_tid.tolist(), from_ns.tolist(), to_tid.tolist(), to_ns.tolist())
     for number, (start_tid, start_ns, end_tid, end_ns) in enumerate(zip(*columns, strict=True), first_id):
         for phase, tid, time_ns, binding in (("s", start_tid, start_ns, ""), ("f", end_tid, end_ns, ',"bp":"e"')):
-            where = f'"pid":{pid},"tid":{tid},"ts":{_microseconds(time_ns - base_ns)}'
+            where = f'"pid":{pid},"tid":{tid},"ts":{microseconds(time_ns - base_ns)}'
             chunks.append(f',\n{{"ph":"{phase}","id":{number},{where},"cat":"fwdbwd","name":"fwdbwd"{binding}}}')
     return _filled(memory, "".join(chunks))
 
@@ -71,6 +74,22 @@ def _filled(memory: bytearray, text: str) -> int:
     data = text.encode()
     memory[: len(data)] = data
     return len(data)
+
+
+def encode_spans(slices: Sequence[SpanSlice], pid: int, base_ns: int) -> bytes:
+    """Write slices of the program's spans. There are few: no native twin is needed."""
+    chunks = []
+    for each in slices:
+        tid = trace_tid(each.track) if each.nests else FIRST_SPANS_TID + each.track.number
+        args = {"trace_id": f"{each.trace_id:032x}", "span_id": f"{each.span_id:016x}"}
+        if each.parent_id:
+            args["parent_span_id"] = f"{each.parent_id:016x}"
+        start = f'"pid":{pid},"tid":{tid},"ts":{microseconds(each.start_ns - base_ns)}'
+        name = f'"cat":"user_annotation","name":{json_string(each.name)}'
+        chunks.append(
+            f',\n{{"ph":"X",{start},"dur":{microseconds(each.end_ns - each.start_ns)},{name},"args":{json_value(args)}}}'
+        )
+    return "".join(chunks).encode()
 
 
 def _event(event: Event, pid: int, base_ns: int) -> Iterator[str]:
@@ -85,11 +104,11 @@ def _event(event: Event, pid: int, base_ns: int) -> Iterator[str]:
         yield f'"ph":"b","id":"{event.event_id:#x}",{start},{name},{args}'
         yield f'"ph":"e","id":"{event.event_id:#x}",{end},{name}'
     else:
-        yield f'"ph":"X",{start},"dur":{_microseconds(max(0, event.duration_ns))},{name},{args}'
+        yield f'"ph":"X",{start},"dur":{microseconds(max(0, event.duration_ns))},{name},{args}'
 
 
 def _moment(thread: Track, pid: int, time_ns: int) -> str:
-    return f'"pid":{pid},"tid":{trace_tid(thread)},"ts":{_microseconds(time_ns)}'
+    return f'"pid":{pid},"tid":{trace_tid(thread)},"ts":{microseconds(time_ns)}'
 
 
 def _name(event: Event) -> str:
@@ -158,7 +177,8 @@ def _module_number(event: Event) -> int | None:
     return int(number) if is_module and _is_traced_call(event) else None
 
 
-def _microseconds(nanoseconds: int) -> str:
+def microseconds(nanoseconds: int) -> str:
+    """As a number with exactly three decimals."""
     whole, rest = divmod(abs(nanoseconds), 1000)
     return f"{'-' if nanoseconds < 0 else ''}{whole}.{rest:03}"
 

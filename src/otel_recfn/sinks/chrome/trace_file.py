@@ -20,8 +20,9 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,18 +33,21 @@ from otel_recfn.batches.number_sets import is_in
 from otel_recfn.batches.shared_links import FindsLinks
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.events import OVERLAPPING
-from otel_recfn.sinks.chrome.encoder import encode_events, encode_flows, trace_tid
+from otel_recfn.sinks.chrome.encoder import FIRST_SPANS_TID, encode_events, encode_flows, encode_spans, trace_tid
+from otel_recfn.sinks.chrome.span_slices import FindSpan, SpanSlice, SpanSlices
 from otel_recfn.sinks.files.gzip_stream import GzipStream
 from otel_recfn.sinks.files.whole_file import WholeFile
 from otel_recfn.support.json_text import json_value
+from otel_recfn.support.seen_spans import seen_spans
 
-FOOTER = b"\n]}\n"
 ROWS_AT_ONCE = 4096
 """Rows encoded in one go: a megabyte, which stays in the cache."""
 MOST_ROWS_AT_ONCE = 32_768
 """The same for a large batch: each go has to take the GIL a few times, for which busy threads make it wait 5 ms each time."""
 MOST_OPEN = 1000
 """So many open ranges stand in the file: they are written again with each batch."""
+MOST_TRACE_IDS = 100
+"""So many stand in the file's metadata: they are written again with each batch."""
 WEEK_NS = 7 * 86_400 * 1_000_000_000
 
 
@@ -99,9 +103,18 @@ class ChromeTraceFile:
         path: ends in ``.gz`` where it is to be compressed; an existing file is replaced at the first ``show``.
         family, mode: as of WholeFile.
         links: shared with other sinks of the capture; None for its own.
+        find_span: the program's span with a trace id and a span id; None where it isn't known.
     """
 
-    def __init__(self, path: Path, *, family: str | None = None, mode: int = 0o600, links: FindsLinks | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        family: str | None = None,
+        mode: int = 0o600,
+        links: FindsLinks | None = None,
+        find_span: FindSpan = seen_spans.find,
+    ) -> None:
         self._pid = os.getpid()
         self._base_ns = time.time_ns() // WEEK_NS * WEEK_NS
         self._stream: _Stream = GzipStream() if path.suffix == ".gz" else _Plain()
@@ -109,6 +122,8 @@ class ChromeTraceFile:
         self._thread_names: dict[int, str] = {}
         self._memory = bytearray()
         self.flows = self._shown_flows = 0
+        self._slices = self._shown_slices = SpanSlices(find_span)
+        self._traces = self._shown_traces = TraceIds()
         self._open: Batch | None = None
         """The ranges that are open for long; replaced, never changed."""
         self._shown_open: Batch | None = None
@@ -128,6 +143,8 @@ class ChromeTraceFile:
     def append(self, batch: Batch) -> None:
         """Add the batch's events. After an error, what was appended since ``show`` is taken back by ``take_back``."""
         still_open = _still_open(self._open, batch)
+        slices, over = self._slices.after(batch)
+        traces = self._traces.after(batch)
         self._put(self._thread_events(batch, self._thread_names))
         # By event id: within a thread that is the order of begins, a parent before its children.
         rows = np.argsort(batch.event_id, kind="stable").astype(np.int64, copy=False)
@@ -138,7 +155,8 @@ class ChromeTraceFile:
         arrows = _arrows(batch, self._links.match(batch))
         self._put_encoded(encode_flows(*arrows, self.flows + 1, self._pid, self._base_ns, self._memory))
         self.flows += len(arrows[0])
-        self._open = still_open
+        self._put(self._span_events(over, self._thread_names))
+        self._open, self._slices, self._traces = still_open, slices, traces
 
     def set_open(self, ranges: Batch) -> None:
         """From the next ``show`` on these are the ranges that are open for long, until ``append`` is given them."""
@@ -148,9 +166,10 @@ class ChromeTraceFile:
         """Make the file show all that was appended; returns its size."""
         self._file.append(self._stream.flush())
         state = self._stream.state()
-        size = self._file.show(self._stream.tail(self._open_events() + FOOTER))
+        size = self._file.show(self._stream.tail(self._open_events() + _footer(self._traces)))
         # With no call: there may be no memory for one.
         self._stream.kept, self._shown_flows, self._shown_open = state, self.flows, self._open
+        self._shown_slices, self._shown_traces = self._slices, self._traces
         return size
 
     def take_back(self) -> bool:
@@ -161,9 +180,11 @@ class ChromeTraceFile:
         state = self._stream.state()
         if not self._file.take_back():
             self._stream.kept, self._shown_flows, self._shown_open = state, self.flows, self._open
+            self._shown_slices, self._shown_traces = self._slices, self._traces
             return False
         self._stream.take_back()
         self.flows, self._open = self._shown_flows, self._shown_open
+        self._slices, self._traces = self._shown_slices, self._shown_traces
         self._links = ForwardBackwardLinks()
         self._thread_names.clear()
         return True
@@ -188,13 +209,28 @@ class ChromeTraceFile:
             self._put(encoded)
 
     def _open_events(self) -> bytes:
-        ranges = self._open
+        ranges, known = self._open, dict(self._thread_names)
         if ranges is None or not len(ranges):
-            return b""
-        names = self._thread_events(ranges, dict(self._thread_names))
+            return self._span_events(self._slices.open(), known)
+        slices, over = self._slices.after(ranges)
+        names = self._thread_events(ranges, known)
+        spans = self._span_events([*over, *slices.open()], known)
         rows = np.argsort(ranges.event_id, kind="stable").astype(np.int64, copy=False)
         size = encode_events(ranges, rows, self._pid, self._base_ns, self._memory)
-        return names + bytes(self._memory[:size])
+        return names + spans + bytes(self._memory[:size])
+
+    def _span_events(self, slices: Sequence[SpanSlice], known: dict[int, str]) -> bytes:
+        """Slices of the program's spans, and the names of the tracks that they need."""
+        names = "".join([self._name_track(each, known) for each in slices if not each.nests])
+        return names.encode() + encode_spans(slices, self._pid, self._base_ns)
+
+    def _name_track(self, span: SpanSlice, known: dict[int, str]) -> str:
+        tid, name = FIRST_SPANS_TID + span.track.number, f"{span.track.name or f'thread {trace_tid(span.track)}'}: spans"
+        if known.get(tid) == name:
+            return ""
+        known[tid] = name
+        sort = _metadata("thread_sort_index", self._pid, tid, {"sort_index": span.track.number})
+        return f",\n{_metadata('thread_name', self._pid, tid, {'name': name})},\n{sort}"
 
     def _thread_events(self, batch: Batch, known: dict[int, str]) -> bytes:
         """The names of the tracks that are new in the batch, or have another name than is known; threads come first."""
@@ -242,6 +278,26 @@ def _arrows(batch: Batch, links: Links) -> Arrows:
 
 def _tids(threads: Sequence[Track]) -> NDArray[np.uint64]:
     return np.array([trace_tid(thread) for thread in threads], dtype=np.uint64)
+
+
+class TraceIds:
+    """Of the spans that ranges ran in: the first ones, in their order; replaced, never changed."""
+
+    def __init__(self, ids: Mapping[int, None] = MappingProxyType({})) -> None:
+        self.ids = ids
+
+    def after(self, batch: Batch) -> TraceIds:
+        """With those of a batch."""
+        new = [context.trace_id for context in batch.contexts if context.trace_id and context.trace_id not in self.ids]
+        if not new or len(self.ids) >= MOST_TRACE_IDS:
+            return self
+        return TraceIds(dict.fromkeys([*self.ids, *new][:MOST_TRACE_IDS]))
+
+
+def _footer(traces: TraceIds) -> bytes:
+    """The end of the file. It is written anew with each batch."""
+    ids = [f"{trace_id:032x}" for trace_id in traces.ids]
+    return f'\n], "trace_ids": {json_value(ids)}}}\n'.encode()
 
 
 def _header(base_ns: int) -> bytes:

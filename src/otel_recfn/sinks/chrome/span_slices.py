@@ -1,0 +1,255 @@
+"""The program's spans as slices above the ranges that ran while they were current.
+
+    thread    ┌ POST /train ────────────────────┐   ┌ POST /train ─┐     a slice per stretch in which the thread worked for it
+              │ ┌ load ───────┐                 │   │              │     a span's child lies in it
+              │ │ aten::copy_ │    aten::linear │   │ aten::mm     │     ranges
+
+Rows say which span was current when their outermost range began. A stretch of a thread's rows of one span is a slice from the
+first one's begin to the last one's end: it lies in whatever lies around these rows, so it nests. The span's own begin and end
+are taken where nothing else of the thread lies between. While a task waits, the thread may work for another one, whose rows end
+the stretch: slices of two tasks never overlap.
+
+One thing is not known when a stretch ends: whether a range that is still open began amid it (a task that waits inside a range,
+for instance). Event ids count a thread's begins, so that a stretch without gaps has none. One with a gap is told on a track of
+its own, where it can't lie across that range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from otel_recfn.model.batch import Batch, Track
+from otel_recfn.model.events import ORDINAL_MASK, OVERLAPPING
+
+MOST_DEPTH = 32
+"""So many spans lie in each other in the file."""
+FindSpan = Callable[[int, int], Any]
+Key = tuple[int, int]
+
+
+class SpanSlice(NamedTuple):
+    """A stretch of a thread's time in which a span was current. Times in Unix nanoseconds."""
+
+    trace_id: int
+    span_id: int
+    parent_id: int
+    """0 where it isn't known, or there is none."""
+    name: str
+    track: Track
+    start_ns: int
+    end_ns: int
+    nests: bool
+    """It lies right among the ranges of its thread. Else it needs a track of its own."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Stretch:
+    """Of one span on one thread; replaced, never changed."""
+
+    key: Key
+    start_ns: int
+    end_ns: int
+    first: int
+    """The lowest number of a begin."""
+    last: int
+    rows: int
+    apart_ns: int
+    """The slices of the thread's own track that are not of spans in this one ended by then."""
+    before: int
+    """The highest number of a begin before."""
+    before_ns: int
+    """What was on the thread before had ended by then, where it isn't still open."""
+    begins_here: bool
+    """No other thread works for the span."""
+
+    @property
+    def nests(self) -> bool:
+        """No begin amid it is missing."""
+        return self.last - self.first + 1 == self.rows
+
+    def with_run(self, run: _Run) -> _Stretch:
+        return replace(
+            self,
+            start_ns=min(self.start_ns, run.start_ns),
+            end_ns=max(self.end_ns, run.end_ns),
+            first=min(self.first, run.first),
+            last=max(self.last, run.last),
+            rows=self.rows + run.rows,
+        )
+
+
+class _Run(NamedTuple):
+    """Rows of one thread and one span that ended one after the other."""
+
+    track: Track
+    key: Key
+    start_ns: int
+    end_ns: int
+    first: int
+    last: int
+    rows: int
+    row: tuple[int, int, int]
+    """Of the first of them: the number of its begin, when it began, when it ended."""
+
+
+class _Thread(NamedTuple):
+    """What is known of a thread."""
+
+    track: Track
+    open: tuple[_Stretch, ...] = ()
+    """Of spans that lie in each other, the outermost first."""
+    last: int = 0
+    """The highest number of a begin so far."""
+    end_ns: int = 0
+    """When the last of its rows, or of its slices that are over, ended."""
+    apart_ns: int = 0
+    """When the last slice on the track of its own ended."""
+
+
+class SpanSlices:
+    """What is known so far of each thread; replaced, never changed, so that one can go back to what was.
+
+    Args:
+        find: the program's span with a trace id and a span id; None where it isn't known.
+    """
+
+    def __init__(self, find: FindSpan, threads: dict[int, _Thread] | None = None) -> None:
+        self._find, self._threads = find, threads or {}
+
+    def after(self, batch: Batch) -> tuple[SpanSlices, list[SpanSlice]]:
+        """What is known after a batch, and the slices that are over."""
+        threads, over = dict(self._threads), list[SpanSlice]()
+        for run in _runs(batch):
+            thread = threads.pop(run.track.number, None) or _Thread(run.track)
+            elsewhere = {stretch.key for other in threads.values() for stretch in other.open} if run.key[1] else set()
+            threads[run.track.number] = self._with_run(thread, run, elsewhere, over)
+        return SpanSlices(self._find, self._bounded(threads, over)), over
+
+    def open(self) -> list[SpanSlice]:
+        """The slices that are not over, as they are so far."""
+        found: list[SpanSlice] = []
+        for thread in self._threads.values():
+            self._close(thread, 0, None, found)
+        return found
+
+    def _with_run(self, thread: _Thread, run: _Run, elsewhere: set[Key], over: list[SpanSlice]) -> _Thread:
+        keys = self._chain(thread, run)
+        common = 0
+        while common < min(len(keys), len(thread.open)) and thread.open[common].key == keys[common]:
+            common += 1
+        thread = self._close(thread, common, run, over)
+        hull = run.start_ns, run.end_ns, run.first, run.last, run.rows
+        opened = [
+            _Stretch(key, *hull, thread.apart_ns, thread.last, thread.end_ns, key not in elsewhere) for key in keys[common:]
+        ]
+        stretches = (*[stretch.with_run(run) for stretch in thread.open], *opened)
+        last, end_ns = max(thread.last, run.last), max(thread.end_ns, run.end_ns)
+        return thread._replace(track=run.track, open=stretches, last=last, end_ns=end_ns)
+
+    def _chain(self, thread: _Thread, run: _Run) -> list[Key]:
+        """The spans around a run, outermost first."""
+        chain, parent = ([run.key], self._parent(run.key)) if run.key[1] else ([], None)
+        while parent is not None and len(chain) < MOST_DEPTH and parent not in chain and self._find(*parent) is not None:
+            chain.insert(0, parent)
+            parent = self._parent(parent)
+        if parent is None or parent in chain:
+            return chain
+        # The parent may be a range of ours, in the span that is open here.
+        open_here = [stretch.key for stretch in thread.open if stretch.key[0] == run.key[0] and stretch.key not in chain]
+        return [*[key for key in open_here if self._is_current(key, run.start_ns)], *chain][-MOST_DEPTH:]
+
+    def _parent(self, key: Key) -> Key | None:
+        parent = getattr(self._find(*key), "parent", None)
+        return (parent.trace_id, parent.span_id) if parent is not None else None
+
+    def _is_current(self, key: Key, time_ns: int) -> bool:
+        """Whether it is known, and had not ended by then."""
+        span = self._find(*key)
+        end_ns = _time(span, "end_time")
+        return span is not None and (end_ns is None or end_ns > time_ns)
+
+    def _close(self, thread: _Thread, kept: int, run: _Run | None, over: list[SpanSlice]) -> _Thread:
+        """The stretches beyond the first ``kept`` are over, as a run of another span shows."""
+        closed, apart_ns = thread.open[kept:], thread.apart_ns
+        if not closed:
+            return thread
+        starts, ends = [self._start(stretch) for stretch in closed], [self._end(thread, stretch, run) for stretch in closed]
+        for number, stretch in enumerate(closed):
+            start_ns = min(starts[number:])
+            end_ns = ends[number] = max(stretch.end_ns, min(ends[: number + 1]))
+            over.append(self._slice(thread, stretch, start_ns, end_ns))
+            apart_ns = apart_ns if stretch.nests else max(apart_ns, end_ns)
+        first, latest = min(starts), max(ends)
+        still = [replace(one, start_ns=min(one.start_ns, first), end_ns=max(one.end_ns, latest)) for one in thread.open[:kept]]
+        return thread._replace(open=tuple(still), apart_ns=apart_ns, end_ns=max(thread.end_ns, latest))
+
+    def _slice(self, thread: _Thread, stretch: _Stretch, start_ns: int, end_ns: int) -> SpanSlice:
+        span = self._find(*stretch.key)
+        parent = getattr(getattr(span, "parent", None), "span_id", 0)
+        start_ns = start_ns if stretch.nests else max(start_ns, stretch.apart_ns)
+        name, end_ns = _name(span, stretch.key), max(start_ns, end_ns)
+        return SpanSlice(*stretch.key, parent, name, thread.track, start_ns, end_ns, stretch.nests)
+
+    def _start(self, stretch: _Stretch) -> int:
+        """The span's own, where no range began on the thread in between, which might still be open."""
+        own = _time(self._find(*stretch.key), "start_time")
+        is_free = stretch.begins_here and stretch.first == stretch.before + 1
+        return own if own is not None and is_free and stretch.before_ns <= own <= stretch.start_ns else stretch.start_ns
+
+    def _end(self, thread: _Thread, stretch: _Stretch, run: _Run | None) -> int:
+        """The span's own, where the thread did nothing else before it, as far as is known."""
+        own = _time(self._find(*stretch.key), "end_time")
+        if own is None or run is None:
+            return stretch.end_ns
+        number, start_ns, end_ns = run.row
+        next_ns = start_ns if number == thread.last + 1 else stretch.end_ns
+        free_ns = end_ns if number < stretch.first else next_ns  # it is around them, or after them
+        return own if stretch.end_ns <= own <= free_ns else stretch.end_ns
+
+    def _bounded(self, threads: dict[int, _Thread], over: list[SpanSlice]) -> dict[int, _Thread]:
+        """Those that did nothing for longest are told, and forgotten, where there are many."""
+        while len(threads) > MOST_THREADS:
+            self._close(threads.pop(next(iter(threads))), 0, None, over)
+        return threads
+
+
+MOST_THREADS = 256
+"""So many threads are followed; the slices of these that are not over are written again with each batch."""
+
+
+def _runs(batch: Batch) -> list[_Run]:
+    """The batch's rows that nest in their threads, thread by thread, where there is more than one span or thread."""
+    rows = np.flatnonzero(((batch.flags & OVERLAPPING) == 0) & (batch.thread == batch.end_thread))
+    if not len(rows):
+        return []
+    rows = rows[np.argsort(batch.thread[rows], kind="stable")]
+    thread, context = batch.thread[rows], batch.context[rows]
+    changes = np.flatnonzero((thread[1:] != thread[:-1]) | (context[1:] != context[:-1])) + 1
+    begins = np.concatenate(([0], changes))
+    ordinals = batch.event_id[rows] & np.uint64(ORDINAL_MASK)
+    starts, ends = batch.start_ns[rows], batch.end_ns[rows]
+    low, high = np.minimum.reduceat(starts, begins), np.maximum.reduceat(ends, begins)
+    first, last = np.minimum.reduceat(ordinals, begins), np.maximum.reduceat(ordinals, begins)
+    counts = np.diff(np.append(begins, len(rows)))
+    found: list[_Run] = []
+    for number, begin in enumerate(begins.tolist()):
+        track, ref = batch.tracks[thread[begin]], batch.contexts[context[begin]]
+        hull = int(low[number]), int(high[number]), int(first[number]), int(last[number]), int(counts[number])
+        row = int(ordinals[begin]), int(starts[begin]), int(ends[begin])
+        found.append(_Run(track, (ref.trace_id, ref.span_id), *hull, row))
+    return found
+
+
+def _time(span: Any, name: str) -> int | None:
+    """A span's time; None where it isn't known, or isn't one."""
+    time = getattr(span, name, None)
+    return int(time) if isinstance(time, (int, float)) and 0 <= time < 1 << 63 else None
+
+
+def _name(span: Any, key: Key) -> str:
+    name = getattr(span, "name", None)
+    return name if isinstance(name, str) and name else f"span {key[1]:016x}"

@@ -1,0 +1,217 @@
+"""The program's spans in the Chrome trace: slices above the ranges that ran in them, which nest whatever the threads do."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch
+from otel_recfn.model.events import EventFlag, make_event_id
+from otel_recfn.model.tables import NO_CONTEXT, SpanContextRef
+from otel_recfn.sinks.chrome import span_slices, trace_file
+from otel_recfn.sinks.chrome.sink import ChromeTraceSink
+from otel_recfn.sinks.chrome.span_slices import SpanSlice, SpanSlices
+from otel_recfn.support.seen_spans import MOST, SeenSpans
+from trace_files import events_in, read_trace
+
+Interval = tuple[int, int]
+
+
+def span(name: str, start: int | None = None, end: int | None = None, parent: SpanContextRef | None = None) -> Any:
+    """As the SDK has them."""
+    times = [None if time is None else BASE_NS + time for time in (start, end)]
+    return SimpleNamespace(name=name, start_time=times[0], end_time=times[1], parent=parent)
+
+
+def row(number: int, start: int, end: int, ran_in: SpanContextRef = NO_CONTEXT, **more: Any) -> dict[str, Any]:
+    event_id = make_event_id(more.get("thread", MAIN_THREAD).number, number)
+    return {"event_id": event_id, "start_ns": BASE_NS + start, "end_ns": BASE_NS + end, "context": ran_in, **more}
+
+
+def slices_of(spans: dict[SpanContextRef, Any], *batches: list[dict[str, Any]]) -> list[SpanSlice]:
+    """Those that are over, then those that aren't."""
+    known = {ref[:2]: found for ref, found in spans.items()}
+    state, found = SpanSlices(lambda *key: known.get(key)), []
+    for rows in batches:
+        state, over = state.after(make_batch(rows))
+        found += over
+    return found + state.open()
+
+
+def told(slices: list[SpanSlice]) -> list[tuple[Any, ...]]:
+    return [(one.name, one.track.number, one.start_ns - BASE_NS, one.end_ns - BASE_NS) for one in slices]
+
+
+REQUEST, CHILD, OTHER = context(5, 6), context(5, 7), context(8, 9)
+
+
+def test_a_slice_lasts_as_long_as_its_span_where_the_thread_does_nothing_else() -> None:
+    spans = {REQUEST: span("request", 20, 80)}
+    rows = [row(1, 0, 10), row(2, 30, 40, REQUEST), row(3, 50, 60, REQUEST), row(4, 90, 99)]
+    assert told(slices_of(spans, rows)) == [("request", 1, 20, 80)]
+    assert told(slices_of(spans, *[[one] for one in rows])) == [("request", 1, 20, 80)]
+
+
+def test_a_child_lies_in_its_parent_and_both_go_on_over_batches() -> None:
+    spans = {REQUEST: span("request", 0), CHILD: span("child", 20, 45, REQUEST)}
+    batches = [[row(1, 10, 15, REQUEST)], [row(2, 30, 40, CHILD)], [row(3, 50, 60, REQUEST)]]
+    assert told(slices_of(spans, *batches)) == [("child", 1, 20, 45), ("request", 1, 0, 60)]
+
+
+def test_a_span_inside_a_range_lies_in_the_range_also_when_that_ends_in_a_later_batch() -> None:
+    """The program sees the range's span as its current one: that is the parent of a span which it opens there."""
+    spans = {REQUEST: span("request", 0), CHILD: span("child", 25, 45, context(5, 1000))}
+    batches = [[row(2, 22, 24, REQUEST)], [row(3, 30, 40, CHILD)], [row(1, 20, 60, REQUEST)]]
+    assert told(slices_of(spans, *batches)) == [("child", 1, 25, 45), ("request", 1, 0, 60)]
+
+
+def test_each_thread_has_a_slice_of_a_span_and_only_the_first_one_its_begin() -> None:
+    worker = row(1, 50, 60, REQUEST, thread=WORKER_THREAD)
+    found = told(slices_of({REQUEST: span("request", 0, 70)}, [row(1, 10, 20, REQUEST), worker]))
+    assert found == [("request", 1, 0, 20), ("request", 2, 50, 60)]
+
+
+def test_tasks_that_take_turns_have_a_slice_for_each_turn() -> None:
+    spans = {REQUEST: span("one", 0, 95), OTHER: span("other", 5, 99)}
+    rows = [row(number, 10 * number, 10 * number + 5, (REQUEST, OTHER)[number % 2]) for number in range(1, 5)]
+    assert told(slices_of(spans, rows)) == [("other", 1, 5, 15), ("one", 1, 20, 25), ("other", 1, 30, 35), ("one", 1, 40, 45)]
+
+
+def test_a_stretch_that_may_lie_across_an_open_range_has_a_track_of_its_own(path: Path) -> None:
+    sink = ChromeTraceSink(path)
+    sink.write(make_batch([row(1, 0, 10, REQUEST), row(3, 30, 40, REQUEST)]))
+    sink.write(make_batch([row(2, 20, 60, OTHER)]))
+    sink.close(1.0)
+    tids = {event["tid"]: event["args"]["name"] for event in events_in(path, "M") if event["name"] == "thread_name"}
+    slices = {event["args"]["span_id"]: tids[event["tid"]] for event in events_in(path, "X") if "span_id" in event["args"]}
+    assert slices == {f"{6:016x}": "MainThread: spans", f"{9:016x}": "MainThread"}
+
+
+def test_the_file_says_which_trace_and_span_they_are(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_file, "MOST_TRACE_IDS", 2)
+    sink = ChromeTraceSink(path)
+    sink.write(make_batch([row(1, 0, 10, REQUEST)]))
+    sink.write(make_batch([row(2, 20, 30, OTHER), row(3, 40, 50, context(11, 12))]))
+    sink.close(1.0)
+    first = next(event for event in events_in(path, "X") if "span_id" in event["args"])
+    assert (first["name"], first["cat"]) == (f"span {6:016x}", "user_annotation")
+    assert first["args"] == {"trace_id": f"{5:032x}", "span_id": f"{6:016x}"}
+    assert read_trace(path)["trace_ids"] == [f"{5:032x}", f"{8:032x}"]
+
+
+def test_what_is_not_over_stands_in_the_file_and_is_not_there_twice(path: Path) -> None:
+    sink = ChromeTraceSink(path)
+    for number in range(1, 4):
+        sink.write(make_batch([row(number, 10 * number, 10 * number + 5, REQUEST)]))
+        [slice_] = [event for event in events_in(path, "X") if "span_id" in event["args"]]
+        assert slice_["dur"] * 1000 == 10 * number - 5
+    sink.write_open(make_batch([row(4, 90, 99, REQUEST, flags=EventFlag.PARTIAL)]))
+    [slice_] = [event for event in events_in(path, "X") if "span_id" in event["args"]]
+    assert slice_["dur"] * 1000 == 89
+    sink.close(1.0)
+
+
+def test_few_threads_and_spans_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(span_slices, "MOST_THREADS", 3)
+    tracks = [MAIN_THREAD._replace(number=number) for number in range(1, 6)]
+    state, over = SpanSlices(lambda *_: None).after(make_batch([row(1, 0, 10, REQUEST, thread=track) for track in tracks]))
+    assert [one.track.number for one in over] == [1, 2]
+    assert [one.track.number for one in state.open()] == [3, 4, 5]
+    seen = SeenSpans()
+    for number in range(1, 2 * MOST):
+        seen.note(1, number, number)
+    assert sum(seen.find(1, number) is not None for number in range(2 * MOST)) <= MOST
+    assert seen.find(1, 2 * MOST - 1) == 2 * MOST - 1
+
+
+class Thread:
+    """Tasks that take turns on one thread, each with ranges and spans of its own."""
+
+    def __init__(self) -> None:
+        self.now = self.count = 0
+        self.open: list[list[Any]] = []  # [task, number, start, context, is_crossed], in the order of begins
+        self.rows: list[dict[str, Any]] = []
+        self.current: dict[int, list[SpanContextRef]] = {}
+        self.spans: dict[SpanContextRef, Any] = {}
+
+    def act(self, action: str, task: int) -> None:
+        self.now += 1 + self.count % 2
+        getattr(self, action)(task)
+
+    def begin(self, task: int) -> None:
+        self.count += 1
+        self.open.append([task, self.count, self.now, self.current.get(task, [NO_CONTEXT])[-1], False])
+
+    def end(self, task: int) -> None:
+        own = [one for one in self.open if one[0] == task]
+        if own:
+            at = self.open.index(own[-1])
+            is_crossing = at < len(self.open) - 1
+            _, number, start, ran_in, _ = self.open.pop(at)
+            self.rows.append(row(number, start, self.now, ran_in, flags=EventFlag.CROSSING if is_crossing else EventFlag.NONE))
+
+    def enter(self, task: int) -> None:
+        stack = self.current.setdefault(task, [NO_CONTEXT])
+        trace_id = stack[-1].trace_id or task + 1
+        stack.append(context(trace_id, len(self.spans) + 1))
+        self.spans[stack[-1]] = span(f"span {len(self.spans)}", self.now - 1, parent=stack[-2] if stack[-2].span_id else None)
+
+    def leave(self, task: int) -> None:
+        stack = self.current.get(task, [])
+        if len(stack) > 1:
+            self.spans[stack.pop()].end_time = BASE_NS + self.now + 1
+
+
+ACTIONS = st.tuples(st.sampled_from(["begin", "end", "begin", "end", "enter", "leave"]), st.integers(0, 2))
+
+
+@given(st.lists(ACTIONS, max_size=60), st.integers(1, 9), st.booleans())
+def test_slices_always_nest_and_cover_what_ran_in_their_spans(
+    actions: list[tuple[str, int]], at_once: int, parents_known: bool
+) -> None:
+    thread = Thread()
+    for action, task in actions:
+        thread.act(action, task)
+    for task in [one[0] for one in reversed(thread.open)]:
+        thread.act("end", task)
+    if not parents_known:
+        for found in thread.spans.values():
+            found.parent = None
+    rows = thread.rows
+    found = slices_of(thread.spans, *[rows[at : at + at_once] for at in range(0, len(rows), at_once)])
+    ranges = [one for one in rows if not one["flags"]]
+    among = [(one.start_ns, one.end_ns) for one in found if one.nests]
+    assert_nest(among + [(one["start_ns"], one["end_ns"]) for one in ranges])
+    assert_nest([(one.start_ns, one.end_ns) for one in found if not one.nests])
+    for one in [one for one in ranges if one["context"].span_id and not crossed(one, found)]:
+        covering = [each for each in found if (each.trace_id, each.span_id) == one["context"][:2]]
+        assert any(each.start_ns <= one["start_ns"] and one["end_ns"] <= each.end_ns for each in covering)
+
+
+def crossed(one: dict[str, Any], found: list[SpanSlice]) -> bool:
+    """Whether it lies partly in another slice of the track of its own, which has to cut its span's."""
+    apart = [each for each in found if not each.nests]
+    return any(each.start_ns < one["end_ns"] and one["start_ns"] < each.end_ns for each in apart)
+
+
+def assert_nest(intervals: list[Interval]) -> None:
+    open_ends: list[int] = []
+    for start, minus_end in sorted((start, -end) for start, end in intervals):
+        while open_ends and open_ends[-1] <= start:
+            open_ends.pop()
+        assert not open_ends or -minus_end <= open_ends[-1], (start - BASE_NS, -minus_end - BASE_NS)
+        open_ends.append(-minus_end)
+
+
+def test_times_are_exact(path: Path) -> None:
+    sink = ChromeTraceSink(path)
+    sink.write(make_batch([row(1, 1, 12, REQUEST)]))
+    sink.close(1.0)
+    times = {(event["ts"], event["dur"]) for event in events_in(path, "X")}
+    assert times == {((BASE_NS + 1 - read_trace(path)["baseTimeNanoseconds"]) / Decimal(1000), Decimal("0.011"))}

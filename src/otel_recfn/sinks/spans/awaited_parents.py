@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 from opentelemetry.sdk.trace import ReadableSpan
@@ -38,6 +38,15 @@ class AwaitedParents:
         """The export failed whose children these are the parents of."""
         for one in ids:
             self._ids.pop(one, None)
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether some come only when they are needed."""
+        return bool(self._held_back)
+
+    def hold_back(self, spans: Iterable[ReadableSpan]) -> None:
+        """These come only when they are needed."""
+        self._held_back.update([(_id(span), span) for span in spans])
 
     def needed(self, spans: Sequence[ReadableSpan], may_be_left_out: Callable[[ReadableSpan], bool]) -> list[ReadableSpan]:
         """Those of the spans without which others would have no parent. What is left out now comes when it is needed."""

@@ -62,6 +62,8 @@ class SpanDelivery:
         self._left: list[tuple[Receiver, Sequence[ReadableSpan]]] = []
         """For processors that may take long, when nobody can wait any more."""
         self._superseded = self._hurries = self._process_ends = False
+        self._keeps = False
+        """Spans wait at the exporters for their children."""
         self.handed = Handed(0, 0, 0, deque())
         """Replaced as a whole by whoever counts the rows of these spans: both at once, or none where there is no memory."""
         self._flushed = 0
@@ -144,9 +146,29 @@ class SpanDelivery:
             self._hand_to((receiver,), deque(spans))
 
     def _hand_without_waiting(self) -> None:
-        spans = _emptied(self.handed.waiting)
-        self._left += [(receiver, list(spans)) for receiver in self._receivers if receiver.may_wait]
-        self._hand_to([receiver for receiver in self._receivers if not receiver.may_wait], spans)
+        spans = list(_emptied(self.handed.waiting))
+        for receiver in self._receivers:
+            if receiver.may_wait:
+                self._left.append((receiver, spans))
+            else:
+                self._hand_to((receiver,), deque(self._those_that_fit(receiver, spans)))
+
+    def _those_that_fit(self, receiver: Receiver, spans: Sequence[ReadableSpan]) -> Sequence[ReadableSpan]:
+        """A full queue would drop its oldest spans, also such as others need. What doesn't fit waits at the exporter for its
+        children, which are in the queue or exported already."""
+        finished = self._watch.finished_by(receiver.exporter)
+        if finished is None:
+            return spans
+        queued = self.handed.spans - self.handed.unwatched - self._gone - finished - len(spans)
+        room = max(0, receiver.queue_size - max(0, queued))
+        if len(spans) <= room:
+            return spans
+        try:
+            self._watch.keep_for_children(receiver.exporter, spans[int(room) :])
+        except OUT_OF_MEMORY:
+            return spans
+        self._keeps = True
+        return spans[: int(room)]
 
     def _hand_to(self, receivers: Iterable[Receiver], waiting: deque[ReadableSpan]) -> None:
         while waiting:
@@ -199,13 +221,14 @@ class SpanDelivery:
 
         But where the process ends and they are too slow, what waits in the processors' queues is kept from them, unless it is a
         parent of what they got: the provider would go on with it, ten seconds for each batch where the backend is down. These
-        spans count as failed.
+        spans count as failed. Where parents wait there for their children, these exporters stay watched, too.
         """
-        if self._process_ends and self._unexported() > 0:
-            self._flushed = self.handed.spans - self.handed.unwatched
-            self._watch.refuse()
-        else:
+        if self._unexported() <= 0 or not (self._process_ends or self._keeps):
             self._watch.remove()
+            return
+        self._flushed = self.handed.spans - self.handed.unwatched
+        if self._process_ends:
+            self._watch.refuse()
 
     def counters(self) -> Mapping[str, int]:
         """What became of the spans; the module's docstring says how the counts add up."""

@@ -79,6 +79,15 @@ class ExportWatch:
         for one in self._watched.values():
             one.refuses = True
 
+    def finished_by(self, exporter: Any) -> int | None:
+        """Our spans that this one took or refused; None where it isn't watched."""
+        one = self._watched.get(id(exporter))
+        return self._finished_before + one.finished if one is not None else None
+
+    def keep_for_children(self, exporter: Any, spans: Sequence[ReadableSpan]) -> None:
+        """This exporter gets such a span with the first of its children alone."""
+        self._watched[id(exporter)].keep_for_children(spans)
+
     def remove(self) -> None:
         """Leave every exporter as it was found."""
         self._exported_before, self._finished_before = self.exported, self.finished
@@ -136,11 +145,17 @@ class _WatchedExporter:
                 self._waker.wake()
         return result
 
+    def keep_for_children(self, spans: Sequence[ReadableSpan]) -> None:
+        with self._lock.held:
+            self._parents.hold_back(spans)
+
     def _noted(self, spans: Sequence[ReadableSpan]) -> tuple[Sequence[ReadableSpan], Sequence[Id]]:
         """What is exported of them, and which parents are awaited for it. All of them where there is no memory to tell."""
         with self._lock.held:
             try:
-                wanted = self._parents.needed(spans, self._is_ours) if self.refuses else spans
+                wanted = spans
+                if self.refuses or self._parents.holds_back:
+                    wanted = self._parents.needed(spans, self._is_left_out)
                 return wanted, self._parents.note(wanted)
             except OUT_OF_MEMORY:  # this is the program's export
                 return spans, ()
@@ -150,6 +165,9 @@ class _WatchedExporter:
         """Whether an export has taken long, and is not back."""
         began = self._began
         return began is not None and time.monotonic() - began > SLOW_SECONDS
+
+    def _is_left_out(self, span: ReadableSpan) -> bool:
+        return self.refuses and self._is_ours(span)
 
     def _is_ours(self, span: ReadableSpan) -> bool:
         return getattr(span, "instrumentation_scope", None) is self.scope

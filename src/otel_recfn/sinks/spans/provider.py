@@ -20,6 +20,7 @@ from __future__ import annotations
 # What exporters import when they first send, which they do in a thread of ours, and that must not import (see own_thread.py).
 import encodings.idna  # noqa: F401
 import logging
+import math
 import netrc  # noqa: F401
 import os
 import secrets
@@ -75,6 +76,10 @@ class Receiver(NamedTuple):
     receive: Callable[[ReadableSpan], None]
     may_wait: bool
     """Handing it a span may take long: it may export it at once."""
+    exporter: Any = None
+    """What it says that it exports to."""
+    queue_size: float = math.inf
+    """How many spans it queues, where it only queues."""
 
 
 class SpanTarget:
@@ -163,8 +168,7 @@ class SpanTarget:
         Those that may wait come last.
         """
         processors = _one_after_the_other(self._tracer.span_processor, MAX_PROCESSOR_DEPTH)
-        receivers = [Receiver(processor.on_end, not _only_queues(processor)) for processor in processors]
-        return sorted(receivers, key=attrgetter("may_wait"))
+        return sorted(map(_receiver, processors), key=attrgetter("may_wait"))
 
     def chunk_size(self) -> int:
         """How many spans fit between two ``force_flush`` without crowding out the program's own spans.
@@ -268,6 +272,12 @@ def _one_after_the_other(processor: Any, depth: int) -> list[Any]:
     if type(processor) is not SynchronousMultiSpanProcessor or inner is None or depth == 0:
         return [processor]
     return [found for one in tuple(inner) for found in _one_after_the_other(one, depth - 1)]
+
+
+def _receiver(processor: Any) -> Receiver:
+    if not _only_queues(processor):
+        return Receiver(processor.on_end, True)
+    return Receiver(processor.on_end, False, getattr(processor, "span_exporter", None), _queue_sizes(processor)[0])
 
 
 def _only_queues(processor: Any) -> bool:

@@ -364,8 +364,6 @@ class Explored:
 
     def check(self) -> None:
         self._check_counters()
-        if self.case.queue == TOO_SMALL and any(queue._batch_processor.lost for queue in self.queues):  # type: ignore[attr-defined]
-            return  # nobody can wait for room at the very end
         others = {REQUEST[:2], *[tuple(span.get_span_context()[:2]) for span in self.spans if not span.end_time]}
         exported = [server for server in (self.server, self.second) if server.spans]
         for server in exported:
@@ -373,7 +371,7 @@ class Explored:
             orphans = server.orphans({*others, *self._ended_spans()} - sent)
             assert not orphans, f"orphans: {orphans}"
         assert not [queue for queue in self.queues if queue._batch_processor.lost]  # type: ignore[attr-defined]
-        if not (self.case.memory_fails or self.process_ends):
+        if not (self.case.memory_fails or self.process_ends or self.case.queue == TOO_SMALL):
             self._check_shown()
 
     def _ended_spans(self) -> set[tuple[int, int]]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter, SpanExportResult
 from test_no_orphans import REQUEST, ROWS, assert_balanced, program
 
-from otel_recfn.model.batch import NO_CONTEXT, Batch
+from batches import BASE_NS, make_batch
+from otel_recfn.model.batch import NO_CONTEXT, Batch, SpanContextRef
+from otel_recfn.model.events import make_event_id
 from otel_recfn.sinks.background import BackgroundSink
 from otel_recfn.sinks.spans.sink import SpansSink
 from patience import PATIENCE_S
@@ -84,6 +87,50 @@ def test_what_earlier_spans_lie_in_is_handed_over_before_the_provider_ends(
     assert exporter.spans
     exporter.assert_no_orphans()
     assert_balanced(sink.counters(), ROWS)
+
+
+DEEP = 20
+"""The leaves that an exporter has before it hangs have more parents than a short queue takes."""
+
+
+def deep_program(ref: SpanContextRef) -> list[Batch]:
+    """Leaves, the deepest first; then the ranges around them, the outermost last."""
+    around = [make_event_id(1, 1 + depth) for depth in range(DEEP)]
+
+    def row(event_id: int, parent: int) -> dict[str, Any]:
+        begun = {"start_ns": BASE_NS + (event_id & 0xFFFF), "end_ns": BASE_NS + 10_000}
+        return {"event_id": event_id, "parent": parent, "root": around[0], "context": ref, **begun}
+
+    leaves = [row(make_event_id(1, 100 + depth), around[depth]) for depth in range(DEEP)]
+    chain = [row(own, outer) for own, outer in zip(around, [0, *around], strict=False)]
+    opened = [{"event_id": around[0]}] if ref is NO_CONTEXT else []
+    return [make_batch(leaves[::-1], opened), make_batch(chain[::-1])]
+
+
+@pytest.mark.parametrize("ref", [REQUEST, NO_CONTEXT])
+@pytest.mark.parametrize("process_ends", [False, True])
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_short_queue_does_not_overflow(ref: SpanContextRef, process_ends: bool, beside: bool) -> None:
+    exporter, other = Hangs(9), Hangs(1000)
+    provider = TracerProvider(shutdown_on_exit=False)
+    options = {"max_queue_size": 8, "max_export_batch_size": 4, "schedule_delay_millis": 3_600_000}
+    provider.add_span_processor(BatchSpanProcessor(exporter, **options))
+    if beside:
+        provider.add_span_processor(SimpleSpanProcessor(other))
+    sink = BackgroundSink(SpansSink(provider), max_share=1.0)
+    sink.write(deep_program(ref)[0])
+    assert exporter.hanging.wait(PATIENCE_S)
+    sink.write(deep_program(ref)[1])
+    if process_ends:
+        sink.process_ends(PATIENCE_S)
+    sink.close(0.2)
+    exporter.go_on.set()
+    sink._thread.join(PATIENCE_S)
+    provider.shutdown()
+    assert exporter.spans
+    exporter.assert_no_orphans()
+    other.assert_no_orphans()
+    assert_balanced(sink.counters(), 2 * DEEP)
 
 
 @pytest.mark.parametrize("first", range(1, 10))

@@ -1,10 +1,11 @@
 """The legacy profiler, ours beside PyTorch's: what an operator costs while it runs, and what its events cost in the end.
 
-    python benchmarks/bench_legacy.py [rounds]
+    python benchmarks/bench_legacy.py [rounds] [operators a turn]
 
 Both run in turns in one process, and the fastest turn of each counts. "an operator" is its time under the profiler less that
-without; "its events" is the time to disable and to read every event once: ours makes Python objects when it is
-disabled, PyTorch's wraps its C++ ones and makes Python values at each look.
+without. "consolidating" is the time to disable: then PyTorch has wrapped its C++ events; ours are in order, as columns.
+"and reading" is that with reading every event once, as the table of PyTorch's legacy profiler does: ours makes its events then,
+PyTorch's makes Python values at each look.
 """
 
 from __future__ import annotations
@@ -28,13 +29,22 @@ from otel_recfn.legacy import ProfilerConfig, ProfilerState, disable_profiler_le
 ROUNDS = 20
 OPERATORS = 5_000
 EVENTS_PER_OPERATOR = 2
+Settings = tuple[bool, bool, bool]
+"""Shapes, memory, stacks."""
+SETTINGS: dict[str, Settings] = {
+    "plain": (False, False, False),
+    "with shapes": (True, False, False),
+    "with shapes and memory": (True, True, False),
+    "with stacks": (False, False, True),
+}
 
 
 class Turn(NamedTuple):
     """Nanoseconds per operator."""
 
     operator: float
-    events: float
+    consolidated: float
+    read: float
 
 
 class Side(NamedTuple):
@@ -48,46 +58,47 @@ class Side(NamedTuple):
 
 def main() -> None:
     """Measures both and prints them."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    rounds, operators = [int(each) for each in sys.argv[1:]] + [ROUNDS, OPERATORS][len(sys.argv) - 1 :]
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder:
         loop = loaded_loop(Path(folder))
-        print(f"{'legacy profiler, ns per operator':<34}{'PyTorch':>10}{'ours':>10}{'ratio':>8}")
-        for name, settings in (("plain", (False, False)), ("with shapes", (True, False)), ("with stacks", (False, True))):
-            report(name, *compared(loop, settings, rounds))
+        print(f"{'legacy profiler, ns per operator':<40}{'PyTorch':>10}{'ours':>10}{'ratio':>8}")
+        for name, settings in SETTINGS.items():
+            report(name, *compared(loop, settings, rounds, operators))
 
 
-def compared(loop: Any, settings: tuple[bool, bool], rounds: int) -> tuple[Turn, Turn]:
+def compared(loop: Any, settings: Settings, rounds: int, operators: int) -> tuple[Turn, Turn]:
     """The best of theirs and ours, with the operator's own time taken off."""
     sides = (theirs(*settings), ours(*settings))
-    plain, best = float("inf"), [Turn(float("inf"), float("inf"))] * len(sides)
+    plain, best = float("inf"), [Turn(*[float("inf")] * 3)] * len(sides)
     for _ in range(rounds):
-        plain = min(plain, loop.time_operators(OPERATORS))
+        plain = min(plain, loop.time_operators(operators))
         for number, side in enumerate(sides):
-            best[number] = Turn(*map(min, best[number], turn(loop, side)))
+            best[number] = Turn(*map(min, best[number], turn(loop, side, operators)))
     first, second = (each._replace(operator=each.operator - plain) for each in best)
     return first, second
 
 
-def turn(loop: Any, side: Side) -> Turn:
+def turn(loop: Any, side: Side, operators: int) -> Turn:
     side.enable()
-    operator = loop.time_operators(OPERATORS)
+    operator = loop.time_operators(operators)
     started = time.perf_counter_ns()
     lists = side.disable()
+    consolidated = time.perf_counter_ns()
     for each in lists:
         side.read(each)
-    events = (time.perf_counter_ns() - started) / OPERATORS
-    assert sum(map(len, lists)) >= EVENTS_PER_OPERATOR * OPERATORS
-    return Turn(operator, events)
+    read = time.perf_counter_ns()
+    assert sum(map(len, lists)) >= EVENTS_PER_OPERATOR * operators
+    return Turn(operator, (consolidated - started) / operators, (read - started) / operators)
 
 
-def theirs(shapes: bool, stack: bool) -> Side:
-    config = TheirConfig(TheirState.CPU, shapes, False, stack, False, False, _ExperimentalConfig())
+def theirs(shapes: bool, memory: bool, stack: bool) -> Side:
+    config = TheirConfig(TheirState.CPU, shapes, memory, stack, False, False, _ExperimentalConfig())
     return Side(lambda: torch.autograd._enable_profiler_legacy(config), torch.autograd._disable_profiler_legacy, read_theirs)
 
 
-def ours(shapes: bool, stack: bool) -> Side:
-    config = ProfilerConfig(ProfilerState.CPU, report_input_shapes=shapes, with_stack=stack)
+def ours(shapes: bool, memory: bool, stack: bool) -> Side:
+    config = ProfilerConfig(ProfilerState.CPU, shapes, memory, stack)
     return Side(lambda: enable_profiler_legacy(config), disable_profiler_legacy, read_ours)
 
 
@@ -132,8 +143,8 @@ def read_ours(events: list[Any]) -> list[tuple[Any, ...]]:
 
 
 def report(name: str, their: Turn, our: Turn) -> None:
-    for what, first, second in (("an operator", their.operator, our.operator), ("its events", their.events, our.events)):
-        print(f"{f'{name}, {what}':<34}{first:>10,.0f}{second:>10,.0f}{second / first:>8.2f}")
+    for what, first, second in zip(("an operator", "consolidating", "and reading"), their, our, strict=True):
+        print(f"{f'{name}, {what}':<40}{first:>10,.0f}{second:>10,.0f}{second / first:>8.2f}")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from otel_recfn.legacy import (
     ProfilerState,
     disable_profiler_legacy,
     enable_profiler_legacy,
+    torch_records,
 )
 from otel_recfn.model.scope import RecordScope
 
@@ -236,23 +237,18 @@ def test_their_parser_reads_our_events(training: Training) -> None:
         return [(event.name, event.thread, event.id, event.cpu_parent and event.cpu_parent.id) for event in events]
 
     both = Both(training.step, report_input_shapes=True)
-    assert parsed([[TheirEvent(event) for event in events] for events in both.our_lists]) == parsed(both.their_lists)
+    assert parsed(torch_records(both.our_lists)) == parsed(both.their_lists)
 
 
-class TheirEvent:
-    """One of our events with the accessors of PyTorch's binding, which are methods."""
-
-    def __init__(self, event: LegacyEvent) -> None:
-        self._event = event
-
-    def kind(self) -> str:
-        return self._event.kind_str
-
-    def cpu_elapsed_us(self, later: TheirEvent) -> float:
-        return self._event.cpu_elapsed_us(later._event)
-
-    def __getattr__(self, name: str) -> Callable[[], Any]:
-        return lambda: getattr(self._event, name)
+def test_records_for_their_parser_have_what_theirs_have() -> None:
+    """Whatever PyTorch's binding of its event offers, with values of the same types."""
+    both = Both(lambda: torch.neg(torch.ones(2)), report_input_shapes=True)
+    (theirs,), (ours,) = both.their_lists, torch_records(both.our_lists)
+    accessors = [name for name in dir(theirs[0]) if not name.startswith("_") and not name.endswith("elapsed_us")]
+    for name in accessors:
+        for their, our in zip(theirs, ours, strict=True):
+            assert type(getattr(our, name)()) is type(getattr(their, name)())
+    assert [record.shapes() for record in ours] == [record.shapes() for record in theirs]
 
 
 def test_what_torchscript_forks_is_asynchronous_for_neither() -> None:

@@ -22,6 +22,8 @@ from otel_recfn.legacy.profiler import (
 )
 from otel_recfn.legacy.record_profile import RecordProfile
 from otel_recfn.legacy.result import ThreadEventLists
+from otel_recfn.legacy.thread_events import ThreadEvents
+from otel_recfn.legacy.torch_records import TorchRecord, torch_records
 
 __all__ = [
     "ActiveProfilerType",
@@ -37,6 +39,8 @@ __all__ = [
     "RecordProfile",
     "TLSLegacyProfilerGuard",
     "ThreadEventLists",
+    "ThreadEvents",
+    "TorchRecord",
     "add_event_list",
     "disable_profiler_legacy",
     "enable_profiler_legacy",
@@ -45,5 +49,6 @@ __all__ = [
     "profiler_enabled",
     "profiler_type",
     "register_cuda_methods",
+    "torch_records",
     "write_profiler_events_to_stream",
 ]

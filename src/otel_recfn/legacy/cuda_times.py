@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from otel_recfn.legacy.cuda import CudaRecord, cuda_stubs
+from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.event_kind import EventKind
 
 
@@ -28,3 +31,17 @@ class CudaTimes:
     def take(self, kind: EventKind, key: int) -> CudaRecord | None:
         """What was recorded for it; None where nothing was."""
         return self._records.pop((kind, key), None)
+
+
+def time_memory(events: Iterable[LegacyEvent]) -> None:
+    """Give changes of memory the newest time on the GPU that their thread had then; none where it had none yet.
+
+    None is taken at the change itself: PyTorch's allocator of GPU memory holds its lock then, and whoever waits for that lock
+    may have the GIL, which taking a time needs.
+    """
+    device, newest = -1, None
+    for event in events:
+        if event.kind == EventKind.MEMORY_ALLOC:
+            event.device, event.cuda_event = device, newest
+        elif event.cuda_event is not None:
+            device, newest = event.device, event.cuda_event

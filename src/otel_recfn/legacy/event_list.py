@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
-
 from otel_recfn.legacy.event import LegacyEvent
+from otel_recfn.legacy.thread_events import ThreadEvents
 
 
 class RangeEventList:
@@ -14,29 +13,21 @@ class RangeEventList:
     """
 
     def __init__(self) -> None:
-        self._events: list[LegacyEvent] = []
-        self._from_elsewhere: list[LegacyEvent] = []
+        self._events = ThreadEvents()
 
     def record(self, event: LegacyEvent) -> None:
         """The thread's next event."""
         self._events.append(event)
 
-    def record_all(self, events: list[LegacyEvent]) -> None:
+    def record_all(self, events: ThreadEvents) -> None:
         """The thread's next events."""
-        self._events = [*self._events, *events] if self._events else events
-
-    def record_from_elsewhere(self, pop: LegacyEvent) -> None:
-        """Another thread ended a range of this one: the pop stands where its time is, after what happened here at that time."""
-        self._from_elsewhere.append(pop)
+        self._events = ThreadEvents([*self._events, *events]) if self._events else events
 
     def size(self) -> int:
         """How many there are."""
-        return len(self._events) + len(self._from_elsewhere)
+        return len(self._events)
 
-    def consolidate(self) -> list[LegacyEvent]:
+    def consolidate(self) -> ThreadEvents:
         """Take all events away, in their order."""
-        events, self._events = self._events + self._from_elsewhere, []
-        if self._from_elsewhere:
-            self._from_elsewhere = []
-            events.sort(key=attrgetter("cpu_ns"))  # stable: the thread's own stay in their order
+        events, self._events = self._events, ThreadEvents()
         return events

@@ -11,19 +11,21 @@ that is open still has no pop.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import repeat
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.batches.input_lists import flat_shapes
-from otel_recfn.legacy.cuda_times import CudaTimes
+from otel_recfn.legacy.cuda_times import CudaTimes, time_memory
 from otel_recfn.legacy.event import LegacyEvent, memory_columns
 from otel_recfn.legacy.event_kind import EventKind
 from otel_recfn.legacy.event_list import RangeEventList
 from otel_recfn.legacy.event_order import ends_in_order, places
+from otel_recfn.legacy.thread_events import ThreadEvents
 from otel_recfn.model import events
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import ORDINAL_BITS, EventFlag
@@ -34,7 +36,11 @@ Rows: TypeAlias = NDArray[np.int64]
 """Positions in a batch."""
 Shapes = tuple[tuple[int, ...], ...]
 
-RANGE, MARK, MEMORY = events.EventKind.RANGE, events.EventKind.MARK, events.EventKind.MEMORY
+RANGE = events.EventKind.RANGE
+KINDS = np.zeros(len(events.EventKind), np.uint8)
+KINDS[RANGE] = EventKind.PUSH_RANGE
+KINDS[events.EventKind.MARK], KINDS[events.EventKind.MEMORY] = EventKind.MARK, EventKind.MEMORY_ALLOC
+"""What each kind of row is for the legacy profiler when it begins."""
 EXACT_AS_FLOAT = 1 << 53
 """Whole numbers up to this one are, and handles travel as floats."""
 
@@ -48,21 +54,42 @@ def event_lists(batch: Batch, cuda_times: CudaTimes) -> list[RangeEventList]:
 
 def _event_list(batch: Batch, rows: Rows, maker: _EventMaker) -> RangeEventList:
     """The events of a thread, from its rows."""
+    moments = _moments(batch, rows)
+    events = ThreadEvents.made_by(len(moments.rows), partial(maker.make, moments))
+    if maker.times_on_gpu():
+        time_memory(events)
+    made = RangeEventList()
+    made.record_all(events)
+    return made
+
+
+class Moments(NamedTuple):
+    """What happened in a thread, in its order."""
+
+    rows: Rows
+    kinds: NDArray[np.uint8]
+    """Of the legacy profiler: a push and a pop of a range have one row."""
+
+
+def _moments(batch: Batch, rows: Rows) -> Moments:
     begins = rows[np.argsort(batch.event_id[rows], kind="stable")]
     ends = rows[(batch.kind[rows] == RANGE) & (batch.flags[rows] & EventFlag.PARTIAL == 0)]
     here = batch.thread[ends] == batch.end_thread[ends]
     place_of_begins, place_of_ends = places(batch, begins, ends[here], ends_in_order(batch, begins, ends[here]))
-    found = np.empty(len(begins) + int(np.count_nonzero(here)), object)
-    kind = batch.kind[begins]
-    for wanted, make in ((RANGE, maker.pushes), (MARK, maker.marks), (MEMORY, maker.memory)):
-        chosen = kind == wanted
-        found[place_of_begins[chosen]] = _objects(make(begins[chosen]))
-    found[place_of_ends] = _objects(maker.pops(ends[here]))
-    made = RangeEventList()
-    made.record_all(found.tolist())
-    for pop in maker.pops(ends[~here]):
-        made.record_from_elsewhere(pop)
-    return made
+    count = len(begins) + int(np.count_nonzero(here))
+    moments = Moments(np.empty(count, np.int64), np.full(count, EventKind.POP_RANGE, np.uint8))
+    moments.rows[place_of_begins], moments.kinds[place_of_begins] = begins, KINDS[batch.kind[begins]]
+    moments.rows[place_of_ends] = ends[here]
+    return moments if here.all() else _with_ends_elsewhere(batch, moments, ends[~here])
+
+
+def _with_ends_elsewhere(batch: Batch, here: Moments, ends: Rows) -> Moments:
+    """Each where its time is, after what happened in the thread at that time."""
+    rows = np.concatenate((here.rows, ends))
+    kinds = np.concatenate((here.kinds, np.full(len(ends), EventKind.POP_RANGE, np.uint8)))
+    times = np.where(kinds == EventKind.POP_RANGE, batch.end_ns[rows], batch.start_ns[rows])
+    order = np.argsort(times, kind="stable")
+    return Moments(rows[order], kinds[order])
 
 
 def _objects(made: list[LegacyEvent]) -> NDArray[Any]:
@@ -71,17 +98,49 @@ def _objects(made: list[LegacyEvent]) -> NDArray[Any]:
     return array
 
 
+class _Parsed(dict[int, Any]):
+    """Texts of the batch by index, each parsed once."""
+
+    def __init__(self, names: Sequence[str], parse: Callable[[str], Any]) -> None:
+        self._names, self._parse = names, parse
+
+    def __missing__(self, index: int) -> Any:
+        found = self[index] = self._parse(self._names[index])
+        return found
+
+
 class _EventMaker:
     """Makes the events of a batch's rows, many at a time."""
 
     def __init__(self, batch: Batch, cuda_times: CudaTimes) -> None:
         self._batch, self._cuda_times = batch, cuda_times
         self._thread_ids = [track.thread_id for track in batch.tracks]
+        self._shapes, self._lines = _Parsed(batch.names, _shapes), _Parsed(batch.names, _lines)
         self._handles = batch.handle
         inexact = np.flatnonzero(batch.handle > EXACT_AS_FLOAT)
         if len(inexact):
             self._handles = batch.handle.copy()
             self._handles[inexact] = [next_handle() for _ in range(len(inexact))]
+
+    def times_on_gpu(self) -> bool:
+        """Whether events have times on a GPU, which are taken as the events are made."""
+        return len(self._cuda_times) > 0
+
+    def make(self, moments: Moments, first: int, after: int) -> list[LegacyEvent]:
+        """The events from the first place to before the other."""
+        rows, kinds = moments.rows[first:after], moments.kinds[first:after]
+        found = np.empty(len(rows), object)
+        for kind, make in (
+            (EventKind.PUSH_RANGE, self.pushes),
+            (EventKind.POP_RANGE, self.pops),
+            (EventKind.MARK, self.marks),
+            (EventKind.MEMORY_ALLOC, self.memory),
+        ):
+            chosen = np.flatnonzero(kinds == kind)
+            if len(chosen):
+                found[chosen] = _objects(make(rows[chosen]))
+        made: list[LegacyEvent] = found.tolist()
+        return made
 
     def pushes(self, rows: Rows) -> list[LegacyEvent]:
         """What ranges are when they begin."""
@@ -94,7 +153,7 @@ class _EventMaker:
                 self._texts(batch.name[rows]),
                 self._threads(batch.thread[rows]),
                 self._handles[rows].tolist(),
-                self._parsed(batch.shapes[rows], _shapes),
+                self._parsed(batch.shapes[rows], self._shapes),
                 batch.node_id[rows].tolist(),
                 (batch.flags[rows] & EventFlag.ASYNC != 0).tolist(),
                 repeat(False),
@@ -108,7 +167,7 @@ class _EventMaker:
                 batch.forward_thread_id[rows].tolist(),
                 batch.scope[rows].tolist(),
                 batch.flops[rows].tolist(),
-                self._parsed(stacks, _lines),
+                self._parsed(stacks, self._lines),
                 batch.event_id[rows].tolist(),
             )
         )
@@ -160,10 +219,8 @@ class _EventMaker:
     def _threads(self, indices: NDArray[np.uint32]) -> list[int]:
         return list(map(self._thread_ids.__getitem__, indices.tolist()))
 
-    def _parsed(self, indices: NDArray[np.uint32], parse: Any) -> list[Any]:
-        """Each text is parsed once."""
-        known = {index: parse(self._batch.names[index]) for index in np.unique(indices).tolist()}
-        return list(map(known.__getitem__, indices.tolist()))
+    def _parsed(self, indices: NDArray[np.uint32], parsed: _Parsed) -> list[Any]:
+        return list(map(parsed.__getitem__, indices.tolist()))
 
 
 def _shapes(text: str) -> Shapes:

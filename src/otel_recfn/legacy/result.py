@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, MutableSequence
 
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.store.averages import KeyAverages
 
 
-class ThreadEventLists(list["list[LegacyEvent]"]):
-    """The events of each thread, in their order.
+class ThreadEventLists(list["MutableSequence[LegacyEvent]"]):
+    """The events of each thread, in their order; each event is made when it is first looked at.
 
     Attributes:
         lost: what ran and is not in them, by counter; empty where all is.
@@ -17,7 +17,7 @@ class ThreadEventLists(list["list[LegacyEvent]"]):
 
     def __init__(
         self,
-        lists: Iterable[list[LegacyEvent]] = (),
+        lists: Iterable[MutableSequence[LegacyEvent]] = (),
         averages: Callable[[], KeyAverages] | None = None,
         lost: Mapping[str, int] | None = None,
     ) -> None:

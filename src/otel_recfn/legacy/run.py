@@ -12,7 +12,7 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableSequence
 from functools import partial
 from itertools import count
 
@@ -117,7 +117,7 @@ class ProfilerRun:
         remote, self._remote_events = self._remote_events, []
         with no_collections():
             lists = event_lists(rows, self.cuda_times)
-            found = [*self._lost_start(), *(each.consolidate() for each in lists), *remote]
+            found: list[MutableSequence[LegacyEvent]] = [*self._lost_start(), *(each.consolidate() for each in lists), *remote]
         return ThreadEventLists(found, partial(key_averages, rows), process_session().lost_since_begin(self._capture))
 
     def _lost_start(self) -> list[list[LegacyEvent]]:

@@ -7,6 +7,7 @@ import pytest
 from fake_cuda import FakeCuda
 from otel_recfn import record_function
 from otel_recfn.legacy import (
+    EventKind,
     LegacyEvent,
     ProfilerConfig,
     ProfilerDisableOptions,
@@ -18,6 +19,7 @@ from otel_recfn.legacy import (
 )
 from otel_recfn.legacy.cuda_callbacks import NOT_TIMED, nvtx_text
 from otel_recfn.model.scope import RecordScope
+from otel_recfn.recording.backend import recorder
 from otel_recfn.runtime.callbacks import has_thread_local_callbacks
 from otel_recfn.runtime.record_function import RecordFunction
 
@@ -96,6 +98,20 @@ class TestTiming:
         (events,) = disable_profiler_legacy()
         assert not any(event.has_cuda for event in events)
         assert "CUDA is not available; ranges are timed on the CPU alone" in caplog.text
+
+    def test_changes_of_memory_have_the_newest_time_of_their_thread(self, cuda: FakeCuda) -> None:
+        enable_profiler_legacy(ProfilerConfig(ProfilerState.CUDA, profile_memory=True))
+        recorder().memory(1, "cpu")
+        with record_function("outer"):
+            recorder().memory(2, "cuda:0")
+            operator("aten::mm")
+            recorder().memory(-2, "cuda:0")
+        (events,) = disable_profiler_legacy()
+        first, second, third = (event for event in events if event.kind == EventKind.MEMORY_ALLOC)
+        assert not first.has_cuda
+        assert first.device == -1
+        push, pop = named(list(events), "outer")
+        assert [push.cuda_elapsed_us(event) for event in (second, third, pop)] == [0.0, 2000.0, 3000.0]
 
 
 class TestNvtx:

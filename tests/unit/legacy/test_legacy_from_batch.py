@@ -21,7 +21,7 @@ from otel_recfn.model.scope import RecordScope
 
 
 def lists_of(*rows: dict[str, Any], times: CudaTimes | None = None) -> list[list[LegacyEvent]]:
-    return [each.consolidate() for each in event_lists(make_batch(rows), times or CudaTimes(0))]
+    return [list(each.consolidate()) for each in event_lists(make_batch(rows), times or CudaTimes(0))]
 
 
 def start_mark() -> LegacyEvent:

@@ -1,0 +1,158 @@
+"""Events that are made when they are looked at: a list like any other, whose making costs nothing before."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otel_recfn import record_function
+from otel_recfn.legacy import (
+    EventKind,
+    LegacyEvent,
+    ProfilerConfig,
+    ProfilerState,
+    ThreadEvents,
+    disable_profiler_legacy,
+    enable_profiler_legacy,
+    from_batch,
+    thread_events,
+)
+
+BLOCK = 4
+
+
+def event(number: int) -> LegacyEvent:
+    return LegacyEvent(EventKind.MARK, str(number), 1, event_id=number)
+
+
+class Maker:
+    """Makes events, and knows which it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int]] = []
+
+    def __call__(self, first: int, after: int) -> list[LegacyEvent]:
+        self.asked.append((first, after))
+        return [event(number) for number in range(first, after)]
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_events, "BLOCK", BLOCK)
+
+
+def lazy(count: int) -> tuple[ThreadEvents, Maker]:
+    maker = Maker()
+    return ThreadEvents.made_by(count, maker), maker
+
+
+def test_only_the_block_that_is_looked_at_is_made() -> None:
+    events, maker = lazy(10)
+    assert len(events) == 10
+    assert maker.asked == []
+    assert events[5] is events[5]
+    assert events[-1].event_id == 9
+    assert [each.event_id for each in events[3:5]] == [3, 4]
+    assert sorted(maker.asked) == [(0, 4), (4, 8), (8, 10)]
+    assert [each.event_id for each in events] == list(range(10))
+    assert len(maker.asked) == 3
+
+
+def test_iterating_makes_no_more_than_is_asked_for() -> None:
+    events, maker = lazy(10)
+    found = iter(events)
+    assert [next(found).event_id for _ in range(4)] == [0, 1, 2, 3]
+    assert maker.asked == [(0, 4)]
+
+
+CHANGES = {
+    "append": lambda each: each.append(event(90)),
+    "insert": lambda each: each.insert(2, event(91)),
+    "set": lambda each: each.__setitem__(-1, event(92)),
+    "set slice": lambda each: each.__setitem__(slice(1, 3), [event(93)]),
+    "delete": lambda each: each.__delitem__(0),
+    "pop": lambda each: each.pop(),
+    "reverse": lambda each: each.reverse(),
+    "sort": lambda each: each.sort(key=lambda one: -one.event_id),
+    "extend": lambda each: each.extend([event(94)]),
+    "clear": lambda each: each.clear(),
+    "change": lambda each: setattr(each[0], "name", "changed"),
+}
+READS = {
+    "slice": lambda each: each[1:7:2],
+    "backwards": lambda each: each[::-1],
+    "index": lambda each: each.index(event(1)),
+    "count": lambda each: each.count(event(1)),
+    "in": lambda each: event(2) in each,
+    "add": lambda each: each + [event(3)],  # noqa: RUF005 - the operator
+    "added": lambda each: [event(3)] + each,  # noqa: RUF005 - the operator
+    "unpacked": lambda each: [*each],
+    "reversed": lambda each: list(reversed(each)),
+    "sorted": lambda each: sorted(each, key=lambda one: one.name),
+    "copy": lambda each: list(copy.deepcopy(each)),
+    "pickle": lambda each: list(pickle.loads(pickle.dumps(each))),
+    "repr": repr,
+    "bool": bool,
+}
+
+
+def outcome(act: Any, events: Any) -> Any:
+    try:
+        return act(events)
+    except (IndexError, ValueError) as error:
+        return type(error)
+
+
+@given(count=st.integers(0, 13), acts=st.lists(st.sampled_from([*CHANGES, *READS]), max_size=6))
+def test_it_is_as_a_list(count: int, acts: list[str]) -> None:
+    events, plain = lazy(count)[0], [event(number) for number in range(count)]
+    for name in acts:
+        act = CHANGES.get(name) or READS[name]
+        assert outcome(act, events) == outcome(act, plain)
+    assert events == plain
+    assert plain == events
+    assert not events != plain  # noqa: SIM202 - the other operator
+
+
+def test_threads_that_look_at_once_see_the_same_objects() -> None:
+    events, maker = lazy(40)
+    seen: list[list[int]] = []
+    threads = [threading.Thread(target=lambda: seen.append([id(each) for each in events])) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({tuple(each) for each in seen}) == 1
+    assert len(maker.asked) == 10
+
+
+def test_what_they_are_made_of_goes_when_all_are_made() -> None:
+    events, maker = lazy(10)
+    list(events)
+    assert events._make is None
+    del maker
+
+
+def test_a_run_is_consolidated_without_making_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def counting(*fields: Any) -> LegacyEvent:
+        made.append(LegacyEvent(*fields))
+        return made[-1]
+
+    monkeypatch.setattr(from_batch, "LegacyEvent", counting)
+    enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU))
+    for _ in range(20):
+        with record_function("range"):
+            pass
+    (events,) = disable_profiler_legacy()
+    assert len(events) == 42
+    assert made == []
+    assert events[0].name == "__start_profile"
+    assert len(made) == BLOCK

@@ -17,9 +17,10 @@ class Handle:
     """Notes how its range ended; recorded under the event id that it was made with."""
 
     def __init__(self, log: list[Any], name: str, event_id: int = 0) -> None:
-        self.log, self.name, self.event_id = log, name, event_id
+        self.log, self.name, self.event_id, self.stacktrace = log, name, event_id, ""
 
-    def end(self, error: str = "") -> None:
+    def end(self, error: str = "", stacktrace: str = "") -> None:
+        self.stacktrace = stacktrace
         self.log.append(("end", self.name, error))
 
 

@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of modules; give 1 or more")
     return int(text)
 

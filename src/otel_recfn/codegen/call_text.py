@@ -7,6 +7,7 @@ Operators in Python are passed all arguments: their own defaults may be others t
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -68,7 +69,7 @@ class Calls:
         """Whether all these have their defaults: ``if dtype is device is None and alpha is _DEFAULT_1:``"""
         wanted = list(dict.fromkeys(_constant(self._defaults[name]) for name in names))
         same = [[parameter_name(name) for name in names if _constant(self._defaults[name]) == each] for each in wanted]
-        parts = [" is ".join([*some, value]) for chain, value in zip(same, wanted, strict=True) for some in _few(chain)]
+        parts = [" is ".join([*some, value]) for chain, value in zip(same, wanted, strict=True) for some in _few(chain, value)]
         lines, condition = [], parts[0]
         for part in parts[1:]:
             if len(f"{indent}if {condition} and {part}:") > WIDTH - len(ALL_DEFAULT):
@@ -78,11 +79,11 @@ class Calls:
         return [*lines, f"{indent}if {condition}:"]
 
 
-def _few(names: list[str]) -> Iterator[list[str]]:
-    """As many as a line has room for."""
+def _few(names: list[str], value: str) -> Iterator[list[str]]:
+    """As many as a line has room for, beside the value and what else it says."""
     some: list[str] = []
     for name in names:
-        if some and len(" is ".join([*some, name])) > WIDTH - 40:
+        if some and len(" is ".join([*some, name, value])) > WIDTH - 40:
             yield some
             some = []
         some.append(name)
@@ -100,4 +101,8 @@ def _constant(expression: str) -> str:
     """The name under which a default is compared: itself, where ``is`` may stand beside it."""
     if expression in SINGLETONS or expression.startswith("torch."):
         return expression
-    return "_DEFAULT_" + re.sub(r"\W", "_", expression.replace("-", "minus ")).strip("_")
+    readable = "_DEFAULT_" + re.sub(r"\W+", "_", expression.replace("-", "minus ")[:30]).strip("_")
+    if re.fullmatch(r"-?\d{,20}", expression):
+        return readable
+    # Others may read the same: 2, "2" and (2,).
+    return f"{readable}_{hashlib.sha1(expression.encode(), usedforsecurity=False).hexdigest()[:6]}"

@@ -42,7 +42,7 @@ def _content(path: Path) -> str | None:
     """What is in the file; None where it is not there."""
     if not path.exists():
         return None
-    text = path.read_text(encoding="utf-8")
+    text = _read(path)
     if text.strip() and not text.startswith(MARK):
         raise GeneratorError(f"{path} was not written by otel-recfn codegen; choose another directory with --out, or remove it")
     return text
@@ -50,7 +50,12 @@ def _content(path: Path) -> str | None:
 
 def _ours(folder: Path) -> list[Path]:
     """The shards that lie there."""
-    return [path for path in folder.glob("wrappers_*.py") if path.read_text(encoding="utf-8").startswith(MARK)]
+    return [path for path in folder.glob("wrappers_*.py") if path.is_file() and _read(path).startswith(MARK)]
+
+
+def _read(path: Path) -> str:
+    """The text, whatever the encoding of a file that isn't ours."""
+    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def _replace(path: Path, text: str) -> None:

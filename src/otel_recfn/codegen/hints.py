@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +18,11 @@ PLAIN: Mapping[str, str] = MappingProxyType(
     | {"int": "int", "str": "str", "Dimname": "str", "DimVector": "Sequence[int]", "GraphModule": "Any"}
 )
 """The same for all operators. Where ``complex`` stands, Python's type system takes any number."""
+VALUES: Mapping[str, tuple[type, ...]] = MappingProxyType(
+    {"DeviceIndex": (int,), "Dimname": (str,), "Scalar": (int, float, complex), "SymBool": (bool,), "SymInt": (int,)}
+    | {"bool": (bool,), "float": (int, float), "int": (int,), "str": (str,)}
+)
+"""Of which types defaults are."""
 
 
 @dataclass(frozen=True)
@@ -101,22 +107,44 @@ def default(argument: Argument, operator: Operator, words: Words) -> str:
     if text in words.defaults and argument.type.base not in ("str", "bool"):
         return words.defaults[text]
     try:
-        value = ast.literal_eval(text)
+        value = _value(text, argument)
     except (SyntaxError, ValueError):
         message = (
             f"the default {text!r} of {argument.name!r} can't be read; write a number, a text, a list, True, False or None"
         )
         raise SchemaError(operator.location, message) from None
+    if not _fits(value, argument.type):
+        told = f"the default {text} of {argument.name!r} is not of its type, {argument.type.text}"
+        raise SchemaError(operator.location, told)
     size = (argument.type.optional or argument.type).size
     if size is not None and value is not None and not isinstance(value, list):
         value = [value] * size  # one number stands for as many as the list has
     return _literal(tuple(value) if isinstance(value, list) else value)
 
 
+def _value(text: str, argument: Argument) -> object:
+    is_number = argument.type.base in ("float", "Scalar") and text.removeprefix("-") in ("inf", "nan")
+    return float(text) if is_number else ast.literal_eval(text)
+
+
+def _fits(value: object, type_: SchemaType) -> bool:
+    """Whether a default is of its type, where Python has such types."""
+    if type_.optional is not None:
+        return value is None or _fits(value, type_.optional)
+    if type_.element is not None and isinstance(value, list):
+        return all(_fits(each, type_.element) for each in value)
+    if type_.element is not None and type_.size is None:
+        return False
+    return isinstance(value, VALUES.get(type_.base, object))
+
+
 def _literal(value: object) -> str:
     """As formatters write it."""
     if isinstance(value, str):
-        return repr(value) if value.count('"') > value.count("'") else json.dumps(value, ensure_ascii=False)
+        text = repr(value) if value.count('"') > value.count("'") else json.dumps(value, ensure_ascii=False)
+        return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
     if isinstance(value, tuple):
         parts = ", ".join(map(_literal, value))
         return f"({parts},)" if len(value) == 1 else f"({parts})"

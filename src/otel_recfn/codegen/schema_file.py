@@ -48,7 +48,8 @@ def _entry(file: str, fields: Any) -> Entry:
     line = fields[LINE] if isinstance(fields, dict) else 1
     if not isinstance(fields, dict) or not isinstance(fields.get("func"), str):
         raise SchemaError(Location(file, line), f"{fields!r} has no 'func' with an operator's schema")
-    return Entry(Location(file, line, fields["func"].partition("(")[0]), fields)
+    schema = fields["func"].strip()
+    return Entry(Location(file, line, schema.partition("(")[0]), fields | {"func": schema})
 
 
 def _yaml() -> ModuleType:
@@ -60,12 +61,24 @@ def _yaml() -> ModuleType:
 
 
 def _loader(yaml: ModuleType) -> Any:
-    """A loader that adds its line to each mapping."""
+    """A loader that adds its line to each mapping, and takes no key twice: there, a new entry's dash is missing."""
 
     class LineLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            if isinstance(node, yaml.MappingNode):
+                _check_keys(yaml, node)
             mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
             mapping[LINE] = node.start_mark.line + 1
             return mapping
 
     return LineLoader
+
+
+def _check_keys(yaml: ModuleType, node: Any) -> None:
+    seen: set[str] = set()
+    for key, _ in node.value:
+        if not node.start_mark.index <= key.start_mark.index <= node.end_mark.index:
+            continue  # merged from another mapping
+        if str(key.value) in seen:
+            raise yaml.constructor.ConstructorError(problem=f"{key.value!r} is here twice", problem_mark=key.start_mark)
+        seen.add(str(key.value))

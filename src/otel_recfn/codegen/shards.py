@@ -10,7 +10,7 @@ from pathlib import Path
 
 from otel_recfn.codegen.errors import SchemaError
 from otel_recfn.codegen.layout import STEP, WIDTH, Group, comment, lines_of, split_lines
-from otel_recfn.codegen.names import RUNTIME, library_name, operator_name
+from otel_recfn.codegen.names import RUNTIME, is_objects, library_name
 from otel_recfn.codegen.wrapper_text import Wrapper
 
 MARK = "# Written by otel-recfn codegen"
@@ -70,11 +70,13 @@ def shard_file(number: int) -> str:
 def _check_names(wrappers: Sequence[Wrapper]) -> None:
     seen: dict[str, Wrapper] = {}
     for each in wrappers:
-        for name in (each.name, operator_name(each.name)):
-            other = seen.setdefault(name, each)
-            if other is not each:
-                told = f"its wrapper would need the name {name!r} as that of {other.operator.name}; rename one of them"
-                raise SchemaError(each.operator.location, told)
+        other = seen.setdefault(each.name, each)
+        if other is not each:
+            told = f"its wrapper would need the name {each.name!r} as that of {other.operator.name}"
+            raise SchemaError(each.operator.location, f"{told}; rename one of them, or write it into another package")
+        if is_objects(each.name):
+            told = f"its wrapper would need the name {each.name!r}, which are for objects in the written modules; rename it"
+            raise SchemaError(each.operator.location, told)
 
 
 def _module(wrappers: Sequence[Wrapper], request: Request) -> str:
@@ -106,9 +108,10 @@ def _library(namespace: str, request: Request) -> Group:
 
 def _imports(text: str) -> list[str]:
     """What the text uses."""
+    text = re.sub(r'^ +""".*?(?<!\\)"""$', "", text, flags=re.DOTALL | re.MULTILINE)  # schemas may have these words, too
 
     def used(word: str) -> bool:
-        return re.search(rf"(?<![\w.\"]){word}(?=[\[(.,\s)\]])", text) is not None
+        return re.search(rf"(?<![\w.\"]){word}(?=[\[(.,:\s)\]])", text) is not None
 
     from_typing = [word for word in ("Annotated", "Any") if used(word)]
     runtime = [word for word in RUNTIME if used(word)]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from otel_recfn.codegen.errors import GeneratorError, Location, SchemaError
+from otel_recfn.codegen.names import is_name
 from otel_recfn.codegen.operators import Argument, Kind, Operator, OperatorName, Return, SchemaType
 from otel_recfn.codegen.schema_file import LINE, Entry
 
@@ -84,7 +85,7 @@ def _parsed(entry: Entry, model: Any) -> _Parsed:
         parsed.kind()
     except REFUSALS as error:
         raise _refused(entry, error) from error
-    if not (namespace or DEFAULT_NAMESPACE).isidentifier():
+    if not is_name(namespace or DEFAULT_NAMESPACE):
         raise SchemaError(entry.location, f"{namespace!r} is no namespace; write 'mylib::{schema}'")
     return _Parsed(namespace or DEFAULT_NAMESPACE, parsed, entry.fields.get("category_override"), entry.location)
 
@@ -124,6 +125,8 @@ def _from_function(function: Any) -> _Parsed:
 def _check_names(operators: Sequence[Operator]) -> None:
     seen: dict[str, Location] = {}
     for each in operators:
+        if not is_name(each.name.full) or not is_name(f"_{each.name.overload}"):
+            raise SchemaError(each.location, f"{str(each.name)!r} is no name; write letters, digits and underscores")
         other = seen.setdefault(str(each.name), each.location)
         if other is not each.location:
             raise SchemaError(each.location, f"declared already in line {other.line}; give it an overload name of its own")

@@ -12,7 +12,7 @@ from otel_recfn.codegen.facts import Facts, Input, Recorded
 from otel_recfn.codegen.hints import Words
 from otel_recfn.codegen.layout import STEP as INDENT
 from otel_recfn.codegen.layout import WIDTH, Group, dict_of, docstring, lines_of, split_lines, tuple_of
-from otel_recfn.codegen.names import function_name, library_name, operator_name, parameter_name
+from otel_recfn.codegen.names import function_name, is_name, is_objects, library_name, operator_name, parameter_name
 from otel_recfn.codegen.operators import Argument, Operator
 
 
@@ -118,7 +118,7 @@ class Wrapper:
         """Python wants what schemas don't say: names that differ, and defaults after what has none."""
         names = [parameter_name(each.name) for each in self.operator.arguments]
         twice = {each for each in names if names.count(each) > 1}
-        if twice or not all(each.isidentifier() for each in names):
+        if twice or not all(is_name(each) and not is_objects(each) for each in names):
             raise SchemaError(self.operator.location, f"arguments {names} can't be parameters of a function; rename them")
         positional = [each.default is not None for each in self.operator.arguments if not each.keyword_only]
         if positional != sorted(positional):

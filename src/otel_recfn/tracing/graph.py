@@ -116,9 +116,9 @@ def type_text(value: Any) -> str:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether it has a shape and a dtype, as tensors and arrays do."""
+    """Whether it has a shape and a dtype, as tensors and arrays do; their types are none."""
     try:
-        return hasattr(value, "shape") and hasattr(value, "dtype")
+        return not isinstance(value, type) and hasattr(value, "shape") and hasattr(value, "dtype")
     except Exception:  # the program's own object, which may raise when it is asked
         return False
 

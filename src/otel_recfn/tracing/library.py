@@ -8,17 +8,21 @@ def find(name): ...                            a function that is asked for each
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from keyword import iskeyword
 from types import FunctionType, MethodType
 from typing import Any
 
+from otel_recfn.model.arguments import INT64, whole_number
 from otel_recfn.model.errors import RecfnError
 from otel_recfn.pytorch.compiling import trace_instead
 from otel_recfn.pytorch.details import find
 from otel_recfn.recording.watched import Unwatched, Watched
 from otel_recfn.tracing.operator import Guard, Operator, Recorded
+
+log = logging.getLogger("otel_recfn")
 
 
 class OperatorMissingError(RecfnError, LookupError):
@@ -68,7 +72,12 @@ class Library:
         """The sequence number of the operator that is called next in this thread."""
         if self._sequence_nr is None:
             self._sequence_nr = self._among_operators() or no_sequence_nr
-        return self._sequence_nr()
+        try:
+            return whole_number(self._sequence_nr(), "sequence_nr", INT64)
+        except Exception:  # the library's own function
+            self._sequence_nr = no_sequence_nr
+            log.warning("sequence_nr of %s failed and was removed; its ranges have none", self.namespace, exc_info=True)
+            return -1
 
     def _among_operators(self) -> Callable[[], int] | None:
         operators = self._there()

@@ -136,7 +136,7 @@ class Operator:
         with range_:
             range_.before(self, inputs, kwinputs, self._sequence_nr())
             result = self._call(state, args, kwargs)
-            record_outputs(range_, _results(result))
+            record_outputs(range_, self._results(result))
         return result
 
     def _recorded(self, state: ThreadState, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -176,8 +176,15 @@ class Operator:
             result = self.target(*args, **kwargs)
         finally:
             state.tracer = tracer
-        tracer.set_outputs(node, _results(result) if recorded.outputs is None else [given[name] for name in recorded.outputs])
+        written = recorded.outputs
+        tracer.set_outputs(node, self._results(result) if written is None else [given[name] for name in written])
         return result
+
+    def _results(self, result: Any) -> Sequence[Any]:
+        """The results: several come as a tuple or list, which is one result where the schema has one."""
+        if result is None:
+            return ()
+        return result if len(self._returns) > 1 and isinstance(result, tuple | list) else (result,)
 
     def _inputs(self, recorded: Recorded, given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         for each in self._arguments if recorded.inputs is None else recorded.inputs:
@@ -187,13 +194,6 @@ class Operator:
                 yield each
             else:
                 yield each.name, _option(given[each.argument], each.option)
-
-
-def _results(result: Any) -> Sequence[Any]:
-    """An operator's results: several come as a tuple, a list of tensors is one."""
-    if result is None:
-        return ()
-    return result if isinstance(result, tuple) else (result,)
 
 
 def _as_declared(value: Any, type_: str) -> Any:
@@ -209,10 +209,10 @@ def _as_declared(value: Any, type_: str) -> Any:
 
 def _option(tensor: Any, option: str) -> Any:
     """What a factory would need to make such a tensor; None where the tensor doesn't say."""
-    if option == "pin_memory":
-        is_pinned = getattr(tensor, "is_pinned", None)
-        return is_pinned() if callable(is_pinned) else None
-    return getattr(tensor, option, None)
+    try:
+        return tensor.is_pinned() if option == "pin_memory" else getattr(tensor, option)
+    except Exception:  # the program's own object, which may raise when it is asked
+        return None
 
 
 def _caller() -> FrameType | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -13,6 +13,8 @@ from otel_recfn.tracing.values import KnownValues, shares_data
 
 LIST, TUPLE, DICT, UNPACK = "prim::ListConstruct", "prim::TupleConstruct", "prim::DictConstruct", "prim::ListUnpack"
 
+DEEPEST = 20
+"""A list that is nested deeper, or within itself, is a constant."""
 PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
 """Types of constants: that two objects of them are the same one says nothing."""
 
@@ -36,6 +38,8 @@ class Tracer:
         self._known = KnownValues()
         self._lock = ForkSafeLock()
         self._numbers = 0
+        self._within: list[int] = []
+        """The lists, by identity, whose parts are being looked at."""
 
     def add_input(self, thing: Any) -> None:
         """Make the tensors in an argument of the traced function inputs of the graph."""
@@ -102,14 +106,20 @@ class Tracer:
 
     def _value(self, thing: Any, source: Source | None) -> Value:
         """The value that an input is; a constant where it is none, or a node that makes it of its parts."""
-        if isinstance(thing, list):
-            return self._made_of(LIST, thing, "list", source)
-        if isinstance(thing, tuple):
-            return self._made_of(TUPLE, thing, "tuple", source)
-        if isinstance(thing, dict):
-            return self._made_of(DICT, [each for pair in thing.items() for each in pair], "dict", source)
+        if isinstance(thing, list | tuple | dict) and len(self._within) < DEEPEST and id(thing) not in self._within:
+            return self._made_of_parts(thing, source)
         known = None if type(thing) in PLAIN else self._known.get(thing)
         return known if known is not None else self._constant(thing, source)
+
+    def _made_of_parts(self, thing: Any, source: Source | None) -> Value:
+        self._within.append(id(thing))
+        try:
+            if isinstance(thing, dict):
+                return self._made_of(DICT, [each for pair in thing.items() for each in pair], "dict", source)
+            kind, name = (LIST, "list") if isinstance(thing, list) else (TUPLE, "tuple")
+            return self._made_of(kind, thing, name, source)
+        finally:
+            self._within.pop()
 
     def _made_of(self, kind: str, parts: Sequence[Any], type_name: str, source: Source | None) -> Value:
         values = [self._value(each, source) for each in parts]
@@ -131,9 +141,14 @@ class Tracer:
         return packed
 
 
-def _leaves(thing: Any) -> Iterable[Any]:
-    if isinstance(thing, list | tuple):
-        return (leaf for each in thing for leaf in _leaves(each))
-    if isinstance(thing, dict):
-        return _leaves(list(thing.values()))
-    return (thing,)
+def _leaves(thing: Any) -> Iterator[Any]:
+    """What is in lists, tuples and dicts, in order."""
+    seen: set[int] = set()
+    found = [thing]
+    while found:
+        each = found.pop()
+        if not isinstance(each, list | tuple | dict):
+            yield each
+        elif id(each) not in seen:  # a list may have itself as a part
+            seen.add(id(each))
+            found += reversed(list(each.values() if isinstance(each, dict) else each))

@@ -63,6 +63,11 @@ def test_parts_of_types() -> None:
         ("- f", 1, "func"),
         ("f: 1", 1, "list"),
         ("- func: f(Tensor self) -> Tensor\n- func: [", 3, "YAML"),
+        ("- func: f(Tensor self) -> Tensor\n\n  func: g(Tensor self) -> Tensor", 3, "'func' is here twice"),
+        ("- func: m::1f(Tensor self) -> Tensor", 1, "no name"),
+        ('- func: m::f"g(Tensor self) -> Tensor', 1, "no name"),
+        ("- func: m::f.a.b(Tensor self) -> Tensor", 1, "no name"),
+        ("- func: m::ﬁ(Tensor self) -> Tensor", 1, "no name"),
     ],
 )
 def test_an_error_says_where(tmp_path: Path, text: str, line: int, told: str) -> None:
@@ -75,6 +80,18 @@ def test_an_error_names_the_operator(tmp_path: Path) -> None:
     with pytest.raises(SchemaError) as raised:
         operators(tmp_path, "- func: lib::add.Tensor(Tensor self, wrong other) -> Tensor\n")
     assert f"{tmp_path / 'ops.yaml'}:1: lib::add.Tensor:" in str(raised.value)
+
+
+def test_a_schema_over_several_lines(tmp_path: Path) -> None:
+    (operator,) = operators(tmp_path, "- func: >\n    f(Tensor self,\n    Tensor other) -> Tensor\n")
+    assert operator.schema == "f(Tensor self, Tensor other) -> Tensor"
+
+
+def test_what_is_merged_from_another_entry_is_not_twice(tmp_path: Path) -> None:
+    made = operators(
+        tmp_path, "- &f\n  func: f(Tensor self) -> Tensor\n  variants: x\n- <<: *f\n  func: g(Tensor self) -> Tensor\n"
+    )
+    assert [str(each.name) for each in made] == ["aten::f", "aten::g"]
 
 
 def test_variants_that_torchgen_makes(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -107,6 +109,45 @@ def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     assert mine.read_text() == "MINE = 1\n"
 
 
+@pytest.mark.parametrize("content", [b"# \xe9 in another encoding\n", None])
+def test_other_files_in_the_directory_are_not_looked_into(tmp_path: Path, content: bytes | None) -> None:
+    other = tmp_path / "wrappers_9.py"
+    other.write_bytes(content) if content is not None else other.mkdir()
+    assert other not in write(tmp_path, generate(Request(HANDFUL)).texts)
+    assert other.exists()
+
+
+def test_a_file_in_another_encoding_is_somebody_elses(tmp_path: Path) -> None:
+    (tmp_path / "wrappers_0.py").write_bytes(b"# \xe9 in another encoding\n")
+    with pytest.raises(GeneratorError, match="was not written by otel-recfn codegen"):
+        write(tmp_path, generate(Request(HANDFUL)).texts)
+
+
+def test_defaults_that_read_the_same_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wrappers of PyTorch's operators leave out what is the default; a text is not the number that reads like it."""
+    torch = pytest.importorskip("torch")
+    functions = ['f(Tensor x, str a="2") -> Tensor', "h(Tensor x, int[1] a=[2]) -> Tensor", "g(Tensor x, int a=2) -> Tensor"]
+    write(tmp_path / "alike", generate(Request(schema(tmp_path, *(f"alike::{each}" for each in functions)))).texts)
+    library = torch.library.Library("alike", "DEF")
+    for each in functions:
+        library.define(each)
+        library.impl(each[0], lambda x, a="default": torch.full_like(x, 1 if a == "default" else 3), "CPU")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("alike")
+    assert [function(torch.zeros(1)).item() for function in (module.f, module.g, module.h)] == [1, 1, 1]
+    with pytest.raises(RuntimeError, match="str"):
+        module.f(torch.zeros(1), 2)
+
+
+def test_the_text_does_not_depend_on_hashes_of_the_process(tmp_path: Path) -> None:
+    program = "import sys; from otel_recfn import cli; sys.exit(cli.main(sys.argv[1:]))"
+    for seed in ("1", "2"):
+        command = [sys.executable, "-c", program, "codegen", "--schema", str(HANDFUL), "--out", str(tmp_path), "--shards", "2"]
+        check = ["--check"] if seed == "2" else []
+        done = subprocess.run([*command, *check], env={**os.environ, "PYTHONHASHSEED": seed}, timeout=PATIENCE_S, check=False)
+        assert done.returncode == 0
+
+
 def test_shards_are_those_of_pytorchs_generator() -> None:
     from torchgen.utils import string_stable_hash
 
@@ -165,6 +206,13 @@ def test_what_pytorch_traces_by_hand_is_told(tmp_path: Path, capsys: pytest.Capt
         (["f(Tensor self, int a=1, int b) -> Tensor"], "without a default"),
         (["f(Tensor self, int a=one) -> Tensor"], "the default 'one' of 'a' can't be read"),
         (["f(Tensor self, int 2) -> Tensor"], "can't be parameters"),
+        (["f(Tensor self, int _OP_f) -> Tensor"], "can't be parameters"),
+        (["f(Tensor self, *, int _DEFAULT_2=2) -> Tensor"], "can't be parameters"),
+        (["f(Tensor self, int ﬁ) -> Tensor"], "can't be parameters"),
+        (["f(Tensor self, int x=1) -> Tensor", "_DEFAULT_1(Tensor self) -> Tensor"], "would need the name '_DEFAULT_1'"),
+        (["f(Tensor self, int a=1.5) -> Tensor"], "the default 1.5 of 'a' is not of its type, int"),
+        (["f(Tensor self, int[] a=1) -> Tensor"], "is not of its type, int\\[\\]"),
+        (["f(Tensor self, str? a=1) -> Tensor"], "is not of its type, str\\?"),
     ],
 )
 def test_schemas_that_python_has_no_signature_for(tmp_path: Path, functions: list[str], told: str) -> None:
@@ -181,7 +229,13 @@ ODD_NAMES = """
 - func: odd::int(Tensor self, int int=1, float float=0.5, str str="a\\"b'c\\\\") -> int
 - func: odd::print(Tensor self, int l, int I=2, int O=3) -> Tensor
 - func: odd::Watched(Tensor Watched) -> Tensor
-- func: odd::x(Tensor? self=None, *, int _DEFAULT_2=2) -> Tensor
+- func: odd::x(Tensor? self=None, *, int two=2) -> Tensor
+- func: odd::Any(Tensor Any, Tensor Constant) -> Tensor
+- func: odd::count(Tensor Guard, int[2][] nested) -> int
+- func: odd::__path__(Tensor self) -> Tensor
+- func: odd::wrappers_0(Tensor self) -> Tensor
+- func: odd::numbers(float a=inf, float b=-inf, float c=1e999, Scalar d=nan, float e=1) -> Tensor
+- func: odd::texts(str a="2", int b=2, int[1] c=[2], float d=2.0, str e="a b", str f="a-b", str g="\\u2029") -> Tensor
 - func: odd::nothing() -> ()
 - func: odd::LU(Tensor self) -> (Tensor LU, Tensor pivots, Tensor self)
 - func: odd::long(Tensor self, Tensor(a!) with_a_name_that_is_so_long_that_no_line_has_room_for_its_type) -> (Tensor, Tensor)
@@ -199,9 +253,11 @@ def test_odd_names(dispatch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "odd_kernels.py").write_text("def find(name):\n    return lambda *args, **kwargs: (name, args, kwargs)\n")
     monkeypatch.syspath_prepend(tmp_path)
     module = importlib.import_module(package)
-    assert {"lambda_", "and_", "__iand___Scalar", "int_", "print", "Watched_", "x", "nothing", "LU", "long"} == set(
-        module.__all__
-    )
+    names = {"lambda_", "and_", "__iand___Scalar", "int_", "print", "Watched_", "x", "nothing", "LU", "long"}
+    names |= {"numbers", "texts", "Any_", "count", "__path___", "wrappers_0_"}
+    assert names == set(module.__all__)
+    defaults = [each.default for each in inspect.signature(module.numbers).parameters.values()]
+    assert str(defaults) == "[inf, -inf, inf, nan, 1]"
     if dispatch:
         assert module.lambda_(1, lambda_=2, from_=3) == ("odd::lambda", (1, 2), {"from": 3, "None": None})
         with profile():

@@ -19,6 +19,7 @@ from otel_recfn.recording.watched import Watched
 from otel_recfn.runtime import thread_locals
 from otel_recfn.tracing import Graph, TraceError, trace
 from otel_recfn.tracing.library import Library, OperatorMissingError
+from otel_recfn.tracing.operator import Option, Recorded
 from otel_recfn.tracing.tracer import TracerWarning
 
 A = np.arange(4.0)
@@ -312,6 +313,59 @@ def test_objects_that_raise_when_they_are_asked() -> None:
         trace(lambda x: ops.add(x, raising), A)
     assert "<Raising>" in str(trace(lambda x: raising, A))
     assert trace(lambda x: raising, A) != trace(lambda x: Raising(), A)
+
+
+def called(target: Any, *returns: str, arguments: dict[str, str] | None = None, **recorded: Any) -> Any:
+    """A wrapper of this function."""
+    arguments = arguments or {"self": "Tensor"}
+    operator = Library("lib", {"f": target}).operator("f", "", arguments, returns, Recorded("f"), **recorded)
+    return lambda *args: operator.observed(args, {})
+
+
+def test_results_are_those_of_the_schema() -> None:
+    several = called(lambda x: [x.min(), x.max()], "Tensor", "Tensor")
+    (node,) = trace(several, A).operators()
+    assert [each.type for each in node.outputs] == ["float64()", "float64()"]
+    one_list = called(lambda x: (x, x), "Tensor[]")
+    assert trace(lambda x: ops.stack(one_list(x)), A).kinds()[:2] == ["lib::f", "prim::ListUnpack"]
+
+
+def test_a_type_is_no_tensor() -> None:
+    """numpy's types have a shape and a dtype, too: their instances'."""
+    zeros = called(np.zeros, "Tensor", arguments={"n": "int", "dtype": "ScalarType?"})
+    graph = trace(lambda dtype: (zeros(3, dtype), zeros(3, dtype)), np.float32)
+    assert graph.inputs == []
+    assert [node.constant for node in graph.nodes if node.constant is np.float32] == [np.float32] * 2
+
+
+def test_a_list_within_itself() -> None:
+    itself: list[Any] = [A]
+    itself.append(itself)
+    deep: list[Any] = [A]
+    for _ in range(5000):
+        deep = [deep]
+    take = called(lambda things: A, "Tensor", arguments={"things": "Tensor[]"})
+    for odd in (itself, {"odd": itself}, deep):
+        graph = trace(lambda things: [take(things), things], odd)
+        assert len(graph.inputs) == 1
+        assert len(graph.nodes) < 100
+        assert str(graph)
+
+
+def test_an_option_that_cannot_be_told() -> None:
+    class Refusing(np.ndarray):
+        @property
+        def layout(self) -> Any:
+            raise RuntimeError("no layout")
+
+        def is_pinned(self) -> bool:
+            raise RuntimeError("not on this device")
+
+    options = Option("out", "out", "layout"), Option("out", "out", "pin_memory"), Option("out", "out", "device")
+    out_of_place = Recorded("f", inputs=options)
+    ones = called(lambda out: out, "Tensor", arguments={"out": "Tensor"}, out_of_place=out_of_place)
+    (node,) = trace(ones, A.view(Refusing), force_outplace=True).operators()
+    assert [each.type for each in node.inputs[:2]] == ["NoneType", "NoneType"]
 
 
 def test_a_wrapper_that_is_traced_itself_is_called_from_here() -> None:

@@ -22,13 +22,17 @@ def test_it_follows_the_recorder(recorder: Recorder) -> None:
 
 
 def test_it_is_on_as_long_as_anybody_watches(recorder: Recorder) -> None:
-    somebody = Watcher()
-    watch(somebody)
+    somebody, other = Watcher(), Watcher()
+    watching = watch(somebody)
     recorder.start(ALL_SCOPES_MASK, DEFAULT_BUFFER_BYTES)
     recorder.stop()
     assert Watched.now
-    unwatch(somebody)
-    unwatch(Watcher())
+    of_other = watch(other)
+    unwatch(watching)
+    unwatch(watching)
+    assert Watched.now
+    unwatch(of_other)
+    unwatch(None)
     assert not Watched.now
 
 

@@ -19,7 +19,7 @@ from otel_recfn.model.events import Extra
 from otel_recfn.ranges.protocol import RangeObserver
 from otel_recfn.recording.protocol import ContextReading, Keep, RecorderCounters
 from otel_recfn.recording.trace_states import TraceStates
-from otel_recfn.recording.watched import unwatch, watch
+from otel_recfn.recording.watched import Watching, unwatch, watch
 from otel_recfn.support.imports import imported
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class NativeRecorder:
     def __init__(self) -> None:
         self._names: list[str] = []
         self._epoch = 0
+        self._watching: Watching | None = None
         self._thread_names: dict[int, str] = {}
         trace_states = TraceStates()
         self.keep_trace_state, self.split_flags = trace_states.keep, trace_states.split
@@ -52,13 +53,13 @@ class NativeRecorder:
     def start(self, scopes: int, buffer_bytes: int, extras: Extra = Extra.NONE, sampled_alone: bool = False) -> None:
         """See Recorder.start."""
         imported("otel_recfn.recording.native_columns")
-        watch(self)
+        self._watching = watch(self)
         _native.start(scopes, buffer_bytes, extras, sampled_alone)
 
     def stop(self) -> None:
         """See Recorder.stop."""
         _native.stop()
-        unwatch(self)
+        unwatch(self._watching)
 
     @property
     def recording(self) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import Any, TypeAlias
 
-_watchers: set[weakref.ref[Any]] = set()
+Watching: TypeAlias = "weakref.ref[Any]"
+_watchers: set[Watching] = set()
 """A recorder may be forgotten without having been stopped."""
 
 
@@ -26,20 +27,19 @@ class Watcher:
     """Who observes, where no other object stands for it."""
 
 
-def watch(watcher: object) -> None:
-    """``watcher`` observes from now on, for as long as it exists."""
-    _watchers.add(weakref.ref(watcher, _forget))
+def watch(watcher: object) -> Watching:
+    """``watcher`` observes from now on, for as long as it exists. Returns what ``unwatch`` is to be given."""
+    watching = weakref.ref(watcher, unwatch)
+    _watchers.add(watching)
     _settle()
+    return watching
 
 
-def unwatch(watcher: object) -> None:
-    """It does no more."""
-    _forget(weakref.ref(watcher))
-
-
-def _forget(watcher: weakref.ref[Any]) -> None:
-    _watchers.discard(watcher)
-    _settle()
+def unwatch(watching: Watching | None) -> None:
+    """It does no more; nothing where it has not been told of. Needs no memory: a recorder that stops ends with it."""
+    if watching is not None:
+        _watchers.discard(watching)
+        _settle()
 
 
 def _settle() -> None:

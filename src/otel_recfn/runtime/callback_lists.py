@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 
 from otel_recfn.ranges.protocol import RangeObserver
-from otel_recfn.recording.watched import Watcher, unwatch, watch
+from otel_recfn.recording.watched import Watcher, Watching, unwatch, watch
 from otel_recfn.runtime import carried, process_recorder, thread_locals
 from otel_recfn.runtime.callback_entries import CallbackEntry, Entries, any_enabled, has, switched, with_entry, without
 from otel_recfn.runtime.mirror import Mirror
@@ -25,6 +25,7 @@ _logger = logging.getLogger("otel_recfn")
 
 _lock = ForkSafeLock()
 _watcher = Watcher()
+_watching: Watching | None = None
 _version = 0
 _global_entries: Entries = ()
 _failed: set[int] = set()
@@ -196,11 +197,15 @@ def observe_ranges_with(observer: RangeObserver) -> None:
 
 def watch_ranges() -> None:
     """Tell the recorder, and generated wrappers, whether a callback may want ranges."""
+    global _watching
     with _lock.held:
         wanted = any_enabled(_global_entries) or len(_threads_with_callbacks) > 0
         observed = wanted or Others.told is not None
         process_recorder.recorder.set_range_observer(_observer if observed else None, _version)
-        (watch if wanted else unwatch)(_watcher)
+        if wanted:
+            _watching = watch(_watcher)
+        else:
+            unwatch(_watching)
 
 
 def tell_others(told: OtherObservers | None) -> None:

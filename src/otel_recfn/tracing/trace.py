@@ -49,10 +49,10 @@ def tracing_into(tracer: Tracer) -> Iterator[None]:
     """This thread records into the tracer; then into whatever it did before."""
     state = thread_locals.current()
     outer, state.tracer = state.tracer, tracer
-    watch(tracer)
+    watching = watch(tracer)
     try:
         yield
     finally:
         state.tracer = outer
         tracer.close()
-        unwatch(tracer)
+        unwatch(watching)

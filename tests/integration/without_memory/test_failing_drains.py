@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from recording_program import RECORD
 
 DRAIN = (
@@ -101,9 +102,43 @@ check_balance("all failed")
 )
 
 
+STOP = (
+    RECORD
+    + """
+import os
+from otel_recfn.recording.watched import Watched
+
+
+def stopped(succeed, fail):
+    recorder.start(record_all, 8 << 20)
+    recorder.end(begin("recorded"))
+    raised, failed = with_failures(recorder.stop, succeed, fail)
+    assert raised is None or isinstance(raised, MemoryError), repr(raised)
+    if raised is not None:
+        recorder.stop()
+    assert not recorder.recording and not Watched.now
+    assert not begin("too late")
+    return failed
+
+
+most = 1 if os.environ.get("OTEL_RECFN_RECORDER") == "python" else 0  # the time of the end, as a Python number
+assert not stopped(most, 10**6)
+while most:
+    most -= 1
+    stopped(most, 10**6)
+assert len(recorder.drain(close_open=True)) > 0
+"""
+)
+
+
 def test_a_drain_delivers_later_what_it_could_not_deliver(run_failing: Callable[..., object]) -> None:
     run_failing(DRAIN)
 
 
 def test_the_last_drain_delivers_or_counts(run_failing: Callable[..., object]) -> None:
     run_failing(LAST_DRAIN)
+
+
+@pytest.mark.one_python  # what a call of a Python function wants differs
+def test_a_recorder_stops_without_memory(run_failing: Callable[..., object]) -> None:
+    run_failing(STOP)

@@ -20,7 +20,7 @@ from otel_recfn.recording.python.ranges import BeginsAndEnds
 from otel_recfn.recording.python.record_function import make_record_function
 from otel_recfn.recording.python.task import Recording, TaskEntry, next_serial
 from otel_recfn.recording.trace_states import TraceStates
-from otel_recfn.recording.watched import unwatch, watch
+from otel_recfn.recording.watched import Watching, unwatch, watch
 from otel_recfn.support.forks import Order, around_forks
 from otel_recfn.support.imports import imported
 from otel_recfn.support.waker import Waker
@@ -38,6 +38,7 @@ class PythonRecorder(BeginsAndEnds):
         trace_states = TraceStates()
         self.keep_trace_state, self.split_flags = trace_states.keep, trace_states.split
         self._waker = Waker()
+        self._watching: Watching | None = None
         self._drain = Drain(self._threads, self.split_flags)
         self.record_function = make_record_function(self)
         around_forks(Order.RECORDER, in_child=self.after_fork_in_child)
@@ -48,7 +49,7 @@ class PythonRecorder(BeginsAndEnds):
         """See Recorder.start."""
         for module in ("batch", "pairing"):
             imported(f"otel_recfn.recording.python.{module}")
-        watch(self)
+        self._watching = watch(self)
         if not self._recording:
             self._drain.begin_recording(self._tasks)
             self._start_recording()  # ranges of an earlier recording are no parents in this one
@@ -60,8 +61,12 @@ class PythonRecorder(BeginsAndEnds):
         """See Recorder.stop."""
         if self._recording:
             self._recording = False
-            self._drain.end_recording()
-        unwatch(self)
+            try:
+                self._drain.end_recording()
+            except MemoryError:
+                self._recording = True  # the call is made again
+                raise
+        unwatch(self._watching)
 
     @property
     def recording(self) -> bool:

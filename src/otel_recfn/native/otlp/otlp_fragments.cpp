@@ -1,13 +1,9 @@
 #include "otlp/otlp_fragments.hpp"
 
+#include "otlp/field_tags.hpp"
 #include "otlp/wire_writer.hpp"
 
 namespace recfn {
-namespace {
-
-constexpr char kNameTag = 0x2a;
-
-}  // namespace
 
 bool OtlpFragments::make(PyObject* names, PyObject* maker) {
   made_.reserve(needed_.size());
@@ -58,7 +54,7 @@ bool OtlpFragments::append_name(PyObject* name) {
   if (size > 0) {
     char head[1 + kMostVarintBytes];
     WireWriter out(head);
-    out.byte(kNameTag);
+    out.tag<tags::span::kName>();
     out.varint(static_cast<uint64_t>(size));
     memory_.append(head, static_cast<size_t>(out.at() - head));
     memory_.append(text, static_cast<size_t>(size));

@@ -1,6 +1,7 @@
 #include "otlp/otlp_spans.hpp"
 
 #include "model/events.hpp"
+#include "otlp/field_tags.hpp"
 
 #include <algorithm>
 
@@ -9,74 +10,109 @@ namespace {
 
 constexpr size_t kFixedBytes = 640;  // of one span without what it shares: keys, ids, times and the digits of every number
 constexpr uint32_t kToldFlags = kAsync | kPartial | kError | kClockJumped;
-constexpr uint32_t kSpanFlags = 0x100;  // it is known whether the parent is remote, and it isn't
+// SpanFlags of trace.proto: it is known whether the parent is remote, and it isn't.
+constexpr uint32_t kSpanFlags = 0x100;
+constexpr uint8_t kInternalKind = 1;
+constexpr uint8_t kTraceIdBytes = 16, kSpanIdBytes = 8;
+constexpr size_t kTimeFieldBytes = 9, kLinkBytes = 2 + kTraceIdBytes + 2 + kSpanIdBytes + 5;
 
-// An attribute: key and value in their own fields, each with its length.
+// A KeyValue up to its value's length. `value_bytes`, and all sizes here, are less than 128, so that each is one byte.
+template <size_t N>
+void begin_attribute(WireWriter& out, const char (&key)[N], size_t value_bytes) {
+  constexpr size_t kKeyBytes = N - 1;
+  static_assert(kKeyBytes < 100, "a length of more than one byte");
+  out.tag<tags::span::kAttributes>();
+  out.byte(static_cast<uint8_t>(2 + kKeyBytes + 2 + value_bytes));
+  out.tag<tags::key_value::kKey>();
+  out.byte(static_cast<uint8_t>(kKeyBytes));
+  out.literal(key);
+  out.tag<tags::key_value::kValue>();
+  out.byte(static_cast<uint8_t>(value_bytes));
+}
+
 template <size_t N>
 void int_attribute(WireWriter& out, const char (&key)[N], int64_t value) {
   const uint64_t bits = static_cast<uint64_t>(value);
-  const size_t digits = varint_size(bits);
-  out.byte(0x4a);
-  out.byte(static_cast<uint8_t>(2 + (N - 1) + 2 + 1 + digits));
-  out.byte(0x0a);
-  out.byte(static_cast<uint8_t>(N - 1));
-  out.literal(key);
-  out.byte(0x12);
-  out.byte(static_cast<uint8_t>(1 + digits));
-  out.byte(0x18);
+  begin_attribute(out, key, 1 + varint_size(bits));
+  out.tag<tags::any_value::kInt>();
   out.varint(bits);
 }
 
 template <size_t N>
 void true_attribute(WireWriter& out, const char (&key)[N]) {
-  out.byte(0x4a);
-  out.byte(static_cast<uint8_t>(2 + (N - 1) + 4));
-  out.byte(0x0a);
-  out.byte(static_cast<uint8_t>(N - 1));
-  out.literal(key);
-  out.literal("\x12\x02\x10\x01");
+  begin_attribute(out, key, 2);
+  out.tag<tags::any_value::kBool>();
+  out.byte(1);
 }
 
-// Its head; what follows has `rest` bytes.
-void event(WireWriter& out, uint64_t time, size_t rest) {
-  out.byte(0x5a);
-  out.varint((time ? 9 : 0) + rest);
-  if (time) {
-    out.byte(0x09);
-    out.fixed64(time);
-  }
+// Zero is what a field that is left out means.
+template <uint32_t Tag>
+void time_field(WireWriter& out, uint64_t time) {
+  if (!time) return;
+  out.tag<Tag>();
+  out.fixed64(time);
+}
+
+template <uint32_t Tag>
+void trace_id_field(WireWriter& out, const char (&id)[kTraceIdBytes]) {
+  out.tag<Tag>();
+  out.byte(kTraceIdBytes);
+  std::memcpy(out.reserve(kTraceIdBytes), id, kTraceIdBytes);
+}
+
+template <uint32_t Tag>
+void span_id_field(WireWriter& out, uint64_t id) {
+  out.tag<Tag>();
+  out.byte(kSpanIdBytes);
+  out.big_endian(id);
+}
+
+// An event up to what follows its time, of `rest_bytes`.
+void begin_event(WireWriter& out, uint64_t time, size_t rest_bytes) {
+  out.tag<tags::span::kEvents>();
+  out.varint((time ? kTimeFieldBytes : 0) + rest_bytes);
+  time_field<tags::event::kTime>(out, time);
+}
+
+bool length_of(PyObject* owner, const char* name, size_t& length) {
+  PyObject* sequence = PyObject_GetAttrString(owner, name);
+  const Py_ssize_t found = sequence != nullptr ? PySequence_Size(sequence) : -1;
+  Py_XDECREF(sequence);
+  if (found >= 0) length = static_cast<size_t>(found);
+  return found >= 0;
 }
 
 }  // namespace
 
 bool OtlpSpans::read(PyObject* batch, PyObject* plan_columns, PyObject* above) {
-  PyObject *rows, *span_id, *parent_id, *places, *linked_id, *linked_above;
-  if (!PyArg_ParseTuple(plan_columns, "OOOOOO", &rows, &span_id, &parent_id, &places, &linked_id, &linked_above)) return false;
+  return read_batch(batch) && read_plan(plan_columns) && read_above(above);
+}
+
+bool OtlpSpans::read_batch(PyObject* batch) {
 #define RECFN_TAKE(type, name) name.take(batch, #name) &&
-  const bool taken = RECFN_SPAN_COLUMNS(RECFN_TAKE) rows_.take(rows, "row", nullptr) &&
-                     span_id_.take(span_id, "span_id", nullptr) && parent_id_.take(parent_id, "parent_id", nullptr) &&
-                     above_.take(places, "above", nullptr) && linked_id_.take(linked_id, "linked_id", nullptr) &&
-                     linked_above_.take(linked_above, "linked_above", nullptr);
+  const bool taken = RECFN_SPAN_COLUMNS(RECFN_TAKE) true;
 #undef RECFN_TAKE
-  if (!taken) return false;
-  const Py_ssize_t n = rows_.size(), all = event_id.size();
-  bool equal = span_id_.size() == n && parent_id_.size() == n && above_.size() == n && linked_id_.size() == n &&
-               linked_above_.size() == n;
-#define RECFN_EQUAL(type, name) equal = equal && name.size() == all;
+  if (!taken || !length_of(batch, "names", num_names_) || !length_of(batch, "tracks", num_tracks_)) return false;
+  bool equal = true;
+#define RECFN_EQUAL(type, name) equal = equal && name.size() == event_id.size();
   RECFN_SPAN_COLUMNS(RECFN_EQUAL)
 #undef RECFN_EQUAL
-  if (!equal) {
-    PyErr_SetString(PyExc_ValueError, "columns of different lengths; those of a batch, and those of a plan, are equally long");
-    return false;
-  }
-  PyObject *names = PyObject_GetAttrString(batch, "names"), *tracks = PyObject_GetAttrString(batch, "tracks");
-  const Py_ssize_t num_names = names ? PySequence_Size(names) : -1, num_tracks = tracks ? PySequence_Size(tracks) : -1;
-  Py_XDECREF(names);
-  Py_XDECREF(tracks);
-  if (num_names < 0 || num_tracks < 0) return false;
-  num_names_ = static_cast<size_t>(num_names);
-  num_tracks_ = static_cast<size_t>(num_tracks);
-  return read_above(above);
+  if (!equal) PyErr_SetString(PyExc_ValueError, "columns of a batch of different lengths; they must be equally long");
+  return equal;
+}
+
+bool OtlpSpans::read_plan(PyObject* columns) {
+  PyObject *rows, *span_id, *parent_id, *places, *linked_id, *linked_above;
+  if (!PyArg_ParseTuple(columns, "OOOOOO", &rows, &span_id, &parent_id, &places, &linked_id, &linked_above)) return false;
+  const bool taken = rows_.take(rows, "row", nullptr) && span_id_.take(span_id, "span_id", nullptr) &&
+                     parent_id_.take(parent_id, "parent_id", nullptr) && above_.take(places, "above", nullptr) &&
+                     linked_id_.take(linked_id, "linked_id", nullptr) && linked_above_.take(linked_above, "linked_above", nullptr);
+  if (!taken) return false;
+  const Py_ssize_t n = rows_.size();
+  const bool equal = span_id_.size() == n && parent_id_.size() == n && above_.size() == n && linked_id_.size() == n &&
+                     linked_above_.size() == n;
+  if (!equal) PyErr_SetString(PyExc_ValueError, "columns of a plan of different lengths; they must be equally long");
+  return equal;
 }
 
 bool OtlpSpans::read_above(PyObject* above) {
@@ -172,7 +208,7 @@ size_t OtlpSpans::most_bytes_of(Py_ssize_t row) const {
 size_t OtlpSpans::encode(char* begin, int64_t* ends) const {
   WireWriter out(begin);
   for (Py_ssize_t i = 0; i < rows_.size(); ++i) {
-    out.byte(0x12);
+    out.tag<tags::scope_spans::kSpans>();
     char* length = out.begin_length();
     encode_span(out, i);
     out.end_length(length);
@@ -183,43 +219,40 @@ size_t OtlpSpans::encode(char* begin, int64_t* ends) const {
 
 void OtlpSpans::encode_span(WireWriter& out, Py_ssize_t i) const {
   const Py_ssize_t row = rows_[i];
-  const Above& above = spans_above_[static_cast<size_t>(above_[i])];
   const bool plain = is_plain(row);
   const auto start = static_cast<uint64_t>(std::max<int64_t>(start_ns[row], 0));
   const auto end = std::max(static_cast<uint64_t>(std::max<int64_t>(end_ns[row], 0)), start);
-  out.literal("\x0a\x10");
-  std::memcpy(out.reserve(sizeof above.trace_id), above.trace_id, sizeof above.trace_id);
-  out.literal("\x12\x08");
-  out.big_endian(span_id_[i]);
-  out.padded({above.state.data(), above.state_size});
-  out.literal("\x22\x08");
-  out.big_endian(parent_id_[i]);
+  encode_place(out, i);
   out.padded(fragments_.text(kNameField, name[row]));
-  out.literal("\x30\x01");
-  if (start) {
-    out.byte(0x39);
-    out.fixed64(start);
-  }
-  if (end) {
-    out.byte(0x41);
-    out.fixed64(end);
-  }
+  out.tag<tags::span::kKind>();
+  out.byte(kInternalKind);
+  time_field<tags::span::kStartTime>(out, start);
+  time_field<tags::span::kEndTime>(out, end);
   out.padded(fragments_.text(kScopeAndThread, scope_and_thread(row)));
-  int_attribute(out, "recfn.event_id", static_cast<int64_t>(event_id[row]));
-  int_attribute(out, "recfn.handle", static_cast<int64_t>(handle[row]));
-  if (sequence_nr[row] != -1) int_attribute(out, "recfn.sequence_nr", sequence_nr[row]);
-  if (forward_thread_id[row]) int_attribute(out, "recfn.forward_thread_id", static_cast<int64_t>(forward_thread_id[row]));
+  encode_usual(out, row);
   if (!plain) encode_seldom(out, row);
   out.padded(fragments_.told(row));
   if (!plain) encode_events(out, row, end);
   if (linked_id_[i]) encode_link(out, i);
-  if (!plain && flags[row] & kError) {
-    out.padded(fragments_.text(kErrorStatus, error[row]));
-  } else {
-    out.literal("\x7a\x00");
-  }
-  out.literal("\x85\x01");
+  encode_status(out, row);
+  out.tag<tags::span::kFlags>();
   out.fixed32(kSpanFlags);
+}
+
+// Where in its trace the span is.
+void OtlpSpans::encode_place(WireWriter& out, Py_ssize_t i) const {
+  const Above& above = spans_above_[static_cast<size_t>(above_[i])];
+  trace_id_field<tags::span::kTraceId>(out, above.trace_id);
+  span_id_field<tags::span::kSpanId>(out, span_id_[i]);
+  out.padded({above.state.data(), above.state_size});
+  span_id_field<tags::span::kParentSpanId>(out, parent_id_[i]);
+}
+
+void OtlpSpans::encode_usual(WireWriter& out, Py_ssize_t row) const {
+  int_attribute(out, "recfn.event_id", static_cast<int64_t>(event_id[row]));
+  int_attribute(out, "recfn.handle", static_cast<int64_t>(handle[row]));
+  if (sequence_nr[row] != -1) int_attribute(out, "recfn.sequence_nr", sequence_nr[row]);
+  if (forward_thread_id[row]) int_attribute(out, "recfn.forward_thread_id", static_cast<int64_t>(forward_thread_id[row]));
 }
 
 void OtlpSpans::encode_seldom(WireWriter& out, Py_ssize_t row) const {
@@ -239,25 +272,37 @@ void OtlpSpans::encode_events(WireWriter& out, Py_ssize_t row, uint64_t time) co
   if (flags[row] & kError) {
     const std::string_view exception = fragments_.text(kExceptionEvent, error[row]);
     const std::string_view raised_at = fragments_.text(kExceptionStacktrace, stacktrace[row]);
-    event(out, time, exception.size() + raised_at.size());
+    begin_event(out, time, exception.size() + raised_at.size());
     out.padded(exception);
     out.padded(raised_at);
   }
   if (flags[row] & kClockJumped) {
-    static const char rest[] = "\x12\x11wall clock jumped";
-    event(out, time, sizeof rest - 1);
-    out.literal(rest);
+    static const char jumped[] = "wall clock jumped";
+    constexpr size_t size = sizeof jumped - 1;
+    begin_event(out, time, 2 + size);
+    out.tag<tags::event::kName>();
+    out.byte(static_cast<uint8_t>(size));
+    out.literal(jumped);
   }
 }
 
 void OtlpSpans::encode_link(WireWriter& out, Py_ssize_t i) const {
-  const Above& linked = spans_above_[static_cast<size_t>(linked_above_[i])];
-  out.literal("\x6a\x21\x0a\x10");
-  std::memcpy(out.reserve(sizeof linked.trace_id), linked.trace_id, sizeof linked.trace_id);
-  out.literal("\x12\x08");
-  out.big_endian(linked_id_[i]);
-  out.byte(0x35);
+  out.tag<tags::span::kLinks>();
+  out.byte(kLinkBytes);
+  trace_id_field<tags::link::kTraceId>(out, spans_above_[static_cast<size_t>(linked_above_[i])].trace_id);
+  span_id_field<tags::link::kSpanId>(out, linked_id_[i]);
+  out.tag<tags::link::kFlags>();
   out.fixed32(kSpanFlags);
+}
+
+// Written also where it is empty, as the official encoder does.
+void OtlpSpans::encode_status(WireWriter& out, Py_ssize_t row) const {
+  if (flags[row] & kError) {
+    out.padded(fragments_.text(kErrorStatus, error[row]));
+  } else {
+    out.tag<tags::span::kStatus>();
+    out.byte(0);
+  }
 }
 
 }  // namespace recfn

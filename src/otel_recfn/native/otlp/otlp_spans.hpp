@@ -47,6 +47,8 @@ class OtlpSpans {
     size_t state_size;
   };
 
+  bool read_batch(PyObject* batch);
+  bool read_plan(PyObject* columns);
   bool read_above(PyObject* above);
   bool in_tables(Py_ssize_t i) const;
   void need_shared(Py_ssize_t row);
@@ -55,9 +57,12 @@ class OtlpSpans {
   uint32_t scope_and_thread(Py_ssize_t row) const { return thread[row] * kScopes + scope[row]; }
 
   void encode_span(WireWriter& out, Py_ssize_t i) const;
+  void encode_place(WireWriter& out, Py_ssize_t i) const;
+  void encode_usual(WireWriter& out, Py_ssize_t row) const;
   void encode_seldom(WireWriter& out, Py_ssize_t row) const;
   void encode_events(WireWriter& out, Py_ssize_t row, uint64_t time) const;
   void encode_link(WireWriter& out, Py_ssize_t i) const;
+  void encode_status(WireWriter& out, Py_ssize_t row) const;
 
   static constexpr uint32_t kScopes = 16;
 

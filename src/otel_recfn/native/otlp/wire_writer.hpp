@@ -27,6 +27,17 @@ class WireWriter {
     }
     byte(static_cast<uint8_t>(value));
   }
+  // How a field begins; see field_tags.hpp.
+  template <uint32_t Tag>
+  void tag() {
+    static_assert(Tag < 1u << 14, "a tag of more than two bytes");
+    if (Tag < 0x80) {
+      byte(static_cast<uint8_t>(Tag));
+    } else {
+      byte(static_cast<uint8_t>(Tag) | 0x80);
+      byte(static_cast<uint8_t>(Tag >> 7));
+    }
+  }
   void fixed64(uint64_t value) { store(value, false); }
   void fixed32(uint32_t value) {
     for (int shift = 0; shift < 32; shift += 8) byte(static_cast<uint8_t>(value >> shift));

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from otel_recfn.sinks.otlp.encoded import EncodedSpans, encoded
-from otel_recfn.sinks.otlp.envelope import Envelope, Request, RequestBuilder
+from otel_recfn.sinks.otlp.envelope import Envelope, RequestBuilder
 from otel_recfn.sinks.otlp.launch import with_launch
 from otel_recfn.sinks.otlp.outcome import OpensTransports, Transport
 from otel_recfn.sinks.otlp.request_queue import RequestQueue
@@ -87,13 +87,19 @@ class OtlpDelivery:
         return Handed(self.handed.spans + len(spans), (*self.handed.waiting, encoded(spans)))
 
     def hand(self) -> None:
-        """Put what waits into requests, and those that are full, or old, into the queue."""
+        """Put what waits into requests, and those that are full, or old, into the queue.
+
+        Raises:
+            MemoryError: what waits still does, or is in a request; the next call goes on.
+        """
         while self.handed.waiting and self._builder is not None:
-            first, *rest = self.handed.waiting
-            full = self._builder.add(first)
-            self.handed = Handed(self.handed.spans, tuple(rest))
-            for request in full:
-                self._put(request)
+            first, *others = self.handed.waiting
+            fitting, rest = self._builder.fitting(first)
+            handed = Handed(self.handed.spans, (rest, *others) if len(rest) else tuple(others))
+            self._builder.add(fitting)
+            self.handed = handed
+            if len(rest):
+                self._seal()
         self.idle()
 
     def idle(self) -> None:
@@ -139,7 +145,7 @@ class OtlpDelivery:
         if self._ended or os.getpid() != self._pid:
             return
         self._ended = True
-        with contextlib.suppress(MemoryError):
+        with contextlib.suppress(Exception):  # what can't be put into a request, or has nowhere to go, is abandoned below
             self.hand()
             self._seal()
         self._queue.end()
@@ -180,15 +186,23 @@ class OtlpDelivery:
         return in_builder + sum([len(each) for each in self.handed.waiting])
 
     def _seal(self) -> None:
-        if self._builder is not None and self._builder.spans:
-            self._put(self._builder.finished())
+        """Queue the request that is being filled. Where that fails, it is still there."""
+        if self._builder is None or not self._builder.spans:
+            return
+        self._start_senders()
+        request, following = self._builder.request(), self._builder.next()
+        self._queue.put(request)
+        self._builder = following
+        self._tell_of_losses()
 
-    def _put(self, request: Request) -> None:
+    def _start_senders(self) -> None:
         if self._senders is None:
-            self._transport = self._opens()
+            self._transport = self._transport or self._opens()
             self._senders = Senders(self._queue, self._transport)
         self._senders.start()
-        if self._queue.put(request) and not self._logged:
+
+    def _tell_of_losses(self) -> None:
+        if self._queue.counts.crowded_out and not self._logged:
             self._logged = True
             _logger.warning(
                 "otel-recfn: the oldest requests go, because no more than export_queue_bytes wait; they are counted"

@@ -60,7 +60,7 @@ class Envelope:
 
 
 class RequestBuilder:
-    """Fills requests.
+    """Fills one request.
 
     Args:
         envelope: around the spans.
@@ -68,7 +68,7 @@ class RequestBuilder:
     """
 
     def __init__(self, envelope: Envelope, most_bytes: int) -> None:
-        self._envelope, self._room = envelope, max(1, most_bytes - envelope.size)
+        self._envelope, self._most_bytes = envelope, most_bytes
         self._parts: list[bytes | memoryview] = []
         self._size = self._spans = 0
         self._since = 0.0
@@ -82,26 +82,28 @@ class RequestBuilder:
         """Seconds since the first of them came; 0 where none has."""
         return time.monotonic() - self._since if self._spans else 0.0
 
-    def add(self, spans: EncodedSpans) -> list[Request]:
-        """Add spans; the requests that are full then."""
-        full: list[Request] = []
-        while len(spans):
-            fitting = spans.fitting(self._room - self._size)
-            if not fitting and self._spans:
-                full.append(self.finished())
-                continue
-            first, spans = spans.split(max(fitting, 1)) if fitting < len(spans) else (spans, NO_SPANS)
-            self._take(first)
-        return full
+    def fitting(self, spans: EncodedSpans) -> tuple[EncodedSpans, EncodedSpans]:
+        """The first of them, which still fit, and the others; into an empty request one goes in any case."""
+        fitting = spans.fitting(self._most_bytes - self._envelope.size - self._size)
+        return spans.split(max(fitting, 0 if self._spans else 1)) if fitting < len(spans) else (spans, NO_SPANS)
 
-    def finished(self) -> Request:
-        """The request with what came since the last one."""
-        request = Request(self._envelope.request(self._parts, self._size), self._spans)
-        self._parts, self._size, self._spans = [], 0, 0
-        return request
+    def add(self, spans: EncodedSpans) -> None:
+        """Add what fits.
 
-    def _take(self, spans: EncodedSpans) -> None:
-        self._since = self._since if self._spans else time.monotonic()
+        Raises:
+            MemoryError: nothing was added.
+        """
+        if not len(spans):
+            return
+        since = self._since if self._spans else time.monotonic()
+        size, count = self._size + len(spans.data), self._spans + len(spans)
         self._parts.append(spans.data)
-        self._size += len(spans.data)
-        self._spans += len(spans)
+        self._size, self._spans, self._since = size, count, since
+
+    def request(self) -> Request:
+        """The request with all of them."""
+        return Request(self._envelope.request(self._parts, self._size), self._spans)
+
+    def next(self) -> RequestBuilder:
+        """For the request after this one."""
+        return RequestBuilder(self._envelope, self._most_bytes)

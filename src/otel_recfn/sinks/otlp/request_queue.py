@@ -5,6 +5,9 @@
                └────── again ─────┘   all wait then, until the server may be asked again
 
 Nobody waits in ``put``. One backoff holds for all requests, since they go to one place.
+
+Each method first makes what it needs memory for and then stores it, so that a failed allocation leaves everything as it was.
+The lock is taken without the condition, whose Python code may find no memory for letting go of it.
 """
 
 from __future__ import annotations
@@ -12,14 +15,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.otlp.backoff import Backoff
 from otel_recfn.sinks.otlp.envelope import Request
 from otel_recfn.sinks.otlp.outcome import Outcome, Verdict
 
 
-@dataclass
+@dataclass(frozen=True)
 class Counts:
     """Of spans, but for requests and retries."""
 
@@ -45,11 +49,13 @@ class RequestQueue:
 
     def __init__(self, most_bytes: int, backoff: Backoff | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._most_bytes, self._backoff, self._clock = most_bytes, backoff or Backoff(), clock
-        self._changed = threading.Condition(threading.RLock())
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._waiting: list[Request] = []
         """The oldest first."""
         self._sending: list[Request] = []
-        self._not_before = 0.0
+        self._not_before = self._server_not_before = 0.0
+        """When a request may be sent again: as our backoff says, and as the server does."""
         self._ended = False
         self.counts = Counts()
         self.bytes = self.spans = 0
@@ -60,100 +66,121 @@ class RequestQueue:
         """Attempts that failed since one was answered."""
         return self._backoff.failures
 
-    def put(self, request: Request) -> int:
-        """Add a request; how many spans had to go for it."""
-        with self._changed:
+    def put(self, request: Request) -> None:
+        """Add a request; the oldest ones go where there is no room for it.
+
+        Raises:
+            MemoryError: it was not added.
+        """
+        size, spans = request.size, request.spans
+        with self._lock:
+            size, spans = self.bytes + size, self.spans + spans
             self._waiting.append(request)
-            self.bytes += request.size
-            self.spans += request.spans
-            crowded_out = self._make_room()
-            self._changed.notify_all()
-        return crowded_out
+            self.bytes, self.spans = size, spans
+            try:
+                self._make_room()
+                self._changed.notify_all()
+            except OUT_OF_MEMORY:  # it is made with the next request
+                pass
 
     def take(self) -> Request | None:
-        """The oldest request, as soon as one may be sent; None when no more will be."""
-        with self._changed:
+        """The oldest request, as soon as one may be sent; None when no more will be.
+
+        Raises:
+            MemoryError: none was taken.
+        """
+        with self._lock:
             while not self._ended:
-                pause = self._not_before - self._clock()
+                pause = self._pause()
                 if self._waiting and pause <= 0:
-                    request = self._waiting.pop(0)
-                    self._sending.append(request)
-                    return request
+                    oldest, *waiting = self._waiting
+                    self._sending = [*self._sending, oldest]
+                    self._waiting = waiting
+                    return oldest
                 self._changed.wait(pause if self._waiting else None)
         return None
 
     def settle(self, request: Request, outcome: Outcome) -> None:
-        """What became of a request that was taken."""
-        with self._changed:
-            self._sending.remove(request)
-            self.counts.requests += 1
+        """What became of a request that was taken.
+
+        Raises:
+            MemoryError: that is not noted yet.
+        """
+        with self._lock:
+            counts = self._counted(request, outcome)
+            sending = [each for each in self._sending if each is not request]
             if outcome.verdict is Verdict.AGAIN:
-                self._put_back(request, outcome)
+                self._wait_after(outcome)
+                self._waiting = [request, *self._waiting]
             else:
-                self._forget(request)
-                self._count(request, outcome)
+                size, spans = self.bytes - request.size, self.spans - request.spans
                 self._backoff.reset()
-            self._changed.notify_all()
+                self.bytes, self.spans = size, spans
+            self._sending, self.counts = sending, counts
+            try:
+                self._make_room()
+                self._changed.notify_all()
+            except OUT_OF_MEMORY:  # with the next one
+                pass
 
     def compressed(self, request: Request, body: bytes, encoding: str) -> None:
         """A request that is being sent has this body from now on."""
-        with self._changed:
+        with self._lock:
             self.bytes += len(body) - request.size
             request.body, request.encoding = body, encoding
 
     def ask_now(self) -> None:
-        """Whatever the last answer was, send the oldest request at once: somebody waits for it."""
-        with self._changed:
+        """Send the oldest request at once, unless the server wants to be left alone: somebody waits for it."""
+        with self._lock:
             self._not_before = 0.0
             self._changed.notify_all()
 
     def wait_until_empty(self, timeout_s: float) -> bool:
         """Whether all that is in it now is gone by then."""
-        with self._changed:
+        with self._lock:
             return self._changed.wait_for(self._is_empty, max(0.0, timeout_s))
 
     def has_room(self) -> bool:
         """Whether it is half empty, or nothing can be sent now."""
-        return self._ended or self.bytes <= self._most_bytes // 2 or self._not_before > self._clock()
+        return self._ended or self.bytes <= self._most_bytes // 2 or self._pause() > 0
 
     def wait_for_room(self, timeout_s: float) -> None:
         """Until it is half empty, or the server fails."""
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(self.has_room, timeout_s)
 
     def end(self) -> None:
         """Nothing is sent any more."""
-        with self._changed:
+        with self._lock:
             self._ended = True
             self._changed.notify_all()
 
     def _is_empty(self) -> bool:
         return self._ended or not (self._waiting or self._sending)
 
-    def _put_back(self, request: Request, outcome: Outcome) -> None:
-        self.counts.retries += 1
-        self._waiting.insert(0, request)
-        self._not_before = max(self._not_before, self._clock() + self._backoff.delay_s(outcome.delay_s))
-        self._make_room()
+    def _pause(self) -> float:
+        return max(self._not_before, self._server_not_before) - self._clock()
 
-    def _count(self, request: Request, outcome: Outcome) -> None:
+    def _wait_after(self, failure: Outcome) -> None:
+        again = self._clock() + self._backoff.delay_s(failure.delay_s)
+        if failure.delay_s is None:
+            self._not_before = max(self._not_before, again)
+        else:
+            self._server_not_before = max(self._server_not_before, again)
+
+    def _counted(self, request: Request, outcome: Outcome) -> Counts:
+        counts = replace(self.counts, requests=self.counts.requests + 1)
+        if outcome.verdict is Verdict.AGAIN:
+            return replace(counts, retries=counts.retries + 1)
         if outcome.verdict is Verdict.REFUSED:
-            self.counts.refused += request.spans
-            return
+            return replace(counts, refused=counts.refused + request.spans)
         rejected = min(outcome.rejected, request.spans)
-        self.counts.rejected += rejected
-        self.counts.exported += request.spans - rejected
+        return replace(counts, rejected=counts.rejected + rejected, exported=counts.exported + request.spans - rejected)
 
-    def _make_room(self) -> int:
+    def _make_room(self) -> None:
         """Those that are being sent stay, because nobody knows yet what becomes of them."""
-        crowded_out = 0
         while self.bytes > self._most_bytes and self._waiting:
-            oldest = self._waiting.pop(0)
-            self._forget(oldest)
-            self.counts.crowded_out += oldest.spans
-            crowded_out += oldest.spans
-        return crowded_out
-
-    def _forget(self, request: Request) -> None:
-        self.bytes -= request.size
-        self.spans -= request.spans
+            oldest, *waiting = self._waiting
+            size, spans = self.bytes - oldest.size, self.spans - oldest.spans
+            counts = replace(self.counts, crowded_out=self.counts.crowded_out + oldest.spans)
+            self._waiting, self.counts, self.bytes, self.spans = waiting, counts, size, spans

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
+import time
 import zlib
 from typing import Any
 
@@ -21,6 +23,7 @@ _logger = logging.getLogger(__name__)
 GZIP_BITS = 31
 """zlib's way to ask for gzip's header."""
 FASTEST = 1
+PAUSE_WITHOUT_MEMORY_S = 0.1
 _ANY_ERROR = (Exception, SystemExit)  # made once: there may be no memory for it in the middle of an error
 
 
@@ -37,14 +40,17 @@ class Senders:
         self._threads: list[OwnThread] = []
         self._told: set[str] = set()
         """What was logged already."""
+        self._telling = threading.Lock()
 
     def start(self) -> None:
-        """Start what isn't running yet; where there are no more threads, the next call tries again."""
+        """Start what isn't running; where there are no more threads, the next call tries again."""
+        running = [thread for thread in self._threads if thread.is_alive()]
+        self._threads = running
         with contextlib.suppress(RuntimeError):
-            while len(self._threads) < self._transport.concurrent:
-                thread = OwnThread(self._run, f"otel-recfn otlp {len(self._threads) + 1}")
+            while len(running) < self._transport.concurrent:
+                thread = OwnThread(self._run, f"otel-recfn otlp {len(running) + 1}")
                 thread.start()
-                self._threads.append(thread)
+                running.append(thread)
 
     def wait_for_end(self, timeout_s: float) -> None:
         """Once the queue has ended."""
@@ -53,11 +59,28 @@ class Senders:
 
     def _run(self) -> None:
         with suppress_instrumentation():
-            while (request := self._queue.take()) is not None:
+            while (request := self._taken()) is not None:
+                self._send(request)
+
+    def _taken(self) -> Request | None:
+        while True:
+            try:
+                return self._queue.take()
+            except OUT_OF_MEMORY:
+                time.sleep(PAUSE_WITHOUT_MEMORY_S)
+
+    def _send(self, request: Request) -> None:
+        """Once, and note what became of it, which may have to wait for memory."""
+        outcome, settled = None, False
+        while not settled:
+            try:
                 with at_work():
-                    outcome = self._attempt(request)
+                    outcome = outcome or self._attempt(request)
                     self._queue.settle(request, outcome)
+                    settled = True
                     self._tell(outcome)
+            except OUT_OF_MEMORY:
+                time.sleep(PAUSE_WITHOUT_MEMORY_S)
 
     def _attempt(self, request: Request) -> Outcome:
         try:
@@ -81,8 +104,10 @@ class Senders:
                 self._tell_once("rejected", f"{outcome.rejected} spans of a request were rejected: {outcome.message}")
 
     def _tell_once(self, what: str, message: str) -> None:
-        if what not in self._told:
+        with self._telling:
+            is_new = what not in self._told
             self._told.add(what)
+        if is_new:
             _logger.warning("otel-recfn: spans to %s: %s", self._transport.where, message)
 
 

@@ -49,7 +49,7 @@ def test_a_line_is_the_json_of_the_official_message(plan: tuple[SpanPlan, Mappin
     builder.add(encoded(spans))
     if not builder.spans:
         return
-    line = json_line(builder.finished().body)
+    line = json_line(builder.request().body)
     assert line.count(b"\n") == 1
     assert json.loads(line) == with_hexadecimal_ids(MessageToDict(encode_spans(spans), use_integers_for_enums=True))
 

@@ -28,8 +28,8 @@ def test_a_request_is_what_the_official_encoder_makes() -> None:
     where = target()
     spans = SpanMapper(where).spans(plan_of([{"name": "a", "context": context(1, 2)}, {"name": "b", "context": context(1, 2)}]))
     builder = RequestBuilder(Envelope(where.resource, where.scope), 1 << 20)
-    assert not builder.add(encoded(spans))
-    assert ExportTraceServiceRequest.FromString(builder.finished().body) == encode_spans(spans)
+    builder.add(encoded(spans))
+    assert ExportTraceServiceRequest.FromString(builder.request().body) == encode_spans(spans)
 
 
 @settings(max_examples=40)
@@ -40,8 +40,14 @@ def test_requests_are_bounded_and_cut_no_span(batches: list[list[int]], most: in
     requests: list[Request] = []
     names = [[f"{number}.{place} " + "x" * size for place, size in enumerate(sizes)] for number, sizes in enumerate(batches)]
     for of_batch in names:
-        requests += builder.add(encoded(mapper.spans(plan_of([{"name": name, "context": context(1, 2)} for name in of_batch]))))
-    requests += [builder.finished()] if builder.spans else []
+        rest = encoded(mapper.spans(plan_of([{"name": name, "context": context(1, 2)} for name in of_batch])))
+        while len(rest):
+            fitting, rest = builder.fitting(rest)
+            builder.add(fitting)
+            if len(rest):
+                requests.append(builder.request())
+                builder = builder.next()
+    requests += [builder.request()] if builder.spans else []
     arrived = []
     for request in requests:
         read = ExportTraceServiceRequest.FromString(request.body)
@@ -67,10 +73,25 @@ def test_after_a_failure_all_requests_wait_for_as_long_as_the_server_says() -> N
     queue.put(second)
     assert queue.take() is first
     queue.settle(first, Outcome(Verdict.AGAIN, delay_s=7.0))
-    assert queue._not_before == clock.now + 7.0
+    assert queue._pause() == 7.0
     clock.now += 7.0
     assert (queue.take(), queue.take()) == (first, second)
     assert queue.counts.retries == 1
+
+
+def test_who_waits_for_a_flush_shortens_our_pause_and_not_the_one_that_the_server_asked_for() -> None:
+    clock = Clock()
+    queue = RequestQueue(1 << 20, Backoff(chance=lambda: 0.0), clock)
+    request = Request(b"1", 1)
+    queue.put(request)
+    assert queue.take() is request
+    queue.settle(request, Outcome(Verdict.AGAIN))
+    assert queue._pause() > 0
+    queue.ask_now()
+    assert queue.take() is request
+    queue.settle(request, Outcome(Verdict.AGAIN, delay_s=7.0))
+    queue.ask_now()
+    assert queue._pause() == 7.0
 
 
 def test_a_request_that_is_being_sent_stays_where_there_is_no_room() -> None:
@@ -79,7 +100,9 @@ def test_a_request_that_is_being_sent_stays_where_there_is_no_room() -> None:
     queue.put(requests[0])
     sent = queue.take()
     assert sent is not None
-    assert [queue.put(request) for request in requests[1:]] == [2, 3]
+    for request in requests[1:]:
+        queue.put(request)
+    assert queue.counts.crowded_out == 5
     queue.settle(sent, Outcome(Verdict.TAKEN))
     assert (queue.counts.crowded_out, queue.counts.exported, queue.bytes, queue.spans) == (5, 1, 0, 0)
 

@@ -1,0 +1,154 @@
+"""Every single allocation fails once between spans and their server: each span arrives once, or is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+pytestmark = pytest.mark.one_python
+
+BEGIN = """
+from itertools import accumulate
+
+import numpy as np
+from failing_allocations import each_failure
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from otel_recfn.sinks.otlp import senders
+from otel_recfn.sinks.otlp.backoff import Backoff
+from otel_recfn.sinks.otlp.delivery import OtlpDelivery
+from otel_recfn.sinks.otlp.encoded import EncodedSpans
+from otel_recfn.sinks.otlp.envelope import Request
+from otel_recfn.sinks.otlp.outcome import Outcome, Verdict
+from otel_recfn.sinks.otlp.request_queue import RequestQueue
+from otel_recfn.sinks.otlp.wire import field, fields
+from otel_recfn.sinks.spans.provider import ProviderResolver
+from otel_recfn.sinks.spans.turn import Turn
+
+senders.PAUSE_WITHOUT_MEMORY_S = 0.0
+
+
+TAKEN, AGAIN = Outcome(Verdict.TAKEN), Outcome(Verdict.AGAIN, delay_s=0.0)
+
+
+class Keeps:
+    where, encoding, concurrent = "here", "", 2
+
+    def __init__(self):
+        self.bodies, self.again = [], False
+
+    def send(self, body):
+        self.again = not self.again
+        if self.again:
+            return AGAIN
+        self.bodies.append(body)
+        return TAKEN
+
+    def close(self):
+        pass
+
+
+keeps = Keeps()
+"""
+
+HAND = (
+    BEGIN
+    + """
+def arrived():
+    names = []
+    for body in keeps.bodies:
+        (resource,) = [content for number, _, content in fields(body) if number == 1]
+        (scope,) = [content for number, _, content in fields(resource) if number == 2]
+        names += [content for number, _, content in fields(scope) if number == 2]
+    return names
+
+
+def spans():
+    global made
+    made += 7
+    parts = [field(2, b"%08d" % number + bytes(200)) for number in range(made - 7, made)]
+    return EncodedSpans(b"".join(parts), np.array(list(accumulate([len(part) for part in parts])), np.int64))
+
+
+def write():
+    delivery.handed = delivery.with_more(more)
+    delivery.hand()
+
+
+made = failed = 0
+delivery = OtlpDelivery(Turn(), lambda: keeps, request_bytes=900, queue_bytes=1 << 20)
+delivery.use(ProviderResolver(TracerProvider(shutdown_on_exit=False, resource=Resource({}))).resolve())
+more, expected = spans(), []
+for raised in each_failure(write):
+    assert raised is None or isinstance(raised, (MemoryError, SystemError)), repr(raised)
+    failed += raised is not None
+    if delivery.handed.spans > len(expected):
+        expected += range(made - 7, made)
+    more = spans()
+    for fail in (0, 1):
+        try:
+            delivery.hand()
+        except MemoryError:
+            pass
+expected += range(made - 7, made)  # the last one, in which nothing failed
+assert failed > 20, failed
+assert delivery.flush(60)
+assert sorted([int(name[:8]) for name in arrived()]) == expected
+counters = delivery.counters()
+assert (counters["spans"], counters["spans_exported"], counters["spans_failed"]) == (len(expected), len(expected), 0), counters
+delivery.remove()
+"""
+)
+
+SEND = (
+    BEGIN
+    + """
+def fresh():
+    global queue, sending, request
+    queue = RequestQueue(100, Backoff(first_s=0.0))
+    sending = senders.Senders(queue, keeps)
+    keeps.bodies, keeps.again = [], True
+    request = Request(b"x" * 60, 1)
+
+
+def through():
+    queue.put(request)
+    sending._send(queue.take())
+
+
+fresh()
+failed = 0
+for raised in each_failure(through):
+    assert raised is None or isinstance(raised, (MemoryError, SystemError)), repr(raised)
+    failed += 1
+    while queue.spans:
+        sending._send(queue.take())
+    put = bool(keeps.bodies)
+    assert len(keeps.bodies) == put  # never twice
+    assert (queue.counts.exported, queue.counts.refused, queue.bytes) == (put, 0, 0), (raised, queue.counts)
+    assert put or raised is not None
+    fresh()
+assert failed > 40, failed
+crowded = 0
+requests = [Request(b"x" * 60, 1) for _ in range(3)]
+
+
+def put_all():
+    for each in requests:
+        queue.put(each)
+
+
+for raised in each_failure(put_all):
+    waiting = len(queue._waiting)
+    assert (queue.bytes, queue.spans) == (60 * waiting, waiting), (queue.bytes, waiting)
+    crowded += queue.counts.crowded_out
+    fresh()
+assert crowded
+"""
+)
+
+
+@pytest.mark.parametrize("program", [HAND, SEND], ids=["into requests", "out of the queue"])
+def test_each_span_goes_once(program: str, run_preloaded: Callable[..., object]) -> None:
+    run_preloaded(program)

@@ -103,6 +103,17 @@ def slow(seconds: float) -> Act:
     return act
 
 
+def held(arrived: threading.Semaphore, until: threading.Event) -> Act:
+    """It takes spans when it is let go; tells who waits that they have come."""
+
+    def act(where: Any, body: bytes) -> bytes:
+        arrived.release()
+        until.wait()
+        return take(where, body)
+
+    return act
+
+
 def break_off() -> Act:
     """In the middle of the answer."""
 

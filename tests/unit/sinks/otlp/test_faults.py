@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import ssl
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
@@ -21,6 +22,7 @@ from faulty_server import (
     free_port,
     grpc_server,
     hang,
+    held,
     http_server,
     refuse,
     reset,
@@ -185,6 +187,23 @@ def test_a_slow_server_gets_each_request_once(sending: MakeSending) -> None:
         assert to.delivery.flush(PATIENCE_S)
     assert sorted(answers.names()) == ["a", "b", "c"]
     assert to.counts() == {"spans": 3, "spans_exported": 3, "requests_sent": 3}
+
+
+@pytest.mark.parametrize("over", ["http", "grpc"])
+def test_two_requests_are_in_flight_at_once_and_never_more(over: str, sending: MakeSending) -> None:
+    names, arrived, let_go = [f"op {number}" for number in range(6)], threading.Semaphore(0), threading.Event()
+    answers = Answers(6 * [held(arrived, let_go)])
+    with (http_server if over == "http" else grpc_server)(answers) as endpoint:
+        to = sending(OverHttp(endpoint=endpoint) if over == "http" else OverGrpc(endpoint=endpoint))
+        for name in names:
+            to.send(name)
+        assert arrived.acquire(timeout=PATIENCE_S)
+        assert arrived.acquire(timeout=PATIENCE_S)
+        assert not to.delivery.flush(0.2)  # in which a third one would come
+        assert not arrived.acquire(blocking=False)
+        let_go.set()
+        assert to.delivery.flush(PATIENCE_S)
+    assert sorted(answers.names()) == names
 
 
 def test_flush_and_end_are_bounded_and_what_is_left_is_counted(sending: MakeSending, caplog: pytest.LogCaptureFixture) -> None:

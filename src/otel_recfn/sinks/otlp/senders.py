@@ -58,29 +58,22 @@ class Senders:
             thread.wait_for_end(timeout_s)
 
     def _run(self) -> None:
+        """Until the queue ends. What there is no memory for is done again, but for an attempt that was made."""
+        request = outcome = None
         with suppress_instrumentation():
-            while (request := self._taken()) is not None:
-                self._send(request)
-
-    def _taken(self) -> Request | None:
-        while True:
-            try:
-                return self._queue.take()
-            except OUT_OF_MEMORY:
-                time.sleep(PAUSE_WITHOUT_MEMORY_S)
-
-    def _send(self, request: Request) -> None:
-        """Once, and note what became of it, which may have to wait for memory."""
-        outcome, settled = None, False
-        while not settled:
-            try:
-                with at_work():
-                    outcome = outcome or self._attempt(request)
-                    self._queue.settle(request, outcome)
-                    settled = True
-                    self._tell(outcome)
-            except OUT_OF_MEMORY:
-                time.sleep(PAUSE_WITHOUT_MEMORY_S)
+            while True:
+                try:
+                    if request is None:
+                        request = self._queue.take()
+                    if request is None:
+                        return
+                    with at_work():
+                        outcome = outcome or self._attempt(request)
+                        self._queue.settle(request, outcome)
+                        told, request, outcome = outcome, None, None
+                        self._tell(told)
+                except OUT_OF_MEMORY:
+                    time.sleep(PAUSE_WITHOUT_MEMORY_S)
 
     def _attempt(self, request: Request) -> Outcome:
         try:

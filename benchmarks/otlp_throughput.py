@@ -1,9 +1,10 @@
 """How many ranges a second arrive in full at a local OTLP server in a process of its own, every one of them as a span.
 
-python benchmarks/otlp_throughput.py [--seconds S] [--rate N] [--torch] [--profile]
+    python benchmarks/otlp_throughput.py [--operators] [--seconds S] [--rate N] [--profile] [--rss-every S]
 
-The rate is what the program makes; where something is dropped, the next run should ask for less. With ``--profile`` it is said
-which threads took how much processor time.
+The rate is what the program makes; where something is dropped, the next run should ask for less. ``--profile`` says what stands
+in the way: the same program bare, recorded into a sink that does nothing, and exported, each in a process of its own, with the
+share of a core that each thread took. ``--seconds 600 --rss-every 30`` says what memory does at full speed.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from __future__ import annotations
 import argparse
 import os
 import resource
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -26,7 +29,31 @@ from otlp_counting import server
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 
 BURST = 1000
-TELL_S = 10.0
+BARE, RECORDED, EXPORTED = "bare", "recorded", "exported"
+EVERYTHING = {"span_budget": None, "roots_per_second": None, "buffer_bytes": 1 << 26}
+
+
+class Discards:
+    """A sink that does nothing."""
+
+    name = "discards"
+
+    def write(self, batch: object) -> None:
+        """Forget it."""
+
+    def flush(self, timeout_s: float) -> bool:
+        """Nothing waits."""
+        return True
+
+    def close(self, timeout_s: float) -> None:
+        """Nothing is open."""
+
+    def counters(self) -> Mapping[str, int]:
+        """None."""
+        return {}
+
+    def after_fork_in_child(self) -> None:
+        """None in a child."""
 
 
 def make_ranges() -> int:
@@ -51,13 +78,13 @@ def operators() -> Callable[[], int]:
     return burst
 
 
-def run(burst: Callable[[], int], seconds: float, rate: float) -> tuple[int, float]:
+def run(burst: Callable[[], int], seconds: float, rate: float, tell_s: float) -> tuple[int, float]:
     """How many were made, in how many seconds."""
     made, began, told = 0, time.monotonic(), 0.0
     tracer = trace.get_tracer("program")
     with tracer.start_as_current_span("program"):
         while (passed := time.monotonic() - began) < seconds:
-            if passed > told + TELL_S:
+            if passed > told + tell_s:
                 told = passed
                 print(f"    after {passed:5.0f} s: {made:,} ranges, RSS {rss_mib()} MiB", flush=True)
             if made > rate * passed:
@@ -83,35 +110,78 @@ def thread_seconds() -> dict[str, float]:
     return found
 
 
+def instrumented(way: str) -> OtelRecordFunctionInstrumentor | None:
+    """As the way asks for it; None for a bare program."""
+    if way == BARE:
+        return None
+    instrumentor = OtelRecordFunctionInstrumentor()
+    if way == RECORDED:
+        instrumentor.instrument(sinks=[Discards()], **EVERYTHING)
+    else:
+        trace.set_tracer_provider(TracerProvider())
+        instrumentor.instrument(span_exporter="otlp-http", **EVERYTHING)
+    return instrumentor
+
+
+def measure(options: argparse.Namespace) -> None:
+    """One way, in this process. Without a provider nobody takes spans."""
+    burst = operators() if options.operators else make_ranges
+    with server() if options.way == EXPORTED else nullcontext() as counting:
+        if counting is not None:
+            os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = counting.endpoint
+        instrumentor = instrumented(options.way)
+        before, began = thread_seconds(), time.monotonic()
+        made, took = run(burst, options.seconds, options.rate, options.rss_every)
+        flushed = instrumentor is None or instrumentor.flush(60)
+        total, threads = time.monotonic() - began, thread_seconds()
+        counters = dict(instrumentor.counters()) if instrumentor is not None else {}
+        if instrumentor is not None:
+            instrumentor.uninstrument()
+        arrived = counting.end() if counting is not None else None
+    print(f"{options.way}: made {made:,} in {took:.1f} s: {made / took:,.0f} a second; RSS {most_mib()} MiB at most")
+    if arrived is not None:
+        tell_of_arrivals(*arrived, total, total - took if flushed else None, counters)
+    if options.shares:
+        tell_of_threads({name: seconds - before.get(name, 0.0) for name, seconds in threads.items()}, total, made)
+
+
+def tell_of_arrivals(spans: int, size: int, total: float, left_s: float | None, counters: Mapping[str, int]) -> None:
+    """What the server got."""
+    endings = ("dropped", "failed", "abandoned", "out")
+    lost = {name: count for name, count in counters.items() if count and name.endswith(endings)}
+    after = "the flush was not done in time" if left_s is None else f"the last {left_s:.1f} s after the program"
+    rate = f"{spans / total:,.0f} a second, {size / max(spans, 1):.0f} bytes a span"
+    print(f"    arrived {spans:,} spans: {rate}, {after}; lost: {lost or 0}")
+
+
+def tell_of_threads(seconds: Mapping[str, float], total: float, made: int) -> None:
+    """What each took of a core."""
+    for name, own in sorted(seconds.items(), key=lambda each: -each[1]):
+        if own:
+            print(f"    {name:<24} {own / total:6.1%} of a core, {own / max(made, 1) * 1e9:6.0f} ns a range", flush=True)
+
+
+def most_mib() -> int:
+    """The largest RSS of this process."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--rate", type=float, default=float("inf"), help="ranges a second, at most")
-    parser.add_argument("--torch", action="store_true", help="operators of PyTorch in place of ranges")
-    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--operators", action="store_true", help="operators of PyTorch in place of ranges")
+    parser.add_argument("--rss-every", type=float, default=30.0, metavar="S")
+    parser.add_argument("--profile", action="store_true", help="also bare and recorded alone, with the share of each thread")
+    parser.add_argument("--way", choices=(BARE, RECORDED, EXPORTED), default=EXPORTED)
+    parser.add_argument("--shares", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    burst = operators() if options.torch else make_ranges
-    trace.set_tracer_provider(TracerProvider())
-    with server() as counting:
-        os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = counting.endpoint
-        instrumentor = OtelRecordFunctionInstrumentor()
-        instrumentor.instrument(span_exporter="otlp-http", span_budget=None, roots_per_second=None, buffer_bytes=1 << 26)
-        began = time.monotonic()
-        made, took = run(burst, options.seconds, options.rate)
-        flushed = instrumentor.flush(60)
-        total = time.monotonic() - began
-        threads, counters = thread_seconds(), instrumentor.counters()
-        instrumentor.uninstrument()
-        spans, size = counting.end()
-    lost = {
-        name: count for name, count in counters.items() if count and name.endswith(("dropped", "failed", "abandoned", "out"))
-    }
-    print(f"made {made:,} in {took:.1f} s: {made / took:,.0f} a second; flushed: {flushed}, after {total - took:.1f} s more")
-    print(f"arrived {spans:,} spans: {spans / total:,.0f} a second, {size / max(spans, 1):.0f} bytes a span; lost: {lost or 0}")
-    print(f"largest RSS {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10} MiB")
-    if options.profile:
-        for name, seconds in sorted(threads.items(), key=lambda each: -each[1]):
-            print(f"    {name:<24} {seconds:6.2f} s of processor time, {seconds / max(spans, 1) * 1e9:6.0f} ns a span")
+    if not options.profile:
+        return measure(options)
+    for way in (BARE, RECORDED, EXPORTED):
+        again = [argument for argument in sys.argv[1:] if argument != "--profile"]
+        subprocess.run([sys.executable, __file__, *again, "--way", way, "--shares"], check=True)
+    return None
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ class ProfilerConfig:
     def extras(self) -> Extra:
         """What the recorder is to record for it."""
         wanted = {
-            Extra.SHAPES: self.report_input_shapes,
+            Extra.SHAPES: self.report_input_shapes or self.with_flops,  # FLOPs are counted from shapes, which events say
             Extra.MEMORY: self.profile_memory,
             Extra.STACK: self.with_stack,
             Extra.FLOPS: self.with_flops,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -75,6 +75,16 @@ class LegacyEvent:
     stack: tuple[str, ...] = ()
     event_id: int = 0
     correlation_id: int = 0
+    _extra_args: dict[str, Any] | None = field(default=None, repr=False)
+
+    @property
+    def extra_args(self) -> dict[str, Any]:
+        """What the floating point operations were counted from, by PyTorch's names; empty where they weren't."""
+        return self._extra_args if self._extra_args is not None else {}
+
+    def set_extra_args(self, extra_args: Mapping[str, Any]) -> None:
+        """Say it."""
+        self._extra_args = dict(extra_args)
 
     @property
     def kind_str(self) -> str:

@@ -20,11 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.batches.input_lists import flat_shapes
+from otel_recfn.legacy.config import ProfilerConfig
 from otel_recfn.legacy.cuda_times import CudaTimes, time_memory
 from otel_recfn.legacy.event import LegacyEvent, memory_columns
 from otel_recfn.legacy.event_kind import EventKind
 from otel_recfn.legacy.event_list import RangeEventList
 from otel_recfn.legacy.event_order import ends_in_order, places
+from otel_recfn.legacy.extra_args import extra_args
 from otel_recfn.legacy.thread_events import ThreadEvents
 from otel_recfn.model import events
 from otel_recfn.model.batch import Batch
@@ -45,9 +47,9 @@ EXACT_AS_FLOAT = 1 << 53
 """Whole numbers up to this one are, and handles travel as floats."""
 
 
-def event_lists(batch: Batch, cuda_times: CudaTimes) -> list[RangeEventList]:
+def event_lists(batch: Batch, cuda_times: CudaTimes, config: ProfilerConfig) -> list[RangeEventList]:
     """One list per thread that has rows, in the order in which the threads first recorded."""
-    maker = _EventMaker(batch, cuda_times)
+    maker = _EventMaker(batch, cuda_times, config)
     number = batch.event_id >> np.uint64(ORDINAL_BITS)
     return [_event_list(batch, np.flatnonzero(number == each), maker) for each in np.unique(number)]
 
@@ -112,8 +114,8 @@ class _Parsed(dict[int, Any]):
 class _EventMaker:
     """Makes the events of a batch's rows, many at a time."""
 
-    def __init__(self, batch: Batch, cuda_times: CudaTimes) -> None:
-        self._batch, self._cuda_times = batch, cuda_times
+    def __init__(self, batch: Batch, cuda_times: CudaTimes, config: ProfilerConfig) -> None:
+        self._batch, self._cuda_times, self._config = batch, cuda_times, config
         self._thread_ids = [track.thread_id for track in batch.tracks]
         self._shapes, self._lines = _Parsed(batch.names, _shapes), _Parsed(batch.names, _lines)
         self._handles = batch.handle
@@ -153,7 +155,7 @@ class _EventMaker:
                 self._texts(batch.name[rows]),
                 self._threads(batch.thread[rows]),
                 self._handles[rows].tolist(),
-                self._parsed(batch.shapes[rows], self._shapes),
+                self._parsed(batch.shapes[rows], self._shapes) if self._config.report_input_shapes else repeat(()),
                 batch.node_id[rows].tolist(),
                 (batch.flags[rows] & EventFlag.ASYNC != 0).tolist(),
                 repeat(False),
@@ -171,7 +173,14 @@ class _EventMaker:
                 batch.event_id[rows].tolist(),
             )
         )
+        if self._config.with_flops:
+            self._say_what_was_counted(made, batch.shapes[rows].tolist())
         return self._timed(made, batch.handle[rows])
+
+    def _say_what_was_counted(self, made: list[LegacyEvent], shapes: list[int]) -> None:
+        for event, index in zip(made, shapes, strict=True):
+            if event.flops:
+                event.set_extra_args(extra_args(event.name, self._shapes[index]))
 
     def pops(self, rows: Rows) -> list[LegacyEvent]:
         """The ends of ranges."""

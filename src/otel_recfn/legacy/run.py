@@ -116,7 +116,7 @@ class ProfilerRun:
         rows = merged(self._store.take())
         remote, self._remote_events = self._remote_events, []
         with no_collections():
-            lists = event_lists(rows, self.cuda_times)
+            lists = event_lists(rows, self.cuda_times, self.config)
             found: list[MutableSequence[LegacyEvent]] = [*self._lost_start(), *(each.consolidate() for each in lists), *remote]
         return ThreadEventLists(found, partial(key_averages, rows), process_session().lost_since_begin(self._capture))
 

@@ -81,6 +81,8 @@ def test_small_things_of_events_and_lists() -> None:
     event = LegacyEvent(EventKind.MARK, "m", 1)
     event.set_cpu_us(5)
     assert (event.cpu_ns, event.cpu_us, event.correlation_id) == (5000, 5.0, 0)
+    event.set_extra_args({"mat_size": [2]})
+    assert (event.extra_args, LegacyEvent(EventKind.MARK, "m", 1).extra_args) == ({"mat_size": [2]}, {})
     events = RangeEventList()
     events.record(event)
     assert events.size() == 1

@@ -8,11 +8,12 @@ in CPU time of the thread, less that of an empty loop.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
+
+from command_line import number_given
 
 from otel_recfn import record_function
 from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
@@ -32,7 +33,7 @@ Side = tuple[str, Callable[[], float]]
 
 def main() -> None:
     """Measures all sides in turns and prints them."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    rounds = number_given(__doc__, "rounds", ROUNDS)
     report("a range in Python", fastest(list(range_sides()), rounds))
 
 

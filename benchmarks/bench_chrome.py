@@ -23,6 +23,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from command_line import number_given
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 import numpy as np
@@ -176,7 +178,7 @@ def report(title: str, rounds: list[dict[str, Cost]], events: int) -> None:
 
 def main() -> None:
     """Measures every side in turns and prints the medians."""
-    operators = int(sys.argv[1]) if len(sys.argv) > 1 else 50_000
+    operators = number_given(__doc__, "operators", 50_000)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         profiled_training(operators).export_chrome_trace(str(place / "kineto.json"))

@@ -10,6 +10,7 @@ PyTorch computes in one thread, because a step in several waits for whichever of
 
 from __future__ import annotations
 
+import argparse
 import logging
 import statistics
 import sys
@@ -48,8 +49,8 @@ class Side:
 
 def main() -> None:
     """Every side once in each round."""
-    protocol = sys.argv[1] if len(sys.argv) > 1 else "http"
-    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else ROUNDS
+    options = command_line()
+    protocol, rounds = options.protocol, options.rounds
     logging.disable(logging.ERROR)  # the exporters say at each attempt that they failed
     torch.set_num_threads(1)
     training = Training(BATCH)
@@ -62,6 +63,13 @@ def main() -> None:
             with exporter_to(protocol, mode) as exporter:
                 observe(training, sides[name], exporter)
     report(sides, protocol)
+
+
+def command_line() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("protocol", nargs="?", choices=("http", "grpc"), default="http")
+    parser.add_argument("rounds", nargs="?", type=int, default=ROUNDS, help="how many rounds; %(default)s")
+    return parser.parse_args()
 
 
 @contextmanager

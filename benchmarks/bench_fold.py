@@ -7,6 +7,7 @@ its turn in each round, and the fastest counts; Python's fold and the spans are 
 
 Then the fold by itself ("added" is `add`, "in all" also `finish`), and what the spans' thread does with batches of several
 sizes up to the spans that it makes (`folding_stage.py`), with the budgets that are there unless somebody asks for others.
+"turns" are waits for the GIL beside a busy thread.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from command_line import number_given
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 import numpy as np
 from fold_parts import metrics, ns_a_row, plan, tree
-from folding_stage import batches_of, fastest_stage, small_units
+from folding_stage import batches_of, fastest_stage, small_units, turns_a_batch
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from training_steps import Row, paths, program
 
@@ -37,6 +40,8 @@ STEPS_OF_SLOW_SIDES = 10
 ROUNDS = 7
 UNITS_OF_A_SERVICE = 250
 ROWS_PER_BATCH = 20_000
+MOST_BATCHES_BESIDE = 20
+"""Beside a busy thread, each wait for the GIL takes 5 ms."""
 MOST_ROWS = 100_000
 KEPT_AT_MOST = 1000
 """Of a unit that may be unusual: who is ordinary is known when it has ended."""
@@ -181,15 +186,17 @@ def report_parts(rows: Sequence[Row], few: Sequence[Row], batch: Batch) -> None:
 def report_stage(title: str, rows: Sequence[Row], sizes: Sequence[int]) -> None:
     """One line for each size of batches."""
     print(f"\n{title}, in batches")
-    print(f"{'':<26}{'plan, ns/row':>15}{'add, ns/row':>16}{'decide, ns/row':>16}{'in all':>10}")
+    print(f"{'':<26}{'plan, ns/row':>15}{'add, ns/row':>16}{'decide, ns/row':>16}{'in all':>10}{'turns/batch':>13}")
     for size in sizes:
-        cost = fastest_stage(batches_of(rows, size), ROUNDS)
-        print(f"of {size:<23,}{cost.planned:>15,.0f}{cost.added:>16,.0f}{cost.decided:>16,.0f}{cost.in_all:>10,.0f}")
+        batches = batches_of(rows, size)
+        cost, turns = fastest_stage(batches, ROUNDS), turns_a_batch(batches[:MOST_BATCHES_BESIDE])
+        times = f"{cost.planned:>15,.0f}{cost.added:>16,.0f}{cost.decided:>16,.0f}{cost.in_all:>10,.0f}"
+        print(f"of {size:<23,}{times}{turns:>13,.1f}")
 
 
 def main() -> None:
     """Measures every side in turns and prints the fastest of each."""
-    steps = int(sys.argv[1]) if len(sys.argv) > 1 else STEPS
+    steps = number_given(__doc__, "steps", STEPS)
     rows = program(steps)
     few = [row for row in rows if row.unit < STEPS_OF_SLOW_SIDES]
     of_a_step = [row for row in rows if row.unit == 0]

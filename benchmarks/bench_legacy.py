@@ -10,7 +10,6 @@ PyTorch's makes Python values at each look.
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import time
 import warnings
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from command_line import numbers_given
 from operator_loop import loaded_loop
 from torch._C._profiler import _ExperimentalConfig
 from torch.autograd import ProfilerConfig as TheirConfig
@@ -58,7 +58,7 @@ class Side(NamedTuple):
 
 def main() -> None:
     """Measures both and prints them."""
-    rounds, operators = [int(each) for each in sys.argv[1:]] + [ROUNDS, OPERATORS][len(sys.argv) - 1 :]
+    rounds, operators = numbers_given(__doc__, rounds=ROUNDS, operators=OPERATORS)
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder:
         loop = loaded_loop(Path(folder))

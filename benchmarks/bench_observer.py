@@ -26,6 +26,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from command_line import number_given
+
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 import torch
@@ -80,7 +82,7 @@ Side = tuple[str, Callable[[], float]]
 
 def main() -> None:
     """Measures all sides in turns and prints them."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    rounds = number_given(__doc__, "rounds", ROUNDS)
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder:
         loop = loaded_loop(Path(folder))

@@ -21,6 +21,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from command_line import number_given
 from empty_profile import compiled, monitored, profiled
 
 from otel_recfn import profile
@@ -98,4 +99,4 @@ def main(rounds: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS)
+    main(number_given(__doc__, "rounds", ROUNDS))

@@ -10,11 +10,12 @@ that calls them was loaded.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
+
+from command_line import number_given
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
@@ -30,7 +31,7 @@ Setting = Callable[[], AbstractContextManager[Any]]
 
 def main() -> None:
     """Measures all sides in turns and prints them; the first alone, since the library stays once it is loaded."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    rounds = number_given(__doc__, "rounds", ROUNDS)
     first = "no callback, library not loaded"
     best = fastest({first: nullcontext}, rounds) | fastest(dict(sides()), rounds)
     for name, nanoseconds in best.items():

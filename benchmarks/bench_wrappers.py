@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from command_line import number_given
 
 from otel_recfn import RecordFunctionCallback, add_global_callback, profile, remove_callback
 from otel_recfn.codegen.files import write
@@ -47,7 +48,7 @@ def nothing(_self: Any, other: Any) -> Any:
 def main() -> None:
     """Measure and print."""
     torch.set_num_threads(1)
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    rounds = number_given(__doc__, "rounds", ROUNDS)
     with tempfile.TemporaryDirectory() as folder:
         sys.path.insert(0, folder)
         of_torch = wrappers(Path(folder), "of_torch", SCHEMAS, "")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+import resource
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -160,6 +163,31 @@ class Stage:
             added = self._folding.add(plan)
             self._folding.full(added)
             plan = plan.part(slice(added, None))
+
+
+def turns_a_batch(batches: Sequence[Batch]) -> float:
+    """How often this thread has to wait for the GIL, beside a thread that computes in Python."""
+    with _busy_thread():
+        stage, began = Stage(), resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+        stage.cost(batches)
+        return (resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - began) / len(batches)
+
+
+@contextmanager
+def _busy_thread() -> Iterator[None]:
+    over: list[None] = []
+
+    def work() -> None:
+        while not over:
+            sum(range(1000))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.append(None)
+        thread.join()
 
 
 def _span_context(one: SpanContextRef) -> SpanContext:

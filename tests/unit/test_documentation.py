@@ -47,3 +47,9 @@ def test_the_commands_that_it_says_are_there() -> None:
             assert f"\n{target}:" in makefile
         for script in re.findall(r"(?:scripts|examples|benchmarks)/\w+\.(?:py|sh)", text):
             assert (ROOT / script).exists()
+
+
+def test_no_benchmark_takes_help_for_a_number() -> None:
+    benchmarks = sorted((ROOT / "benchmarks").glob("bench_*.py"))
+    assert benchmarks
+    assert [each.name for each in benchmarks if "sys.argv[" in each.read_text(encoding="utf-8")] == []

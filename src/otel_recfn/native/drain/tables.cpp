@@ -7,7 +7,7 @@
 namespace recfn {
 namespace {
 
-constexpr size_t kCompactContextsAbove = 256;
+constexpr size_t kCompactContextsAbove = 16;  // what reads a batch looks at every context
 
 template <typename Visit>
 void each_text(Row& row, const Visit& visit) {

@@ -46,6 +46,7 @@ class Worker:
         self._paced = inner if isinstance(inner, PacedSink) else None
         if self._paced is not None:
             self._paced.set_pace(pace)
+            self._paced.set_backlog(queue.has_batch)
 
     def run(self) -> None:
         """Until the queue says close, the time is over, or the inner sink raises."""

@@ -15,6 +15,9 @@ class PacedSink(Protocol):
     def set_pace(self, pace: Callable[[], None]) -> None:
         """``pace`` is to be called now and then between pieces of work; it may sleep, or raise to end the work."""
 
+    def set_backlog(self, has_more: Callable[[], bool]) -> None:
+        """``has_more``: whether another batch follows as soon as the sink has written this one. For the worker's thread."""
+
     def note_gap(self) -> None:
         """Batches were lost between the last and the next."""
 

@@ -50,6 +50,9 @@ class Gated:
     def after_fork_in_child(self) -> Sink | None:
         return Gated()
 
+    def set_backlog(self, has_more: Callable[[], bool]) -> None:
+        pass
+
     def set_pace(self, pace: Callable[[], None]) -> None:
         self.pace = pace
 

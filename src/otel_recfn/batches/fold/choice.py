@@ -1,9 +1,11 @@
-"""Takes the native twin of folding where there is one, unless the user asks for Python's."""
+"""Takes the native twins of folding, and of telling what was folded, unless there are none or the user asks for Python's."""
 
 from __future__ import annotations
 
 from otel_recfn.batches.fold.protocol import MOST_WAITING, Fold
 from otel_recfn.batches.fold.python_fold import PythonFold
+from otel_recfn.batches.fold.python_teller import tell_in_python
+from otel_recfn.batches.fold.told import Tells
 from otel_recfn.support.twins import wanted_twin
 
 
@@ -24,3 +26,15 @@ def fold(budget: int, min_duration_ns: int, most_rows: int, most_waiting: int = 
         else:
             return NativeFold(budget, min_duration_ns, most_rows, most_waiting)
     return PythonFold(budget, min_duration_ns, most_rows, most_waiting)
+
+
+def teller() -> Tells:
+    """Who tells what was folded. Imports: for a thread of the program's."""
+    if wanted_twin() != "python":
+        try:
+            from otel_recfn.batches.fold.native_teller import tell_natively
+        except ImportError:  # no compiler where this was installed
+            pass
+        else:
+            return tell_natively
+    return tell_in_python

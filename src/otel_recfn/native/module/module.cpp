@@ -8,6 +8,7 @@
 #include "module/vector_state.hpp"
 #include "otlp/otlp_encoder.hpp"
 #include "plan/plan_bindings.hpp"
+#include "plan/told_bindings.hpp"
 #include "python/fold_type.hpp"
 #include "python/recorder_bindings.hpp"
 
@@ -22,7 +23,8 @@ int add_parts(PyObject* module) {
   recfn::prepare_for_exceptions();
   if (recfn::add_recorder(module) < 0 || recfn::add_chrome_encoder(module) < 0 || recfn::add_metrics(module) < 0) return -1;
   if (recfn::add_fold_type(module) < 0 || recfn::add_call_tracer(module) < 0 || recfn::add_otlp_encoder(module) < 0) return -1;
-  return recfn::add_plan(module) < 0 || recfn::add_vector_state(module) < 0 || recfn::add_sigterm(module) < 0 ? -1 : 0;
+  if (recfn::add_plan(module) < 0 || recfn::add_told(module) < 0) return -1;
+  return recfn::add_vector_state(module) < 0 || recfn::add_sigterm(module) < 0 ? -1 : 0;
 }
 
 PyModuleDef_Slot slots[] = {

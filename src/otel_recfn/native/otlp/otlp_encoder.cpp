@@ -2,6 +2,7 @@
 #include "otlp/otlp_encoder.hpp"
 
 #include "columns/column.hpp"
+#include "cpython/gil.hpp"
 #include "otlp/otlp_spans.hpp"
 
 #include <cstdint>
@@ -13,40 +14,25 @@
 namespace {
 
 using recfn::OtlpSpans;
+using recfn::without_gil_if;
+
+constexpr Py_ssize_t kManySpans = 500;  // which take some 0.1 ms
 
 bool scan(OtlpSpans& spans) {
-  bool good = false, enough = true;
-  Py_BEGIN_ALLOW_THREADS
-  try {
-    good = spans.scan();
-  } catch (const std::bad_alloc&) {
-    enough = false;
-  }
-  Py_END_ALLOW_THREADS
-  if (!enough) {
-    PyErr_NoMemory();
-  } else if (!good) {
-    PyErr_Format(PyExc_IndexError, "row %zd names what its batch or plan has not", spans.bad_row());
-  }
+  bool good = false;
+  if (!without_gil_if(spans.size() > kManySpans, [&] { good = spans.scan(); })) return false;
+  if (!good) PyErr_Format(PyExc_IndexError, "row %zd names what its batch or plan has not", spans.bad_row());
   return good;
 }
 
-// Bytes of all spans, and where each ends. In one piece without the GIL, because a program in Python gives it back after
-// milliseconds.
+// Bytes of all spans, and where each ends. In one piece, because a program in Python gives the GIL back after milliseconds.
 bool encode(const OtlpSpans& spans, std::vector<char>& bytes, std::vector<char>& ends) {
-  bool enough = true;
-  Py_BEGIN_ALLOW_THREADS
-  try {
+  return without_gil_if(spans.size() > kManySpans, [&] {
     const std::unique_ptr<char[]> scratch(new char[spans.most_bytes()]);
     ends.resize(static_cast<size_t>(spans.size()) * sizeof(int64_t));
     const size_t size = spans.encode(scratch.get(), reinterpret_cast<int64_t*>(ends.data()));
     bytes.assign(scratch.get(), scratch.get() + size);
-  } catch (const std::bad_alloc&) {
-    enough = false;
-  }
-  Py_END_ALLOW_THREADS
-  if (!enough) PyErr_NoMemory();
-  return enough;
+  });
 }
 
 PyObject* encode_spans(PyObject*, PyObject* arguments) {

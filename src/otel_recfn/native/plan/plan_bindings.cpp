@@ -7,6 +7,7 @@
 
 #include "columns/typed_column.hpp"
 #include "cpython/gil.hpp"
+#include "plan/column_tuple.hpp"
 #include "plan/span_rows.hpp"
 #include "plan/span_sums.hpp"
 
@@ -14,6 +15,7 @@ namespace {
 
 using recfn::Above;
 using recfn::as_bytes;
+using recfn::column_tuple;
 using recfn::ColumnView;
 using recfn::KnownContexts;
 using recfn::new_column;
@@ -22,23 +24,13 @@ using recfn::RowsToPlan;
 using recfn::RowsToSum;
 using recfn::SpanSums;
 using recfn::Wanted;
-using recfn::without_gil;
+using recfn::without_gil_if;
 
 using Bytes = std::vector<char>;
 
-// A tuple of columns.
-PyObject* columns(std::vector<Bytes>& all) {
-  PyObject* tuple = PyTuple_New(static_cast<Py_ssize_t>(all.size()));
-  for (size_t at = 0; tuple != nullptr && at < all.size(); ++at) {
-    PyObject* column = new_column(std::move(all[at]));
-    if (column == nullptr) {
-      Py_CLEAR(tuple);
-    } else {
-      PyTuple_SET_ITEM(tuple, static_cast<Py_ssize_t>(at), column);
-    }
-  }
-  return tuple;
-}
+constexpr Py_ssize_t kManyRows = 20'000;  // which take some 0.1 ms
+
+bool is_long(Py_ssize_t rows) { return rows > kManyRows; }
 
 bool is_known(bool known) {
   if (!known) PyErr_SetString(PyExc_IndexError, "a row indexes nothing; its context and outermost range have to be known");
@@ -75,7 +67,7 @@ PyObject* plan_fates(PyObject*, PyObject* arguments) {
     if (!rows.take(batch) || !take(contexts.fate, fate, "fate") || !take(contexts.of_step, of_step, "of_step")) return nullptr;
     Bytes fates;
     bool known = contexts.of_step.size() == contexts.fate.size();
-    const bool done = without_gil([&] {
+    const bool done = without_gil_if(is_long(rows.size()), [&] {
       fates.resize(static_cast<size_t>(rows.size()));
       known = known && find_fates(rows, contexts, reinterpret_cast<uint8_t*>(fates.data()));
     });
@@ -93,12 +85,12 @@ PyObject* plan_wanted(PyObject*, PyObject* arguments) {
     if (!rows.take(batch) || !take(fates, given, "fates") || !is_as_long(rows, fates)) return nullptr;
     std::vector<Bytes> told;
     bool known = contexts >= 0;
-    const bool done = without_gil([&] {
+    const bool done = without_gil_if(is_long(rows.size()), [&] {
       Wanted wanted;
       known = known && wanted.find(rows, fates, static_cast<size_t>(contexts));
       told = {as_bytes(wanted.contexts), as_bytes(wanted.roots)};
     });
-    return done && is_known(known) ? columns(told) : nullptr;
+    return done && is_known(known) ? column_tuple(told) : nullptr;
   });
 }
 
@@ -116,12 +108,12 @@ PyObject* plan_rows(PyObject*, PyObject* arguments) {
     }
     std::vector<Bytes> told;
     bool known = above.of_root.size() == above.roots.size();
-    const bool done = without_gil([&] {
+    const bool done = without_gil_if(is_long(rows.size()), [&] {
       PlannedRows planned;
       known = known && planned.plan(rows, fates, steps, above);
       told = {as_bytes(planned.fate), as_bytes(planned.row), as_bytes(planned.parent), as_bytes(planned.above)};
     });
-    return done && is_known(known) ? columns(told) : nullptr;
+    return done && is_known(known) ? column_tuple(told) : nullptr;
   });
 }
 
@@ -135,14 +127,14 @@ PyObject* plan_sums(PyObject*, PyObject* arguments) {
     if (!rows.take(batch) || !take(places, row, "row") || !take(spans, above, "above")) return nullptr;
     std::vector<Bytes> told;
     bool known = count >= 0 && places.size() == spans.size();
-    const bool done = without_gil([&] {
+    const bool done = without_gil_if(is_long(places.size()), [&] {
       if (!known) return;
       SpanSums sums(static_cast<size_t>(count));
       known = sums.add(rows, places, spans);
       told = {as_bytes(sums.rows), as_bytes(sums.first_ns), as_bytes(sums.last_ns), as_bytes(sums.outermost),
               as_bytes(sums.failed)};
     });
-    return done && is_known(known) ? columns(told) : nullptr;
+    return done && is_known(known) ? column_tuple(told) : nullptr;
   });
 }
 

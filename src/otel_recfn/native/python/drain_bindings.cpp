@@ -124,9 +124,11 @@ PyObject* taken(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "KnO!O", &run, &rows, &PyList_Type, &into, &entry)) return nullptr;
   if (PyList_Append(into, entry) < 0) return nullptr;
   bool mine = false;
-  without_gil([&] {
-    const std::lock_guard lock(drain().mutex());
+  std::unique_lock lock(drain().mutex(), std::try_to_lock);
+  without_gil_if(!lock, [&] {
+    if (!lock) lock.lock();
     mine = drain().taken(run, static_cast<size_t>(rows));
+    lock.unlock();
   });
   const Py_ssize_t last = PyList_GET_SIZE(into) - 1;
   if (!mine && PyList_SetSlice(into, last, last + 1, nullptr) < 0) return nullptr;

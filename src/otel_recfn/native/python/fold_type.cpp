@@ -22,6 +22,7 @@ using folding::FinishedColumns;
 using folding::Fold;
 using folding::ToFinish;
 
+constexpr Py_ssize_t kManyRows = 5'000;  // which take some 0.1 ms, unless many wait to be compared
 constexpr int64_t kMostWaiting = 1 << 30;  // ranges are numbered with 32 bits
 
 struct FoldObject {
@@ -118,7 +119,7 @@ PyObject* fold_add(PyObject* self, PyObject* args, PyObject* keywords) {
   Made all(fold ? PyLong_FromSsize_t(count) : nullptr);
   if (all.object == nullptr) return nullptr;
   Py_ssize_t done = 0;
-  if (!without_gil([&] { done = take_rows(*fold, rows); })) return nullptr;
+  if (!without_gil_if(count > kManyRows, [&] { done = take_rows(*fold, rows); })) return nullptr;
   return done == count ? std::exchange(all.object, nullptr) : as_number(done, all.object);
 }
 

@@ -22,6 +22,8 @@ from otel_recfn.sinks.spans.provider import SAMPLED
 from otel_recfn.sinks.spans.surroundings import Surroundings
 from otel_recfn.sinks.spans.writers import Way, Writer
 
+MOST_UNDECIDED = 1 << 16
+"""So many rows may come, of batches that wait for their turn, before units are decided."""
 _logger = logging.getLogger(__name__)
 
 
@@ -52,6 +54,10 @@ class BatchWriting:
         self._writer, self._folds = writer, folds
         self._links: FindsLinks = links or ForwardBackwardLinks()
         self._pending = PendingBatches()
+        self.has_more: Callable[[], bool] = _no_more
+        """Whether another batch follows at once: then units are decided for both together."""
+        self._undecided = 0
+        """Rows that came since it was looked last which units have ended."""
         self._logged = False
 
     def has_room(self) -> bool:
@@ -88,6 +94,7 @@ class BatchWriting:
 
     def write_ended(self) -> None:
         """Write what nothing more can come to."""
+        self._undecided = 0
         self._writer.write_ended()
         self._way.write_roots()
 
@@ -147,7 +154,9 @@ class BatchWriting:
             links = self._links.match(batch)
             plan = plan_spans(self._planner, batch, fates, links, span_context, self._root_context)
             self._writer.write(plan, pending)
-        self.write_ended()
+        self._undecided += len(batch)
+        if self._undecided >= MOST_UNDECIDED or not self.has_more():
+            self.write_ended()
 
     def _root_context(self, root: int) -> SpanContext | None:
         trace = self._way.traces.find(root)
@@ -163,6 +172,10 @@ def span_context(context: SpanContextRef) -> SpanContext:
     """The program's span that a context stands for."""
     state = TraceState.from_header([context.trace_state]) if context.trace_state else None
     return SpanContext(context.trace_id, context.span_id, False, SAMPLED, state)
+
+
+def _no_more() -> bool:
+    return False
 
 
 def _tried(step: Callable[[], object]) -> None:

@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.batches.distinct import Distinct
-from otel_recfn.batches.fold.choice import fold
+from otel_recfn.batches.fold.choice import fold, teller
 from otel_recfn.batches.fold.finished import FinishedUnits, Ids
 from otel_recfn.batches.fold.kept_rows import KeptRanges, KeptRows
 from otel_recfn.batches.fold.protocol import MOST_WAITING
+from otel_recfn.batches.fold.told import KeptExtents, UnitsToTell
 from otel_recfn.batches.fold.unit import LINKABLE
 from otel_recfn.batches.number_sets import distinct, is_in
 from otel_recfn.batches.remembered import Remembered, by_id
@@ -26,10 +27,11 @@ from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.model.events import OVERLAPPING, EventFlag
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.spans.budgets import Budgets
+from otel_recfn.sinks.spans.folded_sums import ToldOfKept, sums_of
 from otel_recfn.sinks.spans.open_units import OpenUnit, OpenUnits, numbers_of
 from otel_recfn.sinks.spans.outgoing import KeptSpans, Piece, SummarySpans
 from otel_recfn.sinks.spans.step_traces import StepTraces
-from otel_recfn.sinks.spans.summaries import Extent, Teller, Unit
+from otel_recfn.sinks.spans.summaries import Summaries
 from otel_recfn.sinks.spans.trace_boundaries import StepTrace
 from otel_recfn.support.span_ids import span_ids
 
@@ -60,6 +62,7 @@ class Folding:
         self._budgets, self._units, self._traces = budgets, units, traces
         self._most_held = most + max(MOST_WAITING, 4 * most)
         self._fold = fold(most, min_duration_ns, MAX_ROWS_OF_A_UNIT, self._most_held - most)
+        self._tell = teller()
         self._names: Distinct[str] = Distinct([OTHER_NAME])
         self._rows = KeptRows(self._fold.kept)
         self._spans_of = Remembered(MAX_LINKABLE, columns=2)
@@ -226,17 +229,21 @@ class Folding:
         traces: Mapping[OpenUnit, StepTrace],
         budgets: Sequence[int],
     ) -> list[Piece]:
-        batch, own = ranges.batch, span_ids(done.kept)
-        extents = [Extent(*one) for one in zip(own.tolist(), batch.start_ns.tolist(), batch.end_ns.tolist(), strict=True)]
-        told = Teller(done, self._known_of(done, units, traces, budgets), extents, self._names.values).told()
-        self._note_spans(done, units, batch, own, {one.above.span_id: one.span_id for one in told.first})
-        for place, attributes in told.on_unit.items():
-            trace = traces[units[place]]
-            trace.folded, trace.folded_ranges = attributes, int(done.path_count[_directly_in(done, place)].sum())
+        batch, own, names = ranges.batch, span_ids(done.kept), self._names.values
+        told = self._tell(done, KeptExtents(batch.start_ns, batch.end_ns), self._known_of(done, units, traces, budgets))
+        summaries = Summaries(done, told, own, [unit.above for unit in units], names)
+        first = int((told.sums >= 0).sum())
+        of_units = {int(told.unit[sums]): summaries.span_id[place] for place, sums in enumerate(told.sums[:first].tolist())}
+        self._note_spans(done, units, batch, own, of_units)
+        for place in np.flatnonzero(told.holder < 0).tolist():
+            trace = traces.get(units[int(told.unit[place])])
+            if trace is not None:
+                trace.folded, trace.folded_ranges = sums_of(told, place, names), int(told.ranges[place])
         folded = np.zeros(len(done.kept), np.int64)
-        np.add.at(folded, done.path_holder[done.path_holder >= 0], done.path_count[done.path_holder >= 0])
-        plan = self._plan(done, ranges, units)
-        return [SummarySpans(told.first), KeptSpans(plan, told.on_kept, folded, done.kept_forced), SummarySpans(told.rest)]
+        on_kept = told.holder >= 0
+        folded[told.holder[on_kept]] = told.ranges[on_kept]
+        kept = KeptSpans(self._plan(done, ranges, units), ToldOfKept(told, names), folded, done.kept_forced)
+        return [SummarySpans(summaries, range(first)), kept, SummarySpans(summaries, range(first, len(summaries)))]
 
     def _known_of(
         self,
@@ -244,15 +251,13 @@ class Folding:
         units: Sequence[OpenUnit],
         traces: Mapping[OpenUnit, StepTrace],
         budgets: Sequence[int],
-    ) -> list[Unit]:
-        kept = np.bincount(done.kept_unit, minlength=len(units)).tolist()
-        direct = np.bincount(done.path_unit[done.path_holder < 0], minlength=len(units)).tolist()
-        known = []
-        for place, unit in enumerate(units):
-            tells_itself = unit in traces
-            left = budgets[place] - kept[place] - (1 if direct[place] and not tells_itself else 0)
-            known.append(Unit(unit.above, *self._units.extent_of(unit), max(0, left), tells_itself))
-        return known
+    ) -> UnitsToTell:
+        kept = np.bincount(done.kept_unit, minlength=len(units))
+        direct = np.bincount(done.path_unit[done.path_holder < 0], minlength=len(units)) != 0
+        tells_itself = np.array([unit in traces for unit in units], np.uint8)
+        left = np.array(budgets, np.int64) - kept - (direct & (tells_itself == 0))
+        start_ns, end_ns = np.array([self._units.extent_of(unit) for unit in units], np.int64).T
+        return UnitsToTell(start_ns, end_ns, np.maximum(left, 0), tells_itself)
 
     def _plan(self, done: FinishedUnits, ranges: KeptRanges, units: Sequence[OpenUnit]) -> SpanPlan:
         above = [*[unit.above for unit in units], *ranges.spans]
@@ -276,16 +281,10 @@ class Folding:
         self, done: FinishedUnits, units: Sequence[OpenUnit], batch: Batch, own: Ids, first: Mapping[int, int]
     ) -> None:
         """Remember which spans tell of the ranges that others may link to."""
-        of_units = np.array([first.get(unit.above.span_id, unit.above.span_id) for unit in units], np.uint64)
+        of_units = np.array([first.get(place, unit.above.span_id) for place, unit in enumerate(units)], np.uint64)
         holder = done.linkable_holder
         held = np.where(holder >= 0, own[holder] if len(own) else np.uint64(0), of_units[done.linkable_unit])
         kept = own[(batch.sequence_nr >= 0) & (batch.scope != BACKWARD)]
         ids = np.concatenate([span_ids(done.linkable), kept])
         if len(ids):
             self._spans_of.add(by_id(ids, np.concatenate([held, kept])))
-
-
-def _directly_in(done: FinishedUnits, unit: int) -> NDArray[np.bool_]:
-    """The paths that were folded directly into a unit."""
-    found: NDArray[np.bool_] = (done.path_unit == unit) & (done.path_holder < 0)
-    return found

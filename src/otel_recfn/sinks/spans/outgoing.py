@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.sinks.spans.folded_sums import Attributes
 from otel_recfn.sinks.spans.hooked_spans import part_that_was_made
 from otel_recfn.sinks.spans.mapping import SpanMapper
-from otel_recfn.sinks.spans.summaries import Summary
+from otel_recfn.sinks.spans.summaries import Summaries
 
 
 class Sent(NamedTuple):
@@ -75,27 +75,33 @@ class KeptSpans:
 
 
 class SummarySpans:
-    """Spans for folded ranges."""
+    """Spans for folded ranges.
 
-    def __init__(self, summaries: Sequence[Summary]) -> None:
-        self._summaries = summaries
+    Args:
+        summaries: all of the units that were finished together.
+        places: which of them.
+    """
+
+    def __init__(self, summaries: Summaries, places: range) -> None:
+        self._summaries, self._places = summaries, places
 
     def __len__(self) -> int:
-        return len(self._summaries)
+        return len(self._places)
 
     def make(self, mapper: SpanMapper, first: int, last: int) -> Sent:
         """The spans of this part."""
-        part = self._summaries[first:last]
-        return Sent([mapper.summary(one) for one in part], sum([one.folded for one in part]))
+        part, summaries = self._places[first:last], self._summaries
+        spans = [mapper.summary(summaries.make(place)) for place in part]
+        return Sent(spans, sum([summaries.folded(place) for place in part]))
 
     def needed(self, first: int) -> SummarySpans:
         """Nothing."""
         del first
-        return SummarySpans(())
+        return SummarySpans(self._summaries, self._places[:0])
 
     def ranges(self, first: int) -> int:
         """How many ranges the spans from ``first`` on tell of."""
-        return sum([one.folded for one in self._summaries[first:]])
+        return sum([self._summaries.folded(place) for place in self._places[first:]])
 
 
 Piece = KeptSpans | SummarySpans

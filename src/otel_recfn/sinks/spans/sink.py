@@ -244,6 +244,10 @@ class SpansSink:
         """``pace`` is called before every chunk: it may sleep there, or raise to end the work."""
         self._way.pace = pace
 
+    def set_backlog(self, has_more: Callable[[], bool]) -> None:
+        """Units are decided together for the batches that follow each other."""
+        self._writing.has_more = has_more
+
     def note_gap(self) -> None:
         """Batches were lost: what they began and ended is unknown, so the roots that are open end here."""
         self._writing.note_gap()

@@ -42,7 +42,8 @@ MEMORY_IS_ASKED_FOR = (
     (batch_writing, "fates_of"), (batch_writing, "plan_spans"), (mapping, "ReadableSpan"), (pending, "merged"),
     (gaps, "merged"),
     (gaps.Gaps, "kept_of"), (gaps.Gaps, "mended"), (gaps.Gaps, "_sum_up"), (SpanDelivery, "with_more"), (Accounts, "plus"),
-    (Accounts, "plus_rows"), (KeptRows, "take"), (KeptRows, "add"), (folding, "Teller"), (folding.Folding, "_plan"),
+    (Accounts, "plus_rows"), (KeptRows, "take"), (KeptRows, "add"), (folding, "Summaries"), (folding.Folding, "_plan"),
+    (folding.Summaries, "make"),
     (OpenUnits, "note"),
 )  # fmt: skip
 

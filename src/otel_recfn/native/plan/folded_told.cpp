@@ -1,0 +1,152 @@
+#include "plan/folded_told.hpp"
+
+#include "columns/equally_long.hpp"
+
+#include <algorithm>
+#include <tuple>
+
+namespace recfn {
+namespace {
+
+constexpr uint32_t kOtherName = 0;  // of paths that there was no room for
+
+}  // namespace
+
+bool PathsToTell::take(PyObject* tuple) {
+  PyObject* given[8];
+  if (!PyArg_ParseTuple(tuple, "OOOOOOOO", &given[0], &given[1], &given[2], &given[3], &given[4], &given[5], &given[6],
+                        &given[7])) {
+    return false;
+  }
+  return unit.take(given[0], "path_unit", nullptr) && holder.take(given[1], "path_holder", nullptr) &&
+         above.take(given[2], "path_above", nullptr) && name.take(given[3], "path_name", nullptr) &&
+         count.take(given[4], "path_count", nullptr) && total_ns.take(given[5], "path_total_ns", nullptr) &&
+         self_ns.take(given[6], "path_self_ns", nullptr) && first_ns.take(given[7], "path_first_ns", nullptr) &&
+         equally_long({unit.size(), holder.size(), above.size(), name.size(), count.size(), total_ns.size(), self_ns.size(),
+                       first_ns.size()});
+}
+
+bool FoldedTeller::is_good(size_t path) const {
+  const int64_t unit = paths_.unit[path], holder = paths_.holder[path], above = paths_.above[path];
+  return unit >= 0 && unit < static_cast<int64_t>(units_.extents.size()) && holder < static_cast<int64_t>(kept_.size()) &&
+         above < static_cast<int64_t>(path);
+}
+
+bool FoldedTeller::tell() {
+  for (size_t path = 0; path < paths_.size(); ++path) {
+    if (!is_good(path)) return false;
+  }
+  shown_.assign(paths_.size(), kNotShown);
+  for (size_t first = 0, last; first < paths_.size(); first = last) {
+    last = end_of_holder(first);
+    sum_up(first, last);
+    if (paths_.holder[first] >= 0 || units_.tells_itself[paths_.unit[first]] != 0) continue;
+    summarize(longest(first, last), static_cast<int64_t>(told_.unit.size()) - 1);
+  }
+  choose();
+  for (const size_t path : chosen_) summarize(path, -1);
+  return true;
+}
+
+size_t FoldedTeller::end_of_holder(size_t first) const {
+  size_t last = first + 1;
+  while (last < paths_.size() && paths_.unit[last] == paths_.unit[first] && paths_.holder[last] == paths_.holder[first]) ++last;
+  return last;
+}
+
+void FoldedTeller::sum_up(size_t first, size_t last) {
+  int64_t count = 0, duration_ns = 0;
+  for (size_t path = first; path < last; ++path) {
+    count += paths_.count[path];
+    if (paths_.above[path] < 0) duration_ns += paths_.total_ns[path];
+  }
+  sum_up_names(first, last);
+  told_.unit.push_back(paths_.unit[first]), told_.holder.push_back(paths_.holder[first]);
+  told_.count.push_back(count), told_.duration_ns.push_back(duration_ns);
+  told_.top_end.push_back(static_cast<int64_t>(told_.top_name.size()));
+}
+
+// The names with the most time in themselves; of several the one whose first path comes first.
+void FoldedTeller::sum_up_names(size_t first, size_t last) {
+  names_.clear();
+  for (size_t path = first; path < last; ++path) {
+    names_.push_back({paths_.name[path], path, paths_.count[path], paths_.self_ns[path]});
+  }
+  std::sort(names_.begin(), names_.end(),
+            [](const Name& one, const Name& other) { return std::tie(one.name, one.first) < std::tie(other.name, other.first); });
+  size_t names = 0;
+  for (const Name& each : names_) {
+    if (names != 0 && names_[names - 1].name == each.name) {
+      names_[names - 1].count += each.count, names_[names - 1].self_ns += each.self_ns;
+    } else {
+      names_[names++] = each;
+    }
+  }
+  const size_t told = std::min(names, top_names_);
+  std::partial_sort(names_.begin(), names_.begin() + static_cast<std::ptrdiff_t>(told),
+                    names_.begin() + static_cast<std::ptrdiff_t>(names), [](const Name& one, const Name& other) {
+                      return std::tie(other.self_ns, one.first) < std::tie(one.self_ns, other.first);
+                    });
+  for (size_t at = 0; at < told; ++at) {
+    told_.top_name.push_back(names_[at].name);
+    told_.top_count.push_back(names_[at].count), told_.top_self_ns.push_back(names_[at].self_ns);
+  }
+}
+
+// The path directly in a holder with the most time. What is told as other ranges only where there is nothing else.
+size_t FoldedTeller::longest(size_t first, size_t last) const {
+  const auto time = [this](size_t path) { return paths_.name[path] == kOtherName ? -1 : paths_.total_ns[path]; };
+  size_t best = first;
+  for (size_t path = first; path < last; ++path) {
+    if (paths_.above[path] < 0 && time(path) > time(best)) best = path;
+  }
+  return best;
+}
+
+// The paths that the budgets are left for, each after what it lies in.
+void FoldedTeller::choose() {
+  std::vector<std::vector<size_t>> by_unit(units_.extents.size());
+  for (size_t path = 0; path < paths_.size(); ++path) {
+    const int64_t unit = paths_.unit[path];
+    if (units_.budget[unit] <= 0 || shown_[path] != kNotShown || paths_.name[path] == kOtherName) continue;
+    by_unit[static_cast<size_t>(unit)].push_back(path);
+  }
+  for (size_t unit = 0; unit < by_unit.size(); ++unit) {
+    choose_of_unit(by_unit[unit], static_cast<size_t>(std::max<int64_t>(0, units_.budget[static_cast<Py_ssize_t>(unit)])));
+  }
+  std::sort(chosen_.begin(), chosen_.end());
+}
+
+void FoldedTeller::choose_of_unit(std::vector<size_t>& paths, size_t budget) {
+  if (paths.size() > budget) {
+    std::nth_element(paths.begin(), paths.begin() + static_cast<std::ptrdiff_t>(budget), paths.end(),
+                     [this](size_t one, size_t other) {
+                       const int64_t time = paths_.total_ns[one], than = paths_.total_ns[other];
+                       return time != than ? time > than : one < other;
+                     });
+    paths.resize(budget);
+  }
+  chosen_.insert(chosen_.end(), paths.begin(), paths.end());
+}
+
+void FoldedTeller::summarize(size_t path, int64_t sums) {
+  int64_t above = paths_.above[path];
+  while (above >= 0 && shown_[static_cast<size_t>(above)] < 0) above = paths_.above[above];
+  int64_t begin, end;
+  if (above >= 0) {
+    const auto parent = static_cast<size_t>(shown_[static_cast<size_t>(above)]);
+    begin = told_.start_ns[parent], end = told_.end_ns[parent];
+  } else {
+    const int64_t holder = paths_.holder[path];
+    const Extents& around = holder >= 0 ? kept_ : units_.extents;
+    const int64_t place = holder >= 0 ? holder : paths_.unit[path];
+    begin = around.start_ns[place], end = around.end_ns[place];
+  }
+  const int64_t duration = std::min(paths_.total_ns[path], std::max<int64_t>(0, end - begin));
+  const int64_t start = std::min(std::max(paths_.first_ns[path], begin), end - duration);
+  shown_[path] = static_cast<int64_t>(told_.path.size());
+  told_.path.push_back(static_cast<int64_t>(path)), told_.parent.push_back(std::max<int64_t>(above, -1));
+  told_.start_ns.push_back(start), told_.end_ns.push_back(start + duration), told_.sums.push_back(sums);
+}
+
+}  // namespace recfn

@@ -1,0 +1,69 @@
+"""Both twins tell the same of what was folded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fold_programs import NEVER_FULL, Row, columns, threads
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from otel_recfn.batches.fold.choice import teller
+from otel_recfn.batches.fold.finished import FinishedUnits
+from otel_recfn.batches.fold.python_fold import PythonFold
+from otel_recfn.batches.fold.python_teller import tell_in_python
+from otel_recfn.batches.fold.told import KeptExtents, Told, UnitsToTell
+
+native_teller = pytest.importorskip("otel_recfn.batches.fold.native_teller", reason="there is no native part here")
+pytestmark = pytest.mark.one_python
+
+UNITS = [0, 1, 2, 3]
+per_unit = st.lists(st.integers(-1, 6), min_size=len(UNITS), max_size=len(UNITS))
+times = st.lists(st.integers(0, 80), min_size=len(UNITS), max_size=len(UNITS))
+
+
+def finished(rows: list[Row], budget: int) -> tuple[FinishedUnits, KeptExtents]:
+    fold = PythonFold(budget, 0, NEVER_FULL)
+    fold.add(*columns(rows, 0))
+    done = fold.finish(UNITS, [budget] * len(UNITS), [False] * len(UNITS))
+    kept = [rows[place] for place in done.kept_row.tolist()]
+    start_ns = np.array([row.start_ns for row in kept], np.int64)
+    return done, KeptExtents(start_ns, start_ns + np.array([row.duration_ns for row in kept], np.int64))
+
+
+def same(one: Told, other: Told) -> None:
+    for name, mine, theirs in zip(Told._fields, one, other, strict=True):
+        np.testing.assert_array_equal(mine, theirs, name)
+        assert mine.dtype == theirs.dtype
+
+
+@settings(max_examples=60)
+@given(rows=threads(), kept=st.integers(0, 6), budget=per_unit, first=times, longest=times, tells=per_unit)
+def test_both_tell_the_same(
+    rows: list[Row], kept: int, budget: list[int], first: list[int], longest: list[int], tells: list[int]
+) -> None:
+    done, extents = finished(rows, kept)
+    start_ns = np.array(first, np.int64)
+    tells_itself = np.array([one > 0 for one in tells], np.uint8)
+    units = UnitsToTell(start_ns, start_ns + np.array(longest, np.int64), np.maximum(budget, 0), tells_itself)
+    told = tell_in_python(done, extents, units)
+    same(native_teller.tell_natively(done, extents, units), told)
+    assert told.ranges.sum() == done.path_count.sum()
+    assert (told.end_ns >= told.start_ns).all()
+
+
+def test_the_native_one_is_taken_unless_another_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert teller() is native_teller.tell_natively
+    monkeypatch.setenv("OTEL_RECFN_RECORDER", "python")
+    assert teller() is tell_in_python
+
+
+@pytest.mark.parametrize("field", ["path_unit", "path_holder", "path_above"])
+def test_a_path_that_indexes_nothing_is_refused(field: str) -> None:
+    done, extents = finished([Row(1 << 40 | 1, 0, 1, 0, 5)], 0)
+    none = np.zeros(0, np.int64)
+    units = UnitsToTell(*[np.zeros(len(UNITS), np.int64)] * 3, np.zeros(len(UNITS), np.uint8))
+    with pytest.raises(IndexError):
+        native_teller.tell_natively(done._replace(**{field: np.array([9])}), extents, units)
+    with pytest.raises(ValueError, match="different lengths"):
+        native_teller.tell_natively(done, KeptExtents(none, np.zeros(1, np.int64)), units)

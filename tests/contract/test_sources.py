@@ -166,6 +166,23 @@ def test_one_that_needs_a_module_waits_for_its_import(recorder: Recorder, sessio
     assert len(waits.told) == 2  # the first capture's wait was called off
 
 
+def test_all_that_takes_long_is_done_before_one_is_enabled(recorder: Recorder, session_of: Sessions) -> None:
+    """The tracer of Python calls would trace what the others call to prepare themselves."""
+    seen: list[tuple[str, bool]] = []
+
+    class Slow(Ticks):
+        def prepare(self) -> bool:
+            seen.append((self.name, first.enabled or recorder.recording))
+            return True
+
+    first = Ticks(recorder, "first")
+    slow = [Slow(recorder, "slow"), Slow(recorder, "with sys", needs="sys")]
+    running = Running(session_of(first, *slow), Selected(sources=WITH_MODULES))
+    assert seen == [("slow", False), ("with sys", False)]
+    assert slow[1].enabled
+    running.stop()
+
+
 def test_one_that_cannot_be_had_is_not_enabled(recorder: Recorder, session_of: Sessions) -> None:
     lacking, other = Ticks(recorder, "lacking"), Ticks(recorder, "other")
     lacking.can_be_had = False

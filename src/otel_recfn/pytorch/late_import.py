@@ -53,6 +53,12 @@ class _Waiting:
                 others.remove(self)
 
 
+def is_imported(module: str) -> bool:
+    """Whether it is there, and all of its code has run."""
+    found = sys.modules.get(module)
+    return found is not None and (module in _executed or not is_being_imported(found))
+
+
 def when_torch_is_imported(callback: Callable[[], None]) -> Callable[[], None]:
     """``when_imported`` for torch itself."""
     return when_imported("torch", callback, "operators and modules are not observed")
@@ -84,10 +90,9 @@ def when_imported(module: str, callback: Callable[[], None], lost: str) -> Calla
     import wrapt  # noqa: F401 - here because it takes 50 ms, and because a thread of ours may need it later and must not import
 
     waiting = _Waiting(module, callback, lost)
-    imported = sys.modules.get(module)
-    if imported is None:
+    if module not in sys.modules:
         _wait_for_import(waiting)
-    elif is_being_imported(imported) and module not in _executed:
+    elif not is_imported(module):
         sysconfig.get_config_vars()  # imports a module at its first call, which the thread must not
         try:
             OwnThread(partial(_poll, waiting), "otel-recfn torch import").start()

@@ -1,6 +1,6 @@
 """The session: starts and stops captures, and with them all that records, delivers, and looks after forks and the exit.
 
-    first capture   sources on ► recorder on ► drain thread ► sources that need torch on (when it is imported)
+    first capture   sources on ► recorder on ► drain thread ► sources that need torch on, where it is imported later
     drain           every 100 ms (20 ms while much is recorded): recorder.drain() ► each capture's view of the batch ► its sinks
     last capture    recorder off ► last drain, open ranges sealed as partial ► sources off ► sinks closed
 
@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from otel_recfn.model.errors import ATTEMPTS, OUT_OF_MEMORY, PAUSE_SECONDS, tells_of_no_memory
-from otel_recfn.pytorch.late_import import when_imported
+from otel_recfn.pytorch.late_import import is_imported, when_imported
 from otel_recfn.recording.protocol import RECORDER_LOSSES, Recorder
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.captures import Captures
@@ -86,12 +86,17 @@ class Session:
 
     def _start(self, capture: Capture) -> None:
         # Sources are prepared outside the lock: nobody who forks meanwhile should wait while one of them is compiled.
+        # And before any is enabled: else the tracer of Python calls would trace what the building of the observer calls.
         self._sources.prepare(None, capture.selected.sources)
+        needed = self._sources.modules_needed(capture.selected.sources)
+        there = list(filter(is_imported, needed))
+        for module in there:
+            self._sources.prepare(module, capture.selected.sources)
         while not self._begin_or_join(capture):
             pass
         waiting: list[Callable[[], None]] = []
         self._waiting_for_imports[capture] = waiting
-        for module in self._sources.modules_needed(capture.selected.sources):
+        for module in (each for each in needed if each not in there):
             enable = partial(self._enable_those_that_need, module, capture)
             waiting.append(when_imported(module, enable, "what needs it is not recorded"))
         if capture not in self._captures:  # it was stopped meanwhile

@@ -1,6 +1,6 @@
-"""An OTLP server over HTTP in a process of its own that counts the spans that it gets, and forgets them.
+"""An OTLP server in a process of its own that counts the spans that it gets, and forgets them.
 
-with server() as counting: ...; counting.spans()
+with server() as counting: ...; counting.end()
 """
 
 from __future__ import annotations
@@ -8,12 +8,17 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
 
+import grpc
+
 from otel_recfn.sinks.otlp.wire import fields
+
+METHOD = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 
 
 class Counting:
@@ -22,7 +27,16 @@ class Counting:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
         assert process.stdout is not None
-        self.endpoint = f"http://127.0.0.1:{int(process.stdout.readline())}"
+        self.port = int(process.stdout.readline())
+        self.endpoint = f"http://127.0.0.1:{self.port}"
+
+    def arrived(self) -> int:
+        """Spans, up to now."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline().split()[0])
 
     def end(self) -> tuple[int, int]:
         """Spans and bytes that arrived."""
@@ -32,11 +46,14 @@ class Counting:
 
 
 @contextmanager
-def server() -> Iterator[Counting]:
-    """Runs until ``end``, or while the ``with`` block does."""
-    with subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        yield Counting(process)
-        process.kill()
+def server(over: str = "http", port: int = 0) -> Iterator[Counting]:
+    """Runs until ``end``, or while the ``with`` block does, and is killed then."""
+    command = [sys.executable, __file__, over, str(port)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield Counting(process)
+        finally:
+            process.kill()
 
 
 COUNTS: list[tuple[int, int]] = []
@@ -49,10 +66,10 @@ class _Keeping(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
+        COUNTS.append((spans_in(body), len(body)))
         self.send_response(200)
         self.send_header("Content-Length", "0")
         self.end_headers()
-        COUNTS.append((spans_in(body), len(body)))
 
     def log_message(self, format: str, *args: Any) -> None:
         """Quiet."""
@@ -81,14 +98,49 @@ def _spans(scope: bytes) -> int:
     return count
 
 
-def main() -> None:
-    """The server: says its port, and serves until its input ends."""
-    serving = ThreadingHTTPServer(("127.0.0.1", 0), _Keeping)
+class _OverGrpc(grpc.GenericRpcHandler):  # type: ignore[misc,unused-ignore]
+    def service(self, call: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        return grpc.unary_unary_rpc_method_handler(self._take) if call.method == METHOD else None
+
+    def _take(self, body: bytes, _context: object) -> bytes:
+        COUNTS.append((spans_in(body), len(body)))
+        return b""
+
+
+def serve_http(port: int) -> int:
+    """Over HTTP; the port."""
+    serving = ThreadingHTTPServer(("127.0.0.1", port), _Keeping)
     serving.daemon_threads = True
     Thread(target=serving.serve_forever, daemon=True).start()
-    print(serving.server_address[1], flush=True)
-    sys.stdin.read()
-    print(sum([spans for spans, _ in COUNTS]), sum([size for _, size in COUNTS]))
+    return serving.server_address[1]
+
+
+def serve_grpc(port: int) -> int:
+    """Over gRPC; the port."""
+    serving = grpc.server(ThreadPoolExecutor(max_workers=2))
+    serving.add_generic_rpc_handlers((_OverGrpc(),))
+    bound: int = serving.add_insecure_port(f"127.0.0.1:{port}")
+    serving.start()
+    SERVING.append(serving)
+    return bound
+
+
+SERVING: list[object] = []
+"""A server over gRPC ends with the last reference to it."""
+
+
+def main() -> None:
+    """The server: says its port, its counts for each line of its input and at the input's end."""
+    over, port = sys.argv[1], int(sys.argv[2])
+    print({"http": serve_http, "grpc": serve_grpc}[over](port), flush=True)
+    for _ in sys.stdin:
+        tell()
+    tell()
+
+
+def tell() -> None:
+    """Spans and bytes."""
+    print(sum([spans for spans, _ in COUNTS]), sum([size for _, size in COUNTS]), flush=True)
 
 
 if __name__ == "__main__":

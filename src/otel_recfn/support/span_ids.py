@@ -39,6 +39,11 @@ def rekey() -> None:
     _key = new_key()
 
 
+def current_key() -> int:
+    """The key of this process, for who works out span ids natively."""
+    return _key
+
+
 def span_id(event_id: int) -> int:
     """The span id of an event."""
     mixed = event_id ^ _key

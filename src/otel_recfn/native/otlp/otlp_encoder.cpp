@@ -37,14 +37,15 @@ bool encode(const OtlpSpans& spans, std::vector<char>& bytes, std::vector<char>&
 
 PyObject* encode_spans(PyObject*, PyObject* arguments) {
   PyObject *batch, *columns, *above, *maker, *told;
-  if (!PyArg_ParseTuple(arguments, "OO!O!OO!", &batch, &PyTuple_Type, &columns, &PyList_Type, &above, &maker, &PyDict_Type,
-                        &told)) {
+  unsigned long long key;
+  if (!PyArg_ParseTuple(arguments, "OO!O!KOO!", &batch, &PyTuple_Type, &columns, &PyList_Type, &above, &key, &maker,
+                        &PyDict_Type, &told)) {
     return nullptr;
   }
   try {
     OtlpSpans spans;
     std::vector<char> bytes, ends;
-    if (!spans.read(batch, columns, above) || !scan(spans) || !spans.share(batch, maker, told)) return nullptr;
+    if (!spans.read(batch, columns, above, key) || !scan(spans) || !spans.share(batch, maker, told)) return nullptr;
     if (!encode(spans, bytes, ends)) return nullptr;
     PyObject* made = recfn::new_column(std::move(bytes));
     PyObject* places = made != nullptr ? recfn::new_column(std::move(ends)) : nullptr;
@@ -59,7 +60,7 @@ PyObject* encode_spans(PyObject*, PyObject* arguments) {
 
 PyMethodDef functions[] = {
     {"encode_otlp_spans", encode_spans, METH_VARARGS,
-     "encode_otlp_spans(batch, columns, above, maker, told) -> (bytes, ends)\n\n"
+     "encode_otlp_spans(batch, columns, above, key, maker, told) -> (bytes, ends)\n\n"
      "The spans of a plan's columns as fields of ScopeSpans, and where each ends, as int64: two objects with the buffer protocol."},
     {nullptr, nullptr, 0, nullptr}};
 

@@ -2,6 +2,7 @@
 
 #include "model/events.hpp"
 #include "otlp/field_tags.hpp"
+#include "otlp/span_id.hpp"
 
 #include <algorithm>
 
@@ -84,7 +85,8 @@ bool length_of(PyObject* owner, const char* name, size_t& length) {
 
 }  // namespace
 
-bool OtlpSpans::read(PyObject* batch, PyObject* plan_columns, PyObject* above) {
+bool OtlpSpans::read(PyObject* batch, PyObject* plan_columns, PyObject* above, uint64_t key) {
+  key_ = key;
   return read_batch(batch) && read_plan(plan_columns) && read_above(above);
 }
 
@@ -102,15 +104,14 @@ bool OtlpSpans::read_batch(PyObject* batch) {
 }
 
 bool OtlpSpans::read_plan(PyObject* columns) {
-  PyObject *rows, *span_id, *parent_id, *places, *linked_id, *linked_above;
-  if (!PyArg_ParseTuple(columns, "OOOOOO", &rows, &span_id, &parent_id, &places, &linked_id, &linked_above)) return false;
-  const bool taken = rows_.take(rows, "row", nullptr) && span_id_.take(span_id, "span_id", nullptr) &&
-                     parent_id_.take(parent_id, "parent_id", nullptr) && above_.take(places, "above", nullptr) &&
-                     linked_id_.take(linked_id, "linked_id", nullptr) && linked_above_.take(linked_above, "linked_above", nullptr);
+  PyObject *rows, *parent, *places, *linked_id, *linked_above;
+  if (!PyArg_ParseTuple(columns, "OOOOO", &rows, &parent, &places, &linked_id, &linked_above)) return false;
+  const bool taken = rows_.take(rows, "row", nullptr) && parent_.take(parent, "parent", nullptr) &&
+                     above_.take(places, "above", nullptr) && linked_id_.take(linked_id, "linked_id", nullptr) &&
+                     linked_above_.take(linked_above, "linked_above", nullptr);
   if (!taken) return false;
   const Py_ssize_t n = rows_.size();
-  const bool equal = span_id_.size() == n && parent_id_.size() == n && above_.size() == n && linked_id_.size() == n &&
-                     linked_above_.size() == n;
+  const bool equal = parent_.size() == n && above_.size() == n && linked_id_.size() == n && linked_above_.size() == n;
   if (!equal) PyErr_SetString(PyExc_ValueError, "columns of a plan of different lengths; they must be equally long");
   return equal;
 }
@@ -119,12 +120,13 @@ bool OtlpSpans::read_above(PyObject* above) {
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(above); ++i) {
     const char *trace_id, *state;
     Py_ssize_t id_size, state_size;
-    if (!PyArg_ParseTuple(PyList_GET_ITEM(above, i), "y#y#", &trace_id, &id_size, &state, &state_size)) return false;
+    unsigned long long span_id;
+    if (!PyArg_ParseTuple(PyList_GET_ITEM(above, i), "y#y#K", &trace_id, &id_size, &state, &state_size, &span_id)) return false;
     if (id_size != sizeof Above::trace_id) {
       PyErr_Format(PyExc_ValueError, "a trace id of %zd bytes; pass %zu", id_size, sizeof Above::trace_id);
       return false;
     }
-    Above one{{}, std::string(state, static_cast<size_t>(state_size)), static_cast<size_t>(state_size)};
+    Above one{{}, std::string(state, static_cast<size_t>(state_size)), static_cast<size_t>(state_size), span_id};
     std::memcpy(one.trace_id, trace_id, sizeof one.trace_id);
     one.state.append(kWireSlack, '\0');
     spans_above_.push_back(std::move(one));
@@ -243,9 +245,9 @@ void OtlpSpans::encode_span(WireWriter& out, Py_ssize_t i) const {
 void OtlpSpans::encode_place(WireWriter& out, Py_ssize_t i) const {
   const Above& above = spans_above_[static_cast<size_t>(above_[i])];
   trace_id_field<tags::span::kTraceId>(out, above.trace_id);
-  span_id_field<tags::span::kSpanId>(out, span_id_[i]);
+  span_id_field<tags::span::kSpanId>(out, span_id_of(event_id[rows_[i]], key_));
   out.padded({above.state.data(), above.state_size});
-  span_id_field<tags::span::kParentSpanId>(out, parent_id_[i]);
+  span_id_field<tags::span::kParentSpanId>(out, parent_[i] ? span_id_of(parent_[i], key_) : above.span_id);
 }
 
 void OtlpSpans::encode_usual(WireWriter& out, Py_ssize_t row) const {

@@ -27,8 +27,9 @@ namespace recfn {
 
 class OtlpSpans {
  public:
-  // Each with the GIL, and false with an exception set; `above` is a list of pairs of bytes: trace id, trace state's field.
-  bool read(PyObject* batch, PyObject* plan_columns, PyObject* above);
+  // Each with the GIL, and false with an exception set. Of `above` each is a trace id and a trace state's field in bytes, and a
+  // span id; `key` is that of the span ids of ranges.
+  bool read(PyObject* batch, PyObject* plan_columns, PyObject* above, uint64_t key);
   bool share(PyObject* batch, PyObject* maker, PyObject* told);
 
   // Without the GIL. `scan` returns false where a row names what no table has; `bad_row` says which.
@@ -45,6 +46,7 @@ class OtlpSpans {
     char trace_id[16];
     std::string state;  // kWireSlack bytes can be read from it
     size_t state_size;
+    uint64_t span_id;
   };
 
   bool read_batch(PyObject* batch);
@@ -70,7 +72,8 @@ class OtlpSpans {
   RECFN_SPAN_COLUMNS(RECFN_VIEW)
 #undef RECFN_VIEW
   ColumnView<int64_t> rows_, above_, linked_above_;
-  ColumnView<uint64_t> span_id_, parent_id_, linked_id_;
+  ColumnView<uint64_t> parent_, linked_id_;
+  uint64_t key_ = 0;
   std::vector<Above> spans_above_;
   size_t num_names_ = 0, num_tracks_ = 0;
   OtlpFragments fragments_;

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import IntEnum
 from functools import lru_cache
 
@@ -11,7 +11,6 @@ from opentelemetry.trace.status import Status, StatusCode
 from otel_recfn.batches.input_lists import element_texts
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.sinks.otlp.span_bytes import attribute_fields, event_fields, status_field
-from otel_recfn.sinks.spans.limits import AttributeValue
 from otel_recfn.sinks.spans.mapping import code_attributes, exception_attributes, stacktrace_attributes
 from otel_recfn.support.json_text import text_of_utf8
 
@@ -41,17 +40,17 @@ class Fragments:
 
     Args:
         batch: its names and tracks are what is asked for.
-        base: what all ranges of a scope in a thread share.
+        base: the attributes that all ranges of a scope in a thread share.
     """
 
-    def __init__(self, batch: Batch, base: Callable[[int, Track], Mapping[str, AttributeValue]]) -> None:
+    def __init__(self, batch: Batch, base: Callable[[int, Track], bytes]) -> None:
         self._batch, self._base = batch, base
 
     def __call__(self, kind: int, index: int) -> bytes:
         """Of a name, or of a scope in a thread."""
         if kind == Kind.SCOPE_AND_THREAD:
             thread, scope = divmod(index, SCOPES)
-            return attribute_fields(SPAN_ATTRIBUTES, self._base(scope, self._batch.tracks[thread]))
+            return self._base(scope, self._batch.tracks[thread])
         return _of_text(kind, self._batch.names[index])
 
 

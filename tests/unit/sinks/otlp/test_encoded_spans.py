@@ -118,9 +118,8 @@ def test_a_row_that_names_what_no_table_has_is_refused(column: str) -> None:
 def test_a_plan_that_names_what_it_has_not_is_refused(column: str) -> None:
     plan = plan_of([{"context": context(1, 2)}, {"context": context(1, 2)}])
     encode = mapping._encode_natively
-    columns = {"row": plan.row, "span_id": plan.span_id, "parent_id": plan.parent_id, "above": plan.above}
-    columns |= {"linked_id": plan.linked_id, "linked_above": plan.linked_above}
+    columns = {name: getattr(plan, name) for name in ("row", "parent", "above", "linked_id", "linked_above")}
     for bad in (np.array([0, 2]), np.array([-1, 0])):
         given = tuple({**columns, column: bad}.values())
         with pytest.raises(IndexError):
-            encode(plan.batch, given, [(bytes(16), b"")], None, {})
+            encode(plan.batch, given, [(bytes(16), b"", 1)], 0, None, {})

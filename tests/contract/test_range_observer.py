@@ -30,7 +30,7 @@ class Observer:
     def __init__(self) -> None:
         self.log: list[Any] = []
 
-    def __call__(self, name: str, args: str | None, flags: int) -> Handle:
+    def __call__(self, name: str, args: str | None, flags: int, code: str) -> Handle:
         self.log.append(("begin", name, args, flags))
         return Handle(self.log, name)
 
@@ -132,7 +132,7 @@ def test_a_capture_that_starts_and_stops_leaves_it_set(recorder: Recorder, obser
 
 def test_the_error_of_a_recorded_range_goes_to_its_handle(recorder: Recorder) -> None:
     log: list[Any] = []
-    recorder.set_range_observer(lambda name, args, flags: Handle(log, name, event_id=1 << 40))
+    recorder.set_range_observer(lambda name, args, flags, code: Handle(log, name, event_id=1 << 40))
     with pytest.raises(ValueError, match="seven"), recorder.record_function("load"):
         raise ValueError("seven")
     recorder.set_range_observer(None)
@@ -161,7 +161,7 @@ def test_one_object_entered_twice_keeps_both_handles(recorder: Recorder, observe
 
 
 def test_what_the_observer_raises_goes_on_to_the_program(recorder: Recorder) -> None:
-    def interrupt(name: str, args: str | None, flags: int) -> Handle:
+    def interrupt(name: str, args: str | None, flags: int, code: str) -> Handle:
         raise KeyboardInterrupt
 
     recorder.set_range_observer(interrupt)
@@ -179,7 +179,7 @@ def test_the_handle_of_a_range_that_is_never_left_is_let_go(recorder: Recorder) 
         def __del__(self) -> None:
             gone.append(self.name)
 
-    recorder.set_range_observer(lambda name, args, flags: Watched([], name))
+    recorder.set_range_observer(lambda name, args, flags, code: Watched([], name))
     range_ = recorder.record_function("load")
     range_.__enter__()
     recorder.set_range_observer(None)

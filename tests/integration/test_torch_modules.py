@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from recorded_modules import Recording, X
 
+from otel_recfn.model.call_names import called_code
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
 from otel_recfn.pytorch import module_names, modules
@@ -66,6 +67,45 @@ def test_what_an_event_says(recording: Recording) -> None:
     (event,) = recording.events()
     assert (event.name, event.scope, event.source) == ("nn.Module: ReLU_0", RecordScope.USER_SCOPE, EventSource.MODULE)
     assert (event.flags, event.error) == (EventFlag.NONE, "")
+
+
+def test_a_call_says_which_code_it_runs(recording: Recording) -> None:
+    class Written(nn.Module):
+        @torch.no_grad()
+        def forward(self, x: Any) -> Any:
+            return x
+
+    class Inherited(Written):
+        pass
+
+    class Overridden(Written):
+        def __init__(self) -> None:
+            super().__init__()
+            self.forward = other
+
+    def other(x: Any) -> Any:
+        return x
+
+    for module in (Written(), Written(), Inherited(), Overridden(), nn.ReLU()):
+        module(X)
+    codes = [called_code(event.code) for event in recording.events()]
+    here = f"{__name__}.test_a_call_says_which_code_it_runs.<locals>."
+    written, overridden = f"{here}Written.forward", f"{here}other"
+    relu = "torch.nn.modules.activation.ReLU.forward"
+    assert [code.function for code in codes] == [written, written, written, overridden, relu]
+    assert {code.file for code in codes[:4]} == {__file__}
+    assert codes[3].line == other.__code__.co_firstlineno
+    assert recording.codes_kept() == 3
+
+
+def test_modules_with_a_forward_of_another_kind(recording: Recording) -> None:
+    class Silent(nn.Module):
+        forward = len
+
+    Silent()("four")
+    torch.jit.trace(nn.ReLU(), X)
+    torch.jit.script(nn.ReLU())(X)
+    assert {event.code for event in recording.events() if event.name.startswith("nn.Module: Silent")} == {""}
 
 
 def test_made_in_forward_one_name_for_all_steps(recording: Recording) -> None:

@@ -46,6 +46,7 @@ class ColumnArrays:
     caller: NDArray[np.uint64]
     step_number: NDArray[np.int64]
     stacktrace: NDArray[np.uint32]
+    code: NDArray[np.uint32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +113,5 @@ class ColumnValues:
     """Of a step: its number; -1 where the range is none."""
     stacktrace: str
     """Where the exception was raised that the range was left by."""
+    code: str
+    """What it is a call of, where that is known: ``file(line): function``."""

@@ -22,6 +22,7 @@ from types import FrameType
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.pytorch.details import PYTHON
+from otel_recfn.pytorch.forward_code import ForwardCode
 from otel_recfn.pytorch.module_hooks import Handle, set_hooks
 from otel_recfn.pytorch.module_names import InstanceNames, ModulePaths
 from otel_recfn.recording.protocol import Recorder
@@ -80,6 +81,7 @@ class ModuleRanges:
         self._recorder = recorder
         self._torch_announces_optimizer = torch_announces_optimizer
         self._names, self._paths = names or InstanceNames(), ModulePaths()
+        self._code = ForwardCode()
         self._handles: list[Handle] = []
         self._failed = False
         self._thread = threading.local()
@@ -122,7 +124,7 @@ class ModuleRanges:
         if outermost is None:
             outermost = module
         path = self._paths.path(outermost, module)
-        event_id = self._recorder.begin(self._names.name(module), SCOPE, SOURCE, path)
+        event_id = self._recorder.begin(self._names.name(module), SCOPE, SOURCE, path, code=self._code.of(module))
         self._push(calls, _Call(event_id, frame, outermost))
 
     def enter_step(self, optimizer: object, frame: FrameType) -> None:

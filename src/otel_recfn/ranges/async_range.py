@@ -59,8 +59,8 @@ def open_range(range_: UserRange, flags: int = 0) -> RangeHandle:
     recorder = range_._recorder
     observer = recorder.range_observer
     if observer is not None:
-        return observer(range_.name, range_.args, flags)
-    event_id = recorder.begin(range_.name, USER_SCOPE, SOURCE, "", flags)
+        return observer(range_.name, range_.args, flags, range_._code or "")
+    event_id = recorder.begin(range_.name, USER_SCOPE, SOURCE, "", flags, code=range_._code or "")
     try:
         return RecordedRange(recorder, event_id) if event_id else NOT_RECORDED
     except BaseException:  # a signal handler's, say: nobody else could end the range

@@ -22,6 +22,7 @@ from typing import Any, TypeVar, cast
 from otel_recfn.ranges.async_range import ASYNC, open_range
 from otel_recfn.ranges.protocol import UserRange
 from otel_recfn.ranges.tracing import is_traced
+from otel_recfn.support.code_text import code_text
 from otel_recfn.support.stack_trace import failure
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -41,7 +42,7 @@ def decorate(record_function: Callable[..., Any], name: str, args: str | None, f
         TypeError: ``func`` can't be wrapped.
     """
     _refuse_what_breaks(func)
-    make = functools.partial(record_function, name, args)
+    make = _maker(record_function, name, args, func)
     if _is(inspect.isasyncgenfunction, func):
         return cast(F, _wrap_async_generator(make, func))
     if _is(inspect.isgeneratorfunction, func):
@@ -49,6 +50,19 @@ def decorate(record_function: Callable[..., Any], name: str, args: str | None, f
     if _is(inspect.iscoroutinefunction, func):
         return cast(F, _wrap_coroutine(make, func))
     return cast(F, _wrap_function(make, func))
+
+
+def _maker(record_function: Any, name: str, args: str | None, func: Any) -> Any:
+    """What makes the range of a call. torch.compile knows how to trace the type, and nothing of the other way."""
+    traced, code = functools.partial(record_function, name, args), code_text(func)
+    if not code:
+        return traced
+    coded = functools.partial(record_function._of_code, name, args, code)
+
+    def make() -> Any:
+        return traced() if is_traced() else coded()
+
+    return make
 
 
 def _refuse_what_breaks(func: Any) -> None:

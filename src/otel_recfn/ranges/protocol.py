@@ -17,14 +17,14 @@ class RangeHandle(Protocol):
         """Close it; both as in RangeRecorder.end."""
 
 
-RangeObserver: TypeAlias = Callable[[str, "str | None", int], RangeHandle]
-"""Opens a range of ``record_function``: its name, its ``args``, and EventFlag bits known now."""
+RangeObserver: TypeAlias = Callable[[str, "str | None", int, str], RangeHandle]
+"""Opens a range of ``record_function``: its name, its ``args``, EventFlag bits known now, what it decorates."""
 
 
 class RangeRecorder(Protocol):
     """The part of a recorder (``recording/protocol.py``) that these ranges use."""
 
-    def begin(self, name: str, scope: int, source: int, module: str = "", flags: int = 0) -> int:
+    def begin(self, name: str, scope: int, source: int, module: str = "", flags: int = 0, *, code: str = "") -> int:
         """Open a range in this thread. Returns its event id, or 0 when it is not recorded (not recording, or no room).
 
         Its parent is what began last, as the calling task sees it: the innermost open range, or the span that is current. A
@@ -70,6 +70,10 @@ class UserRange(Protocol):
     @property
     def _recorder(self) -> RangeRecorder:
         """What records its ranges."""
+
+    @property
+    def _code(self) -> str | None:
+        """What it decorates, as ``support/code_text.py`` tells it; None where nothing."""
 
     _entered: Any
     """A list of ``async_range.Entered``, private to that file; None at first."""

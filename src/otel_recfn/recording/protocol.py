@@ -158,6 +158,7 @@ class Recorder(RangeRecorder, Protocol):
         shapes: str = "",
         dtypes: str = "",
         step_number: int = -1,
+        code: str = "",
     ) -> int:
         """See RangeRecorder.begin.
 

@@ -33,6 +33,7 @@ class RangeProperties:
 
     __slots__ = (
         "__weakref__",
+        "_code",
         "_contexts",
         "_debug_handle",
         "_elsewhere",
@@ -54,6 +55,7 @@ class RangeProperties:
     _step: StepCallbacks
     _open: bool
     _over: bool
+    _code: str
     _fn: Any
     _inputs: Sequence[Any] | None
     _kwinputs: Mapping[str, Any] | None

@@ -55,6 +55,7 @@ class RecordFunction(RangeProperties):
         self.event_id = self._flags = self._forward_thread_id = 0
         self._debug_handle = -1
         self._elsewhere: RangeElsewhere | None = None
+        self._code = ""
         self._forget()
         if self._step.needs_ids or process_recorder.recorder.recording:
             self._handle = next_handle()
@@ -200,6 +201,7 @@ class RecordFunction(RangeProperties):
             debug_handle=self._debug_handle,
             shapes=shapes,
             dtypes=dtypes,
+            code=self._code,
         )
 
 

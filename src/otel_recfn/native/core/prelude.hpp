@@ -18,9 +18,12 @@ inline void put_context(ThreadBuffer& buffer) {
 
 inline uint32_t text_words(Text text) { return text.size != 0 ? 1 + words_of(text.size) : 0; }
 
+// Of a text that put_stack puts.
+inline uint32_t slot_words(Text text) { return text.size != 0 ? text_words(text) + 1 : 0; }
+
 inline uint32_t rare_words(const RarePrelude& rare) {
   return text_words(rare.module) + text_words(rare.shapes_text) + text_words(rare.dtypes_text) +
-         (rare.stack.size != 0 ? text_words(rare.stack) + 1 : 0) + (rare.shape_words != 0 ? 1 + rare.shape_words : 0) +
+         slot_words(rare.stack) + slot_words(rare.code) + (rare.shape_words != 0 ? 1 + rare.shape_words : 0) +
          (rare.flops != 0 ? 2 : 0) + (rare.step_number != -1 ? 2 : 0);
 }
 
@@ -41,7 +44,7 @@ inline void put_text_record(ThreadBuffer& buffer, TextKind kind, Text text) {
   buffer.put_text(text);
 }
 
-// A stack comes again and again: its text is in the dictionary.
+// A stack, or what a range is a call of, comes again and again: its text is in the dictionary.
 inline void put_stack(ThreadBuffer& buffer, StackKind kind, Text stack) {
   const uint32_t slot = put_named(buffer, stack);
   if (slot != kManyNamesSlot) buffer.put(header(kStack, kind, 0, slot, 0));
@@ -52,6 +55,7 @@ inline void put_rare(ThreadBuffer& buffer, const RarePrelude& rare) {
   put_text_record(buffer, kShapesText, rare.shapes_text);
   put_text_record(buffer, kDtypesText, rare.dtypes_text);
   if (rare.stack.size != 0) put_stack(buffer, kCallStack, rare.stack);
+  if (rare.code.size != 0) put_stack(buffer, kCalledCode, rare.code);
   if (rare.shape_words != 0) {
     buffer.put(header(kShapes, 0, 0, 0, rare.shape_words));
     for (uint32_t at = 0; at < rare.shape_words; ++at) buffer.put(rare.shapes[at]);

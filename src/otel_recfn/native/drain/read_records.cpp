@@ -92,7 +92,7 @@ uint64_t Drain::read_record(Thread& thread, uint64_t at) {
       (scope_of(head) == kStepNumber ? pending(thread).step_number : pending(thread).flops) = static_cast<int64_t>(word(at + 1));
       return at + 2;
     case kStack:
-      (scope_of(head) == kStacktrace ? pending(thread).stacktrace : pending(thread).stack) = thread.dictionary[slot_of(head)];
+      read_stack(thread, head);
       return at + 1;
     case kParent:
       thread.parent_ordinal = ordinal_of(head);
@@ -133,6 +133,12 @@ void Drain::read_shapes(Thread& thread, uint64_t at, uint32_t count) {
   for (uint32_t index = 0; index < count; ++index) words[index] = thread.word(at + index);
   Row& row = pending(thread);
   std::tie(row.shapes, row.dtypes) = names_.intern_shapes(words);
+}
+
+void Drain::read_stack(Thread& thread, uint64_t head) {
+  Row& row = pending(thread);
+  uint32_t* const kinds[] = {&row.stack, &row.stacktrace, &row.code, &row.code};
+  *kinds[scope_of(head) & 3] = thread.dictionary[slot_of(head)];
 }
 
 void Drain::read_text_record(Thread& thread, uint64_t head, uint64_t at) {

@@ -1,6 +1,5 @@
 #include "otlp/otlp_spans.hpp"
 
-#include "model/events.hpp"
 #include "otlp/field_tags.hpp"
 #include "otlp/span_id.hpp"
 
@@ -139,7 +138,7 @@ bool OtlpSpans::in_tables(Py_ssize_t i) const {
   const auto count = static_cast<int64_t>(spans_above_.size());
   if (row < 0 || row >= event_id.size() || above_[i] < 0 || above_[i] >= count) return false;
   if (linked_id_[i] != 0 && (linked_above_[i] < 0 || linked_above_[i] >= count)) return false;
-  const size_t last = std::max({name[row], module[row], shapes[row], dtypes[row], error[row], stacktrace[row]});
+  const size_t last = std::max({name[row], module[row], shapes[row], dtypes[row], error[row], stacktrace[row], code[row]});
   return last < num_names_ && thread[row] < num_tracks_ && scope[row] < kNumScopes;
 }
 
@@ -161,7 +160,7 @@ void OtlpSpans::need_shared(Py_ssize_t row) {
   if (module[row]) fragments_.need(kModuleAttribute, module[row], num_names_);
   if (shapes[row]) fragments_.need(kShapesAttribute, shapes[row], num_names_);
   if (dtypes[row]) fragments_.need(kDtypesAttribute, dtypes[row], num_names_);
-  if (source[row] == kPythonCallSource) fragments_.need(kCodeAttributes, name[row], num_names_);
+  if (has_code(row)) fragments_.need(kCodeAttributes, called(row), num_names_);
   if (flags[row] & kError) {
     fragments_.need(kErrorTypeAttribute, error[row], num_names_);
     fragments_.need(kExceptionEvent, error[row], num_names_);
@@ -172,7 +171,7 @@ void OtlpSpans::need_shared(Py_ssize_t row) {
 
 // Whether it has nothing in the columns that are seldom filled.
 bool OtlpSpans::is_plain(Py_ssize_t row) const {
-  return ((module[row] | shapes[row] | dtypes[row] | (flags[row] & kToldFlags)) == 0) && node_id[row] == -1 &&
+  return ((module[row] | shapes[row] | dtypes[row] | code[row] | (flags[row] & kToldFlags)) == 0) && node_id[row] == -1 &&
          debug_handle[row] == -1 && step_number[row] == -1 && source[row] != kPythonCallSource;
 }
 
@@ -199,7 +198,7 @@ size_t OtlpSpans::most_bytes_of(Py_ssize_t row) const {
   if (module[row]) most += fragments_.text(kModuleAttribute, module[row]).size();
   if (shapes[row]) most += fragments_.text(kShapesAttribute, shapes[row]).size();
   if (dtypes[row]) most += fragments_.text(kDtypesAttribute, dtypes[row]).size();
-  if (source[row] == kPythonCallSource) most += fragments_.text(kCodeAttributes, name[row]).size();
+  if (has_code(row)) most += fragments_.text(kCodeAttributes, called(row)).size();
   if (flags[row] & kError) {
     most += fragments_.text(kErrorTypeAttribute, error[row]).size() + fragments_.text(kExceptionEvent, error[row]).size();
     most += fragments_.text(kErrorStatus, error[row]).size() + fragments_.text(kExceptionStacktrace, stacktrace[row]).size();
@@ -267,7 +266,7 @@ void OtlpSpans::encode_seldom(WireWriter& out, Py_ssize_t row) const {
   if (module[row]) out.padded(fragments_.text(kModuleAttribute, module[row]));
   if (shapes[row]) out.padded(fragments_.text(kShapesAttribute, shapes[row]));
   if (dtypes[row]) out.padded(fragments_.text(kDtypesAttribute, dtypes[row]));
-  if (source[row] == kPythonCallSource) out.padded(fragments_.text(kCodeAttributes, name[row]));
+  if (has_code(row)) out.padded(fragments_.text(kCodeAttributes, called(row)));
 }
 
 void OtlpSpans::encode_events(WireWriter& out, Py_ssize_t row, uint64_t time) const {

@@ -9,6 +9,7 @@
 #include "columns/column_view.hpp"
 #include "cpython/python.hpp"
 #include "model/columns.hpp"
+#include "model/events.hpp"
 #include "otlp/otlp_fragments.hpp"
 #include "otlp/wire_writer.hpp"
 
@@ -23,7 +24,7 @@ namespace recfn {
   X(uint64_t, event_id) X(uint32_t, name) X(uint8_t, scope) X(uint8_t, source) X(int64_t, start_ns)                 \
   X(int64_t, end_ns) X(uint32_t, thread) X(int64_t, sequence_nr) X(uint64_t, forward_thread_id) X(uint64_t, handle) \
   X(int64_t, node_id) X(int64_t, debug_handle) X(uint32_t, flags) X(uint32_t, shapes) X(uint32_t, dtypes)           \
-  X(uint32_t, module) X(uint32_t, error) X(int64_t, step_number) X(uint32_t, stacktrace)
+  X(uint32_t, module) X(uint32_t, error) X(int64_t, step_number) X(uint32_t, stacktrace) X(uint32_t, code)
 
 class OtlpSpans {
  public:
@@ -56,6 +57,9 @@ class OtlpSpans {
   void need_shared(Py_ssize_t row);
   bool is_plain(Py_ssize_t row) const;
   size_t most_bytes_of(Py_ssize_t row) const;
+  // Whether it is known what it is a call of, and the name of that.
+  bool has_code(Py_ssize_t row) const { return source[row] == kPythonCallSource || code[row] != 0; }
+  uint32_t called(Py_ssize_t row) const { return source[row] == kPythonCallSource ? name[row] : code[row]; }
   uint32_t scope_and_thread(Py_ssize_t row) const { return thread[row] * kScopes + scope[row]; }
 
   void encode_span(WireWriter& out, Py_ssize_t i) const;

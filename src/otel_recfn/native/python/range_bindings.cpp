@@ -23,23 +23,23 @@ PyObject* as_event_id(uint64_t event_id) { return PyLong_FromUnsignedLongLong(ev
 
 // What begin() was given.
 struct BeginCall {
-  PyObject *name = nullptr, *module = nullptr, *shapes = nullptr, *dtypes = nullptr;
+  PyObject *name = nullptr, *module = nullptr, *shapes = nullptr, *dtypes = nullptr, *code = nullptr;
   uint32_t scope = 0, source = 0, flags = 0;
   int64_t step_number = -1;
   Begin range;
 
   bool read(PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
-    Arguments<12> given(kParameters);
+    Arguments<13> given(kParameters);
     return given.take(args, count, keywords) && given.read(0, &name) && given.read(1, &scope) && given.read(2, &source) &&
            given.read(3, &module) && given.read(4, &flags) && given.read(5, &range.sequence_nr) &&
            given.read(6, &range.forward_thread_id) && given.read(7, &range.handle) &&
            given.read(8, &range.prelude.debug_handle) && given.read(9, &shapes) && given.read(10, &dtypes) &&
-           given.read(11, &step_number);
+           given.read(11, &step_number) && given.read(12, &code);
   }
 
-  static constexpr Arguments<12>::Parameters kParameters = {
+  static constexpr Arguments<13>::Parameters kParameters = {
       "begin", 3, 5, {"name", "scope", "source", "module", "flags", "sequence_nr", "forward_thread_id", "handle", "debug_handle",
-                      "shapes", "dtypes", "step_number"}};
+                      "shapes", "dtypes", "step_number", "code"}};
 };
 
 PyObject* begin(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
@@ -49,13 +49,14 @@ PyObject* begin(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* ke
   const bool selected = has_no_scopes(call.source) ? (recording & kRecordingBit) != 0 : selects(recording, call.scope);
   ThreadBuffer* buffer = selected ? buffer_or_drop() : nullptr;
   if (buffer == nullptr) return as_event_id(0);
-  const Utf8 name_text(call.name, kMaxNameBytes), module_text(call.module, kMaxNameBytes);
+  const Utf8 name_text(call.name, kMaxNameBytes), module_text(call.module, kMaxNameBytes), code_text(call.code, kMaxNameBytes);
   const Utf8 shapes_text(call.shapes, UINT32_MAX), dtypes_text(call.dtypes, UINT32_MAX);
   const bool fits = shapes_text.text().size <= kMaxShapesBytes && dtypes_text.text().size <= kMaxShapesBytes;
   char stack[kMaxStackBytes];
   RarePrelude rare;
   rare.module = module_text.text();
   rare.step_number = call.step_number;
+  rare.code = code_text.text();
   if (fits) rare.shapes_text = shapes_text.text(), rare.dtypes_text = dtypes_text.text();
   const bool with_stack = (recording & kStackBit) != 0 && call.scope != kBackwardFunctionScope;
   if (with_stack) rare.stack = {stack, python_stack(stack, sizeof stack)};
@@ -126,7 +127,7 @@ PyObject* memory(PyObject*, PyObject* args) {
 PyMethodDef range_functions[] = {
     with_names("begin", begin,
                "begin(name, scope, source, module='', flags=0, *, sequence_nr=-1, forward_thread_id=0, handle=0, debug_handle=-1, "
-               "shapes='', dtypes='', step_number=-1)\n--\n\nSee Recorder.begin."),
+               "shapes='', dtypes='', step_number=-1, code='')\n--\n\nSee Recorder.begin."),
     with_names("end", end, "end(event_id, error='', flags=0, stacktrace='')\n--\n\nSee Recorder.end."),
     {"begin_call", begin_python_call, METH_O, "begin_call(name) -> event id, 0 when not recorded."},
     {"mark", mark, METH_O, "mark(name) -> event id, 0 when not recorded."},

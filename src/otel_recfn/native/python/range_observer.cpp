@@ -60,9 +60,10 @@ bool begins_unobserved() {
 }
 
 // The observer may be replaced while it is called: it is held meanwhile.
-PyObject* observe_range(PyObject* name, PyObject* args) {
+PyObject* observe_range(const RecordFunctionObject& range) {
   PyObject* called = Py_NewRef(observer);
-  PyObject* handle = PyObject_CallFunction(called, "OOi", name, args, 0);
+  PyObject* handle = range.code != nullptr ? PyObject_CallFunction(called, "OOiO", range.name, range.args, 0, range.code)
+                                           : PyObject_CallFunction(called, "OOis", range.name, range.args, 0, "");
   Py_DECREF(called);
   return handle;
 }

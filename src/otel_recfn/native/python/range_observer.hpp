@@ -1,6 +1,7 @@
 // Who sees the ranges of `record_function` instead of the recorder, and which ranges it leaves to the recorder all the same.
 #pragma once
 #include "cpython/python.hpp"
+#include "python/record_function_object.hpp"
 
 namespace recfn {
 
@@ -8,7 +9,7 @@ namespace recfn {
 bool begins_unobserved();
 
 // Hands a range to the observer, which must be set. Returns its handle, or null with the exception set.
-PyObject* observe_range(PyObject* name, PyObject* args);
+PyObject* observe_range(const RecordFunctionObject& range);
 
 int add_range_observer(PyObject* module);
 

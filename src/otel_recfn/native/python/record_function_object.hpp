@@ -33,6 +33,7 @@ struct RecordFunctionObject {
   BoundMethod enter, exit;
   PyObject* name;
   PyObject* args;
+  PyObject* code;                 // a str: what it decorates; null where nothing
   PyObject* entered_async;        // ranges/async_range.py keeps here what __aexit__ needs
   uint32_t entered;               // how often it is entered and not left
   RangeEntry newest;                   // of these

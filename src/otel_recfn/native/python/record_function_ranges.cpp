@@ -29,16 +29,26 @@ RangeEntry begin_named(PyObject* name, const RarePrelude* rare) {
   return entry;
 }
 
-[[gnu::noinline]] RangeEntry begin_with_stack(PyObject* name) {
+[[gnu::noinline]] RangeEntry begin_with_stack(const RecordFunctionObject& range) {
   char stack[kMaxStackBytes];
+  const Utf8 code(range.code, kMaxNameBytes);
   RarePrelude rare;
   rare.stack = {stack, python_stack(stack, sizeof stack)};
-  return begin_named(name, &rare);
+  rare.code = code.text();
+  return begin_named(range.name, &rare);
 }
 
-RangeEntry begin_recorded(PyObject* name, uint32_t recording) {
-  if (__builtin_expect((recording & kStackBit) != 0, 0)) return begin_with_stack(name);
-  return begin_named(name, nullptr);
+[[gnu::noinline]] RangeEntry begin_with_code(const RecordFunctionObject& range) {
+  const Utf8 code(range.code, kMaxNameBytes);
+  RarePrelude rare;
+  rare.code = code.text();
+  return begin_named(range.name, &rare);
+}
+
+RangeEntry begin_recorded(const RecordFunctionObject& range, uint32_t recording) {
+  if (__builtin_expect((recording & kStackBit) != 0, 0)) return begin_with_stack(range);
+  if (range.code != nullptr) return begin_with_code(range);
+  return begin_named(range.name, nullptr);
 }
 
 uint64_t this_thread() { return PyThread_get_thread_ident(); }
@@ -59,7 +69,7 @@ bool push_entry(RecordFunctionObject& range, const RangeEntry& entry) {
 
 [[gnu::noinline]] PyObject* enter_observed(PyObject* self) {
   RecordFunctionObject* range = as_range(self);
-  PyObject* handle = observe_range(range->name, range->args);
+  PyObject* handle = observe_range(*range);
   if (handle == nullptr) return nullptr;
   if (!push_entry(*range, {0, this_thread(), handle, nullptr})) return Py_DECREF(handle), nullptr;
   return Py_NewRef(self);
@@ -70,7 +80,7 @@ bool push_entry(RecordFunctionObject& range, const RangeEntry& entry) {
 PyObject* range_enter(PyObject* self, PyObject*) {
   const uint32_t recording = globals().recording.load(std::memory_order_acquire);
   if (__builtin_expect((recording & kObservedBit) != 0, 0) && !begins_unobserved()) return enter_observed(self);
-  RangeEntry entry = selects(recording, kUserScope) ? begin_recorded(as_range(self)->name, recording) : RangeEntry{};
+  RangeEntry entry = selects(recording, kUserScope) ? begin_recorded(*as_range(self), recording) : RangeEntry{};
   entry.thread = this_thread();
   if (!push_entry(*as_range(self), entry)) return forget(entry), nullptr;
   return Py_NewRef(self);

@@ -63,6 +63,7 @@ PyObject* make(PyObject* name, PyObject* args) {
   init_bound_method(range->exit, call_exit, self);
   range->name = Py_NewRef(name);
   range->args = Py_NewRef(args);
+  range->code = nullptr;
   range->entered_async = nullptr;
   range->entered = 0;
   range->newest = {};
@@ -79,6 +80,16 @@ PyObject* range_new(PyTypeObject*, PyObject* args, PyObject* keywords) {
   return make_from(checked_arguments("__init__", args, keywords));
 }
 
+// Of a decorated function: name, args (both checked before) and what it decorates.
+PyObject* range_of_code(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (count != 3 || !PyUnicode_Check(args[0]) || !PyUnicode_Check(args[2])) {
+    return PyErr_Format(PyExc_TypeError, "_of_code takes a name, args and what is decorated");
+  }
+  PyObject* made = make(args[0], args[1]);
+  if (made != nullptr) as_range(made)->code = Py_NewRef(args[2]);
+  return made;
+}
+
 PyObject* range_vectorcall(PyObject*, PyObject* const* args, size_t count, PyObject* keywords) {
   if (keywords == nullptr && PyVectorcall_NARGS(count) == 1 && PyUnicode_Check(args[0])) return make(args[0], Py_None);
   return make_from(arguments_of("__init__", args, count, keywords));
@@ -88,6 +99,7 @@ void range_dealloc(PyObject* self) {
   RecordFunctionObject* range = as_range(self);
   Py_DECREF(range->name);
   Py_DECREF(range->args);
+  Py_XDECREF(range->code);
   Py_XDECREF(range->entered_async);
   if (range->entered > 0) forget(range->newest);
   if (range->earlier != nullptr) {
@@ -131,6 +143,7 @@ PyGetSetDef range_properties[] = {{"_recorder", range_recorder, nullptr, nullptr
                                   {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
 PyMethodDef range_methods[] = {
+    {"_of_code", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(range_of_code)), METH_FASTCALL | METH_STATIC, nullptr},
     {"__enter__", range_enter, METH_NOARGS, "Open the range in this thread."},
     {"__exit__", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(range_exit)), METH_FASTCALL,
      "Close it; an exception marks it."},
@@ -142,6 +155,7 @@ PyMethodDef range_methods[] = {
 PyMemberDef range_members[] = {
     {"name", T_OBJECT_EX, offsetof(RecordFunctionObject, name), READONLY, "The range's name."},
     {"args", T_OBJECT_EX, offsetof(RecordFunctionObject, args), READONLY, "The range's arguments, or None."},
+    {"_code", T_OBJECT, offsetof(RecordFunctionObject, code), READONLY, nullptr},
     {"_entered", T_OBJECT, offsetof(RecordFunctionObject, entered_async), 0, nullptr},
     {nullptr, 0, 0, 0, nullptr}};
 

@@ -133,6 +133,7 @@ class BatchBuilder:
             "caller": closed.caller,
             "step_number": details.step_number,
             "stacktrace": self._text(closed.failure.stacktrace, MAX_STACKTRACE_BYTES),
+            "code": self._text(details.code, MAX_NAME_BYTES),
         }
         self._rows.append(tuple([values[column] for column in COLUMN_TYPES]))
 

@@ -66,6 +66,7 @@ class Details(NamedTuple):
     nbytes: int = 0
     device: str = ""
     step_number: int = -1
+    code: str = ""
 
 
 class Failure(NamedTuple):

@@ -51,16 +51,25 @@ class RecordFunctionBase:
         args: as in ``torch.profiler.record_function``; kept as an attribute.
     """
 
-    __slots__ = ("_args", "_entered", "_name", "_open")
+    __slots__ = ("_args", "_code", "_entered", "_name", "_open")
     _recorder: Recorder
 
     def __init__(self, name: str, args: str | None = None) -> None:
         checked(name, args)
         self._name, self._args = name, args
+        self._code: str | None = None
+        """What it decorates."""
         self._open: dict[int, list[RangeHandle]] = {}
         """By the ident of the thread that entered: threads may share one object."""
         self._entered: Any = None
         """What ``ranges/async_range.py`` keeps here."""
+
+    @classmethod
+    def _of_code(cls, name: str, args: str | None, code: str) -> RecordFunctionBase:
+        """Of a decorated function."""
+        made = cls(name, args)
+        made._code = code
+        return made
 
     @property
     def name(self) -> str:

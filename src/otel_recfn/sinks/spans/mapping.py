@@ -204,6 +204,8 @@ class SpanMapper:
 
         if batch.source[row] == EventSource.PYTHON_CALL:
             attributes |= code_attributes(text_of_utf8(batch.names[batch.name[row]]))
+        elif code := batch.names[batch.code[row]]:
+            attributes |= code_attributes(text_of_utf8(code))
 
     def _events(self, flags: int, error: str, stacktrace: str, end_ns: int) -> Sequence[Event]:
         named: dict[str, Mapping[str, AttributeValue]] = {}
@@ -225,7 +227,7 @@ def _in_trace_of(above: SpanContext, span_id: int) -> SpanContext:
 
 def _plain(batch: Batch, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Which rows have nothing in the columns that are seldom filled."""
-    texts = batch.module[rows] | batch.shapes[rows] | batch.dtypes[rows]
+    texts = batch.module[rows] | batch.shapes[rows] | batch.dtypes[rows] | batch.code[rows]
     numbers = (batch.node_id[rows] == -1) & (batch.debug_handle[rows] == -1) & (batch.step_number[rows] == -1)
     numbers &= batch.source[rows] != EventSource.PYTHON_CALL
     seen_flags = np.uint32(EventFlag.ASYNC | EventFlag.PARTIAL | EventFlag.ERROR | EventFlag.CLOCK_JUMPED)
@@ -234,7 +236,7 @@ def _plain(batch: Batch, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def code_attributes(name: str) -> dict[str, AttributeValue]:
-    """The attributes of the semantic conventions for code, of a traced call."""
+    """The attributes of the semantic conventions for code, of a call with that name or of that code."""
     code = called_code(name)
     attributes: dict[str, AttributeValue] = {"code.function.name": code.function}
     if code.file:

@@ -57,6 +57,7 @@ ROWS = st.fixed_dictionaries(
         "module": TEXTS,
         "error": TEXTS,
         "stacktrace": TEXTS,
+        "code": st.one_of(TEXTS, CALLS),
     },
 )
 VALUES: st.SearchStrategy[Any] = st.one_of(

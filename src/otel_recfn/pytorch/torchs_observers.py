@@ -13,6 +13,7 @@ from typing import Any
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.late_import import when_torch_is_imported
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.interpreters import in_main_interpreter
 
 OBSERVERS = (
     ("profiler_enable", "profiler_disable"),
@@ -38,7 +39,7 @@ def watch() -> None:
     global _watching
     with _lock.held:
         watching, _watching = _watching, True
-    if not watching:
+    if not watching and in_main_interpreter():  # PyTorch can't be imported in a subinterpreter
         when_torch_is_imported(_wrap_all)
 
 

@@ -60,4 +60,5 @@ class Interruption:
             if self.lines >= self._line_number:
                 self.place = f"{frame.f_code.co_filename.removeprefix(OURS)}:{frame.f_lineno}"
                 self._handler()
+                sys.settrace(None)  # what follows need not be slow
         return self._line

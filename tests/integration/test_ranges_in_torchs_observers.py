@@ -311,6 +311,19 @@ with torch.profiler.profile() as theirs:
 assert not is_loaded()
 outer, = [event for event in theirs.events() if event.name == "outer"]
 assert "aten::neg" in [child.name for child in outer.cpu_children], outer.cpu_children
+
+class Looks(torch.utils._python_dispatch.TorchDispatchMode):
+    seen = []
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        self.seen.append(str(operator))
+        return operator(*args, **(kwargs or {}))
+
+with torch.profiler.profile():
+    with Looks(), record_function("looked at"):
+        torch.ones(2)
+    traced = torch.jit.trace(record_function("traced")(lambda x: x + 1), torch.ones(2))
+assert Looks.seen == ["aten.ones.default"], Looks.seen
+assert "profiler" not in str(traced.graph), traced.graph
 """,
         CXX="no compiler",
     )

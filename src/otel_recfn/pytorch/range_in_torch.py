@@ -2,7 +2,7 @@
 
 The compiled observer makes a RecordFunction of which our own callbacks are left out, for they see the range already. Where that
 library isn't loaded PyTorch's ``record_function`` is used: then nothing of ours is on PyTorch's ranges but callbacks in Python,
-which are made to look away.
+which are made to look away. It calls two operators, so it is not used where the program looks at the operators that it calls.
 """
 
 from __future__ import annotations
@@ -60,9 +60,17 @@ class RangesInTorch:
             self._left_out = callbacks
 
 
-def _begin_by_torch(told: RangeToTell) -> RangeElsewhere:
+def _begin_by_torch(told: RangeToTell) -> RangeElsewhere | None:
+    if _is_looked_at(sys.modules["torch"]):
+        return None
     first = told.inputs[0] if told.inputs else None
     with RunningCallback():
         range_ = sys.modules["torch.autograd.profiler"].record_function(told.name, first if isinstance(first, str) else None)
         range_.__enter__()
     return TorchsRange(range_)
+
+
+def _is_looked_at(torch: Any) -> bool:
+    """Whether a graph is traced, or a mode of PyTorch's is told of operators."""
+    counts = [getattr(torch._C, name, None) for name in ("_len_torch_dispatch_stack", "_len_torch_function_stack")]
+    return bool(torch.jit.is_tracing()) or any([count() for count in counts if count is not None])

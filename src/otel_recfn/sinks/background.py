@@ -39,6 +39,8 @@ MAX_ROWS = 400_000
 MAX_SHARE = 0.25
 LOOK_S = 0.05
 """So often it is asked whether waiting is of use, where the process ends."""
+LAST_WORK_S = 0.5
+"""So long a worker that waits for no exporter may take to count what is left, and to remove what it made."""
 
 
 class BackgroundSink:
@@ -136,6 +138,7 @@ class BackgroundSink:
             self._wait_while_it_is_of_use(seconds)
             if not self._thread.is_alive() or self._worker.supersede():
                 return
+        self._thread.wait_for_end(LAST_WORK_S)
 
     def _wait_while_it_is_of_use(self, seconds: Callable[[], float]) -> None:
         while self._process_ends and seconds() > LOOK_S and self._thread.is_alive():

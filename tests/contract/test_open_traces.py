@@ -32,6 +32,8 @@ from otel_recfn.sinks.spans.sink import SpansSink
 from otel_recfn.sources.steps import make_step
 from patience import PATIENCE_S, wait_until
 
+pytestmark = pytest.mark.one_python
+
 
 class Clock:
     """The time by which it is decided when to look, which tests move."""

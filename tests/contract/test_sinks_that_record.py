@@ -18,6 +18,8 @@ from otel_recfn.sinks.in_memory import InMemorySink
 from patience import PATIENCE_S
 from running_capture import Running
 
+pytestmark = pytest.mark.one_python
+
 
 @pytest.fixture
 def session(recorder: Recorder) -> Iterator[Session]:

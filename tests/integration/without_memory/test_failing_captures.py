@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import pytest
@@ -171,4 +172,4 @@ if beside:
 def test_a_capture_without_memory_starts_or_raises_and_always_ends(
     run_failing: Callable[..., object], capture: str, beside: str, fail: int
 ) -> None:
-    run_failing(CAPTURES, capture, str(fail), beside, FAULT_SECONDS=str(SOAK))
+    run_failing(CAPTURES, capture, str(fail), beside, FAULT_SECONDS=os.environ.get("FAULT_SECONDS", str(SOAK)))

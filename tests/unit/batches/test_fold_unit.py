@@ -16,6 +16,8 @@ from otel_recfn.batches.fold.protocol import MOST_WAITING
 from otel_recfn.batches.fold.unit import LINKABLE
 from otel_recfn.model.events import ORDINAL_BITS, EventFlag, make_event_id
 
+pytestmark = pytest.mark.one_python
+
 budgets = st.integers(0, 12)
 
 

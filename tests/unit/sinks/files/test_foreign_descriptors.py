@@ -20,7 +20,10 @@ from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 from patience import PATIENCE_S
 from trace_files import names_in
 
-pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="descriptors are looked up in /proc")
+pytestmark = [
+    pytest.mark.one_python,
+    pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="descriptors are looked up in /proc"),
+]
 FOREIGN = b"the program's own\n" * 20_000
 
 

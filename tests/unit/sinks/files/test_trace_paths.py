@@ -20,6 +20,8 @@ from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 from patience import PATIENCE_S
 from trace_files import names_in
 
+pytestmark = pytest.mark.one_python
+
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user, or mount")
 

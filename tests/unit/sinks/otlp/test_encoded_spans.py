@@ -25,6 +25,8 @@ from otel_recfn.sinks.otlp.encoded import EncodedSpans, encoded
 from otel_recfn.sinks.otlp.mapper import OtlpMapper
 from otel_recfn.sinks.spans.mapping import SpanMapper
 
+pytestmark = pytest.mark.one_python
+
 Told = Mapping[int, Mapping[str, Any]]
 LIMITS = [None, SpanLimits(max_span_attributes=3), SpanLimits(max_attribute_length=5), SpanLimits(max_events=1, max_links=0)]
 

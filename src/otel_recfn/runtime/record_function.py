@@ -113,7 +113,8 @@ class RecordFunction(RangeProperties):
         try:
             run_ends(self._step.callbacks, self, self._contexts)
         finally:
-            self._end_elsewhere()
+            if self._elsewhere is not None:
+                self._end_elsewhere(self._elsewhere)
             process_recorder.recorder.end(self.event_id, error, self._flags, stacktrace)
             self._step = _NOTHING[self._step.scope]
             self._forget()
@@ -180,10 +181,9 @@ class RecordFunction(RangeProperties):
         numbers = (self._sequence_nr, self._forward_thread_id, self._debug_handle)
         return RangeToTell(self.name(), self._step.scope, inputs, *numbers, bool(self._flags & ASYNC))
 
-    def _end_elsewhere(self) -> None:
-        told, self._elsewhere = self._elsewhere, NOT_TOLD
-        if told is not None:
-            told.end(bool(self._flags & ASYNC))
+    def _end_elsewhere(self, told: RangeElsewhere) -> None:
+        self._elsewhere = NOT_TOLD
+        told.end(bool(self._flags & ASYNC))
 
     def _begin_row(self, inputs: Sequence[Any]) -> None:
         recorder = process_recorder.recorder

@@ -3,8 +3,7 @@
     .venv/bin/python scripts/traced_stdlib.py [module ...]
 
 Each module runs twice in a process of its own, untraced and traced. What fails only when traced runs once more while ranges are
-recorded without tracing calls: what fails there too is not the tracer's doing, and is told as such. (``test_threading`` has a
-test that counts a forked child's threads: one that goes on recording has one of ours.)
+recorded without tracing calls: what fails there too is not the tracer's doing, and is told as such.
 """
 
 from __future__ import annotations

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 PACKAGE = Path(__file__).parents[1]
 _LOW_64 = (1 << 64) - 1
 _MAX_REMEMBERED_THREADS = 4096
+SOON_SECONDS = 0.1
+"""As a drain would come, where there is one."""
 
 
 class NativeRecorder:
@@ -42,6 +44,7 @@ class NativeRecorder:
         self._names: list[str] = []
         self._epoch = 0
         self._watching: Watching | None = None
+        self._when_recorded: Callable[[], object] | None = None
         self._thread_names: dict[int, str] = {}
         trace_states = TraceStates()
         self.keep_trace_state, self.split_flags = trace_states.keep, trace_states.split
@@ -157,6 +160,10 @@ class NativeRecorder:
         """See Recorder.wake."""
         _native.wake()
 
+    def call_when_recorded(self, call: Callable[[], object]) -> None:
+        """See Recorder.call_when_recorded."""
+        self._when_recorded = call
+
     def counters(self) -> RecorderCounters:
         """See Recorder.counters."""
         return RecorderCounters(*_native.counters())
@@ -223,10 +230,20 @@ class NativeRecorder:
 
     def _note_thread(self, number: int) -> None:
         """Called in a thread at its first look at the context: its name may be gone when the drain comes."""
+        call, self._when_recorded = self._when_recorded, None
+        if call is not None:
+            self._call_soon(call)
         ident = threading.get_ident()
         for thread in threading.enumerate():
             if thread.ident == ident:
                 self._remember(number, thread.name)
+
+    def _call_soon(self, call: Callable[[], object]) -> None:
+        """In another thread: this one begins a range, and may hold any lock."""
+        try:
+            _native.call_later(SOON_SECONDS, call)
+        except (MemoryError, RuntimeError):  # no more threads: the next thread that records tries again
+            self._when_recorded = self._when_recorded or call
 
     def _remember(self, number: int, name: str) -> None:
         if len(self._thread_names) >= _MAX_REMEMBERED_THREADS:

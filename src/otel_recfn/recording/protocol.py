@@ -233,6 +233,12 @@ class Recorder(RangeRecorder, Protocol):
     def wake(self) -> None:
         """End a wait, or the next one before it begins."""
 
+    def call_when_recorded(self, call: Callable[[], object]) -> None:
+        """Call this once, when a thread that Python knows has recorded its first range from now on, or soon after it.
+
+        The call may come from another thread, and while a range begins. Later calls of this replace earlier ones.
+        """
+
     def counters(self) -> RecorderCounters:
         """What was recorded and what was lost."""
 

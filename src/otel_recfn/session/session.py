@@ -301,8 +301,14 @@ class Session:
         self._drop_half_started()
         if self._captures:
             self._recording.follow()  # the child's sinks may want other ranges than the parent's
-            self._thread.start()
+            self._recorder.call_when_recorded(self._drain_from_now_on)
             finish_in_multiprocessing_child(self)
+
+    def _drain_from_now_on(self) -> None:
+        """In a child that has recorded something: one that never does has no thread of ours."""
+        with self._changing(0.0):
+            if not (self._captures.all_end or self._thread.is_started):
+                self._thread.start()
 
     def _drop_half_started(self) -> None:
         """In a child: captures that other threads of the parent were starting, so that nobody here knows that they run."""

@@ -103,6 +103,7 @@ class BeginsAndEnds:
             return 0
         if not log.recorded:  # the log may have been made before the size of its buffer was known
             log.set_capacity(self._threads.capacity)
+            self._threads.tell_recorded()
         ends_later = details is None or details.kind == RANGE
         if not log.has_room() or (ends_later and not log.has_depth(bool(flags & ASYNC))):
             log.dropped += 1

@@ -198,6 +198,10 @@ class PythonRecorder(BeginsAndEnds):
         """See Recorder.wake."""
         self._waker.wake()
 
+    def call_when_recorded(self, call: Callable[[], object]) -> None:
+        """See Recorder.call_when_recorded."""
+        self._threads.when_recorded = call
+
     def counters(self) -> RecorderCounters:
         """See Recorder.counters."""
         counters = self._threads.counters()

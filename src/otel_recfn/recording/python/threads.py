@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
+from collections.abc import Callable
 
 from otel_recfn.recording.protocol import RecorderCounters
 from otel_recfn.recording.python.log import Alive, Record, ThreadLog
@@ -27,6 +28,8 @@ class ThreadLogs:
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
         self.capacity = 1
+        self.when_recorded: Callable[[], object] | None = None
+        """Called once, by the next thread that begins to record."""
         self.start_empty()
 
     def start_empty(self) -> None:
@@ -50,6 +53,12 @@ class ThreadLogs:
         except AttributeError:
             log = self._register()
         return log
+
+    def tell_recorded(self) -> None:
+        """The calling thread begins to record."""
+        call, self.when_recorded = self.when_recorded, None
+        if call is not None:
+            call()
 
     def existing(self) -> ThreadLog | None:
         """The calling thread's log; None where it has none."""

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -101,13 +101,20 @@ def rss_mib() -> int:
 
 def thread_seconds() -> dict[str, float]:
     """Processor time by thread."""
-    ticks, found = os.sysconf("SC_CLK_TCK"), {}
+    found: dict[str, float] = {}
     names = {thread.native_id: thread.name for thread in threading.enumerate()}
     for task in os.listdir("/proc/self/task"):
-        fields = Path(f"/proc/self/task/{task}/stat").read_text().rpartition(")")[2].split()
         name = names.get(int(task), "others")
-        found[name] = found.get(name, 0.0) + (int(fields[11]) + int(fields[12])) / ticks
+        found[name] = found.get(name, 0.0) + seconds_of(Path("/proc/self/task") / task)
     return found
+
+
+def seconds_of(task: Path) -> float:
+    """Of one thread; in ticks of the clock where the kernel counts no nanoseconds."""
+    with suppress(OSError):
+        return int((task / "schedstat").read_text().split()[0]) / 1e9
+    fields = (task / "stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def instrumented(way: str) -> OtelRecordFunctionInstrumentor | None:

@@ -56,10 +56,10 @@ class FileTransport:
             self._file.append(line)
             self._file.show(b"")
         except BaseException as error:
-            if self._file.take_back() and isinstance(error, OSError):
+            if self._file.take_back():  # else the file has the line all the same
+                if not isinstance(error, OSError):
+                    raise
                 return Outcome(Verdict.AGAIN if passes(error) else Verdict.REFUSED, repr(error))
-            if not isinstance(error, OSError):
-                raise
         return Outcome(Verdict.TAKEN)
 
     def close(self) -> None:

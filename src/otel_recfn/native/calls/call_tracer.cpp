@@ -47,6 +47,8 @@ PyObject* profile_calls(PyObject*, PyObject*) try {
   return PyErr_NoMemory();
 }
 
+PyObject* profiles_other_threads(PyObject*, PyObject*) { return PyBool_FromLong(reaches_other_threads()); }
+
 PyObject* profile_this_thread(PyObject*, PyObject*) {
   if (tracer->is_on()) {
     PyEval_SetProfile(on_profile_event, Py_None);
@@ -79,6 +81,8 @@ PyMethodDef functions[] = {
     {"show_calls", show_calls, METH_O, "show_calls(texts): other names and limits from now on, in the middle of tracing."},
     {"profile_calls", profile_calls, METH_NOARGS,
      "profile_calls() -> how many threads have another profile function, and keep it; the others have ours now."},
+    {"profiles_other_threads", profiles_other_threads, METH_NOARGS,
+     "profiles_other_threads() -> whether CPython has the means by which profile_calls reaches threads that run already."},
     {"profile_this_thread", profile_this_thread, METH_VARARGS,
      "A profile function that puts the native one in its own place."},
     {"monitoring_callbacks", callbacks, METH_NOARGS,

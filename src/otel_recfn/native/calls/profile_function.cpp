@@ -3,6 +3,7 @@
 #include <frameobject.h>
 
 #include "calls/enter_leave.hpp"
+#include "calls/profiled_threads.hpp"
 #include "cpython/made.hpp"
 
 namespace recfn {
@@ -39,7 +40,7 @@ namespace {
 }  // namespace
 
 int on_profile_event(PyObject*, PyFrameObject* frame, int what, PyObject* argument) {
-  if (__builtin_expect(!tracer->is_on(), 0)) return 0;
+  if (__builtin_expect(!tracer->is_on(), 0)) return unprofile_this_thread(), 0;
   ThreadCalls* const calls = tls_calls;
   const bool met = calls != nullptr && calls->tracing == tracer->tracing && calls->buffer != nullptr && !tracer->forked;
   if (what == PyTrace_CALL || what == PyTrace_C_CALL) {

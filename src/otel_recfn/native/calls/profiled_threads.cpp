@@ -60,6 +60,10 @@ Py_ssize_t profile_threads(Py_tracefunc function) {
   return all ? others : -1;
 }
 
+void unprofile_this_thread() {
+  if (!reaches_other_threads()) PyEval_SetProfile(nullptr, nullptr);
+}
+
 void unprofile_threads(Py_tracefunc function) {
   each_thread([&](PyThreadState* thread) {
     if (thread->c_profilefunc == function && set(thread, nullptr, nullptr) < 0) PyErr_Clear();

@@ -8,6 +8,7 @@ Raises:
 
 from __future__ import annotations
 
+import logging
 import threading
 
 from otel_recfn import _native
@@ -15,6 +16,8 @@ from otel_recfn.sources.calls.monitoring import Monitoring
 from otel_recfn.sources.calls.protocol import CallTexts
 from otel_recfn.support.forks import Order, around_forks
 from otel_recfn.support.own_thread import is_own_thread
+
+log = logging.getLogger("otel_recfn")
 
 
 class NativeTracer:
@@ -37,6 +40,8 @@ class NativeTracer:
 
     def _profile(self) -> None:
         self._left_alone += _native.profile_calls()
+        if not _native.profiles_other_threads():
+            log.warning("this CPython has no _PyEval_SetProfile: threads that run already are not traced, later ones are")
         if threading.getprofile() is None:
             threading.setprofile(_native.profile_this_thread)
         else:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from otel_recfn.batches.shared_links import SharedLinks
     from otel_recfn.session.capture import Capture
     from otel_recfn.session.session import Session
-    from otel_recfn.sinks.chrome.sink import ChromeTraceSink
+    from otel_recfn.sinks.chrome.background import TraceFileWriter
     from otel_recfn.sinks.metrics.pipeline import Report
     from otel_recfn.sinks.spans.way_out import WayOut
 
@@ -72,6 +72,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
                 ``modules`` alone. Default: all.
             chrome_trace: a file to write while the program runs: ``.json`` or ``.json.gz``; what can't be written or replaced
                 there is refused at once. Default: none.
+            file_queue_bytes: of ``chrome_trace``: bound of what waits for a slow disk; what doesn't fit is dropped and counted.
+                Default: 256 MiB.
             roots_per_second: traces we start where no span is current: the first 100, then so many a second; ``None``
                 (``none``) for all. Default: 1.0.
             span_budget: spans of one unit: a span of the program's, or a root of ours, with the ranges below it; its longest
@@ -210,7 +212,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         # Metrics are closed last: what the counters of the other sinks have come to by then is what they tell.
         capture = Capture(
             selected(settings),
-            [*files, background, *settings.sinks, metrics],
+            [*[file.sink for file in files], background, *settings.sinks, metrics],
             buffer_bytes=settings.buffer_bytes,
             spans=spans,
             open_range_s=settings.open_range_s,
@@ -220,7 +222,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         for file in files:
             file.create()
         self._capture = capture  # which is stopped, and closes them, where anything fails from here on
-        background.start()
+        for sink in (*[file.sink for file in files], background):
+            sink.start()
         session.start(capture)
 
     def _uninstrument(self, **kwargs: Any) -> None:
@@ -305,7 +308,8 @@ def _way_out(settings: Settings) -> WayOut | None:
     return way_out(settings.span_exporter, settings.export_request_bytes, settings.export_queue_bytes)
 
 
-def _files(settings: Settings, links: SharedLinks) -> list[ChromeTraceSink]:
-    from otel_recfn.sinks.chrome.sink import ChromeTraceSink
+def _files(settings: Settings, links: SharedLinks) -> list[TraceFileWriter]:
+    from otel_recfn.sinks.chrome.background import TraceFileWriter
 
-    return [ChromeTraceSink(settings.chrome_trace, create_now=False, links=links)] if settings.chrome_trace is not None else []
+    path = settings.chrome_trace
+    return [TraceFileWriter(path, settings.file_queue_bytes, links)] if path is not None else []

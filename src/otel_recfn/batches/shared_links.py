@@ -1,8 +1,8 @@
 """The links of a capture's batches: found once for all sinks that ask, and by nobody where none does.
 
-    Chrome trace, on the drain thread ──┐
-                                        ├──► match(batch) ──► found by who asks first, kept as long as the batch lives
-    spans, on a thread of their own  ───┘
+    Chrome trace, on a thread of its own ─┐
+                                          ├──► match(batch) ──► found by who asks first, kept as long as the batch lives
+    spans, on a thread of their own ──────┘
 
 A sink that has lost a batch goes on with links of its own, so that none leads to a range that it doesn't have.
 """

@@ -20,6 +20,8 @@ _REASONS: Mapping[str, str] = {
     "queue_dropped": "the sink is slower than the program; raise its queue's bound, record or sample less, or speed up what it "
     "writes to",
     "abandoned": "the time for the end was over before they were written; flush() before it, or speed up what they go to",
+    "chrome_trace.queue_dropped": "the disk is slower than the program; raise file_queue_bytes, record less, or write to "
+    "another disk",
     "spans_failed": "exporters refused them; see their errors, and whether the backend is up",
     "failed": "the file could not be written; see the error above, and whether the disk is full",
     "dropped": "more ran than is kept; raise max_events, or record a shorter time",

@@ -79,6 +79,12 @@ class Settings:
         "a file to write while the program runs: `.json` or `.json.gz`; what can't be written or replaced there is refused at "
         "once",
     )
+    file_queue_bytes: int = _setting(
+        1 << 28,
+        values.QUEUE_BYTES,
+        "of `chrome_trace`: bound of what waits for a slow disk; what doesn't fit is dropped and counted",
+        default_in_words="256 MiB",
+    )
     roots_per_second: float | None = _setting(
         1.0,
         values.RATE,

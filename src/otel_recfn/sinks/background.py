@@ -29,6 +29,7 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.background_pace import Pace
 from otel_recfn.sinks.background_queue import Close, Flush, WorkQueue
 from otel_recfn.sinks.background_worker import Worker
+from otel_recfn.sinks.paced import ToldOfDrops
 from otel_recfn.sinks.protocol import Sink, is_told_of_open_ranges, tell_of_process_end, wants_unsampled
 from otel_recfn.support.own_thread import OwnThread
 
@@ -51,14 +52,28 @@ class BackgroundSink:
         max_rows: rows (and announced begins) that may wait. A larger batch is taken when nothing else waits.
         max_share: of one processor's time, how much the inner sink may take while the program runs.
         start: whether the thread starts now or with the first batch.
+        rows_of_a_batch: what a batch that waits takes beside its rows, in rows.
+        close_share: of the time that ``close`` is given, how much it may take: others are closed after it.
     """
 
     flushes_beside_writes = True
 
-    def __init__(self, sink: Sink, max_rows: int = MAX_ROWS, *, max_share: float = MAX_SHARE, start: bool = True) -> None:
+    def __init__(
+        self,
+        sink: Sink,
+        max_rows: int = MAX_ROWS,
+        *,
+        max_share: float = MAX_SHARE,
+        start: bool = True,
+        rows_of_a_batch: int = 0,
+        close_share: float = 1.0,
+    ) -> None:
         self.name = sink.name
         self._inner, self._max_rows, self._max_share = sink, max_rows, max_share
-        self._queue = WorkQueue(max_rows)
+        self._rows_of_a_batch, self._close_share = rows_of_a_batch, close_share
+        self._queue = WorkQueue(max_rows, rows_of_a_batch)
+        if isinstance(sink, ToldOfDrops):
+            sink.tell_dropped(self._dropped)
         self._pace = Pace(max_share, self._queue.is_filling)
         self._worker = Worker(sink, self._queue, self._pace)
         self._thread = OwnThread(self._worker.run, f"otel-recfn {self.name}")
@@ -118,7 +133,7 @@ class BackgroundSink:
 
     def close(self, timeout_s: float) -> None:
         """Finish, or give up after ``timeout_s`` seconds and leave the daemon thread to its exporter."""
-        timeout_s = min(timeout_s, self._most_at_the_end)
+        timeout_s = min(self._close_share * timeout_s, self._most_at_the_end)
         self._pace.end_in(timeout_s)
         started = self._put(Close())
         if self._thread is threading.current_thread():
@@ -185,11 +200,23 @@ class BackgroundSink:
         self._queue.end_in_child()
         self._pace.end_in_child()
         inner = self._inner.after_fork_in_child()
-        return BackgroundSink(inner, self._max_rows, max_share=self._max_share, start=False) if inner is not None else None
+        if inner is None:
+            return None
+        return BackgroundSink(
+            inner,
+            self._max_rows,
+            max_share=self._max_share,
+            start=False,
+            rows_of_a_batch=self._rows_of_a_batch,
+            close_share=self._close_share,
+        )
 
     def _left(self) -> int:
         """Rows that the inner sink hasn't taken; a sink that counts ``rows`` itself is precise within a batch."""
         return max(0, self._queue.received - self._queue.dropped - self._worker.inner_rows())
+
+    def _dropped(self) -> int:
+        return self._queue.dropped
 
     def _put(self, task: Flush | Close) -> bool:
         """False if no thread will do it."""

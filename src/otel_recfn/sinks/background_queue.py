@@ -92,14 +92,15 @@ class WorkQueue:
 
     Args:
         max_rows: rows (and announced begins) that may wait. A larger batch is taken when nothing else waits.
+        rows_of_a_batch: what a batch takes beside its rows, in rows.
 
     Attributes:
         received: rows that were put here.
         over: nothing is taken any more.
     """
 
-    def __init__(self, max_rows: int) -> None:
-        self._max_rows = max_rows
+    def __init__(self, max_rows: int, rows_of_a_batch: int = 0) -> None:
+        self._max_rows, self._rows_of_a_batch = max_rows, rows_of_a_batch
         self._lock = threading.RLock()
         """Of who queues."""
         self._waker = Waker()
@@ -253,6 +254,7 @@ class WorkQueue:
         plan = self._plan(batch)
         missed, gap = self._missed, self._gap or not plan.fits or self._missed != self._missed_before
         weight = len(plan.kept) + (len(batch.opened) if plan.fits else 0)
+        weight += self._rows_of_a_batch if weight else 0
         dropped, queued = self._dropped + len(batch) - len(plan.kept), self._queued + weight
         if weight:
             self._tasks.append(Write(plan.kept, weight, gap))
@@ -263,7 +265,7 @@ class WorkQueue:
         """Noted already: what comes after it lies in what is kept of it."""
         plan = self._planned
         if plan is None or plan.batch is not batch:
-            waiting, weight = self._queued - self._written, len(batch) + len(batch.opened)
+            waiting, weight = self._queued - self._written, self._rows_of_a_batch + len(batch) + len(batch.opened)
             fits = not waiting or waiting + weight <= self._max_rows
             plan = _Plan(batch, self._gaps.mended(batch) if fits else self._gaps.kept_of(batch), fits)
             self._gaps.note(plan.kept)

@@ -16,7 +16,7 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.background_pace import GivenUp, Pace
 from otel_recfn.sinks.background_queue import Close, Flush, Task, WorkQueue, Write, WriteOpen
-from otel_recfn.sinks.paced import PacedSink
+from otel_recfn.sinks.paced import PacedSink, ToldOfGaps
 from otel_recfn.sinks.protocol import Sink, asks_for_room, has_room
 from otel_recfn.support.own_thread import at_work
 
@@ -141,8 +141,8 @@ class Worker:
             MemoryError: there was none before the inner sink had it. It is still the task.
         """
         rows_before, written, missed = self.inner_rows(), self._written + len(task.batch), 0
-        if task.after_gap and self._paced is not None:
-            self._paced.note_gap()
+        if task.after_gap and isinstance(self._inner, ToldOfGaps):
+            self._inner.note_gap()
             task.after_gap = False
         if not has_room(self._inner):
             raise MemoryError

@@ -9,7 +9,15 @@ from otel_recfn.model.batch import Batch
 
 
 @runtime_checkable
-class PacedSink(Protocol):
+class ToldOfGaps(Protocol):
+    """A sink that has to know where batches didn't come through."""
+
+    def note_gap(self) -> None:
+        """Batches were lost between the last and the next."""
+
+
+@runtime_checkable
+class PacedSink(ToldOfGaps, Protocol):
     """A sink that knows that it runs in the background."""
 
     def set_pace(self, pace: Callable[[], None]) -> None:
@@ -46,3 +54,11 @@ class PacedSink(Protocol):
 
     def finish_superseded(self) -> None:
         """In the worker, when it is back: what the closing thread couldn't wait for."""
+
+
+@runtime_checkable
+class ToldOfDrops(Protocol):
+    """A sink that says in what it writes that rows are missing there."""
+
+    def tell_dropped(self, dropped: Callable[[], int]) -> None:
+        """``dropped`` gives how many rows never came here. From any thread."""

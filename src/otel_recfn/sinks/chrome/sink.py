@@ -11,12 +11,12 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from otel_recfn.batches.shared_links import SharedLinks
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.errors import SettingError
+from otel_recfn.model.errors import OUT_OF_MEMORY, SettingError
 from otel_recfn.sinks.chrome.trace_file import ChromeTraceFile
 from otel_recfn.sinks.files.followed_path import absolute
 from otel_recfn.sinks.files.process_paths import (
@@ -55,12 +55,19 @@ class ChromeTraceSink:
     name = "chrome_trace"
     losses = ("failed",)
 
-    def __init__(self, path: str | os.PathLike[str], *, create_now: bool = True, links: SharedLinks | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        create_now: bool = True,
+        links: SharedLinks | None = None,
+    ) -> None:
         _checked_suffix(Path(path))
         self._asked_path = _as_of_now(Path(path))  # a child that changes its directory writes beside its parent
         self.path = self._asked_path
         """Where the trace is written."""
         self._file: ChromeTraceFile | None = None
+        self._dropped_before: Callable[[], int] | None = None
         self._shared_links, self._links = links, links
         """What the file is made with: the shared links; None once a batch was lost here, because they may lead into it."""
         self._closed = False
@@ -85,6 +92,16 @@ class ChromeTraceSink:
         except BaseException:  # setting an attribute may need memory, too
             file.close()
             raise
+
+    def tell_dropped(self, dropped: Callable[[], int]) -> None:
+        """The file says when it is closed how many rows never came here."""
+        self._dropped_before = dropped
+
+    def note_gap(self) -> None:
+        """Batches were lost between the last and the next: no arrow leads from there."""
+        self._links = None
+        if self._file is not None:
+            self._file.forget_links()
 
     def write(self, batch: Batch) -> None:
         """Append the batch's events and show them. After any error the file is what it was before.
@@ -136,10 +153,25 @@ class ChromeTraceSink:
         return True
 
     def close(self, timeout_s: float) -> None:
-        """Close the file; it is whole already."""
+        """Close the file, which is whole already, and says what it lacks."""
         if self._file is not None and not self._closed:
-            self._file.close()
+            try:
+                self._tell_lost(self._file)
+            finally:
+                self._file.close()
         self._closed = True
+
+    def _tell_lost(self, file: ChromeTraceFile) -> None:
+        dropped = self._dropped_before() if self._dropped_before is not None else 0
+        lost = {"queue_dropped": dropped, "failed": self._counts["failed"]}
+        lost = {cause: count for cause, count in lost.items() if count}
+        if not lost:
+            return
+        try:
+            self._take_back()
+            self._bytes = file.show(lost)
+        except (OSError, *OUT_OF_MEMORY):  # the counters say it, too
+            pass
 
     def counters(self) -> Mapping[str, int]:
         """How many events and arrows from forward to backward are in the file, its size, how many events were in batches that

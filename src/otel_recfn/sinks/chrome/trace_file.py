@@ -158,15 +158,23 @@ class ChromeTraceFile:
         self._put(self._span_events(over, self._thread_names))
         self._open, self._slices, self._traces = still_open, slices, traces
 
+    def forget_links(self) -> None:
+        """No arrow leads to a range from before."""
+        self._links = ForwardBackwardLinks()
+
     def set_open(self, ranges: Batch) -> None:
         """From the next ``show`` on these are the ranges that are open for long, until ``append`` is given them."""
         self._open = _outermost(ranges)
 
-    def show(self) -> int:
-        """Make the file show all that was appended; returns its size."""
+    def show(self, lost: Mapping[str, int] = MappingProxyType({})) -> int:
+        """Make the file show all that was appended; returns its size.
+
+        Args:
+            lost: by cause, how many rows the file lacks.
+        """
         self._file.append(self._stream.flush())
         state = self._stream.state()
-        size = self._file.show(self._stream.tail(self._open_events() + _footer(self._traces)))
+        size = self._file.show(self._stream.tail(self._open_events() + _footer(self._traces, lost)))
         # With no call: there may be no memory for one.
         self._stream.kept, self._shown_flows, self._shown_open = state, self.flows, self._open
         self._shown_slices, self._shown_traces = self._slices, self._traces
@@ -294,10 +302,11 @@ class TraceIds:
         return TraceIds(dict.fromkeys([*self.ids, *new][:MOST_TRACE_IDS]))
 
 
-def _footer(traces: TraceIds) -> bytes:
+def _footer(traces: TraceIds, lost: Mapping[str, int]) -> bytes:
     """The end of the file. It is written anew with each batch."""
-    ids = [f"{trace_id:032x}" for trace_id in traces.ids]
-    return f'\n], "trace_ids": {json_value(ids)}}}\n'.encode()
+    ids: Any = [f"{trace_id:032x}" for trace_id in traces.ids]
+    fields: dict[str, Any] = {"trace_ids": ids, **({"lost": dict(lost)} if lost else {})}
+    return f"\n], {json_value(fields)[1:]}\n".encode()
 
 
 def _header(base_ns: int) -> bytes:

@@ -53,7 +53,9 @@ def test_what_a_killed_program_hung_in_is_known(
     environment: dict[str, Any] = {"OTEL_RECFN_OPEN_RANGE_S": "0.05", "OTEL_RECFN_RECORDER": recorder}
     done = run_program(PROGRAM, str(trace), code=-signal.SIGKILL, **environment)
     slices = {event["name"]: event for event in events_in(trace, "X")}
+    request = slices.pop("request")
     assert list(slices) == ["train", "step", "hangs"]
+    assert request["ts"] <= slices["train"]["ts"]  # the program's own span, around all of them
     assert all(event["args"]["Partial"] and event["dur"] >= 50_000 for event in slices.values())
     spans = [line.split(" ") for line in done.stdout.replace("open for long", "root").splitlines()]
     assert [name for name, _, _ in spans] == ["root", "train", "step", "hangs"]

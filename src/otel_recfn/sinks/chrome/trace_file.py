@@ -34,6 +34,7 @@ from otel_recfn.batches.shared_links import FindsLinks
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.events import OVERLAPPING
 from otel_recfn.sinks.chrome.encoder import FIRST_SPANS_TID, encode_events, encode_flows, encode_spans, trace_tid
+from otel_recfn.sinks.chrome.node_numbers import NodeNumbers
 from otel_recfn.sinks.chrome.span_slices import FindSpan, SpanSlice, SpanSlices
 from otel_recfn.sinks.files.gzip_stream import GzipStream
 from otel_recfn.sinks.files.whole_file import WholeFile
@@ -124,6 +125,7 @@ class ChromeTraceFile:
         self.flows = self._shown_flows = 0
         self._slices = self._shown_slices = SpanSlices(find_span)
         self._traces = self._shown_traces = TraceIds()
+        self._numbers = self._shown_numbers = NodeNumbers()
         self._open: Batch | None = None
         """The ranges that are open for long; replaced, never changed."""
         self._shown_open: Batch | None = None
@@ -145,18 +147,19 @@ class ChromeTraceFile:
         still_open = _still_open(self._open, batch)
         slices, over = self._slices.after(batch)
         traces = self._traces.after(batch)
+        numbers, numbered = self._numbers.after(batch)
         self._put(self._thread_events(batch, self._thread_names))
         # By event id: within a thread that is the order of begins, a parent before its children.
         rows = np.argsort(batch.event_id, kind="stable").astype(np.int64, copy=False)
         at_once = min(max(ROWS_AT_ONCE, len(rows) // 16), MOST_ROWS_AT_ONCE)
         for first in range(0, len(rows), at_once):
             chosen = rows[first : first + at_once]
-            self._put_encoded(encode_events(batch, chosen, self._pid, self._base_ns, self._memory))
+            self._put_encoded(encode_events(numbered, chosen, self._pid, self._base_ns, self._memory))
         arrows = _arrows(batch, self._links.match(batch))
         self._put_encoded(encode_flows(*arrows, self.flows + 1, self._pid, self._base_ns, self._memory))
         self.flows += len(arrows[0])
         self._put(self._span_events(over, self._thread_names))
-        self._open, self._slices, self._traces = still_open, slices, traces
+        self._open, self._slices, self._traces, self._numbers = still_open, slices, traces, numbers
 
     def forget_links(self) -> None:
         """No arrow leads to a range from before."""
@@ -177,7 +180,7 @@ class ChromeTraceFile:
         size = self._file.show(self._stream.tail(self._open_events() + _footer(self._traces, lost)))
         # With no call: there may be no memory for one.
         self._stream.kept, self._shown_flows, self._shown_open = state, self.flows, self._open
-        self._shown_slices, self._shown_traces = self._slices, self._traces
+        self._shown_slices, self._shown_traces, self._shown_numbers = self._slices, self._traces, self._numbers
         return size
 
     def take_back(self) -> bool:
@@ -188,11 +191,11 @@ class ChromeTraceFile:
         state = self._stream.state()
         if not self._file.take_back():
             self._stream.kept, self._shown_flows, self._shown_open = state, self.flows, self._open
-            self._shown_slices, self._shown_traces = self._slices, self._traces
+            self._shown_slices, self._shown_traces, self._shown_numbers = self._slices, self._traces, self._numbers
             return False
         self._stream.take_back()
         self.flows, self._open = self._shown_flows, self._shown_open
-        self._slices, self._traces = self._shown_slices, self._shown_traces
+        self._slices, self._traces, self._numbers = self._shown_slices, self._shown_traces, self._shown_numbers
         self._links = ForwardBackwardLinks()
         self._thread_names.clear()
         return True

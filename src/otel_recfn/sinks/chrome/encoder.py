@@ -92,6 +92,17 @@ def encode_spans(slices: Sequence[SpanSlice], pid: int, base_ns: int) -> bytes:
     return "".join(chunks).encode()
 
 
+def encode_counter(name: str, unit: str, times: Times, values: Times, pid: int, base_ns: int) -> bytes:
+    """Write the values of a counter, each from its time on."""
+    head, unit_text = f'"ph":"C","pid":{pid},"name":{json_string(name)}', json_string(unit)
+    return "".join(
+        [
+            f',\n{{{head},"ts":{microseconds(time - base_ns)},"args":{{{unit_text}:{value}}}}}'
+            for time, value in zip(times.tolist(), values.tolist(), strict=True)
+        ]
+    ).encode()
+
+
 def _event(event: Event, pid: int, base_ns: int) -> Iterator[str]:
     """A row's event, or the two that an asynchronous range has, each without its braces."""
     start = _moment(event.thread, pid, event.start_ns - base_ns)

@@ -34,6 +34,7 @@ from otel_recfn.batches.shared_links import FindsLinks
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.events import OVERLAPPING
 from otel_recfn.sinks.chrome.encoder import FIRST_SPANS_TID, encode_events, encode_flows, encode_spans, trace_tid
+from otel_recfn.sinks.chrome.memory_totals import MemoryTotals
 from otel_recfn.sinks.chrome.node_numbers import NodeNumbers
 from otel_recfn.sinks.chrome.span_slices import FindSpan, SpanSlice, SpanSlices
 from otel_recfn.sinks.files.gzip_stream import GzipStream
@@ -126,6 +127,7 @@ class ChromeTraceFile:
         self._slices = self._shown_slices = SpanSlices(find_span)
         self._traces = self._shown_traces = TraceIds()
         self._numbers = self._shown_numbers = NodeNumbers()
+        self._totals = self._shown_totals = MemoryTotals()
         self._open: Batch | None = None
         """The ranges that are open for long; replaced, never changed."""
         self._shown_open: Batch | None = None
@@ -148,6 +150,7 @@ class ChromeTraceFile:
         slices, over = self._slices.after(batch)
         traces = self._traces.after(batch)
         numbers, numbered = self._numbers.after(batch)
+        memory, counted = self._totals.after(batch, self._pid, self._base_ns)
         self._put(self._thread_events(batch, self._thread_names))
         # By event id: within a thread that is the order of begins, a parent before its children.
         rows = np.argsort(batch.event_id, kind="stable").astype(np.int64, copy=False)
@@ -159,7 +162,8 @@ class ChromeTraceFile:
         self._put_encoded(encode_flows(*arrows, self.flows + 1, self._pid, self._base_ns, self._memory))
         self.flows += len(arrows[0])
         self._put(self._span_events(over, self._thread_names))
-        self._open, self._slices, self._traces, self._numbers = still_open, slices, traces, numbers
+        self._put(counted)
+        self._open, self._slices, self._traces, self._numbers, self._totals = still_open, slices, traces, numbers, memory
 
     def forget_links(self) -> None:
         """No arrow leads to a range from before."""
@@ -181,6 +185,7 @@ class ChromeTraceFile:
         # With no call: there may be no memory for one.
         self._stream.kept, self._shown_flows, self._shown_open = state, self.flows, self._open
         self._shown_slices, self._shown_traces, self._shown_numbers = self._slices, self._traces, self._numbers
+        self._shown_totals = self._totals
         return size
 
     def take_back(self) -> bool:
@@ -192,10 +197,12 @@ class ChromeTraceFile:
         if not self._file.take_back():
             self._stream.kept, self._shown_flows, self._shown_open = state, self.flows, self._open
             self._shown_slices, self._shown_traces, self._shown_numbers = self._slices, self._traces, self._numbers
+            self._shown_totals = self._totals
             return False
         self._stream.take_back()
         self.flows, self._open = self._shown_flows, self._shown_open
         self._slices, self._traces, self._numbers = self._shown_slices, self._shown_traces, self._shown_numbers
+        self._totals = self._shown_totals
         self._links = ForwardBackwardLinks()
         self._thread_names.clear()
         return True

@@ -1,0 +1,58 @@
+"""Memory in the Chrome trace: counter tracks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
+from otel_recfn.model.events import EventKind
+from otel_recfn.sinks.chrome.sink import ChromeTraceSink
+from perfetto_ui import ask_perfetto
+from trace_files import events_in, read_trace
+
+
+def change(at: int, nbytes: int, device: str = "cpu", **more: Any) -> dict[str, Any]:
+    times = {"start_ns": BASE_NS + at, "end_ns": BASE_NS + at}
+    return {"name": "[memory]", "kind": EventKind.MEMORY, "nbytes": nbytes, "device": device, **times, **more}
+
+
+def counted(path: Path) -> list[tuple[str, int, int]]:
+    base_ns = read_trace(path)["baseTimeNanoseconds"]
+    counters = [(event["name"], event["ts"], event["args"]["bytes"]) for event in events_in(path, "C")]
+    return sorted([(name, int(time * 1000) + base_ns - BASE_NS, total) for name, time, total in counters])
+
+
+def test_each_device_has_a_counter_that_goes_on_over_batches(sink: ChromeTraceSink, path: Path) -> None:
+    sink.write(make_batch([change(10, 100), change(30, -100), change(20, 50, thread=WORKER_THREAD)]))
+    sink.write(make_batch([change(40, 7, "cuda:0"), change(50, -50, thread=MAIN_THREAD)]))
+    assert counted(path) == [
+        ("memory cpu", 10, 100),
+        ("memory cpu", 20, 150),
+        ("memory cpu", 30, 50),
+        ("memory cpu", 50, 0),
+        ("memory cuda:0", 40, 7),
+    ]
+
+
+def test_a_batch_that_is_not_written_does_not_count(sink: ChromeTraceSink, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    sink.write(make_batch([change(10, 100)]))
+    with monkeypatch.context() as patched:
+        patched.setattr("otel_recfn.sinks.files.file_copy.Copy.finish", full)
+        sink.write(make_batch([change(20, 1000)]))
+    sink.write(make_batch([change(30, 1)]))
+    assert [total for _, _, total in counted(path)] == [100, 101]
+
+
+def test_perfetto_has_a_counter_track(sink: ChromeTraceSink, path: Path) -> None:
+    now_ns = read_trace(path)["baseTimeNanoseconds"] + 10**9
+    rows = [{**change(0, nbytes), "start_ns": now_ns + at, "end_ns": now_ns + at} for at, nbytes in ((0, 4096), (1000, -96))]
+    sink.write(make_batch(rows))
+    joined = "counter join counter_track on counter.track_id = counter_track.id"
+    [found] = ask_perfetto(path, f"select value from {joined} where name like 'memory%' order by ts")
+    assert found == [(4096.0,), (4000.0,)]

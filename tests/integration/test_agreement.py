@@ -79,9 +79,10 @@ def exported() -> Iterator[Exported]:
 
 
 def chrome_names(path: Path) -> Counter[tuple[int, str]]:
-    """Event id and name of every event of a Chrome file (an asynchronous one has a begin and an end)."""
+    """Event id and name of every range in a Chrome file (an asynchronous one has a begin and an end)."""
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-    return Counter((event["args"]["Event id"], event["name"]) for event in events if event["ph"] in ("X", "b"))
+    ranges = [event for event in events if event["ph"] in ("X", "b") and "span_id" not in event["args"]]
+    return Counter((event["args"]["Event id"], event["name"]) for event in ranges)
 
 
 def memory_names(events: list[Event]) -> Counter[tuple[int, str]]:

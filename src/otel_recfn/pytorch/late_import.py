@@ -90,7 +90,7 @@ def when_imported(module: str, callback: Callable[[], None], lost: str) -> Calla
     import wrapt  # noqa: F401 - here because it takes 50 ms, and because a thread of ours may need it later and must not import
 
     waiting = _Waiting(module, callback, lost)
-    if module not in sys.modules:
+    if sys.modules.get(module) is None:
         _wait_for_import(waiting)
     elif not is_imported(module):
         sysconfig.get_config_vars()  # imports a module at its first call, which the thread must not

@@ -45,6 +45,15 @@ def test_at_the_end_of_its_import(site: Path) -> None:
     )
 
 
+def test_one_that_must_not_be_imported_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(*_: object) -> None:
+        raise AssertionError("nothing is being imported")
+
+    monkeypatch.setitem(sys.modules, "recfn_blocked", None)
+    monkeypatch.setattr(late_torch, "OwnThread", start)
+    late_torch.when_imported("recfn_blocked", list, "nothing")()
+
+
 def test_at_once_when_it_is_there(site: Path) -> None:
     run(site, "import torch; when_torch_is_imported(note); assert ran == [True]")
 

@@ -26,14 +26,22 @@ class Backoff:
         self._first_s, self._longest_s = first_s, longest_s
         self.failures = 0
         """Since something answered."""
+        self._pauses = 0
+        """Of those that grow."""
 
     def delay_s(self, told_s: float | None) -> float:
         """After another failure; what the server told is what is waited for at least."""
-        usual_s = min(self._first_s * FACTOR ** min(self.failures, 50), self._longest_s)
+        usual_s = min(self._first_s * FACTOR ** min(self._pauses, 50), self._longest_s)
         self.failures += 1
+        self._pauses += 1
         usual_s *= 1 - JITTER + 2 * JITTER * self._chance()
         return usual_s if told_s is None else told_s * (1 + self._chance() * 0.1)
 
     def reset(self) -> None:
         """Something answered."""
         self.failures = 0
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """The next pause is short again, and they grow from there."""
+        self._pauses = 0

@@ -133,6 +133,7 @@ class RequestQueue:
         """Send the oldest request at once, unless the server wants to be left alone: somebody waits for it."""
         with self._lock:
             self._not_before = 0.0
+            self._backoff.begin_anew()  # a channel of gRPC may need a moment more until it has found its server again
             self._changed.notify_all()
 
     def wait_until_empty(self, timeout_s: float) -> bool:

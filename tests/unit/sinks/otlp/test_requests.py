@@ -106,6 +106,22 @@ def test_who_waits_for_a_flush_shortens_our_pause_and_not_the_one_that_the_serve
     assert queue._pause() == 7.0
 
 
+def test_after_a_flush_has_asked_pauses_are_short_again_and_the_server_still_counts_as_failing() -> None:
+    clock = Clock()
+    queue = RequestQueue(1 << 20, Backoff(chance=lambda: 0.5), clock)
+    request = Request(b"1", 1)
+    queue.put(request)
+    for _ in range(9):
+        assert queue.take() is request
+        queue.settle(request, Outcome(Verdict.AGAIN))
+        clock.now += LONGEST_S
+    queue.ask_now()
+    assert queue.take() is request
+    queue.settle(request, Outcome(Verdict.AGAIN))
+    assert queue._pause() == FIRST_S
+    assert queue.failures == 10
+
+
 def test_a_request_that_is_being_sent_stays_where_there_is_no_room() -> None:
     queue = RequestQueue(4)
     requests = [Request(b"abc", number) for number in range(1, 4)]

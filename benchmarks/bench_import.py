@@ -1,10 +1,15 @@
-"""What `import otel_recfn` takes beyond importing the OpenTelemetry API. Target: under 60 ms."""
+"""What `import otel_recfn` takes beyond importing the OpenTelemetry API. Target: under 60 ms.
+
+python benchmarks/bench_import.py [rounds]
+"""
 
 from __future__ import annotations
 
 import statistics
 import subprocess
 import sys
+
+from command_line import number_given
 
 ROUNDS = 15
 BASE = "import opentelemetry.trace, opentelemetry.context"
@@ -25,8 +30,9 @@ def milliseconds(statement: str) -> float:
 
 def main() -> None:
     """Prints the median of each, all sides taken in turns."""
-    rounds = [{name: milliseconds(statement) for name, statement in STATEMENTS.items()} for _ in range(ROUNDS)]
-    medians = {name: statistics.median(taken[name] for taken in rounds) for name in STATEMENTS}
+    rounds = number_given(__doc__, "rounds", ROUNDS)
+    taken = [{name: milliseconds(statement) for name, statement in STATEMENTS.items()} for _ in range(rounds)]
+    medians = {name: statistics.median(each[name] for each in taken) for name in STATEMENTS}
     base = next(iter(medians.values()))
     for name, median in medians.items():
         print(f"import {name:<28} {median:8.1f} ms   {median - base:+8.1f} ms   x {median / base:.2f}")

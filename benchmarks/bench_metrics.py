@@ -1,5 +1,7 @@
 """What metrics cost a row: its duration summed up by scope and name, natively and in Python; beside it, ``Histogram.record``.
 
+    python benchmarks/bench_metrics.py [repeats]
+
 The first two in the thread that drains; what the readers' own threads do when they collect stands below.
 """
 
@@ -10,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
+from command_line import number_given
 from opentelemetry.sdk.metrics import Histogram, MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation, View
@@ -49,24 +52,24 @@ def in_python() -> Iterator[None]:
         durations.add_durations, durations.find_series = kept
 
 
-def best(function: Callable[[], object]) -> float:
+def best(function: Callable[[], object], repeats: int) -> float:
     """The fastest of some runs, in nanoseconds."""
     times = []
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         began = time.perf_counter_ns()
         function()
         times.append(time.perf_counter_ns() - began)
     return min(times)
 
 
-def measure(title: str, views: list[View], record: float) -> None:
+def measure(title: str, views: list[View], record: float, repeats: int) -> None:
     """Print a row for the batch's ranges, beside one ``Histogram.record`` for each, and what a collection costs."""
     reader, rows = InMemoryMetricReader(), batch()
     sink = MetricsSink(MeterProvider([reader], views=views, shutdown_on_exit=False))
-    native = best(lambda: sink.write(rows)) / ROWS
+    native = best(lambda: sink.write(rows), repeats) / ROWS
     with in_python():
-        python = best(lambda: sink.write(rows)) / ROWS
-    collection = min([_collected(sink, rows, reader) for _ in range(REPEATS)]) / 1e6
+        python = best(lambda: sink.write(rows), repeats) / ROWS
+    collection = min([_collected(sink, rows, reader) for _ in range(repeats)]) / 1e6
     print(f"{title:<28}{native:>10.1f}{python:>10.1f}{record / native:>12.0f}{record / python:>12.1f}{collection:>18.2f}")
 
 
@@ -77,24 +80,25 @@ def _collected(sink: MetricsSink, rows: Batch, reader: InMemoryMetricReader) -> 
     return time.perf_counter_ns() - began
 
 
-def recorded() -> float:
+def recorded(repeats: int) -> float:
     """``Histogram.record`` of one value."""
     provider = MeterProvider([InMemoryMetricReader()], shutdown_on_exit=False)
     histogram = provider.get_meter("bench").create_histogram("recfn.operation.duration", "s")
     attributes = {"recfn.scope": "FUNCTION", "recfn.name": "aten::add"}
-    return best(lambda: [histogram.record(1e-6, attributes) for _ in range(1000)]) / 1000
+    return best(lambda: [histogram.record(1e-6, attributes) for _ in range(1000)], repeats) / 1000
 
 
 def main() -> None:
     """Print the table."""
-    record = recorded()
+    repeats = number_given(__doc__, "repeats", REPEATS)
+    record = recorded(repeats)
     print(f"Histogram.record, ns a value: {record:,.0f}")
     print(f"{'':<28}{'native':>10}{'Python':>10}{'x native':>12}{'x Python':>12}{'a collection, ms':>18}")
-    measure("explicit buckets, ns a row", [], record)
-    measure("exponential, ns a row", EXPONENTIAL, record)
+    measure("explicit buckets, ns a row", [], record, repeats)
+    measure("exponential, ns a row", EXPONENTIAL, record, repeats)
     none = MetricsSink(None)
     rows = batch()
-    print(f"without a meter provider, ns a row: {best(lambda: none.write(rows)) / ROWS:.2f}")
+    print(f"without a meter provider, ns a row: {best(lambda: none.write(rows), repeats) / ROWS:.2f}")
 
 
 if __name__ == "__main__":

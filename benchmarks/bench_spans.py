@@ -1,6 +1,6 @@
 """What a span costs: built from a row and handed to a processor, against a live SDK span with the same attributes.
 
-python benchmarks/bench_spans.py
+python benchmarks/bench_spans.py [repeats]
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from command_line import number_given
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
@@ -79,10 +81,10 @@ def live_sdk_spans(batch: Batch) -> None:
         tracer.start_span(f"aten::op_{number % 50}", context=parent, attributes=attributes).end()
 
 
-def best_ns(work: Callable[[Batch], None], batch: Batch) -> float:
+def best_ns(work: Callable[[Batch], None], batch: Batch, repeats: int) -> float:
     """Nanoseconds per span, the best of some runs."""
     best = float("inf")
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         start = time.perf_counter_ns()
         work(batch)
         best = min(best, time.perf_counter_ns() - start)
@@ -90,8 +92,9 @@ def best_ns(work: Callable[[Batch], None], batch: Batch) -> float:
 
 
 def main() -> None:
+    repeats = number_given(__doc__, "repeats", REPEATS)
     batch = sample_batch()
-    mine, sdk = best_ns(ours, batch), best_ns(live_sdk_spans, batch)
+    mine, sdk = best_ns(ours, batch, repeats), best_ns(live_sdk_spans, batch, repeats)
     print(f"span from a row, ours     {mine:8.0f} ns")
     print(f"live SDK span, start+end  {sdk:8.0f} ns")
     print(f"ratio                     {sdk / mine:8.1f}")

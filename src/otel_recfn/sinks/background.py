@@ -41,7 +41,8 @@ MAX_SHARE = 0.25
 LOOK_S = 0.05
 """So often it is asked whether waiting is of use, where the process ends."""
 LAST_WORK_S = 0.5
-"""So long a worker that waits for no exporter may take to count what is left, and to remove what it made."""
+"""So long a worker that waits for no exporter may take to count what is left, and to remove what it made, where the end has no
+use for the time that it was given."""
 
 
 class BackgroundSink:
@@ -133,13 +134,14 @@ class BackgroundSink:
 
     def close(self, timeout_s: float) -> None:
         """Finish, or give up after ``timeout_s`` seconds and leave the daemon thread to its exporter."""
-        timeout_s = min(self._close_share * timeout_s, self._most_at_the_end)
+        allowed_s = self._close_share * timeout_s
+        last_by, timeout_s = time.monotonic() + allowed_s, min(allowed_s, self._most_at_the_end)
         self._pace.end_in(timeout_s)
         started = self._put(Close())
         if self._thread is threading.current_thread():
             return
         if started:
-            self._wait_for_end()
+            self._wait_for_end(last_by)
         elif not self._queue.over and self._worker.error is None:
             self._worker.release()
             self._inner.close(timeout_s)  # nothing was ever written: it has nothing to wait for
@@ -147,13 +149,13 @@ class BackgroundSink:
         self._pace.end_now()
         self._tell_error()
 
-    def _wait_for_end(self) -> None:
+    def _wait_for_end(self, last_by: float) -> None:
         """Of the worker; near the end of the time also for an exporter that it waits for, and no longer."""
         for seconds in (self._pace.time_to_supersede, self._pace.time_left):
             self._wait_while_it_is_of_use(seconds)
             if not self._thread.is_alive() or self._worker.supersede():
                 return
-        self._thread.wait_for_end(LAST_WORK_S)
+        self._thread.wait_for_end(min(LAST_WORK_S, max(0.0, last_by - time.monotonic())))
 
     def _wait_while_it_is_of_use(self, seconds: Callable[[], float]) -> None:
         while self._process_ends and seconds() > LOOK_S and self._thread.is_alive():

@@ -28,6 +28,7 @@ from otel_recfn import (  # noqa: E402
     record_function_exit,
 )
 from otel_recfn.pytorch import torchs_observers  # noqa: E402
+from otel_recfn.pytorch.range_in_torch import TorchsRange  # noqa: E402
 from otel_recfn.recording.backend import recorder  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer", "no_callbacks_left")]
@@ -297,6 +298,14 @@ def test_a_range_that_nobody_ends_is_no_harm(theirs: Any) -> None:
         del range_
         program()
     assert names(theirs.tree()).count("outer") == 1
+
+
+def test_a_range_of_torchs_that_cannot_end_raises_nothing() -> None:
+    class Broken:
+        def __exit__(self, *_error: object) -> None:
+            raise TypeError("'NoneType' object is not callable")
+
+    TorchsRange(Broken()).end(False)
 
 
 def test_ranges_reach_torchs_observers_where_ours_is_not_loaded(run_with_torch: Any) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import suppress
 from typing import Any
 
 from otel_recfn.pytorch import callbacks_library, native_range, observer
@@ -28,7 +29,7 @@ class TorchsRange:
 
     def end(self, _is_async: bool) -> None:
         """See RangeElsewhere."""
-        with RunningCallback():
+        with suppress(Exception), RunningCallback():  # the interpreter ends, say: PyTorch's modules are empty
             self._range.__exit__(None, None, None)
 
 

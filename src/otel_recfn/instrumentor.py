@@ -205,6 +205,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             volume=volume,
             find_worker=data_worker,
             way_out=_way_out(settings),
+            recorder_lost=session.recorder_lost,
         )
         background = BackgroundSink(spans, start=False)
         metrics = MetricsSink(settings.meter_provider, sent)

@@ -258,6 +258,11 @@ class Session:
             flushed = drained and capture in self._captures and capture.flush(_seconds_to(deadline))
         return flushed and capture.flush_beside_writes(_seconds_to(deadline))  # meanwhile what is recorded is drained
 
+    def recorder_lost(self) -> int:
+        """How many ranges the recorder has lost in all."""
+        counts = self._recorder.counters()
+        return counts.dropped + counts.lost_in_drain
+
     def counters(self, capture: Capture) -> dict[str, int]:
         """Counts of the recorder and of sources (of the process), and of a capture, running or not."""
         recorded = {f"recorder.{name}": count for name, count in self._recorder.counters()._asdict().items()}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from functools import partial
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
@@ -47,6 +48,7 @@ class Worker:
         if self._paced is not None:
             self._paced.set_pace(pace)
             self._paced.set_backlog(queue.has_batch)
+            self._paced.set_dropped(partial(getattr, queue, "dropped"))
 
     def run(self) -> None:
         """Until the queue says close, the time is over, or the inner sink raises."""

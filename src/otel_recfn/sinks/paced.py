@@ -26,6 +26,9 @@ class PacedSink(ToldOfGaps, Protocol):
     def set_backlog(self, has_more: Callable[[], bool]) -> None:
         """``has_more``: whether another batch follows as soon as the sink has written this one. For the worker's thread."""
 
+    def set_dropped(self, dropped: Callable[[], int]) -> None:
+        """``dropped``: how many rows were dropped before the sink. For the worker's thread."""
+
     def note_gap(self) -> None:
         """Batches were lost between the last and the next."""
 

@@ -53,6 +53,9 @@ class Gated:
     def set_backlog(self, has_more: Callable[[], bool]) -> None:
         pass
 
+    def set_dropped(self, dropped: Callable[[], int]) -> None:
+        self.dropped = dropped
+
     def set_pace(self, pace: Callable[[], None]) -> None:
         self.pace = pace
 

@@ -82,9 +82,9 @@ class OtlpDelivery:
         if self._end_by == float("inf") and not self._queue.has_room():
             self._waiting(self._queue.wait_for_room, ROOM_SECONDS)
 
-    def with_more(self, spans: Sequence[Any]) -> Handed:
-        """What ``handed`` is when these spans are among them."""
-        return Handed(self.handed.spans + len(spans), (*self.handed.waiting, encoded(spans)))
+    def with_more(self, spans: Sequence[Any], told: int = 0) -> Handed:
+        """What ``handed`` is when these spans are among them; the first tells of so many losses."""
+        return Handed(self.handed.spans + len(spans), (*self.handed.waiting, encoded(spans).telling(told)))
 
     def hand(self) -> None:
         """Put what waits into requests, and those that are full, or old, into the queue.
@@ -129,6 +129,16 @@ class OtlpDelivery:
     def has_failed(self) -> bool:
         """The same: one failure is no reason to give up what can be sent again."""
         return self.is_failing
+
+    @property
+    def lost(self) -> int:
+        """See ``told_losses.Losing``."""
+        return self._queue.counts.lost
+
+    @property
+    def lost_tellings(self) -> int:
+        """See ``told_losses.Losing``."""
+        return self._queue.counts.lost_tellings
 
     def process_ends(self) -> None:
         """``remove`` ends everything in any case."""

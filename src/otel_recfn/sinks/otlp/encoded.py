@@ -19,9 +19,15 @@ class EncodedSpans(NamedTuple):
     data: bytes | memoryview
     ends: NDArray[np.int64]
     """Where each span ends."""
+    told: int = 0
+    """Of how many losses the first of them tells."""
 
     def __len__(self) -> int:
         return len(self.ends)
+
+    def telling(self, told: int) -> EncodedSpans:
+        """The same, whose first one tells of so many losses."""
+        return EncodedSpans(self.data, self.ends, told)
 
     def fitting(self, room: int) -> int:
         """How many of the first ones have so many bytes at most."""
@@ -30,7 +36,8 @@ class EncodedSpans(NamedTuple):
     def split(self, spans: int) -> tuple[EncodedSpans, EncodedSpans]:
         """The first so many, and the others."""
         at = int(self.ends[spans - 1]) if spans else 0
-        return EncodedSpans(self.data[:at], self.ends[:spans]), EncodedSpans(self.data[at:], self.ends[spans:] - at)
+        first = EncodedSpans(self.data[:at], self.ends[:spans], self.told if spans else 0)
+        return first, EncodedSpans(self.data[at:], self.ends[spans:] - at, 0 if spans else self.told)
 
 
 def encoded(spans: Sequence[ReadableSpan] | EncodedSpans) -> EncodedSpans:

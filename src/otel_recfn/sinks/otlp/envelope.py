@@ -39,6 +39,8 @@ class Request:
     spans: int
     encoding: str = ""
     """How the body is compressed; empty where it isn't (yet)."""
+    told: int = 0
+    """Of how many losses its spans tell."""
 
     @property
     def size(self) -> int:
@@ -77,7 +79,7 @@ class RequestBuilder:
     def __init__(self, envelope: Envelope, most_bytes: int) -> None:
         self._envelope, self._most_bytes = envelope, most_bytes
         self._parts: list[bytes | memoryview] = []
-        self._size = self._spans = 0
+        self._size = self._spans = self._told = 0
         self._since = 0.0
 
     @property
@@ -105,11 +107,11 @@ class RequestBuilder:
         since = self._since if self._spans else time.monotonic()
         size, count = self._size + len(spans.data), self._spans + len(spans)
         self._parts.append(spans.data)
-        self._size, self._spans, self._since = size, count, since
+        self._size, self._spans, self._since, self._told = size, count, since, self._told + spans.told
 
     def request(self) -> Request:
         """The request with all of them."""
-        return Request(self._envelope.request(self._parts, self._size), self._spans)
+        return Request(self._envelope.request(self._parts, self._size), self._spans, told=self._told)
 
     def next(self) -> RequestBuilder:
         """For the request after this one."""

@@ -34,8 +34,15 @@ class Counts:
     """The server refused their request, and would again."""
     crowded_out: int = 0
     """The queue was full."""
+    lost_tellings: int = 0
+    """Of how many losses those told that were refused or crowded out; of single spans that a server rejects nobody knows."""
     requests: int = 0
     retries: int = 0
+
+    @property
+    def lost(self) -> int:
+        """Spans that nobody will take."""
+        return self.rejected + self.refused + self.crowded_out
 
 
 class RequestQueue:
@@ -174,7 +181,8 @@ class RequestQueue:
         if outcome.verdict is Verdict.AGAIN:
             return replace(counts, retries=counts.retries + 1)
         if outcome.verdict is Verdict.REFUSED:
-            return replace(counts, refused=counts.refused + request.spans)
+            tellings = counts.lost_tellings + request.told
+            return replace(counts, refused=counts.refused + request.spans, lost_tellings=tellings)
         rejected = min(outcome.rejected, request.spans)
         return replace(counts, rejected=counts.rejected + rejected, exported=counts.exported + request.spans - rejected)
 
@@ -183,5 +191,6 @@ class RequestQueue:
         while self.bytes > self._most_bytes and self._waiting:
             oldest, *waiting = self._waiting
             size, spans = self.bytes - oldest.size, self.spans - oldest.spans
-            counts = replace(self.counts, crowded_out=self.counts.crowded_out + oldest.spans)
+            tellings = self.counts.lost_tellings + oldest.told
+            counts = replace(self.counts, crowded_out=self.counts.crowded_out + oldest.spans, lost_tellings=tellings)
             self._waiting, self.counts, self.bytes, self.spans = waiting, counts, size, spans

@@ -114,8 +114,9 @@ class SpanDelivery:
                 return
             pace()
 
-    def with_more(self, spans: Sequence[ReadableSpan]) -> Handed:
-        """What ``handed`` is when these spans are among them."""
+    def with_more(self, spans: Sequence[ReadableSpan], told: int = 0) -> Handed:
+        """What ``handed`` is when these spans are among them; what they tell of losses is seen at the exporters."""
+        del told
         before, more = self.handed, len(spans)
         unwatched = before.unwatched + (0 if self._watch.watching else more)
         return Handed(before.spans + more, unwatched, before.unflushed + more, deque([*before.waiting, *spans]))
@@ -211,6 +212,16 @@ class SpanDelivery:
     def has_failed(self) -> bool:
         """Whether the last export failed."""
         return self._watch.has_failed
+
+    @property
+    def lost(self) -> int:
+        """See ``told_losses.Losing``."""
+        return max(0, self._watch.finished - self._watch.exported)
+
+    @property
+    def lost_tellings(self) -> int:
+        """See ``told_losses.Losing``."""
+        return self._watch.lost_tellings
 
     def process_ends(self) -> None:
         """``remove`` is the end of what our spans may cost the program."""

@@ -17,6 +17,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.spans.awaited_parents import AwaitedParents, Id
+from otel_recfn.sinks.spans.told_losses import DROPPED
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.waker import Waker
 
@@ -28,7 +29,7 @@ class ExportWatch:
 
     def __init__(self) -> None:
         self._watched: dict[int, _WatchedExporter] = {}
-        self._exported_before = self._finished_before = 0
+        self._exported_before = self._finished_before = self._lost_tellings_before = 0
         self._waker = Waker()
 
     def watch(self, exporters: Iterable[Any], scope: object) -> None:
@@ -54,6 +55,11 @@ class ExportWatch:
     def finished(self) -> int:
         """Our spans that every exporter took or refused; with several, the one that is farthest behind counts."""
         return self._finished_before + min([one.finished for one in self._watched.values()], default=0)
+
+    @property
+    def lost_tellings(self) -> int:
+        """What the spans that an exporter refused told of earlier losses; with several exporters, the largest sum counts."""
+        return self._lost_tellings_before + max([one.lost_tellings for one in self._watched.values()], default=0)
 
     @property
     def is_fast(self) -> bool:
@@ -91,6 +97,7 @@ class ExportWatch:
     def remove(self) -> None:
         """Leave every exporter as it was found."""
         self._exported_before, self._finished_before = self.exported, self.finished
+        self._lost_tellings_before = self.lost_tellings
         watched, self._watched = self._watched, {}
         for one in watched.values():
             one.uninstall()
@@ -99,7 +106,7 @@ class ExportWatch:
 class _WatchedExporter:
     def __init__(self, exporter: Any, scope: object, waker: Waker) -> None:
         self.scope, self._waker = scope, waker
-        self.exported = self.finished = 0
+        self.exported = self.finished = self.lost_tellings = 0
         self.is_fast = self.failed = self.refuses = False
         self._began: float | None = None
         self._parents = AwaitedParents()
@@ -142,6 +149,7 @@ class _WatchedExporter:
                 with self._lock.held:
                     self.finished += ours
                     self.exported += ours if result is not SpanExportResult.FAILURE else 0
+                    self.lost_tellings += sum([_told_by(span) for span in spans]) if self.failed else 0
                 self._waker.wake()
         return result
 
@@ -171,3 +179,8 @@ class _WatchedExporter:
 
     def _is_ours(self, span: ReadableSpan) -> bool:
         return getattr(span, "instrumentation_scope", None) is self.scope
+
+
+def _told_by(span: ReadableSpan) -> int:
+    told = (span.attributes or {}).get(DROPPED, 0)
+    return told if isinstance(told, int) else 0

@@ -12,8 +12,12 @@ from opentelemetry.sdk.trace import ReadableSpan
 from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.sinks.spans.folded_sums import Attributes
 from otel_recfn.sinks.spans.hooked_spans import part_that_was_made
-from otel_recfn.sinks.spans.mapping import SpanMapper
+from otel_recfn.sinks.spans.limits import AttributeValue
+from otel_recfn.sinks.spans.mapping import NOTHING_TOLD, SpanMapper
 from otel_recfn.sinks.spans.summaries import Summaries
+from otel_recfn.sinks.spans.told_losses import DROPPED
+
+ToldByRow = Mapping[int, Mapping[str, AttributeValue]]
 
 
 class Sent(NamedTuple):
@@ -26,6 +30,8 @@ class Sent(NamedTuple):
     """How many were of ranges; the program's hook may have dropped some."""
     plan: SpanPlan | None = None
     """Of those that are."""
+    told: int = 0
+    """Of how many losses the first of them tells."""
 
     @property
     def dropped(self) -> int:
@@ -56,12 +62,12 @@ class KeptSpans:
     def __len__(self) -> int:
         return len(self._plan.row)
 
-    def make(self, mapper: SpanMapper, first: int, last: int) -> Sent:
-        """The spans of this part."""
+    def make(self, mapper: SpanMapper, first: int, last: int, lost: int = 0) -> Sent:
+        """The spans of this part; the first tells of so many losses."""
         plan = self._plan.part(slice(first, last))
-        spans = mapper.spans(plan, self._told)
+        spans = mapper.spans(plan, telling(lost, plan, self._told))
         folded = int(self._folded[first:last].sum())
-        return Sent(spans, folded, len(plan.row), part_that_was_made(plan, spans))
+        return Sent(spans, folded, len(plan.row), part_that_was_made(plan, spans), lost)
 
     def needed(self, first: int) -> KeptSpans:
         """From ``first`` on, the part that others are lost without."""
@@ -88,8 +94,8 @@ class SummarySpans:
     def __len__(self) -> int:
         return len(self._places)
 
-    def make(self, mapper: SpanMapper, first: int, last: int) -> Sent:
-        """The spans of this part."""
+    def make(self, mapper: SpanMapper, first: int, last: int, lost: int = 0) -> Sent:
+        """The spans of this part, which tell of no losses."""
         part, summaries = self._places[first:last], self._summaries
         spans = [mapper.summary(summaries.make(place)) for place in part]
         return Sent(spans, sum([summaries.folded(place) for place in part]))
@@ -102,6 +108,14 @@ class SummarySpans:
     def ranges(self, first: int) -> int:
         """How many ranges the spans from ``first`` on tell of."""
         return sum([self._summaries.folded(place) for place in self._places[first:]])
+
+
+def telling(lost: int, plan: SpanPlan, told: ToldByRow = NOTHING_TOLD) -> ToldByRow:
+    """What rows tell, and the first row of the plan of losses, if there are any."""
+    if not lost:
+        return told
+    first = int(plan.row[0])
+    return {**told, first: {**told.get(first, {}), DROPPED: lost}}
 
 
 Piece = KeptSpans | SummarySpans

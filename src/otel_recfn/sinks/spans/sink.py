@@ -39,6 +39,7 @@ from otel_recfn.sinks.spans.promised_traces import PromisedTraces
 from otel_recfn.sinks.spans.span_hook import Hook
 from otel_recfn.sinks.spans.step_traces import StepTraces
 from otel_recfn.sinks.spans.surroundings import FindsWorker, Surroundings, no_worker
+from otel_recfn.sinks.spans.told_losses import nothing_lost
 from otel_recfn.sinks.spans.trace_boundaries import MAX_SPANS
 from otel_recfn.sinks.spans.turn import Turn
 from otel_recfn.sinks.spans.way_out import ThroughProcessors, WayOut
@@ -63,6 +64,7 @@ class SpansSink:
         volume: how many spans become of how many ranges.
         spans: the program's, above ranges.
         find_worker: what this process works for, if it is another one's worker.
+        recorder_lost: ranges that the recorder has lost in all.
         way_out: how spans leave; through the provider's processors where it is None.
     """
 
@@ -82,6 +84,7 @@ class SpansSink:
         spans: ProgramSpans | None = None,
         find_worker: FindsWorker = no_worker,
         way_out: WayOut | None = None,
+        recorder_lost: Callable[[], int] = nothing_lost,
     ) -> None:
         self._tracer_provider, self._roots_per_second, self._volume = tracer_provider, roots_per_second, volume
         self._hook, self._shared_links, self._find_worker = hook, links, find_worker
@@ -93,7 +96,8 @@ class SpansSink:
         self._surroundings = Surroundings(self._spans, find_worker)
         most = MAX_ROWS_OF_A_UNIT if folds else MAX_SPANS
         self._traces = StepTraces(roots_per_second, self._surroundings, self._promised, most)
-        self._way = Way(self._delivery, self._traces, sent)
+        self._way = Way(self._delivery, self._traces, sent, recorder_lost)
+        self._recorder_lost = recorder_lost
         self._target = CurrentTarget(tracer_provider, self._way_out, self._way, hook)
         planner = rows_planner()  # it imports, which the spans' thread must not
         self._writer = self._make_writer(volume, planner)
@@ -238,6 +242,7 @@ class SpansSink:
             self._spans,
             self._find_worker,
             self._way_out.after_fork_in_child(),
+            self._recorder_lost,
         )
 
     def set_pace(self, pace: Callable[[], None]) -> None:
@@ -247,6 +252,10 @@ class SpansSink:
     def set_backlog(self, has_more: Callable[[], bool]) -> None:
         """Units are decided together for the batches that follow each other."""
         self._writing.has_more = has_more
+
+    def set_dropped(self, dropped: Callable[[], int]) -> None:
+        """``dropped`` says how many rows never came here."""
+        self._way.losses.queue_dropped = dropped
 
     def note_gap(self) -> None:
         """Batches were lost: what they began and ended is unknown, so the roots that are open end here."""

@@ -1,7 +1,8 @@
 """The program's hook, which sees each span of a range before it goes out: it may rename it, change its attributes, or drop it.
 
 What lies in a dropped span goes up to the nearest one around it that is sent. A span that another one, sent before, names as
-its parent is not dropped, nor is one that tells of folded ranges, nor one that the program saw as its current span.
+its parent is not dropped, nor is one that tells of folded ranges or of losses, nor one that the program saw as its current
+span.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventFlag
 from otel_recfn.sinks.spans.folded_sums import FOLDED_COUNT
 from otel_recfn.sinks.spans.limits import AttributeValue
+from otel_recfn.sinks.spans.told_losses import DROPPED
 from otel_recfn.support.interrupts import raised_by_signal_handler
 from otel_recfn.support.json_text import text_of_utf8
 
@@ -24,6 +26,7 @@ _logger = logging.getLogger(__name__)
 Hook: TypeAlias = Callable[[Event, dict[str, Any]], Any]
 """Of a row and of its span's attributes, which it may change. It returns another name, False to drop the span, or None."""
 MAX_REMEMBERED = 1 << 17
+_TELLING = {FOLDED_COUNT, DROPPED}
 
 
 class Hooked(NamedTuple):
@@ -57,7 +60,7 @@ class SpanHook:
     def ask(self, event: Event, span_id: int, parent_id: int, name: str, attributes: dict[str, Any]) -> Hooked | None:
         """What becomes of the span of a row; None where it is dropped."""
         parent_id = self.sent_instead(parent_id)
-        is_needed = span_id in self._named or bool(event.flags & EventFlag.SHOWN) or FOLDED_COUNT in attributes
+        is_needed = span_id in self._named or bool(event.flags & EventFlag.SHOWN) or not _TELLING.isdisjoint(attributes)
         wanted = self._call(event, attributes)
         self._named.pop(span_id, None)
         if wanted is False and not is_needed:

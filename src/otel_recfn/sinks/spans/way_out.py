@@ -27,8 +27,19 @@ class Delivery(Protocol):
     def make_room(self, spans: int, pace: Callable[[], None]) -> None:
         """Wait until this many spans fit."""
 
-    def with_more(self, spans: Sequence[Any]) -> Any:
-        """What ``handed`` is when these spans, as the mapper made them or the SDK's, are among them."""
+    @property
+    def lost(self) -> int:
+        """Spans that certainly nobody took."""
+
+    @property
+    def lost_tellings(self) -> int:
+        """What these told of earlier losses (``told_losses.py``)."""
+
+    def with_more(self, spans: Sequence[Any], told: int = 0) -> Any:
+        """What ``handed`` is when these spans, as the mapper made them or the SDK's, are among them.
+
+        ``told``: of how many losses the first of them tells.
+        """
 
     def hand(self) -> None:
         """Hand on the spans that wait."""

@@ -19,9 +19,10 @@ from otel_recfn.sinks.spans.accounts import Accounts
 from otel_recfn.sinks.spans.folding import Folding
 from otel_recfn.sinks.spans.hooked_spans import part_that_was_made
 from otel_recfn.sinks.spans.mapping import SpanMapper
-from otel_recfn.sinks.spans.outgoing import Piece
+from otel_recfn.sinks.spans.outgoing import Piece, telling
 from otel_recfn.sinks.spans.pending import Pending
 from otel_recfn.sinks.spans.step_traces import StepTraces
+from otel_recfn.sinks.spans.told_losses import ToldLosses, nothing_lost
 from otel_recfn.sinks.spans.way_out import Delivery
 
 
@@ -33,14 +34,26 @@ class Way:
         accounts: what became of rows.
         traces: of our own.
         sent: is given each plan whose spans have been handed to the processors; None for nobody.
+        losses: what is to be told of what never arrived.
         mapper: makes spans, of the current target; None before there is one.
         pace: is called before every chunk.
     """
 
-    def __init__(self, delivery: Delivery, traces: StepTraces, sent: Callable[[SpanPlan], None] | None) -> None:
+    def __init__(
+        self,
+        delivery: Delivery,
+        traces: StepTraces,
+        sent: Callable[[SpanPlan], None] | None,
+        recorder_lost: Callable[[], int] = nothing_lost,
+    ) -> None:
         self.delivery, self.traces, self.accounts, self.sent = delivery, traces, Accounts(), sent
+        self.losses = ToldLosses(delivery, recorder_lost)
         self.mapper: SpanMapper | None = None
         self.pace: Callable[[], None] = no_pause
+
+    def losses_to_tell(self) -> int:
+        """How much the next span is to tell of."""
+        return self.losses.due(self.accounts.counts["failed"])
 
     def write_roots(self) -> None:
         """Hand on the roots of the traces that are complete."""
@@ -111,7 +124,8 @@ class EveryRange:
         """
         way = self._way
         try:
-            spans = way.mapper.spans(plan) if way.mapper is not None else []
+            lost = way.losses_to_tell() if len(plan.row) and way.mapper is not None else 0
+            spans = way.mapper.spans(plan, telling(lost, plan)) if way.mapper is not None else []
         except OUT_OF_MEMORY:
             half = len(plan.row) // 2
             if not half:
@@ -121,8 +135,8 @@ class EveryRange:
             return
         dropped = len(plan.row) - len(spans)
         counts = way.accounts.plus_rows(plan.fate, pending.taken, end, dropped_by_hook=dropped)
-        handed = way.delivery.with_more(spans)
-        way.accounts.counts, pending.taken, way.delivery.handed = counts, end, handed
+        handed, told = way.delivery.with_more(spans, lost), way.losses.told + lost
+        way.accounts.counts, pending.taken, way.delivery.handed, way.losses.told = counts, end, handed, told
         way.delivery.hand()
         if way.sent is not None:
             way.sent(part_that_was_made(plan, spans))
@@ -251,7 +265,7 @@ class Folded:
         way, first = self._way, self._sent
         way.delivery.make_room(last - first, way.pace)
         try:
-            made = piece.make(way.mapper, first, last) if way.mapper is not None else None
+            made = piece.make(way.mapper, first, last, way.losses_to_tell()) if way.mapper is not None else None
         except OUT_OF_MEMORY:
             if last - first < 2:
                 raise
@@ -262,7 +276,8 @@ class Folded:
         counts = way.accounts.plus(
             summaries=made.summaries, folded=made.folded, folding=-made.kept - made.folded, dropped_by_hook=made.dropped
         )
-        way.accounts.counts, self._sent, way.delivery.handed = counts, last, way.delivery.with_more(made.spans)
+        handed, told = way.delivery.with_more(made.spans, made.told), way.losses.told + made.told
+        way.accounts.counts, self._sent, way.delivery.handed, way.losses.told = counts, last, handed, told
         way.delivery.hand()
         if way.sent is not None and made.plan is not None:
             way.sent(made.plan)

@@ -1,0 +1,175 @@
+"""What never arrived is told by spans that did, on either way out, and adds up with the counters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+
+from batches import BASE_NS, context, make_batch
+from otel_recfn.model.events import make_event_id
+from otel_recfn.sinks.background import BackgroundSink
+from otel_recfn.sinks.otlp.export import OtlpWayOut
+from otel_recfn.sinks.otlp.outcome import Outcome, Verdict
+from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
+from otel_recfn.sinks.spans.sink import SpansSink
+from patience import PATIENCE_S
+
+FOLDING = Volume(20, 10, 200, 0)
+Told = list[tuple[str, int]]
+
+
+class Backend(SpanExporter):
+    """Takes spans, or refuses them: an exporter, and a transport of requests."""
+
+    where, encoding, concurrent = "here", "", 1
+
+    def __init__(self) -> None:
+        self.takes, self.told = True, list[tuple[str, int]]()
+        """What the spans that it took said of losses."""
+        self.arrived = 0
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        if not self.takes:
+            return SpanExportResult.FAILURE
+        self._take([(span.name, (span.attributes or {}).get("recfn.dropped")) for span in spans])
+        return SpanExportResult.SUCCESS
+
+    def _take(self, spans: list[tuple[str, Any]]) -> None:
+        self.arrived += len(spans)
+        self.told += [(name, told) for name, told in spans if told is not None]
+
+    def __call__(self) -> Backend:
+        return self
+
+    def after_fork_in_child(self) -> Backend:
+        return self
+
+    def send(self, body: bytes) -> Outcome:
+        if not self.takes:
+            return Outcome(Verdict.REFUSED)
+        of_request = ExportTraceServiceRequest.FromString(body).resource_spans
+        spans = [span for each in of_request for scope in each.scope_spans for span in scope.spans]
+        attributes = [{each.key: each.value.int_value for each in span.attributes} for span in spans]
+        self._take([(span.name, found.get("recfn.dropped")) for span, found in zip(spans, attributes, strict=True)])
+        return Outcome(Verdict.TAKEN)
+
+    def close(self) -> None:
+        pass
+
+
+class Run:
+    """A sink in front of a backend, which gets units of two ranges."""
+
+    def __init__(self, way: str, volume: Volume = EVERY_RANGE, hook: Any = None) -> None:
+        self.backend, self.recorder_lost, self._units = Backend(), 0, 0
+        provider = TracerProvider(shutdown_on_exit=False)
+        beside = way == "requests"
+        provider.add_span_processor(SimpleSpanProcessor(Backend() if beside else self.backend))
+        out = OtlpWayOut(self.backend, request_bytes=1 << 16, queue_bytes=1 << 20) if beside else None
+        lost = lambda: self.recorder_lost  # noqa: E731 - the count of a recorder
+        self.sink = SpansSink(provider, None, hook=hook, volume=volume, way_out=out, recorder_lost=lost)
+
+    def unit(self) -> Any:
+        """The batch of another unit."""
+        self._units += 1
+        start, outer = BASE_NS + self._units * 10**9, make_event_id(self._units, 2)
+        common = {"context": context(self._units, 0xA), "root": outer}
+        return make_batch(
+            [
+                {"event_id": make_event_id(self._units, 1), "parent": outer, "name": "inner", "start_ns": start + 1, **common,
+                 "end_ns": start + 5},
+                {"event_id": outer, "name": "outer", "start_ns": start, "end_ns": start + 9, **common},
+            ]
+        )  # fmt: skip
+
+    def write(self, takes: bool) -> Told:
+        """Another unit; returns what arrived of losses since the last."""
+        before, self.backend.takes = len(self.backend.told), takes
+        self.sink.write(self.unit())
+        assert self.sink.flush(PATIENCE_S)
+        return self.backend.told[before:]
+
+    def close(self) -> dict[str, int]:
+        self.sink.close(PATIENCE_S)
+        return dict(self.sink.counters())
+
+
+WAYS = pytest.mark.parametrize("way", ["processors", "requests"])
+
+
+@WAYS
+@pytest.mark.parametrize("volume", [EVERY_RANGE, FOLDING])
+def test_the_next_span_that_arrives_tells_of_spans_that_did_not(way: str, volume: Volume) -> None:
+    run = Run(way, volume)
+    assert run.write(takes=True) == []
+    assert run.write(takes=False) == []
+    [(_, told)] = run.write(takes=True)
+    assert told == 2
+    assert run.write(takes=True) == []
+    assert run.close()["spans_failed"] == 2
+
+
+@WAYS
+def test_what_a_lost_span_told_is_told_again(way: str) -> None:
+    run = Run(way)
+    for _ in range(3):
+        run.write(takes=False)
+    assert [told for _, told in run.write(takes=True)] == [6]
+    assert run.close()["spans_failed"] == 6
+
+
+@WAYS
+@pytest.mark.parametrize("volume", [EVERY_RANGE, FOLDING])
+def test_ranges_that_the_recorder_dropped(way: str, volume: Volume) -> None:
+    run = Run(way, volume)
+    run.write(takes=True)
+    run.recorder_lost = 7
+    assert [told for _, told in run.write(takes=True)] == [7]
+    run.sink.set_dropped(lambda: 5)
+    assert [told for _, told in run.write(takes=True)] == [5]
+    assert run.write(takes=True) == []
+    run.close()
+
+
+def test_what_the_recorder_lost_before_is_not_this_sinks() -> None:
+    sink = SpansSink(TracerProvider(shutdown_on_exit=False), recorder_lost=lambda: 9)
+    assert sink._way.losses_to_tell() == 0
+
+
+def test_batches_that_the_queue_dropped() -> None:
+    run = Run("processors")
+    background = BackgroundSink(run.sink, max_rows=2, start=False)
+    background._queue.put_batch(run.unit())
+    background._queue.put_batch(run.unit())
+    dropped = background.counters()["queue_dropped"]
+    assert dropped > 0
+    background.start()
+    background.close(PATIENCE_S)
+    assert sum(told for _, told in run.backend.told) == dropped
+
+
+@WAYS
+def test_a_hook_does_not_drop_the_span_that_tells(way: str) -> None:
+    run = Run(way, hook=lambda row, attributes: False)
+    run.recorder_lost = 3
+    assert [told for _, told in run.write(takes=True)] == [3]
+    run.close()
+
+
+@given(way=st.sampled_from(["processors", "requests"]), takes=st.lists(st.tuples(st.booleans(), st.integers(0, 2)), max_size=9))
+def test_what_arrived_tells_of_all_that_was_lost_before(way: str, takes: list[tuple[bool, int]]) -> None:
+    run = Run(way)
+    for taken, lost in takes:
+        run.recorder_lost += lost
+        run.write(taken)
+    run.write(takes=True)
+    counters = run.close()
+    assert counters["spans"] == run.backend.arrived + counters["spans_failed"]
+    assert sum(told for _, told in run.backend.told) == counters["spans_failed"] + run.recorder_lost

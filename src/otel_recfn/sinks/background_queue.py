@@ -133,8 +133,11 @@ class WorkQueue:
         return 4 * (self._queued - self._written) > self._max_rows
 
     def has_batch(self) -> bool:
-        """Whether the next task is a batch. From the thread that takes them."""
-        return bool(self._tasks) and isinstance(self._tasks[0], Write)
+        """Whether the next task is a batch."""
+        try:
+            return isinstance(self._tasks[0], Write)
+        except IndexError:
+            return False
 
     def put_batch(self, batch: Batch) -> None:
         """Queue a batch, or what must be kept of it; the rest counts as dropped.

@@ -77,6 +77,10 @@ class OtlpDelivery:
         self._target, self._resource = target, target.resource
         self._builder = RequestBuilder(Envelope(with_launch(target.resource), target.scope), self._request_bytes)
 
+    def has_room(self, spans: int) -> bool:
+        """Whether ``make_room`` would not wait."""
+        return self._end_by < float("inf") or self._queue.has_room()
+
     def make_room(self, spans: int, pace: Callable[[], None]) -> None:
         """Wait a little for a server that takes requests, but slower than they come."""
         if self._end_by == float("inf") and not self._queue.has_room():

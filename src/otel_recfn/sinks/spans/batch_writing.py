@@ -20,7 +20,7 @@ from otel_recfn.sinks.spans.current_target import CurrentTarget
 from otel_recfn.sinks.spans.pending import Pending, PendingBatches
 from otel_recfn.sinks.spans.provider import SAMPLED
 from otel_recfn.sinks.spans.surroundings import Surroundings
-from otel_recfn.sinks.spans.writers import Way, Writer
+from otel_recfn.sinks.spans.writers import Way, Writer, no_more
 
 MOST_UNDECIDED = 1 << 16
 """So many rows may come, of batches that wait for their turn, before units are decided."""
@@ -54,7 +54,7 @@ class BatchWriting:
         self._writer, self._folds = writer, folds
         self._links: FindsLinks = links or ForwardBackwardLinks()
         self._pending = PendingBatches()
-        self.has_more: Callable[[], bool] = _no_more
+        self.has_more: Callable[[], bool] = no_more
         """Whether another batch follows at once: then units are decided for both together."""
         self._undecided = 0
         """Rows that came since it was looked last which units have ended."""
@@ -73,10 +73,13 @@ class BatchWriting:
             MemoryError: nothing of it was taken.
         """
         self._pending.add(batch)
+        self._way.has_more = self.has_more
         try:  # what `contextlib.suppress` is made of may itself lack memory
             self.go_on()
         except OUT_OF_MEMORY:  # even for saying so; it is pending, and will be counted
             pass
+        finally:
+            self._way.has_more = no_more
 
     def go_on(self) -> None:
         """Write what is pending; of a batch that there is no memory for only what must not be missing, now or a batch later."""
@@ -155,7 +158,7 @@ class BatchWriting:
             plan = plan_spans(self._planner, batch, fates, links, span_context, self._root_context)
             self._writer.write(plan, pending)
         self._undecided += len(batch)
-        if self._undecided >= MOST_UNDECIDED or not self.has_more():
+        if self._undecided >= MOST_UNDECIDED or not self._way.has_more():
             self.write_ended()
 
     def _root_context(self, root: int) -> SpanContext | None:
@@ -172,10 +175,6 @@ def span_context(context: SpanContextRef) -> SpanContext:
     """The program's span that a context stands for."""
     state = TraceState.from_header([context.trace_state]) if context.trace_state else None
     return SpanContext(context.trace_id, context.span_id, False, SAMPLED, state)
-
-
-def _no_more() -> bool:
-    return False
 
 
 def _tried(step: Callable[[], object]) -> None:

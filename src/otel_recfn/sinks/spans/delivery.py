@@ -81,6 +81,14 @@ class SpanDelivery:
         self.chunk_size = target.chunk_size()
         self._room_beside = target.room_beside() if self._exports_beside and self._watch.watching else 0
 
+    def has_room(self, spans: int) -> bool:
+        """Whether ``make_room`` would not wait."""
+        if self._superseded:
+            return True
+        if self._room_beside and self._watch.is_fast:
+            return self._unexported() + spans <= self._room_beside
+        return not self.handed.unflushed or self.handed.unflushed + spans <= self._chunks * self.chunk_size
+
     def make_room(self, spans: int, pace: Callable[[], None]) -> None:
         """Wait until this many spans fit into the processors' queues; an exporter that hangs is waited for here."""
         if self._superseded:

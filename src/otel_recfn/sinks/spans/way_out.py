@@ -24,6 +24,9 @@ class Delivery(Protocol):
     def use(self, target: SpanTarget) -> None:
         """Spans are of this target from now on."""
 
+    def has_room(self, spans: int) -> bool:
+        """Whether nothing has to be waited for until this many spans fit."""
+
     def make_room(self, spans: int, pace: Callable[[], None]) -> None:
         """Wait until this many spans fit."""
 

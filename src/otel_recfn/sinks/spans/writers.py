@@ -25,6 +25,9 @@ from otel_recfn.sinks.spans.step_traces import StepTraces
 from otel_recfn.sinks.spans.told_losses import ToldLosses, nothing_lost
 from otel_recfn.sinks.spans.way_out import Delivery
 
+MOST_WAITING_SPANS = 1 << 14
+"""So many spans of decided units, some 500 bytes each, may wait for exporters while more rows come."""
+
 
 class Way:
     """From rows to processors: what all who write need.
@@ -37,6 +40,7 @@ class Way:
         losses: what is to be told of what never arrived.
         mapper: makes spans, of the current target; None before there is one.
         pace: is called before every chunk.
+        has_more: whether rows wait that are to be folded before anything waits for an exporter.
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class Way:
         self.losses = ToldLosses(delivery, recorder_lost)
         self.mapper: SpanMapper | None = None
         self.pace: Callable[[], None] = no_pause
+        self.has_more: Callable[[], bool] = no_more
 
     def losses_to_tell(self) -> int:
         """How much the next span is to tell of."""
@@ -252,7 +257,13 @@ class Folded:
                 continue
             way.pace()
             last = min(self._sent + way.delivery.chunk_size, len(piece))
+            if self._may_be_held() and not way.delivery.has_room(last - self._sent):
+                return
             self._send_part(piece, last)
+
+    def _may_be_held(self) -> bool:
+        """Whether what is decided may wait for an exporter, so that rows that wait are folded and need not be dropped."""
+        return self._way.has_more() and sum([len(piece) for piece in self._pieces]) - self._sent < MOST_WAITING_SPANS
 
     def _count(self) -> None:
         if self._uncounted is not None:
@@ -281,6 +292,11 @@ class Folded:
         way.delivery.hand()
         if way.sent is not None and made.plan is not None:
             way.sent(made.plan)
+
+
+def no_more() -> bool:
+    """Where batches come one by one."""
+    return False
 
 
 def no_pause() -> None:

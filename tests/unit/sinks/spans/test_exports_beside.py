@@ -11,6 +11,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 
 from batches import BASE_NS, context, make_batch
 from otel_recfn.model.events import make_event_id
+from otel_recfn.sinks.spans import batch_writing, writers
 from otel_recfn.sinks.spans.budgets import Volume
 from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.sinks.spans.sink import SpansSink
@@ -43,11 +44,12 @@ class Gated(SpanExporter):
 class Written:
     """Units that end one after the other, written in a thread."""
 
-    def __init__(self, exporter: Gated, *, shut_down: bool = False) -> None:
+    def __init__(self, exporter: Gated, *, shut_down: bool = False, has_more: bool = False) -> None:
         self.provider = TracerProvider(shutdown_on_exit=False)
         self.processor = BatchSpanProcessor(exporter, max_queue_size=QUEUE, schedule_delay_millis=3_600_000)
         self.provider.add_span_processor(self.processor)
         self.sink = SpansSink(self.provider, None, volume=Volume(1000))
+        self.sink.set_backlog(lambda: has_more)
         if shut_down:
             exporter.open.set()
             self.processor.shutdown()
@@ -61,9 +63,12 @@ class Written:
             self.sink.write(make_batch([{"event_id": make_event_id(1, number), **place} for number in ids]))
         self.sink.write(make_batch([{"context": context(1, UNITS + 1), "event_id": make_event_id(1, UNITS * ROWS + 1)}]))
 
-    def finish(self) -> dict[str, int]:
+    def wait(self) -> None:
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
+
+    def finish(self) -> dict[str, int]:
+        self.wait()
         self.sink.close(PATIENCE_S)
         counters = dict(self.sink.counters())
         self.provider.shutdown()
@@ -114,3 +119,19 @@ def test_room_beside(queue: int, batch: int, room: int) -> None:
     assert target is not None
     assert target.room_beside() == room
     provider.shutdown()
+
+
+@pytest.mark.parametrize("most", [writers.MOST_WAITING_SPANS, 500])
+def test_rows_that_wait_are_folded_while_the_exporter_is_away(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr(batch_writing, "MOST_UNDECIDED", ROWS)
+    monkeypatch.setattr(writers, "MOST_WAITING_SPANS", most)
+    exporter = Gated()
+    written = Written(exporter, has_more=True)
+    if most > UNITS * ROWS:
+        written.wait()
+        assert written.sink.counters()["rows"] == UNITS * ROWS + 1
+        assert written.sink.counters()["spans"] <= QUEUE // 2
+    exporter.open.set()
+    counters = written.finish()
+    assert counters["spans_exported"] == len(exporter.spans) == UNITS * ROWS + 1
+    assert counters["folding"] == counters["failed"] == 0

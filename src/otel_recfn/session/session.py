@@ -96,7 +96,7 @@ class Session:
             pass
         waiting: list[Callable[[], None]] = []
         self._waiting_for_imports[capture] = waiting
-        for module in (each for each in needed if each not in there):
+        for module in [each for each in needed if each not in there]:
             enable = partial(self._enable_those_that_need, module, capture)
             waiting.append(when_imported(module, enable, "what needs it is not recorded"))
         if capture not in self._captures:  # it was stopped meanwhile

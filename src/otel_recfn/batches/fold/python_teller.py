@@ -54,20 +54,21 @@ class _Teller:
             name = int(self._done.path_name[path])
             count, self_ns = sums.get(name, (0, 0))
             sums[name] = (count + int(self._done.path_count[path]), self_ns + int(self._done.path_self_ns[path]))
-        return sorted(sums.items(), key=lambda one: -one[1][1])[:TOP_NAMES]
+        return sorted(sums.items(), key=_self_ns, reverse=True)[:TOP_NAMES]
 
     def _longest(self, first: int, last: int) -> int:
         """The path directly in it with the most time. What is told as other ranges only where there is nothing else."""
         done = self._done
         outermost = [path for path in range(first, last) if done.path_above[path] < 0]
-        return max(outermost, key=lambda path: -1 if done.path_name[path] == OTHER else int(done.path_total_ns[path]))
+        times = [-1 if done.path_name[path] == OTHER else int(done.path_total_ns[path]) for path in outermost]
+        return outermost[times.index(max(times))]
 
     def _chosen(self) -> list[int]:
         """The paths that the budgets are left for, each after what it lies in."""
         left = self._units.budget.copy()
         total = self._done.path_total_ns
         chosen = []
-        for path in sorted(range(len(total)), key=lambda path: -int(total[path])):
+        for path in sorted(range(len(total)), key=[int(each) for each in total].__getitem__, reverse=True):
             unit = int(self._done.path_unit[path])
             if path not in self._shown and self._done.path_name[path] != OTHER and left[unit] > 0:
                 left[unit] -= 1
@@ -104,3 +105,7 @@ def _holders(done: FinishedUnits) -> list[tuple[int, int]]:
     changes = (np.diff(done.path_unit) != 0) | (np.diff(done.path_holder) != 0)
     bounds: Places = np.concatenate([[0], np.flatnonzero(changes) + 1, [len(changes) + 1]])
     return [*zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)]
+
+
+def _self_ns(one: tuple[int, tuple[int, int]]) -> int:
+    return one[1][1]

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from otel_recfn.batches.number_sets import distinct
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventKind
 from otel_recfn.sinks.chrome.encoder import encode_counter
@@ -25,7 +26,7 @@ class MemoryTotals:
             return self, b""
         totals, chunks = dict(self._totals), []
         rows = rows[np.argsort(batch.start_ns[rows], kind="stable")]
-        for index in np.unique(batch.device[rows]).tolist():
+        for index in distinct(batch.device[rows]).tolist():
             own, device = rows[batch.device[rows] == index], batch.names[index]
             sums = totals.get(device, 0) + np.cumsum(batch.nbytes[own])
             chunks.append(encode_counter(f"memory {device}", "bytes", batch.start_ns[own], sums, pid, base_ns))

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from otel_recfn.batches.number_sets import is_in
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.scope import RecordScope
 
@@ -32,7 +33,7 @@ class NodeNumbers:
         columns = (batch.parent[nodes], batch.sequence_nr[nodes], batch.forward_thread_id[nodes])
         for parent, sequence_nr, forward in zip(*[column.tolist() for column in columns], strict=True):
             found[parent] = sequence_nr, forward
-        rows = np.flatnonzero(np.isin(batch.event_id, np.fromiter(found, np.uint64, len(found))))
+        rows = np.flatnonzero(is_in(batch.event_id, list(found)))
         sequence_nr, forward_thread_id = batch.sequence_nr.copy(), batch.forward_thread_id.copy()
         for row in rows.tolist():
             numbers = found.pop(int(batch.event_id[row]))

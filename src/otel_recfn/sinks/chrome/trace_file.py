@@ -17,13 +17,11 @@ and each is there once when it has ended.
 from __future__ import annotations
 
 import os
-import platform
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,11 +33,12 @@ from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.events import OVERLAPPING
 from otel_recfn.sinks.chrome.encoder import FIRST_SPANS_TID, encode_events, encode_flows, encode_spans, trace_tid
 from otel_recfn.sinks.chrome.memory_totals import MemoryTotals
+from otel_recfn.sinks.chrome.metadata import TraceIds, footer, header, process_events, track_events
 from otel_recfn.sinks.chrome.node_numbers import NodeNumbers
 from otel_recfn.sinks.chrome.span_slices import FindSpan, SpanSlice, SpanSlices
 from otel_recfn.sinks.files.gzip_stream import GzipStream
+from otel_recfn.sinks.files.text_stream import Data, PlainStream, TextStream
 from otel_recfn.sinks.files.whole_file import WholeFile
-from otel_recfn.support.json_text import json_value
 from otel_recfn.support.seen_spans import seen_spans
 
 ROWS_AT_ONCE = 4096
@@ -48,54 +47,19 @@ MOST_ROWS_AT_ONCE = 32_768
 """The same for a large batch: each go has to take the GIL a few times, for which busy threads make it wait 5 ms each time."""
 MOST_OPEN = 1000
 """So many open ranges stand in the file: they are written again with each batch."""
-MOST_TRACE_IDS = 100
-"""So many stand in the file's metadata: they are written again with each batch."""
 WEEK_NS = 7 * 86_400 * 1_000_000_000
 
 
-Data = bytes | memoryview
+class _Contents(NamedTuple):
+    """What was appended, as far as later batches and the tail depend on it; replaced, never changed."""
 
-
-class _Stream(Protocol):
-    """Turns text into the file's bytes, as it is or compressed."""
-
-    kept: tuple[int, int]
-    """``state()`` where everything was in the file; set without a call, which may find no memory."""
-
-    def put(self, data: Data) -> Data:
-        """Take text; returns the bytes that are to be appended to the file."""
-
-    def flush(self) -> bytes:
-        """Returns the bytes that are still to be appended so that everything that was put is in the file."""
-
-    def tail(self, end: bytes) -> bytes:
-        """Returns the bytes that end the file here; its text then ends with ``end``."""
-
-    def state(self) -> tuple[int, int]:
-        """Where the text is that was put so far."""
-
-    def take_back(self) -> None:
-        """What was put since ``kept`` did not get into the file: go on as if it had not been put."""
-
-
-class _Plain:
-    kept = 0, 0
-
-    def put(self, data: Data) -> Data:
-        return data
-
-    def flush(self) -> bytes:
-        return b""
-
-    def tail(self, end: bytes) -> bytes:
-        return end
-
-    def state(self) -> tuple[int, int]:
-        """Text needs no memory of what went before."""
-        return self.kept
-
-    def take_back(self) -> None:
-        """Text needs no memory of what went before."""
+    slices: SpanSlices
+    flows: int = 0
+    open: Batch | None = None
+    """The ranges that are open for long."""
+    traces: TraceIds = TraceIds()
+    numbers: NodeNumbers = NodeNumbers()
+    totals: MemoryTotals = MemoryTotals()
 
 
 class ChromeTraceFile:
@@ -119,22 +83,15 @@ class ChromeTraceFile:
     ) -> None:
         self._pid = os.getpid()
         self._base_ns = time.time_ns() // WEEK_NS * WEEK_NS
-        self._stream: _Stream = GzipStream() if path.suffix == ".gz" else _Plain()
+        self._stream: TextStream = GzipStream() if path.suffix == ".gz" else PlainStream()
         self._links: FindsLinks = links or ForwardBackwardLinks()
         self._thread_names: dict[int, str] = {}
         self._memory = bytearray()
-        self.flows = self._shown_flows = 0
-        self._slices = self._shown_slices = SpanSlices(find_span)
-        self._traces = self._shown_traces = TraceIds()
-        self._numbers = self._shown_numbers = NodeNumbers()
-        self._totals = self._shown_totals = MemoryTotals()
-        self._open: Batch | None = None
-        """The ranges that are open for long; replaced, never changed."""
-        self._shown_open: Batch | None = None
+        self._contents = self._shown = _Contents(SpanSlices(find_span))
         file = WholeFile(path, family=family, mode=mode)
         try:
             self._file = file
-            self._put(_header(self._base_ns) + _process_events(self._pid))
+            self._put(header(self._base_ns) + process_events(self._pid))
         except BaseException:
             file.close()
             raise
@@ -144,13 +101,18 @@ class ChromeTraceFile:
         """How often the file, its name or a descriptor was lost and made again."""
         return self._file.renewed
 
+    @property
+    def flows(self) -> int:
+        """How many arrows were appended."""
+        return self._contents.flows
+
     def append(self, batch: Batch) -> None:
         """Add the batch's events. After an error, what was appended since ``show`` is taken back by ``take_back``."""
-        still_open = _still_open(self._open, batch)
-        slices, over = self._slices.after(batch)
-        traces = self._traces.after(batch)
-        numbers, numbered = self._numbers.after(batch)
-        memory, counted = self._totals.after(batch, self._pid, self._base_ns)
+        before = self._contents
+        still_open, traces = _still_open(before.open, batch), before.traces.after(batch)
+        slices, over = before.slices.after(batch)
+        numbers, numbered = before.numbers.after(batch)
+        totals, counted = before.totals.after(batch, self._pid, self._base_ns)
         self._put(self._thread_events(batch, self._thread_names))
         # By event id: within a thread that is the order of begins, a parent before its children.
         rows = np.argsort(batch.event_id, kind="stable").astype(np.int64, copy=False)
@@ -159,11 +121,10 @@ class ChromeTraceFile:
             chosen = rows[first : first + at_once]
             self._put_encoded(encode_events(numbered, chosen, self._pid, self._base_ns, self._memory))
         arrows = _arrows(batch, self._links.match(batch))
-        self._put_encoded(encode_flows(*arrows, self.flows + 1, self._pid, self._base_ns, self._memory))
-        self.flows += len(arrows[0])
+        self._put_encoded(encode_flows(*arrows, before.flows + 1, self._pid, self._base_ns, self._memory))
         self._put(self._span_events(over, self._thread_names))
         self._put(counted)
-        self._open, self._slices, self._traces, self._numbers, self._totals = still_open, slices, traces, numbers, memory
+        self._contents = _Contents(slices, before.flows + len(arrows[0]), still_open, traces, numbers, totals)
 
     def forget_links(self) -> None:
         """No arrow leads to a range from before."""
@@ -171,7 +132,7 @@ class ChromeTraceFile:
 
     def set_open(self, ranges: Batch) -> None:
         """From the next ``show`` on these are the ranges that are open for long, until ``append`` is given them."""
-        self._open = _outermost(ranges)
+        self._contents = self._contents._replace(open=_outermost(ranges))
 
     def show(self, lost: Mapping[str, int] = MappingProxyType({})) -> int:
         """Make the file show all that was appended; returns its size.
@@ -181,11 +142,9 @@ class ChromeTraceFile:
         """
         self._file.append(self._stream.flush())
         state = self._stream.state()
-        size = self._file.show(self._stream.tail(self._open_events() + _footer(self._traces, lost)))
+        size = self._file.show(self._stream.tail(self._open_events() + footer(self._contents.traces, lost)))
         # With no call: there may be no memory for one.
-        self._stream.kept, self._shown_flows, self._shown_open = state, self.flows, self._open
-        self._shown_slices, self._shown_traces, self._shown_numbers = self._slices, self._traces, self._numbers
-        self._shown_totals = self._totals
+        self._stream.kept, self._shown = state, self._contents
         return size
 
     def take_back(self) -> bool:
@@ -195,14 +154,10 @@ class ChromeTraceFile:
         """
         state = self._stream.state()
         if not self._file.take_back():
-            self._stream.kept, self._shown_flows, self._shown_open = state, self.flows, self._open
-            self._shown_slices, self._shown_traces, self._shown_numbers = self._slices, self._traces, self._numbers
-            self._shown_totals = self._totals
+            self._stream.kept, self._shown = state, self._contents
             return False
         self._stream.take_back()
-        self.flows, self._open = self._shown_flows, self._shown_open
-        self._slices, self._traces, self._numbers = self._shown_slices, self._shown_traces, self._shown_numbers
-        self._totals = self._shown_totals
+        self._contents = self._shown
         self._links = ForwardBackwardLinks()
         self._thread_names.clear()
         return True
@@ -227,10 +182,10 @@ class ChromeTraceFile:
             self._put(encoded)
 
     def _open_events(self) -> bytes:
-        ranges, known = self._open, dict(self._thread_names)
+        ranges, known = self._contents.open, dict(self._thread_names)
         if ranges is None or not len(ranges):
-            return self._span_events(self._slices.open(), known)
-        slices, over = self._slices.after(ranges)
+            return self._span_events(self._contents.slices.open(), known)
+        slices, over = self._contents.slices.after(ranges)
         names = self._thread_events(ranges, known)
         spans = self._span_events([*over, *slices.open()], known)
         rows = np.argsort(ranges.event_id, kind="stable").astype(np.int64, copy=False)
@@ -247,8 +202,7 @@ class ChromeTraceFile:
         if known.get(tid) == name:
             return ""
         known[tid] = name
-        sort = _metadata("thread_sort_index", self._pid, tid, {"sort_index": span.track.number})
-        return f",\n{_metadata('thread_name', self._pid, tid, {'name': name})},\n{sort}"
+        return track_events(name, self._pid, tid, span.track.number)
 
     def _thread_events(self, batch: Batch, known: dict[int, str]) -> bytes:
         """The names of the tracks that are new in the batch, or have another name than is known; threads come first."""
@@ -262,11 +216,8 @@ class ChromeTraceFile:
             name = thread.name or (f"thread {tid}" if thread.is_thread else f"{thread.kind.name.lower()} {thread.number}")
             if known.get(tid) != name:
                 known[tid] = name
-                events.append(_metadata("thread_name", self._pid, tid, {"name": name}))
-                events.append(
-                    _metadata("thread_sort_index", self._pid, tid, {"sort_index": thread.number if thread.is_thread else tid})
-                )
-        return "".join([f",\n{event}" for event in events]).encode()
+                events.append(track_events(name, self._pid, tid, thread.number if thread.is_thread else tid))
+        return "".join(events).encode()
 
 
 def _still_open(ranges: Batch | None, batch: Batch) -> Batch | None:
@@ -296,57 +247,3 @@ def _arrows(batch: Batch, links: Links) -> Arrows:
 
 def _tids(threads: Sequence[Track]) -> NDArray[np.uint64]:
     return np.array([trace_tid(thread) for thread in threads], dtype=np.uint64)
-
-
-class TraceIds:
-    """Of the spans that ranges ran in: the first ones, in their order; replaced, never changed."""
-
-    def __init__(self, ids: Mapping[int, None] = MappingProxyType({})) -> None:
-        self.ids = ids
-
-    def after(self, batch: Batch) -> TraceIds:
-        """With those of a batch."""
-        new = [context.trace_id for context in batch.contexts if context.trace_id and context.trace_id not in self.ids]
-        if not new or len(self.ids) >= MOST_TRACE_IDS:
-            return self
-        return TraceIds(dict.fromkeys([*self.ids, *new][:MOST_TRACE_IDS]))
-
-
-def _footer(traces: TraceIds, lost: Mapping[str, int]) -> bytes:
-    """The end of the file. It is written anew with each batch."""
-    ids: Any = [f"{trace_id:032x}" for trace_id in traces.ids]
-    fields: dict[str, Any] = {"trace_ids": ids, **({"lost": dict(lost)} if lost else {})}
-    return f"\n], {json_value(fields)[1:]}\n".encode()
-
-
-def _header(base_ns: int) -> bytes:
-    distributed = {"backend": "", "rank": _environment_number("RANK", 0), "world_size": _environment_number("WORLD_SIZE", 1)}
-    fields = {
-        "schemaVersion": 1,
-        "deviceProperties": [],
-        "distributedInfo": distributed,
-        "displayTimeUnit": "ns",
-        "baseTimeNanoseconds": base_ns,
-        "host_name": platform.node(),
-    }
-    return f'{json_value(fields)[:-1]}, "traceEvents": [\n'.encode()
-
-
-def _process_events(pid: int) -> bytes:
-    program = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
-    rank = _environment_number("RANK", 0)
-    events = (
-        _metadata("process_name", pid, 0, {"name": program}),
-        _metadata("process_labels", pid, 0, {"labels": f"rank {rank}"}),
-        _metadata("process_sort_index", pid, 0, {"sort_index": rank}),
-    )
-    return ",\n".join(events).encode()
-
-
-def _metadata(name: str, pid: int, tid: int, args: dict[str, Any]) -> str:
-    return json_value({"ph": "M", "name": name, "pid": pid, "tid": tid, "args": args})
-
-
-def _environment_number(variable: str, default: int) -> int:
-    value = os.environ.get(variable, "")
-    return int(value) if value.isascii() and value.isdigit() else default

@@ -1,0 +1,82 @@
+"""HolisticTraceAnalysis reads a program's trace, with slices of its spans and of its steps, and compares two of them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+
+from otel_recfn import OtelRecordFunctionInstrumentor, record_function, step
+from trace_files import names_in
+
+hta_trace = pytest.importorskip("hta.common.trace")
+trace_diff = pytest.importorskip("hta.trace_diff")
+trace_analysis = pytest.importorskip("hta.trace_analysis")
+call_stack = pytest.importorskip("hta.common.call_stack")
+
+pytestmark = pytest.mark.one_python
+
+STEPS = 3
+
+
+def let_time_pass() -> None:
+    """HolisticTraceAnalysis reads whole microseconds: what begins within the same one begins together there."""
+    end_ns = time.perf_counter_ns() + 20_000
+    while time.perf_counter_ns() < end_ns:
+        pass
+
+
+def write_trace(instrumentor: OtelRecordFunctionInstrumentor, path: Path, loads: int) -> list[int]:
+    """The trace of a program with so many loads in each step. Returns the numbers of its steps."""
+    tracer = TracerProvider(shutdown_on_exit=False).get_tracer("test")
+    path.parent.mkdir()
+    instrumentor.instrument(chrome_trace=path)
+    with tracer.start_as_current_span("request"), record_function("serve"):
+        let_time_pass()
+        for _ in range(STEPS):
+            with step():
+                let_time_pass()
+                with tracer.start_as_current_span("batch"), record_function("work"):
+                    for _ in range(loads):
+                        let_time_pass()
+                        with record_function("load"):
+                            let_time_pass()
+                let_time_pass()
+    instrumentor.uninstrument()
+    return sorted(int(name.partition("#")[2]) for name in names_in(path) if name.startswith("ProfilerStep#"))
+
+
+def read(path: Path) -> Any:
+    return hta_trace.Trace(trace_files={0: str(path)}, trace_dir=str(path.parent))
+
+
+def test_it_finds_the_steps_and_what_lies_in_what(instrumentor: OtelRecordFunctionInstrumentor, tmp_path: Path) -> None:
+    path = tmp_path / "control" / "trace.json"
+    numbers = write_trace(instrumentor, path, 2)
+    assert len(numbers) == STEPS
+    analysis = trace_analysis.TraceAnalysis(trace_files={0: str(path)}, trace_dir=str(path.parent))
+    assert analysis.get_profiler_steps() == numbers[:-1]  # it leaves the last one out
+    frame, names = analysis.t.get_trace(0), analysis.t.symbol_table.get_sym_table()
+    (stacks,) = call_stack.CallGraph(analysis.t).call_stacks
+    paths = {
+        tuple(names[frame.loc[index, "name"]] for index in stacks.get_path_to_root(row) if index >= 0)
+        for row in frame.index[frame["name"].map(lambda symbol: names[symbol] == "load")]
+    }
+    assert paths == {("load", "work", "batch", f"ProfilerStep#{number}", "serve", "request") for number in numbers[:-1]}
+
+
+def test_trace_diff_compares_two(instrumentor: OtelRecordFunctionInstrumentor, tmp_path: Path) -> None:
+    control, test = tmp_path / "control" / "trace.json", tmp_path / "test" / "trace.json"
+    (before, *_), (after, *_) = (write_trace(instrumentor, path, loads) for path, loads in ((control, 2), (test, 3)))
+    labeled = [trace_diff.LabeledTrace(label=path.parent.name, t=read(path)) for path in (control, test)]
+    changes = trace_diff.TraceDiff.ops_diff(*labeled, control_iteration=before, test_iteration=after)
+    assert {kind: sorted(names) for kind, names in changes.items()} == {
+        "added": [f"ProfilerStep#{after}"],
+        "deleted": [f"ProfilerStep#{before}"],
+        "increased": ["load"],
+        "decreased": [],
+        "unchanged": ["batch", "work"],
+    }

@@ -166,16 +166,34 @@ def raise_time_is_up(_number: int, _frame: FrameType | None) -> None:
 
 @pytest.fixture
 def interrupted_waiting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A signal comes just as the main thread, which waits for another, has let the lock of Python's condition go."""
+    """A signal comes just as the main thread, which waits for another, has let the lock of Python's condition go.
+
+    Until then the other one is held, for else it may have begun before the main thread waits.
+    """
     release = threading.Condition._release_save  # type: ignore[attr-defined]
+    start, begin = threading.Thread.start, threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+    held: dict[threading.Thread, threading.Lock] = {}
+
+    def start_held(thread: threading.Thread) -> None:
+        held[thread] = threading.Lock()
+        held[thread].acquire()
+        start(thread)
+
+    def begin_later(thread: threading.Thread) -> None:
+        held[thread].acquire(timeout=PATIENCE_S)
+        begin(thread)
 
     def release_save(condition: threading.Condition) -> object:
         saved = release(condition)
         if threading.current_thread() is threading.main_thread():
+            for lock in [one for one in held.values() if one.locked()]:
+                lock.release()
             signal.raise_signal(signal.SIGINT)
         return saved
 
     before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(threading.Thread, "start", start_held)
+    monkeypatch.setattr(threading.Thread, "_bootstrap_inner", begin_later)
     monkeypatch.setattr(threading.Condition, "_release_save", release_save)
     yield
     signal.signal(signal.SIGINT, before)

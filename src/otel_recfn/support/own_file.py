@@ -157,8 +157,10 @@ class OwnFile:
             os.fchmod(descriptor, mode)
 
     def close(self) -> None:
-        """Close the descriptor if it still is ours."""
-        for _ in range(ATTEMPTS):
+        """Close the descriptor if it still is ours. Never raises: where there is no memory for that, it is tried again."""
+        left = ATTEMPTS  # counted down, because a loop over numbers needs memory before it begins
+        while left:
+            left -= 1
             try:
                 os.close(self._checked())
             except OUT_OF_MEMORY:

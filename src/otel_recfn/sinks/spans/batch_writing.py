@@ -179,7 +179,11 @@ def span_context(context: SpanContextRef) -> SpanContext:
 
 def _tried(step: Callable[[], object]) -> None:
     """A step that may be taken again where it finds no memory: as a drop of many rows frees some, also at once."""
-    for _ in range(ATTEMPTS):
-        with contextlib.suppress(*OUT_OF_MEMORY):
+    left = ATTEMPTS  # counted down, because a loop over numbers needs memory before it begins, as does `contextlib.suppress`
+    while left:
+        left -= 1
+        try:
             step()
             return
+        except OUT_OF_MEMORY:
+            pass

@@ -4,6 +4,8 @@ A batch that doesn't fit is dropped, the newest first, and counted. Ranges in it
 later rows whose parent was dropped get its nearest ancestor (``batches/gaps.py``). A batch that there is no memory for is kept
 and queued before the next one.
 
+A method that raised a MemoryError has done nothing: the lock is never left by ``with``, which may raise one at its end.
+
 The worker takes no lock: a signal handler that waits for it may have interrupted the thread that holds the one of this queue.
 """
 
@@ -18,6 +20,7 @@ from otel_recfn.batches.gaps import Gaps
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import ATTEMPTS, OUT_OF_MEMORY
 from otel_recfn.sinks.waiting_batches import WaitingBatches
+from otel_recfn.support.timed_lock import while_taken
 from otel_recfn.support.waker import Waker
 
 RELEASE_S = 0.1
@@ -44,7 +47,10 @@ class WriteOpen:
 
 
 def _taken_lock() -> threading.Lock:
-    lock = threading.Lock()
+    try:
+        lock = threading.Lock()
+    except RuntimeError as error:  # what Python raises where there is no memory for a lock
+        raise MemoryError(str(error)) from error
     lock.acquire()
     return lock
 
@@ -124,9 +130,11 @@ class WorkQueue:
 
     def has_room(self) -> bool:
         """Whether few batches wait for memory. How many wait for the worker doesn't matter: those are bounded by dropping."""
-        with self._lock:
-            self._take_arrived()
-            return self._arrived.has_room()
+        return while_taken(self._lock, self._has_room)
+
+    def _has_room(self) -> bool:
+        self._take_arrived()
+        return self._arrived.has_room()
 
     def is_filling(self) -> bool:
         """Whether what waits for the worker takes a quarter of the room. From any thread."""
@@ -145,37 +153,46 @@ class WorkQueue:
         Raises:
             MemoryError: nothing of it was taken.
         """
-        with self._lock:
-            received, dropped = self.received + len(batch), self._dropped + len(batch)
-            if self.over or not self._arrived.add(batch):
-                self.received, self._dropped, self._gap = received, dropped, True
-                return
-            self.received = received
-            try:
-                self._take_arrived()
-            except OUT_OF_MEMORY:  # not even for calling it: the batch has arrived, and goes on with the next one
-                pass
+        while_taken(self._lock, self._put_batch, batch)
+
+    def _put_batch(self, batch: Batch) -> None:
+        received, dropped = self.received + len(batch), self._dropped + len(batch)
+        if self.over or not self._arrived.add(batch):
+            self.received, self._dropped, self._gap = received, dropped, True
+            return
+        self.received = received
+        try:
+            self._take_arrived()
+        except OUT_OF_MEMORY:  # not even for calling it: the batch has arrived, and goes on with the next one
+            pass
 
     def put_open(self, ranges: Batch) -> None:
         """Queue ranges that are open for long, unless others wait: whoever misses these is told of all that are left later."""
-        with self._lock:
-            if self.over or (self._open is not None and not self._open.taken):
-                return
-            self._take_arrived()
-            task = WriteOpen(ranges)
-            self._tasks.append(task)
-            self._open = task
-        self._waker.wake()
+        if while_taken(self._lock, self._put_open, ranges):
+            self._waker.wake()
+
+    def _put_open(self, ranges: Batch) -> bool:
+        if self.over or (self._open is not None and not self._open.taken):
+            return False
+        self._take_arrived()
+        task = WriteOpen(ranges)
+        self._tasks.append(task)
+        self._open = task
+        return True
 
     def put(self, task: Flush | Close) -> bool:
         """Queue a task behind all batches; False where nothing is taken any more."""
-        with self._lock:
-            if self.over:
-                return False
-            self._take_arrived()
-            self._tasks.append(task)
+        if not while_taken(self._lock, self._put, task):
+            return False
         self._waker.wake()
         return not (self.over and self._took_back(task))
+
+    def _put(self, task: Flush | Close) -> bool:
+        if self.over:
+            return False
+        self._take_arrived()
+        self._tasks.append(task)
+        return True
 
     def next(self) -> Task:
         """Wait for the next task; after a while without one, once since the last batch, to be idle; at the end, to close."""

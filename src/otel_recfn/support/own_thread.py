@@ -21,6 +21,7 @@ from functools import cache, partial
 
 from otel_recfn.support.forks import Order, around_forks
 from otel_recfn.support.interrupts import interruption_before
+from otel_recfn.support.timed_lock import while_taken
 
 START_SECONDS = 1.0
 
@@ -34,22 +35,26 @@ class _Gate:
         self._forking: set[int] = set()
 
     def _make_locks(self) -> None:
-        self._lock = threading.RLock()  # taken without the condition: its Python code may find no memory for letting go of it
+        self._lock = threading.RLock()  # taken by ``while_taken``: ``with`` may find no memory for letting go of it
         self._changed = threading.Condition(self._lock)
 
     def begin_work(self) -> None:
         """Waits while somebody forks."""
-        with self._lock:
-            while self._forking:
-                self._changed.wait()
-            self._at_work[threading.get_ident()] = False
+        while_taken(self._lock, self._begin_work)
+
+    def _begin_work(self) -> None:
+        while self._forking:
+            self._changed.wait()
+        self._at_work[threading.get_ident()] = False
 
     def begin_work_unless_forking(self) -> bool:
         """False while somebody forks."""
-        with self._lock:
-            if not self._forking:
-                self._at_work[threading.get_ident()] = False
-            return not self._forking
+        return while_taken(self._lock, self._begin_work_unless_forking)
+
+    def _begin_work_unless_forking(self) -> bool:
+        if not self._forking:
+            self._at_work[threading.get_ident()] = False
+        return not self._forking
 
     def is_at_work(self) -> bool:
         """Whether the calling thread is."""
@@ -57,27 +62,32 @@ class _Gate:
 
     def end_work(self) -> bool:
         """Whether the calling thread was at work."""
-        with self._lock:
-            was_at_work = self._at_work.pop(threading.get_ident(), None) is not None
-            self._changed.notify_all()
+        return while_taken(self._lock, self._end_work)
+
+    def _end_work(self) -> bool:
+        was_at_work = self._at_work.pop(threading.get_ident(), None) is not None
+        self._changed.notify_all()
         return was_at_work
 
     def close(self, deadline: float) -> None:
         """Wait until the work that is being done is over, and let only the calling thread work from then on."""
-        own = threading.get_ident()
-        with self._lock:
-            self._forking.add(own)
-            self._changed.wait_for(partial(self._may_fork, own), max(0.0, deadline - time.monotonic()))
-            self._at_work = {thread: thread != own for thread in self._at_work}
+        while_taken(self._lock, self._close, threading.get_ident(), deadline)
+
+    def _close(self, own: int, deadline: float) -> None:
+        self._forking.add(own)
+        self._changed.wait_for(partial(self._may_fork, own), max(0.0, deadline - time.monotonic()))
+        self._at_work = {thread: thread != own for thread in self._at_work}
 
     def _may_fork(self, own: int) -> bool:
         return all([late or thread == own for thread, late in self._at_work.items()])
 
     def open(self) -> None:
         """The calling thread has forked."""
-        with self._lock:
-            self._forking.discard(threading.get_ident())
-            self._changed.notify_all()
+        while_taken(self._lock, self._open)
+
+    def _open(self) -> None:
+        self._forking.discard(threading.get_ident())
+        self._changed.notify_all()
 
     def start_anew(self) -> None:
         """This is the child: only the calling thread is there, which may be one of ours that forked while at work."""

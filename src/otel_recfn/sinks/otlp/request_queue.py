@@ -7,7 +7,7 @@
 Nobody waits in ``put``. One backoff holds for all requests, since they go to one place.
 
 Each method first makes what it needs memory for and then stores it, so that a failed allocation leaves everything as it was.
-The lock is taken without the condition, whose Python code may find no memory for letting go of it.
+The lock is taken without the condition, and without ``with``: those may find no memory for letting go of it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.otlp.backoff import Backoff
 from otel_recfn.sinks.otlp.envelope import Request
 from otel_recfn.sinks.otlp.outcome import Outcome, Verdict
+from otel_recfn.support.timed_lock import while_taken
 
 
 @dataclass(frozen=True)
@@ -79,16 +80,17 @@ class RequestQueue:
         Raises:
             MemoryError: it was not added.
         """
-        size, spans = request.size, request.spans
-        with self._lock:
-            size, spans = self.bytes + size, self.spans + spans
-            self._waiting.append(request)
-            self.bytes, self.spans = size, spans
-            try:
-                self._make_room()
-                self._changed.notify_all()
-            except OUT_OF_MEMORY:  # it is made with the next request
-                pass
+        while_taken(self._lock, self._put, request)
+
+    def _put(self, request: Request) -> None:
+        size, spans = self.bytes + request.size, self.spans + request.spans
+        self._waiting.append(request)
+        self.bytes, self.spans = size, spans
+        try:
+            self._make_room()
+            self._changed.notify_all()
+        except OUT_OF_MEMORY:  # it is made with the next request
+            pass
 
     def take(self) -> Request | None:
         """The oldest request, as soon as one may be sent; None when no more will be.
@@ -96,15 +98,17 @@ class RequestQueue:
         Raises:
             MemoryError: none was taken.
         """
-        with self._lock:
-            while not self._ended:
-                pause = self._pause()
-                if self._waiting and pause <= 0:
-                    oldest, *waiting = self._waiting
-                    self._sending = [*self._sending, oldest]
-                    self._waiting = waiting
-                    return oldest
-                self._changed.wait(pause if self._waiting else None)
+        return while_taken(self._lock, self._take)
+
+    def _take(self) -> Request | None:
+        while not self._ended:
+            pause = self._pause()
+            if self._waiting and pause <= 0:
+                oldest, *waiting = self._waiting
+                self._sending = [*self._sending, oldest]
+                self._waiting = waiting
+                return oldest
+            self._changed.wait(pause if self._waiting else None)
         return None
 
     def settle(self, request: Request, outcome: Outcome) -> None:
@@ -113,40 +117,48 @@ class RequestQueue:
         Raises:
             MemoryError: that is not noted yet.
         """
-        with self._lock:
-            counts = self._counted(request, outcome)
-            sending = [each for each in self._sending if each is not request]
-            if outcome.verdict is Verdict.AGAIN:
-                self._wait_after(outcome)
-                self._waiting = [request, *self._waiting]
-            else:
-                size, spans = self.bytes - request.size, self.spans - request.spans
-                self._backoff.reset()
-                self.bytes, self.spans = size, spans
-            self._sending, self.counts = sending, counts
-            try:
-                self._make_room()
-                self._changed.notify_all()
-            except OUT_OF_MEMORY:  # with the next one
-                pass
+        while_taken(self._lock, self._settle, request, outcome)
+
+    def _settle(self, request: Request, outcome: Outcome) -> None:
+        counts = self._counted(request, outcome)
+        sending = [each for each in self._sending if each is not request]
+        if outcome.verdict is Verdict.AGAIN:
+            self._wait_after(outcome)
+            self._waiting = [request, *self._waiting]
+        else:
+            size, spans = self.bytes - request.size, self.spans - request.spans
+            self._backoff.reset()
+            self.bytes, self.spans = size, spans
+        self._sending, self.counts = sending, counts
+        try:
+            self._make_room()
+            self._changed.notify_all()
+        except OUT_OF_MEMORY:  # with the next one
+            pass
 
     def compressed(self, request: Request, body: bytes, encoding: str) -> None:
         """A request that is being sent has this body from now on."""
-        with self._lock:
-            self.bytes += len(body) - request.size
-            request.body, request.encoding = body, encoding
+        while_taken(self._lock, self._compressed, request, body, encoding)
+
+    def _compressed(self, request: Request, body: bytes, encoding: str) -> None:
+        self.bytes += len(body) - request.size
+        request.body, request.encoding = body, encoding
 
     def ask_now(self) -> None:
         """Send the oldest request at once, unless the server wants to be left alone: somebody waits for it."""
-        with self._lock:
-            self._not_before = 0.0
-            self._backoff.begin_anew()  # a channel of gRPC may need a moment more until it has found its server again
-            self._changed.notify_all()
+        while_taken(self._lock, self._ask_now)
+
+    def _ask_now(self) -> None:
+        self._not_before = 0.0
+        self._backoff.begin_anew()  # a channel of gRPC may need a moment more until it has found its server again
+        self._changed.notify_all()
 
     def wait_until_empty(self, timeout_s: float) -> bool:
         """Whether all that is in it now is gone by then."""
-        with self._lock:
-            return self._changed.wait_for(self._is_empty, max(0.0, timeout_s))
+        return while_taken(self._lock, self._wait_for, self._is_empty, max(0.0, timeout_s))
+
+    def _wait_for(self, is_so: Callable[[], bool], timeout_s: float) -> bool:
+        return self._changed.wait_for(is_so, timeout_s)
 
     def has_room(self) -> bool:
         """Whether it is half empty, or nothing can be sent now."""
@@ -154,14 +166,15 @@ class RequestQueue:
 
     def wait_for_room(self, timeout_s: float) -> None:
         """Until it is half empty, or the server fails."""
-        with self._lock:
-            self._changed.wait_for(self.has_room, timeout_s)
+        while_taken(self._lock, self._wait_for, self.has_room, timeout_s)
 
     def end(self) -> None:
         """Nothing is sent any more."""
-        with self._lock:
-            self._ended = True
-            self._changed.notify_all()
+        while_taken(self._lock, self._end)
+
+    def _end(self) -> None:
+        self._ended = True
+        self._changed.notify_all()
 
     def _is_empty(self) -> bool:
         return self._ended or not (self._waiting or self._sending)

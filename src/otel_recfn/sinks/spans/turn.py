@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 
 from otel_recfn.sinks.background_pace import GivenUp
+from otel_recfn.support.timed_lock import while_taken
 
 
 class Superseded(GivenUp):
@@ -21,14 +22,16 @@ class Turn:
     """Of one worker."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._waits = self._taken = False
         self._given_back = threading.Event()
 
     def wait(self) -> None:
         """The worker calls what may take long; another thread may go on meanwhile."""
-        with self._lock:
-            self._waits = True
+        while_taken(self._lock, self._wait)
+
+    def _wait(self) -> None:
+        self._waits = True
 
     def go_on(self) -> None:
         """The worker is back.
@@ -36,20 +39,23 @@ class Turn:
         Raises:
             Superseded: another thread took its turn, and is done.
         """
-        with self._lock:
-            self._waits = False
-            taken = self._taken
-        if taken:
+        if while_taken(self._lock, self._go_on):
             self._given_back.wait()
             raise Superseded
 
+    def _go_on(self) -> bool:
+        self._waits = False
+        return self._taken
+
     def take(self) -> bool:
         """Another thread goes on, if the worker waits. Once."""
-        with self._lock:
-            if not self._waits or self._taken:
-                return False
-            self._taken = True
-            return True
+        return while_taken(self._lock, self._take)
+
+    def _take(self) -> bool:
+        if not self._waits or self._taken:
+            return False
+        self._taken = True
+        return True
 
     def give_back(self) -> None:
         """It is done."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,16 @@ pytestmark = pytest.mark.one_python
 STEPS = 3
 
 
+@contextmanager
+def within(around: Any) -> Iterator[None]:
+    """Time passes on either side: in HolisticTraceAnalysis, what begins and ends within the same microseconds is all one."""
+    with around:
+        let_time_pass()
+        yield
+        let_time_pass()
+
+
 def let_time_pass() -> None:
-    """HolisticTraceAnalysis reads whole microseconds: what begins within the same one begins together there."""
     end_ns = time.perf_counter_ns() + 20_000
     while time.perf_counter_ns() < end_ns:
         pass
@@ -34,17 +44,17 @@ def write_trace(instrumentor: OtelRecordFunctionInstrumentor, path: Path, loads:
     tracer = TracerProvider(shutdown_on_exit=False).get_tracer("test")
     path.parent.mkdir()
     instrumentor.instrument(chrome_trace=path)
-    with tracer.start_as_current_span("request"), record_function("serve"):
-        let_time_pass()
-        for _ in range(STEPS):
-            with step():
-                let_time_pass()
-                with tracer.start_as_current_span("batch"), record_function("work"):
+    with tracer.start_as_current_span("request"):
+        with within(record_function("accept")):
+            pass
+        with within(record_function("serve")):
+            for _ in range(STEPS):
+                with within(step()), within(tracer.start_as_current_span("batch")), within(record_function("work")):
                     for _ in range(loads):
-                        let_time_pass()
-                        with record_function("load"):
-                            let_time_pass()
-                let_time_pass()
+                        with within(record_function("load")):
+                            pass
+        with within(record_function("answer")):
+            pass
     instrumentor.uninstrument()
     return sorted(int(name.partition("#")[2]) for name in names_in(path) if name.startswith("ProfilerStep#"))
 

@@ -37,6 +37,7 @@ OPERATORS = {
     "local_callbacks": ["set_record_function_tls_"],
     "callback_list": ["hasGlobalCallbacks"],
     "other_observers": ["getStepCallbacksUnlessEmpty"],
+    "concrete_inputs": ["toListRef"],
 }
 CALLBACKS = (
     {
@@ -139,6 +140,7 @@ print(json.dumps({
     "names": [event.name for event in events],
     "nested": of("aten::mm").parent == of("aten::matmul").event_id,
     "shapes": bool(of("aten::mm").shapes),
+    "concrete": of("aten::cat").concrete_inputs,
     "flops": of("aten::mm").flops,
     "forward": of("MmBackward0").forward_thread_id,
     "memory": any(event.nbytes for event in events),
@@ -156,6 +158,7 @@ def test_operators_are_recorded_without_renamed_details(run_with_renamed: Callab
     assert {"aten::mm", "aten::sum", "MmBackward0", "aten::cat", "aten::cos"} <= {*seen["names"]}
     assert seen["nested"]
     assert seen["shapes"] == ("shapes" not in missing)
+    assert seen["concrete"] == ("" if "shapes" in missing else '["",""]')
     assert seen["flops"] == (0 if "flops" in missing else 2 * 4**3)
     assert (seen["forward"] != 0) == ("forward_thread_id" not in missing)
     assert seen["memory"] == ("memory" not in missing)
@@ -240,6 +243,7 @@ HAS = {
     "local": "kHasLocalCallbacks",
     "shapes": "kHasShapes",
     "flops": "kHasFlops",
+    "numbers": "kHasNumbers",
 }
 
 
@@ -249,8 +253,8 @@ HAS = {
         (["_push", "filename", "sorted_tls_callbacks_"], {"memory", "stack", "local"}),
         (["PROFILER_STATE", "has_symbolic_sizes_strides"], {"memory", "shapes", "flops"}),
         (
-            ["ThreadLocalDebugInfo", "file_line_col", "get_record_function_tls_", "isTensorList"],
-            {"memory", "stack", "local", "shapes"},
+            ["ThreadLocalDebugInfo", "file_line_col", "get_record_function_tls_", "isTensorList", "toComplexDouble"],
+            {"memory", "stack", "local", "shapes", "numbers"},
         ),
     ],
 )

@@ -81,6 +81,13 @@ COLUMNS = (
     Column("step_number", np.int64, "Of a step: its number; -1 where the range is none.", empty=-1, seldom=True),
     Column("stacktrace", np.uint32, "Where the exception was raised that the range was left by.", str, seldom=True),
     Column("code", np.uint32, "What it is a call of, where that is known: ``file(line): function``.", str, seldom=True),
+    Column(
+        "concrete_inputs",
+        np.uint32,
+        'JSON, a string per input, as torch.profiler writes numbers and short lists of them: ``["","1","[2, 3]","True"]``.',
+        str,
+        seldom=True,
+    ),
 )
 
 COLUMN_TYPES: dict[str, type[np.generic]] = {column.name: column.dtype for column in COLUMNS}

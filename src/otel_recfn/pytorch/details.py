@@ -94,6 +94,11 @@ OPERATORS: Mapping[str, Detail] = MappingProxyType(
             "shows ranges of the program's to PyTorch's own observers",
             "torch.profiler shows no ranges of otel_recfn.record_function while PyTorch is observed",
         ),
+        "concrete_inputs": Detail(
+            "IValue::toComplexDouble, toListRef",
+            "the numbers among inputs, with record_shapes",
+            "the numbers among operators' inputs are not told",
+        ),
     }
 )
 """Of the observer, in C++."""

@@ -14,7 +14,7 @@ MAX_STACKTRACE_BYTES = stack_trace.MOST_BYTES
 MAX_STACK_BYTES = 16_384
 """Whole lines; the innermost stand first."""
 MAX_SHAPES_BYTES = 16_384
-"""Of shapes and of dtypes: longer ones are left out, both, because cut they would not be JSON."""
+"""Of shapes, of dtypes and of concrete inputs: longer ones are left out, all of them, because cut they would not be JSON."""
 MAX_DEPTH = 16_384
 """Open ranges per thread; a begin beyond is dropped."""
 MAX_DEPTH_FOR_ASYNC = 768

@@ -159,6 +159,7 @@ class Recorder(RangeRecorder, Protocol):
         dtypes: str = "",
         step_number: int = -1,
         code: str = "",
+        concrete_inputs: str = "",
     ) -> int:
         """See RangeRecorder.begin.
 

@@ -1,20 +1,26 @@
-"""Inputs as the texts of the columns ``shapes`` and ``dtypes`` (their format: ``model/columns.py``)."""
+"""Inputs as the texts of the columns ``shapes``, ``dtypes`` and ``concrete_inputs`` (their format: ``model/columns.py``)."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Sequence
 from numbers import Number
 from typing import Any
 
+MOST_NUMBERS = 30
+"""Of a list; torch.profiler tells nothing of longer ones either."""
+INT64 = range(-(1 << 63), 1 << 63)
 
-def input_texts(inputs: Iterable[Any]) -> tuple[str, str]:
-    """Shapes and dtypes of what has both (tensors, arrays); both empty where an input raises when it is asked."""
+
+def input_texts(inputs: Sequence[Any]) -> tuple[str, str, str]:
+    """Shapes and dtypes of what has both (tensors, arrays), and numbers; all empty where an input raises when it is asked."""
     try:
         described = [_describe(each) for each in inputs]
+        concrete = [_concrete(each) for each in inputs]
     except Exception:  # the inputs are the program's: a lazy or exotic tensor may refuse
-        return "", ""
-    return _compact([shape for shape, _ in described]), _compact([dtype for _, dtype in described])
+        return "", "", ""
+    shapes, dtypes = [shape for shape, _ in described], [dtype for _, dtype in described]
+    return _compact(shapes), _compact(dtypes), _compact(concrete)
 
 
 def _describe(value: Any) -> tuple[list[Any], Any]:
@@ -24,6 +30,27 @@ def _describe(value: Any) -> tuple[list[Any], Any]:
         described = [_describe(each) for each in value]
         return [shape for shape, _ in described], [dtype for _, dtype in described]
     return [], "Scalar" if isinstance(value, Number) else ""
+
+
+def _concrete(value: Any) -> str:
+    """A number or a list of numbers as PyTorch prints it; else nothing."""
+    if type(value) not in (list, tuple):
+        return _number(value)
+    numbers = [_number(each) for each in value[:MOST_NUMBERS]]
+    return f"[{', '.join(numbers)}]" if len(value) <= MOST_NUMBERS and all(numbers) else ""
+
+
+def _number(value: Any) -> str:
+    if type(value) is bool or (type(value) is int and value in INT64):
+        return str(value)
+    if type(value) is complex:
+        return f"{_real(value.real)}{'+' if value.imag >= 0 else '-'}{_real(abs(value.imag))}j"
+    return _real(value) if type(value) is float else ""
+
+
+def _real(value: float) -> str:
+    """A whole number that 64 bits hold ends with a point."""
+    return f"{int(value)}." if value.is_integer() and int(value) in INT64 else f"{value:.17g}"
 
 
 def _compact(value: list[Any]) -> str:

@@ -188,7 +188,7 @@ class RecordFunction(RangeProperties):
     def _begin_row(self, inputs: Sequence[Any]) -> None:
         recorder = process_recorder.recorder
         wants_shapes = inputs and recorder.recording and recorder.extras & SHAPES
-        shapes, dtypes = input_texts(inputs) if wants_shapes else ("", "")
+        shapes, dtypes, concrete_inputs = input_texts(inputs) if wants_shapes else ("", "", "")
         self.event_id = recorder.begin(
             self.name(),
             self._step.scope,
@@ -202,6 +202,7 @@ class RecordFunction(RangeProperties):
             shapes=shapes,
             dtypes=dtypes,
             code=self._code,
+            concrete_inputs=concrete_inputs,
         )
 
 

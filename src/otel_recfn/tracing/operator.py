@@ -143,9 +143,16 @@ class Operator:
         """A range for the recorder alone: without a RecordFunction, which nobody would see."""
         recorder = process_recorder.recorder
         wants_shapes = recorder.extras & SHAPES
-        shapes, dtypes = input_texts((*args, *kwargs.values())) if wants_shapes else ("", "")
+        inputs = (*args, *kwargs.values())
+        shapes, dtypes, concrete_inputs = input_texts(inputs) if wants_shapes else ("", "", "")
         event_id = recorder.begin(
-            self.name, RecordScope.FUNCTION, SOURCE, sequence_nr=self._sequence_nr(), shapes=shapes, dtypes=dtypes
+            self.name,
+            RecordScope.FUNCTION,
+            SOURCE,
+            sequence_nr=self._sequence_nr(),
+            shapes=shapes,
+            dtypes=dtypes,
+            concrete_inputs=concrete_inputs,
         )
         try:
             result = self._call(state, args, kwargs)

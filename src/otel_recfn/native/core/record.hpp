@@ -55,7 +55,7 @@ enum RecordKind : uint64_t {
   kGeneration = 15,
 };
 
-enum TextKind : uint64_t { kModuleText = 0, kErrorText = 1, kShapesText = 2, kDtypesText = 3 };
+enum TextKind : uint64_t { kModuleText = 0, kErrorText = 1, kShapesText = 2, kDtypesText = 3, kConcreteText = 4 };
 enum StackKind : uint64_t { kCallStack = 0, kStacktrace = 1, kCalledCode = 2 };
 enum NumberKind : uint64_t { kFlopsNumber = 0, kStepNumber = 1 };
 

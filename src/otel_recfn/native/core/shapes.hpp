@@ -1,18 +1,30 @@
-// Shapes and dtypes of an operator's inputs, from the observer's words to the store's JSON text.
+// Shapes, dtypes and numbers of an operator's inputs, from the observer's words to the store's JSON texts.
 //
-// A word list: for every input one tag word, then its dims.
+// A word list: for every input one tag word, then its dims, or its value.
 //
 //   63                  32 31     16 15      8 7        0
 //   | 0                    | dims    | dtype    | kind   |   dims words follow, one int64 each
 //
-// kind: kTensor, kScalar (no dims), kOther (no dims), kListBegin and kListEnd around the tensors of a list.
+// kind: kTensor, kScalar (see scalar_words.hpp), kOther (no dims), kListBegin and kListEnd around the tensors of a list,
+// kScalarsBegin and kListEnd around its numbers.
 #pragma once
 #include <cstdint>
 #include <string>
+#include <utility>
+
+#include "core/scalar_words.hpp"
 
 namespace recfn {
 
-enum ShapeKind : uint64_t { kTensor = 1, kScalar = 2, kOther = 3, kListBegin = 4, kListEnd = 5, kTruncated = 6 };
+enum ShapeKind : uint64_t {
+  kTensor = 1,
+  kScalar = 2,
+  kOther = 3,
+  kListBegin = 4,
+  kListEnd = 5,
+  kTruncated = 6,
+  kScalarsBegin = 7,
+};
 
 inline uint64_t shape_tag(ShapeKind kind, uint64_t dtype, uint64_t dims) { return kind | dtype << 8 | dims << 16; }
 
@@ -27,41 +39,89 @@ inline const char* dtype_name(uint64_t dtype) {
 }
 
 struct ShapeText {
-  std::string shapes, dtypes;
+  std::string shapes, dtypes, concrete;
 };
 
-inline ShapeText shape_text(const uint64_t* words, uint32_t count) {
-  ShapeText text{"[", "["};
-  bool first = true;
-  const auto separate = [&](std::string& into) {
-    if (!first) into += ',';
-  };
-  for (uint32_t at = 0; at < count;) {
-    const uint64_t tag = words[at++];
-    const uint64_t kind = tag & 255, dtype = tag >> 8 & 255, dims = tag >> 16 & 0xFFFF;
-    if (kind == kListEnd) {
-      text.shapes += ']', text.dtypes += ']';
-      first = false;
-      continue;
-    }
-    separate(text.shapes), separate(text.dtypes);
-    first = false;
-    if (kind == kListBegin) {
-      text.shapes += '[', text.dtypes += '[';
-      first = true;
-      continue;
-    }
-    text.shapes += '[';
-    for (uint64_t dim = 0; dim < dims && at < count; ++dim) {
-      if (dim != 0) text.shapes += ',';
-      text.shapes += std::to_string(static_cast<int64_t>(words[at++]));
-    }
-    text.shapes += ']';
-    text.dtypes += '"';
-    text.dtypes += kind == kTensor ? dtype_name(dtype) : kind == kScalar ? "Scalar" : kind == kTruncated ? "..." : "";
-    text.dtypes += '"';
+class ShapeReader {
+ public:
+  ShapeReader(const uint64_t* words, uint32_t count) : next_(words), end_(words + count) {}
+
+  ShapeText text() {
+    while (next_ < end_) read_input(*next_++);
+    return {std::move(text_.shapes) + "]", std::move(text_.dtypes) + "]", std::move(text_.concrete) + "]"};
   }
-  return {text.shapes + "]", text.dtypes + "]"};
-}
+
+ private:
+  void read_input(uint64_t tag) {
+    const uint64_t kind = tag & 255;
+    if (kind == kListBegin) return read_tensors();
+    std::string concrete = kind == kScalarsBegin ? numbers() : kind == kScalar ? number(tag) : kind == kTruncated ? "..." : "";
+    add_concrete(concrete);
+    separate();
+    add_shape(tag);
+  }
+
+  void read_tensors() {
+    add_concrete("");
+    separate();
+    text_.shapes += '[', text_.dtypes += '[';
+    for (first_ = true; next_ < end_ && (*next_ & 255) != kListEnd; add_shape(*next_++)) separate();
+    text_.shapes += ']', text_.dtypes += ']';
+    first_ = false;
+    if (next_ < end_) ++next_;
+  }
+
+  // Its dims follow, where it is a tensor's.
+  void add_shape(uint64_t tag) {
+    const uint64_t kind = tag & 255, dtype = tag >> 8 & 255, dims = kind == kTensor ? tag >> 16 & 0xFFFF : 0;
+    text_.shapes += '[';
+    for (uint64_t dim = 0; dim < dims && next_ < end_; ++dim) {
+      if (dim != 0) text_.shapes += ',';
+      text_.shapes += std::to_string(static_cast<int64_t>(*next_++));
+    }
+    text_.shapes += ']';
+    text_.dtypes += '"';
+    text_.dtypes += kind == kTensor ? dtype_name(dtype) : kind == kScalar ? "Scalar" : kind == kTruncated ? "..." : "";
+    text_.dtypes += '"';
+  }
+
+  std::string number(uint64_t tag) {
+    const uint64_t* words = next_;
+    next_ += tag >> 16 & 0xFFFF;
+    return next_ <= end_ ? scalar_text(tag, words) : "";
+  }
+
+  // Nothing where one of them is no plain number.
+  std::string numbers() {
+    std::string list = "[";
+    bool told = true;
+    while (next_ < end_ && (*next_ & 255) != kListEnd) {
+      const uint64_t tag = *next_++;
+      const std::string one = number(tag);
+      told = told && !one.empty();
+      if (list.size() > 1) list += ", ";
+      list += one;
+    }
+    if (next_ < end_) ++next_;
+    return told ? list + "]" : "";
+  }
+
+  void separate() {
+    if (!first_) text_.shapes += ',', text_.dtypes += ',';
+    first_ = false;
+  }
+
+  void add_concrete(const std::string& text) {
+    text_.concrete += text_.concrete.size() > 1 ? ",\"" : "\"";
+    text_.concrete += text + '"';
+  }
+
+  const uint64_t* next_;
+  const uint64_t* end_;
+  bool first_ = true;
+  ShapeText text_{"[", "[", "["};
+};
+
+inline ShapeText shape_text(const uint64_t* words, uint32_t count) { return ShapeReader(words, count).text(); }
 
 }  // namespace recfn

@@ -7,6 +7,7 @@
 #include <new>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -17,6 +18,8 @@ namespace recfn {
 
 class NamePool {
  public:
+  using InputTexts = std::tuple<uint32_t, uint32_t, uint32_t>;  // of shapes, dtypes and concrete inputs
+
   NamePool() { intern(""); }  // index 0 means "not recorded"
 
   uint32_t intern(std::string_view text) {
@@ -33,13 +36,14 @@ class NamePool {
     return index;
   }
 
-  // Shapes are few and come often: their text is made once.
-  std::pair<uint32_t, uint32_t> intern_shapes(const std::vector<uint64_t>& words) {
+  // Inputs are few and come often: their texts are made once.
+  InputTexts intern_shapes(const std::vector<uint64_t>& words) {
     const std::string_view bytes(reinterpret_cast<const char*>(words.data()), words.size() * 8);
     if (const auto found = shapes_.find(std::string(bytes)); found != shapes_.end()) return found->second;
     const ShapeText text = shape_text(words.data(), static_cast<uint32_t>(words.size()));
     bytes_ += bytes.size();
-    return shapes_.emplace(bytes, std::pair(intern(text.shapes), intern(text.dtypes))).first->second;
+    const InputTexts texts{intern(text.shapes), intern(text.dtypes), intern(text.concrete)};
+    return shapes_.emplace(bytes, texts).first->second;
   }
 
   bool too_large() const { return texts_.size() > max_texts_ || bytes_ > max_bytes_; }
@@ -69,7 +73,7 @@ class NamePool {
 
   std::deque<std::string> texts_;
   std::unordered_map<std::string_view, uint32_t> index_;
-  std::unordered_map<std::string, std::pair<uint32_t, uint32_t>> shapes_;
+  std::unordered_map<std::string, InputTexts> shapes_;
   size_t bytes_ = 0, max_texts_ = kMaxTexts, max_bytes_ = kMaxBytes;
   uint64_t epoch_ = 0;
 };

@@ -132,7 +132,7 @@ void Drain::read_shapes(Thread& thread, uint64_t at, uint32_t count) {
   std::vector<uint64_t> words(count);
   for (uint32_t index = 0; index < count; ++index) words[index] = thread.word(at + index);
   Row& row = pending(thread);
-  std::tie(row.shapes, row.dtypes) = names_.intern_shapes(words);
+  std::tie(row.shapes, row.dtypes, row.concrete_inputs) = names_.intern_shapes(words);
 }
 
 void Drain::read_stack(Thread& thread, uint64_t head) {
@@ -143,8 +143,8 @@ void Drain::read_stack(Thread& thread, uint64_t head) {
 
 void Drain::read_text_record(Thread& thread, uint64_t head, uint64_t at) {
   Row& row = pending(thread);
-  uint32_t* const kinds[] = {&row.module, &row.error, &row.shapes, &row.dtypes};
-  *kinds[scope_of(head) & 3] = names_.intern(read_text(thread, at + 1, payload_of(head)));
+  uint32_t* const kinds[] = {&row.module, &row.error, &row.shapes, &row.dtypes, &row.concrete_inputs};
+  *kinds[scope_of(head)] = names_.intern(read_text(thread, at + 1, payload_of(head)));
 }
 
 // Room for one more, so that the next push_back cannot fail.

@@ -36,7 +36,8 @@
   X(uint64_t, caller, 0) \
   X(int64_t, step_number, -1) \
   X(uint32_t, stacktrace, 0) \
-  X(uint32_t, code, 0)
+  X(uint32_t, code, 0) \
+  X(uint32_t, concrete_inputs, 0)
 
 // What each row of a drain has, the largest first, so that a row has no gaps.
 #define RECFN_ROW_COLUMNS(X) \
@@ -68,6 +69,7 @@
   X(uint32_t, device, 0) \
   X(uint32_t, stacktrace, 0) \
   X(uint32_t, code, 0) \
+  X(uint32_t, concrete_inputs, 0) \
   X(uint8_t, kind, 0) \
   X(uint8_t, scope, 0) \
   X(uint8_t, source, 0)
@@ -107,7 +109,8 @@
   X(uint64_t, caller, 0) \
   X(int64_t, step_number, -1) \
   X(uint32_t, stacktrace, 0) \
-  X(uint32_t, code, 0)
+  X(uint32_t, code, 0) \
+  X(uint32_t, concrete_inputs, 0)
 
 // What is told of a top-level range that began.
 #define RECFN_ANNOUNCED_COLUMNS(X) \
@@ -128,4 +131,5 @@
   X(uint32_t, stack, 0) \
   X(uint32_t, device, 0) \
   X(uint32_t, stacktrace, 0) \
-  X(uint32_t, code, 0)
+  X(uint32_t, code, 0) \
+  X(uint32_t, concrete_inputs, 0)

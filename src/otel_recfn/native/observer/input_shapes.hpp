@@ -11,7 +11,25 @@ namespace recfn {
 
 constexpr bool kHasKinds = compiles<const c10::IValue&>([](const auto& value) -> decltype(
     value.isScalar(), value.isTensorList(), value.toTensorList().begin(), value.toTensor().scalar_type(), void()) {});
+constexpr bool kHasNumbers = compiles<const c10::IValue&>([](const auto& value) -> decltype(
+    value.isBool(), bool{value.toBool()}, value.isInt(), int64_t{value.toInt()}, value.isDouble(), double{value.toDouble()},
+    value.isComplexDouble(), double{value.toComplexDouble().imag()}, value.isList(), value.toListRef().front().isScalar(),
+    void()) {});
 constexpr bool kHasShapes = kTold<decltype(details::inputs)> && kHasPlainSizes && kHasKinds;
+
+template <typename Value>
+Scalar scalar_of(const Value& value) {
+  if constexpr (kHasNumbers) {
+    if (value.isInt()) return integer_scalar(value.toInt());
+    if (value.isDouble()) return {kReal, 0, 1, {bits_of(value.toDouble())}};
+    if (value.isBool()) return {kBoolean, value.toBool() ? 1u : 0u, 0, {}};
+    if (value.isComplexDouble()) {
+      const auto number = value.toComplexDouble();
+      return {kComplex, 0, 2, {bits_of(number.real()), bits_of(number.imag())}};
+    }
+  }
+  return {};  // a symbol
+}
 
 class ShapeWords {
  public:
@@ -29,7 +47,33 @@ class ShapeWords {
   void add(const Value& input) {
     if (input.isTensor()) return add_tensor(input.toTensor());
     if (input.isTensorList()) return add_list(input);
-    put(shape_tag(input.isScalar() ? kScalar : kOther, 0, 0));
+    if (input.isScalar()) return add_scalar(input);
+    if constexpr (kHasNumbers) {
+      if (input.isList()) return add_scalars(input.toListRef());
+    }
+    put(shape_tag(kOther, 0, 0));
+  }
+
+  template <typename Value>
+  void add_scalar(const Value& input) {
+    if (size_ + kMostWordsOfScalar + kReserve > kMaxShapeWords) return truncate();
+    write(scalar_of(input));
+  }
+
+  // Of a list of something else nothing is told, and of a long one.
+  template <typename Values>
+  void add_scalars(const Values& values) {
+    const bool told = values.empty() || (values.front().isScalar() && values.size() <= kMostScalars);
+    if (!told) return put(shape_tag(kOther, 0, 0));
+    if (size_ + 1 + values.size() * kMostWordsOfScalar + kReserve > kMaxShapeWords) return truncate();
+    words_[size_++] = shape_tag(kScalarsBegin, 0, 0);
+    for (const auto& value : values) write(scalar_of(value));
+    words_[size_++] = shape_tag(kListEnd, 0, 0);
+  }
+
+  void write(const Scalar& scalar) {
+    words_[size_++] = shape_tag(kScalar, scalar.kind, scalar.size) | uint64_t{scalar.small} << 32;
+    for (uint32_t word = 0; word < scalar.size; ++word) words_[size_++] = scalar.words[word];
   }
 
   template <typename Value>
@@ -62,6 +106,7 @@ class ShapeWords {
     truncated_ = true;
   }
 
+  static constexpr uint32_t kMostWordsOfScalar = 1 + kMostScalarWords;
   static constexpr uint32_t kReserve = 2;  // for the mark of truncation and a list's end
   uint64_t words_[kMaxShapeWords];
   uint32_t size_ = 0;

@@ -120,6 +120,7 @@ constexpr Feature kFeatures[] = {
     {"local_callbacks", kHasLocalCallbacks},
     {"callback_list", kHasCallbackList},
     {"other_observers", kHasOtherObservers},
+    {"concrete_inputs", kHasNumbers},
 };
 
 template <Pair kPair>

@@ -67,6 +67,7 @@ class Details(NamedTuple):
     device: str = ""
     step_number: int = -1
     code: str = ""
+    concrete_inputs: str = ""
 
 
 class Failure(NamedTuple):

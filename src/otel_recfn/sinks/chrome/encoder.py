@@ -149,6 +149,7 @@ def _args(event: Event) -> Iterator[tuple[str, object]]:
     optional = (
         ("Input Dims", json_of_utf8(event.shapes), ""),
         ("Input type", json_of_utf8(event.dtypes), ""),
+        ("Concrete Inputs", json_of_utf8(event.concrete_inputs), ""),
         ("Call stack", json_string(event.stack), '""'),
         ("Module", json_string(event.module), '""'),
         ("Error", json_string(event.error), '""'),

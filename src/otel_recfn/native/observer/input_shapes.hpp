@@ -56,7 +56,7 @@ class ShapeWords {
 
   template <typename Value>
   void add_scalar(const Value& input) {
-    if (size_ + kMostWordsOfScalar + kReserve > kMaxShapeWords) return truncate();
+    if (!has_room(kMostWordsOfScalar)) return truncate();
     write(scalar_of(input));
   }
 
@@ -65,7 +65,7 @@ class ShapeWords {
   void add_scalars(const Values& values) {
     const bool told = values.empty() || (values.front().isScalar() && values.size() <= kMostScalars);
     if (!told) return put(shape_tag(kOther, 0, 0));
-    if (size_ + 1 + values.size() * kMostWordsOfScalar + kReserve > kMaxShapeWords) return truncate();
+    if (!has_room(1 + static_cast<uint32_t>(values.size()) * kMostWordsOfScalar)) return truncate();
     words_[size_++] = shape_tag(kScalarsBegin, 0, 0);
     for (const auto& value : values) write(scalar_of(value));
     words_[size_++] = shape_tag(kListEnd, 0, 0);
@@ -78,10 +78,11 @@ class ShapeWords {
 
   template <typename Value>
   void add_list(const Value& input) {
-    put(shape_tag(kListBegin, 0, 0));
+    if (!has_room(1)) return truncate();
+    words_[size_++] = shape_tag(kListBegin, 0, 0);
     const auto list = input.toTensorList();
     for (const at::Tensor& tensor : list) add_tensor(tensor);
-    if (size_ < kMaxShapeWords) words_[size_++] = shape_tag(kListEnd, 0, 0);
+    words_[size_++] = shape_tag(kListEnd, 0, 0);
   }
 
   template <typename Tensor>
@@ -91,15 +92,18 @@ class ShapeWords {
     if (!has_plain_sizes(tensor)) return put(shape_tag(kTensor, dtype, 0));
     const auto sizes = tensor.sizes();
     const auto dims = static_cast<uint32_t>(sizes.size() < kMaxDims ? sizes.size() : kMaxDims);
-    if (size_ + 1 + dims + kReserve > kMaxShapeWords) return truncate();
+    if (!has_room(1 + dims)) return truncate();
     words_[size_++] = shape_tag(kTensor, dtype, dims);
     for (uint32_t dim = 0; dim < dims; ++dim) words_[size_++] = static_cast<uint64_t>(sizes[dim]);
   }
 
   void put(uint64_t tag) {
-    if (size_ + 1 + kReserve > kMaxShapeWords) return truncate();
+    if (!has_room(1)) return truncate();
     words_[size_++] = tag;
   }
+
+  // Nothing is told after something was left out: it would stand in the place of another input.
+  bool has_room(uint32_t words) const { return !truncated_ && size_ + words + kReserve <= kMaxShapeWords; }
 
   void truncate() {
     if (!truncated_) words_[size_++] = shape_tag(kTruncated, 0, 0);

@@ -49,10 +49,15 @@ def write_trace(instrumentor: OtelRecordFunctionInstrumentor, path: Path, loads:
             pass
         with within(record_function("serve")):
             for _ in range(STEPS):
-                with within(step()), within(tracer.start_as_current_span("batch")), within(record_function("work")):
-                    for _ in range(loads):
-                        with within(record_function("load")):
-                            pass
+                with within(step()), within(tracer.start_as_current_span("batch")):
+                    with within(record_function("fetch")):
+                        pass
+                    with within(record_function("work")):
+                        for _ in range(loads):
+                            with within(record_function("load")):
+                                pass
+                    with within(record_function("store")):
+                        pass
         with within(record_function("answer")):
             pass
     instrumentor.uninstrument()
@@ -88,5 +93,5 @@ def test_trace_diff_compares_two(instrumentor: OtelRecordFunctionInstrumentor, t
         "deleted": [f"ProfilerStep#{before}"],
         "increased": ["load"],
         "decreased": [],
-        "unchanged": ["batch", "work"],
+        "unchanged": ["batch", "fetch", "store", "work"],
     }

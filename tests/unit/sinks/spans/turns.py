@@ -200,7 +200,7 @@ def replaced(turns: Turns, patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(background, "OwnThread", own_thread)
     patch.setattr(background, "threading", types.SimpleNamespace(current_thread=current_thread))
-    patch.setattr(turn, "threading", types.SimpleNamespace(Event=lambda: Event(turns), Lock=threading.Lock))
+    patch.setattr(turn, "threading", types.SimpleNamespace(Event=lambda: Event(turns), RLock=threading.RLock))
     patch.setattr(
         background_queue.Flush,
         "wait",

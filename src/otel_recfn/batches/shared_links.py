@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 from otel_recfn.batches.links import ForwardBackwardLinks, Links
 from otel_recfn.model.batch import Batch
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.locked import locked
 
 
 class FindsLinks(Protocol):
@@ -31,14 +32,14 @@ class SharedLinks:
         self._lock = ForkSafeLock()
         self.start_empty()
 
+    @locked
     def match(self, batch: Batch) -> Links:
         """As ``ForwardBackwardLinks.match``; asked again for a batch, it has the answer."""
-        with self._lock.held:
-            found = self._found.get(batch)
-            if found is None:
-                found = self._links.match(batch)
-                self._found[batch] = found
-            return found
+        found = self._found.get(batch)
+        if found is None:
+            found = self._links.match(batch)
+            self._found[batch] = found
+        return found
 
     def start_empty(self) -> None:
         """As it was made: in a forked child, where no batch was there yet."""

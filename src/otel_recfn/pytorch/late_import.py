@@ -15,6 +15,7 @@ from types import ModuleType
 
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.imports import is_being_imported
+from otel_recfn.support.locked import locked_by
 from otel_recfn.support.own_thread import OwnThread
 
 log = logging.getLogger("otel_recfn")
@@ -37,8 +38,7 @@ class _Waiting:
         self._lost = lost
 
     def run(self) -> None:
-        with _lock.held:
-            callback, self._callback = self._callback, None
+        callback = self._take()
         if callback is None:
             return
         try:
@@ -46,11 +46,16 @@ class _Waiting:
         except Exception:  # the user's `import torch` must go on
             log.exception("otel-recfn could not attach to %s; %s", self.module, self._lost)
 
+    @locked_by(_lock)
+    def _take(self) -> Callable[[], None] | None:
+        callback, self._callback = self._callback, None
+        return callback
+
+    @locked_by(_lock)
     def cancel(self) -> None:
-        with _lock.held:
-            self._callback = None
-            if self in (others := _waiting.get(self.module, [])):
-                others.remove(self)
+        self._callback = None
+        if self in (others := _waiting.get(self.module, [])):
+            others.remove(self)
 
 
 def is_imported(module: str) -> bool:
@@ -104,21 +109,28 @@ def when_imported(module: str, callback: Callable[[], None], lost: str) -> Calla
 
 
 def _wait_for_import(waiting: _Waiting) -> None:
-    with _lock.held:
-        register = waiting.module not in _waiting
-        _waiting.setdefault(waiting.module, []).append(waiting)
-    if register:
+    if _is_first(waiting):
         import wrapt
 
         wrapt.register_post_import_hook(_was_imported, waiting.module)
 
 
+@locked_by(_lock)
+def _is_first(waiting: _Waiting) -> bool:
+    is_first = waiting.module not in _waiting
+    _waiting.setdefault(waiting.module, []).append(waiting)
+    return is_first
+
+
 def _was_imported(module: ModuleType) -> None:
-    with _lock.held:
-        _executed.add(module.__name__)
-        ready = _waiting.pop(module.__name__, [])  # wrapt forgets a hook that ran
-    for waiting in ready:
+    for waiting in _ready(module.__name__):
         waiting.run()
+
+
+@locked_by(_lock)
+def _ready(module: str) -> list[_Waiting]:
+    _executed.add(module)
+    return _waiting.pop(module, [])  # wrapt forgets a hook that ran
 
 
 def _poll(waiting: _Waiting) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable
 from otel_recfn.pytorch import observer
 from otel_recfn.pytorch.profiler_starts import ProfilerStarts
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.timed_lock import take_in_time
+from otel_recfn.support.locked import locked
 
 log = logging.getLogger("otel_recfn")
 
@@ -78,29 +78,29 @@ class ThreadMemory:
 
     def _forget_left(self) -> None:
         """Count out threads that ended: now if nobody holds the lock, else when the next thread begins or ends."""
-        lock, taken = self._lock.held, list[threading.RLock]()
-        try:
-            take_in_time(lock, 0.0, taken)
-            while taken and self._left:
-                self._left.popleft()
-                self._one_less()
-        finally:
-            if taken:
-                lock.release()
+        self._lock.call_if_free(self._count_out)
+
+    def _count_out(self) -> None:
+        while self._left:
+            self._left.popleft()
+            self._one_less()
 
     def _one_thread_more(self) -> bool:
         self._forget_left()
-        with self._lock.held:
-            if self._threads == 0 and not self._starts.watch():
-                return False
-            self._threads += 1
-            return True
+        return self._one_more()
 
     def _one_thread_less(self) -> None:
         self._forget_left()
-        with self._lock.held:
-            self._one_less()
+        self._one_less()
 
+    @locked
+    def _one_more(self) -> bool:
+        if self._threads == 0 and not self._starts.watch():
+            return False
+        self._threads += 1
+        return True
+
+    @locked
     def _one_less(self) -> None:
         self._threads -= 1
         if self._threads == 0:

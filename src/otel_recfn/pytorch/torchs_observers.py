@@ -14,6 +14,7 @@ from otel_recfn.pytorch import details
 from otel_recfn.pytorch.late_import import when_torch_is_imported
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.interpreters import in_main_interpreter
+from otel_recfn.support.locked import locked_by
 
 OBSERVERS = (
     ("profiler_enable", "profiler_disable"),
@@ -36,11 +37,15 @@ def running() -> int:
 
 def watch() -> None:
     """Tell ranges to them from now on, or once torch is imported."""
-    global _watching
-    with _lock.held:
-        watching, _watching = _watching, True
-    if not watching and in_main_interpreter():  # PyTorch can't be imported in a subinterpreter
+    if _is_first() and in_main_interpreter():  # PyTorch can't be imported in a subinterpreter
         when_torch_is_imported(_wrap_all)
+
+
+@locked_by(_lock)
+def _is_first() -> bool:
+    global _watching
+    watching, _watching = _watching, True
+    return not watching
 
 
 def _wrap_all() -> None:
@@ -73,13 +78,13 @@ def _counting(original: Callable[..., Any], change: int) -> Callable[..., Any]:
     return counted
 
 
+@locked_by(_lock)
 def _change(change: int) -> None:
     """One has started, or ended; one that ends may have started before we looked."""
     from otel_recfn.pytorch.range_in_torch import RangesInTorch
     from otel_recfn.runtime.callback_lists import tell_others
 
     global _running
-    with _lock.held:
-        was, _running = _running, max(0, _running + change)
-        if bool(was) != bool(_running):
-            tell_others(RangesInTorch() if _running else None)
+    was, _running = _running, max(0, _running + change)
+    if bool(was) != bool(_running):
+        tell_others(RangesInTorch() if _running else None)

@@ -13,6 +13,7 @@ from otel_recfn.model.errors import SettingError
 from otel_recfn.recording.protocol import Recorder
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.interpreters import in_main_interpreter
+from otel_recfn.support.locked import locked_by
 from otel_recfn.support.twins import VARIABLE, wanted_twin
 
 ALLOWED = ("auto", "native", "python")
@@ -36,6 +37,7 @@ _chosen: Backend | None = None
 _choosing = ForkSafeLock()
 
 
+@locked_by(_choosing)
 def choose() -> Backend:
     """The process's backend, made by the first call.
 
@@ -43,10 +45,9 @@ def choose() -> Backend:
         SettingError: ``OTEL_RECFN_RECORDER`` isn't one of the allowed values, or asks for a native recorder that isn't there.
     """
     global _chosen
-    with _choosing.held:
-        if _chosen is None:
-            _chosen = _make(wanted_twin())
-        return _chosen
+    if _chosen is None:
+        _chosen = _make(wanted_twin())
+    return _chosen
 
 
 def recorder() -> Recorder:

@@ -7,11 +7,13 @@ from otel_recfn.recording.backend import recorder
 from otel_recfn.session.session import Session
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.interpreters import refuse_subinterpreter
+from otel_recfn.support.locked import locked_by
 
 _making = ForkSafeLock()
 _session: Session | None = None
 
 
+@locked_by(_making)
 def process_session() -> Session:
     """The one session: the process has one recorder.
 
@@ -20,9 +22,8 @@ def process_session() -> Session:
         InterpreterError: this is a subinterpreter.
     """
     global _session
-    with _making.held:
-        if _session is None:
-            refuse_subinterpreter()
-            made = Session(recorder())
-            _session = _session or made  # a signal handler may have made it meanwhile
-        return _session
+    if _session is None:
+        refuse_subinterpreter()
+        made = Session(recorder())
+        _session = _session or made  # a signal handler may have made it meanwhile
+    return _session

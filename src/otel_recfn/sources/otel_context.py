@@ -23,6 +23,7 @@ from otel_recfn.sources.range_spans import RangeSpans, ShownRanges, range_of
 from otel_recfn.sources.suppression import is_suppressed
 from otel_recfn.sources.wrapped_function import After, WrappedFunction
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.locked import locked
 from otel_recfn.support.seen_spans import seen_spans
 
 log = logging.getLogger("otel_recfn")
@@ -66,21 +67,27 @@ class ContextWatcher:
         """Take it all back; where somebody wrapped a function after us, our wrapper stays in the chain and only passes on."""
         self._show(None)
         self._recorder.set_context_reader(None)
-        with self._lock.held:
-            self._wrappers = [wrapper for wrapper in self._wrappers if not wrapper.remove()]
-            self._watching = False
+        self._unwatch()
+
+    @locked
+    def _unwatch(self) -> None:
+        self._wrappers = [wrapper for wrapper in self._wrappers if not wrapper.remove()]
+        self._watching = False
 
     def counters(self) -> dict[str, int]:
         """None."""
         return {}
 
     def _watch(self) -> None:
-        with self._lock.held:
-            self._wrappers = [wrapper for wrapper in self._wrappers if wrapper.revive(_call_all_three)]
-            if len(self._wrappers) < len(WRAPPED):
-                self._wrap()
-            self._watching = True
+        self._wrap_anew()
         self._recorder.set_context_reader(self.read)
+
+    @locked
+    def _wrap_anew(self) -> None:
+        self._wrappers = [wrapper for wrapper in self._wrappers if wrapper.revive(_call_all_three)]
+        if len(self._wrappers) < len(WRAPPED):
+            self._wrap()
+        self._watching = True
 
     def _show(self, shown: ShownRanges | None) -> None:
         shown_steps.spans = shown.spans if shown is not None else None
@@ -165,6 +172,7 @@ class ContextWatcher:
             self._recorder.context_attached(token)  # only something else in the context changed, baggage for instance
         else:
             self._recorder.span_attached(span, token)
+            _remember(span)
         return token
 
     def _after_detach(self, result: Any, token: Any = None) -> Any:
@@ -179,6 +187,13 @@ class ContextWatcher:
         if not self._told:
             self._told = True
             log.exception(message)
+
+
+def _remember(span: trace.Span) -> None:
+    """It may lie around the spans that ranges run in."""
+    of_span = span.get_span_context()
+    if of_span.is_valid:
+        seen_spans.became_current(of_span.trace_id, of_span.span_id, span)
 
 
 def _call_all_three() -> None:

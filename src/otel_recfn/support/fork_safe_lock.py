@@ -4,29 +4,48 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 from otel_recfn.support.forks import Order, around_forks
+from otel_recfn.support.timed_lock import take_in_time, while_taken
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _living: weakref.WeakSet[ForkSafeLock] = weakref.WeakSet()
 
 
 class ForkSafeLock:
-    """Used as ``with lock.held:`` only. What it guards must be consistent at every moment: a fork may come at any.
+    """Taken by ``call``, or by the decorators of ``locked.py``; reentrant, because a signal handler may take it again.
 
-    Attributes:
-        held: a lock of Python's own: if we had an ``__enter__``, a signal handler that raises between it and the block would
-            leave the lock taken. It is reentrant, because a signal handler may take it again.
+    What it guards must be consistent at every moment: a fork may come at any.
     """
 
     def __init__(self) -> None:
         try:
-            self.held = threading.RLock()
+            self._lock = threading.RLock()
         except RuntimeError as error:  # what Python raises where there is no memory for a lock
             raise MemoryError(str(error)) from error
         _living.add(self)
 
+    def call(self, work: Callable[P, T], /, *args: P.args, **keywords: P.kwargs) -> T:
+        """Call it with the lock. Where there is no memory for that, it raises before the call, and never after it."""
+        return while_taken(self._lock, work, *args, **keywords)
+
+    def call_if_free(self, work: Callable[[], object]) -> None:
+        """Call it with the lock, unless another thread has that now."""
+        lock, taken = self._lock, list[threading.RLock]()
+        try:
+            take_in_time(lock, 0.0, taken)
+            if taken:
+                work()
+        finally:
+            if taken:
+                lock.release()
+
     def _renew(self) -> None:
-        self.held = threading.RLock()
+        self._lock = threading.RLock()
 
 
 def _renew_all() -> None:

@@ -7,10 +7,12 @@ Python makes a tuple where a ``with`` block lets go of its lock; where there is 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import compress
-from typing import TypeVar
+from typing import Any, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -19,12 +21,24 @@ def take_in_time(lock: threading.RLock, timeout_s: float, taken: list[threading.
     taken.extend(compress((lock,), map(lock.acquire, (True,), (timeout_s,))))
 
 
-def while_taken(lock: threading.RLock, call: Callable[..., T], *arguments: object) -> T:
+def while_taken(lock: Any, call: Callable[P, T], /, *args: P.args, **keywords: P.kwargs) -> T:
     """Call it while the lock is taken. Where there is no memory for that, it raises before the call, and never after it."""
     taken: list[threading.RLock] = []
     try:
         take_in_time(lock, -1, taken)
-        return call(*arguments)
+        return call(*args, **keywords)
     finally:
         if taken:
+            lock.release()
+
+
+@contextmanager
+def taken(lock: threading.RLock) -> Iterator[None]:
+    """Around a block. Where there is no memory at its end, it raises, and the lock is free all the same."""
+    held: list[threading.RLock] = []
+    try:
+        take_in_time(lock, -1, held)
+        yield
+    finally:
+        if held:
             lock.release()

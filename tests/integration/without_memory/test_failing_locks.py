@@ -16,11 +16,15 @@ sys.path.insert(0, "{tests}")
 from batches import make_batch
 from failing_allocations import with_failures
 from otel_recfn.model.errors import OUT_OF_MEMORY
+from otel_recfn.recording.trace_states import TraceStates
+from otel_recfn.runtime import callback_lists
 from otel_recfn.sinks.background_queue import Flush, WorkQueue
 from otel_recfn.sinks.otlp.envelope import Request
 from otel_recfn.sinks.otlp.outcome import Outcome, Verdict
 from otel_recfn.sinks.otlp.request_queue import RequestQueue
+from otel_recfn.sinks.spans.promised_traces import PromisedTraces
 from otel_recfn.sinks.spans.turn import Turn
+from otel_recfn.store.event_store import EventStore
 from otel_recfn.support.own_thread import at_work
 
 tuples = []
@@ -105,6 +109,27 @@ def work_of_a_thread():
     check(work)
 
 
+def stored_batches():
+    store = EventStore(10**6)
+    batch = make_batch([{{}}])
+    check(lambda: store.append(batch), lambda: store.counters()["rows"], store.batches)
+
+
+def trace_states():
+    states = TraceStates()
+    check(lambda: states.split(states.keep("a=b")))
+
+
+def promised_traces():
+    traces = PromisedTraces()
+    traces.publish(1, None)
+    check(lambda: traces.trace_of(1, None), None, lambda: traces.decide(1))
+
+
+def callbacks():
+    check(lambda: callback_lists.remove_global(1), None, callback_lists.watch_ranges)
+
+
 globals()[sys.argv[1]]()
 """
 
@@ -120,6 +145,10 @@ globals()[sys.argv[1]]()
         "request_settle",
         "turn",
         "work_of_a_thread",
+        "stored_batches",
+        "trace_states",
+        "promised_traces",
+        "callbacks",
     ],
 )
 def test_a_lock_is_free_again_where_no_memory_was_left(run_preloaded: Callable[..., object], lock: str) -> None:

@@ -13,6 +13,7 @@ from otel_recfn.sinks.metrics.sdk_streams import SdkStreams
 from otel_recfn.sinks.metrics.series import MAX_SERIES, Series, SeriesTable, Slots
 from otel_recfn.sinks.metrics.sums import MIN_CAPACITY, DurationSums, Numbers
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.locked import locked
 
 _NO_BUCKETS = Layout((), ())
 
@@ -45,18 +46,18 @@ class Durations:
         self._adding = False
         self.tally: Numbers = np.zeros(len(Tally), np.int64)
 
+    @locked
     def add(self, batch: Batch, streams: SdkStreams | None) -> None:
         """Add a batch, for these streams.
 
         Raises:
             MemoryError: nothing of it was added.
         """
-        with self._lock.held:
-            try:
-                self._adding = True
-                self._add(batch, streams)
-            finally:
-                self._adding = False
+        try:
+            self._adding = True
+            self._add(batch, streams)
+        finally:
+            self._adding = False
 
     def _add(self, batch: Batch, streams: SdkStreams | None) -> None:
         numbers = self._numbers_of(batch)
@@ -82,13 +83,13 @@ class Durations:
             self._earlier.append(Taken(self._streams, self._sums, self._table.series))
         self._streams, self._sums = streams, sums
 
+    @locked
     def take(self) -> list[Taken]:
         """All sums, which begin anew; nothing where a signal handler calls that has interrupted ``add``."""
-        with self._lock.held:
-            if self._adding:
-                return []
-            taken, sums = list(self._earlier), self._sums
-            if sums is not None:
-                taken.append(Taken(self._streams, sums, self._table.series))
-            self._earlier, self._sums = [], None
+        if self._adding:
+            return []
+        taken, sums = list(self._earlier), self._sums
+        if sums is not None:
+            taken.append(Taken(self._streams, sums, self._table.series))
+        self._earlier, self._sums = [], None
         return taken

@@ -36,6 +36,7 @@ from otel_recfn.sinks.metrics.series import Series
 from otel_recfn.sinks.metrics.sums import Of
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.forks import Order, around_forks
+from otel_recfn.support.locked import locked
 from otel_recfn.support.own_thread import at_work_unless_forking
 
 DURATION = "recfn.operation.duration"
@@ -112,19 +113,21 @@ class Instruments:
             report: reads the counters of its capture.
             from_zero: they began with it, as in a forked child.
         """
-        told = Told(report, from_zero=from_zero)
-        with self._lock.held:
-            self._feeds = {**self._feeds, feed: told}
+        self._attach(feed, Told(report, from_zero=from_zero))
 
+    @locked
+    def _attach(self, feed: Feed, told: Told) -> None:
+        self._feeds = {**self._feeds, feed: told}
+
+    @locked
     def detach(self, feed: Feed) -> None:
         """Ask it no more; what it has is kept for the readers."""
-        with self._lock.held:
-            told = self._feeds.get(feed)
-            if told is None:
-                return
-            self._left += feed.take()
-            self._end(told, told.values())
-            self._feeds = {each: its for each, its in self._feeds.items() if each is not feed}
+        told = self._feeds.get(feed)
+        if told is None:
+            return
+        self._left += feed.take()
+        self._end(told, told.values())
+        self._feeds = {each: its for each, its in self._feeds.items() if each is not feed}
 
     def after_fork_in_child(self) -> None:
         """In a child: what the parent counted, and has not handed on yet, is the parent's."""
@@ -141,8 +144,7 @@ class Instruments:
     def _observe_first(self, options: CallbackOptions) -> Iterable[Observation]:
         with at_work_unless_forking() as working:
             if working:
-                with self._lock.held:
-                    self._hand_on()
+                self._hand_on()
         return self._observe(COUNTERS[0], options)
 
     def _observe(self, counter: Counter, _options: CallbackOptions) -> Iterable[Observation]:
@@ -161,6 +163,7 @@ class Instruments:
             waiting = [told.waiting(queue) for told in self._feeds.values()]
         return [Observation(count, {queue.attribute: value}) for each in waiting for value, count in each.items()]
 
+    @locked
     def _hand_on(self) -> None:
         """Everything that was summed up goes to the readers."""
         exemplars: dict[Series, Exemplar] = {}

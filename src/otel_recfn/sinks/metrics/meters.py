@@ -13,6 +13,7 @@ from opentelemetry.metrics import NoOpMeter, NoOpMeterProvider
 from otel_recfn.sinks.metrics.instruments import Instruments
 from otel_recfn.sinks.spans.provider import SCHEMA_URL, SCOPE_NAME
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.locked import locked_by
 from otel_recfn.support.weak_identity import WeakIdentityMap
 from otel_recfn.version import __version__
 
@@ -52,12 +53,16 @@ def _instruments_of(provider: metrics.MeterProvider) -> Instruments | None:
     if isinstance(provider, (_PROXY, NoOpMeterProvider)):
         return None
     try:
-        with _lock.held:
-            known = _known.get(provider)
-            return (known() if known is not None else None) or _make(provider)
+        return _known_or_made(provider)
     except Exception:
         _log.exception("otel-recfn: the meter provider raised; there are no metrics of operators")
         return None
+
+
+@locked_by(_lock)
+def _known_or_made(provider: metrics.MeterProvider) -> Instruments | None:
+    known = _known.get(provider)
+    return (known() if known is not None else None) or _make(provider)
 
 
 def _make(provider: metrics.MeterProvider) -> Instruments | None:

@@ -35,6 +35,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, set_span_in_conte
 from otel_recfn.sinks.metrics.buckets import SECOND_NS, Layout, PowerRule
 from otel_recfn.sinks.metrics.sdk_powers import add_powers
 from otel_recfn.sinks.metrics.sums import DurationSums, Of
+from otel_recfn.support.timed_lock import while_taken
 
 Attributes = Mapping[str, str | bool]
 OVERFLOW_ATTRIBUTES: Attributes = {"otel.metric.overflow": True}
@@ -161,7 +162,8 @@ class SdkStreams:
             aggregation = made.get(_key(seen)) or made.get(_key(OVERFLOW_ATTRIBUTES))
             if aggregation is None:
                 raise ChangedSdkError(f"no aggregation for {seen}")
-            _ADD[stream.kind](aggregation, sums, stream.buckets, one.number)
+            if (add := _ADD.get(stream.kind)) is not None:
+                while_taken(aggregation._lock, add, aggregation, sums, stream.buckets, one.number)
             if one.exemplar is not None:
                 self._offer(aggregation, one.exemplar, one.attributes)
 
@@ -211,27 +213,20 @@ def _first(item: tuple[str, object]) -> str:
 
 
 def _add_bounded(aggregation: Any, sums: DurationSums, buckets: int, number: int) -> None:
-    """Add what is left when the last duration has gone the SDK's way, here as in the functions below."""
+    """Add what is left when the last duration has gone the SDK's way, with its lock; so do the functions below."""
     counts = sums.bounded[buckets][number].copy()
     counts[int(sums.layout.least_ns[buckets].searchsorted(sums.series[number, Of.LAST], side="right"))] -= 1
-    with aggregation._lock:
-        aggregation._value = [had + more for had, more in zip(aggregation._value, counts.tolist(), strict=True)]
-        _add_extremes(aggregation, sums, number)
+    aggregation._value = [had + more for had, more in zip(aggregation._value, counts.tolist(), strict=True)]
+    _add_extremes(aggregation, sums, number)
 
 
 def _add_powers(aggregation: Any, sums: DurationSums, buckets: int, number: int) -> None:
-    with aggregation._lock:
-        add_powers(aggregation, sums, buckets, number)
-        _add_extremes(aggregation, sums, number)
+    add_powers(aggregation, sums, buckets, number)
+    _add_extremes(aggregation, sums, number)
 
 
 def _add_sum(aggregation: Any, sums: DurationSums, _buckets: int, number: int) -> None:
-    with aggregation._lock:
-        aggregation._value += _rest_s(sums, number)
-
-
-def _add_nothing(_aggregation: Any, _sums: DurationSums, _buckets: int, _number: int) -> None:
-    """The last duration is all that is kept."""
+    aggregation._value += _rest_s(sums, number)
 
 
 def _add_extremes(aggregation: Any, sums: DurationSums, number: int) -> None:
@@ -249,5 +244,5 @@ _ADD: dict[str, Callable[[Any, DurationSums, int, int], None]] = {
     "_ExplicitBucketHistogramAggregation": _add_bounded,
     "_ExponentialBucketHistogramAggregation": _add_powers,
     "_SumAggregation": _add_sum,
-    "_LastValueAggregation": _add_nothing,
 }
+"""Of a last value the last duration is all that is kept."""

@@ -7,8 +7,9 @@ spans, which it knows by their instrumentation scope object. ``remove`` takes it
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,9 +20,12 @@ from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.spans.awaited_parents import AwaitedParents, Id
 from otel_recfn.sinks.spans.told_losses import DROPPED
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.locked import locked
 from otel_recfn.support.waker import Waker
 
 SLOW_SECONDS = 1.0
+MOST_PLACES = 256
+"""Of so many traces and threads it is known that an exporter refused spans of them, those of the last."""
 
 
 class ExportWatch:
@@ -30,6 +34,7 @@ class ExportWatch:
     def __init__(self) -> None:
         self._watched: dict[int, _WatchedExporter] = {}
         self._exported_before = self._finished_before = self._lost_tellings_before = 0
+        self._refused_at_before: Mapping[tuple[int, int], int] = {}
         self._waker = Waker()
 
     def watch(self, exporters: Iterable[Any], scope: object) -> None:
@@ -60,6 +65,12 @@ class ExportWatch:
     def lost_tellings(self) -> int:
         """What the spans that an exporter refused told of earlier losses; with several exporters, the largest sum counts."""
         return self._lost_tellings_before + max([one.lost_tellings for one in self._watched.values()], default=0)
+
+    @property
+    def refused_at(self) -> Mapping[tuple[int, int], int]:
+        """Our spans that an exporter refused, by trace id and ``thread.id``; with several, the one with most places."""
+        watched = [one.refused_at for one in list(self._watched.values())]
+        return max([self._refused_at_before, *watched], key=len)
 
     @property
     def is_fast(self) -> bool:
@@ -98,6 +109,7 @@ class ExportWatch:
         """Leave every exporter as it was found."""
         self._exported_before, self._finished_before = self.exported, self.finished
         self._lost_tellings_before = self.lost_tellings
+        self._refused_at_before = self.refused_at
         watched, self._watched = self._watched, {}
         for one in watched.values():
             one.uninstall()
@@ -107,6 +119,7 @@ class _WatchedExporter:
     def __init__(self, exporter: Any, scope: object, waker: Waker) -> None:
         self.scope, self._waker = scope, waker
         self.exported = self.finished = self.lost_tellings = 0
+        self.refused_at: dict[tuple[int, int], int] = {}
         self.is_fast = self.failed = self.refuses = False
         self._began: float | None = None
         self._parents = AwaitedParents()
@@ -143,30 +156,49 @@ class _WatchedExporter:
             self._began, self.failed = None, result is SpanExportResult.FAILURE
             self.is_fast = not self.failed and time.monotonic() - began < SLOW_SECONDS
             if self.failed:
-                with self._lock.held:
-                    self._parents.forget(awaited)
+                self._forget(awaited)
             if ours:
-                with self._lock.held:
-                    self.finished += ours
-                    self.exported += ours if result is not SpanExportResult.FAILURE else 0
-                    self.lost_tellings += sum([_told_by(span) for span in spans]) if self.failed else 0
+                self._count(ours, spans)
                 self._waker.wake()
         return result
 
+    @locked
+    def _forget(self, awaited: Sequence[Id]) -> None:
+        self._parents.forget(awaited)
+
+    @locked
+    def _count(self, ours: int, spans: Sequence[ReadableSpan]) -> None:
+        self.finished += ours
+        self.exported += 0 if self.failed else ours
+        if self.failed:
+            self.lost_tellings += sum([_told_by(span) for span in spans])
+            self._note_refused([span for span in spans if self._is_ours(span)])
+
+    def _note_refused(self, spans: Sequence[ReadableSpan]) -> None:
+        with contextlib.suppress(*OUT_OF_MEMORY):  # they are counted all the same
+            refused_at = dict(self.refused_at)
+            for span in spans:
+                place = _place_of(span)
+                refused_at[place] = refused_at.get(place, 0) + 1
+            self.refused_at = dict(list(refused_at.items())[-MOST_PLACES:])
+
+    @locked
     def keep_for_children(self, spans: Sequence[ReadableSpan]) -> None:
-        with self._lock.held:
-            self._parents.hold_back(spans)
+        self._parents.hold_back(spans)
 
     def _noted(self, spans: Sequence[ReadableSpan]) -> tuple[Sequence[ReadableSpan], Sequence[Id]]:
         """What is exported of them, and which parents are awaited for it. All of them where there is no memory to tell."""
-        with self._lock.held:
-            try:
-                wanted = spans
-                if self.refuses or self._parents.holds_back:
-                    wanted = self._parents.needed(spans, self._is_left_out)
-                return wanted, self._parents.note(wanted)
-            except OUT_OF_MEMORY:  # this is the program's export
-                return spans, ()
+        try:
+            return self._note(spans)
+        except OUT_OF_MEMORY:  # this is the program's export
+            return spans, ()
+
+    @locked
+    def _note(self, spans: Sequence[ReadableSpan]) -> tuple[Sequence[ReadableSpan], Sequence[Id]]:
+        wanted = spans
+        if self.refuses or self._parents.holds_back:
+            wanted = self._parents.needed(spans, self._is_left_out)
+        return wanted, self._parents.note(wanted)
 
     @property
     def hangs(self) -> bool:
@@ -179,6 +211,11 @@ class _WatchedExporter:
 
     def _is_ours(self, span: ReadableSpan) -> bool:
         return getattr(span, "instrumentation_scope", None) is self.scope
+
+
+def _place_of(span: ReadableSpan) -> tuple[int, int]:
+    thread = (span.attributes or {}).get("thread.id", 0)
+    return span.context.trace_id if span.context else 0, thread if isinstance(thread, int) else 0
 
 
 def _told_by(span: ReadableSpan) -> int:

@@ -170,6 +170,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         try:
             self._start(settings)
         except SettingError as error:
+            self._uninstrument()
             log.error("otel-recfn is not instrumenting: %s", error)
         except BaseException:  # out of memory, or a signal handler's
             self._uninstrument()
@@ -206,6 +207,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             find_worker=data_worker,
             way_out=_way_out(settings),
             recorder_lost=session.recorder_lost,
+            dropped_by_thread=session.recorder_dropped,
         )
         background = BackgroundSink(spans, start=False)
         metrics = MetricsSink(settings.meter_provider, sent)
@@ -220,9 +222,9 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             exit_timeout_s=settings.exit_timeout_s,
         )
         metrics.report_from(partial(_report, session, capture))
+        self._capture = capture  # which is stopped, and closes them, where anything fails from here on
         for file in files:
             file.create()
-        self._capture = capture  # which is stopped, and closes them, where anything fails from here on
         for sink in (*[file.sink for file in files], background):
             sink.start()
         session.start(capture)

@@ -40,6 +40,20 @@ def test_a_full_buffer_drops_and_counts(tiny: Capture, workers: list[Worker]) ->
     check_laws(tiny.rows(), tiny.opened())
 
 
+def test_drops_are_counted_by_thread_too(recorder: Recorder, tiny: Capture, workers: list[Worker]) -> None:
+    before = dict(recorder.dropped_by_thread())
+    counts = [workers[0].call(fill, tiny).count(0), 0]
+    workers[1].call(fill, tiny, 1)
+    tiny.finish()
+    numbers = [
+        next(row.thread.number for row in tiny.rows() if row.thread.ident == worker.thread.ident) for worker in workers[:2]
+    ]
+    after = recorder.dropped_by_thread()
+    assert [after.get(number, 0) - before.get(number, 0) for number in numbers] == counts
+    assert counts[0] > 0
+
+
+@pytest.mark.one_python
 def test_a_thread_that_recorded_before_may_fill_what_is_allowed_now(recorder: Recorder, workers: list[Worker]) -> None:
     tiny = Capture(recorder, buffer_bytes=TINY)
     workers[0].call(fill, tiny)
@@ -110,6 +124,7 @@ def test_a_begin_that_is_not_recorded_is_not_the_first_range(recorder: Recorder,
     assert 0 in workers[0].call(fill, Capture(recorder, buffer_bytes=TINY))
 
 
+@pytest.mark.one_python
 def test_nesting_deeper_than_the_limit_is_dropped(recorder: Recorder) -> None:
     capture = Capture(recorder)
     with workers_of(1) as [worker]:
@@ -124,6 +139,7 @@ def test_nesting_deeper_than_the_limit_is_dropped(recorder: Recorder) -> None:
     assert [bool(row.flags & PARTIAL) for row in capture.rows()] == [False] * MAX_DEPTH + [True]
 
 
+@pytest.mark.one_python
 def test_waiting_tasks_leave_room_for_the_ranges_of_the_one_that_runs(capture: Capture) -> None:
     tasks = [capture.begin("task", flags=ASYNC) for _ in range(MAX_DEPTH)]
     nested = [capture.begin("nested") for _ in range(100)]
@@ -136,6 +152,7 @@ def test_waiting_tasks_leave_room_for_the_ranges_of_the_one_that_runs(capture: C
 BUFFER = 1 << 18
 
 
+@pytest.mark.one_python
 def test_names_that_do_not_fit_are_shortened_and_their_ranges_kept(recorder: Recorder, workers: list[Worker]) -> None:
     capture = Capture(recorder, buffer_bytes=BUFFER)
     names = [f"request number {index}, of a client that names each of them {'x' * 60}" for index in range(BUFFER // 64)]
@@ -212,7 +229,7 @@ def test_drains_while_a_thread_writes_more_than_it_did(recorder: Recorder, worke
     done = threading.Event()
 
     def work() -> None:
-        for index in range(60_000):
+        for index in range(30_000):
             capture.end(capture.begin(f"{index % 5000}"))
         done.set()
 
@@ -223,11 +240,11 @@ def test_drains_while_a_thread_writes_more_than_it_did(recorder: Recorder, worke
     working.join()
     capture.finish()
     counters = capture.counters()
-    assert counters.recorded == len(capture.rows()) == 60_000 - counters.dropped
+    assert counters.recorded == len(capture.rows()) == 30_000 - counters.dropped
     names = [int(row.name) for row in capture.rows() if row.name != "<many names>"]
     assert len(names) == counters.recorded - counters.shortened
     if not counters.dropped + counters.shortened:
-        assert names == [index % 5000 for index in range(60_000)]
+        assert names == [index % 5000 for index in range(30_000)]
     check_laws(capture.rows(), capture.opened())
 
 
@@ -281,6 +298,7 @@ def test_a_thread_that_fills_a_quarter_of_its_buffer_ends_the_wait(recorder: Rec
     assert capture.counters().dropped == 0
 
 
+@pytest.mark.one_python
 def test_a_context_reader_that_leaves_ranges_open_at_the_deepest_place(capture: Capture, workers: list[Worker]) -> None:
     left_open: list[int] = []
 

@@ -82,11 +82,10 @@ def test_a_forked_child_may_add_and_remove_although_another_thread_was_about_to(
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with callback_lists._lock.held:
-            held.set()
-            done.wait(PATIENCE_S)
+        held.set()
+        done.wait(PATIENCE_S)
 
-    thread = threading.Thread(target=hold)
+    thread = threading.Thread(target=callback_lists._lock.call, args=(hold,))
     handle = add_global_callback(notes.callback())
     thread.start()
     held.wait(PATIENCE_S)

@@ -113,6 +113,7 @@ def test_stopping_twice_changes_nothing(recorder: Recorder, session: Session) ->
     assert running.names() == []
 
 
+@pytest.mark.one_python
 def test_a_capture_that_lost_nothing_is_not_told_of_what_an_earlier_one_lost(
     recorder: Recorder, session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:

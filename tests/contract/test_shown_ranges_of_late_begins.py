@@ -70,7 +70,7 @@ class Spans:
     def trace_of(self, root: int) -> None:
         return None
 
-    def start_step(self, name: str, number: int) -> None:
+    def start_step(self, name: str, number: int, code: str) -> None:
         return None
 
     def saw(self, trace_id: int, span_id: int, span: object) -> None:

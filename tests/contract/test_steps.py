@@ -17,6 +17,7 @@ from step_program import Program
 
 from otel_recfn.batches.selection import Selected
 from otel_recfn.model.batch import Event
+from otel_recfn.model.call_names import called_code
 from otel_recfn.model.errors import SettingError
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.recording.protocol import Recorder
@@ -279,3 +280,25 @@ def test_what_lies_in_a_step_whose_range_is_not_recorded(recorder: Recorder, pro
         with program.record_function("outer"), program.record_function("inner"):
             pass
     assert program.paths() == ["train:0", "train:0/outer", "train:0/outer/inner"]
+
+
+def decode() -> None:
+    pass
+
+
+async def decode_soon() -> None:
+    pass
+
+
+def test_a_decorated_function_is_named_by_the_steps_range_and_span(program: Program) -> None:
+    program.step("decode")(decode)()
+    asyncio.run(program.step("soon")(decode_soon)())
+    with program.step("none"):
+        pass
+    spans = {span.name: dict(span.attributes or {}) for span in program.spans()}
+    rows = {row.name: called_code(row.code) for row in program.rows.events()}
+    for name, function in (("decode", decode), ("soon", decode_soon)):
+        written = f"{__name__}.{function.__qualname__}", function.__code__.co_firstlineno
+        assert (spans[name]["code.function.name"], spans[name]["code.line.number"]) == written
+        assert (rows[name].function, rows[name].line) == written
+    assert "code.function.name" not in spans["none"]

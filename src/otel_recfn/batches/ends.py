@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.model.batch import COLUMN_TYPES, Batch
+from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import ORDINAL_BITS, EventFlag
 
 _ORDINAL = np.uint64(ORDINAL_BITS)
 
 
-def children_first(batch: Batch) -> Batch:
-    """The batch with each row after those that ended before it.
+def order_of_ends(batch: Batch) -> NDArray[np.int64] | None:
+    """The batch's rows in an order in which each comes after those that ended before it; None: as they stand.
 
     A drain reads one thread after the other. So a range may stand before one of another thread that lies in it.
     """
     crosses = (batch.parent != 0) & (batch.parent >> _ORDINAL != batch.event_id >> _ORDINAL)
     if not crosses.any() or batch.closed < len(batch):
-        return batch
-    order = np.argsort(batch.end_ns, kind="stable")
-    columns: dict[str, Any] = {name: _ordered(getattr(batch, name), order) for name in COLUMN_TYPES}
-    return replace(batch, **columns)
-
-
-def _ordered(column: NDArray[Any], order: NDArray[np.int64]) -> NDArray[Any]:
-    """The column in this order. Most columns say the same in every row."""
-    return column if (column == column[0]).all() else column.take(order)
+        return None
+    return np.argsort(batch.end_ns, kind="stable").astype(np.int64, copy=False)
 
 
 def cut_off_as_shown(batch: Batch) -> Batch:

@@ -21,7 +21,7 @@ import numpy as np
 
 from otel_recfn.batches.ancestry import followed
 from otel_recfn.batches.merging import merged
-from otel_recfn.batches.number_sets import distinct, is_in
+from otel_recfn.batches.number_sets import are_among, distinct, is_in, is_in_ordered
 from otel_recfn.batches.remembered import Columns, Ids, Mask, Remembered, by_id
 from otel_recfn.batches.thread_marks import ThreadMarks
 from otel_recfn.model.batch import Batch
@@ -128,7 +128,7 @@ class Gaps:
         if not self._unsummed:
             return
         parents, roots, ids = [np.concatenate(columns) for columns in zip(*self._unsummed, strict=True)]
-        came = np.append(ids, np.uint64(0))
+        came = np.sort(np.append(ids, np.uint64(0)))
         owed, owed_roots = _still_owed(self._owed, parents, came), _still_owed(self._owed_roots, roots, came)
         forgotten = np.concatenate([owed[MAX_OWED:], owed_roots[MAX_OWED:]])
         if len(forgotten):
@@ -138,10 +138,10 @@ class Gaps:
 
 
 def _still_owed(before: Ids, around: Ids, came: Ids) -> Ids:
-    """Without those that came; the newest first."""
-    newly = distinct(around)
-    newly = newly[~is_in(newly, came)]
-    return np.concatenate([newly, before[~is_in(before, came) & ~is_in(before, newly)]])
+    """Without those that came, which ascend; the newest first."""
+    newly = distinct(around[~are_among(around, came)])
+    before = before[~are_among(before, came)]
+    return np.concatenate([newly, before[~is_in_ordered(before, newly)]])
 
 
 def _without_repeats(ids: Ids) -> Ids:

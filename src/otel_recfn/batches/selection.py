@@ -29,6 +29,7 @@ from otel_recfn.model.sources import SOURCES_WITHOUT_SCOPES
 RECORD_FUNCTIONS = frozenset({EventSource.TORCH, EventSource.RECORD_FUNCTION, EventSource.STEP})
 """PyTorch's and Python's, and the steps that the program marks: what every capture asks for."""
 SOURCES = tuple(EventSource)
+NEVER = 1 << 64
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Selection:
         self._takes: Mask = np.array(takes, np.bool_)
         self._earlier: Ids = np.zeros(0, np.uint64)
         """Ranges that were open when the capture began."""
-        self._since_ns = 0
+        self._since_ns, self._since_serial = 0, NEVER
         """When it began, for rows of which nobody knows what was open then; 0 where it began alone."""
         self._open_calls: Ids = np.zeros(0, np.uint64)
         """Of Python calls, those that were open at the last view: their children may have been seen in them."""
@@ -81,9 +82,19 @@ class Selection:
         """Ranges that are open, and announced as top-level."""
         self._ancestry = Ancestry()
 
-    def begin_after(self, batch: Batch) -> None:
-        """The capture begins now: ranges that are open in this batch are not its own."""
+    def begin_after(self, batch: Batch, since_serial: int = NEVER) -> None:
+        """The capture begins now: ranges that are open in this batch are not its own.
+
+        Args:
+            batch: what was drained last for others.
+            since_serial: the recorder's from before that drain, for ``has_begun_before``.
+        """
         self._earlier, self._since_ns = batch.event_id[batch.closed :], time.time_ns()
+        self._since_serial = since_serial
+
+    def has_begun_before(self, serial: int, event_id: int) -> bool:
+        """Whether the capture, which joined others, had begun before that range, which is open."""
+        return serial > self._since_serial and not bool((self._earlier == np.uint64(event_id)).any())
 
     def go_on_after(self, batch: Batch) -> None:
         """Up to this batch the capture was the only one and got whole batches; from the next one on it gets views."""

@@ -30,7 +30,7 @@ _SUPPRESSED, _SAMPLED, _STEP = int(ContextFlag.SUPPRESSED), int(ContextFlag.SAMP
 
 
 class SpanPlan(NamedTuple):
-    """Columns of equal length, but for ``fate``; in the order of the batch's rows."""
+    """Columns of equal length, but for ``fate``."""
 
     batch: Batch
     fate: Fates
@@ -102,6 +102,7 @@ def plan_spans(
     links: Links,
     span_of: Callable[[SpanContextRef], SpanContext],
     root_of: Callable[[int], SpanContext | None],
+    order: Places | None = None,
 ) -> SpanPlan:
     """The plan of a batch.
 
@@ -112,10 +113,11 @@ def plan_spans(
         links: of the batch.
         span_of: the span that a context stands for.
         root_of: the root span of ours above an outermost range, None where that trace is not recorded.
+        order: of the batch's rows, for those of the plan; None: as they stand.
     """
     table = _SpansAbove(span_of, root_of)
     above = table.above(batch, *planner.wanted(batch, fates))
-    planned = planner.rows(batch, fates, _known(batch), above)
+    planned = planner.rows(batch, fates, _known(batch), above, order)
     linked_id, linked_above = _linked(table, links, planned.row)
     return SpanPlan(batch, planned.fate, planned.row, planned.parent, planned.above, linked_id, linked_above, table.spans)
 
@@ -127,7 +129,8 @@ def _linked(table: _SpansAbove, links: Links, row: Places) -> tuple[Ids, Places]
         return linked_id, linked_above
     fate = _mapped(links.context, partial(_fate_at, links.contexts))  # of the others there may be very many
     above = table.places(links.contexts, links.context, links.root, fate)
-    place = np.minimum(np.searchsorted(row, links.row), len(row) - 1)
+    ascending = np.argsort(row, kind="stable")
+    place = ascending[np.minimum(np.searchsorted(row, links.row, sorter=ascending), len(row) - 1)]
     known = (above >= 0) & (row[place] == links.row)
     linked_id[place[known]], linked_above[place[known]] = span_ids(links.event_id[known]), above[known]
     return linked_id, linked_above

@@ -3,9 +3,10 @@
     ticks ──line──► CLOCK_MONOTONIC ──offset──► Unix time
 
 Durations come from the monotonic clock alone. Where ticks are a cycle counter, their rate is measured against CLOCK_MONOTONIC
-every second or more, and the error of the line is corrected over the next second, by 500 ppm at most. Where ticks are the
-monotonic clock itself, the line is exact. The clock is CLOCK_MONOTONIC and not CLOCK_MONOTONIC_RAW, because NTP slews the
-former as it slews the wall clock: the two differ by a number that changes only when somebody sets the wall clock.
+every second or more, and the error of the line is corrected over the next second, by 500 ppm at most, or at once where a
+recording begins. Where ticks are the monotonic clock itself, the line is exact. The clock is CLOCK_MONOTONIC and not
+CLOCK_MONOTONIC_RAW, because NTP slews the former as it slews the wall clock: the two differ by a number that changes only when
+somebody sets the wall clock.
 
 That number is the offset. It is read on every drain, and one offset is used for a whole tree of ranges (``TreeOffsets``): a
 range that is open when the wall clock is set ends with the offset it began with. A change of over a second is a jump, which the
@@ -69,8 +70,11 @@ class ClockMapping:
         self.begin(now)
 
     def begin(self, now: Reading) -> None:
-        """A recording begins: its offset is what the clocks say now, whatever it was before."""
+        """A recording begins: its line and its offset are what the clocks say now, whatever they were before."""
         self._follow_ticks(now)
+        if now.ticks < self._lines[-1].ticks:
+            self._begin_line(now)
+        self._lines = (*self._lines[:-1], _Line(now.ticks, now.monotonic_ns, self._nominal))
         self.offset_ns = now.unix_ns - now.monotonic_ns
 
     def anchor(self, now: Reading) -> int:

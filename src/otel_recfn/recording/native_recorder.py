@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,6 +77,10 @@ class NativeRecorder:
     def mark(self, name: str) -> int:
         """See Recorder.mark."""
         return _native.mark(name)
+
+    def say_code(self, code: str) -> None:
+        """See Recorder.say_code."""
+        _native.say_code(code)
 
     def memory(self, nbytes: int, device: str) -> int:
         """See Recorder.memory."""
@@ -163,6 +167,10 @@ class NativeRecorder:
     def call_when_recorded(self, call: Callable[[], object]) -> None:
         """See Recorder.call_when_recorded."""
         self._when_recorded = call
+
+    def dropped_by_thread(self) -> Mapping[int, int]:
+        """See Recorder.dropped_by_thread."""
+        return _native.dropped_by_thread()
 
     def counters(self) -> RecorderCounters:
         """See Recorder.counters."""

@@ -9,7 +9,7 @@ begin drops its end, so that what remains still nests. Before that, its name is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from otel_recfn.model.events import Extra
@@ -67,8 +67,12 @@ class TaskRange(Protocol):
         """Its EventSource as a number."""
 
     @property
-    def serial(self) -> int:
+    def began(self) -> int:
         """A number that is larger than that of every range which began before."""
+
+    @property
+    def outer(self) -> TaskRange | None:
+        """What the task had entered before, also where that has ended; a span, which has no root, or None."""
 
     shown: Any
     """Used by whoever shows the range to the program as its current span; None at first, and again when the range has ended."""
@@ -177,6 +181,9 @@ class Recorder(RangeRecorder, Protocol):
     def mark(self, name: str) -> int:
         """Note a moment: a row of EventKind.MARK in this thread. Returns its event id, or 0 when it is not recorded."""
 
+    def say_code(self, code: str) -> None:
+        """What this thread's innermost range is a call of, where that is one of PyTorch's: its begin could not say it."""
+
     def memory(self, nbytes: int, device: str) -> int:
         """Note bytes that were allocated (negative: freed) on ``device``: a row of EventKind.MEMORY, named ``[memory]``.
 
@@ -243,6 +250,9 @@ class Recorder(RangeRecorder, Protocol):
     def counters(self) -> RecorderCounters:
         """What was recorded and what was lost."""
 
+    def dropped_by_thread(self) -> Mapping[int, int]:
+        """What ``counters().dropped`` counts, by number of the thread, of threads that still run."""
+
     def ranges_after(self, span: object) -> tuple[TaskRange, ...]:
         """The calling task's open ranges that began after ``span`` became current, innermost first.
 
@@ -251,7 +261,7 @@ class Recorder(RangeRecorder, Protocol):
         """
 
     def serial(self) -> int:
-        """A number larger than the ``serial`` of every TaskRange so far."""
+        """A number larger than the ``began`` of every TaskRange so far."""
 
     def set_context_reader(self, reader: Callable[[], ContextReading | None] | None) -> None:
         """Set the function that reads the current OpenTelemetry context; None: there is none.

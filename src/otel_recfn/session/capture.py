@@ -91,8 +91,9 @@ class Capture:
         exit_timeout_s: float = 2.0,
     ) -> None:
         self.selected = selected
-        self.shown = ShownRanges(selected.takes, spans) if spans is not None else None
         self.selection = Selection(selected)
+        began = self.selection.has_begun_before
+        self.shown = ShownRanges(selected.takes, spans, began) if spans is not None else None
         self.buffer_bytes, self.open_range_s, self.exit_timeout_s = buffer_bytes, open_range_s, exit_timeout_s
         self._told_open = False
         """What sinks were told last is that ranges are open for long."""

@@ -65,13 +65,19 @@ class Captures:
         self._running.remove(capture)  # a signal handler has added one in between
         return False
 
-    def join(self, capture: Capture, batch: Batch | None) -> None:
-        """Add a capture beside others. ``batch``: delivered to those, with copies of open ranges; None: its drain failed."""
+    def join(self, capture: Capture, batch: Batch | None, since_serial: int) -> None:
+        """Add a capture beside others.
+
+        Args:
+            capture: to add.
+            batch: delivered to those, with copies of open ranges; None: its drain failed.
+            since_serial: the recorder's, from before that drain.
+        """
         if batch is not None:
             for other in self:
                 if not self._views:
                     other.selection.go_on_after(batch)
-            capture.selection.begin_after(batch)
+            capture.selection.begin_after(batch, since_serial)
         self._views = True
         self._running.append(capture)
 

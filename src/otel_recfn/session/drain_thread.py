@@ -13,6 +13,7 @@ from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.recording.protocol import Recorder
 from otel_recfn.session.draining import Draining
 from otel_recfn.support.own_thread import OwnThread, at_work
+from otel_recfn.support.timed_lock import taken
 
 log = logging.getLogger("otel_recfn")
 
@@ -74,7 +75,7 @@ class DrainThread:
 
     def _drain(self) -> int:
         """Drain. Returns the number of rows."""
-        with self._draining.lock, at_work():  # a fork takes them in this order
+        with taken(self._draining.lock), at_work():  # a fork takes them in this order
             batch = self._draining.drain()
             self._also()
         return len(batch) if batch is not None else 0

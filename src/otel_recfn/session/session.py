@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -33,6 +33,7 @@ from otel_recfn.session.sources import Sources, sources_of_process
 from otel_recfn.sources.protocol import Source
 from otel_recfn.support.forks import Order, around_forks
 from otel_recfn.support.own_thread import OwnThread
+from otel_recfn.support.timed_lock import taken
 
 log = logging.getLogger("otel_recfn")
 
@@ -105,7 +106,7 @@ class Session:
     @contextmanager
     def _changing(self, timeout_s: float) -> Iterator[bool]:
         """Keep other threads from changing the captures. Yields False where a sink has been busy so long: they may drain."""
-        with self._draining.held(timeout_s) as held, self._switching:
+        with self._draining.held(timeout_s) as held, taken(self._switching):
             yield held
 
     def _begin_or_join(self, capture: Capture) -> bool:
@@ -130,8 +131,9 @@ class Session:
         self._exit.finish_in_multiprocessing_child(self)
 
     def _join(self, capture: Capture) -> None:
+        since_serial = self._recorder.serial()
         batch = self._draining.drain_all(open_ranges=True)
-        self._captures.join(capture, batch)
+        self._captures.join(capture, batch, since_serial)
         self._recording.follow()
         self._sources.follow()
 
@@ -145,7 +147,7 @@ class Session:
     def _follow_providers(self) -> None:
         """Of providers that are set late: the exit comes before theirs, and they may want what was not recorded so far."""
         self._exit.follow_provider()
-        with self._switching:
+        with taken(self._switching):
             self._recording.follow_samplers()
 
     def stop(self, capture: Capture, timeout_s: float) -> None:
@@ -262,6 +264,10 @@ class Session:
         """How many ranges the recorder has lost in all."""
         counts = self._recorder.counters()
         return counts.dropped + counts.lost_in_drain
+
+    def recorder_dropped(self) -> Mapping[int, int]:
+        """How many of these threads that still run have dropped, by their numbers."""
+        return self._recorder.dropped_by_thread()
 
     def counters(self, capture: Capture) -> dict[str, int]:
         """Counts of the recorder and of sources (of the process), and of a capture, running or not."""

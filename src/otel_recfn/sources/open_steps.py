@@ -85,18 +85,18 @@ def next_number(name: str) -> int:
     return next(counted)
 
 
-def open_step(recorder: Recorder, name: str, number: int, flags: int) -> OpenStep | None:
-    """Begin a step in this task; None where nobody would see it. ``flags``: EventFlag bits."""
+def open_step(recorder: Recorder, name: str, number: int, flags: int, code: str) -> OpenStep | None:
+    """Begin a step in this task; None where nobody would see it. ``flags``, ``code``: as of ``Recorder.begin``."""
     spans = shown_steps.spans
     if spans is None and not recorder.recording:
         return None
     around = otel_context.get_current()
     outer = around.get(STEP_KEY)
-    span = spans.start_step(name, number) if spans is not None and not is_suppressed(around) else None
+    span = spans.start_step(name, number, code) if spans is not None and not is_suppressed(around) else None
     opened = OpenStep(span, outer if isinstance(outer, OpenStep) else None)
     try:
         opened.token = otel_context.attach(_context_of(opened, around))
-        _begin(recorder, opened, name, number, flags)
+        _begin(recorder, opened, name, number, flags, code)
     except BaseException:  # a signal handler's: nobody else could end the step
         close_step(recorder, opened, None)
         raise
@@ -121,10 +121,10 @@ def _context_of(opened: OpenStep, around: Context) -> Context:
     return otel_context.set_value(STEP_KEY, opened, around)
 
 
-def _begin(recorder: Recorder, opened: OpenStep, name: str, number: int, flags: int) -> None:
+def _begin(recorder: Recorder, opened: OpenStep, name: str, number: int, flags: int, code: str) -> None:
     opened.begins = opened.span is not None
     try:
-        opened.event_id = recorder.begin(name, USER_SCOPE, SOURCE, flags=flags, step_number=number)
+        opened.event_id = recorder.begin(name, USER_SCOPE, SOURCE, flags=flags, step_number=number, code=code)
     finally:
         opened.begins = False
     if not opened.event_id:

@@ -87,11 +87,18 @@ class SpansOfRanges(Protocol):
     def is_outside(self, trace_id: int, span_id: int) -> bool:
         """Whether the span is current, but not around the ranges of this process."""
 
-    def start_step(self, name: str, number: int) -> trace.Span | None:
-        """A span for a step that begins now, below the current span; None where nothing takes spans. Never raises."""
+    def start_step(self, name: str, number: int, code: str) -> trace.Span | None:
+        """A span for a step that begins now, below the current span; None where nothing takes spans. Never raises.
+
+        ``code``: what it is a call of, as ``support/code_text.py`` tells it; empty where it is none.
+        """
 
     def saw(self, trace_id: int, span_id: int, span: object) -> None:
         """A range begins below this span of the program's, which is sampled."""
+
+
+def _never(_serial: int, _event_id: int) -> bool:
+    return False
 
 
 class ShownRanges(NamedTuple):
@@ -101,6 +108,8 @@ class ShownRanges(NamedTuple):
     """Whether ranges of a scope and source become spans."""
     spans: SpansOfRanges
     """Where they do."""
+    had_begun: Callable[[int, int], bool] = _never
+    """Whether the capture, where it joined others, had begun before the range of this serial and event id did."""
 
 
 class RangeSpans:
@@ -112,9 +121,9 @@ class RangeSpans:
     """
 
     def __init__(self, recorder: Recorder, shown: ShownRanges) -> None:
-        self._recorder, self._takes, self._spans = recorder, shown.takes, shown.spans
+        self._recorder, self._takes, self._spans, self._had_begun = recorder, *shown
         self._since = recorder.serial()
-        """Ranges that began before may not become spans: they are not shown."""
+        """Ranges that began before may not become spans: they are not shown, unless the capture had begun already."""
 
     def seen_from(self, attached: Context) -> Context:
         """What the program sees as the current context, where ``attached`` is attached."""
@@ -153,16 +162,18 @@ class RangeSpans:
 
     def _becomes_span(self, range_: TaskRange) -> bool:
         """What is on its way while a recording ends is the newest until the next one begins, and nobody gets its row."""
-        return range_.serial > self._since and self._takes(range_.scope, range_.source) and self._recorder.recording
+        began_later = range_.began > self._since or self._had_begun(range_.began, range_.event_id)
+        return began_later and self._takes(range_.scope, range_.source) and self._recorder.recording
 
     def _root_of(self, range_: TaskRange) -> int:
         """The outermost range around it that becomes a span: another one is recorded for others, who were there before."""
-        around = [one for one in self._recorder.ranges_after(None) if one.root == range_.root]
-        outermost = around[-1] if around else range_
-        if outermost.event_id != range_.root or self._becomes_span(outermost):
-            return range_.root
-        becoming = [one.event_id for one in around if self._becomes_span(one)]
-        return becoming[-1] if becoming else range_.root
+        is_known, becoming, around = range_.event_id == range_.root, range_, range_.outer
+        while around is not None:  # also through ranges that have ended, while this one goes on
+            if around.root == range_.root:
+                is_known = is_known or around.event_id == range_.root
+                becoming = around if self._becomes_span(around) else becoming
+            around = around.outer
+        return becoming.event_id if is_known else range_.root
 
 
 def _has_own_span(range_: TaskRange) -> bool:

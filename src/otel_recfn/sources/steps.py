@@ -12,8 +12,10 @@ from opentelemetry import context as otel_context
 
 from otel_recfn.model.arguments import whole_number
 from otel_recfn.model.sources import UNNAMED_STEP
+from otel_recfn.ranges.tracing import is_traced
 from otel_recfn.recording.protocol import Recorder
 from otel_recfn.sources.open_steps import ASYNC, STEP_KEY, OpenStep, close_step, next_number, open_step
+from otel_recfn.support.code_text import code_text
 
 F = TypeVar("F", bound=Callable[..., Any])
 NUMBERS = 0, (1 << 63) - 1
@@ -41,7 +43,7 @@ class StepBase:
         SettingError: ``number`` is no whole number from 0 to 2**63 - 1.
     """
 
-    __slots__ = ("_name", "_number", "_open")
+    __slots__ = ("_code", "_name", "_number", "_open")
     _recorder: Recorder
     args = None
     """As ``record_function`` has them: none."""
@@ -51,7 +53,15 @@ class StepBase:
             raise TypeError(f'step takes a name, a str, not {type(name).__name__}: write step("train", number)')
         self._name = UNNAMED_STEP if name is None else name
         self._number = None if number is None else whole_number(number, "number", NUMBERS)
+        self._code = ""
         self._open: list[OpenStep] = []
+
+    @classmethod
+    def _of_code(cls, name: str, number: int | None, code: str) -> StepBase:
+        """A step that is a call of a decorated function."""
+        made = cls(name, number)
+        made._code = code
+        return made
 
     @property
     def name(self) -> str:
@@ -89,7 +99,7 @@ class StepBase:
 
     def _enter(self, flags: int) -> None:
         number = next_number(self._name) if self._number is None else self._number
-        opened = open_step(self._recorder, self._name, number, flags)
+        opened = open_step(self._recorder, self._name, number, flags, self._code)
         if opened is not None:
             self._open.append(opened)
 
@@ -109,7 +119,7 @@ def make_step(recorder: Recorder) -> type[StepBase]:
     return type("step", (StepBase,), namespace)
 
 
-def _decorated(make: Callable[..., Any], name: str, number: int | None, func: F) -> F:
+def _decorated(step: Any, name: str, number: int | None, func: F) -> F:
     if inspect.isclass(func) or not callable(func):
         raise TypeError(f"step decorates functions, not {func!r}")
     if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
@@ -117,8 +127,19 @@ def _decorated(make: Callable[..., Any], name: str, number: int | None, func: F)
             f"step decorates no generators: write `with step({name!r}):` inside {func.__name__}, around what is a step"
         )
     wrapper = _coroutine_wrapper if inspect.iscoroutinefunction(func) else _function_wrapper
-    decorated: F = wrapper(functools.partial(make, name, number), func)
+    decorated: F = wrapper(_maker(step, name, number, func), func)
     return decorated
+
+
+def _maker(step: Any, name: str, number: int | None, func: Any) -> Any:
+    """What makes the step of a call. torch.compile knows how to trace the type, and nothing of the other way."""
+    traced, code = functools.partial(step, name, number), code_text(func)
+    coded = functools.partial(step._of_code, name, number, code)
+
+    def make() -> Any:
+        return traced() if is_traced() else coded()
+
+    return make if code else traced
 
 
 def _function_wrapper(make: Any, func: Any) -> Any:

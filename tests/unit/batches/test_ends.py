@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
-from otel_recfn.batches.ends import children_first
+from otel_recfn.batches.ends import order_of_ends
 from otel_recfn.model.events import make_event_id
 
 OUTER = {"event_id": make_event_id(MAIN_THREAD.number, 1), "end_ns": BASE_NS + 9, "name": "outer"}
@@ -14,12 +14,12 @@ INNER = {
 
 
 def test_a_range_comes_after_those_of_other_threads_in_it() -> None:
-    batch = make_batch([OUTER, INNER], [{"event_id": OUTER["event_id"]}])
-    ordered = children_first(batch)
-    assert [row.name for row in ordered.events()] == ["inner", "outer"]
-    assert ordered.opened == batch.opened
+    batch = make_batch([OUTER, INNER])
+    order = order_of_ends(batch)
+    assert order is not None
+    assert [row.name for row in batch.take(order).events()] == ["inner", "outer"]
 
 
 def test_a_batch_without_such_ranges_stays_as_it_is() -> None:
     batch = make_batch([OUTER, {"end_ns": BASE_NS}])
-    assert children_first(batch) is batch
+    assert order_of_ends(batch) is None

@@ -6,6 +6,7 @@ import random
 import resource
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -39,7 +40,19 @@ any_row = st.builds(
     unit=st.integers(0, 2),
 )
 """Also such as no program has: ranges that come twice, that lie in themselves or in each other."""
-any_rows = st.lists(any_row, max_size=40) | threads()
+FAR_IDS = [make_event_id(thread, ordinal) for thread in (1, 2) for ordinal in (1, 9, 1 << 20, 1 << 39)]
+OF_MANY_THREADS = [make_event_id(thread, ordinal) for thread in range(1, 13) for ordinal in (1, 2)]
+
+
+@st.composite
+def scattered(draw: st.DrawFn) -> list[Row]:
+    """Ranges whose ids lie far from each other, or are of many threads."""
+    rows = draw(st.lists(any_row, max_size=40))
+    ids = st.sampled_from(draw(st.sampled_from([FAR_IDS, OF_MANY_THREADS])))
+    return [replace(row, event_id=draw(ids), parent=draw(ids)) for row in rows]
+
+
+any_rows = st.lists(any_row, max_size=40) | scattered() | threads()
 settings = st.tuples(
     st.integers(-1, 9),
     st.sampled_from([-5, 0, 2, 5]),

@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from opentelemetry.trace import SpanContext
 
 from batches import make_batch
 from otel_recfn.batches import span_plan
+from otel_recfn.batches.fold.protocol import PlannedRanges
+from otel_recfn.batches.fold.python_fold import PythonFold
 from otel_recfn.batches.links import ForwardBackwardLinks
 from otel_recfn.batches.rows.choice import rows_planner
 from otel_recfn.batches.rows.protocol import Above, Fate, KnownContexts, PlansRows
@@ -24,10 +27,12 @@ from otel_recfn.model.events import ContextFlag, EventFlag, EventKind, EventSour
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.model.tables import NO_CONTEXT, SpanContextRef
 
+native_fold = pytest.importorskip("otel_recfn.batches.fold.native_fold", reason="there is no native part here")
 native_rows = pytest.importorskip("otel_recfn.batches.rows.native_rows", reason="there is no native part here")
 pytestmark = pytest.mark.one_python
 
 CONTEXTS = [NO_CONTEXT, *[SpanContextRef(of, of + 7, flags) for of, flags in enumerate((0, 1, 1, 2, 3, 5, 7, 4), 1)]]
+Order = NDArray[np.int64] | None
 IDS = [0, 1, 2, 3, 1 << 40, (1 << 63) + 5]
 any_row = st.fixed_dictionaries(
     {
@@ -60,20 +65,36 @@ def span_of(one: SpanContextRef) -> SpanContext:
     return SpanContext(one.trace_id, one.span_id, False)
 
 
-def plan_by(planner: PlansRows, batch: Batch, rootless: Sequence[int]) -> SpanPlan:
+def plan_by(planner: PlansRows, batch: Batch, rootless: Sequence[int], order: Order = None) -> SpanPlan:
     links = ForwardBackwardLinks().match(batch)
     roots = {root: SpanContext(9, root or 1, False) for root in rootless}
-    return plan_spans(planner, batch, fates_of(planner, batch), links, span_of, roots.get)
+    return plan_spans(planner, batch, fates_of(planner, batch), links, span_of, roots.get, order)
 
 
-@given(batch=any_batch, rootless=st.lists(st.sampled_from(IDS)))
-def test_both_plan_the_same(batch: Batch, rootless: list[int]) -> None:
-    native, python = [plan_by(planner, batch, rootless) for planner in (native_rows.NativeRows(), PythonRows())]
+def any_order(data: st.DataObject, batch: Batch) -> NDArray[np.int64]:
+    return np.array(data.draw(st.permutations(range(len(batch)))), np.int64)
+
+
+@given(batch=any_batch, rootless=st.lists(st.sampled_from(IDS)), as_they_stand=st.booleans(), data=st.data())
+def test_both_plan_the_same(batch: Batch, rootless: list[int], as_they_stand: bool, data: st.DataObject) -> None:
+    order = None if as_they_stand else any_order(data, batch)
+    native, python = [plan_by(planner, batch, rootless, order) for planner in (native_rows.NativeRows(), PythonRows())]
     assert native.spans_above == python.spans_above
     for name in ("fate", "row", "parent", "above", "linked_id", "linked_above"):
         mine, theirs = getattr(native, name), getattr(python, name)
         assert mine.dtype == theirs.dtype, name
         np.testing.assert_array_equal(mine, theirs, name)
+
+
+@given(batch=any_batch, rootless=st.lists(st.sampled_from(IDS)), data=st.data())
+def test_an_order_changes_nothing_but_the_order(batch: Batch, rootless: list[int], data: st.DataObject) -> None:
+    order = any_order(data, batch)
+    plain, ordered = [plan_by(native_rows.NativeRows(), batch, rootless, each) for each in (None, order)]
+    places = [place for place in order.tolist() if place in plain.row]
+    assert ordered.row.tolist() == places
+    plain = plain.part(np.searchsorted(plain.row, places))
+    for name in ("fate", "row", "parent", "above", "linked_id", "linked_above"):
+        np.testing.assert_array_equal(getattr(plain, name), getattr(ordered, name), name)
 
 
 @given(batch=any_batch, rootless=st.lists(st.sampled_from(IDS)))
@@ -107,6 +128,33 @@ def test_both_sum_up_the_same(batch: Batch, data: st.DataObject) -> None:
     for planner in (native_rows.NativeRows(), PythonRows()):
         with pytest.raises(IndexError):
             planner.sums(batch, np.array([len(batch)]), np.array([0]), 4)
+
+
+@given(batch=any_batch, shown=st.sets(st.sampled_from(IDS)), data=st.data())
+def test_a_planned_range_is_folded_as_its_columns_say(batch: Batch, shown: set[int], data: st.DataObject) -> None:
+    rows = data.draw(st.lists(st.integers(0, len(batch) - 1), max_size=40))
+    above = data.draw(st.lists(st.integers(0, 2), min_size=len(rows), max_size=len(rows)))
+    row, ids = np.array(rows, np.int64), np.array(sorted(shown), np.uint64)
+    unit, name = np.array([3, 4, 4], np.uint32), np.arange(7, 7 + len(batch.names), dtype=np.uint32)
+    ranges = PlannedRanges(batch, row, batch.parent[row], np.array(above, np.int64), unit, name, ids)
+    told = []
+    for fold in (native_fold.NativeFold(5, 0, 30, 4), PythonFold(5, 0, 30, 4), native_fold.NativeFold(5, 0, 30, 4)):
+        of_columns = fold.add(*ranges.columns(), 100) if told else fold.add_planned(ranges, 100)
+        kept, done = fold.kept().tolist(), fold.finish([3, 4], [2, 3], [False] * 2)
+        told.append([of_columns, kept, *[column.tolist() for column in done]])
+    assert told[0] == told[1] == told[2]
+
+
+@pytest.mark.parametrize("wrong", [{"row": [1]}, {"row": [-1]}, {"above": [1]}, {"above": [-1]}, {"name": []}])
+def test_a_planned_range_that_indexes_nothing_is_refused(wrong: dict[str, list[int]]) -> None:
+    one = np.zeros(1, np.int64)
+    ids, unit, batch = one.astype(np.uint64), one.astype(np.uint32), make_batch([{}])
+    ranges = PlannedRanges(batch, one, ids, one, unit, np.zeros(len(batch.names), np.uint32), ids)
+    wrong_ranges = ranges._replace(**{field: np.array(those, getattr(ranges, field).dtype) for field, those in wrong.items()})
+    fold = native_fold.NativeFold(5, 0, 30, 4)
+    with pytest.raises(IndexError):
+        fold.add_planned(wrong_ranges, 0)
+    assert fold.add_planned(ranges, 0) == 1
 
 
 def known(contexts: int) -> KnownContexts:

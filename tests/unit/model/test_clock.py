@@ -68,6 +68,14 @@ def test_a_recording_that_begins_takes_the_wall_clock_as_it_is_and_tells_nothing
     assert clock.anchor(reading(2 * SECOND, START + 60 * SECOND)) == 0
 
 
+def test_a_recording_that_begins_is_right_at_once_however_wrong_the_ticks_have_become() -> None:
+    """Between two recordings nobody has followed them."""
+    clock = ClockMapping(reading(0), ns_per_tick=1.0005)
+    clock.anchor(reading(SECOND // 10))
+    clock.begin(reading(100 * SECOND))
+    assert clock.monotonic_ns(Ticks(100 * SECOND + 1000)) == 100 * SECOND + 1000
+
+
 def test_jitter_of_the_readings_is_not_followed() -> None:
     clock = ClockMapping(reading(0))
     clock.anchor(reading(SECOND, START + 9_000))

@@ -1,7 +1,8 @@
-"""Takes the native twins of folding, and of telling what was folded, unless there are none or the user asks for Python's."""
+"""Takes the native twins of what folding needs, unless there are none or the user asks for Python's."""
 
 from __future__ import annotations
 
+from otel_recfn.batches.fold.gathered import Gathers, gather_in_python
 from otel_recfn.batches.fold.protocol import MOST_WAITING, Fold
 from otel_recfn.batches.fold.python_fold import PythonFold
 from otel_recfn.batches.fold.python_teller import tell_in_python
@@ -26,6 +27,18 @@ def fold(budget: int, min_duration_ns: int, most_rows: int, most_waiting: int = 
         else:
             return NativeFold(budget, min_duration_ns, most_rows, most_waiting)
     return PythonFold(budget, min_duration_ns, most_rows, most_waiting)
+
+
+def gatherer() -> Gathers:
+    """Who puts rows of several batches together. Imports: for a thread of the program's."""
+    if wanted_twin() != "python":
+        try:
+            from otel_recfn.batches.fold.native_gather import gather_natively
+        except ImportError:  # no compiler where this was installed
+            pass
+        else:
+            return gather_natively
+    return gather_in_python
 
 
 def teller() -> Tells:

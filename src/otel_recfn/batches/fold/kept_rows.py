@@ -14,6 +14,7 @@ import numpy as np
 from opentelemetry.trace import SpanContext
 
 from otel_recfn.batches.fold.finished import Ids, Places
+from otel_recfn.batches.fold.gathered import Gathers, gather_in_python, gathered
 from otel_recfn.batches.merging import merged
 from otel_recfn.batches.number_sets import distinct
 from otel_recfn.batches.span_plan import SpanPlan
@@ -53,10 +54,11 @@ class KeptRows:
 
     Args:
         kept: the numbers of the rows that are kept at the moment, in ascending order.
+        gather: columns of rows.
     """
 
-    def __init__(self, kept: Callable[[], Places]) -> None:
-        self._kept = kept
+    def __init__(self, kept: Callable[[], Places], gather: Gathers = gather_in_python) -> None:
+        self._kept, self._gather = kept, gather
         self._held: list[_Held] = []
         self._numbers = self._rows = 0
         self._most = ROWS_TO_SPARE
@@ -87,13 +89,26 @@ class KeptRows:
         Raises:
             MemoryError: also where there was none for keeping one of them.
         """
-        order = np.argsort(numbers)
-        found = _together(self._parts(numbers[order])).ranges
-        if len(found.batch) < len(numbers):
+        if not len(numbers):
+            return _together([]).ranges
+        part = np.searchsorted(np.array([held.number[0] for held in self._held], np.int64), numbers, "right") - 1
+        held, part = self._used(part)
+        place = np.zeros(len(numbers), np.int64)
+        for at, one in enumerate(held):
+            here = np.flatnonzero(part == at)
+            found = np.minimum(np.searchsorted(one.number, numbers[here]), len(one.number) - 1)
+            if not (one.number[found] == numbers[here]).all():
+                raise MemoryError
+            place[here] = found
+        return _taken(self._gather, held, part, place)
+
+    def _used(self, part: Places) -> tuple[list[_Held], Places]:
+        """What is held that rows are in, and where each row's stands among these."""
+        counts = np.bincount(part + 1, minlength=len(self._held) + 1)  # the first: of rows before all that is held
+        if counts[0]:
             raise MemoryError
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
-        return KeptRanges(found.batch.take(place), found.linked_id[place], found.linked_above[place], found.spans)
+        used = np.flatnonzero(counts[1:])
+        return [self._held[at] for at in used.tolist()], np.searchsorted(used, part).astype(np.int64, copy=False)
 
     def _compact(self) -> None:
         """Drop what isn't kept. When the next rows come, since by then many units of the last ones are decided."""
@@ -127,6 +142,20 @@ def _part(held: _Held, numbers: Places) -> _Held:
     place, ranges = place[here], held.ranges
     batch = ranges.batch.take(held.row[place])
     return _Held(numbers[here], place, KeptRanges(batch, ranges.linked_id[place], ranges.linked_above[place], ranges.spans))
+
+
+def _taken(gather: Gathers, held: Sequence[_Held], part: Places, place: Places) -> KeptRanges:
+    """The rows at these places of these parts of what is held."""
+    row, linked_id, linked_above = np.zeros_like(place), np.zeros(len(place), np.uint64), np.zeros_like(place)
+    spans: list[SpanContext] = []
+    for at, one in enumerate(held):
+        here = slice(None) if len(held) == 1 else np.flatnonzero(part == at)
+        row[here] = one.row[place[here]]
+        linked_id[here] = links = one.ranges.linked_id[place[here]]
+        if links.any():
+            linked_above[here] = np.where(links != 0, one.ranges.linked_above[place[here]] + len(spans), 0)
+            spans += one.ranges.spans
+    return KeptRanges(gathered(gather, [one.ranges.batch for one in held], part, row), linked_id, linked_above, spans)
 
 
 def _together(parts: Sequence[_Held]) -> _Held:

@@ -24,7 +24,7 @@ class NativeFold:
 
     def __init__(self, budget: int, min_duration_ns: int, most_rows: int, most_waiting: int = MOST_WAITING) -> None:
         self._fold = _native.Fold(budget, min_duration_ns, most_rows, most_waiting)
-        self.add = self._fold.add
+        self.add, self.add_planned = self._fold.add, self._fold.add_planned
         self.rows = self._fold.rows
 
     def kept(self) -> Places:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from otel_recfn.batches.fold.finished import DIGITS, FINISHED_TYPES, FinishedUnits, Ids, Places
 from otel_recfn.batches.fold.folded import FoldedTree
-from otel_recfn.batches.fold.protocol import MOST_WAITING
+from otel_recfn.batches.fold.protocol import MOST_WAITING, PlannedRanges
 from otel_recfn.batches.fold.unit import Range, UnitFold
 
 
@@ -59,6 +59,10 @@ class PythonFold:
             if one.rows >= self._most_rows:
                 return done
         return len(unit)
+
+    def add_planned(self, ranges: PlannedRanges, first_row: int) -> int:
+        """Add the ranges of a plan, as ``add`` does; the first one has this number."""
+        return self.add(*ranges.columns(), first_row)
 
     def kept(self) -> Places:
         """The numbers of the rows that may be kept yet, in ascending order."""

@@ -36,7 +36,7 @@ PyObject* trace_calls(PyObject*, PyObject* args) {
   if (!CodeNames::prepare()) return PyErr_Format(PyExc_RuntimeError, "CPython has no place for the names of code objects");
   if (!tracer->names.read(texts) || !read_limits(texts)) return nullptr;
   const Made earlier(std::exchange(tracer->is_own_thread, Py_NewRef(is_own_thread)));
-  tracer->tracing += !tracer->is_on();
+  tracer->turn(tracer->tracing + !tracer->is_on(), tracer->forked);
   Py_RETURN_NONE;
 }
 
@@ -62,7 +62,7 @@ PyObject* callbacks(PyObject*, PyObject*) { return monitoring_callbacks(); }
 
 PyObject* untrace_calls(PyObject*, PyObject*) try {
   if (!tracer->is_on()) Py_RETURN_NONE;
-  ++tracer->tracing;
+  tracer->turn(tracer->tracing + 1, tracer->forked);
   end_all_calls();
   unprofile_threads(on_profile_event);
   Py_RETURN_NONE;
@@ -71,7 +71,7 @@ PyObject* untrace_calls(PyObject*, PyObject*) try {
 }
 
 PyObject* go_on_after_fork(PyObject*, PyObject*) {
-  tracer->forked = false;
+  tracer->turn(tracer->tracing, false);
   Py_RETURN_NONE;
 }
 
@@ -92,7 +92,7 @@ PyMethodDef functions[] = {
     {nullptr, nullptr, 0, nullptr}};
 
 void after_fork_in_child() {
-  if (tracer != nullptr) tracer->forked = true;
+  if (tracer != nullptr) tracer->turn(tracer->tracing, true);
 }
 
 }  // namespace

@@ -5,6 +5,9 @@
 #include <vector>
 
 namespace recfn {
+
+RecentNames recent_names;
+
 namespace {
 
 #if PY_VERSION_HEX >= 0x030C0000
@@ -24,6 +27,7 @@ struct Entry {
 };
 
 struct NamesOfCode {
+  PyObject* code;    // which they go with
   uint64_t version;  // whose names they are
   Entry first;
   std::vector<Entry> others;
@@ -31,16 +35,22 @@ struct NamesOfCode {
 
 Py_ssize_t place = -1;
 
-void free_name(const Entry& entry) {
+const CallName* found(PyObject* code, const Entry& entry) {
+  if (entry.name != nullptr && entry.name->hides == Hides::kNothing) recent_names.keep(code, entry.instruction, entry.name);
+  return entry.name;
+}
+
+void free_name(const PyObject* code, const Entry& entry) {
   if (entry.name == nullptr) return;
+  recent_names.remove(code, entry.instruction);
   Py_XDECREF(entry.name->of_frame);
   delete entry.name;
 }
 
 void clear(NamesOfCode& names) {
-  free_name(names.first);
+  free_name(names.code, names.first);
   names.first.name = nullptr;
-  for (const Entry& entry : names.others) free_name(entry);
+  for (const Entry& entry : names.others) free_name(names.code, entry);
   names.others.clear();
 }
 
@@ -58,7 +68,7 @@ NamesOfCode* names_of(PyObject* code) {
 }
 
 NamesOfCode* new_names(PyObject* code, uint64_t version) {
-  auto* names = new NamesOfCode{version, {-1, nullptr}, {}};
+  auto* names = new NamesOfCode{code, version, {-1, nullptr}, {}};
   if (set_extra(code, place, names) == 0) return names;
   PyErr_Clear();
   delete names;
@@ -75,9 +85,9 @@ bool CodeNames::prepare() {
 const CallName* CodeNames::find(PyObject* code, int instruction, uint64_t version) {
   const NamesOfCode* names = names_of(code);
   if (names == nullptr || names->version != version) return nullptr;
-  if (names->first.instruction == instruction) return names->first.name;
+  if (names->first.instruction == instruction) return found(code, names->first);
   for (const Entry& entry : names->others) {
-    if (entry.instruction == instruction) return entry.name;
+    if (entry.instruction == instruction) return found(code, entry);
   }
   return nullptr;
 }

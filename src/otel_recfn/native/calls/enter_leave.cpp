@@ -14,12 +14,13 @@ namespace {
 
 constexpr int kMaxStartFrames = 128;  // as Python's `sources/calls/protocol.py` has it
 
-int instruction_of(PyFrameObject* frame) {
-#if PY_VERSION_HEX >= 0x030B0000
-  return PyFrame_GetLasti(frame);
-#else
-  return frame->f_lasti;
-#endif
+uint64_t begin(ThreadCalls& calls, const CallName& name) {
+  return is_recording() ? begin_call(*tracer->globals, *calls.buffer, name.name(), name.hash) : 0;
+}
+
+bool hides_its_c_calls(const ThreadCalls& calls) {
+  return calls.hidden_from != kNothingHidden || is_deep_enough(calls) ||
+         (!calls.stack.empty() && (calls.stack.back() & ThreadCalls::kHidden) != 0);
 }
 
 int enter_named_by_frame(ThreadCalls& calls, PyFrameObject* frame, PyObject* of_frame, uint64_t tracing) {
@@ -57,7 +58,7 @@ void push_slowly(ThreadCalls& calls, uint64_t entry, uint64_t tracing) try {
   calls.left_out = true;
 }
 
-int enter_slowly(ThreadCalls& calls, const Begun& begun) {
+int enter_slowly(ThreadCalls& calls, Begun begun) {
   const uint64_t tracing = tracer->tracing;
   if (calls.hidden_from != kNothingHidden || is_deep_enough(calls)) return push(calls, 0, tracing), 0;
   PyObject* const code = reinterpret_cast<PyObject*>(begun.code);
@@ -75,6 +76,24 @@ int enter_slowly(ThreadCalls& calls, const Begun& begun) {
   return 0;
 }
 
+int enter_c_slowly(ThreadCalls& calls, PyObject* callable, CFunction function) {
+  const uint64_t tracing = tracer->tracing;
+  if (hides_its_c_calls(calls)) return push(calls, ThreadCalls::kOfC, tracing), 0;
+  const CallName* name = tracer->names.functions().find(function);
+  if (name == nullptr) name = tracer->names.of_function(callable, function);
+  if (name == nullptr && without_name() < 0) return -1;
+  push(calls, (name != nullptr ? begin(calls, *name) : 0) | ThreadCalls::kOfC, tracing);
+  return 0;
+}
+
+void leave_python_slowly(ThreadCalls& calls) {
+  while (!calls.stack.empty() && (pop(calls) & ThreadCalls::kOfC) != 0) continue;
+}
+
+void leave_c_slowly(ThreadCalls& calls) {
+  if (!calls.stack.empty() && (calls.stack.back() & ThreadCalls::kOfC) != 0) pop(calls);
+}
+
 void enter_after_fork(ThreadCalls& calls, uint64_t entry) {
   if (calls.buffer != nullptr) push(calls, entry, tracer->tracing);
 }
@@ -86,7 +105,7 @@ int meet_thread(ThreadCalls& calls, PyFrameObject* innermost) {
   calls.left_out = is_own.object == Py_True;
   ThreadBuffer* buffer = calls.left_out ? nullptr : registry().current();
   if (buffer == nullptr) return 0;
-  calls.buffer = buffer;
+  calls.buffer = buffer, calls.met_in = calls.tracing;
   PyFrameObject* frames[kMaxStartFrames];
   int count = 0;
   Py_XINCREF(innermost);

@@ -8,13 +8,13 @@
 #pragma once
 #include "cpython/python.hpp"
 
-#include <new>
+#include <frameobject.h>
 
 #include "calls/c_function.hpp"
 #include "calls/code_names.hpp"
 #include "calls/first_sight.hpp"
 #include "calls/thread_calls.hpp"
-#include "core/begin_end.hpp"
+#include "core/known_calls.hpp"
 #include "python/context_reader.hpp"
 
 namespace recfn {
@@ -25,6 +25,7 @@ constexpr int kCanSuspend = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR;
 struct Tracer {
   uint64_t tracing = 0;  // odd while it traces; another number each time
   bool forked = false;   // in a child, until locks that another thread of the parent held have been made anew
+  uint64_t ready = 0;    // `tracing`, while calls can be recorded; else 0
   bool c_calls = true;
   size_t max_depth = SIZE_MAX;
   Globals* globals = nullptr;
@@ -32,6 +33,11 @@ struct Tracer {
   FirstSight names;
 
   bool is_on() const { return (tracing & 1) != 0; }
+
+  void turn(uint64_t now_tracing, bool now_forked) {
+    tracing = now_tracing, forked = now_forked;
+    ready = is_on() && !forked ? tracing : 0;
+  }
 };
 
 extern Tracer* tracer;  // made with the module, and never destroyed
@@ -43,8 +49,22 @@ struct Begun {
   PyFrameObject* frame;
 };
 
+inline int instruction_of(PyFrameObject* frame) {
+#if PY_VERSION_HEX >= 0x030B0000
+  return PyFrame_GetLasti(frame);
+#else
+  return frame->f_lasti;
+#endif
+}
+
 // Where the name isn't known yet, or says that it takes more than to begin a range. -1 with the error set.
-int enter_slowly(ThreadCalls& calls, const Begun& begun);
+[[gnu::noinline]] int enter_slowly(ThreadCalls& calls, Begun begun);
+
+[[gnu::noinline]] int enter_c_slowly(ThreadCalls& calls, PyObject* callable, CFunction function);
+
+// The innermost Python call is over, and with it what C functions it called of which no exit was told.
+[[gnu::noinline]] void leave_python_slowly(ThreadCalls& calls);
+[[gnu::noinline]] void leave_c_slowly(ThreadCalls& calls);
 
 // Begins what is on the thread's stack already. 1: it is traced from now on; 0: it isn't, or not yet; -1: with the error set.
 int meet_thread(ThreadCalls& calls, PyFrameObject* innermost);
@@ -61,72 +81,86 @@ inline bool is_recording() { return (tracer->globals->recording.load(std::memory
 
 inline bool is_deep_enough(const ThreadCalls& calls) { return calls.shown >= tracer->max_depth; }
 
-[[gnu::always_inline]] inline void end_call(ThreadCalls& calls, uint64_t entry) {
+inline void end_call(ThreadCalls& calls, uint64_t entry) {
   const uint64_t event_id = event_id_of(entry);
   if (event_id == 0) return;
   end_range(*tracer->globals, *calls.buffer, event_id, 0, 0, {});
   calls.shown -= calls.shown != 0;
 }
 
-[[gnu::always_inline]] inline uint64_t pop(ThreadCalls& calls) {
+inline uint64_t pop(ThreadCalls& calls) {
   const uint64_t entry = calls.stack.back();
   calls.stack.pop_back();
   end_call(calls, entry);
-  if (__builtin_expect(calls.stack.size() <= calls.hidden_from, 0)) calls.hidden_from = kNothingHidden;
+  if (calls.stack.size() <= calls.hidden_from) calls.hidden_from = kNothingHidden;
   return entry;
 }
 
 // What can't be pushed is ended: because tracing was stopped meanwhile, or for want of memory.
 void push_slowly(ThreadCalls& calls, uint64_t entry, uint64_t tracing);
 
-[[gnu::always_inline]] inline void push(ThreadCalls& calls, uint64_t entry, uint64_t tracing) {
+inline void push(ThreadCalls& calls, uint64_t entry, uint64_t tracing) {
   calls.shown += event_id_of(entry) != 0;
   const bool fits = calls.stack.size() < calls.stack.capacity() && tracer->tracing == tracing;
   if (__builtin_expect(!fits, 0)) return push_slowly(calls, entry, tracing);
   calls.stack.push_back(entry);
 }
 
-[[gnu::always_inline]] inline uint64_t begin(ThreadCalls& calls, const CallName& name) {
+// Of the calling thread.
+[[gnu::always_inline]] inline uint64_t context_version_now() {
+  const Globals& globals = *tracer->globals;
+  if (globals.context_version.load(std::memory_order_relaxed) == nullptr) return 0;
+  return context_version_of(globals, PyThreadState_Get());
+}
+
+// The calling thread's calls, where it has been met and calls can be recorded; else null.
+[[gnu::always_inline]] inline ThreadCalls* ready_calls() {
+  ThreadCalls* const calls = tls_calls;
+  return calls != nullptr && calls->met_in == tracer->ready ? calls : nullptr;
+}
+
+// Begins a call the short way (known_calls.hpp), with `of_c` kOfC or 0. Whether it did.
+[[gnu::always_inline]] inline bool begin_known(ThreadCalls& calls, const CallName& name, uint64_t of_c) {
+  const bool shown = calls.hidden_from == kNothingHidden && !is_deep_enough(calls);
+  if (!shown || !is_recording() || calls.stack.size() == calls.stack.capacity()) return false;
   Globals& globals = *tracer->globals;
-  if (!is_recording()) return 0;
-  const bool reads_context = globals.context_version.load(std::memory_order_relaxed) != nullptr;
-  const uint64_t version = reads_context ? context_version_of(globals, PyThreadState_Get()) : 0;
-  return begin_call(globals, *calls.buffer, name.name(), name.hash, version);
+  const uint64_t event_id = begin_known_call(globals, *calls.buffer, name.hash, name.text.size(), context_version_now());
+  if (event_id == 0) return false;
+  calls.stack.push_back(event_id | of_c);
+  ++calls.shown;
+  return true;
 }
 
-[[gnu::always_inline]] inline int enter(ThreadCalls& calls, const Begun& begun) {
-  const uint64_t tracing = tracer->tracing;
-  const CallName* name = CodeNames::find(reinterpret_cast<PyObject*>(begun.code), begun.instruction, tracer->names.version());
-  const bool known = name != nullptr && name->hides == Hides::kNothing;
-  if (__builtin_expect(!known || calls.hidden_from != kNothingHidden || is_deep_enough(calls), 0)) {
-    return enter_slowly(calls, begun);
-  }
-  push(calls, begin(calls, *name), tracing);
-  return 0;
+// Ends the innermost call the short way, where it is one of that kind. Whether it did.
+[[gnu::always_inline]] inline bool end_known(ThreadCalls& calls, uint64_t of_c) {
+  if (calls.stack.empty() || calls.hidden_from != kNothingHidden) return false;
+  const uint64_t entry = calls.stack.back(), event_id = entry ^ of_c;
+  if (event_id_of(entry) != event_id || event_id == 0 || calls.shown == 0) return false;
+  if (!end_known_call(*tracer->globals, *calls.buffer, event_id)) return false;
+  calls.stack.pop_back();
+  --calls.shown;
+  return true;
 }
 
-inline bool hides_its_c_calls(const ThreadCalls& calls) {
-  return calls.hidden_from != kNothingHidden || is_deep_enough(calls) ||
-         (!calls.stack.empty() && (calls.stack.back() & ThreadCalls::kHidden) != 0);
+[[gnu::always_inline]] inline int enter(ThreadCalls& calls, Begun begun) {
+  const CallName* name = recent_names.find(reinterpret_cast<PyObject*>(begun.code), begun.instruction);
+  if (__builtin_expect(name != nullptr, 1) && begin_known(calls, *name, 0)) return 0;
+  return enter_slowly(calls, begun);
 }
 
-[[gnu::always_inline]] inline int enter_c(ThreadCalls& calls, PyObject* callable, const CFunction& function) {
-  const uint64_t tracing = tracer->tracing;
-  if (hides_its_c_calls(calls)) return push(calls, ThreadCalls::kOfC, tracing), 0;
+[[gnu::always_inline]] inline int enter_c(ThreadCalls& calls, PyObject* callable, CFunction function) {
+  const bool hidden = !calls.stack.empty() && (calls.stack.back() & ThreadCalls::kHidden) != 0;
   const CallName* name = tracer->names.functions().find(function);
-  if (__builtin_expect(name == nullptr, 0)) name = tracer->names.of_function(callable, function);
-  if (__builtin_expect(name == nullptr, 0) && without_name() < 0) return -1;
-  push(calls, (name != nullptr ? begin(calls, *name) : 0) | ThreadCalls::kOfC, tracing);
-  return 0;
+  if (__builtin_expect(name != nullptr && !hidden, 1) && begin_known(calls, *name, ThreadCalls::kOfC)) return 0;
+  return enter_c_slowly(calls, callable, function);
 }
 
-// The innermost Python call is over, and with it what C functions it called of which no exit was told.
 [[gnu::always_inline]] inline void leave_python(ThreadCalls& calls) {
-  while (!calls.stack.empty() && (pop(calls) & ThreadCalls::kOfC) != 0) continue;
+  if (!end_known(calls, 0)) leave_python_slowly(calls);
 }
 
 [[gnu::always_inline]] inline void leave_c(ThreadCalls& calls) {
-  if (!calls.stack.empty() && (calls.stack.back() & ThreadCalls::kOfC) != 0) pop(calls);
+  if (!end_known(calls, ThreadCalls::kOfC)) leave_c_slowly(calls);
 }
 
 }  // namespace recfn

@@ -34,6 +34,7 @@ bool FirstSight::read(PyObject* texts) {
   std::swap(of_code_, of_code);
   Py_XDECREF(of_code);
   functions_.clear();
+  recent_names.clear();
   ++version_;
   return true;
 }

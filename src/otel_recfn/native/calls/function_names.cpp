@@ -23,10 +23,18 @@ const CallName* FunctionNames::keep(const CFunction& function, CallName name) tr
   return nullptr;
 }
 
+// Behind the key's first place.
+const CallName* FunctionNames::find_after(Key key) const {
+  for (size_t at = hash_of(key);; ++at) {
+    const Slot& slot = slots_[at & mask_];
+    if (slot.name == nullptr || slot.key == key) return slot.name;
+  }
+}
+
 // Where the key's name is, or would be.
 FunctionNames::Slot& FunctionNames::slot_of(const Key& key) {
   for (size_t at = hash_of(key);; ++at) {
-    Slot& slot = slots_[at & (slots_.size() - 1)];
+    Slot& slot = slots_[at & mask_];
     if (slot.name == nullptr || slot.key == key) return slot;
   }
 }
@@ -34,6 +42,7 @@ FunctionNames::Slot& FunctionNames::slot_of(const Key& key) {
 void FunctionNames::grow() {
   std::vector<Slot> old(slots_.empty() ? kFirstSlots : 2 * slots_.size());
   old.swap(slots_);
+  mask_ = slots_.size() - 1;
   for (const Slot& slot : old) {
     if (slot.name != nullptr) slot_of(slot.key) = slot;
   }

@@ -14,12 +14,12 @@ class FunctionNames {
  public:
   // Null where it isn't known yet, or is no builtin function.
   const CallName* find(const CFunction& function) const {
+    if (mask_ == 0 || function.definition == nullptr) return nullptr;
     const Key key = key_of(function);
-    if (slots_.empty() || key.definition == nullptr) return nullptr;
-    for (size_t at = hash_of(key);; ++at) {
-      const Slot& slot = slots_[at & (slots_.size() - 1)];
-      if (slot.name == nullptr || slot.key == key) return slot.name;
-    }
+    const Slot* const slots = slots_.data();
+    const Slot& first = slots[hash_of(key) & mask_];
+    if (__builtin_expect(first.key == key, 1)) return first.name;
+    return find_after(key);
   }
   // Null without memory.
   const CallName* keep(const CFunction& function, CallName name);
@@ -55,10 +55,12 @@ class FunctionNames {
     return static_cast<size_t>(sum ^ sum >> 32);
   }
 
+  [[gnu::noinline]] const CallName* find_after(Key key) const;
   Slot& slot_of(const Key& key);
   void grow();
 
   std::vector<Slot> slots_;  // 2^n, half empty; each at the first free slot from its hash on
+  size_t mask_ = 0;          // 2^n - 1; 0 while there are none
   size_t count_ = 0;
 };
 

@@ -13,11 +13,6 @@ using Arguments = PyObject* const*;
 // `sys.monitoring.MISSING`: there is no first argument. CPython never frees it.
 const PyObject* missing = nullptr;
 
-[[gnu::always_inline]] inline ThreadCalls* met_thread() {
-  ThreadCalls* const calls = tls_calls;
-  return calls != nullptr && calls->tracing == tracer->tracing && calls->buffer != nullptr ? calls : nullptr;
-}
-
 PyObject* answer(int result) { return result < 0 ? nullptr : Py_NewRef(Py_None); }
 
 // The thread's calls, where it is traced from now on; null where it isn't, with the error set or not.
@@ -32,53 +27,77 @@ PyObject* answer(int result) { return result < 0 ? nullptr : Py_NewRef(Py_None);
 }
 
 [[gnu::always_inline]] inline ThreadCalls* calls_for_begin(bool is_python) {
-  ThreadCalls* const calls = met_thread();
-  return __builtin_expect(calls != nullptr && !tracer->forked, 1) ? calls : meet(is_python);
+  ThreadCalls* const calls = ready_calls();
+  return __builtin_expect(calls != nullptr, 1) || !tracer->is_on() ? calls : meet(is_python);
 }
 
-PyObject* on_begin(PyObject*, Arguments arguments, Py_ssize_t) {
-  if (!tracer->is_on()) Py_RETURN_NONE;
+// Also in a child whose hooks haven't run yet.
+[[gnu::always_inline]] inline ThreadCalls* calls_for_end() {
+  ThreadCalls* const calls = tls_calls;
+  return calls != nullptr && tracer->is_on() && calls->met_in == tracer->tracing ? calls : nullptr;
+}
+
+PyObject* without_calls() { return answer(PyErr_Occurred() ? -1 : 0); }
+
+[[gnu::hot]] PyObject* on_begin(PyObject*, Arguments arguments, size_t, PyObject*) {
   ThreadCalls* const calls = calls_for_begin(true);
-  if (calls == nullptr) return answer(PyErr_Occurred() ? -1 : 0);
+  if (__builtin_expect(calls == nullptr, 0)) return without_calls();
   auto* const code = reinterpret_cast<PyCodeObject*>(arguments[0]);
   const int instruction = (code->co_flags & kCanSuspend) != 0 ? static_cast<int>(PyLong_AsLong(arguments[1])) : kAtBegin;
   return answer(enter(*calls, {code, instruction, nullptr}));
 }
 
-PyObject* on_end(PyObject*, Arguments, Py_ssize_t) {
-  ThreadCalls* const calls = met_thread();
-  if (tracer->is_on() && calls != nullptr) leave_python(*calls);
+[[gnu::hot]] PyObject* on_end(PyObject*, Arguments, size_t, PyObject*) {
+  if (ThreadCalls* const calls = calls_for_end()) leave_python(*calls);
   Py_RETURN_NONE;
 }
 
-CFunction called(Arguments arguments) {
+[[gnu::always_inline]] inline CFunction called(Arguments arguments) {
+  if (Py_TYPE(arguments[2]) == &PyFunction_Type) return {};  // most are, and have events of their own
   return CFunction::of(arguments[2], arguments[3] != missing ? arguments[3] : nullptr);
 }
 
-PyObject* on_begin_of_c(PyObject*, Arguments arguments, Py_ssize_t) {
+[[gnu::hot]] PyObject* on_begin_of_c(PyObject*, Arguments arguments, size_t, PyObject*) {
   const CFunction function = called(arguments);
-  if (!tracer->is_on() || function.definition == nullptr) Py_RETURN_NONE;
+  if (function.definition == nullptr) Py_RETURN_NONE;
   ThreadCalls* const calls = calls_for_begin(false);
-  if (calls == nullptr) return answer(PyErr_Occurred() ? -1 : 0);
+  if (__builtin_expect(calls == nullptr, 0)) return without_calls();
   return answer(enter_c(*calls, arguments[2], function));
 }
 
-PyObject* on_end_of_c(PyObject*, Arguments arguments, Py_ssize_t) {
-  ThreadCalls* const calls = met_thread();
-  if (tracer->is_on() && calls != nullptr && called(arguments).definition != nullptr) leave_c(*calls);
+[[gnu::hot]] PyObject* on_end_of_c(PyObject*, Arguments arguments, size_t, PyObject*) {
+  ThreadCalls* const calls = calls_for_end();
+  if (calls != nullptr && called(arguments).definition != nullptr) leave_c(*calls);
   Py_RETURN_NONE;
 }
 
-template <PyObject* (*function)(PyObject*, Arguments, Py_ssize_t)>
-PyMethodDef callback(const char* name) {
-  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function)), METH_FASTCALL, nullptr};
+// What CPython calls without anything between: of a builtin function it would look at keywords and at the depth of recursion first.
+struct Callback {
+  PyObject_HEAD
+  vectorcallfunc function;
+};
+
+void free_callback(PyObject* callback) { PyObject_Free(callback); }
+
+PyTypeObject* callback_type() {
+  static PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+  if (type.tp_basicsize != 0) return &type;
+  type.tp_name = "otel_recfn._native.MonitoringCallback", type.tp_basicsize = sizeof(Callback);
+  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION;
+  type.tp_vectorcall_offset = offsetof(Callback, function), type.tp_call = PyVectorcall_Call;
+  type.tp_dealloc = free_callback;
+  return PyType_Ready(&type) == 0 ? &type : nullptr;
 }
 
-PyMethodDef of_begin = callback<on_begin>("on_begin"), of_end = callback<on_end>("on_end");
-PyMethodDef of_c_begin = callback<on_begin_of_c>("on_begin_of_c"), of_c_end = callback<on_end_of_c>("on_end_of_c");
+PyObject* callback_of(vectorcallfunc function) {
+  PyTypeObject* const type = callback_type();
+  Callback* const made = type != nullptr ? PyObject_New(Callback, type) : nullptr;
+  if (made != nullptr) made->function = function;
+  return reinterpret_cast<PyObject*>(made);
+}
 
-bool add(PyObject* callbacks, PyMethodDef& definition, std::initializer_list<const char*> events) {
-  const Made function(PyCFunction_New(&definition, nullptr));
+bool add(PyObject* callbacks, vectorcallfunc of_event, std::initializer_list<const char*> events) {
+  const Made function(callback_of(of_event));
   if (function.object == nullptr) return false;
   for (const char* event : events) {
     if (PyDict_SetItemString(callbacks, event, function.object) < 0) return false;
@@ -94,9 +113,9 @@ PyObject* monitoring_callbacks() {
   const Made none(PyObject_GetAttrString(monitoring, "MISSING"));
   missing = none.object;
   PyObject* callbacks = missing != nullptr ? PyDict_New() : nullptr;
-  const bool made = callbacks != nullptr && add(callbacks, of_begin, {"PY_START", "PY_RESUME", "PY_THROW"}) &&
-                    add(callbacks, of_end, {"PY_RETURN", "PY_YIELD", "PY_UNWIND"}) && add(callbacks, of_c_begin, {"CALL"}) &&
-                    add(callbacks, of_c_end, {"C_RETURN", "C_RAISE"});
+  const bool made = callbacks != nullptr && add(callbacks, on_begin, {"PY_START", "PY_RESUME", "PY_THROW"}) &&
+                    add(callbacks, on_end, {"PY_RETURN", "PY_YIELD", "PY_UNWIND"}) && add(callbacks, on_begin_of_c, {"CALL"}) &&
+                    add(callbacks, on_end_of_c, {"C_RETURN", "C_RAISE"});
   if (!made) Py_CLEAR(callbacks);
   return callbacks;
 }

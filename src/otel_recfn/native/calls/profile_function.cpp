@@ -9,22 +9,36 @@
 namespace recfn {
 namespace {
 
-[[gnu::always_inline]] inline int enter_frame(ThreadCalls& calls, PyFrameObject* frame) {
-  PyCodeObject* const code = PyFrame_GetCode(frame);
-  const Made held(reinterpret_cast<PyObject*>(code));
-  if (__builtin_expect((code->co_flags & kCanSuspend) == 0, 1)) return enter(calls, {code, kAtBegin, frame});
+// Borrowed from the frame.
+[[gnu::always_inline]] inline PyCodeObject* code_of(PyFrameObject* frame) {
 #if PY_VERSION_HEX >= 0x030B0000
-  return enter(calls, {code, PyFrame_GetLasti(frame), frame});
+  PyCodeObject* const code = PyFrame_GetCode(frame);
+  Py_DECREF(code);
+  return code;
 #else
-  return enter(calls, {code, frame->f_lasti, frame});
+  return frame->f_code;
 #endif
 }
 
-[[gnu::always_inline]] inline int begin_event(ThreadCalls& calls, PyFrameObject* frame, int what, PyObject* argument) {
-  if (what == PyTrace_CALL) return enter_frame(calls, frame);
-  if (!tracer->c_calls) return 0;
-  const CFunction function = CFunction::of(argument, nullptr);
-  return enter_c(calls, argument, function);
+// Each kind of event has a function of its own, so that one doesn't save and restore the registers that another needs.
+[[gnu::noinline, gnu::hot]] int on_call(ThreadCalls& calls, PyFrameObject* frame) {
+  PyCodeObject* const code = code_of(frame);
+  return enter(calls, {code, (code->co_flags & kCanSuspend) == 0 ? kAtBegin : instruction_of(frame), frame});
+}
+
+[[gnu::noinline, gnu::hot]] int on_c_call(ThreadCalls& calls, PyObject* argument) {
+  return tracer->c_calls ? enter_c(calls, argument, CFunction::of(argument, nullptr)) : 0;
+}
+
+[[gnu::noinline, gnu::hot]] int on_return(ThreadCalls& calls) { return leave_python(calls), 0; }
+
+[[gnu::noinline, gnu::hot]] int on_c_return(ThreadCalls& calls) { return leave_c(calls), 0; }
+
+[[gnu::always_inline]] inline int on_event(ThreadCalls& calls, PyFrameObject* frame, int what, PyObject* argument) {
+  if (what == PyTrace_CALL) return on_call(calls, frame);
+  if (what == PyTrace_RETURN) return on_return(calls);
+  if (what == PyTrace_C_CALL) return on_c_call(calls, argument);
+  return what == PyTrace_C_RETURN || what == PyTrace_C_EXCEPTION ? on_c_return(calls) : 0;
 }
 
 // At a thread's first event of a tracing, and in a child before its own hooks have run.
@@ -34,25 +48,24 @@ namespace {
   if (tracer->forked) return enter_after_fork(*calls, what == PyTrace_C_CALL ? ThreadCalls::kOfC : ThreadCalls::kHidden), 0;
   const Made back(what == PyTrace_CALL ? reinterpret_cast<PyObject*>(PyFrame_GetBack(frame)) : nullptr);
   const int met = meet_thread(*calls, what == PyTrace_CALL ? reinterpret_cast<PyFrameObject*>(back.object) : frame);
-  return met > 0 ? begin_event(*calls, frame, what, argument) : met;
+  return met > 0 ? on_event(*calls, frame, what, argument) : met;
+}
+
+// Where calls can't be recorded now, or the thread hasn't been met.
+[[gnu::noinline]] int on_event_elsewhere(PyFrameObject* frame, int what, PyObject* argument) {
+  if (!tracer->is_on()) return unprofile_this_thread(), 0;
+  if (what == PyTrace_CALL || what == PyTrace_C_CALL) return begin_first(frame, what, argument);
+  ThreadCalls* const calls = tls_calls;
+  const bool met = calls != nullptr && calls->met_in == tracer->tracing;
+  return met ? on_event(*calls, frame, what, argument) : 0;
 }
 
 }  // namespace
 
-int on_profile_event(PyObject*, PyFrameObject* frame, int what, PyObject* argument) {
-  if (__builtin_expect(!tracer->is_on(), 0)) return unprofile_this_thread(), 0;
-  ThreadCalls* const calls = tls_calls;
-  const bool met = calls != nullptr && calls->tracing == tracer->tracing && calls->buffer != nullptr && !tracer->forked;
-  if (what == PyTrace_CALL || what == PyTrace_C_CALL) {
-    return __builtin_expect(met, 1) ? begin_event(*calls, frame, what, argument) : begin_first(frame, what, argument);
-  }
-  if (calls == nullptr || calls->tracing != tracer->tracing || calls->buffer == nullptr) return 0;
-  if (what == PyTrace_RETURN) {
-    leave_python(*calls);
-  } else if (what == PyTrace_C_RETURN || what == PyTrace_C_EXCEPTION) {
-    leave_c(*calls);
-  }
-  return 0;
+[[gnu::hot]] int on_profile_event(PyObject*, PyFrameObject* frame, int what, PyObject* argument) {
+  ThreadCalls* const calls = ready_calls();
+  if (__builtin_expect(calls == nullptr, 0)) return on_event_elsewhere(frame, what, argument);
+  return on_event(*calls, frame, what, argument);
 }
 
 }  // namespace recfn

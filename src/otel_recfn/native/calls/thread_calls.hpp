@@ -11,6 +11,7 @@
 namespace recfn {
 
 constexpr size_t kNothingHidden = SIZE_MAX;
+constexpr uint64_t kNotMet = UINT64_MAX;
 
 struct ThreadCalls {
   // Event ids, 0 where one isn't recorded; with kOfC for a C function's, with kHidden where its calls of C functions aren't shown.
@@ -19,13 +20,14 @@ struct ThreadCalls {
   size_t hidden_from = kNothingHidden;  // how many calls are around the one below which nothing is shown
   size_t shown = 0;                     // how many of those that began while it traces are ranges
   ThreadBuffer* buffer = nullptr;       // null: the thread hasn't been met yet
-  uint64_t tracing = 0;                 // while which it was met
+  uint64_t tracing = 0;                 // while which it was told of
+  uint64_t met_in = kNotMet;            // the tracing that has met it
   bool left_out = false;                // it isn't traced
   std::atomic<bool> ended{false};
 
   void forget() {
     stack.clear();
-    hidden_from = kNothingHidden, shown = 0, buffer = nullptr, left_out = false;
+    hidden_from = kNothingHidden, shown = 0, buffer = nullptr, met_in = kNotMet, left_out = false;
   }
 };
 

@@ -37,6 +37,9 @@ class ColumnView {
     return false;
   }
 
+  // The same column as another view's.
+  bool take_same(const ColumnView& other) { return take(other.view_.obj, "the same", nullptr); }
+
   Py_ssize_t size() const { return view_.shape[0]; }
 
   T operator[](Py_ssize_t row) const {

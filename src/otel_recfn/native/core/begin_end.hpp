@@ -38,7 +38,7 @@ inline void remove_entry(ThreadBuffer& buffer, uint32_t index) {
   for (const uint32_t head = closed.head.load(std::memory_order_acquire); tail != head; ++tail) {
     for (uint32_t index = buffer.depth; index-- > 0;) {
       if (buffer.stack[index].key != closed.keys[tail % ClosedElsewhere::kCapacity]) continue;
-      if (buffer.stack[index].ordinal != 0 && index >= buffer.floor) --buffer.open_recorded;
+      if (buffer.stack[index].ordinal() != 0 && index >= buffer.floor) --buffer.open_recorded;
       remove_entry(buffer, index);
       break;
     }
@@ -106,7 +106,7 @@ inline bool is_enabled(Globals& globals) {
     buffer.context_stale = true;
     return false;
   }
-  const bool below_operator = buffer.depth > buffer.look_depth && !buffer.stack[buffer.depth - 1].python;
+  const bool below_operator = buffer.depth > buffer.look_depth && !buffer.stack[buffer.depth - 1].runs_python();
   if (!below_operator && may_look == kMayLook) look_if_changed(globals, buffer);
   return buffer.rests != 0;
 }
@@ -238,11 +238,8 @@ template <bool kTorch>
   const uint64_t event_id = make_event_id(buffer.number, ordinal);
   OpenEntry& entry = buffer.stack[buffer.depth++];
   entry.key = kTorch ? begin.handle : event_id;
-  entry.ordinal = ordinal;
-  entry.async = (begin.flags & kAsync) != 0;
-  entry.entered = !kTorch;
-  entry.python = !kTorch || may_run_python(begin);
-  entry.base = base != 0;
+  entry.word = ordinal | ((begin.flags & kAsync) != 0 ? OpenEntry::kAsyncBit : 0) | (kTorch ? 0 : OpenEntry::kEnteredBit) |
+               (!kTorch || may_run_python(begin) ? OpenEntry::kPythonBit : 0) | (base != 0 ? OpenEntry::kBaseBit : 0);
   entry.task = buffer.task;
   return ordinal != 0 ? event_id : 0;
 }
@@ -253,36 +250,7 @@ template <bool kTorch>
   begin.name = name, begin.name_hash = name_hash;
   begin.flags = kPythonCallSource << kSourceShift;
   const uint64_t event_id = begin_range<false>(globals, buffer, begin, true);
-  if (event_id != 0) buffer.stack[buffer.depth - 1].entered = false;
-  return event_id;
-}
-
-// Whether the thread's last look still holds, and what began since is on its stack: then the innermost of that is the parent.
-inline bool lies_in_innermost(const Globals& globals, const ThreadBuffer& buffer, uint64_t context_version) {
-  const ClosedElsewhere& closed = buffer.closed_elsewhere;
-  return buffer.generation == globals.generation.load(std::memory_order_relaxed) && !buffer.context_stale &&
-         context_version == buffer.context_version && buffer.depth > buffer.look_depth && buffer.depth < kMaxDepth &&
-         encloses_by_place(buffer.stack[buffer.depth - 1]) &&
-         closed.head.load(std::memory_order_relaxed) == closed.tail.load(std::memory_order_relaxed);
-}
-
-// The same, for who has the name's hash and the thread's context version at hand: most calls lie in the innermost range.
-[[gnu::always_inline]] inline uint64_t begin_call(Globals& globals, ThreadBuffer& buffer, Text name, uint64_t name_hash,
-                                                  uint64_t context_version) {
-  if (__builtin_expect(!lies_in_innermost(globals, buffer, context_version), 0)) {
-    return begin_call(globals, buffer, name, name_hash);
-  }
-  Begin begin;
-  begin.name = name, begin.name_hash = name_hash;
-  begin.flags = kPythonCallSource << kSourceShift;
-  const uint64_t ordinal = put_begin<false>(globals, buffer, begin, 0);
-  if (__builtin_expect(ordinal == 0, 0)) return count_dropped_begin(buffer), 0;
-  const uint64_t event_id = make_event_id(buffer.number, ordinal);
-  OpenEntry& entry = buffer.stack[buffer.depth++];
-  entry.key = event_id;
-  entry.ordinal = ordinal;
-  entry.async = false, entry.entered = false, entry.python = true, entry.base = false;
-  entry.task = buffer.task;
+  if (event_id != 0) buffer.stack[buffer.depth - 1].word &= ~OpenEntry::kEnteredBit;
   return event_id;
 }
 
@@ -291,7 +259,7 @@ inline bool lies_in_innermost(const Globals& globals, const ThreadBuffer& buffer
                                                uint32_t flags, const Failure& failure) {
   for (uint32_t index = buffer.depth; index-- > 0;) {
     if (buffer.stack[index].key != key) continue;
-    const uint64_t ordinal = index >= buffer.floor ? buffer.stack[index].ordinal : 0;
+    const uint64_t ordinal = index >= buffer.floor ? buffer.stack[index].ordinal() : 0;
     remove_entry(buffer, index);
     if (ordinal != 0) put_end(globals, buffer, ordinal, flags, failure);  // the drain knows what above it was open still
     return;
@@ -313,7 +281,7 @@ inline bool lies_in_innermost(const Globals& globals, const ThreadBuffer& buffer
     return;
   }
   const uint32_t index = --buffer.depth;
-  const uint64_t ordinal = buffer.stack[index].ordinal;
+  const uint64_t ordinal = buffer.stack[index].ordinal();
   if (__builtin_expect(index < buffer.floor, 0)) {
     buffer.floor = index;
     return;

@@ -41,9 +41,11 @@ class ClockMapping {
     begin(now);
   }
 
-  // A recording begins: its offset is what the clocks say now, whatever it was before.
+  // A recording begins: its line and its offset are what the clocks say now, whatever they were before.
   void begin(const Reading& now) {
     follow_ticks(now);
+    if (now.ticks < lines_[num_lines_ - 1].ticks) begin_line(now);
+    lines_[num_lines_ - 1] = {now.ticks, now.monotonic_ns, nominal_};
     offset_ns_ = now.unix_ns - now.monotonic_ns;
   }
 

@@ -13,7 +13,7 @@ namespace recfn {
 // Reading the context ("a look") may wait for the GIL. A caller that must not wait uses the result of the last look.
 enum MayLook : bool { kMayNotLook = false, kMayLook = true };
 
-inline bool encloses_by_place(const OpenEntry& entry) { return entry.ordinal != 0 && !entry.async; }
+inline bool encloses_by_place(const OpenEntry& entry) { return entry.ordinal() != 0 && !entry.is_async(); }
 
 // A range without a task began before Python knew the thread: every task that runs in the thread is in it.
 inline bool is_in(const TaskView& view, uint64_t task) {
@@ -30,7 +30,7 @@ constexpr uint32_t kNowhere = UINT32_MAX;
 inline uint32_t innermost_of_torch(const ThreadBuffer& buffer, const TaskView& view) {
   for (uint32_t index = buffer.depth; index-- > buffer.floor;) {
     const OpenEntry& entry = buffer.stack[index];
-    if (encloses_by_place(entry) && !entry.entered && is_in(view, entry.task)) return index;
+    if (encloses_by_place(entry) && !entry.is_entered() && is_in(view, entry.task)) return index;
   }
   return kNowhere;
 }
@@ -38,7 +38,7 @@ inline uint32_t innermost_of_torch(const ThreadBuffer& buffer, const TaskView& v
 inline uint32_t place_of_range(const ThreadBuffer& buffer, uint64_t event_id) {
   for (uint32_t index = buffer.depth; index-- > buffer.floor;) {
     const OpenEntry& entry = buffer.stack[index];
-    if (entry.entered && entry.key == event_id && encloses_by_place(entry)) return index;
+    if (entry.is_entered() && entry.key == event_id && encloses_by_place(entry)) return index;
   }
   return kNowhere;
 }
@@ -49,7 +49,7 @@ inline uint32_t place_of_latest(const ThreadBuffer& buffer, const TaskView& view
   if (torch != kNowhere) {
     const OpenEntry& entry = buffer.stack[torch];
     const bool here = view.since_thread == buffer.number;
-    if (!view.has_latest || (here ? entry.ordinal > view.since_ordinal : entry.task == view.tasks[0])) return torch;
+    if (!view.has_latest || (here ? entry.ordinal() > view.since_ordinal : entry.task == view.tasks[0])) return torch;
   }
   return view.range != 0 ? place_of_range(buffer, view.range) : kNowhere;
 }
@@ -70,7 +70,7 @@ inline bool is_innermost_by_place(const ThreadBuffer& buffer, uint32_t place) {
   buffer.look_depth = buffer.depth;
   const uint32_t place = place_of_latest(buffer, view);
   if (place != kNowhere) {
-    buffer.look_ordinal = buffer.stack[place].ordinal;
+    buffer.look_ordinal = buffer.stack[place].ordinal();
     buffer.look_parent = is_innermost_by_place(buffer, place) ? kByPlace : kByOrdinal;
     set_rest(buffer, kUnsampled, false);
     return;
@@ -107,7 +107,7 @@ inline uint32_t find_parent_below_python(Globals& globals, ThreadBuffer& buffer,
 [[gnu::always_inline]] inline uint32_t find_parent(Globals& globals, ThreadBuffer& buffer, MayLook may_look) {
   if (__builtin_expect(buffer.depth > buffer.look_depth, 1)) {
     const OpenEntry& top = buffer.stack[buffer.depth - 1];
-    if (__builtin_expect(!top.python && encloses_by_place(top), 1)) return 0;
+    if (__builtin_expect(!top.runs_python() && encloses_by_place(top), 1)) return 0;
   }
   return find_parent_below_python(globals, buffer, may_look);
 }

@@ -2,7 +2,7 @@
 //
 // A record is a header word and what its kind adds. Name, Context, Text, DebugHandle, Shapes, Number, Stack and Parent stand before
 // the begin (or, for a failure's Text and Stack, the end) they belong to, and are published together with it; Generation and
-// Profiler hold from there on.
+// Profiler hold from there on. A Stack of kCodeOfOpen belongs to the open range whose ordinal has these 32 lowest bits.
 //
 // Parent of a begin: with kBaseBegin what the last Context says; after a Parent record that range; else the innermost range of the
 // thread that is open and not asynchronous.
@@ -20,7 +20,7 @@
 //   DebugHandle  |                                                | kind |   debug handle
 //   Shapes       | words           |                              | kind |   see shapes.hpp
 //   Number       |                                        | which | kind |   the number
-//   Stack        |                 | name slot |          | which | kind |
+//   Stack        | (ordinal)       | name slot |          | which | kind |
 //   Generation   | recording       |                              | kind |
 //   Profiler     | profiler run    |                              | kind |
 //   Parent       63                        24 23                   | kind |
@@ -56,7 +56,7 @@ enum RecordKind : uint64_t {
 };
 
 enum TextKind : uint64_t { kModuleText = 0, kErrorText = 1, kShapesText = 2, kDtypesText = 3, kConcreteText = 4 };
-enum StackKind : uint64_t { kCallStack = 0, kStacktrace = 1, kCalledCode = 2 };
+enum StackKind : uint64_t { kCallStack = 0, kStacktrace = 1, kCalledCode = 2, kCodeOfOpen = 3 };
 enum NumberKind : uint64_t { kFlopsNumber = 0, kStepNumber = 1 };
 
 constexpr uint32_t kFlagsShift = 8, kSlotShift = 19, kEndOrdinalShift = 24;

@@ -199,6 +199,15 @@ uint64_t Registry::dropped() {
   return sum;
 }
 
+std::vector<std::pair<uint64_t, uint64_t>> Registry::dropped_by_thread() {
+  std::lock_guard lock(mutex_);
+  std::vector<std::pair<uint64_t, uint64_t>> found;
+  for (const ThreadBuffer* buffer : buffers_) {
+    if (const uint64_t count = buffer->dropped.load(std::memory_order_relaxed)) found.emplace_back(buffer->number, count);
+  }
+  return found;
+}
+
 uint64_t Registry::shortened() {
   std::lock_guard lock(mutex_);
   uint64_t sum = retired_shortened_;

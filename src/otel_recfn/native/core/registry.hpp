@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "core/begin_end.hpp"
@@ -36,6 +37,7 @@ class Registry {
   void set_buffer_bytes(uint64_t bytes);
   uint64_t recorded();
   uint64_t dropped();
+  std::vector<std::pair<uint64_t, uint64_t>> dropped_by_thread();  // of those that still run: its number, how many
   uint64_t shortened();
   uint64_t unsampled();
 

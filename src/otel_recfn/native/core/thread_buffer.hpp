@@ -14,14 +14,22 @@
 
 namespace recfn {
 
+// An open range. Its ordinal and bits are one word, written as one: after a store of a part, a load of the whole would wait for it.
 struct OpenEntry {
+  static constexpr uint64_t kAsyncBit = uint64_t{1} << 60;    // no parent by its place on the stack
+  static constexpr uint64_t kEnteredBit = uint64_t{1} << 61;  // a range of Python's: the task says whether it is in it
+  static constexpr uint64_t kPythonBit = uint64_t{1} << 62;   // Python may run inside it, directly
+  static constexpr uint64_t kBaseBit = uint64_t{1} << 63;     // begun with kBaseBegin
+
   uint64_t key;
-  uint64_t ordinal : 60;  // 0: the begin was not recorded
-  uint64_t async : 1;     // no parent by its place on the stack
-  uint64_t entered : 1;   // a range of Python's: the task says whether it is in it
-  uint64_t python : 1;    // Python may run inside it, directly
-  uint64_t base : 1;      // begun with kBaseBegin
-  uint64_t task;          // the contextvars context in which it began
+  uint64_t word;  // the ordinal, 0 where the begin was not recorded; and bits
+  uint64_t task;  // the contextvars context in which it began
+
+  uint64_t ordinal() const { return word & (kAsyncBit - 1); }
+  bool is_async() const { return (word & kAsyncBit) != 0; }
+  bool is_entered() const { return (word & kEnteredBit) != 0; }
+  bool runs_python() const { return (word & kPythonBit) != 0; }
+  bool is_base() const { return (word & kBaseBit) != 0; }
 };
 
 struct NameSlot {

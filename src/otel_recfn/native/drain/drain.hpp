@@ -110,6 +110,7 @@ class Drain {
   void read_point(Thread& thread, uint64_t head, uint64_t at);
   void read_text_record(Thread& thread, uint64_t head, uint64_t at);
   void read_stack(Thread& thread, uint64_t head);
+  void read_code_of_open(Thread& thread, uint64_t head);
   OpenRange next_range(Thread& thread, uint64_t head, uint64_t ticks);
   void begun(Thread& thread);
   Row& pending(Thread& thread);

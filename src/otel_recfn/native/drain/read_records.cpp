@@ -136,9 +136,18 @@ void Drain::read_shapes(Thread& thread, uint64_t at, uint32_t count) {
 }
 
 void Drain::read_stack(Thread& thread, uint64_t head) {
+  if (scope_of(head) == kCodeOfOpen) return read_code_of_open(thread, head);
   Row& row = pending(thread);
-  uint32_t* const kinds[] = {&row.stack, &row.stacktrace, &row.code, &row.code};
-  *kinds[scope_of(head) & 3] = thread.dictionary[slot_of(head)];
+  uint32_t* const kinds[] = {&row.stack, &row.stacktrace, &row.code};
+  *kinds[scope_of(head)] = thread.dictionary[slot_of(head)];
+}
+
+void Drain::read_code_of_open(Thread& thread, uint64_t head) {
+  for (auto range = thread.open.rbegin(); range != thread.open.rend(); ++range) {
+    if (static_cast<uint32_t>(range->ordinal) != payload_of(head)) continue;
+    if (range->row.source == kTorchSource && range->row.code == 0) range->row.code = thread.dictionary[slot_of(head)];
+    return;
+  }
 }
 
 void Drain::read_text_record(Thread& thread, uint64_t head, uint64_t at) {

@@ -8,81 +8,52 @@ namespace recfn::folding {
 
 void Comparison::compare(std::vector<Range>& held, size_t compared, int64_t min_duration_ns, int64_t budget) {
   places_.assign(held.size(), Place{Rank{}, 0, kNone, true, false});
-  candidates_.reserve(held.size());
-  index(held);
-  find_above(held, compared);
-  rank(held, min_duration_ns);
-  choose(budget);
-}
-
-void Comparison::index(const std::vector<Range>& held) {
-  size_t size = 16;
-  while (size < 2 * held.size()) size *= 2;
-  slots_.assign(size, kNone);
-  for (uint32_t place = 0; place < held.size(); ++place) {
-    size_t at = scrambled(held[place].event_id) & (size - 1);
-    while (slots_[at] != kNone && held[slots_[at]].event_id != held[place].event_id) at = (at + 1) & (size - 1);
-    if (slots_[at] == kNone) {
-      slots_[at] = place;
-    } else {
-      places_[place].first = false;
-    }
-  }
-}
-
-uint32_t Comparison::place_of(const std::vector<Range>& held, uint64_t event_id) const {
-  size_t at = scrambled(event_id) & (slots_.size() - 1);
-  while (slots_[at] != kNone && held[slots_[at]].event_id != event_id) at = (at + 1) & (slots_.size() - 1);
-  return slots_[at];
-}
-
-// Also what it takes of the time of the range that it lies in.
-void Comparison::find_above(std::vector<Range>& held, size_t compared) {
-  not_here_ = 0;
-  uint64_t last_parent = 0;
-  uint32_t last_place = kNone;
-  for (uint32_t place = 0; place < held.size(); ++place) {
-    Range& one = held[place];
-    if ((one.flags & kOverlapping) != 0) one.parent = 0;
-    if (one.parent == 0) continue;
-    if (one.parent != last_parent) last_parent = one.parent, last_place = place_of(held, one.parent);
-    uint32_t& above = places_[place].above = last_place;
-    if (above == kNone) {
-      above = kNotHere, ++not_here_;
-    } else if (above <= place) {
-      above = kNone, one.parent = 0;
-    } else if (place >= compared && one.parent >> kOrdinalBits == one.event_id >> kOrdinalBits) {
-      places_[above].children_ns = sum(places_[above].children_ns, one.duration_ns);
-    }
-  }
+  candidates_.clear(), candidates_.reserve(held.size());
+  kept_ = not_here_ = 0, last_parent_ = 0;
+  ids_.index(held, [this](uint32_t place) { places_[place].first = false; });
+  ranks_matter_ = budget > 0 || std::any_of(held.begin(), held.end(), [](const Range& one) { return (one.flags & kShown) != 0; });
+  for (uint32_t place = 0; place < held.size(); ++place) look_at(held, place, compared, min_duration_ns);
+  if (ranks_matter_) choose(budget);
 }
 
 // What lies in a range comes before it, so that the highest rank in it is there when its turn comes.
-void Comparison::rank(const std::vector<Range>& held, int64_t min_duration_ns) {
-  for (size_t place = 0; place < held.size(); ++place) {
-    Place& own = places_[place];
-    const Range& one = held[place];
-    const int64_t duration = (one.flags & kShown) != 0 ? kForced : one.duration_ns;
-    const Rank alone{duration < min_duration_ns ? -1 : duration, one.event_id, 0};
-    const Rank above_highest{own.rank.duration, own.rank.first, own.rank.height + 1};
-    own.rank = !own.first ? Rank{} : ranks_below(alone, above_highest) ? above_highest : alone;
-    if (own.above >= kNotHere) continue;
-    Rank& highest = places_[own.above].rank;
-    if (ranks_below(highest, own.rank)) highest = own.rank;
+void Comparison::look_at(std::vector<Range>& held, uint32_t place, size_t compared, int64_t min_duration_ns) {
+  const Range& one = held[place];
+  Place& own = places_[place];
+  own.above = find_above(held, place);
+  if (ranks_matter_) rank(one, place, min_duration_ns);
+  if (own.above >= kNotHere) return;
+  Place& around = places_[own.above];
+  if (ranks_matter_ && ranks_below(around.rank, own.rank)) around.rank = own.rank;
+  const bool takes_time = place >= compared && one.parent >> kOrdinalBits == one.event_id >> kOrdinalBits;
+  if (takes_time) around.children_ns = sum(around.children_ns, one.duration_ns);
+}
+
+uint32_t Comparison::find_above(std::vector<Range>& held, uint32_t place) {
+  Range& one = held[place];
+  if ((one.flags & kOverlapping) != 0) one.parent = 0;
+  if (one.parent == 0) return kNone;
+  if (one.parent != last_parent_) last_parent_ = one.parent, last_above_ = ids_.find(held, one.parent);
+  if (last_above_ == kNone) return ++not_here_, kNotHere;
+  if (last_above_ > place) return last_above_;
+  one.parent = 0;
+  return kNone;
+}
+
+void Comparison::rank(const Range& one, uint32_t place, int64_t min_duration_ns) {
+  Place& own = places_[place];
+  const int64_t duration = (one.flags & kShown) != 0 ? kForced : one.duration_ns;
+  const Rank alone{duration < min_duration_ns ? -1 : duration, one.event_id, 0};
+  const Rank above_highest{own.rank.duration, own.rank.first, own.rank.height + 1};
+  own.rank = !own.first ? Rank{} : ranks_below(alone, above_highest) ? above_highest : alone;
+  if (own.rank.duration == kForced) {
+    own.kept = true, ++kept_;
+  } else if (own.rank.duration >= 0) {
+    candidates_.push_back({own.rank.duration, place});
   }
 }
 
 void Comparison::choose(int64_t budget) {
-  candidates_.clear();
-  kept_ = 0;
-  for (uint32_t place = 0; place < places_.size(); ++place) {
-    const int64_t duration = places_[place].rank.duration;
-    if (duration == kForced) {
-      places_[place].kept = true, ++kept_;
-    } else if (duration >= 0) {
-      candidates_.push_back({duration, place});
-    }
-  }
   const int64_t left = budget - static_cast<int64_t>(kept_);
   const size_t chosen = left <= 0 ? 0 : std::min(candidates_.size(), static_cast<size_t>(left));
   const auto end = candidates_.begin() + static_cast<std::ptrdiff_t>(chosen);

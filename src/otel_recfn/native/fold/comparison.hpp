@@ -4,13 +4,14 @@
 #include <cstdint>
 #include <vector>
 
+#include "fold/places_of_ids.hpp"
 #include "fold/range.hpp"
 
 namespace recfn::folding {
 
 class Comparison {
  public:
-  static constexpr uint32_t kNone = UINT32_MAX;  // it lies directly in the unit
+  static constexpr uint32_t kNone = PlacesOfIds::kNone;  // it lies directly in the unit
   static constexpr uint32_t kNotHere = kNone - 1;  // it lies in a range that hasn't come
 
   struct Place {
@@ -39,17 +40,19 @@ class Comparison {
     uint32_t place;
   };
 
-  void index(const std::vector<Range>& held);
-  uint32_t place_of(const std::vector<Range>& held, uint64_t event_id) const;
-  void find_above(std::vector<Range>& held, size_t compared);
-  void rank(const std::vector<Range>& held, int64_t min_duration_ns);
+  void look_at(std::vector<Range>& held, uint32_t place, size_t compared, int64_t min_duration_ns);
+  uint32_t find_above(std::vector<Range>& held, uint32_t place);
+  void rank(const Range& one, uint32_t place, int64_t min_duration_ns);
   void choose(int64_t budget);
   bool ranks_above(const Candidate& one, const Candidate& other) const;
 
   std::vector<Place> places_;
-  std::vector<uint32_t> slots_;  // by event id; a power of two, at least twice as many as ranges
+  PlacesOfIds ids_;
   std::vector<Candidate> candidates_;
   size_t kept_ = 0, not_here_ = 0;
+  uint64_t last_parent_ = 0;
+  uint32_t last_above_ = kNone;
+  bool ranks_matter_ = true;  // not where none is kept
 };
 
 }  // namespace recfn::folding

@@ -59,7 +59,8 @@ class FinishedColumns {
   RECFN_FINISHED_TABLES(RECFN_TABLE)
 #undef RECFN_TABLE
 
-  void reserve(size_t kept_rows, size_t path_rows);
+  // For so many more.
+  void make_room(size_t kept_rows, size_t path_rows);
   // Every path before what lies in it; of several the one with the most time first.
   void add_tree(int64_t unit, int64_t holder, const FoldedTree& tree);
 

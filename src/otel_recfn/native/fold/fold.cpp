@@ -4,9 +4,13 @@
 
 namespace recfn::folding {
 
+// A unit's mostly stand together, so that those of all are in order where units are.
 std::vector<int64_t> Fold::kept() const {
+  std::vector<const Unit*> units;
+  for (const auto& [number, unit] : units_) units.push_back(unit.get());
+  std::sort(units.begin(), units.end(), [](const Unit* one, const Unit* other) { return one->first_row() < other->first_row(); });
   std::vector<int64_t> rows;
-  for (const auto& [number, unit] : units_) unit->held(rows);
+  for (const Unit* unit : units) unit->held(rows);
   if (!std::is_sorted(rows.begin(), rows.end())) std::sort(rows.begin(), rows.end());
   return rows;
 }
@@ -19,18 +23,13 @@ int64_t Fold::rows(uint32_t number) const {
 FinishedColumns Fold::finish(std::vector<ToFinish> units) {
   told_.clear();
   last_ = nullptr;  // so that the next row comes by `find_or_make`
-  size_t kept = 0, paths = 0;
-  for (const ToFinish& one : units) {
-    Unit* unit = find(one.unit);
-    if (unit == nullptr) continue;
-    unit->decide(one.budget);
-    kept += unit->kept_count(), paths += unit->path_count();
-  }
   FinishedColumns columns;
-  columns.reserve(kept, paths);
   for (size_t place = 0; place < units.size(); ++place) {
     Unit* unit = find(units[place].unit);
-    if (unit != nullptr) unit->tell(static_cast<int64_t>(place), columns);
+    if (unit == nullptr) continue;
+    unit->decide(units[place].budget);
+    columns.make_room(unit->kept_count(), unit->path_count());
+    unit->tell(static_cast<int64_t>(place), columns);
   }
   told_.swap(units);
   return columns;

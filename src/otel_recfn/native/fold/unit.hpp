@@ -58,6 +58,7 @@ class Unit {
 
   int64_t rows() const { return rows_; }
   void held(std::vector<int64_t>& rows) const;
+  int64_t first_row() const { return held_.empty() ? 0 : held_.front().row; }
 
   // Before it tells: folds what is too much. Where memory runs out nothing is lost: this can be called again.
   void decide(int64_t budget);

@@ -1,6 +1,7 @@
 // The extension module otel_recfn._native: each part adds its own functions and types.
 #include "calls/call_tracer.hpp"
 #include "chrome/chrome_encoder.hpp"
+#include "columns/gathered_rows.hpp"
 #include "core/exceptions.hpp"
 #include "cpython/python.hpp"
 #include "metrics/metrics_bindings.hpp"
@@ -23,7 +24,7 @@ int add_parts(PyObject* module) {
   recfn::prepare_for_exceptions();
   if (recfn::add_recorder(module) < 0 || recfn::add_chrome_encoder(module) < 0 || recfn::add_metrics(module) < 0) return -1;
   if (recfn::add_fold_type(module) < 0 || recfn::add_call_tracer(module) < 0 || recfn::add_otlp_encoder(module) < 0) return -1;
-  if (recfn::add_plan(module) < 0 || recfn::add_told(module) < 0) return -1;
+  if (recfn::add_plan(module) < 0 || recfn::add_told(module) < 0 || recfn::add_gathering(module) < 0) return -1;
   return recfn::add_vector_state(module) < 0 || recfn::add_sigterm(module) < 0 ? -1 : 0;
 }
 

@@ -69,19 +69,14 @@ void FoldedTeller::sum_up(size_t first, size_t last) {
 // The names with the most time in themselves; of several the one whose first path comes first.
 void FoldedTeller::sum_up_names(size_t first, size_t last) {
   names_.clear();
+  size_t slots = 16;
+  while (slots < 2 * (last - first)) slots *= 2;
+  name_slots_.assign(slots, kNoName);
   for (size_t path = first; path < last; ++path) {
-    names_.push_back({paths_.name[path], path, paths_.count[path], paths_.self_ns[path]});
+    Name& name = name_of(path);
+    name.count += paths_.count[path], name.self_ns += paths_.self_ns[path];
   }
-  std::sort(names_.begin(), names_.end(),
-            [](const Name& one, const Name& other) { return std::tie(one.name, one.first) < std::tie(other.name, other.first); });
-  size_t names = 0;
-  for (const Name& each : names_) {
-    if (names != 0 && names_[names - 1].name == each.name) {
-      names_[names - 1].count += each.count, names_[names - 1].self_ns += each.self_ns;
-    } else {
-      names_[names++] = each;
-    }
-  }
+  const size_t names = names_.size();
   const size_t told = std::min(names, top_names_);
   std::partial_sort(names_.begin(), names_.begin() + static_cast<std::ptrdiff_t>(told),
                     names_.begin() + static_cast<std::ptrdiff_t>(names), [](const Name& one, const Name& other) {
@@ -91,6 +86,18 @@ void FoldedTeller::sum_up_names(size_t first, size_t last) {
     told_.top_name.push_back(names_[at].name);
     told_.top_count.push_back(names_[at].count), told_.top_self_ns.push_back(names_[at].self_ns);
   }
+}
+
+FoldedTeller::Name& FoldedTeller::name_of(size_t path) {
+  const uint32_t name = paths_.name[path];
+  const size_t mask = name_slots_.size() - 1;
+  size_t at = (name * 0x9E3779B1u >> 8) & mask;
+  while (name_slots_[at] != kNoName && names_[name_slots_[at]].name != name) at = (at + 1) & mask;
+  if (name_slots_[at] == kNoName) {
+    name_slots_[at] = static_cast<uint32_t>(names_.size());
+    names_.push_back({name, path, 0, 0});
+  }
+  return names_[name_slots_[at]];
 }
 
 // The path directly in a holder with the most time. What is told as other ranges only where there is nothing else.

@@ -64,12 +64,14 @@ class FoldedTeller {
   size_t end_of_holder(size_t first) const;
   void sum_up(size_t first, size_t last);
   void sum_up_names(size_t first, size_t last);
+  Name& name_of(size_t path);
   size_t longest(size_t first, size_t last) const;
   void choose();
   void choose_of_unit(std::vector<size_t>& paths, size_t budget);
   void summarize(size_t path, int64_t sums);
 
   static constexpr int64_t kNotShown = -1;
+  static constexpr uint32_t kNoName = UINT32_MAX;
 
   const PathsToTell& paths_;
   const Extents& kept_;
@@ -77,7 +79,8 @@ class FoldedTeller {
   const size_t top_names_;
   ToldColumns told_;
   std::vector<int64_t> shown_;  // the summary of each path
-  std::vector<Name> names_;
+  std::vector<Name> names_;           // of one holder
+  std::vector<uint32_t> name_slots_;  // where each stands there: a hash table
   std::vector<size_t> chosen_;
 };
 

@@ -95,22 +95,25 @@ PyObject* plan_wanted(PyObject*, PyObject* arguments) {
 }
 
 PyObject* plan_rows(PyObject*, PyObject* arguments) {
-  PyObject *batch, *given, *of_step, *of_context, *roots, *of_root;
-  if (!PyArg_ParseTuple(arguments, "OOOOOO:plan_rows", &batch, &given, &of_step, &of_context, &roots, &of_root)) return nullptr;
+  PyObject *batch, *given, *of_step, *of_context, *roots, *of_root, *order;
+  if (!PyArg_ParseTuple(arguments, "OOOOOOO:plan_rows", &batch, &given, &of_step, &of_context, &roots, &of_root, &order)) {
+    return nullptr;
+  }
   return guarded([&]() -> PyObject* {
     RowsToPlan rows;
     ColumnView<uint8_t> fates, steps;
+    ColumnView<int64_t> places;
     Above above;
     if (!rows.take(batch) || !take(fates, given, "fates") || !is_as_long(rows, fates) || !take(steps, of_step, "of_step") ||
         !take(above.of_context, of_context, "of_context") || !take(above.roots, roots, "roots") ||
-        !take(above.of_root, of_root, "of_root")) {
+        !take(above.of_root, of_root, "of_root") || (order != Py_None && !take(places, order, "order"))) {
       return nullptr;
     }
     std::vector<Bytes> told;
     bool known = above.of_root.size() == above.roots.size();
     const bool done = without_gil_if(is_long(rows.size()), [&] {
       PlannedRows planned;
-      known = known && planned.plan(rows, fates, steps, above);
+      known = known && planned.plan(rows, fates, steps, above, order == Py_None ? nullptr : &places);
       told = {as_bytes(planned.fate), as_bytes(planned.row), as_bytes(planned.parent), as_bytes(planned.above)};
     });
     return done && is_known(known) ? column_tuple(told) : nullptr;
@@ -142,7 +145,7 @@ PyMethodDef methods[] = {
     {"plan_fates", plan_fates, METH_VARARGS, "plan_fates(batch, fate, of_step) -> what becomes of each row."},
     {"plan_wanted", plan_wanted, METH_VARARGS, "plan_wanted(batch, fates, contexts) -> contexts and outermost ranges in use."},
     {"plan_rows", plan_rows, METH_VARARGS,
-     "plan_rows(batch, fates, of_step, of_context, roots, of_root) -> fate of all rows; row, parent and above of spans."},
+     "plan_rows(batch, fates, of_step, of_context, roots, of_root, order) -> fate of all rows; row, parent and above of spans."},
     {"plan_sums", plan_sums, METH_VARARGS,
      "plan_sums(batch, row, above, count) -> rows, first_ns, last_ns, outermost and failed of each span above."},
     {nullptr, nullptr, 0, nullptr}};

@@ -62,12 +62,15 @@ bool Wanted::find(const RowsToPlan& rows, const ColumnView<uint8_t>& fates, size
 }
 
 bool PlannedRows::plan(const RowsToPlan& rows, const ColumnView<uint8_t>& fates, const ColumnView<uint8_t>& of_step,
-                       const Above& above_of) {
+                       const Above& above_of, const ColumnView<int64_t>* order) {
   const Py_ssize_t size = rows.size();
   fate.resize(static_cast<size_t>(size));
   row.reserve(fate.size()), above.reserve(fate.size()), parent.reserve(fate.size());
   RootFinder root_finder(above_of.roots);
-  for (Py_ssize_t at = 0; at < size; ++at) {
+  if (order != nullptr && order->size() != size) return false;
+  for (Py_ssize_t next = 0; next < size; ++next) {
+    const Py_ssize_t at = order == nullptr ? next : static_cast<Py_ssize_t>((*order)[next]);
+    if (at < 0 || at >= size) return false;
     uint8_t& own = fate[static_cast<size_t>(at)] = fates[at];
     if (own < kInSpanFate) continue;
     const uint32_t context = rows.context[at];

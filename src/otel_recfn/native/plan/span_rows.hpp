@@ -54,8 +54,9 @@ struct PlannedRows {
   std::vector<int64_t> row, above;
   std::vector<uint64_t> parent;
 
-  // False where a context or an outermost range isn't known.
-  bool plan(const RowsToPlan& rows, const ColumnView<uint8_t>& fates, const ColumnView<uint8_t>& of_step, const Above& above_of);
+  // In that order of the rows, or (null) as they stand. False where a context, an outermost range or a row isn't known.
+  bool plan(const RowsToPlan& rows, const ColumnView<uint8_t>& fates, const ColumnView<uint8_t>& of_step, const Above& above_of,
+            const ColumnView<int64_t>* order);
 };
 
 }  // namespace recfn

@@ -165,6 +165,21 @@ PyObject* counters(PyObject*, PyObject*) {
                        static_cast<unsigned long long>(registry().unsampled()));
 }
 
+PyObject* dropped_by_thread(PyObject*, PyObject*) try {
+  const auto counts = registry().dropped_by_thread();
+  PyObject* found = PyDict_New();
+  for (const auto& [number, count] : counts) {
+    if (found == nullptr) break;
+    PyObject* const key = PyLong_FromUnsignedLongLong(number);
+    PyObject* const value = PyLong_FromUnsignedLongLong(count);
+    if (key == nullptr || value == nullptr || PyDict_SetItem(found, key, value) != 0) Py_CLEAR(found);
+    Py_XDECREF(key), Py_XDECREF(value);
+  }
+  return found;
+} catch (const std::bad_alloc&) {
+  return PyErr_NoMemory();
+}
+
 PyMethodDef drain_functions[] = {
     {"drain", run_drain, METH_VARARGS, "drain(close_open, open_ranges, epoch, known) -> what closed since the last drain."},
     {"taken", taken, METH_VARARGS,
@@ -173,6 +188,7 @@ PyMethodDef drain_functions[] = {
     {"wake", wake, METH_NOARGS, "wake(): end a wait."},
     {"discard", discard, METH_NOARGS, "discard(): give up, and count, what was recorded and not taken."},
     {"counters", counters, METH_NOARGS, "counters() -> (recorded, dropped, lost ends, lost in drain, shortened, unsampled)"},
+    {"dropped_by_thread", dropped_by_thread, METH_NOARGS, "dropped_by_thread() -> how many by number of the thread"},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

@@ -38,6 +38,9 @@ struct FoldRows {
 
   bool take(PyObject* const* given);
 
+  Py_ssize_t size() const { return event_id.size(); }
+  uint32_t unit_of(Py_ssize_t row) const { return unit[row]; }
+
   folding::Range operator[](Py_ssize_t row) const {
     return {event_id[row], parent[row], start_ns[row], duration_ns[row], name[row], flags[row], folding::sum(first_row, row)};
   }

@@ -14,6 +14,7 @@
 #include "cpython/made.hpp"
 #include "fold/fold.hpp"
 #include "python/fold_arguments.hpp"
+#include "python/ranges_of_plan.hpp"
 
 namespace recfn {
 namespace {
@@ -81,12 +82,13 @@ void fold_dealloc(PyObject* self) {
 
 // How many rows it takes, up to one with which its unit is full, or before one for which there is no memory: that is an error
 // where it is the first.
-Py_ssize_t take_rows(Fold& fold, const FoldRows& rows) {
-  const Py_ssize_t count = rows.unit.size();
+template <typename Rows>
+Py_ssize_t take_rows(Fold& fold, const Rows& rows) {
+  const Py_ssize_t count = rows.size();
   Py_ssize_t done = 0;
   try {
     while (done < count) {
-      const bool full = fold.add(rows.unit[done], rows[done]);
+      const bool full = fold.add(rows.unit_of(done), rows[done]);
       ++done;
       if (full) break;
     }
@@ -105,6 +107,17 @@ PyObject* as_number(Py_ssize_t value, PyObject*& spare) {
   return PyLong_FromSsize_t(value);
 }
 
+template <typename Rows>
+PyObject* add_rows(PyObject* self, const Rows& rows) {
+  const Use fold(self);
+  const Py_ssize_t count = rows.size();
+  Made all(fold ? PyLong_FromSsize_t(count) : nullptr);
+  if (all.object == nullptr) return nullptr;
+  Py_ssize_t done = 0;
+  if (!without_gil_if(count > kManyRows, [&] { done = take_rows(*fold, rows); })) return nullptr;
+  return done == count ? std::exchange(all.object, nullptr) : as_number(done, all.object);
+}
+
 PyObject* fold_add(PyObject* self, PyObject* args, PyObject* keywords) {
   static const char* names[] = {"unit", "event_id", "parent", "name", "start_ns", "duration_ns", "flags", "first_row", nullptr};
   PyObject* given[8];
@@ -113,14 +126,15 @@ PyObject* fold_add(PyObject* self, PyObject* args, PyObject* keywords) {
     return nullptr;
   }
   FoldRows rows;
-  if (!rows.take(given)) return nullptr;
-  const Use fold(self);
-  const Py_ssize_t count = rows.unit.size();
-  Made all(fold ? PyLong_FromSsize_t(count) : nullptr);
-  if (all.object == nullptr) return nullptr;
-  Py_ssize_t done = 0;
-  if (!without_gil_if(count > kManyRows, [&] { done = take_rows(*fold, rows); })) return nullptr;
-  return done == count ? std::exchange(all.object, nullptr) : as_number(done, all.object);
+  return rows.take(given) ? add_rows(self, rows) : nullptr;
+}
+
+PyObject* fold_add_planned(PyObject* self, PyObject* args) {
+  PyObject *given, *number;
+  int64_t first_row = 0;
+  if (!PyArg_ParseTuple(args, "O!O:add_planned", &PyTuple_Type, &given, &number) || !read_whole(number, &first_row)) return nullptr;
+  RangesOfPlan rows;
+  return rows.take(given, first_row) && rows.are_known() ? add_rows(self, rows) : nullptr;
 }
 
 PyObject* fold_kept(PyObject* self, PyObject*) {
@@ -224,6 +238,7 @@ PyMethodDef fold_methods[] = {
     {"add", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(fold_add)), METH_VARARGS | METH_KEYWORDS,
      "add(unit, event_id, parent, name, start_ns, duration_ns, flags, first_row) -> how many rows were added, up to one with which "
      "its unit is full, or before one for which there is no memory."},
+    {"add_planned", fold_add_planned, METH_VARARGS, "add_planned(ranges, first_row): add() of the ranges of a plan."},
     {"kept", fold_kept, METH_NOARGS, "kept() -> the numbers of the rows that may be kept yet, in ascending order, as a Column."},
     {"rows", fold_rows, METH_O, "rows(units) -> how many rows came to each, or since its last part."},
     {"finish", fold_finish, METH_VARARGS,

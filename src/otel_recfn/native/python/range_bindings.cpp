@@ -1,5 +1,6 @@
 #include "python/range_bindings.hpp"
 
+#include "core/code_of_open.hpp"
 #include "core/points.hpp"
 #include "core/registry.hpp"
 #include "python/arguments.hpp"
@@ -117,6 +118,14 @@ PyObject* mark(PyObject*, PyObject* name) {
   return as_event_id(put_point(globals(), *buffer, kMark, text.text(), 0, kMayLook));
 }
 
+PyObject* say_code(PyObject*, PyObject* code) {
+  if (!PyUnicode_Check(code)) return PyErr_Format(PyExc_TypeError, "say_code takes a str, not %s", Py_TYPE(code)->tp_name);
+  const bool recording = (globals().recording.load(std::memory_order_acquire) & kRecordingBit) != 0;
+  ThreadBuffer* buffer = recording ? registry().current() : nullptr;
+  if (buffer != nullptr) put_code_of_open(globals(), *buffer, Utf8(code, kMaxNameBytes).text());
+  Py_RETURN_NONE;
+}
+
 PyObject* memory(PyObject*, PyObject* args) {
   long long nbytes;
   PyObject* device;
@@ -136,6 +145,7 @@ PyMethodDef range_functions[] = {
     with_names("end", end, "end(event_id, error='', flags=0, stacktrace='')\n--\n\nSee Recorder.end."),
     {"begin_call", begin_python_call, METH_O, "begin_call(name) -> event id, 0 when not recorded."},
     {"mark", mark, METH_O, "mark(name) -> event id, 0 when not recorded."},
+    {"say_code", say_code, METH_O, "say_code(code): see Recorder.say_code."},
     {"memory", memory, METH_VARARGS, "memory(nbytes, device) -> event id, 0 when not recorded."},
     {nullptr, nullptr, 0, nullptr}};
 

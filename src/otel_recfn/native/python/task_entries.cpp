@@ -101,13 +101,13 @@ namespace {
 uint64_t root_by_place(const ThreadBuffer& buffer) {
   for (uint32_t index = buffer.depth; index-- > buffer.floor;) {
     const OpenEntry& entry = buffer.stack[index];
-    if (entry.ordinal != 0 && entry.base) return make_event_id(buffer.number, entry.ordinal);
+    if (entry.ordinal() != 0 && entry.is_base()) return make_event_id(buffer.number, entry.ordinal());
   }
   return 0;
 }
 
 // Whether the parent of the thread's newest range is what the last look found, and not a range on the stack.
-bool begun_by_context(const ThreadBuffer& buffer) { return buffer.stack[buffer.depth - 1].base; }
+bool begun_by_context(const ThreadBuffer& buffer) { return buffer.stack[buffer.depth - 1].is_base(); }
 
 void place_entry(TaskEntry& entry, const ThreadBuffer& buffer, const TaskEntry* around) {
   entry.context = buffer.context;

@@ -134,6 +134,11 @@ PyObject* context_of(PyObject* self, void*) {
                        static_cast<Word>(context.span_id), static_cast<Word>(context.flags));
 }
 
+PyObject* began(PyObject* self, void*) {
+  const auto* entry = reinterpret_cast<TaskEntry*>(self);
+  return PyLong_FromUnsignedLongLong((entry->range != nullptr ? entry->range : entry)->serial);
+}
+
 PyObject* is_current(PyObject* self, void*) {
   return PyBool_FromLong(reinterpret_cast<TaskEntry*>(self)->recording == recording_now());
 }
@@ -142,7 +147,7 @@ PyMemberDef entry_members[] = {{"event_id", T_ULONGLONG, offsetof(TaskEntry, eve
                                {"root", T_ULONGLONG, offsetof(TaskEntry, root), READONLY, "Event id of its outermost range."},
                                {"scope", T_UBYTE, offsetof(TaskEntry, scope), READONLY, "RecordScope"},
                                {"source", T_UBYTE, offsetof(TaskEntry, source), READONLY, "EventSource"},
-                               {"serial", T_ULONGLONG, offsetof(TaskEntry, serial), READONLY, "Larger than those before it."},
+                               {"outer", T_OBJECT, offsetof(TaskEntry, outer), READONLY, "What was entered before, also if over."},
                                {nullptr, 0, 0, 0, nullptr}};
 
 PyObject*& shown_slot(PyObject* self) {
@@ -167,6 +172,7 @@ int set_shown(PyObject* self, PyObject* value, void*) {
 PyGetSetDef entry_properties[] = {
     {"shown", get_shown, set_shown, "For whoever shows the range as a span; of the range, however often it is entered.", nullptr},
     {"context_words", context_of, nullptr, "(trace id high, low, span id, flags) where its outermost range began", nullptr},
+    {"began", began, nullptr, "Larger than those of ranges that began before, however often it is entered.", nullptr},
     {"is_current", is_current, nullptr, "Whether it belongs to the recording that is on, or was the last.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 

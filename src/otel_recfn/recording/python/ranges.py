@@ -92,6 +92,9 @@ class BeginsAndEnds:
             raise TypeError(f"mark takes a name, a str, not {type(name).__name__}")
         return self._record(name, 0, RECORD_FUNCTION, "", 0, MARK) if self._recording else 0
 
+    def say_code(self, code: str) -> None:
+        """See Recorder.say_code: there are none of PyTorch's here."""
+
     def memory(self, nbytes: int, device: str) -> int:
         """See Recorder.memory."""
         if not self._recording or not self._extras & Extra.MEMORY:

@@ -8,7 +8,7 @@ Only pairing and batch need numpy, so they are imported when recording starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from otel_recfn.model.events import Extra
@@ -201,6 +201,10 @@ class PythonRecorder(BeginsAndEnds):
     def call_when_recorded(self, call: Callable[[], object]) -> None:
         """See Recorder.call_when_recorded."""
         self._threads.when_recorded = call
+
+    def dropped_by_thread(self) -> Mapping[int, int]:
+        """See Recorder.dropped_by_thread."""
+        return self._threads.dropped()
 
     def counters(self) -> RecorderCounters:
         """See Recorder.counters."""

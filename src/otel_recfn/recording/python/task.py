@@ -97,6 +97,11 @@ class TaskEntry:
         return (context.trace_id >> 64, context.trace_id & _LOW_64, context.span_id, context.flags)
 
     @property
+    def began(self) -> int:
+        """See TaskRange.began."""
+        return (self._range or self).serial
+
+    @property
     def shown(self) -> Any:
         """See TaskRange.shown; the same in every entry of the range."""
         return (self._range or self)._shown

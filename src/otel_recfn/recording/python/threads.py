@@ -102,6 +102,10 @@ class ThreadLogs:
                 total = _add(total, log)
         return total
 
+    def dropped(self) -> dict[int, int]:
+        """How many ranges each thread that isn't buried has dropped, by its number."""
+        return {log.number: log.dropped for log in list(self._logs.values()) if log.dropped}
+
     def _register(self) -> ThreadLog:
         alive = Alive()
         log = ThreadLog(self.new_number(), self.capacity, alive)

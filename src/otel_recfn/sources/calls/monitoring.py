@@ -38,10 +38,9 @@ class Monitoring:
 
     def change(self, *, c_calls: bool) -> None:
         """Whether events of C functions come, too, where events come."""
-        if self._tool is None:
-            return
-        left_out = WITH_CALL if c_calls else OF_C
-        _monitoring().set_events(self._tool, sum([number for name, number in self._events.items() if name not in left_out]))
+        if self._has_place():
+            left_out = WITH_CALL if c_calls else OF_C
+            _monitoring().set_events(self._tool, sum([number for name, number in self._events.items() if name not in left_out]))
 
     def stop(self) -> None:
         """No more events."""
@@ -49,10 +48,18 @@ class Monitoring:
         if tool is None:
             return
         monitoring = _monitoring()
+        if monitoring.get_tool(tool) is None:  # freed by the program: its events come until they are switched off
+            monitoring.use_tool_id(tool, TOOL)
+        if monitoring.get_tool(tool) != TOOL:
+            return
         monitoring.set_events(tool, 0)
         for number in self._events.values():
             monitoring.register_callback(tool, number, None)
         monitoring.free_tool_id(tool)
+
+    def _has_place(self) -> bool:
+        """Whether its place is still its own: a program may free the places of others, and take them."""
+        return self._tool is not None and bool(_monitoring().get_tool(self._tool) == TOOL)
 
 
 def _monitoring() -> Any:

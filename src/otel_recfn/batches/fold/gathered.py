@@ -1,0 +1,65 @@
+"""Rows of several batches as one, in any order: the Python twin of gathering their columns, and the tables that they index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otel_recfn.batches.fold.finished import Places
+from otel_recfn.model.batch import COLUMN_TYPES, TEXT_COLUMNS, Batch
+from otel_recfn.model.columns import CONTEXT_COLUMNS, TRACK_COLUMNS
+
+Columns = dict[str, NDArray[Any]]
+
+
+class Gathers(Protocol):
+    """The contract of gathering columns."""
+
+    def __call__(self, batches: Sequence[Batch], part: Places, row: Places) -> Columns:
+        """The columns of rows, each of which is that row of that part of the batches."""
+
+
+def gather_in_python(batches: Sequence[Batch], part: Places, row: Places) -> Columns:
+    """See ``Gathers``."""
+    columns: Columns = {name: np.zeros(len(row), kind) for name, kind in COLUMN_TYPES.items()}
+    for number, batch in enumerate(batches):
+        here = np.flatnonzero(part == number)
+        for name, column in columns.items():
+            column[here] = getattr(batch, name)[row[here]]
+    return columns
+
+
+def gathered(gather: Gathers, batches: Sequence[Batch], part: Places, row: Places) -> Batch:
+    """A batch of these rows, with nothing announced. It has the batches' tables one after the other, without looking at them.
+
+    Args:
+        gather: their columns.
+        batches: at least one.
+        part, row: see ``Gathers``.
+    """
+    columns: dict[str, Any] = dict(gather(batches, part, row))
+    tables: dict[str, Any] = {}
+    for table, of_it in (("names", TEXT_COLUMNS), ("tracks", TRACK_COLUMNS), ("contexts", CONTEXT_COLUMNS)):
+        of_batches = [getattr(batch, table) for batch in batches]
+        tables[table] = of_batches[0]
+        if all([one is of_batches[0] for one in of_batches]):
+            continue
+        tables[table], begins = _joined(of_batches)
+        for name in of_it:
+            column = columns[name]
+            columns[name] = np.where(column == 0, column, column + begins[part]) if table == "names" else column + begins[part]
+    drained_ns = max([batch.drained_ns for batch in batches])
+    return Batch(**columns, **tables, drained_ns=drained_ns)
+
+
+def _joined(tables: Sequence[Sequence[Any]]) -> tuple[list[Any], NDArray[np.uint32]]:
+    """All of them as one, and where each begins there."""
+    joined: list[Any] = []
+    begins = []
+    for table in tables:
+        begins.append(len(joined))
+        joined.extend(table)
+    return joined, np.array(begins, np.uint32)

@@ -1,0 +1,65 @@
+"""Rows of several batches as one: they say what they said, in the order that is asked for, and both twins gather alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
+from otel_recfn.batches.fold.gathered import Gathers, gather_in_python, gathered
+from otel_recfn.model.batch import COLUMN_TYPES, Batch
+
+native_gather = pytest.importorskip("otel_recfn.batches.fold.native_gather", reason="there is no native part here")
+pytestmark = pytest.mark.one_python
+TWINS = [gather_in_python, native_gather.gather_natively]
+any_row = st.fixed_dictionaries(
+    {
+        "event_id": st.integers(1, 1 << 62),
+        "name": st.sampled_from(["", "a", "b", "c"]),
+        "shapes": st.sampled_from(["", "[]", "[[2,3]]"]),
+        "scope": st.integers(0, 9),
+        "start_ns": st.integers(0, 1 << 60),
+        "thread": st.sampled_from([MAIN_THREAD, WORKER_THREAD]),
+        "context": st.sampled_from([context(1, 2), context(1, 3), context(4, 5)]),
+        "node_id": st.integers(-1, 3),
+    }
+)
+some_batches = st.lists(st.lists(any_row, min_size=1, max_size=6).map(make_batch), min_size=1, max_size=4)
+
+
+def column(numbers: Sequence[int]) -> np.ndarray:
+    return np.array(numbers, np.int64)
+
+
+@given(batches=some_batches, same_names=st.booleans(), data=st.data())
+def test_rows_say_what_they_said(batches: list[Batch], same_names: bool, data: st.DataObject) -> None:
+    if same_names:
+        batches = [replace(batches[0], start_ns=batches[0].start_ns + number) for number in range(len(batches))]
+    places = [(part, row) for part, batch in enumerate(batches) for row in range(len(batch))]
+    wanted = data.draw(st.lists(st.sampled_from(places), max_size=12))
+    part, row = column([part for part, _ in wanted]), column([row for _, row in wanted])
+    said = [list(batch.events()) for batch in batches]
+    for gather in TWINS:
+        whole = gathered(gather, batches, part, row)
+        assert list(whole.events()) == [said[part][row] for part, row in wanted]
+        assert [getattr(whole, name).dtype for name in COLUMN_TYPES] == [*COLUMN_TYPES.values()]
+        assert (whole.shapes == 0).tolist() == [not said[part][row].shapes for part, row in wanted]
+
+
+@given(batch=st.lists(any_row, min_size=1, max_size=6).map(make_batch), step=st.integers(2, 3))
+def test_columns_need_not_be_contiguous(batch: Batch, step: int) -> None:
+    apart = batch.take(slice(None, None, -step))
+    rows = column(range(len(apart)))
+    assert list(gathered(native_gather.gather_natively, [apart], rows * 0, rows).events()) == list(apart.events())
+
+
+@pytest.mark.parametrize("gather", TWINS[1:])
+@pytest.mark.parametrize("wanted", [(0, 1), (0, -1), (1, 0), (-1, 0)])
+def test_what_no_batch_has_is_refused(gather: Gathers, wanted: tuple[int, int]) -> None:
+    with pytest.raises(IndexError):
+        gather([make_batch([{}])], *[column([place]) for place in wanted])

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import os
 import shlex
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import otel_recfn
 from otel_recfn.pytorch import observer_build
 from otel_recfn.recording import backend
-from patience import PATIENCE_S
 
 pytestmark = [
     pytest.mark.torch,
@@ -44,7 +41,6 @@ def attach():
     observer.enable(Wanted())
     modules.enable(Wanted())
 def names(): return [event.name for event in sorted(recorder.drain().events(), key=lambda event: event.event_id)]
-assert "torch" not in sys.modules
 """
 USE = """
 names()
@@ -75,13 +71,26 @@ def compiler(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def run(cache: Path) -> Run:
+def run(cache: Path, run_program: Callable[..., Any]) -> Run:
+    """Runs a program that has not imported torch when it has imported ours."""
+
     def run(program: str, **environment: str) -> str:
-        variables = os.environ | {"PYTHONPATH": str(SOURCE), "OTEL_RECFN_CACHE_DIR": str(cache)} | environment
-        command = [sys.executable, "-c", PRELUDE + program]
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=PATIENCE_S)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        imported = f"{PRELUDE}assert 'torch' not in sys.modules\n{program}"
+        said: str = run_program(imported, **{"OTEL_RECFN_CACHE_DIR": str(cache)} | environment).stdout
+        return said
+
+    return run
+
+
+@pytest.fixture
+def run_with(cache: Path, run_with_torch: Callable[..., Any]) -> Run:
+    """Runs a program that has imported torch before it imports ours."""
+
+    def run(program: str, **environment: str) -> str:
+        said: str = run_with_torch(
+            f"import torch\n{PRELUDE}{program}", **{"OTEL_RECFN_CACHE_DIR": str(cache)} | environment
+        ).stdout
+        return said
 
     return run
 
@@ -111,31 +120,31 @@ def test_built_and_told_once(run: Run, tmp_path: Path, compiler: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["truncated", "zeros at the end"])
-def test_a_damaged_library_is_built_again(run: Run, cache: Path, compiler: str, how: str) -> None:
+def test_a_damaged_library_is_built_again(run_with: Run, cache: Path, compiler: str, how: str) -> None:
     """Loading it as it is would end the process by SIGBUS or SIGSEGV."""
     (built,) = cache.glob("*.so")
     content = built.read_bytes()
     half = content[: len(content) // 2]
     built.write_bytes(half if how == "truncated" else half + bytes(len(content) - len(half)))
-    output = run(f"import torch; attach(){USE}", CXX=compiler)
+    output = run_with(f"import torch; attach(){USE}", CXX=compiler)
     assert "is damaged and is not loaded; it is built again" in output
     assert [path.stat().st_size for path in cache.glob("*.so")] == [len(content)]
 
 
-def test_a_whole_library_that_cannot_be_loaded_is_built_again(run: Run, cache: Path, compiler: str) -> None:
+def test_a_whole_library_that_cannot_be_loaded_is_built_again(run_with: Run, cache: Path, compiler: str) -> None:
     """As after torch was built anew in place."""
     (built,) = cache.glob("*.so")
     content = b"not a library"
     checksum = hashlib.sha256(content).hexdigest()[:32]
     built.rename(built.with_name(f"{built.stem.rpartition('-')[0]}-{checksum}.so")).write_bytes(content)
-    output = run(f"import torch; attach(){USE}", CXX=compiler)
+    output = run_with(f"import torch; attach(){USE}", CXX=compiler)
     assert "cannot be loaded" in output
     assert "building it again" in output
 
 
-def test_without_a_compiler_the_rest_works(run: Run, tmp_path: Path) -> None:
+def test_without_a_compiler_the_rest_works(run_with: Run, tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
-    output = run(
+    output = run_with(
         """
 import torch
 attach(); observer.disable(); attach()
@@ -151,8 +160,8 @@ assert not status.loaded and not status.enabled and "no C++ compiler" in status.
     assert output.count("WARNING PyTorch operators are not observed, everything else is: no C++ compiler found") == 1
 
 
-def test_on_and_off_and_what_it_says(run: Run) -> None:
-    run(f"""
+def test_on_and_off_and_what_it_says(run_with: Run) -> None:
+    run_with(f"""
 import torch
 assert not observer.status().loaded
 for _ in range(3):
@@ -169,8 +178,8 @@ attach(){USE}
 """)
 
 
-def test_an_optimizer_step_is_there_once(run: Run) -> None:
-    run("""
+def test_an_optimizer_step_is_there_once(run_with: Run) -> None:
+    run_with("""
 import torch
 parameter = torch.nn.Parameter(torch.ones(2)); parameter.grad = torch.ones(2)
 optimizer = torch.optim.SGD([parameter], lr=0.1)
@@ -183,8 +192,8 @@ for announced in (True, False):
 """)
 
 
-def test_the_python_twin_has_no_observer_and_says_so(run: Run) -> None:
-    output = run(
+def test_the_python_twin_has_no_observer_and_says_so(run_with: Run) -> None:
+    output = run_with(
         "import torch; attach(); torch.nn.ReLU()(torch.ones(2)); assert names() == ['nn.Module: ReLU_0']",
         OTEL_RECFN_RECORDER="python",
     )

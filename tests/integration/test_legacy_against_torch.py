@@ -248,20 +248,32 @@ def test_events_say_what_flops_were_counted_from(shapes: bool) -> None:
         torch.neg(x + x)
         torch.addmm(torch.ones(2), x, x.t())
         torch.bmm(batch, batch.transpose(1, 2))
-        torch.nn.functional.conv2d(torch.ones(1, 2, 5, 5), torch.ones(4, 2, 3, 3))
+        torch.nn.functional.conv2d(torch.ones(1, 2, 5, 5), torch.ones(4, 1, 3, 3), stride=2, padding=(1, 0), groups=2)
 
     config = ProfilerConfig(ProfilerState.CPU, report_input_shapes=shapes, with_flops=True)
     enable_profiler_legacy(config)
     program()
     (events,) = disable_profiler_legacy()
+    convolution = {"stride": [2, 2], "padding": [1, 0], "dilation": [1, 1], "groups": 2}
     assert {event.name: event.extra_args for event in events if event.flops} == {
         "aten::add": {"mat_size": [2, 3]},
         "aten::addmm": {"mat1_size": [2, 3], "mat2_size": [3, 2]},
         "aten::bmm": {"mat1_size": [4, 2, 3], "mat2_size": [4, 3, 2]},
-        "aten::conv2d": {"input_size": [1, 2, 5, 5], "weight_size": [4, 2, 3, 3]},
+        "aten::conv2d": {"input_size": [1, 2, 5, 5], "weight_size": [4, 1, 3, 3], **convolution},
     }
     assert all(event.extra_args == {} for event in events if not event.flops)
     assert any(event.shapes for event in events) == shapes
+
+
+def test_extra_args_are_kept_also_where_no_flops_are_counted() -> None:
+    enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU, with_flops=True))
+    torch.mm(torch.ones(0, 3), torch.ones(3, 2))
+    torch.nn.functional.conv2d(torch.ones(1, 1, 4, 4), torch.ones(1, 1, 3, 3), padding="same")
+    (events,) = disable_profiler_legacy()
+    counted = {event.name: event.extra_args for event in events if event.extra_args}
+    assert counted["aten::mm"] == {"mat1_size": [0, 3], "mat2_size": [3, 2]}
+    sizes = {"input_size": [1, 1, 4, 4], "weight_size": [1, 1, 3, 3]}
+    assert counted["aten::conv2d"] == {**sizes, "stride": [1, 1], "dilation": [1, 1], "groups": 1}
 
 
 def test_records_for_their_parser_have_what_theirs_have() -> None:

@@ -38,6 +38,7 @@ OPERATORS = {
     "callback_list": ["hasGlobalCallbacks"],
     "other_observers": ["getStepCallbacksUnlessEmpty"],
     "concrete_inputs": ["toListRef"],
+    "gpu_times": ["cudaStubs"],
 }
 CALLBACKS = (
     {
@@ -71,6 +72,7 @@ HEADERS = """
 #include <ATen/record_function.h>
 #include <torch/csrc/jit/runtime/interpreter.h>
 #include <torch/csrc/profiler/orchestration/observer.h>
+#include <torch/csrc/profiler/stubs/base.h>
 """
 HEADERS_WITH_PYTHON = f"""
 #define PY_SSIZE_T_CLEAN

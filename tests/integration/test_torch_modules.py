@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from recorded_modules import Recording, X
 
+from otel_recfn import profile, record_function
 from otel_recfn.model.call_names import called_code
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
@@ -201,6 +202,36 @@ def test_an_optimizer(recording: Recording) -> None:
     recording.torch_announces_optimizer = True
     train(torch.optim.SGD(net.parameters(), lr=0.1), net)
     assert recording.lines() == [("Linear_0", "")]
+
+
+def test_a_step_of_an_optimizer_says_which_code_it_runs(recording: Recording) -> None:
+    class Own(torch.optim.SGD):  # type: ignore[misc, name-defined]
+        def step(self, closure: Any = None) -> Any:
+            return super().step(closure)
+
+    weight = nn.Parameter(torch.ones(2))
+    optimizers = [torch.optim.SGD([weight]), torch.optim.RMSprop([weight]), Own([weight])]
+    torch.optim.lr_scheduler.StepLR(optimizers[0], 1)  # it wraps the method
+    expected = [
+        "torch.optim.sgd.SGD.step",
+        "torch.optim.rmsprop.RMSprop.step",
+        f"{__name__}.{Own.step.__wrapped__.__qualname__}",
+    ]
+    for optimizer in optimizers:
+        optimizer.step()
+    steps = [event for event in recording.events() if event.name.startswith("Optimizer.step#")]
+    assert [called_code(event.code).function for event in steps if not event.parent] == expected
+
+
+@pytest.mark.one_python
+def test_pytorchs_own_range_of_a_step_says_so_too() -> None:
+    weight = nn.Parameter(torch.ones(2))
+    with profile(modules=True) as observed:
+        with record_function("around"):
+            torch.optim.SGD([weight]).step()
+        torch.ones(2)
+    found = {event.name: called_code(event.code).function for event in observed.events() if event.code}
+    assert found == {"Optimizer.step#SGD.step": "torch.optim.sgd.SGD.step"}
 
 
 def test_an_optimizer_whose_step_calls_the_model(recording: Recording) -> None:

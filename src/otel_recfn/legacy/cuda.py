@@ -9,6 +9,10 @@ import sys
 import time
 from typing import Any, NamedTuple, Protocol
 
+from otel_recfn.legacy.errors import ProfilerError
+from otel_recfn.pytorch.gpu_times import GpuMoment, gpu_elapsed_us, gpu_time
+from otel_recfn.pytorch.observer import loaded_library
+
 MICROSECONDS_PER_MILLISECOND = 1000.0
 
 
@@ -29,7 +33,8 @@ class CudaRecord(NamedTuple):
     """A moment on a GPU."""
 
     device: int
-    event: CudaEvent
+    event: Any
+    """A CudaEvent, or what else the stubs' ``elapsed_us`` takes."""
     cpu_ns: int
     """When it was asked for, in Unix nanoseconds."""
 
@@ -43,7 +48,7 @@ class CudaStubs(Protocol):
     def record(self) -> CudaRecord:
         """An event on the current stream of the current device."""
 
-    def elapsed_us(self, begin: CudaEvent, end: CudaEvent) -> float:
+    def elapsed_us(self, begin: Any, end: Any) -> float:
         """Microseconds between two events; waits for both."""
 
     def mark(self, name: str) -> None:
@@ -65,16 +70,30 @@ class TorchCuda:
 
     def record(self) -> CudaRecord:
         """An event on the current stream of the current device."""
+        library = loaded_library()
+        timed = gpu_time(library) if library is not None else None
+        if timed is not None:  # as changes of memory are timed, so that all can be compared
+            return CudaRecord(timed.device, timed.moment, timed.cpu_ns)
         cuda = _cuda()
         device, event, now = cuda.current_device(), cuda.Event(enable_timing=True), time.time_ns()
         event.record()
         return CudaRecord(device, event, now)
 
-    def elapsed_us(self, begin: CudaEvent, end: CudaEvent) -> float:
-        """Microseconds between two events; waits for both."""
+    def elapsed_us(self, begin: Any, end: Any) -> float:
+        """Microseconds between two events; waits for both. Not a number where CUDA fails.
+
+        Raises:
+            ProfilerError: one of them was recorded before PyTorch's operators were observed, in another way.
+        """
+        library = loaded_library()
+        if isinstance(begin, GpuMoment) and isinstance(end, GpuMoment) and library is not None:
+            return gpu_elapsed_us(library, begin, end)
+        if isinstance(begin, GpuMoment) or isinstance(end, GpuMoment):
+            raise ProfilerError("the events were timed in different ways; record both of them while a run is on")
         begin.synchronize()
         end.synchronize()
-        return begin.elapsed_time(end) * MICROSECONDS_PER_MILLISECOND
+        elapsed_ms: float = begin.elapsed_time(end)
+        return elapsed_ms * MICROSECONDS_PER_MILLISECOND
 
     def mark(self, name: str) -> None:
         """An NVTX mark."""

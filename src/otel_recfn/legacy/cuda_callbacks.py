@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from otel_recfn.legacy.config import ProfilerState
 from otel_recfn.legacy.cuda import cuda_stubs
+from otel_recfn.legacy.cuda_memory import begin_timing
 from otel_recfn.legacy.event_kind import EventKind
 from otel_recfn.runtime.callback import RecordFunctionCallback
 from otel_recfn.runtime.callbacks import INVALID_CALLBACK_HANDLE, add_thread_local_callback
@@ -57,6 +58,8 @@ def add_cuda_callback(run: ProfilerRun) -> int:
     if not cuda_stubs().enabled():
         log.warning("CUDA is not available; ranges are timed on the CPU alone")
         return INVALID_CALLBACK_HANDLE
+    if run.config.profile_memory:
+        begin_timing(run.cuda_times)
     times = _CudaRanges(run)
     return add_thread_local_callback(RecordFunctionCallback(times.start, times.end).needs_ids(True))
 

@@ -28,20 +28,25 @@ class CudaTimes:
         if len(self._records) < self._most:
             self._records[kind, key] = cuda_stubs().record()
 
+    def put(self, kind: EventKind, key: int, record: CudaRecord) -> None:
+        """It happened then."""
+        if len(self._records) < self._most:
+            self._records[kind, key] = record
+
     def take(self, kind: EventKind, key: int) -> CudaRecord | None:
         """What was recorded for it; None where nothing was."""
         return self._records.pop((kind, key), None)
 
 
 def time_memory(events: Iterable[LegacyEvent]) -> None:
-    """Give changes of memory the newest time on the GPU that their thread had then; none where it had none yet.
+    """Give changes of memory without a time on the GPU the newest one that their thread had then; none where it had none yet.
 
-    None is taken at the change itself: PyTorch's allocator of GPU memory holds its lock then, and whoever waits for that lock
-    may have the GIL, which taking a time needs.
+    They have none of their own where this PyTorch lacks what takes it natively, or stubs in Python are registered: PyTorch's
+    allocator of GPU memory holds its lock as it reports a change, and whoever waits for that lock may have the GIL.
     """
     device, newest = -1, None
     for event in events:
-        if event.kind == EventKind.MEMORY_ALLOC:
+        if event.kind == EventKind.MEMORY_ALLOC and event.cuda_event is None:
             event.device, event.cuda_event = device, newest
         elif event.cuda_event is not None:
             device, newest = event.device, event.cuda_event

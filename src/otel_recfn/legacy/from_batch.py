@@ -26,7 +26,7 @@ from otel_recfn.legacy.event import LegacyEvent, memory_columns
 from otel_recfn.legacy.event_kind import EventKind
 from otel_recfn.legacy.event_list import RangeEventList
 from otel_recfn.legacy.event_order import ends_in_order, places
-from otel_recfn.legacy.extra_args import extra_args
+from otel_recfn.legacy.extra_args import SIZES, extra_args
 from otel_recfn.legacy.thread_events import ThreadEvents
 from otel_recfn.model import events
 from otel_recfn.model.batch import Batch
@@ -174,13 +174,13 @@ class _EventMaker:
             )
         )
         if self._config.with_flops:
-            self._say_what_was_counted(made, batch.shapes[rows].tolist())
+            self._say_what_was_counted(made, batch.shapes[rows].tolist(), batch.concrete_inputs[rows].tolist())
         return self._timed(made, batch.handle[rows])
 
-    def _say_what_was_counted(self, made: list[LegacyEvent], shapes: list[int]) -> None:
-        for event, index in zip(made, shapes, strict=True):
-            if event.flops:
-                event.set_extra_args(extra_args(event.name, self._shapes[index]))
+    def _say_what_was_counted(self, made: list[LegacyEvent], shapes: list[int], concrete_inputs: list[int]) -> None:
+        for event, index, concrete in zip(made, shapes, concrete_inputs, strict=True):
+            if event.name in SIZES:
+                event.set_extra_args(extra_args(event.name, self._shapes[index], self._batch.names[concrete]))
 
     def pops(self, rows: Rows) -> list[LegacyEvent]:
         """The ends of ranges."""
@@ -203,7 +203,9 @@ class _EventMaker:
         threads, starts = self._threads(batch.thread[rows]), batch.start_ns[rows].tolist()
         first = (repeat(EventKind.MEMORY_ALLOC), repeat(""), threads, repeat(0), repeat(()), repeat(-1), repeat(False))
         rest = (repeat(-1), repeat(-1), repeat(None), repeat(-1), repeat(0), repeat(0), repeat(0), repeat(()))
-        return list(map(LegacyEvent, *first, repeat(False), starts, on_cpu, on_cuda, *rest, batch.event_id[rows].tolist()))
+        ids = batch.event_id[rows]
+        made = list(map(LegacyEvent, *first, repeat(False), starts, on_cpu, on_cuda, *rest, ids.tolist()))
+        return self._timed(made, ids)
 
     def _plain(
         self, kind: EventKind, rows: Rows, names: Iterable[str], threads: Iterable[int], handles: Iterable[int], times: Rows

@@ -21,6 +21,7 @@ from otel_recfn.batches.selection import Selected
 from otel_recfn.legacy.chrome_writer import START_PROFILE
 from otel_recfn.legacy.config import ActiveProfilerType, ProfilerConfig, ProfilerState
 from otel_recfn.legacy.cuda import cuda_stubs
+from otel_recfn.legacy.cuda_memory import collect, end_timing
 from otel_recfn.legacy.cuda_times import CudaTimes
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.event_kind import EventKind
@@ -86,6 +87,7 @@ class ProfilerRun:
         """Record nothing more; ranges that are open stay without an end."""
         self.over = True
         process_session().stop(self._capture, STOP_SECONDS)
+        end_timing(self.cuda_times)
         if self._give_up is not None:
             self._give_up.detach()
 
@@ -113,6 +115,7 @@ class ProfilerRun:
         A range that is open stays until it has ended, or the run has.
         """
         process_session().flush(self._capture, STOP_SECONDS)
+        collect()
         rows = merged(self._store.take())
         remote, self._remote_events = self._remote_events, []
         with no_collections():

@@ -94,6 +94,11 @@ OPERATORS: Mapping[str, Detail] = MappingProxyType(
             "shows ranges of the program's to PyTorch's own observers",
             "torch.profiler shows no ranges of otel_recfn.record_function while PyTorch is observed",
         ),
+        "gpu_times": Detail(
+            "profiler/stubs/base.h, cudaStubs()",
+            "times on a GPU for the legacy profiler, also of changes of memory",
+            "changes of memory have the newest time on the GPU of their thread",
+        ),
         "concrete_inputs": Detail(
             "IValue::toComplexDouble, toListRef",
             "the numbers among inputs, with record_shapes",

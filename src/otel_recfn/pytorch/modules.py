@@ -22,13 +22,14 @@ from types import FrameType
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.pytorch.details import PYTHON
-from otel_recfn.pytorch.forward_code import ForwardCode
+from otel_recfn.pytorch.method_code import MethodCode
 from otel_recfn.pytorch.module_hooks import Handle, set_hooks
 from otel_recfn.pytorch.module_names import InstanceNames, ModulePaths
 from otel_recfn.recording.protocol import Recorder
 from otel_recfn.sources.protocol import Wanted
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.interrupts import raised_by_signal_handler
+from otel_recfn.support.locked import locked
 from otel_recfn.support.stack_trace import failure
 from otel_recfn.support.weak_identity import WeakIdentityMap
 
@@ -81,7 +82,7 @@ class ModuleRanges:
         self._recorder = recorder
         self._torch_announces_optimizer = torch_announces_optimizer
         self._names, self._paths = names or InstanceNames(), ModulePaths()
-        self._code = ForwardCode()
+        self._forward, self._step = MethodCode("forward"), MethodCode("step")
         self._handles: list[Handle] = []
         self._failed = False
         self._thread = threading.local()
@@ -92,22 +93,22 @@ class ModuleRanges:
         """See Source.prepare."""
         return True
 
+    @locked
     def enable(self, wanted: Wanted) -> None:
         """Set the hooks, where they aren't set, and unless one has failed."""
-        with self._lock.held:
-            if not self._handles and not self._failed:
-                self._handles = set_hooks(self, self._recorder)
+        if not self._handles and not self._failed:
+            self._handles = set_hooks(self, self._recorder)
 
+    @locked
     def disable(self) -> None:
         """Take the hooks away. The ranges of calls that are still running, in any thread, end now: no hook will end them."""
-        with self._lock.held:
-            handles, self._handles = self._handles, []
-            for handle in handles:
-                handle.remove()
-            for stack in self._stacks.living():
-                calls, stack.calls = stack.calls, []
-                for call in reversed(calls):
-                    self._recorder.end(call.event_id)
+        handles, self._handles = self._handles, []
+        for handle in handles:
+            handle.remove()
+        for stack in self._stacks.living():
+            calls, stack.calls = stack.calls, []
+            for call in reversed(calls):
+                self._recorder.end(call.event_id)
 
     def announces_now(self) -> bool:
         """Whether calls of modules become ranges now."""
@@ -124,15 +125,17 @@ class ModuleRanges:
         if outermost is None:
             outermost = module
         path = self._paths.path(outermost, module)
-        event_id = self._recorder.begin(self._names.name(module), SCOPE, SOURCE, path, code=self._code.of(module))
+        event_id = self._recorder.begin(self._names.name(module), SCOPE, SOURCE, path, code=self._forward.of(module))
         self._push(calls, _Call(event_id, frame, outermost))
 
     def enter_step(self, optimizer: object, frame: FrameType) -> None:
         """An optimizer is about to step."""
         calls = self._live_calls(frame)
-        if self._torch_announces_optimizer():
+        code = self._step.of(optimizer)
+        if self._torch_announces_optimizer():  # its range is open already
+            self._recorder.say_code(code)
             return
-        event_id = self._recorder.begin(f"Optimizer.step#{type(optimizer).__name__}.step", SCOPE, SOURCE)
+        event_id = self._recorder.begin(f"Optimizer.step#{type(optimizer).__name__}.step", SCOPE, SOURCE, code=code)
         self._push(calls, _Call(event_id, frame, calls[-1].outermost if calls else None))
 
     def leave(self, frame: FrameType) -> None:

@@ -14,11 +14,12 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from otel_recfn.model.errors import RecfnError
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.pytorch import details, native_range, observer_build
+from otel_recfn.pytorch import details, gpu_times, native_range, observer_build
 from otel_recfn.pytorch.unavailable import ObserverUnavailable
 from otel_recfn.recording.protocol import Recorder
 from otel_recfn.sources.protocol import Wanted
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.locked import locked_by
 
 log = logging.getLogger("otel_recfn")
 
@@ -183,26 +184,26 @@ def is_loaded() -> bool:
     return _loaded is not None
 
 
+@locked_by(_loading)
 def _load_once(core_api: int) -> None:
     global _loaded
-    with _loading.held:
-        if _loaded is not None:
-            return
-        path = observer_build.build(observer_build.TORCH_OBSERVER)
-        try:
-            library = _open(path)
-        except OSError as error:  # torch was rebuilt in place under the same version, or the file is damaged
-            log.info("the cached torch observer cannot be loaded (%s); building it again", error)
-            library = _open(observer_build.build(observer_build.TORCH_OBSERVER, again=True))
-        attached = library.recfn_observer_attach(core_api)
-        if attached == 2:
-            raise ObserverUnavailable(
-                "the recorder was compiled from another version of otel-recfn's headers than the observer; reinstall otel-recfn"
-            )
-        if attached != 0:
-            raise ObserverUnavailable("there is no memory left to register what has to be done around a fork; free some")
-        details.tell_losses(_features(library), details.OPERATORS)
-        _loaded = _Loaded(library, path)
+    if _loaded is not None:
+        return
+    path = observer_build.build(observer_build.TORCH_OBSERVER)
+    try:
+        library = _open(path)
+    except OSError as error:  # torch was rebuilt in place under the same version, or the file is damaged
+        log.info("the cached torch observer cannot be loaded (%s); building it again", error)
+        library = _open(observer_build.build(observer_build.TORCH_OBSERVER, again=True))
+    attached = library.recfn_observer_attach(core_api)
+    if attached == 2:
+        raise ObserverUnavailable(
+            "the recorder was compiled from another version of otel-recfn's headers than the observer; reinstall otel-recfn"
+        )
+    if attached != 0:
+        raise ObserverUnavailable("there is no memory left to register what has to be done around a fork; free some")
+    details.tell_losses(_features(library), details.OPERATORS)
+    _loaded = _Loaded(library, path)
 
 
 def _open(path: Path) -> ctypes.CDLL:
@@ -217,6 +218,7 @@ def _open(path: Path) -> ctypes.CDLL:
     library.recfn_observer_step_aside.restype = None
     library.recfn_observer_without_memory.restype = ctypes.c_uint64
     native_range.declare(library)
+    gpu_times.declare(library)
     library.recfn_observer_features.restype = ctypes.c_char_p
     library.recfn_observer_last_error.restype = ctypes.c_char_p
     return library

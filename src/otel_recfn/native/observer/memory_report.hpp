@@ -14,6 +14,7 @@
 #include <string>
 
 #include "core/points.hpp"
+#include "observer/gpu_times.hpp"
 #include "observer/observer_thread.hpp"
 #include "pytorch/features.hpp"
 
@@ -73,7 +74,7 @@ class MemoryReport final : public Names::Base {
     ThreadBuffer* buffer = wants_memory() ? buffer_of_thread() : nullptr;
     if (buffer == nullptr) return;
     const std::string name = device.str();
-    put_point(*shared, *buffer, kMemory, {name.data(), static_cast<uint32_t>(name.size())}, nbytes, kMayNotLook);
+    time_memory(put_point(*shared, *buffer, kMemory, {name.data(), static_cast<uint32_t>(name.size())}, nbytes, kMayNotLook));
   }
 };
 

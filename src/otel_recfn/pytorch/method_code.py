@@ -1,4 +1,4 @@
-"""Which code a module call runs: its ``forward``, looked at once for each function."""
+"""Which code a call of a module or a step of an optimizer runs: its method, looked at once for each function."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ from otel_recfn.support.code_text import code_text
 from otel_recfn.support.weak_identity import WeakIdentityMap
 
 
-class ForwardCode:
-    """The texts of the functions that were seen, for as long as these live."""
+class MethodCode:
+    """The texts of the functions that were seen, for as long as these live.
 
-    def __init__(self) -> None:
+    Args:
+        method: what it is called: ``forward``, ``step``.
+    """
+
+    def __init__(self, method: str) -> None:
+        self._method = method
         self._texts: WeakIdentityMap[str] = WeakIdentityMap()
 
-    def of(self, module: Any) -> str:
+    def of(self, subject: Any) -> str:
         """``file(line): module.Class.forward``; empty where the call runs no Python function that we know."""
-        function = vars(module).get("forward") or getattr(type(module), "forward", None)
+        function = vars(subject).get(self._method) or getattr(type(subject), self._method, None)
         function = getattr(function, "__func__", function)
         known = self._texts.get(function)
         return known if known is not None else self._look(function)

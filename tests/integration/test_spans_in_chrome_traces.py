@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from operator import itemgetter
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -11,6 +15,8 @@ from typing import Any
 import pytest
 from opentelemetry import context, trace
 from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from otel_recfn import OtelRecordFunctionInstrumentor, profile, record_function, step
 from trace_files import events_in, read_trace
@@ -104,9 +110,91 @@ def test_tasks_have_slices_that_nest(
         assert len(slices[f"work {number}"]) == 6
 
 
+def test_a_span_that_only_holds_spans_lies_around_them(
+    instrumentor: OtelRecordFunctionInstrumentor, tracer: trace.Tracer, tmp_path: Path
+) -> None:
+    instrumentor.instrument(chrome_trace=tmp_path / "trace.json")
+    with tracer.start_as_current_span("job"), tracer.start_as_current_span("epoch"):
+        for number in range(2):
+            with tracer.start_as_current_span(f"step {number}"), record_function(f"work {number}"):
+                pass
+    instrumentor.uninstrument()
+    slices = slices_in(tmp_path / "trace.json")
+    assert_nest(slices)
+    [job], [epoch] = slices["job"], slices["epoch"]
+    assert lies_in(epoch, job)
+    for number in range(2):
+        [shown], [work] = slices[f"step {number}"], slices[f"work {number}"]
+        assert lies_in(work, shown)
+        assert lies_in(shown, epoch)
+
+
 def test_a_profiles_trace_has_them_too(tracer: trace.Tracer, tmp_path: Path) -> None:
     with profile() as prof, tracer.start_as_current_span("request"), record_function("work"):
         pass
     prof.export_chrome_trace(tmp_path / "trace.json")
     slices = slices_in(tmp_path / "trace.json")
     assert lies_in(slices["work"][0], slices["request"][0])
+
+
+@contextmanager
+def within_time() -> Iterator[None]:
+    """Time passes on either side: the clock of spans and that of ranges may differ by a little."""
+    let_time_pass()
+    yield
+    let_time_pass()
+
+
+def let_time_pass() -> None:
+    end_ns = time.perf_counter_ns() + 2_000_000
+    while time.perf_counter_ns() < end_ns:
+        pass
+
+
+@pytest.mark.torch
+@pytest.mark.one_python
+def test_slices_last_as_long_as_their_spans_where_operators_ran_in_them(
+    instrumentor: OtelRecordFunctionInstrumentor, tmp_path: Path
+) -> None:
+    """Operators lie in each other and in modules, which may be open over several drains."""
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 4))
+    provider, exporter = TracerProvider(shutdown_on_exit=False), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracer = provider.get_tracer("test")
+    instrumentor.instrument(tracer_provider=provider, chrome_trace=tmp_path / "trace.json", modules=True)
+    model[1].register_forward_pre_hook(lambda *_: instrumentor.flush() and None)
+    for number in range(3):
+        with tracer.start_as_current_span(f"forward {number}"), within_time():
+            loss = model(torch.ones(2, 4)).sum()
+        with tracer.start_as_current_span(f"backward {number}"), within_time():
+            loss.backward()
+    instrumentor.uninstrument()
+    slices = slices_in(tmp_path / "trace.json")
+    assert_nest(slices)
+    base_ns = read_trace(tmp_path / "trace.json")["baseTimeNanoseconds"]
+    spans = {one.name: one for one in exporter.get_finished_spans() if one.name.startswith(("forward", "backward"))}
+    assert len(spans) == 6
+    found = {name: [(one["ts"] * 1000 + base_ns, one["dur"] * 1000) for one in slices[name]] for name in spans}
+    assert found == {name: [(one.start_time, one.end_time - one.start_time)] for name, one in spans.items()}
+
+
+@pytest.mark.torch
+@pytest.mark.one_python
+def test_training_steps_that_nobody_marks_are_slices(instrumentor: OtelRecordFunctionInstrumentor, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    instrumentor.instrument(chrome_trace=tmp_path / "trace.json")
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    instrumentor.uninstrument()
+    slices = slices_in(tmp_path / "trace.json")
+    assert_nest(slices)
+    for name in ("aten::linear", "Optimizer.step#SGD.step"):
+        assert len(slices[name]) == 3
+        for number, one in enumerate(sorted(slices[name], key=itemgetter("ts"))):
+            [step_slice] = slices[f"ProfilerStep#{number}"]
+            assert lies_in(one, step_slice)

@@ -15,11 +15,11 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from otel_recfn import OtelRecordFunctionInstrumentor, profile, record_function
 from soak import SOAK
 
-RANGE, SPAN, PROFILE, SWITCH, END = "RSPIx"
+RANGE, SPAN, PROFILE, SWITCH, END, END_OLDEST_RANGE = "RSPIxo"
 
 
 class Program:
-    """Opens and ends what the letters say; the last that was opened ends first, but for the instrumentation."""
+    """Opens and ends what the letters say: the last that was opened first, but for the instrumentation and oldest ranges."""
 
     def __init__(self, instrumentor: OtelRecordFunctionInstrumentor) -> None:
         self.exporter, self.instrumentor = InMemorySpanExporter(), instrumentor
@@ -27,17 +27,21 @@ class Program:
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
 
     def run(self, letters: str) -> None:
-        opened: list[ExitStack] = []
+        opened: list[tuple[str, ExitStack]] = []
         for letter in letters:
             if letter == SWITCH:
                 self.switch()
+            elif letter == END_OLDEST_RANGE:
+                for oldest in [each for each in opened if each[0] == RANGE][:1]:
+                    opened.remove(oldest)
+                    oldest[1].close()
             elif letter != END:
-                opened.append(ExitStack())
-                opened[-1].enter_context(self.made(letter))
+                opened.append((letter, ExitStack()))
+                opened[-1][1].enter_context(self.made(letter))
             elif opened:
-                opened.pop().close()
+                opened.pop()[1].close()
         while opened:
-            opened.pop().close()
+            opened.pop()[1].close()
         if self.instrumentor.is_instrumented_by_opentelemetry:
             self.switch()
 
@@ -65,16 +69,38 @@ def program(instrumentor: OtelRecordFunctionInstrumentor) -> Iterator[Program]:
     made.provider.shutdown()
 
 
-@pytest.mark.parametrize("letters", ["PRIRS", "PRIRRSxS", "PRIRxRS", "PRPIxRS", "PRISRS", "PRRIRSxxRS"])
+@pytest.mark.parametrize(
+    "letters", ["PRIRS", "PRIRRSxS", "PRIRxRS", "PRPIxRS", "PRISRS", "PRRIRSxxRS", "PRIRoS", "PRIRRoS", "PRRIRRoooS"]
+)
 def test_where_the_outermost_range_is_older_than_the_instrumentation(program: Program, letters: str) -> None:
     program.run(letters)
+    assert program.orphans() == []
+
+
+def test_a_generators_range_that_is_older_than_the_instrumentation(program: Program) -> None:
+    """It is entered again with each step."""
+
+    @record_function("older")
+    def steps() -> Iterator[None]:
+        yield
+        with program.made(SPAN):
+            yield
+
+    with profile():
+        generator = steps()
+        next(generator)
+        program.switch()
+        next(generator)
+        generator.close()
+    program.switch()
+    assert [span.name for span in program.exporter.get_finished_spans()] == ["span"]
     assert program.orphans() == []
 
 
 def test_in_any_program(instrumentor: OtelRecordFunctionInstrumentor) -> None:
     for seed in range(100 * SOAK):
         choice = random.Random(seed)
-        letters = "".join(choice.choices("RRRSSPPIIxx", k=choice.randrange(3, 12)))
+        letters = "".join(choice.choices("RRRSSPPIIxxoo", k=choice.randrange(3, 12)))
         program = Program(instrumentor)
         program.run(letters)
         program.provider.shutdown()

@@ -18,8 +18,17 @@ bool read_unsigned(PyObject* owner, const char* name, uint64_t* value) {
 
 }  // namespace
 
-bool ChromeEvents::read(PyObject* batch, PyObject* rows) {
-  return columns_.take(batch) && rows_.take(rows, "rows", nullptr) && read_tracks(batch) && read_labels();
+bool ChromeEvents::read(PyObject* batch, PyObject* rows, PyObject* python_ids) {
+  return columns_.take(batch) && read_python_ids(python_ids) && rows_.take(rows, "rows", nullptr) && read_tracks(batch) &&
+         read_labels();
+}
+
+bool ChromeEvents::read_python_ids(PyObject* python_ids) {
+  if (python_ids == nullptr) return python_ids_.take_same(columns_.event_id);
+  if (!python_ids_.take(python_ids, "python_ids", nullptr)) return false;
+  if (python_ids_.size() == columns_.size()) return true;
+  PyErr_SetString(PyExc_ValueError, "python_ids of another length than the batch; one for each row");
+  return false;
 }
 
 bool ChromeEvents::read_tracks(PyObject* batch) {
@@ -120,9 +129,9 @@ void ChromeEvents::encode_instant(ChromeWriter& out, Py_ssize_t row, uint32_t la
 }
 
 void ChromeEvents::encode_id(ChromeWriter& out, Py_ssize_t row) const {
-  out.literal(",\"id\":\"0x");
+  out.literal(",\"id2\":{\"local\":\"0x");
   out.hex(columns_.event_id[row]);
-  out.literal("\"");
+  out.literal("\"}");
 }
 
 void ChromeEvents::encode_moment(ChromeWriter& out, uint32_t thread, int64_t time_ns) const {
@@ -157,7 +166,7 @@ void ChromeEvents::encode_call(ChromeWriter& out, Py_ssize_t row, uint32_t label
   const uint64_t caller = columns_.caller[row];
   if (caller == 0 && columns_.source[row] != kPythonCallSource) return;
   out.literal(",\"Python id\":");
-  out.number(columns_.event_id[row]);
+  out.number(python_ids_[row]);
   if (caller != 0) {
     out.literal(",\"Python parent id\":");
     out.number(caller);

@@ -20,7 +20,8 @@ class ChromeEvents {
  public:
   ChromeEvents(PyObject* names, int64_t pid, int64_t base_ns) : labels_(names, columns_), pid_(pid), base_ns_(base_ns) {}
 
-  bool read(PyObject* batch, PyObject* rows);
+  // `python_ids`: of traced calls, by row; null where they are the event ids.
+  bool read(PyObject* batch, PyObject* rows, PyObject* python_ids);
   size_t most_bytes() const { return most_bytes_; }
   size_t encode(char* begin) const;
 
@@ -30,6 +31,7 @@ class ChromeEvents {
     std::string place;                   // ,"pid":1,"tid":2,"ts": and kSlack more
   };
 
+  bool read_python_ids(PyObject* python_ids);
   bool read_tracks(PyObject* batch);
   bool read_track(PyObject* track);
   bool read_labels();
@@ -48,6 +50,7 @@ class ChromeEvents {
 
   ChromeColumns columns_;
   ColumnView<int64_t> rows_;
+  ColumnView<uint64_t> python_ids_;
   EventLabels labels_;
   std::vector<uint32_t> label_;  // of each of the rows
   std::vector<Track> tracks_;

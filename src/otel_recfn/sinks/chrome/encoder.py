@@ -22,6 +22,7 @@ from otel_recfn.model.batch import COLUMN_TYPES, Batch, Event, Track
 from otel_recfn.model.events import OVERLAPPING, EventFlag, EventKind, EventSource
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.model.sources import SOURCES, UNNAMED_STEP, is_call
+from otel_recfn.sinks.chrome.automatic_steps import StepSlice
 from otel_recfn.sinks.chrome.span_slices import SpanSlice
 from otel_recfn.support.json_text import json_of_utf8, json_string, json_value
 
@@ -46,13 +47,27 @@ def trace_tid(track: Track) -> int:
     return track.native_id or track.number if track.is_thread else FIRST_OTHER_TID + track.number
 
 
-def encode_events_in_python(batch: Batch, rows: NDArray[np.int64], pid: int, base_ns: int, memory: bytearray) -> int:
+def encode_events_in_python(
+    batch: Batch,
+    rows: NDArray[np.int64],
+    pid: int,
+    base_ns: int,
+    memory: bytearray,
+    python_ids: NDArray[np.uint64] | None = None,
+) -> int:
     """Write ``rows`` of the batch as events, in that order, to the start of ``memory``, which grows as needed.
 
-    Returns the number of bytes.
+    Args:
+        batch, rows, pid, base_ns, memory: see above.
+        python_ids: of traced calls, by row, with such ids of the callers in the batch; None for the event ids.
+
+    Returns:
+        The number of bytes.
     """
     chosen = replace(batch, **{column: getattr(batch, column)[rows] for column in COLUMN_TYPES}, closed=-1)
-    chunks = [chunk for row in chosen.rows() for chunk in _event(Event(**row), pid, base_ns)]
+    ids = (chosen.event_id if python_ids is None else python_ids[rows]).tolist()
+    pairs = zip(chosen.rows(), ids, strict=True)
+    chunks = [chunk for row, python_id in pairs for chunk in _event(Event(**row), python_id, pid, base_ns)]
     return _filled(memory, "".join([f",\n{{{chunk}}}" for chunk in chunks]))
 
 
@@ -92,6 +107,16 @@ def encode_spans(slices: Sequence[SpanSlice], pid: int, base_ns: int) -> bytes:
     return "".join(chunks).encode()
 
 
+def encode_steps(steps: Sequence[StepSlice], pid: int, base_ns: int) -> bytes:
+    """Write slices of training steps, as torch.profiler's."""
+    chunks = []
+    for each in steps:
+        start = f'"pid":{pid},"tid":{trace_tid(each.track)},"ts":{microseconds(each.start_ns - base_ns)}'
+        name = f'"cat":"user_annotation","name":{json_string(each.name)}'
+        chunks.append(f',\n{{"ph":"X",{start},"dur":{microseconds(each.end_ns - each.start_ns)},{name},"args":{{}}}}')
+    return "".join(chunks).encode()
+
+
 def encode_counter(name: str, unit: str, times: Times, values: Times, pid: int, base_ns: int) -> bytes:
     """Write the values of a counter, each from its time on."""
     head, unit_text = f'"ph":"C","pid":{pid},"name":{json_string(name)}', json_string(unit)
@@ -103,19 +128,24 @@ def encode_counter(name: str, unit: str, times: Times, values: Times, pid: int, 
     ).encode()
 
 
-def _event(event: Event, pid: int, base_ns: int) -> Iterator[str]:
+def _event(event: Event, python_id: int, pid: int, base_ns: int) -> Iterator[str]:
     """A row's event, or the two that an asynchronous range has, each without its braces."""
     start = _moment(event.thread, pid, event.start_ns - base_ns)
     name = f'"cat":"{_category(event)}","name":{json_string(_name(event))}'
-    args = '"args":{' + ",".join([f'"{key}":{value}' for key, value in _args(event)]) + "}"
+    args = '"args":{' + ",".join([f'"{key}":{value}' for key, value in _args(event, python_id)]) + "}"
     if event.kind != EventKind.RANGE:
         yield f'"ph":"i","s":"t",{start},{name},{args}'
     elif _is_async(event):
         end = _moment(event.end_thread, pid, max(event.start_ns, event.end_ns) - base_ns)
-        yield f'"ph":"b","id":"{event.event_id:#x}",{start},{name},{args}'
-        yield f'"ph":"e","id":"{event.event_id:#x}",{end},{name}'
+        yield f'"ph":"b",{_local_id(event)},{start},{name},{args}'
+        yield f'"ph":"e",{_local_id(event)},{end},{name}'
     else:
         yield f'"ph":"X",{start},"dur":{microseconds(max(0, event.duration_ns))},{name},{args}'
+
+
+def _local_id(event: Event) -> str:
+    """Of this process: other ones, whose traces may be read together with this one, count from the same number."""
+    return f'"id2":{{"local":"{event.event_id:#x}"}}'
 
 
 def _moment(thread: Track, pid: int, time_ns: int) -> str:
@@ -142,7 +172,7 @@ def _is_async(event: Event) -> bool:
     return bool(event.flags & OVERLAPPING) or event.thread != event.end_thread
 
 
-def _args(event: Event) -> Iterator[tuple[str, object]]:
+def _args(event: Event, python_id: int) -> Iterator[tuple[str, object]]:
     yield "Scope", f'"{event.scope.name}"'
     if event.thread.is_thread:
         yield "Thread id", event.thread_id
@@ -162,7 +192,7 @@ def _args(event: Event) -> Iterator[tuple[str, object]]:
         ("Debug handle", event.debug_handle, -1),
         ("Flops", event.flops, 0),
         ("Bytes", event.nbytes if event.kind == EventKind.MEMORY else None, None),
-        ("Python id", event.event_id if _is_traced_call(event) else -1, -1),
+        ("Python id", python_id if _is_traced_call(event) else -1, -1),
         ("Python parent id", event.caller if _is_traced_call(event) else 0, 0),
         ("Python module id", _module_number(event), None),
     )
@@ -201,7 +231,7 @@ try:
 except ImportError:  # no compiler where this was installed
     native = None
 
-encode_events: Callable[[Batch, NDArray[np.int64], int, int, bytearray], int]
+encode_events: Callable[..., int]
 encode_events = getattr(native, "encode_chrome_events", encode_events_in_python)
 """As ``encode_events_in_python``."""
 

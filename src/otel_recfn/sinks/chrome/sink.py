@@ -17,6 +17,7 @@ from pathlib import Path
 from otel_recfn.batches.shared_links import SharedLinks
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import OUT_OF_MEMORY, SettingError
+from otel_recfn.sinks.chrome.python_ids import PythonIds
 from otel_recfn.sinks.chrome.trace_file import ChromeTraceFile
 from otel_recfn.sinks.files.followed_path import absolute
 from otel_recfn.sinks.files.process_paths import (
@@ -109,7 +110,7 @@ class ChromeTraceSink:
         Raises:
             OSError: one that will not pass, where somebody else replaced the file for instance. The batch is not counted here.
         """
-        if not len(batch) or self._closed:
+        if self._closed or not (len(batch) or (len(batch.opened) and self._file is not None)):
             return
         # Both now: where there is no memory later, one of them can still be stored.
         written, failed = self._with("events_written", len(batch)), self._with("failed", len(batch))
@@ -282,9 +283,10 @@ def export(batches: Iterable[Batch], path: str | os.PathLike[str]) -> None:
     except OSError as error:
         raise SettingError(cannot_write("chrome_trace", asked, error, "a trace")) from error
     try:
-        for batch in batches:
-            if len(batch):
-                file.append(batch)
+        kept = [batch for batch in batches if len(batch)]
+        python_ids = PythonIds(kept)
+        for batch in kept:
+            file.append(batch, python_ids)
         file.show()
     finally:
         file.close()

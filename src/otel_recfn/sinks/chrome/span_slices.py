@@ -6,8 +6,8 @@
 
 Rows say which span was current when their outermost range began. A stretch of a thread's rows of one span is a slice from the
 first one's begin to the last one's end: it lies in whatever lies around these rows, so it nests. The span's own begin and end
-are taken where nothing else of the thread lies between. While a task waits, the thread may work for another one, whose rows end
-the stretch: slices of two tasks never overlap.
+are taken where nothing else of the thread lies between: rows come in the order of ends, so begins are looked up by number.
+While a task waits, the thread may work for another one, whose rows end the stretch: slices of two tasks never overlap.
 
 One thing is not known when a stretch ends: whether a range that is still open began amid it (a task that waits inside a range,
 for instance). Event ids count a thread's begins, so that a stretch without gaps has none. One with a gap is told on a track of
@@ -23,10 +23,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from otel_recfn.model.batch import Batch, Track
-from otel_recfn.model.events import ORDINAL_MASK, OVERLAPPING
+from otel_recfn.model.events import ORDINAL_MASK, OVERLAPPING, make_event_id
+from otel_recfn.sinks.chrome.known_begins import KnownBegins
 
 MOST_DEPTH = 32
 """So many spans lie in each other in the file."""
+_NEVER_NS = (1 << 63) - 1
 FindSpan = Callable[[int, int], Any]
 Key = tuple[int, int]
 
@@ -92,8 +94,8 @@ class _Run(NamedTuple):
     first: int
     last: int
     rows: int
-    row: tuple[int, int, int]
-    """Of the first of them: the number of its begin, when it began, when it ended."""
+    row: tuple[int, int]
+    """Of the first of them: the number of its begin, and when it ended."""
 
 
 class _Thread(NamedTuple):
@@ -117,31 +119,33 @@ class SpanSlices:
         find: the program's span with a trace id and a span id; None where it isn't known.
     """
 
-    def __init__(self, find: FindSpan, threads: dict[int, _Thread] | None = None) -> None:
+    def __init__(self, find: FindSpan, threads: dict[int, _Thread] | None = None, begins: KnownBegins | None = None) -> None:
         self._find, self._threads = find, threads or {}
+        self._begins = begins or KnownBegins()
 
     def after(self, batch: Batch) -> tuple[SpanSlices, list[SpanSlice]]:
         """What is known after a batch, and the slices that are over."""
-        threads, over = dict(self._threads), list[SpanSlice]()
+        threads, over, begins = dict(self._threads), list[SpanSlice](), self._begins.with_batch(batch)
         for run in _runs(batch):
             thread = threads.pop(run.track.number, None) or _Thread(run.track)
             elsewhere = {stretch.key for other in threads.values() for stretch in other.open} if run.key[1] else set()
-            threads[run.track.number] = self._with_run(thread, run, elsewhere, over)
-        return SpanSlices(self._find, self._bounded(threads, over)), over
+            threads[run.track.number] = self._with_run(thread, run, elsewhere, begins, over)
+        threads = self._bounded(threads, begins, over)
+        return SpanSlices(self._find, threads, self._begins.still_open(batch)), over
 
     def open(self) -> list[SpanSlice]:
         """The slices that are not over, as they are so far."""
         found: list[SpanSlice] = []
         for thread in self._threads.values():
-            self._close(thread, 0, None, found)
+            self._close(thread, 0, None, self._begins, found)
         return found
 
-    def _with_run(self, thread: _Thread, run: _Run, elsewhere: set[Key], over: list[SpanSlice]) -> _Thread:
+    def _with_run(self, thread: _Thread, run: _Run, elsewhere: set[Key], begins: KnownBegins, over: list[SpanSlice]) -> _Thread:
         keys = self._chain(thread, run)
         common = 0
         while common < min(len(keys), len(thread.open)) and thread.open[common].key == keys[common]:
             common += 1
-        thread = self._close(thread, common, run, over)
+        thread = self._close(thread, common, run, begins, over)
         hull = run.start_ns, run.end_ns, run.first, run.last, run.rows
         opened = [
             _Stretch(key, *hull, thread.apart_ns, thread.last, thread.end_ns, key not in elsewhere) for key in keys[common:]
@@ -172,12 +176,13 @@ class SpanSlices:
         end_ns = _time(span, "end_time")
         return span is not None and (end_ns is None or end_ns > time_ns)
 
-    def _close(self, thread: _Thread, kept: int, run: _Run | None, over: list[SpanSlice]) -> _Thread:
+    def _close(self, thread: _Thread, kept: int, run: _Run | None, begins: KnownBegins, over: list[SpanSlice]) -> _Thread:
         """The stretches beyond the first ``kept`` are over, as a run of another span shows."""
         closed, apart_ns = thread.open[kept:], thread.apart_ns
         if not closed:
             return thread
-        starts, ends = [self._start(stretch) for stretch in closed], [self._end(thread, stretch, run) for stretch in closed]
+        starts = [self._start(thread, stretch, begins) for stretch in closed]
+        ends = [self._end(thread, stretch, run, begins) for stretch in closed]
         for number, stretch in enumerate(closed):
             start_ns = min(starts[number:])
             end_ns = ends[number] = max(stretch.end_ns, min(ends[: number + 1]))
@@ -194,32 +199,28 @@ class SpanSlices:
         name, end_ns = _name(span, stretch.key), max(start_ns, end_ns)
         return SpanSlice(*stretch.key, parent, name, thread.track, start_ns, end_ns, stretch.nests)
 
-    def _start(self, stretch: _Stretch) -> int:
+    def _start(self, thread: _Thread, stretch: _Stretch, begins: KnownBegins) -> int:
         """The span's own, where no range began on the thread in between, which might still be open."""
         own = _time(self._find(*stretch.key), "start_time")
-        is_free = stretch.begins_here and stretch.first == stretch.before + 1
-        return own if own is not None and is_free and stretch.before_ns <= own <= stretch.start_ns else stretch.start_ns
+        if own is None or not stretch.begins_here or not stretch.before_ns <= own <= stretch.start_ns:
+            return stretch.start_ns
+        return own if _is_free_since(own, thread, stretch, begins) else stretch.start_ns
 
-    def _end(self, thread: _Thread, stretch: _Stretch, run: _Run | None) -> int:
+    def _end(self, thread: _Thread, stretch: _Stretch, run: _Run | None, begins: KnownBegins) -> int:
         """The span's own, where the thread did nothing else before it, as far as is known.
 
         Else a nanosecond after its last range, where there is one: of two slices of the same times, readers take the one that
         stands first in the file for the outer one.
         """
-        own = _time(self._find(*stretch.key), "end_time")
-        if run is None:
-            return stretch.end_ns + 1
-        number, start_ns, end_ns = run.row
-        next_ns = start_ns if number == thread.last + 1 else stretch.end_ns
-        free_ns = end_ns if number < stretch.first else next_ns  # it is around them, or after them
-        if own is not None and stretch.end_ns < own <= free_ns:
+        own, free_ns = _time(self._find(*stretch.key), "end_time"), _free_until(thread, stretch, run, begins)
+        if own is not None and stretch.end_ns < own <= free_ns and (run is not None or stretch.begins_here):
             return own
         return max(stretch.end_ns, min(stretch.end_ns + 1, free_ns))
 
-    def _bounded(self, threads: dict[int, _Thread], over: list[SpanSlice]) -> dict[int, _Thread]:
+    def _bounded(self, threads: dict[int, _Thread], begins: KnownBegins, over: list[SpanSlice]) -> dict[int, _Thread]:
         """Those that did nothing for longest are told, and forgotten, where there are many."""
         while len(threads) > MOST_THREADS:
-            self._close(threads.pop(next(iter(threads))), 0, None, over)
+            self._close(threads.pop(next(iter(threads))), 0, None, begins, over)
         return threads
 
 
@@ -245,9 +246,28 @@ def _runs(batch: Batch) -> list[_Run]:
     for number, begin in enumerate(begins.tolist()):
         track, ref = batch.tracks[thread[begin]], batch.contexts[context[begin]]
         hull = int(low[number]), int(high[number]), int(first[number]), int(last[number]), int(counts[number])
-        row = int(ordinals[begin]), int(starts[begin]), int(ends[begin])
+        row = int(ordinals[begin]), int(ends[begin])
         found.append(_Run(track, (ref.trace_id, ref.span_id), *hull, row))
     return found
+
+
+def _is_free_since(time_ns: int, thread: _Thread, stretch: _Stretch, begins: KnownBegins) -> bool:
+    """Whether no range began on the thread between that time and a stretch."""
+    first_id = make_event_id(thread.track.number, stretch.first)
+    latest = begins.last_before(first_id)
+    if stretch.first == stretch.before + 1 or (latest is None and stretch.before == 0):  # it began when recording did
+        return True
+    return latest is not None and latest[0] == first_id - 1 and latest[1] <= time_ns
+
+
+def _free_until(thread: _Thread, stretch: _Stretch, run: _Run | None, begins: KnownBegins) -> int:
+    """Until when the thread did nothing after a stretch, as far as the run that ends it shows; None: no run has come yet."""
+    next_ns = begins.of(make_event_id(thread.track.number, thread.last + 1))
+    if run is not None and run.row[0] < stretch.first:  # it is around them
+        return min(run.row[1], _NEVER_NS if next_ns is None else next_ns)
+    if next_ns is None:
+        return _NEVER_NS if run is None else stretch.end_ns
+    return next_ns
 
 
 def _time(span: Any, name: str) -> int | None:

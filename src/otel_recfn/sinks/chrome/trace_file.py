@@ -31,10 +31,12 @@ from otel_recfn.batches.number_sets import is_in
 from otel_recfn.batches.shared_links import FindsLinks
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.events import OVERLAPPING
-from otel_recfn.sinks.chrome.encoder import FIRST_SPANS_TID, encode_events, encode_flows, encode_spans, trace_tid
+from otel_recfn.sinks.chrome.automatic_steps import AutomaticSteps
+from otel_recfn.sinks.chrome.encoder import FIRST_SPANS_TID, encode_events, encode_flows, encode_spans, encode_steps, trace_tid
 from otel_recfn.sinks.chrome.memory_totals import MemoryTotals
 from otel_recfn.sinks.chrome.metadata import TraceIds, footer, header, process_events, track_events
 from otel_recfn.sinks.chrome.node_numbers import NodeNumbers
+from otel_recfn.sinks.chrome.python_ids import PythonIds
 from otel_recfn.sinks.chrome.span_slices import FindSpan, SpanSlice, SpanSlices
 from otel_recfn.sinks.files.gzip_stream import GzipStream
 from otel_recfn.sinks.files.text_stream import Data, PlainStream, TextStream
@@ -60,6 +62,7 @@ class _Contents(NamedTuple):
     traces: TraceIds = TraceIds()
     numbers: NodeNumbers = NodeNumbers()
     totals: MemoryTotals = MemoryTotals()
+    steps: AutomaticSteps = AutomaticSteps()
 
 
 class ChromeTraceFile:
@@ -106,25 +109,34 @@ class ChromeTraceFile:
         """How many arrows were appended."""
         return self._contents.flows
 
-    def append(self, batch: Batch) -> None:
-        """Add the batch's events. After an error, what was appended since ``show`` is taken back by ``take_back``."""
+    def append(self, batch: Batch, python_ids: PythonIds | None = None) -> None:
+        """Add the batch's events. After an error, what was appended since ``show`` is taken back by ``take_back``.
+
+        Args:
+            batch: sealed rows.
+            python_ids: of traced calls; None where not all calls are known yet, for ids of their rows.
+        """
         before = self._contents
         still_open, traces = _still_open(before.open, batch), before.traces.after(batch)
         slices, over = before.slices.after(batch)
         numbers, numbered = before.numbers.after(batch)
         totals, counted = before.totals.after(batch, self._pid, self._base_ns)
+        steps, ended = before.steps.after(batch)
         self._put(self._thread_events(batch, self._thread_names))
+        ids = (python_ids.of(batch.event_id),) if python_ids is not None else ()
+        if python_ids is not None:
+            numbered = numbered.take(slice(None), caller=python_ids.of(batch.caller))
         # By event id: within a thread that is the order of begins, a parent before its children.
         rows = np.argsort(batch.event_id, kind="stable").astype(np.int64, copy=False)
         at_once = min(max(ROWS_AT_ONCE, len(rows) // 16), MOST_ROWS_AT_ONCE)
         for first in range(0, len(rows), at_once):
             chosen = rows[first : first + at_once]
-            self._put_encoded(encode_events(numbered, chosen, self._pid, self._base_ns, self._memory))
+            self._put_encoded(encode_events(numbered, chosen, self._pid, self._base_ns, self._memory, *ids))
         arrows = _arrows(batch, self._links.match(batch))
         self._put_encoded(encode_flows(*arrows, before.flows + 1, self._pid, self._base_ns, self._memory))
         self._put(self._span_events(over, self._thread_names))
-        self._put(counted)
-        self._contents = _Contents(slices, before.flows + len(arrows[0]), still_open, traces, numbers, totals)
+        self._put(encode_steps(ended, self._pid, self._base_ns) + counted)
+        self._contents = _Contents(slices, before.flows + len(arrows[0]), still_open, traces, numbers, totals, steps)
 
     def forget_links(self) -> None:
         """No arrow leads to a range from before."""
@@ -183,14 +195,15 @@ class ChromeTraceFile:
 
     def _open_events(self) -> bytes:
         ranges, known = self._contents.open, dict(self._thread_names)
+        steps = encode_steps(self._contents.steps.open(), self._pid, self._base_ns)
         if ranges is None or not len(ranges):
-            return self._span_events(self._contents.slices.open(), known)
+            return steps + self._span_events(self._contents.slices.open(), known)
         slices, over = self._contents.slices.after(ranges)
         names = self._thread_events(ranges, known)
         spans = self._span_events([*over, *slices.open()], known)
         rows = np.argsort(ranges.event_id, kind="stable").astype(np.int64, copy=False)
         size = encode_events(ranges, rows, self._pid, self._base_ns, self._memory)
-        return names + spans + bytes(self._memory[:size])
+        return names + steps + spans + bytes(self._memory[:size])
 
     def _span_events(self, slices: Sequence[SpanSlice], known: dict[int, str]) -> bytes:
         """Slices of the program's spans, and the names of the tracks that they need."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from otel_recfn.model.errors import OUT_OF_MEMORY
-from otel_recfn.sinks.files.followed_path import PathRefusedError
+from otel_recfn.sinks.files.followed_path import PathRefusedError, followed
 from otel_recfn.sinks.files.hidden_files import LONGEST_ADDITION
 
 MAX_NAMES_BESIDE = 1000
@@ -59,12 +59,16 @@ def family(path: Path, suffix: str) -> str:
 
 
 def mode_of(path: Path) -> int:
-    """The permissions of the file that the user has named, if it is the user's own: other processes' files get them too."""
+    """The permissions of the file that the user has named, if it is the user's own: other processes' files get them too.
+
+    Not where somebody else may have put a link to another file of the user's there.
+    """
     try:
-        status = os.stat(str(path))
+        status = os.lstat(str(followed(path)))
     except OSError:
         return OWN_MODE
-    return stat.S_IMODE(status.st_mode) & 0o777 if status.st_uid == os.geteuid() and stat.S_ISREG(status.st_mode) else OWN_MODE
+    is_own = status.st_uid == os.geteuid() and stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+    return stat.S_IMODE(status.st_mode) & 0o777 if is_own else OWN_MODE
 
 
 def cannot_write(setting: str, path: Path, error: OSError, what: str) -> str:
@@ -80,7 +84,7 @@ def cannot_write(setting: str, path: Path, error: OSError, what: str) -> str:
     if isinstance(error, PathRefusedError):
         return f"{named} cannot be written: {error.strerror}"
     folder = Path(os.path.realpath(path)).parent
-    if not folder.is_dir():
+    if error.errno in (errno.ENOENT, errno.ENOTDIR) and not os.path.isdir(folder):
         return f"{named}: there is no directory {str(folder)!r}; create it or choose another path"
     if error.errno == errno.EBUSY:
         return f"{named} cannot be replaced, it is mounted there by itself; mount its directory instead"

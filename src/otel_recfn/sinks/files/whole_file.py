@@ -215,7 +215,7 @@ class WholeFile:
         for _ in range(ATTEMPTS):
             previous = self._previous()
             try:
-                self._hidden.file.set_mode(previous.status().st_mode & 0o777 if previous else mode)
+                self._hidden.file.set_mode(_kept_mode(previous.status(), mode) if previous else mode)
                 if previous is not None:
                     os.replace(str(self._hidden.path), str(self.path))
                 elif not move_to_free_name(self._hidden.path, self.path):
@@ -273,3 +273,8 @@ class WholeFile:
     def _release(previous: OwnFile | None) -> None:
         if previous is not None:
             previous.close()
+
+
+def _kept_mode(previous: os.stat_result, mode: int) -> int:
+    """The permissions of a file that is replaced; not of one with further names, one of which another user may have planted."""
+    return previous.st_mode & 0o777 if previous.st_nlink == 1 else mode

@@ -99,6 +99,33 @@ def test_the_twins_write_the_same_bytes(given_rows: list[dict[str, Any]], base_n
 
 
 @pytest.mark.skipif(not has_native, reason="the native part is not built: python setup.py build_ext --inplace")
+@given(st.lists(rows, max_size=6))
+def test_the_twins_write_the_same_bytes_with_python_ids(given_rows: list[dict[str, Any]]) -> None:
+    batch = make_batch(given_rows)
+    order, ids = row_numbers(batch)[::-1], np.arange(7, 7 + len(batch), dtype=np.uint64)
+    written = []
+    for encoder in ENCODERS:
+        memory = bytearray()
+        written.append(bytes(memory[: encoder(batch, order, PID, 0, memory, ids)]))
+    assert written[0] == written[1]
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_python_ids_stand_in_place_of_event_ids(encoder: Any) -> None:
+    batch = make_batch([{"name": "f", "source": EventSource.PYTHON_CALL, "event_id": 9, "caller": 3}])
+    memory = bytearray()
+    size = encoder(batch, row_numbers(batch), PID, 0, memory, np.array([4], dtype=np.uint64))
+    [event] = parsed(bytes(memory[:size]))
+    assert (event["args"]["Event id"], event["args"]["Python id"], event["args"]["Python parent id"]) == (9, 4, 3)
+
+
+@pytest.mark.skipif(not has_native, reason="the native part is not built: python setup.py build_ext --inplace")
+def test_python_ids_of_another_length_are_refused() -> None:
+    with pytest.raises(ValueError, match="python_ids of another length"):
+        chrome_encoder.encode_events(make_batch([{}]), np.array([0]), PID, 0, bytearray(), np.empty(0, dtype=np.uint64))
+
+
+@pytest.mark.skipif(not has_native, reason="the native part is not built: python setup.py build_ext --inplace")
 def test_many_operators_that_share_some_of_what_they_say() -> None:
     threads = (MAIN_THREAD, WORKER_THREAD)
     scopes = (RecordScope.FUNCTION, RecordScope.USER_SCOPE)
@@ -242,8 +269,8 @@ def test_traced_calls_have_the_ids_of_torch_profiler(encode: Any) -> None:
 @pytest.mark.parametrize("row", [{"flags": EventFlag.ASYNC}, {"end_thread": WORKER_THREAD}])
 def test_an_async_range_is_no_slice(encode: Any, row: dict[str, Any]) -> None:
     begin, end = encode({"event_id": 0x1F, **row}, base_ns=BASE_NS)
-    assert (begin["ph"], begin["id"], begin["ts"]) == ("b", "0x1f", 0)
-    assert (end["ph"], end["id"], end["ts"]) == ("e", "0x1f", Decimal("0.500"))
+    assert (begin["ph"], begin["id2"], begin["ts"]) == ("b", {"local": "0x1f"}, 0)
+    assert (end["ph"], end["id2"], end["ts"]) == ("e", {"local": "0x1f"}, Decimal("0.500"))
     assert begin["args"]["Async"] is True
     assert end["tid"] == row.get("end_thread", MAIN_THREAD).native_id
     assert begin["args"]["End thread id"] == row.get("end_thread", MAIN_THREAD).thread_id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from pathlib import Path
@@ -58,11 +59,14 @@ def test_what_ends_on_another_thread_overlaps_nothing(path: Path) -> None:
     crossing = row(1, "crossing", 0, 100, end_thread=WORKER_THREAD, flags=EventFlag.ASYNC)
     write(path, [crossing, row(2, "slice", 50, 200), row(3, "another", 250, 300)])
     slices, beside, complaints = ask_perfetto(
-        path, SLICES, "select name, dur from slice where track_id not in (select id from thread_track)", COMPLAINTS
+        path,
+        SLICES,
+        "select slice.name, dur, pid from slice join process_track on track_id = process_track.id join process using (upid)",
+        COMPLAINTS,
     )
     assert not complaints
     assert [(name, dur, parent) for name, _, _, dur, parent, *_ in slices] == [("slice", 150, None), ("another", 50, None)]
-    assert beside == [("crossing", 100)]
+    assert beside == [("crossing", 100, os.getpid())]
 
 
 def test_arrows_marks_and_arguments(path: Path) -> None:

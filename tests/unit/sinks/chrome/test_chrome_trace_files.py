@@ -51,6 +51,12 @@ class TestFailure:
         with pytest.raises(SettingError, match=r"there is no directory .*; create it"):
             ChromeTraceSink(tmp_path / "missing" / "trace.json")
 
+    @pytest.mark.parametrize("directory", ["closed/below", "/".join(["long" * 50] * 25)], ids=["closed", "long"])
+    def test_a_directory_that_cannot_be_looked_at_is_an_error_at_once(self, tmp_path: Path, directory: str) -> None:
+        (tmp_path / "closed").mkdir(mode=0)
+        with pytest.raises(SettingError, match=r"cannot be written|there is no directory"):  # the latter for root
+            ChromeTraceSink(tmp_path / directory / "trace.json")
+
     def test_a_path_that_cannot_be_written_is_an_error_at_once(self, tmp_path: Path) -> None:
         (tmp_path / "trace.json").mkdir()
         with pytest.raises(SettingError, match="cannot be written"):

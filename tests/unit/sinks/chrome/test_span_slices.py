@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,16 +18,20 @@ from otel_recfn.model.tables import NO_CONTEXT, SpanContextRef
 from otel_recfn.sinks.chrome import metadata, span_slices
 from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 from otel_recfn.sinks.chrome.span_slices import SpanSlice, SpanSlices
-from otel_recfn.support.seen_spans import MOST, SeenSpans
+from otel_recfn.support.seen_spans import MOST, SeenSpans, seen_spans
 from trace_files import events_in, read_trace
 
 Interval = tuple[int, int]
 
 
+class Span(SimpleNamespace):
+    """Which one may have a weak reference to."""
+
+
 def span(name: str, start: int | None = None, end: int | None = None, parent: SpanContextRef | None = None) -> Any:
     """As the SDK has them."""
     times = [None if time is None else BASE_NS + time for time in (start, end)]
-    return SimpleNamespace(name=name, start_time=times[0], end_time=times[1], parent=parent)
+    return Span(name=name, start_time=times[0], end_time=times[1], parent=parent)
 
 
 def row(number: int, start: int, end: int, ran_in: SpanContextRef = NO_CONTEXT, **more: Any) -> dict[str, Any]:
@@ -34,14 +39,21 @@ def row(number: int, start: int, end: int, ran_in: SpanContextRef = NO_CONTEXT, 
     return {"event_id": event_id, "start_ns": BASE_NS + start, "end_ns": BASE_NS + end, "context": ran_in, **more}
 
 
-def slices_of(spans: dict[SpanContextRef, Any], *batches: list[dict[str, Any]]) -> list[SpanSlice]:
-    """Those that are over, then those that aren't."""
+def slices_of(
+    spans: dict[SpanContextRef, Any], *batches: list[dict[str, Any]], opened: dict[int, list[dict[str, Any]]] | None = None
+) -> list[SpanSlice]:
+    """Those that are over, then those that aren't. ``opened``: what batches announce, by their place."""
     known = {ref[:2]: found for ref, found in spans.items()}
     state, found = SpanSlices(lambda *key: known.get(key)), []
-    for rows in batches:
-        state, over = state.after(make_batch(rows))
+    for place, rows in enumerate(batches):
+        state, over = state.after(make_batch(rows, (opened or {}).get(place, ())))
         found += over
     return found + state.open()
+
+
+def begin(one: dict[str, Any]) -> dict[str, Any]:
+    """What announces a row."""
+    return {name: one[name] for name in ("event_id", "start_ns", "context")}
 
 
 def told(slices: list[SpanSlice]) -> list[tuple[Any, ...]]:
@@ -58,6 +70,46 @@ def test_a_slice_lasts_as_long_as_its_span_where_the_thread_does_nothing_else() 
     assert told(slices_of(spans, *[[one] for one in rows])) == [("request", 1, 20, 80)]
 
 
+def test_a_slice_lasts_as_long_as_its_span_where_what_comes_next_holds_other_ranges() -> None:
+    spans = {REQUEST: span("request", 5, 30), OTHER: span("other", 35, 70)}
+    rows = [row(2, 12, 18, REQUEST), row(1, 10, 20, REQUEST), row(4, 45, 50, OTHER), row(3, 40, 60, OTHER)]
+    expected = [("request", 1, 5, 30), ("other", 1, 35, 70)]
+    assert told(slices_of(spans, rows)) == expected
+    announced = {0: [begin(rows[1])], 2: [begin(rows[3])]}
+    assert told(slices_of(spans, *[[one] for one in rows], opened=announced)) == expected
+
+
+def test_a_slice_begins_with_its_span_inside_a_range_that_is_still_open() -> None:
+    spans = {CHILD: span("child", 20, 50, context(5, 1000))}
+    outer = row(1, 10, 60)
+    expected = [("child", 1, 20, 50)]
+    assert told(slices_of(spans, [row(2, 30, 40, CHILD)], [], [outer], opened={0: [begin(outer)]})) == expected
+    assert told(slices_of(spans, [], [row(2, 30, 40, CHILD), outer], opened={0: [begin(outer)]})) == expected
+
+
+def test_begins_that_are_announced_alone_are_known_later(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seen_spans, "_spans", {CHILD[:2]: span("child", 20, 50)})
+    sink, outer = ChromeTraceSink(path), row(1, 10, 60)
+    sink.write(make_batch([], [begin(outer)]))
+    sink.write(make_batch([row(2, 30, 40, CHILD)]))
+    sink.write(make_batch([outer]))
+    sink.close(1.0)
+    [slice_] = [event for event in events_in(path, "X") if event["name"] == "child"]
+    assert slice_["dur"] * 1000 == 30
+
+
+def test_ranges_from_before_the_trace_do_not_cut_the_first_slice() -> None:
+    spans = {REQUEST: span("request", 5, 30)}
+    assert told(slices_of(spans, [row(70, 10, 20, REQUEST)])) == [("request", 1, 5, 30)]
+
+
+def test_the_last_slice_ends_with_its_span_too() -> None:
+    spans = {REQUEST: span("request", 5, 30)}
+    assert told(slices_of(spans, [row(1, 10, 20, REQUEST)])) == [("request", 1, 5, 30)]
+    after = row(2, 25, 60)
+    assert told(slices_of(spans, [row(1, 10, 20, REQUEST)], opened={0: [begin(after)]})) == [("request", 1, 5, 21)]
+
+
 def test_a_child_lies_in_its_parent_and_both_go_on_over_batches() -> None:
     spans = {REQUEST: span("request", 0), CHILD: span("child", 20, 45, REQUEST)}
     batches = [[row(1, 10, 15, REQUEST)], [row(2, 30, 40, CHILD)], [row(3, 50, 60, REQUEST)]]
@@ -71,16 +123,16 @@ def test_a_span_inside_a_range_lies_in_the_range_also_when_that_ends_in_a_later_
     assert told(slices_of(spans, *batches)) == [("child", 1, 25, 45), ("request", 1, 0, 61)]
 
 
-def test_each_thread_has_a_slice_of_a_span_and_only_the_first_one_its_begin() -> None:
+def test_each_thread_has_a_slice_of_a_span_and_only_the_first_one_its_begin_and_end() -> None:
     worker = row(1, 50, 60, REQUEST, thread=WORKER_THREAD)
     found = told(slices_of({REQUEST: span("request", 0, 70)}, [row(1, 10, 20, REQUEST), worker]))
-    assert found == [("request", 1, 0, 21), ("request", 2, 50, 61)]
+    assert found == [("request", 1, 0, 70), ("request", 2, 50, 61)]
 
 
 def test_tasks_that_take_turns_have_a_slice_for_each_turn() -> None:
     spans = {REQUEST: span("one", 0, 95), OTHER: span("other", 5, 99)}
     rows = [row(number, 10 * number, 10 * number + 5, (REQUEST, OTHER)[number % 2]) for number in range(1, 5)]
-    assert told(slices_of(spans, rows)) == [("other", 1, 5, 16), ("one", 1, 20, 26), ("other", 1, 30, 36), ("one", 1, 40, 46)]
+    assert told(slices_of(spans, rows)) == [("other", 1, 5, 16), ("one", 1, 20, 26), ("other", 1, 30, 36), ("one", 1, 40, 95)]
 
 
 def test_a_stretch_that_may_lie_across_an_open_range_has_a_track_of_its_own(path: Path) -> None:
@@ -130,6 +182,23 @@ def test_few_threads_and_spans_are_followed(monkeypatch: pytest.MonkeyPatch) -> 
     assert seen.find(1, 2 * MOST - 1) == 2 * MOST - 1
 
 
+def test_the_spans_around_one_that_something_runs_in_are_known_and_no_others_are_kept() -> None:
+    seen, spans = SeenSpans(), {number: span(f"span {number}", 0, parent=context(5, number - 1)) for number in range(1, 5)}
+    for number, each in spans.items():
+        seen.became_current(5, number, each)
+    last, others = spans.pop(4), [weakref.ref(spans.pop(3)), weakref.ref(spans.pop(2))]
+    assert [other() for other in others] == [None, None]
+    seen.note(5, 4, last)  # what is around it is gone
+    assert [seen.find(5, number) for number in range(5)] == [None, None, None, None, last]
+    around = span("around", 0, parent=context(5, 1))
+    seen.became_current(5, 7, around)
+    seen.became_current(5, 8, object())  # of a class without weak references
+    seen.note(5, 9, span("inner", 0, parent=context(5, 7)))
+    assert seen.find(5, 7) is around
+    assert seen.find(5, 1) is spans[1]
+    assert seen.find(5, 8) is None
+
+
 class Thread:
     """Tasks that take turns on one thread, each with ranges and spans of its own."""
 
@@ -139,6 +208,7 @@ class Thread:
         self.rows: list[dict[str, Any]] = []
         self.current: dict[int, list[SpanContextRef]] = {}
         self.spans: dict[SpanContextRef, Any] = {}
+        self.announced: list[tuple[dict[str, Any], int]] = []  # and how many ranges had ended
 
     def act(self, action: str, task: int) -> None:
         self.now += 1 + self.count % 2
@@ -146,7 +216,10 @@ class Thread:
 
     def begin(self, task: int) -> None:
         self.count += 1
-        self.open.append([task, self.count, self.now, self.current.get(task, [NO_CONTEXT])[-1], False])
+        ran_in = self.current.get(task, [NO_CONTEXT])[-1]
+        if not self.open:
+            self.announced.append((begin(row(self.count, self.now, 0, ran_in)), len(self.rows)))
+        self.open.append([task, self.count, self.now, ran_in, False])
 
     def end(self, task: int) -> None:
         own = [one for one in self.open if one[0] == task]
@@ -175,6 +248,7 @@ ACTIONS = st.tuples(st.sampled_from(["begin", "end", "begin", "end", "enter", "l
 def test_slices_always_nest_and_cover_what_ran_in_their_spans(
     actions: list[tuple[str, int]], at_once: int, parents_known: bool
 ) -> None:
+    """Outermost ranges are announced in the batch of the row that ends next, as in drains."""
     thread = Thread()
     for action, task in actions:
         thread.act(action, task)
@@ -184,7 +258,10 @@ def test_slices_always_nest_and_cover_what_ran_in_their_spans(
         for found in thread.spans.values():
             found.parent = None
     rows = thread.rows
-    found = slices_of(thread.spans, *[rows[at : at + at_once] for at in range(0, len(rows), at_once)])
+    opened: dict[int, list[dict[str, Any]]] = {}
+    for one, ended in thread.announced:
+        opened.setdefault(ended // at_once, []).append(one)
+    found = slices_of(thread.spans, *[rows[at : at + at_once] for at in range(0, len(rows), at_once)], opened=opened)
     ranges = [one for one in rows if not one["flags"]]
     among = [(one.start_ns, one.end_ns) for one in found if one.nests]
     assert_nest(among + [(one["start_ns"], one["end_ns"]) for one in ranges])

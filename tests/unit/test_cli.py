@@ -6,10 +6,15 @@ import json
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as OverGrpc
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as OverHttp
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SimpleSpanProcessor
 
 from otel_recfn import cli
 from otel_recfn.cli import examination, examine_export, examine_recording, examine_torch
@@ -174,6 +179,7 @@ def test_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
         check = examine_export.endpoint()
         assert check.ok is False
         assert "something listens there, but takes no OTLP request" in check.text
+        assert "OTEL_EXPORTER_OTLP_ENDPOINT, _PROTOCOL and _HEADERS" in check.text
     check = examine_export.endpoint()
     assert check.ok is False
     assert "collector" in check.text
@@ -195,21 +201,41 @@ def test_the_default_endpoint_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> 
     assert asked == [("localhost", 4317), ("localhost", 4318)]
 
 
-def test_the_native_way_is_told_of_where_one_otlp_exporter_is_all_that_sees_spans(monkeypatch: pytest.MonkeyPatch) -> None:
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SimpleSpanProcessor
+class Filters(OverHttp):
+    """Looks at spans before it exports them."""
 
+
+@pytest.mark.parametrize(
+    ("make", "over"),
+    [
+        (list, None),
+        (lambda: [BatchSpanProcessor(OverHttp())], "http"),
+        (lambda: [BatchSpanProcessor(OverGrpc())], "grpc"),
+        (lambda: [SimpleSpanProcessor(OverHttp())], None),
+        (lambda: [BatchSpanProcessor(ConsoleSpanExporter())], None),
+        (lambda: [BatchSpanProcessor(Filters())], None),
+        (lambda: [BatchSpanProcessor(OverHttp()), BatchSpanProcessor(OverGrpc())], None),
+        (lambda: [BatchSpanProcessor(OverHttp()), SpanProcessor()], None),
+    ],
+    ids=["nothing", "HTTP", "gRPC", "simple", "console", "subclass", "two exporters", "another processor"],
+)
+def test_the_native_way_is_told_of_where_one_otlp_exporter_is_all_that_sees_spans(
+    make: Callable[[], list[SpanProcessor]], over: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     provider = TracerProvider(shutdown_on_exit=False)
-    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
-    told = []
-    for processor in (BatchSpanProcessor(OTLPSpanExporter()), SimpleSpanProcessor(ConsoleSpanExporter())):
-        told.append(examine_export.native_otlp().text)
+    for processor in make():
         provider.add_span_processor(processor)
-    told.append(examine_export.native_otlp().text)
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    text = examine_export.native_otlp().text
     provider.shutdown()
-    assert ["span_exporter='otlp-http' is there" in text for text in told] == [False, True, False]
-    assert "processors see none of ours" in told[1]
+    assert (f"span_exporter='otlp-{over}' is there" in text) == (over is not None)
+    assert ("processors see none of ours" in text) == (over is not None)
+    assert ("one OTLP exporter is not all that its processors do" in text) == (over is None)
+
+
+def test_the_native_way_is_there_without_a_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
+    assert "none is set in this process" in examine_export.native_otlp().text
 
 
 def test_build_prints_the_path_or_why_not(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

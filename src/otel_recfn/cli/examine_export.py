@@ -19,6 +19,7 @@ CONNECT_SECONDS = 0.5
 REQUEST_SECONDS = 2
 DEFAULT_PORTS = {"grpc": 4317, "http/protobuf": 4318}
 COLLECTOR = "start a collector there (see collector-config.yaml and docs/collector.md), or set OTEL_EXPORTER_OTLP_ENDPOINT"
+SETTINGS = "see its log, and look at OTEL_EXPORTER_OTLP_ENDPOINT, _PROTOCOL and _HEADERS"
 
 
 def context() -> Check:
@@ -86,7 +87,7 @@ def endpoint() -> Check:
     refused = _refusal_of_a_request(protocol)
     if refused is None:
         return Check("endpoint", True, f"{where}: takes OTLP requests")
-    return Check("endpoint", False, f"{where}: something listens there, but takes no OTLP request ({refused}); {COLLECTOR}")
+    return Check("endpoint", False, f"{where}: something listens there, but takes no OTLP request ({refused}); {SETTINGS}")
 
 
 def _refusal_of_a_request(protocol: str) -> str | None:
@@ -119,20 +120,18 @@ class _Heard(logging.Handler):
 
 def native_otlp() -> Check:
     """Whether ``span_exporter`` could take the place of the provider's exporter."""
-    from opentelemetry import trace
-
     from otel_recfn.sinks.otlp.mapper import is_native
-    from otel_recfn.sinks.otlp.official import UnreadableExporterError, protocol_of, target_of
+    from otel_recfn.sinks.otlp.official import UnreadableExporterError, is_official, protocol_of, target_of
     from otel_recfn.sinks.spans.provider import ProviderResolver
 
     name, target = "native OTLP", ProviderResolver().resolve()
     if not is_native():
         return Check(name, None, "the native part was not built: span_exporter would encode spans in Python")
     exporter = target.sole_exporter() if target is not None else None
-    protocol = protocol_of(exporter) if exporter is not None else None
+    protocol = protocol_of(exporter) if is_official(exporter) else None
     if protocol is None:
-        found = type(trace.get_tracer_provider()).__qualname__
-        return Check(name, None, f"span_exporter='otlp' is there; no sole OTLP exporter in {found} whose place it could take")
+        why = "none is set in this process" if target is None else "one OTLP exporter is not all that its processors do"
+        return Check(name, None, f"span_exporter='otlp' is there, in place of a provider's processors (docs/otlp.md); {why}")
     try:
         target_of(exporter, owned=False)
     except UnreadableExporterError as error:

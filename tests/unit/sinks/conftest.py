@@ -13,7 +13,6 @@ from otel_recfn.sinks.background import MAX_ROWS, BackgroundSink
 from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 from otel_recfn.sinks.protocol import Sink
 from patience import PATIENCE_S
-from small_process import in_small_process  # noqa: F401
 
 
 @pytest.fixture(params=[".json", ".json.gz"])

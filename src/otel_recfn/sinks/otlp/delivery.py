@@ -140,6 +140,11 @@ class OtlpDelivery:
         return self._queue.counts.lost
 
     @property
+    def lost_at(self) -> Mapping[tuple[int, int], int]:
+        """See ``told_losses.Losing``: requests don't know whose spans they have."""
+        return {}
+
+    @property
     def lost_tellings(self) -> int:
         """See ``told_losses.Losing``."""
         return self._queue.counts.lost_tellings
@@ -166,8 +171,7 @@ class OtlpDelivery:
         if self._senders is not None:
             self._senders.wait_for_end(LAST_SENDS_S)
         self._abandoned = self._queue.spans + self._unsent()
-        if self._transport is not None:
-            self._transport.close()
+        (self._transport or self._opens).close()
         if self._abandoned:
             _logger.warning("otel-recfn: %d spans were not sent in the time that there was at the end", self._abandoned)
 

@@ -2,7 +2,7 @@
 
 "otlp"                    as OTEL_EXPORTER_OTLP_* says
 "otlp-grpc", "otlp-http"  the same, of that protocol
-    "file:PATH"               to a file, as OTLP JSON
+"file:PATH"               to a file, as OTLP JSON
 an exporter object        as that one was configured; it is not called
 """
 
@@ -37,7 +37,8 @@ class Opens(OpensTransports):
     """
 
     def __init__(self, target: HttpTarget | GrpcTarget) -> None:
-        self._target = target
+        self._configured = target
+        self._target = _with_bounded_session(target) if isinstance(target, HttpTarget) else target
 
     def __call__(self) -> Transport:
         """In this process."""
@@ -47,11 +48,23 @@ class Opens(OpensTransports):
 
         return GrpcTransport(self._target, grpc)
 
+    def close(self) -> None:
+        """A session of ours has connected to nobody."""
+        if isinstance(self._target, HttpTarget) and self._target.owned:
+            self._target.session.close()
+
     def after_fork_in_child(self) -> Opens:
         """A session keeps no connection of the parent's; a channel is opened anew."""
         if isinstance(self._target, HttpTarget):
             self._target.session.close()
-        return Opens(self._target)
+        return Opens(self._configured)
+
+
+def _with_bounded_session(target: HttpTarget) -> HttpTarget:
+    from otel_recfn.sinks.otlp.bounded_session import bounded_session  # of requests, which its exporter has imported
+
+    session = bounded_session(target.session)
+    return target._replace(session=session, owned=target.owned or session is not target.session)
 
 
 class OtlpWayOut:

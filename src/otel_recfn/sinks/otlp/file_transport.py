@@ -112,6 +112,11 @@ class OpensFile:
             self._made = FileTransport(self._asked, path_of_process(self._asked, self._asked.suffix))
         return self._made
 
+    def close(self) -> None:
+        """What nothing was written to."""
+        if self._made is not None:
+            self._made.close()
+
     def after_fork_in_child(self) -> OpensFile:
         """Its parent's descriptors are closed."""
         if self._made is not None:

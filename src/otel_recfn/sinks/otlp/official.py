@@ -46,9 +46,18 @@ def protocol_from_environment(environment: Mapping[str, str] | None = None) -> s
 
 
 def protocol_of(exporter: object) -> str | None:
-    """Of one of the official exporters of spans; None for any other."""
+    """Of one of the official exporters of spans, or of a subclass; None for any other."""
+    return next(filter(None, map(_protocol_of_class, type(exporter).__mro__)), None)
+
+
+def is_official(exporter: object) -> bool:
+    """Whether it is one of the official exporters itself: a subclass may look at spans, or change them."""
+    return _protocol_of_class(type(exporter)) is not None
+
+
+def _protocol_of_class(kind: type) -> str | None:
     for protocol in (HTTP, GRPC):
-        if any([f"{kind.__module__}.".startswith(f"{PACKAGE}{protocol}.trace_exporter.") for kind in type(exporter).__mro__]):
+        if f"{kind.__module__}.".startswith(f"{PACKAGE}{protocol}.trace_exporter."):
             return protocol
     return None
 

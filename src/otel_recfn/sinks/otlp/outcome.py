@@ -52,5 +52,8 @@ class OpensTransports(Protocol):
     def __call__(self) -> Transport:
         """Open it, in this process."""
 
+    def close(self) -> None:
+        """It was never opened, and will not be."""
+
     def after_fork_in_child(self) -> OpensTransports:
         """The same in a forked child."""

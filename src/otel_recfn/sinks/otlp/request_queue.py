@@ -154,7 +154,7 @@ class RequestQueue:
         self._changed.notify_all()
 
     def wait_until_empty(self, timeout_s: float) -> bool:
-        """Whether all that is in it now is gone by then."""
+        """Whether nothing waits or is being sent, by then."""
         return while_taken(self._lock, self._wait_for, self._is_empty, max(0.0, timeout_s))
 
     def _wait_for(self, is_so: Callable[[], bool], timeout_s: float) -> bool:

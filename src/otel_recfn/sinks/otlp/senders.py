@@ -17,6 +17,7 @@ from otel_recfn.sinks.otlp.envelope import Request
 from otel_recfn.sinks.otlp.outcome import Outcome, Transport, Verdict
 from otel_recfn.sinks.otlp.request_queue import RequestQueue
 from otel_recfn.support.own_thread import OwnThread, at_work
+from otel_recfn.support.timed_lock import while_taken
 
 _logger = logging.getLogger(__name__)
 
@@ -97,11 +98,13 @@ class Senders:
                 self._tell_once("rejected", f"{outcome.rejected} spans of a request were rejected: {outcome.message}")
 
     def _tell_once(self, what: str, message: str) -> None:
-        with self._telling:
-            is_new = what not in self._told
-            self._told.add(what)
-        if is_new:
+        if while_taken(self._telling, self._is_new, what):
             _logger.warning("otel-recfn: spans to %s: %s", self._transport.where, message)
+
+    def _is_new(self, what: str) -> bool:
+        is_new = what not in self._told
+        self._told.add(what)
+        return is_new
 
 
 def _compressed(body: bytes, encoding: str) -> bytes:

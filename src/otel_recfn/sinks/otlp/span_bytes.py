@@ -71,7 +71,7 @@ def attribute_fields(number: int, attributes: Mapping[str, Any] | None) -> bytes
     for key, value in (attributes or {}).items():
         try:
             found.append(field(number, _key_value(key, value)))
-        except (TypeError, ValueError, AttributeError):  # the official encoder leaves it out and logs it, too
+        except (TypeError, ValueError, AttributeError, RecursionError):  # the official encoder leaves it out and logs it, too
             _logger.warning("otel-recfn: the attribute %r of a span is left out: OTLP has no value for a %s", key, type(value))
     return b"".join(found)
 

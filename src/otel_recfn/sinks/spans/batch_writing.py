@@ -9,7 +9,7 @@ from functools import partial
 
 from opentelemetry.trace import SpanContext, TraceState
 
-from otel_recfn.batches.ends import children_first, cut_off_as_shown
+from otel_recfn.batches.ends import cut_off_as_shown, order_of_ends
 from otel_recfn.batches.links import ForwardBackwardLinks
 from otel_recfn.batches.rows.protocol import PlansRows
 from otel_recfn.batches.shared_links import FindsLinks, SharedLinks
@@ -140,8 +140,7 @@ class BatchWriting:
 
     def _write(self, pending: Pending) -> None:
         pending.batch = cut_off_as_shown(self._surroundings.without_inherited(pending.batch))
-        if self._folds:
-            pending.batch = children_first(pending.batch)
+        pending.order = order_of_ends(pending.batch) if self._folds else None
         target, batch, accounts = self._target.use(), pending.batch, self._way.accounts
         if target is None:
             counts = accounts.plus(rows=len(batch), no_provider=len(batch))
@@ -155,7 +154,7 @@ class BatchWriting:
             accounts.counts, pending.taken = accounts.plus_rows(fates, pending.taken, len(batch)), len(batch)
         else:
             links = self._links.match(batch)
-            plan = plan_spans(self._planner, batch, fates, links, span_context, self._root_context)
+            plan = plan_spans(self._planner, batch, fates, links, span_context, self._root_context, pending.order)
             self._writer.write(plan, pending)
         self._undecided += len(batch)
         if self._undecided >= MOST_UNDECIDED or not self._way.has_more():

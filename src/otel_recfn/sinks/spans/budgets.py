@@ -143,5 +143,6 @@ def _remember(values: dict[Key, Value], key: Key, value: Value, most: int) -> No
     """As the newest of so many."""
     values.pop(key, None)
     values[key] = value
-    for oldest in list(islice(values, max(0, len(values) - most))):
-        del values[oldest]
+    if len(values) > most:
+        for oldest in list(islice(values, len(values) - most)):
+            del values[oldest]

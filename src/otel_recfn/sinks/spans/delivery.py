@@ -231,6 +231,11 @@ class SpanDelivery:
         """See ``told_losses.Losing``."""
         return self._watch.lost_tellings
 
+    @property
+    def lost_at(self) -> Mapping[tuple[int, int], int]:
+        """See ``told_losses.Losing``."""
+        return self._watch.refused_at
+
     def process_ends(self) -> None:
         """``remove`` is the end of what our spans may cost the program."""
         self._process_ends = True

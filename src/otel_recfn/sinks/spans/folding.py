@@ -10,21 +10,19 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import accumulate
 
 import numpy as np
-from numpy.typing import NDArray
 
 from otel_recfn.batches.distinct import Distinct
-from otel_recfn.batches.fold.choice import fold, teller
+from otel_recfn.batches.fold.choice import fold, gatherer, teller
 from otel_recfn.batches.fold.finished import FinishedUnits, Ids
 from otel_recfn.batches.fold.kept_rows import KeptRanges, KeptRows
-from otel_recfn.batches.fold.protocol import MOST_WAITING
+from otel_recfn.batches.fold.protocol import MOST_WAITING, PlannedRanges
 from otel_recfn.batches.fold.told import KeptExtents, UnitsToTell
-from otel_recfn.batches.fold.unit import LINKABLE
 from otel_recfn.batches.number_sets import distinct, is_in
 from otel_recfn.batches.remembered import Remembered, by_id
 from otel_recfn.batches.span_plan import Fate, SpanPlan
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import OUT_OF_MEMORY
-from otel_recfn.model.events import OVERLAPPING, EventFlag
+from otel_recfn.model.events import OVERLAPPING
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.spans.budgets import Budgets
 from otel_recfn.sinks.spans.folded_sums import ToldOfKept, sums_of
@@ -64,7 +62,7 @@ class Folding:
         self._fold = fold(most, min_duration_ns, MAX_ROWS_OF_A_UNIT, self._most_held - most)
         self._tell = teller()
         self._names: Distinct[str] = Distinct([OTHER_NAME])
-        self._rows = KeptRows(self._fold.kept)
+        self._rows = KeptRows(self._fold.kept, gatherer())
         self._spans_of = Remembered(MAX_LINKABLE, columns=2)
         """Of ranges that others may link to, by their span id: the span that tells of them."""
         self._adding: SpanPlan | None = None
@@ -74,8 +72,8 @@ class Folding:
         """The part of it that is held and that units don't know of."""
         self._first_row = 0
         """The number of its first row."""
-        self._unit_numbers = np.zeros(0, np.uint32)
-        """Of the rows that were to be added last."""
+        self._filled = 0
+        """The number of the unit of the row that was added last."""
         self._owed: Ids = np.zeros(0, np.uint64)
         """Outermost ranges that haven't come, and have spans below them that were handed on."""
         self._drained_ns = 0
@@ -90,21 +88,12 @@ class Folding:
     def add(self, plan: SpanPlan) -> int:
         """Add the spans of a plan to their units, up to one with which its unit is full. How many were added."""
         self._finish_adding()
-        batch, rows = plan.batch, plan.rows()
-        event_id, start_ns = batch.event_id[rows], batch.start_ns[rows]
-        self._adding, self._unit_numbers = plan, self._units.numbers(plan)
-        self._first_row = self._rows.new_numbers(len(plan.row))
-        self._added = self._fold.add(
-            self._unit_numbers,
-            event_id,
-            plan.parent,
-            self._names.indices(batch.names, batch.name[rows]),
-            start_ns,
-            np.maximum(batch.end_ns[rows] - start_ns, 0),
-            self._flags(plan, event_id),
-            self._first_row,
-        )
-        added = self._added
+        batch, unit = plan.batch, self._units.numbers(plan)
+        name = self._names.by_index(batch.names, np.take(batch.name, plan.row))
+        ranges = PlannedRanges(batch, plan.row, plan.parent, plan.above, unit, name, self._owed)
+        self._adding, self._first_row = plan, self._rows.new_numbers(len(plan.row))
+        self._added = added = self._fold.add_planned(ranges, self._first_row)
+        self._filled = int(unit[plan.above[added - 1]])
         try:
             self._finish_adding()
         except OUT_OF_MEMORY:  # before anything else is done, it is tried again
@@ -123,14 +112,6 @@ class Folding:
             self._units.note(self._to_note)
             self._to_note = None
 
-    def _flags(self, plan: SpanPlan, event_id: Ids) -> NDArray[np.uint32]:
-        batch, rows = plan.batch, plan.rows()
-        linkable = (batch.sequence_nr[rows] >= 0) & (batch.scope[rows] != BACKWARD)
-        flags: NDArray[np.uint32] = batch.flags[rows] | np.where(linkable, np.uint32(LINKABLE), np.uint32(0))
-        if len(self._owed):
-            flags[is_in(event_id, self._owed)] |= np.uint32(EventFlag.SHOWN)
-        return flags
-
     def full(self, added: int) -> list[Piece]:
         """The pieces of the unit that the last added row filled, if it did; of all where there are many names. They go on."""
         if len(self._names.values) > MAX_NAMES:
@@ -139,10 +120,9 @@ class Folding:
             return pieces
         if not added:
             return []
-        number = int(self._unit_numbers[added - 1])
-        if self._fold.rows([number])[0] < MAX_ROWS_OF_A_UNIT:
+        if self._fold.rows([self._filled])[0] < MAX_ROWS_OF_A_UNIT:
             return []
-        return self._decide([self._units.of(number)], {}, goes_on=True)
+        return self._decide([self._units.of(self._filled)], {}, goes_on=True)
 
     def due(self, finished: Iterable[StepTrace]) -> list[Piece]:
         """The pieces of all units to which nothing more can come.

@@ -22,7 +22,7 @@ from otel_recfn.batches.span_plan import Fate, SpanPlan, fate_of
 from otel_recfn.model.batch import Batch, SpanContextRef
 from otel_recfn.model.events import EventKind, EventSource
 from otel_recfn.sinks.spans.budgets import UnitEnd
-from otel_recfn.sinks.spans.program_spans import ProgramSpans
+from otel_recfn.sinks.spans.program_spans import ProgramSpans, SpanEnd
 from otel_recfn.sinks.spans.trace_boundaries import StepTrace
 
 NEVER = np.iinfo(np.int64).max
@@ -48,6 +48,13 @@ class OpenUnit:
     """The number of the last batch that had rows of it."""
     ended_ns: int = NEVER
     """When the program's span had certainly ended: a program may give it an end that is still to come."""
+    end: SpanEnd | None = None
+    """How the program's span ended, once it was seen to have."""
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Trace id and span id of the span above."""
+        return self.above.trace_id, self.above.span_id
 
 
 class OpenUnits:
@@ -89,13 +96,13 @@ class OpenUnits:
         self._batches += 1
 
     def numbers(self, plan: SpanPlan) -> NDArray[np.uint32]:
-        """The unit of each row of a plan, by its number."""
+        """The number of each unit that rows of a plan are of, by the index of the span above."""
         numbers = np.zeros(len(plan.spans_above), np.uint32)
         for index in np.flatnonzero(np.bincount(plan.above, minlength=len(plan.spans_above))).tolist():
             unit = self._unit(plan.spans_above[index])
             unit.touched = self._batches
             numbers[index] = unit.number
-        return np.take(numbers, plan.above)
+        return numbers
 
     def note(self, plan: SpanPlan) -> None:
         """What the rows of a plan tell of their units."""
@@ -143,7 +150,7 @@ class OpenUnits:
     def forget(self, units: Iterable[OpenUnit]) -> None:
         """They are decided."""
         for unit in units:
-            key = (unit.above.trace_id, unit.above.span_id)
+            key = unit.key
             self._units.pop(key, None)
             self._spans.forget(*key)
 
@@ -155,11 +162,11 @@ class OpenUnits:
 
     def end_of(self, unit: OpenUnit, ranges: int, trace: StepTrace | None, goes_on: bool) -> UnitEnd:
         """What is known of a unit at its end."""
-        of_span = (unit.above.trace_id, unit.above.span_id)
+        of_span = unit.key
         if trace is not None:
             duration = None if goes_on else trace.end_ns - trace.start_ns
             return UnitEnd(*of_span, trace.name, duration, unit.failed, unit.last_ns, ranges, trace.aside)
-        span = self._spans.end_of(*of_span)
+        span = self._end(unit)
         if span is None:
             duration = None if goes_on else max(0, unit.last_ns - unit.first_ns)
             return UnitEnd(*of_span, "", duration, unit.failed, unit.last_ns, ranges)
@@ -169,21 +176,25 @@ class OpenUnits:
 
     def extent_of(self, unit: OpenUnit) -> tuple[int, int]:
         """From when to when the unit goes, in Unix nanoseconds."""
-        span = self._spans.end_of(unit.above.trace_id, unit.above.span_id)
+        span = self._end(unit)
         start_ns = span.start_ns if span is not None else None
         end_ns = span.end_ns if span is not None else None
         return unit.first_ns if start_ns is None else start_ns, unit.last_ns if end_ns is None else end_ns
 
     def _has_ended(self, unit: OpenUnit, drained_ns: int, roots: Collection[int]) -> bool:
-        key = (unit.above.trace_id, unit.above.span_id)
-        if self._spans.find(*key) is None:
+        span = self._end(unit)
+        if span is None:
+            if self._spans.find(*unit.key) is not None:
+                return False
             is_over = unit.touched < self._batches or unit.rows >= MOST_ROWS_UNSEEN
             return is_over and unit.above.span_id not in roots
-        span = self._spans.end_of(*key)
-        if span is None:
-            return False
         unit.ended_ns = min(unit.ended_ns, time.time_ns(), NEVER if span.end_ns is None else span.end_ns)
         return unit.ended_ns < drained_ns
+
+    def _end(self, unit: OpenUnit) -> SpanEnd | None:
+        if unit.end is None:
+            unit.end = self._spans.end_of(*unit.key)
+        return unit.end
 
     def _unit(self, above: SpanContext) -> OpenUnit:
         key = (above.trace_id, above.span_id)

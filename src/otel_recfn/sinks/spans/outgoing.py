@@ -62,6 +62,10 @@ class KeptSpans:
     def __len__(self) -> int:
         return len(self._plan.row)
 
+    def plan(self, first: int) -> SpanPlan | None:
+        """Of the spans from ``first`` on."""
+        return self._plan.part(slice(first, None))
+
     def make(self, mapper: SpanMapper, first: int, last: int, lost: int = 0) -> Sent:
         """The spans of this part; the first tells of so many losses."""
         plan = self._plan.part(slice(first, last))
@@ -93,6 +97,11 @@ class SummarySpans:
 
     def __len__(self) -> int:
         return len(self._places)
+
+    def plan(self, first: int) -> SpanPlan | None:
+        """None: they are of no range."""
+        del first
+        return None
 
     def make(self, mapper: SpanMapper, first: int, last: int, lost: int = 0) -> Sent:
         """The spans of this part, which tell of no losses."""

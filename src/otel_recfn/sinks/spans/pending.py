@@ -16,6 +16,7 @@ import numpy as np
 
 from otel_recfn.batches.gaps import Gaps
 from otel_recfn.batches.merging import merged
+from otel_recfn.batches.rows.protocol import Places
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.waiting_batches import WaitingBatches
 
@@ -31,14 +32,19 @@ class Pending:
     """There was no memory to write the rest of it."""
     dropped: int = 0
     """How many further rows were dropped, and are not counted yet."""
+    order: Places | None = None
+    """The batch's rows as they are taken one after the other; None: as they stand."""
 
     def done(self) -> Batch:
         """The rows that were handed on or counted."""
-        return self.batch.take(slice(self.taken))
+        return self._part(slice(self.taken))
 
     def rest(self) -> Batch:
         """The rows that were not handed on or counted yet."""
-        return self.batch.take(slice(self.taken, None))
+        return self._part(slice(self.taken, None))
+
+    def _part(self, places: slice) -> Batch:
+        return self.batch.take(places if self.order is None else self.order[places])
 
 
 class PendingBatches:
@@ -133,5 +139,5 @@ class PendingBatches:
         if first.taken:
             rest = first.rest()
             self._gaps.note(first.done())
-            first.batch, first.taken, first.short = rest, 0, True
+            first.batch, first.order, first.taken, first.short = rest, None, 0, True
         return first.batch

@@ -32,6 +32,7 @@ from otel_recfn.sinks.spans.batch_writing import BatchWriting, span_context
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Budgets, Volume
 from otel_recfn.sinks.spans.current_target import CurrentTarget
 from otel_recfn.sinks.spans.folding import MAX_ROWS_OF_A_UNIT, Folding
+from otel_recfn.sinks.spans.mapping import code_attributes
 from otel_recfn.sinks.spans.open_traces import OpenTraces
 from otel_recfn.sinks.spans.open_units import OpenUnits
 from otel_recfn.sinks.spans.program_spans import ProgramSpans
@@ -39,7 +40,7 @@ from otel_recfn.sinks.spans.promised_traces import PromisedTraces
 from otel_recfn.sinks.spans.span_hook import Hook
 from otel_recfn.sinks.spans.step_traces import StepTraces
 from otel_recfn.sinks.spans.surroundings import FindsWorker, Surroundings, no_worker
-from otel_recfn.sinks.spans.told_losses import nothing_lost
+from otel_recfn.sinks.spans.told_losses import ToldLosses, nothing_lost
 from otel_recfn.sinks.spans.trace_boundaries import MAX_SPANS
 from otel_recfn.sinks.spans.turn import Turn
 from otel_recfn.sinks.spans.way_out import ThroughProcessors, WayOut
@@ -65,11 +66,12 @@ class SpansSink:
         spans: the program's, above ranges.
         find_worker: what this process works for, if it is another one's worker.
         recorder_lost: ranges that the recorder has lost in all.
+        dropped_by_thread: those of them that running threads dropped, by number of the thread.
         way_out: how spans leave; through the provider's processors where it is None.
     """
 
     name = "spans"
-    losses = ("spans_failed",)
+    losses = ("failed", "spans_failed")
     wants_unsampled = False
 
     def __init__(
@@ -85,6 +87,7 @@ class SpansSink:
         find_worker: FindsWorker = no_worker,
         way_out: WayOut | None = None,
         recorder_lost: Callable[[], int] = nothing_lost,
+        dropped_by_thread: Callable[[], Mapping[int, int]] = dict,
     ) -> None:
         self._tracer_provider, self._roots_per_second, self._volume = tracer_provider, roots_per_second, volume
         self._hook, self._shared_links, self._find_worker = hook, links, find_worker
@@ -96,8 +99,8 @@ class SpansSink:
         self._surroundings = Surroundings(self._spans, find_worker)
         most = MAX_ROWS_OF_A_UNIT if folds else MAX_SPANS
         self._traces = StepTraces(roots_per_second, self._surroundings, self._promised, most)
-        self._way = Way(self._delivery, self._traces, sent, recorder_lost)
-        self._recorder_lost = recorder_lost
+        self._way = Way(self._delivery, self._traces, sent, ToldLosses(self._delivery, recorder_lost, dropped_by_thread))
+        self._recorder_lost, self._dropped_by_thread = recorder_lost, dropped_by_thread
         self._target = CurrentTarget(tracer_provider, self._way_out, self._way, hook)
         planner = rows_planner()  # it imports, which the spans' thread must not
         self._writer = self._make_writer(volume, planner)
@@ -151,10 +154,12 @@ class SpansSink:
         """Whether the span is current, but not around the ranges of this process. From any thread."""
         return self._surroundings.is_outside(trace_id, span_id)
 
-    def start_step(self, name: str, number: int) -> Span | None:
-        """A span for a step that begins now, below the current span; None where nothing takes spans. From any thread."""
+    def start_step(self, name: str, number: int, code: str) -> Span | None:
+        """See SpansOfRanges.start_step. From any thread."""
         target = self._target.resolve()
-        return target.start_span(name, {"recfn.step.number": number}) if target is not None else None
+        if target is None:
+            return None
+        return target.start_span(name, {"recfn.step.number": number} | (code_attributes(code) if code else {}))
 
     def flush(self, timeout_s: float) -> bool:
         """Export what was handed on. Roots that may still grow stay open; those of idle threads don't."""
@@ -243,6 +248,7 @@ class SpansSink:
             self._find_worker,
             self._way_out.after_fork_in_child(),
             self._recorder_lost,
+            self._dropped_by_thread,
         )
 
     def set_pace(self, pace: Callable[[], None]) -> None:

@@ -102,17 +102,21 @@ def _clean(attributes: dict[str, Any]) -> dict[str, AttributeValue]:
 
 def _clean_value(value: Any) -> Any:
     """None for a value that an attribute can't have."""
+    if not isinstance(value, (list, tuple)):
+        return _clean_single(value)
+    values = [_clean_single(each) for each in value]
+    is_flat = all([each is not None for each in values])
+    return tuple(values) if is_flat and len({type(each) for each in values}) <= 1 else None
+
+
+def _clean_single(value: Any) -> str | bool | int | float | None:
     if isinstance(value, str):
         return text_of_utf8(value)
     if isinstance(value, (bool, float)):
         return value
     if isinstance(value, Integral):
         return number if -(1 << 63) <= (number := int(value)) < 1 << 63 else None
-    if not isinstance(value, (list, tuple)):
-        return None
-    values = [_clean_value(each) for each in value]
-    is_flat = all([isinstance(each, (str, bool, int, float)) for each in values])
-    return tuple(values) if is_flat and len({type(each) for each in values}) <= 1 else None
+    return None
 
 
 def _bound(remembered: dict[int, Any]) -> None:

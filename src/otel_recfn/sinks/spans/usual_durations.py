@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from dataclasses import dataclass, field
-from itertools import islice
 
 DURATIONS = 1023
 """So many units of a name are remembered, the last ones: their median is what is usual."""
@@ -47,8 +46,8 @@ class UsualDurations:
         """How many units of the name came before this one, and whether it takes unusually long beside them."""
         known = self._of_name.pop(name, None) or _Durations()
         self._of_name[name] = known
-        for oldest in list(islice(self._of_name, max(0, len(self._of_name) - MAX_NAMES))):
-            del self._of_name[oldest]
+        if len(self._of_name) > MAX_NAMES:
+            del self._of_name[next(iter(self._of_name))]
         seen, exceeded = known.seen, known.exceeded_by(duration_ns)
         known.add(duration_ns)
         return seen, exceeded

@@ -38,6 +38,10 @@ class Delivery(Protocol):
     def lost_tellings(self) -> int:
         """What these told of earlier losses (``told_losses.py``)."""
 
+    @property
+    def lost_at(self) -> Mapping[tuple[int, int], int]:
+        """Where that is known, by trace id and ``thread.id``: how many of the lost ones (``told_losses.py``)."""
+
     def with_more(self, spans: Sequence[Any], told: int = 0) -> Any:
         """What ``handed`` is when these spans, as the mapper made them or the SDK's, are among them.
 

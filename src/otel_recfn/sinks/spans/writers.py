@@ -12,17 +12,19 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
-from otel_recfn.batches.span_plan import Fates, SpanPlan
+import numpy as np
+
+from otel_recfn.batches.span_plan import Fates, Places, SpanPlan
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.spans.accounts import Accounts
 from otel_recfn.sinks.spans.folding import Folding
 from otel_recfn.sinks.spans.hooked_spans import part_that_was_made
 from otel_recfn.sinks.spans.mapping import SpanMapper
-from otel_recfn.sinks.spans.outgoing import Piece, telling
+from otel_recfn.sinks.spans.outgoing import KeptSpans, Piece, telling
 from otel_recfn.sinks.spans.pending import Pending
 from otel_recfn.sinks.spans.step_traces import StepTraces
-from otel_recfn.sinks.spans.told_losses import ToldLosses, nothing_lost
+from otel_recfn.sinks.spans.told_losses import Telling, ToldLosses
 from otel_recfn.sinks.spans.way_out import Delivery
 
 MOST_WAITING_SPANS = 1 << 14
@@ -48,17 +50,17 @@ class Way:
         delivery: Delivery,
         traces: StepTraces,
         sent: Callable[[SpanPlan], None] | None,
-        recorder_lost: Callable[[], int] = nothing_lost,
+        losses: ToldLosses,
     ) -> None:
         self.delivery, self.traces, self.accounts, self.sent = delivery, traces, Accounts(), sent
-        self.losses = ToldLosses(delivery, recorder_lost)
+        self.losses = losses
         self.mapper: SpanMapper | None = None
         self.pace: Callable[[], None] = no_pause
         self.has_more: Callable[[], bool] = no_more
 
-    def losses_to_tell(self) -> int:
-        """How much the next span is to tell of."""
-        return self.losses.due(self.accounts.counts["failed"])
+    def telling(self, plan: SpanPlan, *, more_comes: bool = False) -> Telling:
+        """What the first span of a plan is to tell of losses; see ``ToldLosses.telling``."""
+        return self.losses.telling(self.accounts.counts["failed"], plan, more_comes=more_comes)
 
     def write_roots(self) -> None:
         """Hand on the roots of the traces that are complete."""
@@ -111,40 +113,42 @@ class EveryRange:
 
     def write(self, plan: SpanPlan, pending: Pending) -> None:
         """Write a plan in chunks of spans; each chunk counts the rows up to the next one's first span."""
-        size = self._way.delivery.chunk_size
-        for first in range(0, max(len(plan.row), 1), size):
+        first = 0
+        while True:
             self._way.pace()
-            chunk = plan.part(slice(first, first + size))
-            self._way.delivery.make_room(len(chunk.row), self._way.pace)
-            after = first + size
-            self._write_chunk(chunk, pending, int(plan.row[after]) if after < len(plan.row) else len(plan.batch))
+            chunk = min(self._way.delivery.chunk_size, len(plan.row) - first)
+            self._way.delivery.make_room(chunk, self._way.pace)
+            first += self._write_chunk(plan.part(slice(first, None)), chunk, pending)
+            if first >= len(plan.row):
+                return
 
-    def _write_chunk(self, plan: SpanPlan, pending: Pending, end: int) -> None:
-        """Write a chunk; where there is no memory for all its spans at once, half of it first, and so on.
+    def _write_chunk(self, rest: SpanPlan, most: int, pending: Pending) -> int:
+        """Write a chunk; where there is no memory for all its spans at once, half of it, and so on. Returns how many they are.
 
         Args:
-            plan: of these spans alone.
+            rest: of the spans that are left.
+            most: so many of them.
             pending: the batch.
-            end: the row up to which it goes.
         """
         way = self._way
         try:
-            lost = way.losses_to_tell() if len(plan.row) and way.mapper is not None else 0
-            spans = way.mapper.spans(plan, telling(lost, plan)) if way.mapper is not None else []
+            tells = way.telling(rest) if way.mapper is not None else Telling(0, most, way.losses.told)
+            chunk = min(most, tells.spans)
+            plan = rest.part(slice(chunk))
+            spans = way.mapper.spans(plan, telling(tells.lost, plan)) if way.mapper is not None else []
         except OUT_OF_MEMORY:
-            half = len(plan.row) // 2
-            if not half:
+            if most < 2:
                 raise
-            self._write_chunk(plan.part(slice(half)), pending, int(plan.row[half]))
-            self._write_chunk(plan.part(slice(half, None)), pending, end)
-            return
+            return self._write_chunk(rest, most // 2, pending)
+        end = int(rest.row[chunk]) if chunk < len(rest.row) else len(rest.batch)
         dropped = len(plan.row) - len(spans)
         counts = way.accounts.plus_rows(plan.fate, pending.taken, end, dropped_by_hook=dropped)
-        handed, told = way.delivery.with_more(spans, lost), way.losses.told + lost
+        handed, told = way.delivery.with_more(spans, tells.lost), tells.told
         way.accounts.counts, pending.taken, way.delivery.handed, way.losses.told = counts, end, handed, told
         way.delivery.hand()
         if way.sent is not None:
             way.sent(part_that_was_made(plan, spans))
+        return chunk
 
     def write_ended(self) -> None:
         """All is written."""
@@ -192,12 +196,12 @@ class Folded:
     def write(self, plan: SpanPlan, pending: Pending) -> None:
         """Add a plan to its units; one that is full is written in part."""
         self._send()
-        rest = plan
+        rest, (fates, places) = plan, _in_order(plan.fate, pending.order)
         while True:
-            part = _Taken(plan.fate, pending.taken, len(plan.batch))  # before: afterwards there may be no memory for it
+            part = _Taken(fates, pending.taken, len(plan.batch))  # before: afterwards there may be no memory for it
             part.added = added = self._folding.add(rest) if len(rest.row) else 0
             if added < len(rest.row):
-                part.last = int(rest.row[added])
+                part.last = int(rest.row[added] if places is None else places[rest.row[added]])
             self._uncounted, pending.taken = part, part.last
             self._queue(self._folding.full(added))
             if added == len(rest.row):
@@ -265,6 +269,10 @@ class Folded:
         """Whether what is decided may wait for an exporter, so that rows that wait are folded and need not be dropped."""
         return self._way.has_more() and sum([len(piece) for piece in self._pieces]) - self._sent < MOST_WAITING_SPANS
 
+    def _more_ranges_come(self) -> bool:
+        """Whether a later piece has spans of ranges."""
+        return any([len(piece) and isinstance(piece, KeptSpans) for piece in islice(self._pieces, 1, None)])
+
     def _count(self) -> None:
         if self._uncounted is not None:
             taken = self._uncounted
@@ -276,7 +284,11 @@ class Folded:
         way, first = self._way, self._sent
         way.delivery.make_room(last - first, way.pace)
         try:
-            made = piece.make(way.mapper, first, last, way.losses_to_tell()) if way.mapper is not None else None
+            rest = piece.plan(first)
+            tells = way.telling(rest, more_comes=self._more_ranges_come()) if rest is not None else None
+            if tells is not None:
+                last = min(last, first + tells.spans)
+            made = piece.make(way.mapper, first, last, tells.lost if tells else 0) if way.mapper is not None else None
         except OUT_OF_MEMORY:
             if last - first < 2:
                 raise
@@ -287,11 +299,20 @@ class Folded:
         counts = way.accounts.plus(
             summaries=made.summaries, folded=made.folded, folding=-made.kept - made.folded, dropped_by_hook=made.dropped
         )
-        handed, told = way.delivery.with_more(made.spans, made.told), way.losses.told + made.told
+        handed, told = way.delivery.with_more(made.spans, made.told), tells.told if tells else way.losses.told
         way.accounts.counts, self._sent, way.delivery.handed, way.losses.told = counts, last, handed, told
         way.delivery.hand()
         if way.sent is not None and made.plan is not None:
             way.sent(made.plan)
+
+
+def _in_order(fates: Fates, order: Places | None) -> tuple[Fates, Places | None]:
+    """The fates of rows that are taken in this order, and which place in it each row has."""
+    if order is None:
+        return fates, None
+    places = np.empty(len(order), np.int64)
+    places[order] = np.arange(len(order))
+    return fates[order], places
 
 
 def no_more() -> bool:

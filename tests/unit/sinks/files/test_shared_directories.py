@@ -113,6 +113,7 @@ def test_a_second_name_of_a_file_is_replaced_alone(shared: Path, victim: Path, w
     write(shared / "trace.json")
     assert victim.read_text() == VICTIM
     json.loads((shared / "trace.json").read_text())
+    assert stat.S_IMODE((shared / "trace.json").stat().st_mode) == 0o600  # another user may have planted that name
 
 
 def test_a_link_that_is_planted_while_it_is_written(shared: Path, victim: Path) -> None:
@@ -127,6 +128,19 @@ def test_a_link_that_is_planted_while_it_is_written(shared: Path, victim: Path) 
     sink.close(0.0)
     assert victim.read_text() == VICTIM
     assert (shared / "trace.json").is_symlink()
+
+
+@pytest.mark.parametrize("plant", [plant_link, lambda link, target: os.link(target, link)])
+def test_a_childs_file_has_no_permissions_of_a_planted_link(shared: Path, victim: Path, plant: Callable[..., None]) -> None:
+    shared.chmod(0o777)
+    sink = ChromeTraceSink(shared / "trace.json")
+    sink.write(make_batch([{}]))
+    (shared / "trace.json").unlink()
+    plant(shared / "trace.json", victim)
+    child = sink.after_fork_in_child()
+    child.write(make_batch([{}]))
+    child.close(1.0)
+    assert stat.S_IMODE(child.path.stat().st_mode) == 0o600
 
 
 def test_links_at_the_hidden_names(shared: Path, victim: Path) -> None:

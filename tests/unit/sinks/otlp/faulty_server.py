@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import itertools
 import socket
 import ssl
 import struct
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +23,7 @@ from typing import Any
 import grpc
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest, ExportTraceServiceResponse
 
+DRIP_S = 0.05
 METHOD = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 Act = Callable[[Any, bytes], bytes | None]
 """Of the handler or the call, and of the body: the answer; None where it has answered itself."""
@@ -37,14 +40,19 @@ class Answers:
         self.asked = threading.Semaphore(0)
         self.resets_in_body = 0
         """So many requests are cut off before they have come."""
+        self.sips_of_body = 0
+        """So many requests are read one byte at a time."""
         self.bodies: list[bytes] = []
         """Of every attempt."""
+        self.times: list[float] = []
+        """When each came, in seconds."""
         self.encodings: list[str] = []
         self.taken: list[ExportTraceServiceRequest] = []
 
     def act(self, where: Any, body: bytes) -> bytes | None:
         with self._lock:
             self.bodies.append(body)
+            self.times.append(time.monotonic())
             act = self._acts.pop(0) if self._acts else take
         where.answers = self
         answer = act(where, body)
@@ -125,6 +133,18 @@ def break_off() -> Act:
     return act
 
 
+def drip(begin: bytes) -> Act:
+    """After the beginning of an answer, one byte of it at a time."""
+
+    def act(where: Any, _body: bytes) -> None:
+        where.close_connection = True
+        where.wfile.write(begin)
+        while not where.answers.released.wait(DRIP_S):
+            where.wfile.write(b"x")
+
+    return act
+
+
 def hang() -> Act:
     def act(where: Any, _body: bytes) -> None:
         where.answers.released.wait()
@@ -153,6 +173,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.rfile.read(1000)
             reset()(self, b"")
             return
+        if answers.sips_of_body:
+            answers.sips_of_body -= 1
+            while not answers.released.wait(DRIP_S):
+                self.connection.recv(1)
+            return
         body = self.rfile.read(int(self.headers["Content-Length"]))
         encoding = self.headers.get("Content-Encoding", "")
         answers.encodings.append(encoding)
@@ -176,6 +201,20 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.connections: list[socket.socket] = []
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.connections.append(request)
+        super().process_request(request, client_address)
+
+    def end_connections(self) -> None:
+        """As the end of a process does."""
+        for connection in self.connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Quiet."""
 
@@ -195,11 +234,12 @@ def http_server(answers: Answers, port: int = 0, tls: ssl.SSLContext | None = No
         answers.released.set()
         server.shutdown()
         server.server_close()
+        server.end_connections()
         thread.join()
 
 
 @contextlib.contextmanager
-def grpc_server(answers: Answers, port: int = 0) -> Iterator[str]:
+def grpc_server(answers: Answers, port: int = 0, tls: grpc.ServerCredentials | None = None) -> Iterator[str]:
     """Its endpoint."""
     server = grpc.server(ThreadPoolExecutor(max_workers=4))
 
@@ -208,10 +248,11 @@ def grpc_server(answers: Answers, port: int = 0) -> Iterator[str]:
 
     handler = grpc.unary_unary_rpc_method_handler(export)
     server.add_generic_rpc_handlers((_Generic(handler),))
-    bound = server.add_insecure_port(f"127.0.0.1:{port}")
+    where = f"127.0.0.1:{port}"
+    bound = server.add_insecure_port(where) if tls is None else server.add_secure_port(where, tls)
     server.start()
     try:
-        yield f"http://localhost:{bound}"
+        yield f"http{'s' if tls is not None else ''}://localhost:{bound}"
     finally:
         answers.released.set()
         server.stop(grace=0).wait()
@@ -228,6 +269,33 @@ class _Generic(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def service(self, call: Any) -> Any:
         return self._handler if call.method == METHOD else None
+
+
+@contextlib.contextmanager
+def dripping_grpc_server() -> Iterator[str]:
+    """The endpoint of one that speaks HTTP/2, one byte at a time, and never answers a call."""
+    settings, ping = b"\0\0\0\4\0\0\0\0\0", b"\0\0\x08\6\0\0\0\0\0" + 8 * b"p"
+    released = threading.Event()
+
+    def drip_bytes() -> None:
+        with contextlib.suppress(OSError):
+            connection, _ = listening.accept()
+            with connection:
+                connection.sendall(settings)
+                for byte in itertools.cycle(ping):
+                    if released.wait(DRIP_S):
+                        return
+                    connection.sendall(bytes([byte]))
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=drip_bytes, daemon=True)
+        thread.start()
+        try:
+            yield f"http://localhost:{listening.getsockname()[1]}"
+        finally:
+            released.set()
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 def free_port() -> int:

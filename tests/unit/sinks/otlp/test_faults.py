@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from email.utils import format_datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import pytest
@@ -19,6 +19,8 @@ from faulty_server import (
     Act,
     Answers,
     break_off,
+    drip,
+    dripping_grpc_server,
     free_port,
     grpc_server,
     hang,
@@ -36,15 +38,20 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 
 from otel_recfn.sinks.otlp.answers import RETRY_INFO
 from otel_recfn.sinks.otlp.wire import field, integer
-from patience import PATIENCE_S
+from patience import PATIENCE_S, wait_until
 
 MakeSending = Callable[..., Any]
 PAST = format_datetime(datetime(2020, 1, 1, tzinfo=timezone.utc), usegmt=True)
-RETRY_SOON = integer(1, 8) + field(3, field(1, RETRY_INFO) + field(2, field(1, integer(2, 1_000_000))))
-"""A ``google.rpc.Status`` that wants to be asked again after a millisecond."""
+RETRY_SOON, RETRY_IN_A_SECOND = (
+    integer(1, 8) + field(3, field(1, RETRY_INFO) + field(2, field(1, delay)))
+    for delay in (integer(2, 1_000_000), integer(1, 1))
+)
+"""Each a ``google.rpc.Status`` that wants to be asked again after a millisecond, or a second."""
 Code = grpc.StatusCode
 TIMEOUT_S = 1.0
 """Of the exporters: so long a request may take."""
+SHORT_S = 0.3
+"""The same, where it doesn't matter how often a request times out on a busy machine."""
 
 
 @pytest.mark.parametrize(
@@ -153,6 +160,42 @@ def test_a_server_that_comes_back_gets_all_that_waited(over: str, sending: MakeS
     assert to.counts()["spans_exported"] == 3
 
 
+@pytest.mark.one_python
+@pytest.mark.parametrize("over", ["http", "grpc"])
+def test_a_server_that_ends_and_comes_back_gets_all_that_was_made_meanwhile(over: str, sending: MakeSending) -> None:
+    answers, port = Answers(), free_port()
+    endpoint, serve = f"http://localhost:{port}", http_server if over == "http" else grpc_server
+    to = sending(OverHttp(endpoint=f"{endpoint}/v1/traces") if over == "http" else OverGrpc(endpoint=endpoint))
+    with serve(answers, port):
+        to.send("before")
+        assert to.delivery.flush(PATIENCE_S)
+    to.send("meanwhile")
+    assert not to.delivery.flush(0.1)
+    with serve(answers, port):
+        to.send("after")
+        assert to.delivery.flush(PATIENCE_S)
+    assert sorted(answers.names()) == ["after", "before", "meanwhile"]
+    assert to.counts()["spans_exported"] == 3
+
+
+@pytest.mark.one_python
+@pytest.mark.parametrize(
+    ("over", "act"),
+    [
+        ("http", status(503, Retry_After="1")),
+        ("grpc", refuse(Code.RESOURCE_EXHAUSTED, RETRY_IN_A_SECOND)),
+    ],
+)
+def test_a_server_is_left_alone_for_as_long_as_it_asks(over: str, act: Act, sending: MakeSending) -> None:
+    answers = Answers([act])
+    with (http_server if over == "http" else grpc_server)(answers) as endpoint:
+        to = sending(OverHttp(endpoint=endpoint) if over == "http" else OverGrpc(endpoint=endpoint))
+        to.send("op")
+        assert to.delivery.flush(PATIENCE_S)
+    assert answers.names() == ["op"]
+    assert answers.times[1] - answers.times[0] >= 0.9
+
+
 @pytest.mark.parametrize("over", ["http", "grpc"])
 def test_a_server_that_hangs_is_left_at_the_timeout(over: str, sending: MakeSending) -> None:
     answers = Answers([hang()])
@@ -164,6 +207,47 @@ def test_a_server_that_hangs_is_left_at_the_timeout(over: str, sending: MakeSend
         assert to.delivery.flush(PATIENCE_S)
     assert answers.names() == ["op"]
     assert to.counts()["requests_again"] == 1
+
+
+IN_STATUS, IN_HEADERS = b"HTTP/1.1 200 O", b"HTTP/1.1 200 OK\r\nX-Told: "
+IN_BODY = b"HTTP/1.1 %d \r\nContent-Length: 999999\r\nContent-Type: application/x-protobuf\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("begin", "attempts"),
+    [(IN_STATUS, 2), (IN_HEADERS, 2), (IN_BODY % 503, 2), (IN_BODY % 200, 1), (9 * b"HTTP/1.1 100 Continue\r\n\r\n", 2)],
+)
+def test_an_answer_that_comes_byte_by_byte_holds_a_sender_no_longer_than_the_timeout(
+    begin: bytes, attempts: int, sending: MakeSending
+) -> None:
+    answers = Answers([drip(begin)])
+    with http_server(answers) as endpoint:
+        to = sending(OverHttp(endpoint=endpoint, timeout=SHORT_S))
+        to.send("op")
+        assert to.delivery.flush(PATIENCE_S)
+    assert len(answers.bodies) >= attempts
+    assert to.counts()["spans_exported"] == 1
+
+
+@pytest.mark.one_python
+def test_a_server_that_reads_a_request_byte_by_byte_is_left_at_the_timeout(sending: MakeSending) -> None:
+    answers = Answers()
+    answers.sips_of_body = 1
+    name = "x" * (16 << 20)  # more than the sockets take
+    with http_server(answers) as endpoint:
+        to = sending(OverHttp(endpoint=endpoint, timeout=TIMEOUT_S))
+        to.send(name)
+        assert to.delivery.flush(PATIENCE_S)
+    assert set(answers.names()) == {name}
+    assert to.counts()["requests_again"] >= 1
+
+
+def test_a_call_of_grpc_ends_at_the_timeout_whatever_comes_byte_by_byte(sending: MakeSending) -> None:
+    with dripping_grpc_server() as endpoint:
+        to = sending(OverGrpc(endpoint=endpoint, insecure=True, timeout=SHORT_S))
+        to.send("op")
+        wait_until(lambda: to.counts().get("requests_again", 0) > 0)
+    assert to.counts()["spans_pending"] == 1
 
 
 def test_a_request_that_is_reset_in_its_middle_is_sent_again(sending: MakeSending) -> None:
@@ -247,20 +331,63 @@ def test_bodies_are_compressed_as_the_exporter_says(compression: Compression, se
     assert answers.names() == ["op"]
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate by openssl")
-def test_a_wrong_certificate_loses_nothing_and_the_right_one_is_taken(sending: MakeSending, tmp_path: Path) -> None:
-    pair = tmp_path / "key.pem", tmp_path / "certificate.pem"
+class Certificate(NamedTuple):
+    """Of localhost."""
+
+    key: Path
+    file: Path
+
+    def of_http(self) -> ssl.SSLContext:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(self.file, self.key)
+        return tls
+
+    def of_grpc(self) -> grpc.ServerCredentials:
+        return grpc.ssl_server_credentials([(self.key.read_bytes(), self.file.read_bytes())])
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    if shutil.which("openssl") is None:
+        pytest.skip("makes a certificate by openssl")
+    folder = tmp_path_factory.mktemp("certificate")
+    key, file = folder / "key.pem", folder / "certificate.pem"
     subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
     make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", *subject]
-    subprocess.run([*make, "-keyout", str(pair[0]), "-out", str(pair[1])], check=True, capture_output=True)
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(pair[1], pair[0])
+    subprocess.run([*make, "-keyout", str(key), "-out", str(file)], check=True, capture_output=True)
+    return Certificate(key, file)
+
+
+@pytest.mark.one_python
+@pytest.mark.parametrize("over", ["http", "grpc"])
+def test_a_wrong_certificate_loses_nothing_and_the_right_one_is_taken(
+    over: str, sending: MakeSending, certificate: Certificate
+) -> None:
     answers = Answers()
-    with http_server(answers, tls=tls) as endpoint:
-        wrong, right = sending(OverHttp(endpoint=endpoint)), sending(OverHttp(endpoint=endpoint, certificate_file=str(pair[1])))
+    if over == "http":
+        serving = http_server(answers, tls=certificate.of_http())
+    else:
+        serving = grpc_server(answers, tls=certificate.of_grpc())
+    with serving as endpoint:
+        wrong = sending(OverHttp(endpoint=endpoint) if over == "http" else OverGrpc(endpoint=endpoint))
+        trusting = grpc.ssl_channel_credentials(certificate.file.read_bytes())
+        right = sending(
+            OverHttp(endpoint=endpoint, certificate_file=str(certificate.file))
+            if over == "http"
+            else OverGrpc(endpoint=endpoint, credentials=trusting)
+        )
         for to in (wrong, right):
             to.send("op")
-        assert not wrong.delivery.flush(0.1)
+        wait_until(lambda: wrong.counts().get("requests_again", 0) > 0)
         assert right.delivery.flush(PATIENCE_S)
         assert wrong.counts()["spans_pending"] == 1
     assert answers.names() == ["op"]
+
+
+def test_over_tls_an_answer_byte_by_byte_is_left_at_the_timeout_too(sending: MakeSending, certificate: Certificate) -> None:
+    answers = Answers([drip(IN_HEADERS)])
+    with http_server(answers, tls=certificate.of_http()) as endpoint:
+        to = sending(OverHttp(endpoint=endpoint, certificate_file=str(certificate.file), timeout=SHORT_S))
+        to.send("op")
+        assert to.delivery.flush(PATIENCE_S)
+    assert to.counts()["requests_again"] >= 1

@@ -15,6 +15,7 @@ from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
 from otel_recfn import OtelRecordFunctionInstrumentor
 from otel_recfn.model.errors import SettingError
+from otel_recfn.sinks.otlp.bounded_session import bounded_session
 from otel_recfn.sinks.otlp.export import way_out
 from otel_recfn.sinks.otlp.grpc_transport import GrpcTarget
 from otel_recfn.sinks.otlp.http_transport import HttpTarget
@@ -40,6 +41,32 @@ def test_an_exporter_for_http_is_read_as_it_was_configured() -> None:
     assert target.headers["api-key"] == "k"
     assert {name.lower(): value for name, value in target.headers.items()}["content-type"] == "application/x-protobuf"
     assert (target.session.verify, target.session.cert) == ("ca.pem", ("own.pem", "key.pem"))
+
+
+def test_a_session_of_the_programs_stays_as_it_is_and_ours_is_configured_alike() -> None:
+    session = requests.Session()
+    session.verify, session.cert, session.auth = "ca.pem", ("own.pem", "key.pem"), ("user", "word")
+    session.headers["a"], session.proxies["https"] = "b", "http://proxy:1"
+    adapters = dict(session.adapters)
+    ours = bounded_session(session)
+    told = ("verify", "cert", "auth", "headers", "proxies", "trust_env", "hooks", "params", "cookies")
+    assert [getattr(ours, name) for name in told] == [getattr(session, name) for name in told]
+    assert dict(session.adapters) == adapters
+    assert not set(map(id, ours.adapters.values())) & set(map(id, adapters.values()))
+    ours.close()
+
+
+def test_a_session_with_adapters_or_methods_of_the_programs_is_used_as_it_is() -> None:
+    class Adapter(requests.adapters.HTTPAdapter):
+        pass
+
+    class Signing(requests.Session):
+        pass
+
+    session = requests.Session()
+    session.mount("https://there", Adapter())
+    assert bounded_session(session) is session
+    assert isinstance(bounded_session(Signing()), Signing)
 
 
 def test_an_exporter_for_grpc_is_read_as_it_was_configured() -> None:

@@ -204,7 +204,7 @@ class Explored:
     def __init__(self, choose: Callable[[int], int], patch: pytest.MonkeyPatch) -> None:
         self.choose, self.turns = choose, Turns(choose)
         self.case = Case.chosen(choose)
-        replaced(self.turns, patch)
+        self.threads = replaced(self.turns, patch)
         patch.setattr(provider, "MAX_CHUNK", self.case.chunk)
         patch.setattr(folding, "MAX_ROWS_OF_A_UNIT", self.case.rows_of_a_part)
         self.memory = NoMemory()
@@ -213,7 +213,8 @@ class Explored:
         self.server, self.second = Server(self.turns), Server(self.turns)
         self.queues: list[Queueing] = []
         self._add_processors()
-        self.sink = BackgroundSink(SpansSink(self.provider, None, volume=self.case.volume), self.case.queued, max_share=0.5)
+        self.spans_sink = SpansSink(self.provider, None, volume=self.case.volume)
+        self.sink = BackgroundSink(self.spans_sink, self.case.queued, max_share=0.5)
         self.begun: list[dict[str, Any]] = []
         self.open: list[dict[str, Any]] = []
         self.closed: list[dict[str, Any]] = []
@@ -256,7 +257,7 @@ class Explored:
             self.opened.append(begin | {"source": (EventSource.TORCH, EventSource.MODULE)[self.choose(2)]})
             for span in self.spans:
                 if ref[:2] == span.get_span_context()[:2]:
-                    self.sink._inner.saw(*ref[:2], span)  # type: ignore[attr-defined]
+                    self.spans_sink.saw(*ref[:2], span)
         self.begun.append(row)
         self.open.append(row)
         self.log.append(f"begin {_label(row)} in {_label(above) if above else contexts.index(ref)} {flags!r}")
@@ -356,9 +357,9 @@ class Explored:
         self.log.append(f"closed at {self.turns.now}")
         self.memory.left = 0
         self.server.hangs = self.second.hangs = False
-        while self.sink._thread.is_alive() and self.turns.step():
+        while self.threads[-1].is_alive() and self.turns.step():
             pass
-        assert not self.sink._thread.is_alive(), "the spans' thread does not end"
+        assert not self.threads[-1].is_alive(), "the spans' thread does not end"
         for queue in self.queues:
             queue.shutdown()
         self.turns.finish()

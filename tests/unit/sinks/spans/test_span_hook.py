@@ -135,6 +135,19 @@ def test_what_no_attribute_and_no_name_can_be() -> None:
         assert not {"object", 3, "long", "mixed"} & set(attributes)
 
 
+def test_a_list_that_has_itself_in_it_costs_that_attribute_alone() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+
+    def hook(row: Event, attributes: dict[str, Any]) -> None:
+        attributes.update({"endless": endless, "nested": [[1]], "kept": [1]})
+
+    spans, _ = spans_of(hook)
+    ours = [dict(span.attributes or {}) for span in spans if span.name != "request"]
+    assert {attributes["kept"] for attributes in ours} == {(1,)}
+    assert not any([{"endless", "nested"} & set(attributes) for attributes in ours])
+
+
 def event(flags: EventFlag = EventFlag.NONE) -> Any:
     class Row:
         name = "row"

@@ -12,8 +12,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 
-from batches import BASE_NS, context, make_batch
+from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch
 from otel_recfn.model.events import make_event_id
+from otel_recfn.model.tables import SpanContextRef, Track
 from otel_recfn.sinks.background import BackgroundSink
 from otel_recfn.sinks.otlp.export import OtlpWayOut
 from otel_recfn.sinks.otlp.outcome import Outcome, Verdict
@@ -69,12 +70,21 @@ class Run:
 
     def __init__(self, way: str, volume: Volume = EVERY_RANGE, hook: Any = None) -> None:
         self.backend, self.recorder_lost, self._units = Backend(), 0, 0
+        self.dropped_by_thread: dict[int, int] = {}
         provider = TracerProvider(shutdown_on_exit=False)
         beside = way == "requests"
         provider.add_span_processor(SimpleSpanProcessor(Backend() if beside else self.backend))
         out = OtlpWayOut(self.backend, request_bytes=1 << 16, queue_bytes=1 << 20) if beside else None
         lost = lambda: self.recorder_lost  # noqa: E731 - the count of a recorder
-        self.sink = SpansSink(provider, None, hook=hook, volume=volume, way_out=out, recorder_lost=lost)
+        self.sink = SpansSink(
+            provider,
+            None,
+            hook=hook,
+            volume=volume,
+            way_out=out,
+            recorder_lost=lost,
+            dropped_by_thread=lambda: self.dropped_by_thread,
+        )
 
     def unit(self) -> Any:
         """The batch of another unit."""
@@ -93,6 +103,21 @@ class Run:
         """Another unit; returns what arrived of losses since the last."""
         before, self.backend.takes = len(self.backend.told), takes
         self.sink.write(self.unit())
+        assert self.sink.flush(PATIENCE_S)
+        return self.backend.told[before:]
+
+    def write_ranges(self, *ranges: tuple[str, Track, SpanContextRef], takes: bool = True) -> Told:
+        """Outermost ranges that ended one after the other; returns what arrived of losses since the last."""
+        before, self.backend.takes = len(self.backend.told), takes
+        self._units += 1
+        rows = []
+        for number, (name, track, ran_in) in enumerate(ranges, 1000 * self._units):
+            start = BASE_NS + 10 * number
+            ends = {"start_ns": start, "end_ns": start + 5}
+            rows.append(
+                {"event_id": make_event_id(track.number, number), "name": name, "thread": track, "context": ran_in, **ends}
+            )
+        self.sink.write(make_batch(rows))
         assert self.sink.flush(PATIENCE_S)
         return self.backend.told[before:]
 
@@ -138,9 +163,45 @@ def test_ranges_that_the_recorder_dropped(way: str, volume: Volume) -> None:
     run.close()
 
 
+ONE, TWO, THREE = (context(number, 0xA) for number in (1, 2, 3))
+SECOND_WORKER = WORKER_THREAD._replace(number=3, thread_id=3, native_id=1003, ident=140_003)
+
+
+@WAYS
+@pytest.mark.parametrize("volume", [EVERY_RANGE, FOLDING])
+def test_what_a_thread_dropped_is_told_by_its_own_next_span(way: str, volume: Volume) -> None:
+    run = Run(way, volume)
+    run.recorder_lost, run.dropped_by_thread = 12, {WORKER_THREAD.number: 4, SECOND_WORKER.number: 5, 99: 2}
+    ranges = [
+        ("main", MAIN_THREAD, ONE),
+        ("worker", WORKER_THREAD, TWO),
+        ("again", WORKER_THREAD, TWO),
+        ("second", SECOND_WORKER, THREE),
+    ]
+    found = dict(run.write_ranges(*ranges))
+    assert (found["worker"], found["second"]) == (4, 5)
+    assert sum(found.values()) == 12  # what nobody is near to, the next span tells
+    assert "again" not in found
+    run.recorder_lost, run.dropped_by_thread = 13, {**run.dropped_by_thread, WORKER_THREAD.number: 5}
+    assert run.write_ranges(*ranges) == [("worker", 1)]
+    assert run.write_ranges(*ranges) == []
+    run.close()
+
+
+@pytest.mark.parametrize("volume", [EVERY_RANGE, FOLDING])
+def test_what_an_exporter_refused_is_told_in_its_trace_or_else_in_its_thread(volume: Volume) -> None:
+    run = Run("processors", volume)
+    refused = [("a", MAIN_THREAD, ONE), ("b", SECOND_WORKER, TWO), ("c", SECOND_WORKER, TWO)]
+    assert run.write_ranges(*refused, takes=False) == []
+    arriving = [("x", WORKER_THREAD, THREE), ("of thread", SECOND_WORKER, THREE), ("of trace", WORKER_THREAD, ONE)]
+    assert dict(run.write_ranges(*arriving)) == {"of thread": 2, "of trace": 1}
+    assert run.write_ranges(*arriving) == []
+    run.close()
+
+
 def test_what_the_recorder_lost_before_is_not_this_sinks() -> None:
     sink = SpansSink(TracerProvider(shutdown_on_exit=False), recorder_lost=lambda: 9)
-    assert sink._way.losses_to_tell() == 0
+    assert sink._way.losses.due(0) == 0
 
 
 def test_batches_that_the_queue_dropped() -> None:

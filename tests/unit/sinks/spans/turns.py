@@ -167,8 +167,8 @@ class OwnThread:
         self._turns.wait_for(lambda: not self.is_alive(), timeout_s)
 
 
-def replaced(turns: Turns, patch: pytest.MonkeyPatch) -> None:
-    """From here on, new background sinks run in these turns."""
+def replaced(turns: Turns, patch: pytest.MonkeyPatch) -> list[OwnThread]:
+    """From here on, new background sinks run in these turns. Returns the threads that they will make."""
 
     def thread_time() -> float:
         turns.may_switch()
@@ -206,3 +206,4 @@ def replaced(turns: Turns, patch: pytest.MonkeyPatch) -> None:
         "wait",
         lambda flush, timeout_s: turns.wait_for(lambda: not flush._undone.locked(), timeout_s),
     )
+    return threads

@@ -1,0 +1,148 @@
+"""What the workers of a DataLoader export with ``span_exporter``: each range once, however workers begin and end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from otlp_server import OtlpServer
+
+from patience import PATIENCE_S
+
+pytestmark = [pytest.mark.torch, pytest.mark.one_python]
+
+EPOCHS = {"fork": 2, "fork persistent": 2, "spawn": 1, "spawn persistent": 2}
+"""By kind of worker; each one of spawned workers that don't persist would import torch again."""
+WAYS = {"otlp-http": tuple(EPOCHS), "file:spans.jsonl": ("fork", "spawn persistent")}
+PROGRAM = (
+    f"EPOCHS = {EPOCHS}"
+    + """
+import sys
+import torch
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from torch.utils.data import DataLoader, Dataset, _utils
+from otel_recfn import OtelRecordFunctionInstrumentor, record_function
+
+_utils.MP_STATUS_CHECK_INTERVAL = 300  # a worker that takes longer for its end is killed: a busy machine may need seconds
+trace.set_tracer_provider(TracerProvider())
+OtelRecordFunctionInstrumentor().instrument(
+    span_exporter=sys.argv[1], span_budget=None, roots_per_second=None, exit_timeout_s=300
+)
+
+class Items(Dataset):
+    def __init__(self, kind):
+        self.kind = kind
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        with record_function("item of " + self.kind):
+            return torch.ones(2) * index
+
+if __name__ == "__main__":
+    for kind in sys.argv[2:]:
+        method, *persistent = kind.split()
+        with trace.get_tracer("program").start_as_current_span("epoch") as epoch:
+            loader = DataLoader(
+                Items(kind), num_workers=2 if method == "fork" else 1, multiprocessing_context=method,
+                persistent_workers=bool(persistent),
+            )
+            assert sum([len(list(loader)) for _ in range(EPOCHS[kind])]) == 4 * EPOCHS[kind]
+        print(kind, "%016x" % epoch.get_span_context().span_id, sep=":", flush=True)
+        del loader
+    with record_function("afterwards"):
+        pass
+"""
+)
+
+
+class Span(NamedTuple):
+    trace_id: str
+    span_id: str
+    name: str
+    parent: str
+    linked: tuple[str, ...]
+
+
+class Exported(NamedTuple):
+    """What a program exported."""
+
+    spans: dict[str, Span]
+    epochs: dict[str, str]
+    """The span that the iterator was made in, by kind of worker."""
+
+    def workers(self, kind: str) -> list[Span]:
+        """What the items of this kind lie in."""
+        above = {span.parent for span in self.spans.values() if span.name == f"item of {kind}"}
+        return [self.spans[each] for each in above]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exported]:
+    """By way out. The programs run at once."""
+    folder = tmp_path_factory.mktemp("programs")
+    (folder / "program.py").write_text(PROGRAM)
+    with OtlpServer("http") as server:
+        environment = {**os.environ, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": server.endpoint}
+        running = {
+            way: subprocess.Popen(
+                [sys.executable, "program.py", way, *kinds], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
+            )
+            for way, kinds in WAYS.items()
+        }
+        told = {way: process.communicate(timeout=PATIENCE_S)[0] for way, process in running.items()}
+        assert [process.returncode for process in running.values()] == [0, 0]
+        received = _received(server)
+    spans = {"otlp-http": received, "file:spans.jsonl": _written(folder)}
+    epochs = {way: dict(line.split(":") for line in lines.splitlines()) for way, lines in told.items()}
+    return {way: Exported(_by_id(spans[way]), epochs[way]) for way in WAYS}
+
+
+def _received(server: OtlpServer) -> Iterable[Span]:
+    for span in server.spans:
+        linked = tuple(link.span_id.hex() for link in span.links)
+        yield Span(span.trace_id.hex(), span.span_id.hex(), span.name, span.parent_span_id.hex(), linked)
+
+
+def _written(folder: Path) -> Iterable[Span]:
+    lines = [line for file in folder.glob("spans*.jsonl") for line in file.read_text().splitlines()]
+    scopes = [scope for line in lines for each in json.loads(line)["resourceSpans"] for scope in each["scopeSpans"]]
+    for span in [span for scope in scopes for span in scope["spans"]]:
+        linked = tuple(link["spanId"] for link in span.get("links", ()))
+        yield Span(span["traceId"], span["spanId"], span["name"], span.get("parentSpanId", ""), linked)
+
+
+def _by_id(spans: Iterable[Span]) -> dict[str, Span]:
+    found = list(spans)
+    by_id = {span.span_id: span for span in found}
+    assert len(by_id) == len(found)
+    return by_id
+
+
+@pytest.mark.parametrize("way", list(WAYS))
+def test_each_range_of_a_worker_arrives_once_and_the_program_still_exports(way: str, exported: dict[str, Exported]) -> None:
+    spans = exported[way].spans
+    names = Counter([span.name for span in spans.values()])
+    assert {name: count for name, count in names.items() if name.startswith("item of")} == {
+        f"item of {kind}": 4 * EPOCHS[kind] for kind in WAYS[way]
+    }
+    assert names["afterwards"] == 1
+    assert {span.parent for span in spans.values()} - {""} <= {*spans, *exported[way].epochs.values()}
+
+
+@pytest.mark.parametrize(("way", "kind"), [(way, kind) for way, kinds in WAYS.items() for kind in kinds])
+def test_where_the_ranges_of_a_worker_stand(way: str, kind: str, exported: dict[str, Exported]) -> None:
+    """Forked ones stand below the span in which the iterator was made, or are linked to it. Spawned ones don't know it."""
+    epoch = exported[way].epochs[kind]
+    workers = exported[way].workers(kind)
+    parent, linked = {"fork": (epoch, ()), "fork persistent": ("", (epoch,))}.get(kind, ("", ()))
+    numbers = (0, 1) if "fork" in kind else (0,)
+    assert {span.name for span in workers} == {f"DataLoader worker {number}" for number in numbers}
+    assert {(span.parent, span.linked) for span in workers} == {(parent, linked)}

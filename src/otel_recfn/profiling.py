@@ -23,7 +23,8 @@ from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.step_schedule import StepSchedule
 from otel_recfn.settings.selected import selected
-from otel_recfn.settings.table import PROFILE_SETTINGS, ProfileSettings
+from otel_recfn.settings.table import ProfileSettings
+from otel_recfn.settings.torch_profiler import refuse_others
 from otel_recfn.sinks.chrome.sink import export
 from otel_recfn.sinks.stored import EventStoreSink
 from otel_recfn.store.averages import KeyAverages, key_averages
@@ -105,10 +106,7 @@ class profile:
         with_modules: bool = False,
         **others: Any,
     ) -> None:
-        if others:
-            raise SettingError(
-                f"profile() has no {', '.join(others)}; it has {', '.join([each.name for each in PROFILE_SETTINGS])}"
-            )
+        refuse_others(others)
         settings = ProfileSettings.resolve(
             {
                 "scopes": scopes,
@@ -263,10 +261,12 @@ class profile:
 
         Modules are in the order of these calls, each without those in it; their names are those of their ranges.
         """
+        self._begun()
         return self._called.modules() if self._called is not None else []
 
     def optimizers(self) -> list[CalledObject]:
         """Of the optimizers that made a step: parameters, gradients and state after the first one. Needs ``python_calls``."""
+        self._begun()
         return self._called.optimizers() if self._called is not None else []
 
     def export_stacks(self, path: str | os.PathLike[str], metric: str = "self_cpu_time_total") -> None:
@@ -287,24 +287,29 @@ class profile:
 
     def counters(self) -> dict[str, int]:
         """``recorder.*`` (since the process began), ``rows``, and ``event_store.*`` of this run."""
-        return process_session().counters(self._capture) if self._capture is not None else {}
+        return process_session().counters(self._begun())
 
     @property
     def lost(self) -> dict[str, int]:
         """What ran and is not in the profile, by counter; empty where all is."""
-        return process_session().lost_since_begin(self._capture) if self._capture is not None else {}
+        return process_session().lost_since_begin(self._begun())
 
     def _rows(self) -> Batch:
         self._look()
         return self._store.rows()
 
     def _look(self) -> None:
-        """Have what was recorded up to now.
+        """Have what was recorded up to now."""
+        capture = self._begun()
+        if self._running:
+            process_session().flush(capture, STOP_SECONDS)
+
+    def _begun(self) -> Capture:
+        """What it records, or recorded last.
 
         Raises:
             RecfnError: it never began.
         """
         if self._capture is None:
             raise RecfnError("this profile has not begun, so it has nothing to tell; use it in a `with`, or call start() first")
-        if self._running and self._capture is not None:
-            process_session().flush(self._capture, STOP_SECONDS)
+        return self._capture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 
@@ -26,3 +27,11 @@ def test_torchs_own_schedule_activities_and_handler(tmp_path: Path) -> None:
     named = {event["name"] for event in json.loads(file.read_text())["traceEvents"]}
     assert {"ProfilerStep#2", "ProfilerStep#3", "aten::linear", "nn.Module: Linear_0"} <= named
     assert "ProfilerStep#4" not in named
+
+
+def test_every_default_of_torchs_own_is_taken() -> None:
+    taken = inspect.signature(torch.profiler.profile).parameters
+    assert {"acc_events", "execution_trace_observer"} & set(taken)
+    with profile(**{name: each.default for name, each in taken.items()}) as prof:
+        torch.ones(2)
+    assert "aten::ones" in [event.name for event in prof.events()]

@@ -94,10 +94,14 @@ def test_a_flush_for_what_is_no_time_is_refused(instrumentor: OtelRecordFunction
         instrumentor.flush(seconds)
 
 
-@pytest.mark.parametrize("ask", ["events", "key_averages", "tree"])
+@pytest.mark.parametrize("ask", ["events", "key_averages", "tree", "modules", "optimizers", "counters"])
 def test_a_profile_that_never_began_has_nothing_to_tell(ask: str, tmp_path: Path) -> None:
     with pytest.raises(RecfnError, match="this profile has not begun"):
         getattr(profile(), ask)()
     with pytest.raises(RecfnError, match="this profile has not begun"):
         profile().export_chrome_trace(tmp_path / "trace.json")
+    with pytest.raises(RecfnError, match="this profile has not begun"):
+        profile(with_stack=True).export_stacks(tmp_path / "stacks.txt")
+    with pytest.raises(RecfnError, match="this profile has not begun"):
+        profile().lost  # noqa: B018
     assert list(tmp_path.iterdir()) == []

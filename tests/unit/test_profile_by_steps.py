@@ -70,10 +70,32 @@ def test_a_step_outside_of_a_run_is_refused() -> None:
         profile().step()
 
 
-@pytest.mark.parametrize("name", ["use_cuda", "experimental_config", "execution_trace_observer", "no_such"])
+@pytest.mark.parametrize("name", ["with_tack", "execution_observer"])
 def test_what_it_does_not_take_is_said(name: str) -> None:
     with pytest.raises(SettingError, match=rf"profile\(\) has no {name}; it has scopes, .*schedule, on_trace_ready"):
         profile(**{name: None})
+
+
+OF_TORCH_PROFILER_ALONE = {
+    "acc_events": True,
+    "custom_trace_id_callback": str,
+    "execution_trace_observer": object(),
+    "experimental_config": object(),
+    "use_cuda": True,
+}
+
+
+@pytest.mark.parametrize("name", OF_TORCH_PROFILER_ALONE)
+def test_what_torch_profiler_alone_does_is_refused_with_the_way_out(name: str) -> None:
+    with pytest.raises(SettingError, match=rf"{name}=.* is for torch\.profiler alone; leave it out, or use torch\.profiler"):
+        profile(**{name: OF_TORCH_PROFILER_ALONE[name]})
+
+
+def test_what_torch_profiler_takes_by_default_changes_nothing() -> None:
+    by_default = dict.fromkeys(OF_TORCH_PROFILER_ALONE) | {"acc_events": False, "use_cuda": False}
+    with profile(**by_default, post_processing_timeout_s=1.0) as prof, record_function("work"):
+        pass
+    assert [event.name for event in prof.events()] == ["work"]
 
 
 def test_activities_of_a_gpu_are_refused() -> None:

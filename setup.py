@@ -62,7 +62,10 @@ native = Extension(
     sources=joined_sources(),
     depends=[str(path) for path in (*SOURCES, *HEADERS)],
     include_dirs=[str(NATIVE)],
-    extra_compile_args=["-std=c++17", "-O3", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-missing-field-initializers"],
+    extra_compile_args=[
+        *("-std=c++17", "-O3", "-g0"),  # -g, which Python was built with, is a third of the time of a compile
+        *("-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-missing-field-initializers"),
+    ],
     language="c++",
 )
 

@@ -14,11 +14,12 @@ from otel_recfn import instrumentor as instrumenting
 from otel_recfn.legacy import run
 from otel_recfn.recording.watched import Watched
 from patience import PATIENCE_S
+from thoroughness import BRIEF
 
 settings.register_profile(
     "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
-settings.register_profile("brief", settings.get_profile("patient"), max_examples=20)  # where the same ran in full elsewhere
+settings.register_profile("brief", settings.get_profile("patient"), max_examples=BRIEF)  # where the same ran in full elsewhere
 settings.load_profile("patient")
 
 
@@ -55,7 +56,11 @@ def ends_its_threads() -> Iterator[None]:
             assert not thread.is_alive(), f"the thread {thread.name!r} goes on after the test"
 
 
+gc.disable()  # until all tests are collected, of which few objects become garbage
+
+
 def pytest_collection_finish() -> None:
     """The collector of garbage need not look at what was imported for the tests, each time that one asks it to run."""
+    gc.enable()
     gc.collect()
     gc.freeze()

@@ -1,8 +1,8 @@
 """A program whose signal handler runs at the Nth line of ours, for one N after the other. Prints what went wrong.
 
-    python tests/interrupted_anywhere.py native profile legacy 1
+    python tests/interrupted_anywhere.py native profile legacy 1 1
 
-The last number says every which line is tried.
+The last numbers say which line is tried first, and every which line from there on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-RECORDER, INTERRUPTED, HANDLED, EVERY = *sys.argv[1:4], int(sys.argv[4])
+RECORDER, INTERRUPTED, HANDLED = sys.argv[1:4]
+FIRST, EVERY = map(int, sys.argv[4:6])
 os.environ["OTEL_RECFN_RECORDER"] = RECORDER
 
 from interruption import Interruption  # noqa: E402 - after the environment is set
@@ -126,7 +127,7 @@ def check_that_nothing_is_left(line: int, place: str) -> None:
 standing = profile(max_events=10)
 if HANDLED == "look":
     standing.start()
-for line in itertools.count(1, EVERY):
+for line in itertools.count(FIRST, EVERY):
     if not run(line):
         break
 print(wrong[:10])

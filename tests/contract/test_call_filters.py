@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 from calling_program import FORMS, Action, Node, Traced, by_end, call, short, tree
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from recording_helpers import check_laws
 
 from otel_recfn import PythonCalls
 from otel_recfn.recording.protocol import Recorder
+from thoroughness import examples
 
 HERE = Path(__file__)
 CALLING = sys.modules[call.__module__].__file__ or ""
@@ -130,6 +131,20 @@ def test_captures_that_run_at_once_share_what_is_traced(traced: Traced) -> None:
     assert len(lens) == 1
 
 
+def test_what_nobody_asks_for_any_more_is_hidden_at_once(traced: Traced) -> None:
+    first = traced.begin(PythonCalls(include=(HERE.stem,)))
+    second = traced.begin(PythonCalls(include=("json",)))
+    for _ in range(3):
+        through_json()
+    second.stop()
+    for _ in range(3):
+        through_json()
+    first.stop()
+    assert len([row for row in second.sink.events() if short(row) == "dumps"]) == 3
+    assert len([row for row in first.sink.events() if short(row) == "through_json"]) == 6
+    assert len([row for row in first.sink.events() if short(row) == "dumps"]) == 3
+
+
 @pytest.mark.parametrize(
     ("keyword", "value"),
     [
@@ -162,7 +177,7 @@ filters = st.builds(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+@examples(40)
 @given(action=actions, calls=filters)
 def test_filters_leave_out_and_change_nothing_else(traced: Traced, action: Action, calls: PythonCalls) -> None:
     def act() -> None:

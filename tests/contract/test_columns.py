@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 from recording_helpers import PARTIAL, SOURCE, USER, Capture, Worker, by_name, events
 
 from otel_recfn.model.events import EventFlag, EventKind, EventSource, Extra
 from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
 from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, Recorder
+from thoroughness import examples
 
 TINY = 4096
 
@@ -100,6 +102,7 @@ def test_marks_count_against_the_buffer(recorder: Recorder, workers: list[Worker
     assert recorder.counters().dropped - before.dropped == dropped
 
 
+@pytest.mark.one_python
 def test_a_mark_is_recorded_however_many_ranges_are_open(capture: Capture) -> None:
     ids = []
     while (event_id := capture.begin()) != 0:
@@ -139,7 +142,7 @@ def test_copies_of_open_ranges_follow_what_closed(capture: Capture, workers: lis
 STEPS = st.lists(st.sampled_from(["begin", "end", "mark", "memory", "profiler", "drain"]), max_size=80)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(steps=STEPS)
 def test_every_record_comes_out_once_with_the_run_it_belongs_to(recorder: Recorder, steps: list[str]) -> None:
     recorder.start(ALL_SCOPES_MASK, DEFAULT_BUFFER_BYTES, Extra.MEMORY)

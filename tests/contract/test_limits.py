@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from recording_helpers import ASYNC, SOURCE, USER, Capture, Worker, reset
 
 from otel_recfn.recording import limits
 from otel_recfn.recording.protocol import Recorder
+from thoroughness import examples
 
 TEXTS = st.text(alphabet=st.characters(exclude_categories=[]), max_size=40)
 LONG_TEXTS = st.builds(
@@ -19,7 +20,7 @@ LONG_TEXTS = st.builds(
     st.integers(200, 2100),
     TEXTS,
 )
-on_one_recorder = settings(max_examples=60)
+on_one_recorder = examples(60)
 
 
 def kept(text: str, most: int) -> str:
@@ -88,6 +89,7 @@ def test_shapes_that_are_too_long_are_left_out(capture: Capture, character: str)
     assert (too_long.shapes, too_long.dtypes) == ("", "")
 
 
+@pytest.mark.one_python
 @pytest.mark.parametrize(("flags", "most"), [(0, limits.MAX_DEPTH), (int(ASYNC), limits.MAX_DEPTH_FOR_ASYNC)])
 def test_open_ranges_of_a_thread(capture: Capture, workers: list[Worker], flags: int, most: int) -> None:
     ids = workers[0].call(lambda: [capture.begin(flags=flags) for _ in range(most + 3)])
@@ -97,6 +99,7 @@ def test_open_ranges_of_a_thread(capture: Capture, workers: list[Worker], flags:
     assert workers[0].call(capture.begin, "after", flags)
 
 
+@pytest.mark.one_python
 def test_ends_on_other_threads(capture: Capture, workers: list[Worker]) -> None:
     too_many = 5
 

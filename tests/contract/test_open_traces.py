@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import trace
 from opentelemetry.instrumentation.utils import suppress_instrumentation
@@ -31,6 +31,7 @@ from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 from otel_recfn.sinks.spans.sink import SpansSink
 from otel_recfn.sources.steps import make_step
 from patience import PATIENCE_S, wait_until
+from thoroughness import examples
 
 pytestmark = pytest.mark.one_python
 
@@ -369,7 +370,7 @@ PROGRAMS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(range(8))), max
 
 @pytest.mark.parametrize("volume", [EVERY_RANGE, Volume(3, 2, 10)], ids=["every range", "folded"])
 @given(moves=PROGRAMS)
-@settings(deadline=None, max_examples=40)
+@examples(40)
 def test_ranges_that_are_told_and_end_in_any_order(
     request: pytest.FixtureRequest, recorder: Any, moves: Any, volume: Any
 ) -> None:

@@ -13,15 +13,17 @@ from typing import Any
 
 import pytest
 from calling_program import FORMS, WITH_CALLS, Action, Node, Stop, Traced, by_end, call, short, tree, with_line
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from recording_helpers import check_laws, workers_of
 
+from otel_recfn import PythonCalls
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.recording.protocol import Recorder
 from otel_recfn.session import Session
 from patience import PATIENCE_S
 from running_capture import Running
+from thoroughness import examples
 
 
 @pytest.fixture
@@ -258,10 +260,11 @@ def test_names_of_code_go_with_it(traced: Traced) -> None:
         for number in range(200):
             namespace: dict[str, Any] = {}
             exec(f"def made_{number}(): pass", namespace)
-            namespace[f"made_{number}"]()
+            for _ in range(3):
+                namespace[f"made_{number}"]()
 
     names = [short(row) for row in traced.run(program)]
-    assert [name for name in names if name.startswith("made_")] == [f"made_{number}" for number in range(200)]
+    assert [name for name in names if name.startswith("made_")] == [f"made_{number // 3}" for number in range(600)]
 
 
 def test_nothing_of_ours_is_shown(traced: Traced, recorder: Recorder) -> None:
@@ -310,6 +313,30 @@ def test_without_a_place_for_a_tool_the_profile_function_serves(
     assert [sys.monitoring.get_tool(tool) for tool in taken] == [None] * len(taken)
 
 
+@pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="no sys.monitoring here")
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_place_for_a_tool_that_the_program_frees(traced: Traced, caplog: pytest.LogCaptureFixture, taken: bool) -> None:
+    tools = {tool for tool in (3, 4) if not sys.monitoring.get_tool(tool)}
+    first = traced.begin()
+    used = [tool for tool in tools if sys.monitoring.get_tool(tool)]
+    for tool in used:
+        sys.monitoring.free_tool_id(tool)
+        if taken:
+            sys.monitoring.use_tool_id(tool, "another's")
+    second = traced.begin(PythonCalls(c_calls=False))
+    second.stop(), first.stop()
+    left = [sys.monitoring.get_tool(tool) for tool in used]
+    for tool in used:
+        if not taken:
+            sys.monitoring.use_tool_id(tool, "another's")
+        assert taken or sys.monitoring.get_events(tool) == 0
+        sys.monitoring.set_events(tool, 0)
+        sys.monitoring.free_tool_id(tool)
+    assert left == ["another's" if taken else None] * len(used)
+    assert len(tree(traced.run(leaf), "leaf")) == 1
+    assert not caplog.text
+
+
 def test_one_session_traces_at_a_time(traced: Traced, recorder: Recorder, caplog: pytest.LogCaptureFixture) -> None:
     second = Session(recorder)
     first_rows = traced.run(lambda: Running(second, WITH_CALLS).stop())
@@ -345,7 +372,7 @@ actions: st.SearchStrategy[Action] = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@examples(60)
 @given(action=actions)
 def test_calls_nest_as_an_independent_profile_function_sees_them(traced: Traced, action: Action) -> None:
     def program() -> None:

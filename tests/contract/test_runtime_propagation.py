@@ -10,7 +10,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from recording_helpers import Capture
 from runtime_helpers import Notes, in_thread, pairs, run_range
@@ -31,6 +31,7 @@ from otel_recfn.runtime.state import (
 )
 from otel_recfn.runtime.step_callbacks import get_step_callbacks
 from patience import PATIENCE_S
+from thoroughness import examples
 
 pytestmark = pytest.mark.usefixtures("runtime")
 TEST_INFO = DebugInfoKind.TEST_INFO
@@ -218,7 +219,7 @@ class Model:
         assert running == (self.handles if self.enabled else [])
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(steps=STEPS)
 def test_tasks_that_take_turns_on_a_thread_never_see_each_others_state(runtime: Recorder, steps: list[Step]) -> None:
     async def one(number: int, turns: list[asyncio.Event], done: asyncio.Event) -> None:
@@ -243,7 +244,7 @@ def test_tasks_that_take_turns_on_a_thread_never_see_each_others_state(runtime: 
     assert get_record_function_tls() == RecordFunctionTLS()
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(before=st.lists(st.sampled_from(["add", "remove", "disable", "enable"]), max_size=8), depth=st.integers(1, 4))
 def test_a_chain_of_threads_hands_the_state_on_whole(runtime: Recorder, before: list[str], depth: int) -> None:
     def launch(left: int) -> list[Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from recording_helpers import Capture
 from runtime_helpers import Notes, in_thread, pairs, run_range
@@ -33,6 +33,7 @@ from otel_recfn.runtime.state import (
 )
 from otel_recfn.runtime.step_callbacks import get_step_callbacks
 from patience import PATIENCE_S
+from thoroughness import examples
 
 pytestmark = pytest.mark.usefixtures("runtime")
 TEST_INFO = DebugInfoKind.TEST_INFO
@@ -116,7 +117,7 @@ def test_a_callback_that_failed_is_not_installed_again() -> None:
         assert not has_thread_local_callbacks()
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(
     scripts=st.lists(st.lists(st.sampled_from(["add", "remove", "disable", "reenable"]), max_size=30), min_size=2, max_size=4)
 )

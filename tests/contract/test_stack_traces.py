@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from recording_helpers import Capture, Worker, reset
 from test_limits import LONG_TEXTS, TEXTS, kept
@@ -16,6 +16,7 @@ from test_limits import LONG_TEXTS, TEXTS, kept
 from otel_recfn.recording import limits
 from otel_recfn.recording.protocol import Recorder
 from otel_recfn.support.stack_trace import failure
+from thoroughness import examples
 
 
 def fail(message: str = "no") -> None:
@@ -97,7 +98,7 @@ def test_the_ranges_around_it_say_their_part_of_the_way(capture: Capture) -> Non
     assert inner.stacktrace == outer.stacktrace != ""
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(text=TEXTS | LONG_TEXTS, stacktrace=TEXTS | st.builds(lambda text: text * 9, LONG_TEXTS))
 def test_what_is_kept_of_it(recorder: Recorder, workers: list[Worker], text: str, stacktrace: str) -> None:
     reset(recorder)

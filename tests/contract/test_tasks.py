@@ -6,7 +6,7 @@ import contextvars
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.trace import SpanContext
 from recording_helpers import Capture, reset, workers_of
@@ -16,6 +16,7 @@ from otel_recfn.recording.protocol import Recorder
 from otel_recfn.sources.otel_context import ContextWatcher
 from otel_recfn.sources.protocol import Wanted
 from otel_recfn.sources.range_spans import ShownRanges
+from thoroughness import examples
 
 PLACE = st.integers(0, 1000)
 STEPS = st.lists(
@@ -72,7 +73,7 @@ def take(program: Program, step: str, one: int, other: int) -> None:
         program.capture.drain()
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(steps=STEPS)
 def test_whatever_tasks_threads_and_greenlets_do(watched: Recorder, steps: list[tuple[str, int, int]]) -> None:
     reset_recording(watched)

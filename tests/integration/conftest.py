@@ -142,15 +142,21 @@ def run_program(tmp_path: Path) -> Run:
 
 
 @pytest.fixture
-def run_with_torch(tmp_path: Path, with_torch: PreparedPrograms) -> Run:
-    """The same for a program that begins with `import torch`, which is done already."""
-    return partial(run_in, tmp_path, partial(with_torch.run, timeout_s=PROGRAM_SECONDS))
+def run_prepared(tmp_path: Path) -> Callable[[PreparedPrograms], Run]:
+    """The same for a program whose first imports are done already."""
+    return lambda programs: partial(run_in, tmp_path, partial(programs.run, timeout_s=PROGRAM_SECONDS))
 
 
 @pytest.fixture
-def run_with_dynamo(tmp_path: Path, with_dynamo: PreparedPrograms) -> Run:
+def run_with_torch(run_prepared: Callable[[PreparedPrograms], Run], with_torch: PreparedPrograms) -> Run:
+    """The same for a program that begins with `import torch`."""
+    return run_prepared(with_torch)
+
+
+@pytest.fixture
+def run_with_dynamo(run_prepared: Callable[[PreparedPrograms], Run], with_dynamo: PreparedPrograms) -> Run:
     """The same for a program that begins with `import torch, torch._dynamo`."""
-    return partial(run_in, tmp_path, partial(with_dynamo.run, timeout_s=PROGRAM_SECONDS))
+    return run_prepared(with_dynamo)
 
 
 def run_in(

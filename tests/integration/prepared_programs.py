@@ -1,4 +1,4 @@
-"""Programs that begin where PyTorch is imported already: importing it takes seconds, a fork of a process that has it none.
+"""Programs that begin where libraries are imported already: PyTorch takes seconds, a fork of a process that has it none.
 
     python tests/integration/prepared_programs.py torch
 
@@ -21,12 +21,19 @@ from typing import Any
 
 
 class PreparedPrograms:
-    """The process that has imported ``modules``, and runs programs."""
+    """The process that has imported ``modules``, and runs programs.
 
-    def __init__(self, *modules: str) -> None:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    Args:
+        modules: none of ours.
+        environment: what Python or the system look at as a process begins.
+    """
+
+    def __init__(self, *modules: str, **environment: str) -> None:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
         command = [sys.executable, __file__, *modules]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=inherited | environment, text=True
+        )
 
     def run(
         self, script: Path, arguments: tuple[str, ...], environment: dict[str, str], timeout_s: float

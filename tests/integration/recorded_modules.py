@@ -33,7 +33,7 @@ class Recording:
 
     def codes_kept(self) -> int:
         """How many functions' texts are kept."""
-        return len(self.ranges._code._texts)
+        return len(self.ranges._forward._texts)
 
     def lines(self) -> list[tuple[str, str]]:
         """Name, indented by its depth, and module path."""

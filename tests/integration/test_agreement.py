@@ -130,6 +130,7 @@ SLICES = """
     select extract_arg(slice.arg_set_id, 'args.Event id'), extract_arg(parent.arg_set_id, 'args.Event id'),
         slice.name, slice.ts, slice.dur
     from slice join thread_track on slice.track_id = thread_track.id left join slice parent on slice.parent_id = parent.id
+    where slice.name not glob 'ProfilerStep#*'
 """
 BESIDE = """
     select extract_arg(arg_set_id, 'args.Event id') from slice where track_id not in (select id from thread_track)

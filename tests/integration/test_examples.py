@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import importlib.util
 import json
 import os
@@ -113,6 +114,14 @@ def check_spans(spans: list[dict[str, Any]]) -> None:
     assert len(trained) >= 4
     assert any(names[-1] == "write" for names in multiplications)
     assert any("Optimizer.step#AdamW.step" in span["name"] for span in spans)
+
+
+def test_the_demo_shows_that_nothing_arrived(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    demo = importlib.import_module("demo")
+    demo.print_counters({"spans.spans": 7, "spans.spans_exported": 0, "spans.failed": 0, "spans.roots": 0})
+    shown = capsys.readouterr().out.split()[-6:]
+    assert shown == ["spans.spans", "7", "spans.spans_exported", "0", "spans.failed", "0"]
 
 
 @pytest.mark.usefixtures("nothing_listens")

@@ -23,6 +23,8 @@ ON_THE_WAY = (
     "recording/python/drain.py",
     "recording/python/log.py",
     "recording/python/pairing.py",
+    "runtime/callback_entries.py",
+    "runtime/callback_lists.py",
     "session/capture.py",
     "session/captures.py",
     "session/drain_thread.py",
@@ -40,6 +42,7 @@ ON_THE_WAY = (
     "support/json_text.py",
     "support/own_file.py",
     "support/own_thread.py",
+    "support/timed_lock.py",
     "support/span_ids.py",
 )
 MADE = (ast.GeneratorExp, ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef)

@@ -28,6 +28,9 @@ from patience import PATIENCE_S
         ("roots_per_second", -1),
         ("record_shapes", "yes"),
         ("buffer_bytes", 1),
+        ("export_request_bytes", 1023),
+        ("export_request_bytes", (64 << 20) + 1),
+        ("export_queue_bytes", 1023),
         ("no_such_setting", 1),
     ],
 )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 import pytest
+from prepared_programs import PreparedPrograms
 
 from otel_recfn.recording import backend
 
@@ -38,12 +39,22 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def preloaded(library: Path) -> Iterator[PreparedPrograms]:
+    """Has imported what ours imports of others."""
+    modules = ("numpy", "opentelemetry.sdk.trace", "opentelemetry.instrumentation.instrumentor", "multiprocessing.context")
+    programs = PreparedPrograms(*modules, LD_PRELOAD=str(library), PYTHONMALLOC="malloc")
+    yield programs
+    programs.close()
+
+
 @pytest.fixture
-def run_preloaded(library: Path, run_program: Run) -> Run:
+def run_preloaded(run_prepared: Callable[[PreparedPrograms], Run], preloaded: PreparedPrograms) -> Run:
     """Runs a program in which allocations can be made to fail."""
+    start = run_prepared(preloaded)
 
     def run(program: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return run_program(HEAD + program + LEAVE, *arguments, LD_PRELOAD=str(library), PYTHONMALLOC="malloc", **environment)
+        return start(HEAD + program + LEAVE, *arguments, **environment)
 
     return run
 

@@ -15,7 +15,7 @@ _fail, _end = _library.fail_allocations, _library.end_of_failures
 _fail.argtypes, _fail.restype = (ctypes.c_long, ctypes.c_long, ctypes.c_size_t), None
 _end.argtypes, _end.restype = (), ctypes.c_long
 
-SECONDS = float(os.environ.get("FAULT_SECONDS", "20"))
+SECONDS = float(os.environ.get("FAULT_SECONDS", "8"))
 ENDS_TOO_OFTEN = (3, 12) <= sys.version_info < (3, 14)
 EACH = 50
 """So many are tried one by one, however slow the machine is."""

@@ -15,10 +15,12 @@ from otel_recfn.batches.fold.folded import OTHER
 from otel_recfn.batches.fold.protocol import MOST_WAITING
 from otel_recfn.batches.fold.unit import LINKABLE
 from otel_recfn.model.events import ORDINAL_BITS, EventFlag, make_event_id
+from thoroughness import examples
 
 pytestmark = pytest.mark.one_python
 
 budgets = st.integers(0, 12)
+some = examples(50)  # rows of a whole program each
 
 
 def shown_budget(rows: int, budget: int) -> int:
@@ -41,6 +43,7 @@ def totals(one: FinishedUnits) -> tuple[int, int]:
     return len(one.kept) + int(one.path_count.sum()), int(one.kept_self_ns.sum() + one.path_self_ns.sum())
 
 
+@some
 @given(rows=nested(), budget=budgets, first_budget=budgets)
 def test_the_longest_are_kept_and_hang_together(fold_of: MakeFold, rows: list[Row], budget: int, first_budget: int) -> None:
     one = finished(fold_of(max(first_budget, budget)), rows, budget)
@@ -50,6 +53,7 @@ def test_the_longest_are_kept_and_hang_together(fold_of: MakeFold, rows: list[Ro
     assert one.kept_parent.tolist() == [parents[event_id] for event_id in one.kept.tolist()]
 
 
+@some
 @given(rows=threads(), budget=budgets, cuts=st.lists(st.integers(0, 60)))
 def test_all_is_there_however_it_is_cut(fold_of: MakeFold, rows: list[Row], budget: int, cuts: list[int]) -> None:
     own = self_times(rows)
@@ -60,6 +64,7 @@ def test_all_is_there_however_it_is_cut(fold_of: MakeFold, rows: list[Row], budg
         same(one, finished(fold_of(12), rows, budget, cuts, unit))
 
 
+@some
 @given(rows=threads(), budget=budgets)
 def test_who_is_kept_lies_in_what_stands_before_it(fold_of: MakeFold, rows: list[Row], budget: int) -> None:
     one = finished(fold_of(12), rows, budget)
@@ -70,12 +75,14 @@ def test_who_is_kept_lies_in_what_stands_before_it(fold_of: MakeFold, rows: list
     assert (~one.kept_forced).sum() <= shown_budget(sum(row.unit == 0 for row in rows), budget)
 
 
+@some
 @given(rows=nested(), budget=budgets, less=budgets)
 def test_fewer_at_once_are_the_same_as_fewer_later(fold_of: MakeFold, rows: list[Row], budget: int, less: int) -> None:
     less = min(less, budget)
     same(finished(fold_of(less), rows, less), finished(fold_of(budget), rows, less))
 
 
+@some
 @given(rows=nested(), budget=budgets)
 def test_what_is_folded_stands_on_the_nearest_kept_range_by_its_path(fold_of: MakeFold, rows: list[Row], budget: int) -> None:
     one = finished(fold_of(budget), rows, budget)
@@ -112,6 +119,7 @@ def paths_of(one: FinishedUnits) -> dict[tuple[int, tuple[int, ...]], list[objec
     return found
 
 
+@some
 @given(rows=threads(), budget=budgets, parts=st.lists(st.integers(0, 60), max_size=4))
 def test_parts_of_a_unit_add_up_and_hang_together(fold_of: MakeFold, rows: list[Row], budget: int, parts: list[int]) -> None:
     fold, rows = fold_of(12), [row for row in rows if row.unit == 0]

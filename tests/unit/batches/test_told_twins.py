@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from fold_programs import NEVER_FULL, Row, columns, threads
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_recfn.batches.fold.choice import teller
@@ -13,6 +13,7 @@ from otel_recfn.batches.fold.finished import FinishedUnits
 from otel_recfn.batches.fold.python_fold import PythonFold
 from otel_recfn.batches.fold.python_teller import tell_in_python
 from otel_recfn.batches.fold.told import KeptExtents, Told, UnitsToTell
+from thoroughness import examples
 
 native_teller = pytest.importorskip("otel_recfn.batches.fold.native_teller", reason="there is no native part here")
 pytestmark = pytest.mark.one_python
@@ -37,7 +38,7 @@ def same(one: Told, other: Told) -> None:
         assert mine.dtype == theirs.dtype
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(rows=threads(), kept=st.integers(0, 6), budget=per_unit, first=times, longest=times, tells=per_unit)
 def test_both_tell_the_same(
     rows: list[Row], kept: int, budget: list[int], first: list[int], longest: list[int], tells: list[int]

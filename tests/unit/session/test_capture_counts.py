@@ -136,14 +136,15 @@ BACKGROUND_ERRORS = st.lists(
 
 @given(BACKGROUND_ERRORS, st.lists(st.integers(1, 5), min_size=1, max_size=8), st.booleans())
 def test_a_background_sink_balances(errors: list[tuple[Any, int]], sizes: list[int], counts: bool) -> None:
-    background = BackgroundSink(Raising(errors, counts=counts), max_share=1.0)
+    raising = Raising(errors, counts=counts)
+    background = BackgroundSink(raising, max_share=1.0)
     capture = capture_of(background)
     for size in sizes:
         capture.write(make_batch([{}] * size))
     capture.flush(PATIENCE_S)
     capture.close(PATIENCE_S)
     counters = {name.removeprefix("raising."): value for name, value in capture.counters().items()}
-    taken = background._inner.rows  # type: ignore[attr-defined]
+    taken = raising.rows
     own = ("queue_dropped", "queued", "abandoned")
     assert counters["rows_received"] == taken + sum(counters[name] for name in own)
     assert counters["rows_received"] + counters.get("missed", 0) == sum(sizes)

@@ -12,6 +12,7 @@ from batches import make_batch
 from otel_recfn.batches.gaps import Gaps
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks import background_queue, background_worker, waiting_batches
+from own_threads import threads_of
 from patience import PATIENCE_S
 
 
@@ -117,7 +118,7 @@ class TestRoom:
         call, failures = getattr(hung, step), iter([True, True])
 
         def failing() -> object:
-            if threading.current_thread() is sink._thread and next(failures, False):
+            if threading.current_thread() in threads_of(sink) and next(failures, False):
                 raise MemoryError
             return call()
 

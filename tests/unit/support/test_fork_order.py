@@ -104,6 +104,7 @@ def test_methods_do_not_keep_their_object_alive() -> None:
     assert told == ["before"]
 
 
+@pytest.mark.one_python
 def test_python_is_asked_to_tell_of_forks_in_one_place() -> None:
     asking = [
         path.relative_to(PACKAGE).as_posix()

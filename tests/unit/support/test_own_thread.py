@@ -21,6 +21,7 @@ from otel_recfn.recording.backend import recorder
 from otel_recfn.support import forks, own_thread
 from otel_recfn.support.own_thread import OwnThread, at_work, resting
 from patience import PATIENCE_S
+from small_process import Run
 from soak import SOAK
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -66,7 +67,11 @@ class Worker:
         assert not self.thread.is_alive()
 
 
-def test_no_child_inherits_a_lock_that_a_thread_of_ours_held() -> None:
+def test_no_child_inherits_a_lock_that_a_thread_of_ours_held(in_small_process: Run) -> None:
+    in_small_process(forks_beside_two_workers)
+
+
+def forks_beside_two_workers() -> None:
     with Worker().running() as one, Worker().running() as other:
         codes = [code_of_child(lambda: not one.lock.locked() and not other.lock.locked()) for _ in range(FORKS)]
         rounds = one.rounds, other.rounds
@@ -76,7 +81,11 @@ def test_no_child_inherits_a_lock_that_a_thread_of_ours_held() -> None:
 
 
 @pytest.mark.one_python
-def test_many_threads_that_fork_do_not_starve_one_of_ours() -> None:
+def test_many_threads_that_fork_do_not_starve_one_of_ours(in_small_process: Run) -> None:
+    in_small_process(forks_of_many_threads)
+
+
+def forks_of_many_threads() -> None:
     def forks() -> None:
         codes.extend(code_of_child(lambda: not worker.lock.locked()) for _ in range(25))
 

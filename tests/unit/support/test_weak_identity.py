@@ -49,17 +49,15 @@ def test_a_lock_that_a_thread_holds_at_the_fork_is_free_in_the_child() -> None:
     lock, held, release = ForkSafeLock(), threading.Event(), threading.Event()
 
     def hold() -> None:
-        with lock.held:
-            held.set()
-            release.wait(PATIENCE_S)
+        held.set()
+        release.wait(PATIENCE_S)
 
-    holder = threading.Thread(target=hold)
+    holder = threading.Thread(target=lock.call, args=(hold,))
     holder.start()
     held.wait(PATIENCE_S)
     child = os.fork()
     if child == 0:
-        with lock.held:
-            os._exit(7)
+        lock.call(os._exit, 7)
     release.set()
     holder.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

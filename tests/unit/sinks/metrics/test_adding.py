@@ -7,7 +7,7 @@ from math import inf, nextafter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from measured import batch_of
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from otel_recfn.sinks.metrics.buckets import Layout, PowerRule, least_above
 from otel_recfn.sinks.metrics.power_indices import bucket_indices
 from otel_recfn.sinks.metrics.series import SeriesTable
 from otel_recfn.sinks.metrics.sums import FIELDS, DurationSums, Of
+from thoroughness import examples
 
 pytestmark = pytest.mark.one_python
 
@@ -58,7 +59,7 @@ def found(table: SeriesTable, batch: Batch, find: Callable[..., list[int]] = fin
     return numbers
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.lists(ROWS, max_size=4))
 def test_both_twins_come_to_the_same_sums(batches: list[list[dict[str, int]]]) -> None:
     pytest.importorskip("otel_recfn._native")
@@ -89,7 +90,7 @@ def test_bounds_that_no_duration_reaches() -> None:
     assert least_above(nextafter(1e300, inf)) == (1 << 63) - 1
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     st.lists(st.one_of(st.integers(1, 10**15), st.integers(0, 19).map(lambda n: 10**9 << n)), min_size=1), st.integers(1, 20)
 )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from measured import AGGREGATIONS, TEMPORALITIES, Model, Ours, Row, points, reader, view
 from opentelemetry.sdk.metrics.export import AggregationTemporality, InMemoryMetricReader
+
+from thoroughness import examples
 
 pytestmark = pytest.mark.one_python
 
@@ -22,7 +24,7 @@ ROWS: st.SearchStrategy[list[Row]] = st.lists(
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 @pytest.mark.parametrize("temporality", TEMPORALITIES)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(collections=st.lists(st.lists(ROWS, max_size=3), min_size=1, max_size=4))
 def test_points_are_as_if_each_duration_was_recorded(
     aggregation: str, temporality: AggregationTemporality, collections: list[list[list[Row]]]
@@ -51,7 +53,7 @@ def found(one: InMemoryMetricReader) -> object:
         return str(error)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.lists(st.tuples(ROWS, st.integers(0, 2)), min_size=1, max_size=6))
 def test_readers_that_collect_at_different_moments_see_all(steps: list[tuple[list[Row], int]]) -> None:
     delta, cumulative = TEMPORALITIES

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
@@ -24,6 +24,7 @@ from otel_recfn.sinks.otlp import mapper as mapping
 from otel_recfn.sinks.otlp.encoded import EncodedSpans, encoded
 from otel_recfn.sinks.otlp.mapper import OtlpMapper
 from otel_recfn.sinks.spans.mapping import SpanMapper
+from thoroughness import examples
 
 pytestmark = pytest.mark.one_python
 
@@ -43,7 +44,7 @@ def read(spans: EncodedSpans) -> list[Span]:
     return whole
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(plans(), st.sampled_from(LIMITS))
 def test_rows_become_the_spans_that_the_official_encoder_writes(plan: tuple[SpanPlan, Told], limits: SpanLimits | None) -> None:
     where = target(limits)
@@ -80,18 +81,20 @@ SPANS = st.builds(
 )
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.lists(SPANS, max_size=3))
 def test_any_span_is_encoded_as_the_official_encoder_does(spans: list[ReadableSpan]) -> None:
     assert read(encoded(spans)) == official(spans)
 
 
 def test_a_value_without_a_form_in_otlp_costs_that_attribute_alone(caplog: pytest.LogCaptureFixture) -> None:
-    span = ReadableSpan(
-        "op", SpanContext(1, 2, False), attributes={"a": 1 << 64, "b": object(), "c": 3}, start_time=1, end_time=2
-    )
+    endless: list[Any] = []
+    endless.append(endless)
+    values = {"a": 1 << 64, "b": object(), "c": 3, "d": endless, "e": [1, {"f": object()}], "g": {"h": 1 << 64}, "i": None}
+    span = ReadableSpan("op", SpanContext(1, 2, False), attributes=values, start_time=1, end_time=2)
     (found,) = read(encoded([span]))
-    assert [attribute.key for attribute in found.attributes] == ["c"]
+    assert [attribute.key for attribute in found.attributes] == ["c", "i"]
+    assert [found] == official([span])
     assert "the attribute 'a' of a span is left out" in caplog.text
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from google.protobuf.json_format import MessageToDict
-from hypothesis import given, settings
+from hypothesis import given
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from otlp_plans import plans, target
 
@@ -27,6 +27,7 @@ from otel_recfn.sinks.otlp.envelope import Envelope, RequestBuilder
 from otel_recfn.sinks.otlp.json_lines import json_line
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from patience import PATIENCE_S
+from thoroughness import examples
 
 IDS = {"traceId", "spanId", "parentSpanId"}
 
@@ -40,7 +41,7 @@ def with_hexadecimal_ids(value: Any, key: str = "") -> Any:
     return base64.b64decode(value).hex() if key in IDS else value
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(plans())
 def test_a_line_is_the_json_of_the_official_message(plan: tuple[SpanPlan, Mapping[int, Mapping[str, Any]]]) -> None:
     where = target()
@@ -71,6 +72,17 @@ def test_requests_of_several_kinds_of_trouble(sending: Callable[..., Any], tmp_p
     assert beside.delivery.flush(PATIENCE_S)
     assert (tmp_path / f"spans.pid{os.getpid()}.jsonl").exists()
     assert len(file.read_text(encoding="utf-8").splitlines()) == 2
+
+
+def test_nothing_stays_open_of_a_file_without_spans(tmp_path: Path) -> None:
+    instrumentor, file = OtelRecordFunctionInstrumentor(), tmp_path / "spans.jsonl"
+    for _ in range(2):
+        instrumentor.instrument(span_exporter=f"file:{file}")
+        instrumentor.uninstrument()
+        assert os.listdir(tmp_path) == ["spans.jsonl"]
+    with pytest.raises(SettingError, match="chrome_trace="):
+        instrumentor.instrument(span_exporter=f"file:{file}", chrome_trace=tmp_path / "missing" / "trace.json")
+    assert os.listdir(tmp_path) == ["spans.jsonl"]
 
 
 @pytest.mark.parametrize("path", ["", "no/such/folder/spans.jsonl", "folder/"])

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 from email.utils import format_datetime
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -23,6 +23,7 @@ from otel_recfn.sinks.otlp.launch import with_launch
 from otel_recfn.sinks.otlp.outcome import Outcome, Verdict
 from otel_recfn.sinks.otlp.request_queue import RequestQueue
 from otel_recfn.sinks.spans.mapping import SpanMapper
+from thoroughness import examples
 
 
 def test_a_request_is_what_the_official_encoder_makes() -> None:
@@ -33,7 +34,7 @@ def test_a_request_is_what_the_official_encoder_makes() -> None:
     assert ExportTraceServiceRequest.FromString(builder.request().body) == encode_spans(spans)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.lists(st.lists(st.integers(0, 3000), min_size=1, max_size=5), max_size=6), st.integers(1024, 8192))
 def test_requests_are_bounded_and_cut_no_span(batches: list[list[int]], most: int) -> None:
     where = target()

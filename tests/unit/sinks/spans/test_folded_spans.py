@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
@@ -20,6 +20,7 @@ from batches import BASE_NS, MAIN_THREAD, context, make_batch
 from otel_recfn.model.events import EventFlag, make_event_id
 from otel_recfn.sinks.spans import folding
 from otel_recfn.sinks.spans.budgets import Volume
+from thoroughness import examples
 
 pytestmark = pytest.mark.one_python
 
@@ -332,7 +333,7 @@ def test_a_unit_of_many_names_is_told_in_parts(monkeypatch: pytest.MonkeyPatch) 
     assert all(one.parent.span_id in there for one in spans)
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(min_duration_ns=st.integers(0, 60_000))
 def test_shorter_ranges_are_folded(min_duration_ns: int) -> None:
     units = Units(Volume(1000, min_duration_ns=min_duration_ns))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter, SpanExportResult
@@ -24,7 +24,9 @@ from otel_recfn.sinks.spans import folding as folding_module
 from otel_recfn.sinks.spans import provider as provider_module
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 from otel_recfn.sinks.spans.sink import SpansSink
+from own_threads import wait_for_thread
 from patience import PATIENCE_S
+from thoroughness import examples
 
 pytestmark = pytest.mark.one_python
 
@@ -98,7 +100,7 @@ class Program:
         self.sink.close(timeout_s)
 
 
-@settings(deadline=None, max_examples=80)
+@examples(80)
 @given(
     steps=STEPS,
     queued=st.integers(1, 12),
@@ -130,7 +132,7 @@ def test_no_orphan_arrives(
             server.go_on.set()
         program.end(timeout_s)
         server.go_on.set()
-        sink._thread.join(PATIENCE_S)
+        wait_for_thread(sink)
     provider.shutdown()
     assert server.orphans() == []
     counters = sink.counters()
@@ -148,15 +150,16 @@ def test_no_orphan_arrives(
 def test_what_was_folding_when_the_time_is_over_is_sent_or_has_failed(timeout_s: float) -> None:
     server, provider = Server(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(server))
-    sink = BackgroundSink(SpansSink(provider, None, volume=Volume(1000)), max_share=1.0)
+    spans = SpansSink(provider, None, volume=Volume(1000))
+    sink = BackgroundSink(spans, max_share=1.0)
     span = provider.get_tracer("program").start_span("request")
     of_span = span.get_span_context()
-    sink._inner.saw(of_span.trace_id, of_span.span_id, span)
+    spans.saw(of_span.trace_id, of_span.span_id, span)
     sink.write(make_batch([{"context": context(of_span.trace_id, of_span.span_id)}]))
     assert sink.flush(PATIENCE_S)
     assert sink.counters()["folding"] == 1
     sink.close(timeout_s)
-    sink._thread.join(PATIENCE_S)
+    wait_for_thread(sink)
     provider.shutdown()
     counters = sink.counters()
     assert (counters["folding"], counters["spans"] + counters["failed"]) == (0, 1)

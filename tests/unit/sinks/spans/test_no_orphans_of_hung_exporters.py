@@ -16,6 +16,7 @@ from otel_recfn.model.batch import NO_CONTEXT, Batch, SpanContextRef
 from otel_recfn.model.events import make_event_id
 from otel_recfn.sinks.background import BackgroundSink
 from otel_recfn.sinks.spans.sink import SpansSink
+from own_threads import wait_for_thread
 from patience import PATIENCE_S
 
 pytestmark = pytest.mark.one_python
@@ -78,12 +79,12 @@ def test_what_earlier_spans_lie_in_is_handed_over_before_the_provider_ends(
     closed_while_it_hangs(sink, batches, written, exporter)
     if goes_on == "before":
         exporter.go_on.set()
-        sink._thread.join(PATIENCE_S)
+        wait_for_thread(sink)
         provider.shutdown()
     else:
         threading.Timer(0.1, exporter.go_on.set).start()
         provider.shutdown()
-        sink._thread.join(PATIENCE_S)
+        wait_for_thread(sink)
     assert exporter.spans
     exporter.assert_no_orphans()
     assert_balanced(sink.counters(), ROWS)
@@ -125,7 +126,7 @@ def test_a_short_queue_does_not_overflow(ref: SpanContextRef, process_ends: bool
         sink.process_ends(PATIENCE_S)
     sink.close(0.2)
     exporter.go_on.set()
-    sink._thread.join(PATIENCE_S)
+    wait_for_thread(sink)
     provider.shutdown()
     assert exporter.spans
     exporter.assert_no_orphans()
@@ -151,7 +152,7 @@ def test_in_a_processor_that_exports_at_once(batches: list[Batch], first: int, b
         provider.force_flush()
         other.assert_no_orphans()
     exporter.go_on.set()
-    sink._thread.join(PATIENCE_S)
+    wait_for_thread(sink)
     exporter.assert_no_orphans()
     assert_balanced(sink.counters(), ROWS)
 
@@ -178,7 +179,7 @@ def test_where_the_worker_hangs_in_something_else_it_hands_over_later(batches: l
     assert hanging.wait(PATIENCE_S)
     sink.close(0.1)
     go_on.set()
-    sink._thread.join(PATIENCE_S)
+    wait_for_thread(sink)
     provider.force_flush()
     exporter.assert_no_orphans()
     assert_balanced(sink.counters(), ROWS)

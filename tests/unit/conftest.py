@@ -1,0 +1,5 @@
+"""A process that forks fast."""
+
+from __future__ import annotations
+
+from small_process import in_small_process  # noqa: F401

@@ -4,8 +4,9 @@
 
 The machine may be busy: every side takes a short turn in each of many rounds, and the fastest turn of each counts. The floor is
 what CPython itself takes to tell of a call and of its return: an empty profile function in C, and from 3.12 on also empty
-callbacks of ``sys.monitoring``. Peers that are not installed are left out (VizTracer, torch). Turns are so short that what a
-side keeps fits its buffers: what drains them works beside it.
+callbacks of ``sys.monitoring``. Whoever wants to know when a call began and ended reads the clock twice: so the same floors are
+there with that. Peers that are not installed are left out (VizTracer, torch). Turns are so short that what a side keeps fits
+its buffers: what drains them works beside it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from command_line import number_given
-from empty_profile import compiled, monitored, profiled
+from empty_profile import compiled, monitored, profiled, profiled_by_clock
 
 from otel_recfn import profile
 
@@ -79,11 +80,13 @@ def main(rounds: int) -> None:
         sides: dict[str, Callable[[], AbstractContextManager[Any]]] = {
             "nothing": nullcontext,
             "empty C profile function": lambda: profiled(floor),
+            "C profile function: the clock": lambda: profiled_by_clock(floor),
             "otel-recfn": lambda: profile(python_calls=True),
             "cProfile": cProfile.Profile,
         }
         if hasattr(sys, "monitoring"):
             sides["empty callbacks of sys.monitoring"] = lambda: monitored(floor)
+            sides["callbacks of it: the clock"] = lambda: monitored(floor, clock=True)
         if importlib.util.find_spec("viztracer"):
             sides["VizTracer"] = under_viztracer
         if importlib.util.find_spec("torch"):
@@ -94,7 +97,7 @@ def main(rounds: int) -> None:
             turns = [{name: turn(work, side) for name, side in sides.items()} for _ in range(rounds)]
             best = {name: min(each[name] for each in turns) for name in sides}
             for name, cost in best.items():
-                floors = [cost / best[each] for each in sides if each.startswith("empty")]
+                floors = [cost / best[each] for each in sides if each.startswith("empty") or each.endswith("the clock")]
                 print(f"  {work.__name__:13} {name:34} {cost:7.1f}   {', '.join([f'{ratio:.2f}' for ratio in floors])}")
 
 

@@ -23,7 +23,7 @@ from opentelemetry.trace import SpanContext
 from training_steps import Program, Row, linear, op
 
 from batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
-from otel_recfn.batches.ends import children_first
+from otel_recfn.batches.ends import order_of_ends
 from otel_recfn.batches.links import ForwardBackwardLinks
 from otel_recfn.batches.rows.choice import rows_planner
 from otel_recfn.batches.span_plan import SpanPlan, fates_of, plan_spans
@@ -153,9 +153,8 @@ class Stage:
         return done
 
     def _plan(self, batch: Batch) -> SpanPlan:
-        batch = children_first(batch)
-        links = self._links.match(batch)
-        return plan_spans(self._planner, batch, fates_of(self._planner, batch), links, _span_context, lambda root: None)
+        order, fates = order_of_ends(batch), fates_of(self._planner, batch)
+        return plan_spans(self._planner, batch, fates, self._links.match(batch), _span_context, lambda root: None, order)
 
     def _add(self, plan: SpanPlan) -> None:
         self._folding.begin_batch(plan.batch)

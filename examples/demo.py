@@ -17,7 +17,8 @@ from telemetry import Telemetry, describe
 
 OUTPUT = Path("demo-out")
 SERVICE = "otel-recfn-demo"
-LOSSES = ("dropped", "failed", "lost_ends", "abandoned")
+SHOWN = ("dropped", "failed", "lost_ends", "abandoned", "exported")
+"""Ends of names of counters that are shown also where they are zero: what was lost, and what arrived."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -58,10 +59,10 @@ def observed_training(argv: Sequence[str] | None, telemetry: Telemetry, chrome_t
 
 
 def print_counters(counters: dict[str, int]) -> None:
-    """What was recorded and where it went; of what is zero only that nothing was lost."""
-    print("\nCounters (zeros left out, but for losses):")
+    """What was recorded and where it went; of what is zero only that nothing was lost, or nothing arrived."""
+    print("\nCounters (zeros left out, but for losses and for what arrived):")
     for name, count in counters.items():
-        if count or name.endswith(LOSSES):
+        if count or name.endswith(SHOWN):
             print(f"    {name:<40} {count:>12,}")
 
 

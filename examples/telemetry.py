@@ -100,7 +100,7 @@ class Telemetry:
     def where(self) -> str:
         """Where the spans went, and how to see them."""
         if self.exported:
-            return f"The spans went to localhost:{OTLP_PORT}. Where Jaeger stands behind it, they are at {JAEGER}"
+            return f"Spans were sent to localhost:{OTLP_PORT}. Where Jaeger stands behind it, they are at {JAEGER}"
         return (
             f"Spans, as OTLP JSON, a request a line: {describe(self.file)}\n"
             f"    Jaeger's page opens that file: Search, Upload. Or start it as docs/collector.md says and run this again."

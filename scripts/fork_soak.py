@@ -66,12 +66,16 @@ class CountingExporter(SpanExporter):
         return SpanExportResult.SUCCESS
 
 
+TRACES = "FORK_SOAK_TRACES"
+"""Names the directory of the traces to spawned children."""
+
+
 def observe() -> OtelRecordFunctionInstrumentor:
     provider = TracerProvider()
     provider.add_span_processor(BatchSpanProcessor(CountingExporter()))
     trace.set_tracer_provider(provider)
     instrumentor = OtelRecordFunctionInstrumentor()
-    instrumentor.instrument(chrome_trace=os.path.join(tempfile.mkdtemp(prefix="fork-soak-"), "trace.json"))
+    instrumentor.instrument(chrome_trace=os.path.join(os.environ[TRACES], f"trace-{os.getpid()}.json"))
     return instrumentor
 
 
@@ -154,11 +158,13 @@ class Soak:
 
     Args:
         child_seconds: what a child may take.
+        seconds: after which no more forks are made.
         work: names of what the threads do, of WORK.
     """
 
-    def __init__(self, forks: int, method: str, seed: int, child_seconds: float, work: Sequence[str]) -> None:
+    def __init__(self, forks: int, method: str, seed: int, child_seconds: float, seconds: float, work: Sequence[str]) -> None:
         self._left, self._method, self._seed, self._child_seconds = forks, method, seed, child_seconds
+        self._until = time.monotonic() + seconds
         self._parents_work = [WORK[name] for name in work]
         self._taking = threading.Lock()
         self._reaping = threading.Lock()
@@ -184,7 +190,7 @@ class Soak:
     def _take(self) -> bool:
         with self._taking:
             self._left -= 1
-            return self._left >= 0
+            return self._left >= 0 and time.monotonic() < self._until
 
     def _work(self, chance: random.Random) -> None:
         try:
@@ -292,19 +298,21 @@ def main() -> int:
     parser.add_argument("--method", choices=METHODS, default="os.fork")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     parser.add_argument("--child-seconds", type=float, default=30.0)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="after which no more forks are made")
     parser.add_argument("--work", nargs="+", choices=WORK, default=list(WORK), help="what the threads of the parent do")
     asked = parser.parse_args()
     print(f"{asked.forks} x {asked.method}, --seed {asked.seed}", flush=True)
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     quiet()
     multiprocessing.set_forkserver_preload(["numpy", "torch", "otel_recfn"])  # else each child imports them for seconds
-    instrumentor = observe()
-    for work in WORK.values():
-        work()  # compiles what is missing
-    soak = Soak(asked.forks, asked.method, asked.seed, asked.child_seconds, asked.work)
+    soak = Soak(asked.forks, asked.method, asked.seed, asked.child_seconds, asked.seconds, asked.work)
     began = time.monotonic()
-    soak.run()
-    instrumentor.uninstrument()
+    with tempfile.TemporaryDirectory(prefix="fork-soak-") as os.environ[TRACES]:
+        instrumentor = observe()
+        for work in WORK.values():
+            work()  # compiles what is missing
+        soak.run()
+        instrumentor.uninstrument()
     print(f"{time.monotonic() - began:.1f} s: {dict(soak.outcomes)}")
     return int(set(soak.outcomes) != {"fine"})
 

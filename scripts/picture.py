@@ -23,6 +23,8 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 
 MARGIN = 0.01
+ABOVE, BELOW = 44, 54
+"""Pixels of the page that show nothing of the trace: a search field, and two closed panels."""
 
 
 def arguments() -> argparse.Namespace:
@@ -30,20 +32,20 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trace", type=Path)
     parser.add_argument("picture", type=Path)
-    parser.add_argument("--range", default="nn.Module: LanguageModel_0", help="what a step begins with (default %(default)r)")
-    parser.add_argument("--number", type=int, default=12, help="which of them is shown, up to the next (default %(default)s)")
-    parser.add_argument("--size", type=int, nargs=2, default=(1500, 400), help="in pixels")
+    parser.add_argument("--range", default="step", help="what is shown (default %(default)r)")
+    parser.add_argument("--number", type=int, help="which of them, from 0 (default: the shortest, which was disturbed least)")
+    parser.add_argument("--size", type=int, nargs=2, default=(1500, 450), help="of the page, in pixels")
     return parser.parse_args()
 
 
-def shown_ns(trace: Path, name: str, number: int) -> tuple[int, int]:
-    """From the beginning of a range of that name to that of the next, with a margin, as the page counts time."""
+def shown_ns(trace: Path, name: str, number: int | None) -> tuple[int, int]:
+    """From the beginning to the end of a range of that name, with a margin, as the page counts time."""
     content = trace.read_bytes()
     events = json.loads(gzip.decompress(content) if trace.suffix == ".gz" else content)["traceEvents"]
-    starts = sorted(int(event["ts"] * 1000) for event in events if event["name"] == name and event["ph"] == "X")
-    first, last = starts[number], starts[number + 1]
-    margin = int((last - first) * MARGIN)
-    return first - margin, last + margin
+    found = sorted((event["ts"], event["dur"]) for event in events if event["name"] == name and event["ph"] == "X")
+    start, duration = min(found, key=lambda each: each[1]) if number is None else found[number]
+    margin = duration * MARGIN
+    return int((start - margin) * 1000), int((start + duration + margin) * 1000)
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -79,7 +81,8 @@ def draw(page: Page, address: str, options: argparse.Namespace) -> None:
     page.goto(f"{address}/#!/?url={address}/{options.trace.name}&mode=embedded&visStart={begin}&visEnd={end}")
     page.get_by_text("MainThread").first.wait_for(timeout=120_000)
     page.wait_for_timeout(5_000)  # it draws in several rounds and says nowhere when it is done
-    page.screenshot(path=options.picture)
+    width, height = options.size
+    page.screenshot(path=options.picture, clip={"x": 0, "y": ABOVE, "width": width, "height": height - ABOVE - BELOW})
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ done
 tests=()
 for version in ${versions[@]+"${versions[@]}"}; do
     # Fewer examples of each property, and fewer places where memory fails: the main interpreter tries them in full.
-    FAULT_SECONDS=0.5 ".venv-$version/bin/python" -m pytest -q -m "not torch and not gpu and not one_python" \
+    FAULT_SECONDS=0.25 ".venv-$version/bin/python" -m pytest -q -m "not torch and not gpu and not one_python" \
         --hypothesis-profile brief "$@" >"$said/$version" 2>&1 </dev/null &
     tests+=($!)
 done

@@ -20,7 +20,8 @@ import random
 import stat
 from pathlib import Path
 
-from otel_recfn.model.errors import ATTEMPTS, OUT_OF_MEMORY
+from otel_recfn.model.errors import OUT_OF_MEMORY
+from otel_recfn.support.insisting import insist
 
 COPY_BYTES = 1 << 20
 FIRST_OWN_DESCRIPTOR = 3
@@ -74,8 +75,7 @@ class OwnFile:
         except FileExistsError:
             raise
         except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(str(path))
+            insist(unlink, path)
             raise
 
     def status(self) -> os.stat_result:
@@ -158,21 +158,29 @@ class OwnFile:
 
     def close(self) -> None:
         """Close the descriptor if it still is ours. Never raises: where there is no memory for that, it is tried again."""
-        left = ATTEMPTS  # counted down, because a loop over numbers needs memory before it begins
-        while left:
-            left -= 1
-            try:
-                os.close(self._checked())
-            except OUT_OF_MEMORY:
-                continue
-            except OSError:  # it isn't, or its last write failed, which is too late to be told
-                pass
-            break
+        try:
+            insist(OwnFile._close_descriptor, self)
+        except OUT_OF_MEMORY:
+            pass
         self._fd = -1
+
+    def _close_descriptor(self) -> None:
+        try:
+            os.close(self._checked())
+        except OSError:  # it isn't ours, or its last write failed, which is too late to be told
+            pass
 
     def _checked(self) -> int:
         self.status()
         return self._fd
+
+
+def unlink(path: Path) -> None:
+    """Remove a name. No error where that can't be done: what is left is swept up by a later process."""
+    try:
+        os.unlink(str(path))
+    except OSError:
+        pass
 
 
 def identity_at(path: Path) -> Identity | None:

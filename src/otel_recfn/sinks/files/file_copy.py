@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import os
 from pathlib import Path
 
 from otel_recfn.sinks.files.hidden_files import discard, make_hidden
-from otel_recfn.support.own_file import DescriptorLostError, OwnFile
+from otel_recfn.support.insisting import insist
+from otel_recfn.support.own_file import DescriptorLostError, OwnFile, unlink
 
 NO_LONGER_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)
 """What opening a name gives where the regular file of ours that had it is gone."""
@@ -71,13 +70,15 @@ class Copy:
             self.length += self.file.copy_from(other.file, self.length, other.length - self.length)
 
     def remove(self) -> None:
-        """Remove the name, if it still leads to this file, and close the descriptor."""
+        """Remove the name, if it still leads to this file, and close the descriptor, also where memory is short."""
         try:
-            if self.has_name:
-                with contextlib.suppress(OSError):  # what can't be removed now is swept up by a later process
-                    os.unlink(str(self.path))
+            insist(Copy._remove_name, self)
         finally:
             self.file.close()
+
+    def _remove_name(self) -> None:
+        if self.has_name:
+            unlink(self.path)
 
     def _opened_again(self) -> OwnFile:
         try:

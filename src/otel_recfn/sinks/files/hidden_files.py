@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from otel_recfn.support.own_file import FileInUseError, OwnFile
+from otel_recfn.support.insisting import insist
+from otel_recfn.support.own_file import FileInUseError, OwnFile, unlink
 
 MAX_SEEN = 20_000
 """How many names of a directory are looked at for files that were left: that takes some 10 ms."""
@@ -50,8 +51,7 @@ def make_hidden(path: Path) -> tuple[Path, OwnFile]:
 def discard(hidden: Path, file: OwnFile) -> None:
     """Remove what ``make_hidden`` made."""
     try:
-        with contextlib.suppress(OSError):
-            os.unlink(str(hidden))
+        insist(unlink, hidden)
     finally:
         file.close()
 

@@ -29,6 +29,7 @@ from otel_recfn.sinks.files.followed_path import PathRefusedError, followed
 from otel_recfn.sinks.files.hidden_files import hidden_path, remove_left_over
 from otel_recfn.sinks.files.last_minute import RemovedAtSigterm
 from otel_recfn.sinks.files.renaming import exchange, move_to_free_name
+from otel_recfn.support.insisting import insist
 from otel_recfn.support.own_file import FileInUseError, OwnFile
 
 ATTEMPTS = 10
@@ -66,9 +67,10 @@ class WholeFile:
             other = self._other = Copy(self.path)  # now, because later no descriptor may be free
             self._at_sigterm = RemovedAtSigterm(other.path, (hidden.file.identity, other.file.identity))
         except BaseException:
-            for copy in (hidden, other):
-                if copy is not None:
-                    copy.remove()
+            try:
+                _remove(hidden)
+            finally:
+                _remove(other)
             raise
 
     def append(self, data: bytes | memoryview) -> None:
@@ -109,12 +111,14 @@ class WholeFile:
 
     def close(self) -> None:
         """Close the file as it is shown, and remove the hidden copy."""
-        self._at_sigterm.call_off()
-        self._hidden.remove()
-        if self._is_shown:
-            self._other.file.close()
-        else:
-            self._other.remove()
+        insist(RemovedAtSigterm.call_off, self._at_sigterm)
+        try:
+            self._hidden.remove()
+        finally:
+            if self._is_shown:
+                self._other.file.close()
+            else:
+                self._other.remove()
         self.sweep()
 
     def close_in_child(self) -> None:
@@ -273,6 +277,11 @@ class WholeFile:
     def _release(previous: OwnFile | None) -> None:
         if previous is not None:
             previous.close()
+
+
+def _remove(copy: Copy | None) -> None:
+    if copy is not None:
+        copy.remove()
 
 
 def _kept_mode(previous: os.stat_result, mode: int) -> int:

@@ -69,6 +69,7 @@ class Program:
         self.capture, self.workers = capture, workers
         self.tasks = [Task(_on_thread(worker, contextvars.Context())) for worker in workers]
         self.ranges: list[Began] = []
+        self.spans: list[Began] = []
 
     def begin(self, task: Task, *, is_async: bool = False) -> None:
         recorder = self.capture.recorder
@@ -98,6 +99,7 @@ class Program:
         span, token = task.run(run)
         began = Began(0, span, parent)
         assert (span.parent.span_id if span.parent else 0) == (parent.span_id if parent else 0)
+        self.spans.append(began)
         task.attached.append(Attached(began, token, task.current))
         task.view.append(began)
         task.current = began
@@ -121,6 +123,8 @@ class Program:
         assert set(rows) == {began.event_id for began in self.ranges}
         for began in self.ranges:
             _check_row(rows[began.event_id], began, rows)
+        for began in self.spans:
+            _check_trace(began, rows)
         check_laws(list(rows.values()))
 
 
@@ -133,6 +137,13 @@ def _check_row(row: Event, began: Began, rows: dict[int, Event]) -> None:
     assert (row.parent, row.root) == (0, row.event_id)
     own = parent.span.get_span_context() if parent is not None else trace.INVALID_SPAN_CONTEXT
     assert (row.context.trace_id, row.context.span_id) == (own.trace_id, own.span_id)
+
+
+def _check_trace(began: Began, rows: dict[int, Event]) -> None:
+    """A span inside a range is in the trace that the range's row comes to, or in that of its outermost range."""
+    if began.parent is not None and began.parent.span is None:
+        row = rows[began.parent.event_id]
+        assert began.span.get_span_context().trace_id == (row.context.trace_id or row.root)
 
 
 def _on_thread(worker: Worker, context: contextvars.Context) -> Callable[[Callable[[], Any]], Any]:

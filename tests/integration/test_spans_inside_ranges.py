@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 from typing import Any
 
 import pytest
 from exported_traces import RANGES, Traces
+from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler, SamplingResult
 
@@ -41,6 +43,28 @@ def test_a_span_inside_a_forward_is_the_module_calls_child(traces: Traces) -> No
     with traces.tracer.start_as_current_span("outer"):
         Model()(traces.x)
     assert traces.paths()["outer/nn.Module: Model_0/in forward/aten::mul"] == 1
+
+
+class CallsBack(torch.autograd.Function):  # type: ignore[misc, name-defined]
+    """A range of PyTorch's, in which Python runs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, traces: Traces) -> Any:
+        with record_function("inner"), traces.tracer.start_as_current_span("span"):
+            return x.clone()
+
+
+def test_a_span_inside_an_operator_of_a_thread_that_was_handed_a_range_is_in_its_trace(traces: Traces) -> None:
+    def work(context: Any) -> None:
+        otel_context.attach(context)
+        CallsBack.apply(traces.x.clone().requires_grad_(), traces)
+
+    with record_function("outer"):
+        thread = threading.Thread(target=work, args=(otel_context.get_current(),))
+        thread.start()
+        thread.join()
+    traces.instrumentor.uninstrument()
+    assert traces.paths()["MainThread/outer/CallsBack/inner/span/aten::clone"] == 1
 
 
 def test_what_is_done_to_the_current_span_is_done_to_the_programs_own(traces: Traces) -> None:

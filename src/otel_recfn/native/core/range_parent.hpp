@@ -80,6 +80,7 @@ inline bool is_innermost_by_place(const ThreadBuffer& buffer, uint32_t place) {
   set_rest(buffer, kUnsampled, globals.sampled_alone.load(std::memory_order_relaxed) && gets_no_spans(found));
   if (buffer.context == found) return;
   buffer.context = found;
+  buffer.context_since = buffer.ordinal.load(std::memory_order_relaxed);
   buffer.unsent |= kContextUnsent;
 }
 

@@ -105,6 +105,7 @@ struct ThreadBuffer {
   uint64_t parent_ordinal = 0;  // unsent: of the next begin's parent
   uint64_t task = 0;
   Context context;  // as the ring's last Context record has it, or will
+  uint64_t context_since = 0;  // the begins after so many have it
   std::atomic<uint64_t> ordinal{0};  // begins recorded
   std::atomic<uint64_t> dropped{0};
   std::atomic<uint64_t> unsampled{0};  // begins not recorded, because the thread rests

@@ -1,9 +1,11 @@
 #include "python/task_entries.hpp"
 
+#include <algorithm>
 #include <new>
 #include <unordered_map>
 #include <utility>
 
+#include "core/range_parent.hpp"
 #include "python/task_chain.hpp"
 #include "python/task_contexts.hpp"
 
@@ -97,13 +99,49 @@ void task_chain::dealloc(PyObject* self) {
 
 namespace {
 
-// Event id of the outermost range around the newest one on the stack, 0 if there is none.
-uint64_t root_by_place(const ThreadBuffer& buffer) {
-  for (uint32_t index = buffer.depth; index-- > buffer.floor;) {
-    const OpenEntry& entry = buffer.stack[index];
-    if (entry.ordinal() != 0 && entry.is_base()) return make_event_id(buffer.number, entry.ordinal());
+// Index on the stack of what the thread's newest range lies in, as `find_parent` found it; kNowhere if there is nothing.
+uint32_t place_of_parent(const ThreadBuffer& buffer) {
+  const bool by_ordinal = buffer.look_parent == kByOrdinal;
+  const uint32_t lowest = by_ordinal ? std::max(buffer.look_depth, buffer.floor) : buffer.floor;
+  uint32_t index = buffer.depth - 1;
+  while (index-- > lowest) {
+    if (encloses_by_place(buffer.stack[index])) return index;
   }
-  return 0;
+  for (++index; by_ordinal && index-- > buffer.floor;) {
+    if (buffer.stack[index].ordinal() == buffer.look_ordinal) return index;
+  }
+  return kNowhere;
+}
+
+// The entry of an open range that this task, or whoever keeps it by its id, has; null where it has none.
+const TaskEntry* entry_of(uint64_t event_id, const TaskEntry* newest) {
+  const TaskEntry* entry = newest;
+  while (entry != nullptr && entry->event_id != event_id) entry = entry->outer;
+  return entry != nullptr ? entry : open_range(event_id);
+}
+
+uint64_t root_of_base(const ThreadBuffer& buffer, uint64_t ordinal) {
+  const bool in_last_context = ordinal > buffer.context_since;
+  return in_last_context && buffer.context.enclosing != 0 ? buffer.context.root : make_event_id(buffer.number, ordinal);
+}
+
+// What its parent on the stack lies in: a range of Python's says so itself, PyTorch's lie in the next one below.
+void place_by_stack(TaskEntry& entry, const ThreadBuffer& buffer, const TaskEntry* newest) {
+  const uint32_t parent = place_of_parent(buffer);
+  if (parent == kNowhere) return;
+  for (uint32_t index = parent + 1; index-- > buffer.floor;) {
+    const OpenEntry& open = buffer.stack[index];
+    if (!encloses_by_place(open)) continue;
+    const TaskEntry* known = open.is_entered() ? entry_of(open.key, newest) : nullptr;
+    if (known != nullptr) {
+      entry.context = known->context, entry.root = known->root;
+      return;
+    }
+    if (open.is_base()) {
+      entry.root = root_of_base(buffer, open.ordinal());
+      return;
+    }
+  }
 }
 
 // Whether the parent of the thread's newest range is what the last look found, and not a range on the stack.
@@ -117,7 +155,7 @@ void place_entry(TaskEntry& entry, const ThreadBuffer& buffer, const TaskEntry* 
   } else if (around != nullptr && is_range(*around)) {
     entry.context = around->context, entry.root = around->root;
   } else {
-    entry.root = root_by_place(buffer);
+    place_by_stack(entry, buffer, around);
   }
   entry.context.enclosing = entry.event_id, entry.context.root = entry.root;
 }

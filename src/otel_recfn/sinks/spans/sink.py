@@ -188,8 +188,10 @@ class SpansSink:
         self._delivery.remove()
 
     def _write_last(self) -> None:
-        self._writing.write_last()
-        self._closed = True
+        try:
+            self._writing.write_last()
+        finally:  # whatever a processor raises, and also where this is called again: what is left now counts as failed
+            self._closed = True
 
     def give_up(self, batches: Sequence[Batch], timeout_s: float) -> None:
         """Drop what is left, here and in these batches, because the time is over, but for the parents of spans that were handed

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.trace import Status, StatusCode
 from spans_harness import BACKWARD, FORWARD, Harness, assert_balanced
 
@@ -102,6 +102,24 @@ def test_a_unit_waits_for_what_is_open_in_it() -> None:
     assert not units.ours()
     units.came([outer])
     assert [one.name for one in units.ours()] == ["outer", "inner"]
+
+
+class Interrupts(SpanProcessor):
+    def on_end(self, span: ReadableSpan) -> None:
+        raise KeyboardInterrupt
+
+
+def test_what_waits_counts_as_failed_where_a_processor_interrupts_the_end() -> None:
+    units = Units()
+    units.provider.add_span_processor(Interrupts())
+    for _ in range(20):
+        units.came(units.rows(units.start(), *[("a", 5)] * 50), drained_ns=BASE_NS)
+    assert units.sink.counters()["folding"] == 1000
+    with pytest.raises(KeyboardInterrupt):
+        units.close()
+    counters = units.sink.counters()
+    assert (counters["rows"], counters["folding"], counters["failed"] > 0) == (1000, 0, True)
+    assert_balanced(counters)
 
 
 @given(

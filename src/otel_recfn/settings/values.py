@@ -109,7 +109,18 @@ def _trace_path(value: Any) -> str | None:
     if value is None:
         return None
     path = os.fspath(value)
-    if not isinstance(path, str) or "\0" in path or not path.endswith((".json", ".json.gz")):
+    if not isinstance(path, str) or not path.endswith((".json", ".json.gz")):
+        raise ValueError
+    return _file_path(path)
+
+
+def _file_path(path: str) -> str:
+    """The path, if a file may have it.
+
+    Raises:
+        ValueError: it may not; also of characters that no name of a file has.
+    """
+    if b"\0" in os.fsencode(path):
         raise ValueError
     return path
 
@@ -165,7 +176,7 @@ def _span_exporter(value: Any) -> Any:
 
 def _parse_span_exporter(text: str) -> str:
     path = text.removeprefix(FILE_PREFIX)
-    if text not in SPAN_EXPORTERS and (path == text or not path or "\0" in path or path.endswith("/")):
+    if text not in SPAN_EXPORTERS and (path == text or not _file_path(path) or path.endswith("/")):
         raise ValueError
     return text
 

@@ -25,7 +25,7 @@ from otel_recfn.sources.calls.choice import call_tracer
 from otel_recfn.sources.calls.source import CallSource
 from otel_recfn.sources.calls.texts import ProgramTexts
 from otel_recfn.sources.otel_context import ContextWatcher
-from otel_recfn.sources.protocol import Producer, Source, Wanted
+from otel_recfn.sources.protocol import Producer, Source, Wanted, Watcher
 from otel_recfn.support.again_at_end import AgainAtEnd
 from otel_recfn.support.interrupts import raised_by_signal_handler
 
@@ -110,6 +110,12 @@ class Sources:
             except OUT_OF_MEMORY:
                 switch.told = _HALF
                 raise
+
+    def look(self) -> None:
+        """Let the enabled sources that watch something look at it."""
+        for switch in [switch for switch in self._switches if switch.told is not None]:
+            if isinstance(switch.source, Watcher):
+                self._asked(switch, switch.source.look, None)
 
     @property
     def produce(self) -> bool:

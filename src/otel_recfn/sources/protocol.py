@@ -80,6 +80,14 @@ class Source(Protocol):
 
 
 @runtime_checkable
+class Watcher(Source, Protocol):
+    """A source that others may disturb without its being told."""
+
+    def look(self) -> None:
+        """See whether all is as it left it. Before each drain, from one thread at a time; must not wait."""
+
+
+@runtime_checkable
 class Producer(Source, Protocol):
     """A source that has rows of its own beside the recorder's: of a GPU's streams, or of another rank.
 

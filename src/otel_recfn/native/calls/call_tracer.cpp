@@ -36,6 +36,7 @@ PyObject* trace_calls(PyObject*, PyObject* args) {
   if (!CodeNames::prepare()) return PyErr_Format(PyExc_RuntimeError, "CPython has no place for the names of code objects");
   if (!tracer->names.read(texts) || !read_limits(texts)) return nullptr;
   const Made earlier(std::exchange(tracer->is_own_thread, Py_NewRef(is_own_thread)));
+  if (!tracer->is_on()) forget_told_threads();
   tracer->turn(tracer->tracing + !tracer->is_on(), tracer->forked);
   Py_RETURN_NONE;
 }
@@ -48,15 +49,6 @@ PyObject* profile_calls(PyObject*, PyObject*) try {
 }
 
 PyObject* profiles_other_threads(PyObject*, PyObject*) { return PyBool_FromLong(reaches_other_threads()); }
-
-PyObject* profile_this_thread(PyObject*, PyObject*) {
-  if (tracer->is_on()) {
-    PyEval_SetProfile(on_profile_event, Py_None);
-  } else {
-    PyEval_SetProfile(nullptr, nullptr);
-  }
-  Py_RETURN_NONE;
-}
 
 PyObject* callbacks(PyObject*, PyObject*) { return monitoring_callbacks(); }
 
@@ -80,7 +72,8 @@ PyMethodDef functions[] = {
      "trace_calls(texts, is_own_thread): takes what the profile function or the callbacks are told from now on."},
     {"show_calls", show_calls, METH_O, "show_calls(texts): other names and limits from now on, in the middle of tracing."},
     {"profile_calls", profile_calls, METH_NOARGS,
-     "profile_calls() -> how many threads have another profile function, and keep it; the others have ours now."},
+     "profile_calls() -> of how many threads it is news that they have another profile function, and keep it, or had one for a "
+     "while; those without one have ours now."},
     {"profiles_other_threads", profiles_other_threads, METH_NOARGS,
      "profiles_other_threads() -> whether CPython has the means by which profile_calls reaches threads that run already."},
     {"profile_this_thread", profile_this_thread, METH_VARARGS,

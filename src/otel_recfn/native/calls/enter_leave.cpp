@@ -47,6 +47,16 @@ int enter_stack(ThreadCalls& calls, PyFrameObject** frames, int count) {
   return result;
 }
 
+// From any thread.
+void end_and_forget(ThreadCalls& calls) {
+  ThreadBuffer* own = registry().current();
+  for (; !calls.stack.empty(); calls.stack.pop_back()) {
+    const uint64_t event_id = event_id_of(calls.stack.back());
+    if (event_id != 0 && own != nullptr) end_range(*tracer->globals, *own, event_id, 0, 0, {});
+  }
+  calls.forget();
+}
+
 }  // namespace
 
 void push_slowly(ThreadCalls& calls, uint64_t entry, uint64_t tracing) try {
@@ -105,7 +115,7 @@ int meet_thread(ThreadCalls& calls, PyFrameObject* innermost) {
   calls.left_out = is_own.object == Py_True;
   ThreadBuffer* buffer = calls.left_out ? nullptr : registry().current();
   if (buffer == nullptr) return 0;
-  calls.buffer = buffer, calls.met_in = calls.tracing;
+  calls.buffer = buffer, calls.met_in = calls.tracing, calls.thread = PyThreadState_GetID(PyThreadState_Get());
   PyFrameObject* frames[kMaxStartFrames];
   int count = 0;
   Py_XINCREF(innermost);
@@ -118,14 +128,17 @@ int meet_thread(ThreadCalls& calls, PyFrameObject* innermost) {
 }
 
 void end_all_calls() {
-  ThreadBuffer* own = registry().current();
+  for (ThreadCalls* calls : all_thread_calls()) end_and_forget(*calls);
+}
+
+bool end_calls_of(uint64_t thread) {
+  bool was_traced = false;
   for (ThreadCalls* calls : all_thread_calls()) {
-    for (; !calls->stack.empty(); calls->stack.pop_back()) {
-      const uint64_t event_id = event_id_of(calls->stack.back());
-      if (event_id != 0 && own != nullptr) end_range(*tracer->globals, *own, event_id, 0, 0, {});
-    }
-    calls->forget();
+    if (calls->met_in != tracer->tracing || calls->thread != thread) continue;
+    end_and_forget(*calls);
+    was_traced = true;
   }
+  return was_traced;
 }
 
 }  // namespace recfn

@@ -75,6 +75,9 @@ void enter_after_fork(ThreadCalls& calls, uint64_t entry);
 // Ends what is open in every thread: in others as `end` does that is called in another thread than `begin`.
 void end_all_calls();
 
+// The same of the thread with this PyThreadState's id, which is met anew when it is told of again. Whether it was traced.
+bool end_calls_of(uint64_t thread);
+
 constexpr uint64_t event_id_of(uint64_t entry) { return entry & ~(ThreadCalls::kOfC | ThreadCalls::kHidden); }
 
 inline bool is_recording() { return (tracer->globals->recording.load(std::memory_order_acquire) & kRecordingBit) != 0; }

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "calls/enter_leave.hpp"
+#include "calls/profile_function.hpp"
+
 namespace recfn {
 namespace {
 
@@ -22,9 +25,40 @@ int set(PyThreadState* thread, Py_tracefunc function, PyObject* argument) {
   return PyErr_Occurred() ? -1 : 0;
 }
 
+// The ids of those that have another profile function, which was told.
+std::vector<uint64_t>& told() {
+  static auto* instance = new std::vector<uint64_t>;
+  return *instance;
+}
+
+// Whether it is news that the thread has another profile function.
+bool is_news(uint64_t thread, bool has_other) {
+  const auto at = std::find(told().begin(), told().end(), thread);
+  if (has_other == (at != told().end())) return false;
+  if (has_other) return told().push_back(thread), true;
+  return told().erase(at), false;
+}
+
+// Or is about to have it: one that `threading` has just started sets it at its first event.
+bool has_it(PyThreadState* thread, Py_tracefunc function) {
+  if (thread->c_profilefunc == function) return true;
+  PyObject* const hook = thread->c_profileobj;
+  return hook != nullptr && PyCFunction_Check(hook) && PyCFunction_GetFunction(hook) == profile_this_thread;
+}
+
+bool have_it_all(Py_tracefunc function) {
+  PyThreadState* at = PyInterpreterState_ThreadHead(PyInterpreterState_Get());
+  while (at != nullptr && has_it(at, function)) at = PyThreadState_Next(at);
+  return at == nullptr;
+}
+
+// What was open when another profile function came is over as far as anybody knows.
 Py_ssize_t profile(PyThreadState* thread, Py_tracefunc function) {
-  if (thread->c_profilefunc != nullptr) return thread->c_profilefunc == function ? 0 : 1;
-  return set(thread, function, Py_None);
+  if (has_it(thread, function) || !tracer->is_on()) return 0;
+  const uint64_t id = PyThreadState_GetID(thread);
+  const bool has_other = thread->c_profilefunc != nullptr, was_traced = end_calls_of(id), news = is_news(id, has_other);
+  if (!has_other && set(thread, function, Py_None) < 0) return -1;
+  return was_traced || news ? 1 : 0;
 }
 
 // Each thread once. Setting a profile function may let other threads run, which may start and end: so the list is read anew.
@@ -52,12 +86,25 @@ bool reaches_other_threads() { return set_profile() != nullptr; }
 
 Py_ssize_t profile_threads(Py_tracefunc function) {
   Py_ssize_t others = 0;
+  if (reaches_other_threads() && have_it_all(function)) return 0;
   const bool all = each_thread([&](PyThreadState* thread) {
     const Py_ssize_t other = profile(thread, function);
     others += other;
     return other >= 0;
   });
+  if (!tracer->is_on()) unprofile_threads(function);  // it was stopped while a thread's was set
   return all ? others : -1;
+}
+
+void forget_told_threads() { told().clear(); }
+
+PyObject* profile_this_thread(PyObject*, PyObject*) {
+  if (tracer->is_on()) {
+    PyEval_SetProfile(on_profile_event, Py_None);
+  } else {
+    PyEval_SetProfile(nullptr, nullptr);
+  }
+  Py_RETURN_NONE;
 }
 
 void unprofile_this_thread() {

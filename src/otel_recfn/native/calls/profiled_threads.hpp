@@ -7,8 +7,15 @@ namespace recfn {
 // Whether this CPython lets us set the profile function of other threads than the calling one.
 bool reaches_other_threads();
 
-// Sets it in every thread that has none. Returns how many have another one and keep it; -1 with the error set.
+// Sets it in every thread that has none, while the tracer is on. -1 with the error set; else of how many threads it is news that
+// they have another one, which they keep, or had one for a while.
 Py_ssize_t profile_threads(Py_tracefunc function);
+
+// What was told of threads is forgotten: another tracing begins.
+void forget_told_threads();
+
+// For Python: a profile function that puts the native one in its own place.
+PyObject* profile_this_thread(PyObject* module, PyObject* event);
 
 // Takes it away from the calling thread, where others can't.
 void unprofile_this_thread();

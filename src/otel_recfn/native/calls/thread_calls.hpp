@@ -22,6 +22,7 @@ struct ThreadCalls {
   ThreadBuffer* buffer = nullptr;       // null: the thread hasn't been met yet
   uint64_t tracing = 0;                 // while which it was told of
   uint64_t met_in = kNotMet;            // the tracing that has met it
+  uint64_t thread = 0;                  // then: the id of its PyThreadState
   bool left_out = false;                // it isn't traced
   std::atomic<bool> ended{false};
 

@@ -22,11 +22,16 @@ class Monitoring:
         self._tool: int | None = None
         self._events: dict[str, int] = {}
         """Of those that the tracer takes, the numbers."""
+        self._set = 0
+        """The events that it is told of."""
+        self._taken = False
+        """By the program, as it was told."""
 
     def start(self, *, c_calls: bool) -> bool:
         """Whether there is a place for the tool; then its events come."""
         monitoring: Any = getattr(sys, "monitoring", None)
         self._tool = _taken(monitoring) if monitoring is not None else None
+        self._taken = False
         if self._tool is None:
             return False
         callbacks = _native.monitoring_callbacks()
@@ -40,7 +45,15 @@ class Monitoring:
         """Whether events of C functions come, too, where events come."""
         if self._has_place():
             left_out = WITH_CALL if c_calls else OF_C
-            _monitoring().set_events(self._tool, sum([number for name, number in self._events.items() if name not in left_out]))
+            self._set = sum([number for name, number in self._events.items() if name not in left_out])
+            _monitoring().set_events(self._tool, self._set)
+
+    def has_been_taken(self) -> bool:
+        """Whether it is news that the program has taken its place or its events away."""
+        if self._tool is None or self._taken:
+            return False
+        self._taken = not self._has_place() or _monitoring().get_events(self._tool) & self._set != self._set
+        return self._taken
 
     def stop(self) -> None:
         """No more events."""

@@ -29,13 +29,16 @@ class NativeTracer:
 
     def __init__(self) -> None:
         self._left_alone = 0
+        self._profiles = False
+        """Whether it traces by the profile function."""
         self._monitoring = Monitoring()
         around_forks(Order.CALLS, in_child=_native.go_on_after_fork)
 
     def start(self, texts: CallTexts) -> None:
         """See CallTracer.start."""
         _native.trace_calls(texts, is_own_thread)
-        if not self._monitoring.start(c_calls=texts.c_calls):
+        self._profiles = not self._monitoring.start(c_calls=texts.c_calls)
+        if self._profiles:
             self._profile()
 
     def _profile(self) -> None:
@@ -52,8 +55,16 @@ class NativeTracer:
         _native.show_calls(texts)
         self._monitoring.change(c_calls=texts.c_calls)
 
+    def look(self) -> None:
+        """See CallTracer.look."""
+        if not self._profiles:
+            self._left_alone += self._monitoring.has_been_taken()
+        elif _native.profiles_other_threads():
+            self._left_alone += _native.profile_calls()
+
     def stop(self) -> None:
         """See CallTracer.stop."""
+        self._profiles = False
         if threading.getprofile() is _native.profile_this_thread:
             threading.setprofile(None)
         _native.untrace_calls()

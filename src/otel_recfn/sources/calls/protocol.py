@@ -73,11 +73,17 @@ class CallTracer(Protocol):
     def show(self, texts: CallTexts) -> None:
         """Calls that begin from now on are called and left out as these say. While it traces."""
 
+    def look(self) -> None:
+        """At each drain: trace threads again that another profile function has left, and count those that have or had one."""
+
     def stop(self) -> None:
         """Leave every thread as it was, and end the calls that are open."""
 
     def threads_left_alone(self) -> int:
-        """How many had another profile function, since the process began."""
+        """How many had another profile function when tracing began or for a while of it, since the process began.
+
+        A place among the tools of ``sys.monitoring`` that the program took away while it traced counts as one.
+        """
 
     def threads_cut_short(self) -> int:
         """How many were traced no more because they recursed to the limit, since the process began."""

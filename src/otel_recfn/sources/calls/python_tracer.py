@@ -71,8 +71,19 @@ class PythonTracer:
         self._known = WeakIdentityMap()
         self._texts = texts
 
+    def look(self) -> None:
+        """See CallTracer.look: of the calling thread, because Python can't ask what profile function another has."""
+        calls: ThreadCalls | None = getattr(self._local, "calls", None)
+        if calls is None or self._texts is None or sys.getprofile() == self._on_event:
+            return
+        self._left_alone += 1
+        self._forget(calls)
+        if sys.getprofile() is None:
+            sys.setprofile(self._on_event)
+
     def stop(self) -> None:
         """See CallTracer.stop."""
+        self.look()
         self._texts = None
         if threading.getprofile() == self._on_event:
             threading.setprofile(None)
@@ -194,7 +205,11 @@ class PythonTracer:
             sys.setprofile(None)
         calls = getattr(self._local, "calls", None)
         if calls is not None:
-            self._end_all(calls)
+            self._forget(calls)
+
+    def _forget(self, calls: ThreadCalls) -> None:
+        del self._local.calls
+        self._end_all(calls)
 
 
 def _is_deep_enough(texts: CallTexts, calls: ThreadCalls) -> bool:

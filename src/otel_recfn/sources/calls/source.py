@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
+from functools import partial
 
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.python_calls import PythonCalls
@@ -34,6 +35,8 @@ class CallSource:
         self._tracer, self._texts, self._begins = tracer, texts, begins
         self._shown: PythonCalls | None = None
         """What it traces now."""
+        self._told = False
+        """Of another profiler, while it traces."""
 
     def prepare(self) -> bool:
         """See Source.prepare."""
@@ -56,16 +59,26 @@ class CallSource:
 
     def _start(self, texts: CallTexts) -> None:
         self._begins()
+        self._told = False
+        self._telling(partial(self._tracer.start, texts))
+
+    def look(self) -> None:
+        """See Watcher.look."""
+        if _active is self:
+            self._telling(self._tracer.look)
+
+    def _telling(self, find: Callable[[], None]) -> None:
         before = self._tracer.threads_left_alone()
-        self._tracer.start(texts)
-        if self._tracer.threads_left_alone() != before:
-            log.warning("another profiler is active, and stays so: the Python calls of its threads are not traced")
+        find()
+        if self._tracer.threads_left_alone() != before and not self._told:
+            self._told = True
+            log.warning("another profiler is or was active and is left alone: calls of its threads are not traced meanwhile")
 
     def disable(self) -> None:
         """Stop tracing, if it is this one that traces."""
         global _active
         if _active is self:
-            self._tracer.stop()
+            self._telling(self._tracer.stop)
             _active = None
 
     def counters(self) -> dict[str, int]:

@@ -1,0 +1,165 @@
+"""Other profilers that come and go while calls are traced, with each tracer: they are left in place, and that is told."""
+
+from __future__ import annotations
+
+import cProfile
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from calling_program import Node, Traced, by_end, short, tree
+from recording_helpers import check_laws, workers_of
+
+from otel_recfn.recording.protocol import Recorder
+from patience import PATIENCE_S
+
+TOLD = "another profiler is or was active"
+
+
+@pytest.fixture
+def traced(recorder: Recorder) -> Iterator[Traced]:
+    made = Traced(recorder)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def beside(recorder: Recorder) -> bool:
+    """Whether other profile functions stand beside the tracer, and not in its place."""
+    return type(recorder).__name__ == "NativeRecorder" and hasattr(sys, "monitoring")
+
+
+def leaf() -> None:
+    pass
+
+
+def meanwhile() -> None:
+    pass
+
+
+def later() -> None:
+    pass
+
+
+def others(frame: object, event: str, argument: object) -> None:
+    pass
+
+
+def by_setprofile() -> None:
+    sys.setprofile(others)
+    meanwhile()
+    sys.setprofile(None)
+
+
+def by_cprofile() -> None:
+    profiler = cProfile.Profile()
+    profiler.enable()
+    meanwhile()
+    profiler.disable()
+
+
+def by_taking_away() -> None:
+    sys.setprofile(None)
+    meanwhile()
+
+
+COMING_AND_GOING = [by_setprofile, by_cprofile, by_taking_away]
+
+
+@pytest.mark.parametrize("comes_and_goes", COMING_AND_GOING)
+def test_one_that_comes_and_goes_is_told_and_the_tracer_comes_back(
+    traced: Traced, comes_and_goes: Callable[[], None], beside: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    beside = beside or (comes_and_goes is by_cprofile and hasattr(sys, "monitoring"))  # cProfile is a tool of it then
+    running = traced.begin()
+    leaf()
+    for _ in range(2):
+        comes_and_goes()
+        assert running.session.flush(running.capture, PATIENCE_S)
+    later()
+    running.stop()
+    assert sys.getprofile() is None
+    rows = list(running.sink.events())
+    assert [len(tree(rows, name)) for name in ("leaf", "meanwhile", "later")] == [1, 2 * beside, 1]
+    assert [record.levelno for record in caplog.records if TOLD in record.message] == [logging.WARNING] * (not beside)
+    assert running.session.counters(running.capture)["python_calls.threads_left_alone"] == (0 if beside else 2)
+    check_laws(by_end(rows))
+
+
+def test_calls_that_were_open_when_one_came_enclose_nothing_later(traced: Traced, beside: bool) -> None:
+    def program() -> None:
+        if not beside:
+            sys.setprofile(None)
+
+    running = traced.begin()
+    program()
+    assert running.session.flush(running.capture, PATIENCE_S)
+    later()
+    running.stop()
+    rows = list(running.sink.events())
+    assert tree(rows, "program") == [Node("program", () if beside else (Node("<built-in function setprofile>"),))]
+    by_id = {row.event_id: short(row) for row in rows}
+    [row] = [row for row in rows if short(row) == "later"]
+    assert by_id[row.parent] == "test_calls_that_were_open_when_one_came_enclose_nothing_later"
+    check_laws(by_end(rows))
+
+
+def test_one_that_stays_is_told_at_the_end_and_left_in_place(
+    traced: Traced, beside: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = traced.begin()
+    leaf()
+    sys.setprofile(others)
+    try:
+        running.stop()
+        assert sys.getprofile() is others
+    finally:
+        sys.setprofile(None)
+    assert len([record for record in caplog.records if TOLD in record.message]) == (not beside)
+    assert len(tree(list(running.sink.events()), "leaf")) == 1
+
+
+@pytest.mark.parametrize("comes_and_goes", COMING_AND_GOING)
+def test_in_another_thread(
+    traced: Traced, recorder: Recorder, comes_and_goes: Callable[[], None], beside: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    if type(recorder).__name__ != "NativeRecorder":
+        pytest.skip("Python can't ask what profile function another thread has")
+    with workers_of(1) as [worker]:
+        running = traced.begin()
+        worker.call(leaf)
+        worker.call(comes_and_goes)
+        assert running.session.flush(running.capture, PATIENCE_S)
+        worker.call(later)
+        running.stop()
+        assert worker.call(sys.getprofile) is None
+    rows = list(running.sink.events())
+    assert [len(tree(rows, name)) for name in ("leaf", "later")] == [1, 1]
+    assert (TOLD in caplog.text) != beside
+    check_laws(by_end(rows))
+
+
+@pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="no sys.monitoring here")
+@pytest.mark.parametrize("way", ["events", "place", "taken"])
+def test_a_tool_of_the_program_in_our_place_is_told(
+    traced: Traced, way: str, beside: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    monitoring: Any = sys.monitoring
+    before = {tool for tool in (3, 4) if monitoring.get_tool(tool)}
+    running = traced.begin()
+    leaf()
+    used = [tool for tool in (3, 4) if monitoring.get_tool(tool) and tool not in before]
+    for tool in used:
+        monitoring.set_events(tool, 0)
+        if way != "events":
+            monitoring.free_tool_id(tool)
+        if way == "taken":
+            monitoring.use_tool_id(tool, "another's")
+    running.stop()
+    assert (TOLD in caplog.text) == beside
+    assert len(tree(list(running.sink.events()), "leaf")) == 1
+    for tool in used:
+        if monitoring.get_tool(tool):
+            monitoring.free_tool_id(tool)

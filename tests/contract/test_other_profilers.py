@@ -6,12 +6,15 @@ import cProfile
 import logging
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import CodeType
 from typing import Any
 
 import pytest
 from calling_program import Node, Traced, by_end, short, tree
 from recording_helpers import check_laws, workers_of
 
+from otel_recfn.model.events import EventFlag
 from otel_recfn.recording.protocol import Recorder
 from patience import PATIENCE_S
 
@@ -163,3 +166,104 @@ def test_a_tool_of_the_program_in_our_place_is_told(
     for tool in used:
         if monitoring.get_tool(tool):
             monitoring.free_tool_id(tool)
+
+
+def refused() -> None:
+    pass
+
+
+def refused_in_c() -> None:
+    list(map(refused_by_number, range(1)))
+
+
+def refused_by_number(number: int) -> None:
+    pass
+
+
+def refused_generator() -> Iterator[int]:
+    yield 1
+    yield 2
+
+
+def refused_in_generator() -> None:
+    list(refused_generator())
+
+
+def refused_throw() -> None:
+    thrown = refused_generator()
+    next(thrown)
+    with suppress(KeyError):
+        thrown.throw(KeyError)
+
+
+def refused_recursion(levels: int = 3) -> None:
+    if levels:
+        with suppress(Refused):
+            refused_recursion(levels - 1)
+
+
+class Refused(Exception):
+    """What the callback of another tool raises."""
+
+
+@contextmanager
+def refusing(tool: int, event: str) -> Iterator[None]:
+    """Another tool, whose callback raises at this event of functions above."""
+    monitoring: Any = sys.monitoring
+    number = getattr(monitoring.events, event)
+
+    def refuse(code: CodeType, *_: object) -> None:
+        if code.co_filename == __file__ and code.co_name in REFUSED:
+            raise Refused
+
+    monitoring.use_tool_id(tool, "another's")
+    monitoring.register_callback(tool, number, refuse)
+    monitoring.set_events(tool, number)
+    try:
+        yield
+    finally:
+        monitoring.set_events(tool, 0)
+        monitoring.free_tool_id(tool)
+
+
+REFUSED = ("refused", "refused_by_number", "refused_generator", "refused_recursion")
+PROGRAMS = [refused, refused_in_c, refused_in_generator, refused_throw, refused_recursion]
+
+
+@pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="no sys.monitoring here")
+@pytest.mark.parametrize("tool", [0, 5])
+@pytest.mark.parametrize("event", ["PY_START", "PY_RESUME", "PY_THROW", "PY_RETURN", "PY_YIELD"])
+@pytest.mark.parametrize("refused_call", PROGRAMS)
+def test_a_tool_whose_callback_raises_ends_no_call_around(
+    traced: Traced, tool: int, event: str, refused_call: Callable[[], None]
+) -> None:
+    def program() -> None:
+        for _ in range(3):
+            with suppress(Refused):
+                refused_call()
+        leaf()
+
+    def around() -> None:
+        program()
+        later()
+
+    with refusing(tool, event):
+        rows = traced.run(around)
+    by_id = {row.event_id: row for row in rows}
+    above = {short(row): short(by_id[row.parent]) for row in rows if short(row) in ("leaf", "program", "later")}
+    assert above == {"leaf": "program", "program": "around", "later": "around"}
+    assert not [short(row) for row in rows if row.flags & EventFlag.PARTIAL and short(row) in (*REFUSED, "program", "around")]
+    check_laws(by_end(rows))
+
+
+@pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="no sys.monitoring here")
+def test_a_tool_that_refuses_a_call_in_one_that_was_on_the_stack_already(traced: Traced) -> None:
+    with refusing(0, "PY_START"):
+        running = traced.begin()
+        with pytest.raises(Refused):
+            refused()
+        leaf()
+        running.stop()
+    by_id = {row.event_id: row for row in running.sink.events()}
+    [row] = [row for row in by_id.values() if short(row) == "leaf"]
+    assert short(by_id[row.parent]) == "test_a_tool_that_refuses_a_call_in_one_that_was_on_the_stack_already"

@@ -20,17 +20,18 @@ uint64_t begin(ThreadCalls& calls, const CallName& name) {
 
 bool hides_its_c_calls(const ThreadCalls& calls) {
   return calls.hidden_from != kNothingHidden || is_deep_enough(calls) ||
-         (!calls.stack.empty() && (calls.stack.back() & ThreadCalls::kHidden) != 0);
+         (!calls.stack.empty() && (calls.stack.back().entry & ThreadCalls::kHidden) != 0);
 }
 
-int enter_named_by_frame(ThreadCalls& calls, PyFrameObject* frame, PyObject* of_frame, uint64_t tracing) {
+int enter_named_by_frame(ThreadCalls& calls, const Begun& begun, PyObject* of_frame, uint64_t tracing) {
+  PyObject* const frame = reinterpret_cast<PyObject*>(begun.frame);
   const Made held(Py_NewRef(of_frame));
-  const Made answer(PyObject_CallFunctionObjArgs(held.object, reinterpret_cast<PyObject*>(frame), nullptr));
+  const Made answer(PyObject_CallFunctionObjArgs(held.object, frame, nullptr));
   if (answer.object == nullptr && without_name() < 0) return -1;
   const bool named = answer.object != nullptr && PyUnicode_Check(answer.object);
   const Utf8 name(named ? answer.object : nullptr, kMaxNameBytes);
   const bool shown = named && !is_deep_enough(calls) && is_recording();
-  push(calls, shown ? begin_call(*tracer->globals, *calls.buffer, name.text()) : 0, tracing);
+  push(calls, {shown ? begin_call(*tracer->globals, *calls.buffer, name.text()) : 0, begun.key}, tracing);
   return 0;
 }
 
@@ -39,7 +40,7 @@ int enter_stack(ThreadCalls& calls, PyFrameObject** frames, int count) {
   int result = 0;
   for (int at = count; at-- > 0;) {
     const Made code(reinterpret_cast<PyObject*>(PyFrame_GetCode(frames[at])));
-    const Begun begun{reinterpret_cast<PyCodeObject*>(code.object), instruction_of(frames[at]), frames[at]};
+    const Begun begun{reinterpret_cast<PyCodeObject*>(code.object), instruction_of(frames[at]), frames[at], frames[at]};
     if (result == 0) result = enter_slowly(calls, begun);
     calls.shown = 0;  // depth is counted from where tracing began
     Py_DECREF(frames[at]);
@@ -47,11 +48,19 @@ int enter_stack(ThreadCalls& calls, PyFrameObject** frames, int count) {
   return result;
 }
 
+// The innermost call in this frame that is open.
+OpenCall* find_call(ThreadCalls& calls, const void* frame) {
+  for (size_t at = calls.stack.size(); frame != nullptr && at-- > 0;) {
+    if (calls.stack[at].frame == frame) return &calls.stack[at];
+  }
+  return nullptr;
+}
+
 // From any thread.
 void end_and_forget(ThreadCalls& calls) {
   ThreadBuffer* own = registry().current();
   for (; !calls.stack.empty(); calls.stack.pop_back()) {
-    const uint64_t event_id = event_id_of(calls.stack.back());
+    const uint64_t event_id = event_id_of(calls.stack.back().entry);
     if (event_id != 0 && own != nullptr) end_range(*tracer->globals, *own, event_id, 0, 0, {});
   }
   calls.forget();
@@ -59,53 +68,59 @@ void end_and_forget(ThreadCalls& calls) {
 
 }  // namespace
 
-void push_slowly(ThreadCalls& calls, uint64_t entry, uint64_t tracing) try {
-  if (tracer->tracing != tracing) return end_call(calls, entry);
-  calls.stack.push_back(entry);
+void push_slowly(ThreadCalls& calls, OpenCall call, uint64_t tracing) try {
+  if (tracer->tracing != tracing) return end_call(calls, call.entry);
+  calls.stack.push_back(call);
 } catch (const std::bad_alloc&) {  // its exit would be taken for another's
-  end_call(calls, entry);
+  end_call(calls, call.entry);
   while (!calls.stack.empty()) pop(calls);
   calls.left_out = true;
 }
 
 int enter_slowly(ThreadCalls& calls, Begun begun) {
   const uint64_t tracing = tracer->tracing;
-  if (calls.hidden_from != kNothingHidden || is_deep_enough(calls)) return push(calls, 0, tracing), 0;
+  if (calls.hidden_from != kNothingHidden || is_deep_enough(calls)) return push(calls, {0, begun.key}, tracing), 0;
   PyObject* const code = reinterpret_cast<PyObject*>(begun.code);
-  PyFrameObject* const frame = begun.frame != nullptr ? begun.frame : PyEval_GetFrame();
+  if (begun.frame == nullptr) begun.frame = PyEval_GetFrame();
   const CallName* name = CodeNames::find(code, begun.instruction, tracer->names.version());
-  if (name == nullptr && frame != nullptr) name = tracer->names.of_code(code, frame, begun.instruction);
+  if (name == nullptr && begun.frame != nullptr) name = tracer->names.of_code(code, begun.frame, begun.instruction);
   if (name == nullptr) {
     if (without_name() < 0) return -1;
-    return push(calls, ThreadCalls::kHidden, tracing), 0;
+    return push(calls, {ThreadCalls::kHidden, begun.key}, tracing), 0;
   }
-  if (name->hides == Hides::kNothing) return push(calls, begin(calls, *name), tracing), 0;
-  if (name->hides == Hides::kAskFrame) return enter_named_by_frame(calls, frame, name->of_frame, tracing);
+  if (name->hides == Hides::kNothing) return push(calls, {begin(calls, *name), begun.key}, tracing), 0;
+  if (name->hides == Hides::kAskFrame) return enter_named_by_frame(calls, begun, name->of_frame, tracing);
   if (name->hides == Hides::kAllBelow) calls.hidden_from = calls.stack.size();
-  push(calls, ThreadCalls::kHidden, tracing);
+  push(calls, {ThreadCalls::kHidden, begun.key}, tracing);
   return 0;
 }
 
 int enter_c_slowly(ThreadCalls& calls, PyObject* callable, CFunction function) {
   const uint64_t tracing = tracer->tracing;
-  if (hides_its_c_calls(calls)) return push(calls, ThreadCalls::kOfC, tracing), 0;
+  if (hides_its_c_calls(calls)) return push(calls, {ThreadCalls::kOfC, nullptr}, tracing), 0;
   const CallName* name = tracer->names.functions().find(function);
   if (name == nullptr) name = tracer->names.of_function(callable, function);
   if (name == nullptr && without_name() < 0) return -1;
-  push(calls, (name != nullptr ? begin(calls, *name) : 0) | ThreadCalls::kOfC, tracing);
+  push(calls, {(name != nullptr ? begin(calls, *name) : 0) | ThreadCalls::kOfC, nullptr}, tracing);
   return 0;
 }
 
-void leave_python_slowly(ThreadCalls& calls) {
-  while (!calls.stack.empty() && (pop(calls) & ThreadCalls::kOfC) != 0) continue;
+// Greenlets end calls in another order than that of their begins: the frame of the one that ends here stays open.
+void leave_python_slowly(ThreadCalls& calls, const void* frame) {
+  OpenCall* left = find_call(calls, frame);
+  if (left == nullptr) left = find_call(calls, PyEval_GetFrame());  // it was on the stack already when its thread was met
+  if (left == nullptr) return;
+  while ((calls.stack.back().entry & ThreadCalls::kOfC) != 0) pop(calls);
+  left->frame = calls.stack.back().frame;
+  pop(calls);
 }
 
 void leave_c_slowly(ThreadCalls& calls) {
-  if (!calls.stack.empty() && (calls.stack.back() & ThreadCalls::kOfC) != 0) pop(calls);
+  if (!calls.stack.empty() && (calls.stack.back().entry & ThreadCalls::kOfC) != 0) pop(calls);
 }
 
-void enter_after_fork(ThreadCalls& calls, uint64_t entry) {
-  if (calls.buffer != nullptr) push(calls, entry, tracer->tracing);
+void enter_after_fork(ThreadCalls& calls, OpenCall call) {
+  if (calls.buffer != nullptr) push(calls, call, tracer->tracing);
 }
 
 int meet_thread(ThreadCalls& calls, PyFrameObject* innermost) {

@@ -47,6 +47,7 @@ struct Begun {
   PyCodeObject* code;
   int instruction;
   PyFrameObject* frame;
+  const void* key;  // OpenCall::frame
 };
 
 inline int instruction_of(PyFrameObject* frame) {
@@ -62,15 +63,16 @@ inline int instruction_of(PyFrameObject* frame) {
 
 [[gnu::noinline]] int enter_c_slowly(ThreadCalls& calls, PyObject* callable, CFunction function);
 
-// The innermost Python call is over, and with it what C functions it called of which no exit was told.
-[[gnu::noinline]] void leave_python_slowly(ThreadCalls& calls);
+// The innermost Python call is over, and with it what C functions it called of which no exit was told. Nothing is where the frame's
+// call isn't open: CPython tells of the end of one whose begin or end another tool's callback refused, too.
+[[gnu::noinline]] void leave_python_slowly(ThreadCalls& calls, const void* frame);
 [[gnu::noinline]] void leave_c_slowly(ThreadCalls& calls);
 
 // Begins what is on the thread's stack already. 1: it is traced from now on; 0: it isn't, or not yet; -1: with the error set.
 int meet_thread(ThreadCalls& calls, PyFrameObject* innermost);
 
 // Only notes where calls begin that end later: nothing here asks Python or takes a lock.
-void enter_after_fork(ThreadCalls& calls, uint64_t entry);
+void enter_after_fork(ThreadCalls& calls, OpenCall call);
 
 // Ends what is open in every thread: in others as `end` does that is called in another thread than `begin`.
 void end_all_calls();
@@ -92,7 +94,7 @@ inline void end_call(ThreadCalls& calls, uint64_t entry) {
 }
 
 inline uint64_t pop(ThreadCalls& calls) {
-  const uint64_t entry = calls.stack.back();
+  const uint64_t entry = calls.stack.back().entry;
   calls.stack.pop_back();
   end_call(calls, entry);
   if (calls.stack.size() <= calls.hidden_from) calls.hidden_from = kNothingHidden;
@@ -100,13 +102,13 @@ inline uint64_t pop(ThreadCalls& calls) {
 }
 
 // What can't be pushed is ended: because tracing was stopped meanwhile, or for want of memory.
-void push_slowly(ThreadCalls& calls, uint64_t entry, uint64_t tracing);
+void push_slowly(ThreadCalls& calls, OpenCall call, uint64_t tracing);
 
-inline void push(ThreadCalls& calls, uint64_t entry, uint64_t tracing) {
-  calls.shown += event_id_of(entry) != 0;
+inline void push(ThreadCalls& calls, OpenCall call, uint64_t tracing) {
+  calls.shown += event_id_of(call.entry) != 0;
   const bool fits = calls.stack.size() < calls.stack.capacity() && tracer->tracing == tracing;
-  if (__builtin_expect(!fits, 0)) return push_slowly(calls, entry, tracing);
-  calls.stack.push_back(entry);
+  if (__builtin_expect(!fits, 0)) return push_slowly(calls, call, tracing);
+  calls.stack.push_back(call);
 }
 
 // Of the calling thread.
@@ -122,23 +124,23 @@ inline void push(ThreadCalls& calls, uint64_t entry, uint64_t tracing) {
   return calls != nullptr && calls->met_in == tracer->ready ? calls : nullptr;
 }
 
-// Begins a call the short way (known_calls.hpp), with `of_c` kOfC or 0. Whether it did.
-[[gnu::always_inline]] inline bool begin_known(ThreadCalls& calls, const CallName& name, uint64_t of_c) {
+// Begins a call the short way (known_calls.hpp), with `of_c` kOfC or 0, and null for the frame then. Whether it did.
+[[gnu::always_inline]] inline bool begin_known(ThreadCalls& calls, const CallName& name, uint64_t of_c, const void* frame) {
   const bool shown = calls.hidden_from == kNothingHidden && !is_deep_enough(calls);
   if (!shown || !is_recording() || calls.stack.size() == calls.stack.capacity()) return false;
   Globals& globals = *tracer->globals;
   const uint64_t event_id = begin_known_call(globals, *calls.buffer, name.hash, name.text.size(), context_version_now());
   if (event_id == 0) return false;
-  calls.stack.push_back(event_id | of_c);
+  calls.stack.push_back({event_id | of_c, frame});
   ++calls.shown;
   return true;
 }
 
 // Ends the innermost call the short way, where it is one of that kind. Whether it did.
-[[gnu::always_inline]] inline bool end_known(ThreadCalls& calls, uint64_t of_c) {
+[[gnu::always_inline]] inline bool end_known(ThreadCalls& calls, uint64_t of_c, const void* frame) {
   if (calls.stack.empty() || calls.hidden_from != kNothingHidden) return false;
-  const uint64_t entry = calls.stack.back(), event_id = entry ^ of_c;
-  if (event_id_of(entry) != event_id || event_id == 0 || calls.shown == 0) return false;
+  const uint64_t entry = calls.stack.back().entry, event_id = entry ^ of_c;
+  if (calls.stack.back().frame != frame || event_id_of(entry) != event_id || event_id == 0 || calls.shown == 0) return false;
   if (!end_known_call(*tracer->globals, *calls.buffer, event_id)) return false;
   calls.stack.pop_back();
   --calls.shown;
@@ -147,23 +149,23 @@ inline void push(ThreadCalls& calls, uint64_t entry, uint64_t tracing) {
 
 [[gnu::always_inline]] inline int enter(ThreadCalls& calls, Begun begun) {
   const CallName* name = recent_names.find(reinterpret_cast<PyObject*>(begun.code), begun.instruction);
-  if (__builtin_expect(name != nullptr, 1) && begin_known(calls, *name, 0)) return 0;
+  if (__builtin_expect(name != nullptr, 1) && begin_known(calls, *name, 0, begun.key)) return 0;
   return enter_slowly(calls, begun);
 }
 
 [[gnu::always_inline]] inline int enter_c(ThreadCalls& calls, PyObject* callable, CFunction function) {
-  const bool hidden = !calls.stack.empty() && (calls.stack.back() & ThreadCalls::kHidden) != 0;
+  const bool hidden = !calls.stack.empty() && (calls.stack.back().entry & ThreadCalls::kHidden) != 0;
   const CallName* name = tracer->names.functions().find(function);
-  if (__builtin_expect(name != nullptr && !hidden, 1) && begin_known(calls, *name, ThreadCalls::kOfC)) return 0;
+  if (__builtin_expect(name != nullptr && !hidden, 1) && begin_known(calls, *name, ThreadCalls::kOfC, nullptr)) return 0;
   return enter_c_slowly(calls, callable, function);
 }
 
-[[gnu::always_inline]] inline void leave_python(ThreadCalls& calls) {
-  if (!end_known(calls, 0)) leave_python_slowly(calls);
+[[gnu::always_inline]] inline void leave_python(ThreadCalls& calls, const void* frame) {
+  if (!end_known(calls, 0, frame)) leave_python_slowly(calls, frame);
 }
 
 [[gnu::always_inline]] inline void leave_c(ThreadCalls& calls) {
-  if (!end_known(calls, ThreadCalls::kOfC)) leave_c_slowly(calls);
+  if (!end_known(calls, ThreadCalls::kOfC, nullptr)) leave_c_slowly(calls);
 }
 
 }  // namespace recfn

@@ -13,13 +13,25 @@ using Arguments = PyObject* const*;
 // `sys.monitoring.MISSING`: there is no first argument. CPython never frees it.
 const PyObject* missing = nullptr;
 
+// CPython's own, because to ask for the frame object makes one.
+[[gnu::always_inline]] inline const void* running_frame() {
+#if PY_VERSION_HEX >= 0x030D0000
+  return PyThreadState_Get()->current_frame;
+#elif PY_VERSION_HEX >= 0x030C0000
+  return PyThreadState_Get()->cframe->current_frame;
+#else
+  return PyEval_GetFrame();
+#endif
+}
+
 PyObject* answer(int result) { return result < 0 ? nullptr : Py_NewRef(Py_None); }
 
 // The thread's calls, where it is traced from now on; null where it isn't, with the error set or not.
 [[gnu::noinline]] ThreadCalls* meet(bool is_python) {
   ThreadCalls* calls = thread_calls(tracer->tracing);
   if (calls == nullptr || calls->left_out) return nullptr;
-  if (tracer->forked) return enter_after_fork(*calls, is_python ? ThreadCalls::kHidden : ThreadCalls::kOfC), nullptr;
+  const OpenCall met = is_python ? OpenCall{ThreadCalls::kHidden, running_frame()} : OpenCall{ThreadCalls::kOfC, nullptr};
+  if (tracer->forked) return enter_after_fork(*calls, met), nullptr;
   if (calls->buffer != nullptr) return calls;
   PyFrameObject* const frame = PyEval_GetFrame();
   const Made back(is_python && frame != nullptr ? reinterpret_cast<PyObject*>(PyFrame_GetBack(frame)) : nullptr);
@@ -44,11 +56,11 @@ PyObject* without_calls() { return answer(PyErr_Occurred() ? -1 : 0); }
   if (__builtin_expect(calls == nullptr, 0)) return without_calls();
   auto* const code = reinterpret_cast<PyCodeObject*>(arguments[0]);
   const int instruction = (code->co_flags & kCanSuspend) != 0 ? static_cast<int>(PyLong_AsLong(arguments[1])) : kAtBegin;
-  return answer(enter(*calls, {code, instruction, nullptr}));
+  return answer(enter(*calls, {code, instruction, nullptr, running_frame()}));
 }
 
 [[gnu::hot]] PyObject* on_end(PyObject*, Arguments, size_t, PyObject*) {
-  if (ThreadCalls* const calls = calls_for_end()) leave_python(*calls);
+  if (ThreadCalls* const calls = calls_for_end()) leave_python(*calls, running_frame());
   Py_RETURN_NONE;
 }
 

@@ -23,20 +23,22 @@ namespace {
 // Each kind of event has a function of its own, so that one doesn't save and restore the registers that another needs.
 [[gnu::noinline, gnu::hot]] int on_call(ThreadCalls& calls, PyFrameObject* frame) {
   PyCodeObject* const code = code_of(frame);
-  return enter(calls, {code, (code->co_flags & kCanSuspend) == 0 ? kAtBegin : instruction_of(frame), frame});
+  return enter(calls, {code, (code->co_flags & kCanSuspend) == 0 ? kAtBegin : instruction_of(frame), frame, frame});
 }
 
 [[gnu::noinline, gnu::hot]] int on_c_call(ThreadCalls& calls, PyObject* argument) {
   return tracer->c_calls ? enter_c(calls, argument, CFunction::of(argument, nullptr)) : 0;
 }
 
-[[gnu::noinline, gnu::hot]] int on_return(ThreadCalls& calls) { return leave_python(calls), 0; }
+[[gnu::noinline, gnu::hot]] int on_return(ThreadCalls& calls, PyFrameObject* frame) {
+  return leave_python(calls, frame), 0;
+}
 
 [[gnu::noinline, gnu::hot]] int on_c_return(ThreadCalls& calls) { return leave_c(calls), 0; }
 
 [[gnu::always_inline]] inline int on_event(ThreadCalls& calls, PyFrameObject* frame, int what, PyObject* argument) {
   if (what == PyTrace_CALL) return on_call(calls, frame);
-  if (what == PyTrace_RETURN) return on_return(calls);
+  if (what == PyTrace_RETURN) return on_return(calls, frame);
   if (what == PyTrace_C_CALL) return on_c_call(calls, argument);
   return what == PyTrace_C_RETURN || what == PyTrace_C_EXCEPTION ? on_c_return(calls) : 0;
 }
@@ -45,7 +47,8 @@ namespace {
 [[gnu::noinline]] int begin_first(PyFrameObject* frame, int what, PyObject* argument) {
   ThreadCalls* calls = thread_calls(tracer->tracing);
   if (calls == nullptr || calls->left_out) return 0;
-  if (tracer->forked) return enter_after_fork(*calls, what == PyTrace_C_CALL ? ThreadCalls::kOfC : ThreadCalls::kHidden), 0;
+  const OpenCall begun = what == PyTrace_CALL ? OpenCall{ThreadCalls::kHidden, frame} : OpenCall{ThreadCalls::kOfC, nullptr};
+  if (tracer->forked) return enter_after_fork(*calls, begun), 0;
   const Made back(what == PyTrace_CALL ? reinterpret_cast<PyObject*>(PyFrame_GetBack(frame)) : nullptr);
   const int met = meet_thread(*calls, what == PyTrace_CALL ? reinterpret_cast<PyFrameObject*>(back.object) : frame);
   return met > 0 ? on_event(*calls, frame, what, argument) : met;

@@ -5,8 +5,9 @@ A tracer sets itself as the profile function of threads, and keeps for each of t
     call    name of the code object ─► Recorder.begin_call ─► push
     return                             Recorder.end        ◄─ pop
 
-An exit says nothing but that it is one, and ends the innermost call, also where a greenlet has switched stacks meanwhile. So
-calls always nest. An exit of a call that isn't on the stack, because it began long before, finds nothing there.
+An exit ends the innermost call, also where a greenlet has switched stacks meanwhile. So calls always nest. One of a frame whose
+call isn't on the stack ends none: it began long before, or another tool of ``sys.monitoring`` raised at its begin or return, of
+which CPython tells as of one more end.
 """
 
 from __future__ import annotations

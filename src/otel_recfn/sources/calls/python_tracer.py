@@ -24,10 +24,11 @@ NOTHING_HIDDEN = -1
 
 
 class ThreadCalls:
-    """The calls that are open in a thread: event ids, 0 where one isn't recorded; ``~id`` of a C function's."""
+    """The calls that are open in a thread."""
 
     def __init__(self) -> None:
-        self.stack: list[int] = []
+        self.stack: list[tuple[int, int]] = []
+        """Event ids, 0 where one isn't recorded, ``~id`` of a C function's; with the ``id`` of a Python call's frame, or 0."""
         self.hidden_from = NOTHING_HIDDEN
         """How many calls are around the one below which nothing is shown."""
         self.shown = 0
@@ -128,7 +129,7 @@ class PythonTracer:
         if event == "call":
             self._enter(texts, calls, frame)
         elif event == "return":
-            self._leave_python(calls)
+            self._leave_python(calls, id(frame))
         elif event == "c_call":
             if texts.c_calls:
                 self._enter_c(texts, calls, frame, argument)
@@ -155,30 +156,39 @@ class PythonTracer:
             calls.hidden_from = len(calls.stack)
         elif not isinstance(text, (str, Hides)):
             text = text(frame)
-        self._push(calls, self._recorder.begin_call(text) if isinstance(text, str) else 0)
+        self._push(calls, self._recorder.begin_call(text) if isinstance(text, str) else 0, id(frame))
 
     def _enter_c(self, texts: CallTexts, calls: ThreadCalls, frame: FrameType, function: object) -> None:
         hidden = calls.hidden_from != NOTHING_HIDDEN or _is_deep_enough(texts, calls)
         shown = not hidden and not isinstance(self._text(texts, frame), Hides)
-        self._push(calls, ~self._recorder.begin_call(texts.of_function(function)) if shown else ~0)
+        self._push(calls, ~self._recorder.begin_call(texts.of_function(function)) if shown else ~0, 0)
 
-    def _push(self, calls: ThreadCalls, entry: int) -> None:
-        calls.stack.append(entry)
+    def _push(self, calls: ThreadCalls, entry: int, frame: int) -> None:
+        calls.stack.append((entry, frame))
         calls.shown += entry not in (0, ~0)
         if self._texts is None:  # another thread has stopped tracing meanwhile, and may not have seen this call
             self._end_all(calls)
 
-    def _leave_python(self, calls: ThreadCalls) -> None:
-        """The innermost Python call is over, and with it what C functions it called of which no exit was told."""
-        while calls.stack and self._pop(calls) < 0:
-            pass
+    def _leave_python(self, calls: ThreadCalls, frame: int) -> None:
+        """The innermost Python call is over, and with it what C functions it called of which no exit was told.
+
+        Nothing is where the frame's call isn't open: CPython tells of the end of one whose begin another tool of
+        ``sys.monitoring`` refused, too. Greenlets end calls in another order: the frame of the one that ends here stays open.
+        """
+        left = next((at for at in reversed(range(len(calls.stack))) if calls.stack[at][1] == frame), None)
+        if left is None:
+            return
+        while calls.stack[-1][0] < 0:
+            self._pop(calls)
+        calls.stack[left] = calls.stack[left][0], calls.stack[-1][1]
+        self._pop(calls)
 
     def _leave_c(self, calls: ThreadCalls) -> None:
-        if calls.stack and calls.stack[-1] < 0:
+        if calls.stack and calls.stack[-1][0] < 0:
             self._pop(calls)
 
     def _pop(self, calls: ThreadCalls) -> int:
-        entry = calls.stack.pop()
+        entry, _ = calls.stack.pop()
         self._recorder.end(entry if entry >= 0 else ~entry)
         calls.shown -= entry not in (0, ~0) and calls.shown > 0
         if len(calls.stack) <= calls.hidden_from:

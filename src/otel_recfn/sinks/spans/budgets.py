@@ -1,13 +1,14 @@
 """How many spans of ours a unit may have: a unit is one span of the program's, or one root of ours, with the ranges below it.
 
     the first units of a name, and a part of one that goes on   up to span_budget, a fifth of what is free
-    one that failed, or took unusually long                     up to span_budget, a quarter of what is left
+    one that failed, or took unusually long                     up to span_budget, a quarter of what the trace has left
     ordinary ones                                               up to ordinary_span_budget, a 25th of what is free
     a worker process's, whatever came before                    a fifth of what ordinary ones have
 
-What is *left* of a trace's budget is what its units haven't used; half of the whole budget is held back for those that fail or
-take long, the rest of what is left is *free*. The same holds for what the program may have in a time (``span_rate.py``); the
-smaller share counts. Every unit may have one span, whatever is left, and that is not counted.
+One half of a trace's budget is *free*, the other is held back for units that fail or take long. So is half of what the program
+may have in a time (``span_rate.py``); the smaller share counts. Of that half, more is held back from a unit the fewer times as
+long as usual it took, none if it failed: where many are slow at once, those that are much slower come in full. Every unit may
+have one span, whatever is left, and that is not counted.
 
 Ranges that come below a span when its unit has been decided, as those of a background task after the response, have what that
 unit left of what it might have had.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from itertools import islice
+from math import inf, log2
 from typing import NamedTuple, TypeVar
 
 from otel_recfn.sinks.spans.span_rate import SpanRate
@@ -27,6 +29,8 @@ Value = TypeVar("Value")
 
 FIRST_UNITS = 3
 """So many units of a name come before one can say what is usual."""
+MOST_TIMES = 64
+"""Nothing is held back from units that took so many times as long as usual."""
 ASIDE = 5
 """A worker process's unit has one in so many of the spans of an ordinary one."""
 MAX_TRACES = 4096
@@ -72,8 +76,10 @@ class _Claim(NamedTuple):
     """What a unit may have, where there is enough."""
 
     spans: int
-    unusual: bool
-    detailed: bool
+    times: float = 0.0
+    """How many times as long as usual it took, infinite if it failed; 0 if it is not unusual."""
+    detailed: bool = False
+    """It is one of the first, or a part."""
 
 
 class Budgets:
@@ -99,44 +105,54 @@ class Budgets:
         claim = self._left_of.get(unit)
         if claim is None or end.failed:
             claim = self._claim(end)
-        granted = max(1, min([claim.spans, *[_share(left, whole, claim) for left, whole in self._left(end)]]))
+        granted = self._share(end, claim)
+        if claim.times:
+            ordinary = _Claim(min(claim.spans, self._ordinary))
+            if self._share(end, ordinary) > granted:
+                claim, granted = ordinary, self._share(end, ordinary)
         used = min(granted, end.ranges)
-        self._use(end.trace_id, used)
+        self._use(end.trace_id, used, claim)
         if end.duration_ns is not None:
             _remember(self._left_of, unit, claim._replace(spans=max(0, claim.spans - used)), MAX_UNITS)
         return granted
 
     def _claim(self, end: UnitEnd) -> _Claim:
         if end.failed:
-            return _Claim(self._most, True, True)
+            return _Claim(self._most, times=inf)
         if end.aside:
-            return _Claim(self._ordinary // ASIDE, False, False)
+            return _Claim(self._ordinary // ASIDE)
         if end.duration_ns is None:
-            return _Claim(self._most, False, True)
-        seen, exceeded = self._usual.compare(end.name, end.duration_ns)
-        unusual = seen >= FIRST_UNITS and exceeded
-        detailed = unusual or seen < FIRST_UNITS
-        return _Claim(self._most if detailed else self._ordinary, unusual, detailed)
+            return _Claim(self._most, detailed=True)
+        seen, times = self._usual.compare(end.name, end.duration_ns)
+        if seen < FIRST_UNITS:
+            return _Claim(self._most, detailed=True)
+        return _Claim(self._most, times) if times else _Claim(self._ordinary)
 
-    def _use(self, trace_id: int, spans: int) -> None:
+    def _share(self, end: UnitEnd, claim: _Claim) -> int:
+        """How much of its claim a unit may have; at least one."""
+        share = claim.spans
+        if self._of_trace is not None:
+            left = self._of_trace - self._used.get(end.trace_id, 0)
+            share = min(share, left // 4 if claim.times else _of_free(left - self._of_trace // 2, claim))
+        if self._rate is not None:
+            left = self._rate.left(end.end_ns, unusual=claim.times > 0)
+            share = min(share, left - _held_back(self._rate.half, claim) if claim.times else _of_free(left, claim))
+        return max(1, share)
+
+    def _use(self, trace_id: int, spans: int, claim: _Claim) -> None:
         counted = max(0, spans - 1)
         if self._rate is not None:
-            self._rate.use(counted)
+            self._rate.use(counted, unusual=claim.times > 0)
         _remember(self._used, trace_id, self._used.get(trace_id, 0) + counted, MAX_TRACES)
 
-    def _left(self, end: UnitEnd) -> list[tuple[int, int]]:
-        """What is left, and of how many, in the unit's trace and at its time."""
-        left = []
-        if self._of_trace is not None:
-            left.append((self._of_trace - self._used.get(end.trace_id, 0), self._of_trace))
-        if self._rate is not None:
-            left.append((self._rate.left(end.end_ns), self._rate.most))
-        return left
+
+def _of_free(free: int, claim: _Claim) -> int:
+    return free // 5 if claim.detailed else free // 25
 
 
-def _share(left: int, whole: int, claim: _Claim) -> int:
-    free = left - whole // 2
-    return left // 4 if claim.unusual else free // 5 if claim.detailed else free // 25
+def _held_back(half: float, claim: _Claim) -> int:
+    """How much is held back from an unusual unit for those that are more so; the same for each doubling of its time."""
+    return int(half * max(0.0, 1 - log2(claim.times) / log2(MOST_TIMES)))
 
 
 def _remember(values: dict[Key, Value], key: Key, value: Value, most: int) -> None:

@@ -1,4 +1,4 @@
-"""How long units of a name usually take, and which of them take unusually long."""
+"""How long units of a name usually take, and how many times as long those take that take unusually long."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 DURATIONS = 1023
 """So many units of a name are remembered, the last ones: their median is what is usual."""
-UNUSUAL = 256
-"""One in so many may be unusual: where all take longer than before, as on a machine that is busy, none of them is."""
+UNUSUAL = 16
+"""One in so many may be unusual: where all take longer than before, as on a machine that is busy, most of them aren't."""
 MAX_NAMES = 4096
 
 
@@ -28,12 +28,13 @@ class _Durations:
         if len(self.in_order) > DURATIONS:
             del self.sorted[bisect_left(self.sorted, self.in_order.popleft())]
 
-    def exceeded_by(self, duration_ns: int) -> bool:
-        """Twice as long as the median, and among the longest."""
+    def times(self, duration_ns: int) -> float:
+        """How many times the median this is, where that is more than twice and among the longest; 0 elsewhere."""
         longer = len(self.sorted) - bisect_left(self.sorted, duration_ns)
-        return (
-            bool(self.sorted) and duration_ns > 2 * self.sorted[len(self.sorted) // 2] and longer <= len(self.sorted) // UNUSUAL
-        )
+        if not self.sorted or longer > len(self.sorted) // UNUSUAL:
+            return 0.0
+        times = duration_ns / max(1, self.sorted[len(self.sorted) // 2])
+        return times if times > 2 else 0.0
 
 
 class UsualDurations:
@@ -42,12 +43,12 @@ class UsualDurations:
     def __init__(self) -> None:
         self._of_name: dict[str, _Durations] = {}
 
-    def compare(self, name: str, duration_ns: int) -> tuple[int, bool]:
-        """How many units of the name came before this one, and whether it takes unusually long beside them."""
+    def compare(self, name: str, duration_ns: int) -> tuple[int, float]:
+        """How many units of the name came before this one, and how many times the usual it took, 0 if that isn't unusual."""
         known = self._of_name.pop(name, None) or _Durations()
         self._of_name[name] = known
         if len(self._of_name) > MAX_NAMES:
             del self._of_name[next(iter(self._of_name))]
-        seen, exceeded = known.seen, known.exceeded_by(duration_ns)
+        seen, times = known.seen, known.times(duration_ns)
         known.add(duration_ns)
-        return seen, exceeded
+        return seen, times

@@ -21,32 +21,44 @@ MS = 1_000_000
 
 @given(
     per_second=st.integers(1, 5000),
-    uses=st.lists(st.tuples(st.integers(0, 3 * NS_PER_SECOND), st.integers(1, 3000)), min_size=1, max_size=60),
+    uses=st.lists(st.tuples(st.integers(0, 3 * NS_PER_SECOND), st.integers(1, 3000), st.booleans()), min_size=1, max_size=60),
 )
-def test_in_any_time_no_more_than_the_rate_and_ten_seconds_of_it(per_second: int, uses: list[tuple[int, int]]) -> None:
+def test_in_any_time_no_more_than_the_rate_and_ten_seconds_of_it(per_second: int, uses: list[tuple[int, int, bool]]) -> None:
     rate, used, now_ns = SpanRate(per_second), 0, BASE_NS
-    for after_ns, wanted in uses:
+    for after_ns, wanted, unusual in uses:
         now_ns += after_ns
-        granted = min(wanted, rate.left(now_ns))
-        rate.use(granted)
+        granted = min(wanted, rate.left(now_ns, unusual=unusual))
+        rate.use(granted, unusual=unusual)
         used += granted
     assert used <= per_second * (BURST_SECONDS + (now_ns - BASE_NS) / NS_PER_SECOND) + 1
 
 
-def test_what_was_not_used_for_ten_seconds_may_be_used_at_once() -> None:
+@pytest.mark.parametrize("unusual", [False, True])
+def test_what_was_not_used_for_ten_seconds_may_be_used_at_once(unusual: bool) -> None:
     rate = SpanRate(100)
-    rate.use(rate.left(BASE_NS))
-    assert rate.left(BASE_NS) == 0
-    assert rate.left(BASE_NS + NS_PER_SECOND) == 100
-    assert rate.left(BASE_NS + 60 * NS_PER_SECOND) == rate.most == 1000
+    rate.left(BASE_NS, unusual=unusual)
+    for kind in (False, True):
+        rate.use(1000, unusual=kind)
+        assert rate.left(BASE_NS, unusual=kind) == 0
+    assert rate.left(BASE_NS + NS_PER_SECOND, unusual=unusual) == 50
+    assert rate.left(BASE_NS + 60 * NS_PER_SECOND, unusual=unusual) == rate.half == 500
+
+
+@pytest.mark.parametrize("unusual", [False, True])
+def test_what_one_half_has_no_room_for_the_other_has(unusual: bool) -> None:
+    rate = SpanRate(100)
+    rate.left(BASE_NS, unusual=unusual)
+    rate.use(1000, unusual=unusual)
+    assert rate.left(BASE_NS + NS_PER_SECOND, unusual=unusual) == 100
 
 
 @pytest.mark.parametrize("back_s", [1, 3600])
 def test_a_clock_that_is_set_back_gives_nothing_and_takes_nothing(back_s: int) -> None:
     rate = SpanRate(100)
-    rate.use(rate.left(BASE_NS))
-    assert rate.left(BASE_NS - back_s * NS_PER_SECOND) == 0
-    assert rate.left(BASE_NS + 12 * NS_PER_SECOND) > 0
+    rate.left(BASE_NS, unusual=False)
+    rate.use(1000, unusual=False)
+    assert rate.left(BASE_NS - back_s * NS_PER_SECOND, unusual=False) == 0
+    assert rate.left(BASE_NS + 12 * NS_PER_SECOND, unusual=False) > 0
 
 
 def test_a_busy_program_gets_few_spans_for_each_unit_and_all_its_ranges() -> None:

@@ -12,19 +12,19 @@ def test_where_all_take_longer_than_before_few_are_unusual() -> None:
     for _ in range(DURATIONS):
         usual.compare("request", 1000)
     found = [usual.compare("request", dice.randrange(5000, 9000))[1] for _ in range(1000)]
-    assert sum(found[300:]) <= 3 * 700 / UNUSUAL
+    assert sum(times > 0 for times in found[300:]) <= 3 * 700 / UNUSUAL
 
 
 def test_the_slow_ones_are_among_many_that_vary() -> None:
     usual, dice = UsualDurations(), random.Random(2)
     found = [usual.compare("request", 50_000 if number % 500 == 499 else dice.randrange(500, 3000)) for number in range(10_000)]
-    assert all(exceeded for number, (_, exceeded) in enumerate(found) if number % 500 == 499)
-    assert sum(exceeded for _, exceeded in found) < 10_000 / 100
+    assert all(times > 15 for number, (_, times) in enumerate(found) if number % 500 == 499)
+    assert sum(times > 0 for _, times in found) < 10_000 / 100
 
 
 def test_names_know_nothing_of_each_other_and_are_forgotten() -> None:
     usual = UsualDurations()
     for number in range(MAX_NAMES + 10):
-        assert usual.compare(str(number), 5) == (0, False)
-    assert usual.compare(str(MAX_NAMES), 50) == (1, True)
-    assert usual.compare("0", 50) == (0, False)
+        assert usual.compare(str(number), 5) == (0, 0)
+    assert usual.compare(str(MAX_NAMES), 50) == (1, 10)
+    assert usual.compare("0", 50) == (0, 0)

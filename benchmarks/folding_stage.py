@@ -161,6 +161,8 @@ class Stage:
         while len(plan.row):
             added = self._folding.add(plan)
             self._folding.full(added)
+            if added == len(plan.row):
+                return
             plan = plan.part(slice(added, None))
 
 

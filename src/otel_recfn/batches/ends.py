@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import ORDINAL_BITS, EventFlag
+from otel_recfn.model.events import ORDINAL_MASK, EventFlag
 
-_ORDINAL = np.uint64(ORDINAL_BITS)
+_ORDINALS = np.uint64(ORDINAL_MASK)
 
 
 def order_of_ends(batch: Batch) -> NDArray[np.int64] | None:
@@ -18,7 +18,7 @@ def order_of_ends(batch: Batch) -> NDArray[np.int64] | None:
 
     A drain reads one thread after the other. So a range may stand before one of another thread that lies in it.
     """
-    crosses = (batch.parent != 0) & (batch.parent >> _ORDINAL != batch.event_id >> _ORDINAL)
+    crosses = (batch.parent ^ batch.event_id > _ORDINALS) & (batch.parent != 0)
     if not crosses.any() or batch.closed < len(batch):
         return None
     return np.argsort(batch.end_ns, kind="stable").astype(np.int64, copy=False)

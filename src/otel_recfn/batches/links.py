@@ -33,6 +33,9 @@ LINK_COLUMNS: dict[str, Any] = {
     "thread": np.uint32,
     "context": np.uint32,
 }
+_NO_ROWS = np.zeros(0, np.int64)
+_NO_LINKS: list[NDArray[Any]] = [np.zeros(0, kind) for kind in LINK_COLUMNS.values()]
+_RANGE, _BACKWARD = int(EventKind.RANGE), int(RecordScope.BACKWARD_FUNCTION)
 
 
 class Links(NamedTuple):
@@ -89,8 +92,10 @@ class ForwardBackwardLinks:
     def match(self, batch: Batch) -> Links:
         """Remember the batch's forward ranges, then find those of its backward rows; once per batch."""
         rows = np.flatnonzero(batch.sequence_nr >= 0)
-        rows = rows[(batch.kind[rows] == EventKind.RANGE) & (batch.sequence_nr[rows] <= ORDINAL_MASK)]
-        is_backward = batch.scope[rows] == RecordScope.BACKWARD_FUNCTION
+        if not len(rows):
+            return self._none()
+        rows = rows[(batch.kind[rows] == _RANGE) & (batch.sequence_nr[rows] <= ORDINAL_MASK)]
+        is_backward = batch.scope[rows] == _BACKWARD
         has_forward = batch.forward_thread_id[rows] != 0
         self._remember(batch, rows[~(is_backward | has_forward)])
         return self._find(batch, rows[is_backward & has_forward])
@@ -138,7 +143,14 @@ class ForwardBackwardLinks:
         thread = self._tracks.indices(threads, run.thread)
         return run._replace(thread=thread, context=self._contexts.indices(contexts, run.context))
 
+    def _none(self) -> Links:
+        """Of a batch that nothing is linked in, as most batches of a program without gradients are."""
+        event_id, root, start_ns, end_ns, thread, context = _NO_LINKS
+        return Links(_NO_ROWS, event_id, root, start_ns, end_ns, thread, context, self._tracks.values, self._contexts.values)
+
     def _find(self, batch: Batch, rows: NDArray[np.int64]) -> Links:
+        if not len(rows):
+            return self._none()
         wanted = _keys(self._numbers_of(batch.forward_thread_id[rows]), batch.sequence_nr[rows])
         best_start = np.full(len(rows), NEVER)
         columns = [np.empty(len(rows), dtype=column) for column in LINK_COLUMNS.values()]

@@ -28,6 +28,7 @@ from otel_recfn.sinks.spans.trace_boundaries import StepTrace
 NEVER = np.iinfo(np.int64).max
 MOST_ROWS_UNSEEN = 2000
 """Of a unit below a span whose end can't be seen."""
+_RANGE, _STEP = int(EventKind.RANGE), int(EventSource.STEP)
 _NO_IDS: NDArray[np.uint64] = np.zeros(0, np.uint64)
 
 
@@ -79,8 +80,10 @@ class OpenUnits:
     def begin_batch(self, batch: Batch) -> None:
         """A batch comes: note which outermost ranges began below spans of the program."""
         self._batches += 1
-        ended = batch.event_id[(batch.parent == 0) & (batch.kind == EventKind.RANGE)]
-        counted = announced_column(batch, "source") != EventSource.STEP  # a step's span is the program's
+        if not len(batch.opened) and not len(self._open):
+            return
+        ended = batch.event_id[(batch.parent == 0) & (batch.kind == _RANGE)]
+        counted = announced_column(batch, "source") != _STEP  # a step's span is the program's
         began = announced_column(batch, "event_id")[counted]
         self._open = np.concatenate([self._open[~is_in(self._open, ended)], began[~is_in(began, ended)]])
         counts = np.bincount(announced_column(batch, "context")[counted], minlength=len(batch.contexts))

@@ -67,3 +67,7 @@ def __getattr__(name: str) -> Any:
 
     value = globals()[name] = getattr(import_module(f"otel_recfn.{_HOMES[name]}"), name)
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import pytest
+
 import otel_recfn
 from otel_recfn import errors, observing
 from patience import PATIENCE_S
@@ -26,6 +28,13 @@ def test_names_are_found_after_everything_was_imported() -> None:
         "assert all(name in dir(otel_recfn) for name in otel_recfn.__all__);"
         "assert isinstance(otel_recfn.record_function, type), otel_recfn.record_function"
     )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_S)
+
+
+@pytest.mark.parametrize("module", ["otel_recfn", "otel_recfn.errors", "otel_recfn.legacy", "otel_recfn.tracing"])
+def test_a_public_module_tells_its_names_before_their_first_use(module: str) -> None:
+    """As a prompt's completion asks for them."""
+    program = f"import {module} as module; missing = {{*module.__all__}} - {{*dir(module)}}; assert not missing, missing"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_S)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -65,6 +66,22 @@ def test_a_span_inside_an_operator_of_a_thread_that_was_handed_a_range_is_in_its
         thread.join()
     traces.instrumentor.uninstrument()
     assert traces.paths()["MainThread/outer/CallsBack/inner/span/aten::clone"] == 1
+
+
+class OpensAnotherTrace(CallsBack):
+    @staticmethod
+    def forward(ctx: Any, x: Any, traces: Traces) -> Any:
+        with traces.tracer.start_as_current_span("of another trace", otel_context.Context()):
+            torch.mul(x, x)
+        return CallsBack.forward(ctx, x, traces)
+
+
+@pytest.mark.parametrize("around", ["MainThread", "request"])
+def test_a_span_inside_an_operator_in_which_another_trace_was_current_is_in_the_operators(traces: Traces, around: str) -> None:
+    with traces.tracer.start_as_current_span(around) if around == "request" else nullcontext():
+        OpensAnotherTrace.apply(traces.x.clone().requires_grad_(), traces)
+    traces.instrumentor.uninstrument()
+    assert traces.paths()[f"{around}/OpensAnotherTrace/inner/span/aten::clone"] == 1
 
 
 def test_what_is_done_to_the_current_span_is_done_to_the_programs_own(traces: Traces) -> None:

@@ -70,6 +70,7 @@ inline bool is_innermost_by_place(const ThreadBuffer& buffer, uint32_t place) {
   buffer.look_depth = buffer.depth;
   const uint32_t place = place_of_latest(buffer, view);
   if (place != kNowhere) {
+    if (!buffer.stack[place].is_entered()) buffer.current_below = view.current;
     buffer.look_ordinal = buffer.stack[place].ordinal();
     buffer.look_parent = is_innermost_by_place(buffer, place) ? kByPlace : kByOrdinal;
     set_rest(buffer, kUnsampled, false);

@@ -106,6 +106,7 @@ struct ThreadBuffer {
   uint64_t task = 0;
   Context context;  // as the ring's last Context record has it, or will
   uint64_t context_since = 0;  // the begins after so many have it
+  Context current_below;    // what was current as the last look found one of PyTorch's ranges on the stack
   std::atomic<uint64_t> ordinal{0};  // begins recorded
   std::atomic<uint64_t> dropped{0};
   std::atomic<uint64_t> unsampled{0};  // begins not recorded, because the thread rests

@@ -120,9 +120,9 @@ const TaskEntry* entry_of(uint64_t event_id, const TaskEntry* newest) {
   return entry != nullptr ? entry : open_range(event_id);
 }
 
-uint64_t root_of_base(const ThreadBuffer& buffer, uint64_t ordinal) {
-  const bool in_last_context = ordinal > buffer.context_since;
-  return in_last_context && buffer.context.enclosing != 0 ? buffer.context.root : make_event_id(buffer.number, ordinal);
+// What a range of PyTorch's lies in that began in what was current: when something begins in it, that is current again.
+const Context& context_of_base(const ThreadBuffer& buffer, uint64_t ordinal) {
+  return ordinal > buffer.context_since ? buffer.context : buffer.current_below;
 }
 
 // What its parent on the stack lies in: a range of Python's says so itself, PyTorch's lie in the next one below.
@@ -138,7 +138,8 @@ void place_by_stack(TaskEntry& entry, const ThreadBuffer& buffer, const TaskEntr
       return;
     }
     if (open.is_base()) {
-      entry.root = root_of_base(buffer, open.ordinal());
+      entry.context = context_of_base(buffer, open.ordinal());
+      entry.root = entry.context.enclosing != 0 ? entry.context.root : make_event_id(buffer.number, open.ordinal());
       return;
     }
   }

@@ -47,7 +47,8 @@ struct Begun {
   PyCodeObject* code;
   int instruction;
   PyFrameObject* frame;
-  const void* key;  // OpenCall::frame
+  const void* key;                  // OpenCall::frame
+  PyThreadState* thread = nullptr;  // where it's at hand
 };
 
 inline int instruction_of(PyFrameObject* frame) {
@@ -111,11 +112,11 @@ inline void push(ThreadCalls& calls, OpenCall call, uint64_t tracing) {
   calls.stack.push_back(call);
 }
 
-// Of the calling thread.
-[[gnu::always_inline]] inline uint64_t context_version_now() {
+// Of the calling thread, which `thread` is, or null where that hasn't been asked for.
+[[gnu::always_inline]] inline uint64_t context_version_now(PyThreadState* thread) {
   const Globals& globals = *tracer->globals;
   if (globals.context_version.load(std::memory_order_relaxed) == nullptr) return 0;
-  return context_version_of(globals, PyThreadState_Get());
+  return context_version_of(globals, thread != nullptr ? thread : PyThreadState_Get());
 }
 
 // The calling thread's calls, where it has been met and calls can be recorded; else null.
@@ -125,11 +126,13 @@ inline void push(ThreadCalls& calls, OpenCall call, uint64_t tracing) {
 }
 
 // Begins a call the short way (known_calls.hpp), with `of_c` kOfC or 0, and null for the frame then. Whether it did.
-[[gnu::always_inline]] inline bool begin_known(ThreadCalls& calls, const CallName& name, uint64_t of_c, const void* frame) {
+[[gnu::always_inline]] inline bool begin_known(ThreadCalls& calls, const CallName& name, uint64_t of_c, const void* frame,
+                                               PyThreadState* thread) {
   const bool shown = calls.hidden_from == kNothingHidden && !is_deep_enough(calls);
   if (!shown || !is_recording() || calls.stack.size() == calls.stack.capacity()) return false;
   Globals& globals = *tracer->globals;
-  const uint64_t event_id = begin_known_call(globals, *calls.buffer, name.hash, name.text.size(), context_version_now());
+  const uint64_t version = context_version_now(thread);
+  const uint64_t event_id = begin_known_call(globals, *calls.buffer, name.hash, name.text.size(), version);
   if (event_id == 0) return false;
   calls.stack.push_back({event_id | of_c, frame});
   ++calls.shown;
@@ -149,14 +152,14 @@ inline void push(ThreadCalls& calls, OpenCall call, uint64_t tracing) {
 
 [[gnu::always_inline]] inline int enter(ThreadCalls& calls, Begun begun) {
   const CallName* name = recent_names.find(reinterpret_cast<PyObject*>(begun.code), begun.instruction);
-  if (__builtin_expect(name != nullptr, 1) && begin_known(calls, *name, 0, begun.key)) return 0;
+  if (__builtin_expect(name != nullptr, 1) && begin_known(calls, *name, 0, begun.key, begun.thread)) return 0;
   return enter_slowly(calls, begun);
 }
 
 [[gnu::always_inline]] inline int enter_c(ThreadCalls& calls, PyObject* callable, CFunction function) {
   const bool hidden = !calls.stack.empty() && (calls.stack.back().entry & ThreadCalls::kHidden) != 0;
   const CallName* name = tracer->names.functions().find(function);
-  if (__builtin_expect(name != nullptr && !hidden, 1) && begin_known(calls, *name, ThreadCalls::kOfC, nullptr)) return 0;
+  if (__builtin_expect(name != nullptr && !hidden, 1) && begin_known(calls, *name, ThreadCalls::kOfC, nullptr, nullptr)) return 0;
   return enter_c_slowly(calls, callable, function);
 }
 

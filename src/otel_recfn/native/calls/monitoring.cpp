@@ -14,11 +14,11 @@ using Arguments = PyObject* const*;
 const PyObject* missing = nullptr;
 
 // CPython's own, because to ask for the frame object makes one.
-[[gnu::always_inline]] inline const void* running_frame() {
+[[gnu::always_inline]] inline const void* running_frame([[maybe_unused]] PyThreadState* thread) {
 #if PY_VERSION_HEX >= 0x030D0000
-  return PyThreadState_Get()->current_frame;
+  return thread->current_frame;
 #elif PY_VERSION_HEX >= 0x030C0000
-  return PyThreadState_Get()->cframe->current_frame;
+  return thread->cframe->current_frame;
 #else
   return PyEval_GetFrame();
 #endif
@@ -30,8 +30,8 @@ PyObject* answer(int result) { return result < 0 ? nullptr : Py_NewRef(Py_None);
 [[gnu::noinline]] ThreadCalls* meet(bool is_python) {
   ThreadCalls* calls = thread_calls(tracer->tracing);
   if (calls == nullptr || calls->left_out) return nullptr;
-  const OpenCall met = is_python ? OpenCall{ThreadCalls::kHidden, running_frame()} : OpenCall{ThreadCalls::kOfC, nullptr};
-  if (tracer->forked) return enter_after_fork(*calls, met), nullptr;
+  const void* const key = is_python ? running_frame(PyThreadState_Get()) : nullptr;
+  if (tracer->forked) return enter_after_fork(*calls, {is_python ? ThreadCalls::kHidden : ThreadCalls::kOfC, key}), nullptr;
   if (calls->buffer != nullptr) return calls;
   PyFrameObject* const frame = PyEval_GetFrame();
   const Made back(is_python && frame != nullptr ? reinterpret_cast<PyObject*>(PyFrame_GetBack(frame)) : nullptr);
@@ -56,11 +56,12 @@ PyObject* without_calls() { return answer(PyErr_Occurred() ? -1 : 0); }
   if (__builtin_expect(calls == nullptr, 0)) return without_calls();
   auto* const code = reinterpret_cast<PyCodeObject*>(arguments[0]);
   const int instruction = (code->co_flags & kCanSuspend) != 0 ? static_cast<int>(PyLong_AsLong(arguments[1])) : kAtBegin;
-  return answer(enter(*calls, {code, instruction, nullptr, running_frame()}));
+  PyThreadState* const thread = PyThreadState_Get();
+  return answer(enter(*calls, {code, instruction, nullptr, running_frame(thread), thread}));
 }
 
 [[gnu::hot]] PyObject* on_end(PyObject*, Arguments, size_t, PyObject*) {
-  if (ThreadCalls* const calls = calls_for_end()) leave_python(*calls, running_frame());
+  if (ThreadCalls* const calls = calls_for_end()) leave_python(*calls, running_frame(PyThreadState_Get()));
   Py_RETURN_NONE;
 }
 

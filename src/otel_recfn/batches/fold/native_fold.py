@@ -13,7 +13,7 @@ from otel_recfn.batches.fold.protocol import MOST_WAITING
 
 
 class NativeFold:
-    """Open units, by number. See ``PythonFold``; ``add`` and ``finish`` work without the GIL.
+    """Open units, by number. See ``PythonFold``. Of many rows, ``add`` and ``finish`` work without the GIL.
 
     Args:
         budget: how many ranges a unit keeps at most.

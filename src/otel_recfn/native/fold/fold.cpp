@@ -20,6 +20,12 @@ int64_t Fold::rows(uint32_t number) const {
   return unit == nullptr ? 0 : unit->rows();
 }
 
+int64_t Fold::rows(const std::vector<ToFinish>& units) const {
+  int64_t rows = 0;
+  for (const ToFinish& one : units) rows += this->rows(one.unit);
+  return rows;
+}
+
 FinishedColumns Fold::finish(std::vector<ToFinish> units) {
   told_.clear();
   last_ = nullptr;  // so that the next row comes by `find_or_make`

@@ -33,12 +33,14 @@ class Fold {
   std::vector<int64_t> kept() const;
   // How many came to a unit, or since its last part.
   int64_t rows(uint32_t number) const;
+  int64_t rows(const std::vector<ToFinish>& units) const;
 
   // What became of these units' rows. It is theirs until `taken` says that somebody has it: where memory runs out, or for any
   // other reason, it can be asked again, and nothing is lost.
   FinishedColumns finish(std::vector<ToFinish> units);
   // Those that were finished last, and got nothing since, begin their next part or are forgotten.
   void taken();
+  int64_t told_rows() const { return rows(told_); }
 
  private:
   Unit* find(uint32_t number) const;

@@ -220,7 +220,8 @@ PyObject* fold_finish(PyObject* self, PyObject* args) {
     std::vector<ToFinish> wanted;
     Told tables;
     if (!read_units(units, budgets, goes_on, wanted)) return nullptr;
-    if (!without_gil([&] { tables = told(fold->finish(std::move(wanted))); })) return nullptr;
+    const bool is_long = fold->rows(wanted) > kManyRows;
+    if (!without_gil_if(is_long, [&] { tables = told(fold->finish(std::move(wanted))); })) return nullptr;
     return table_dict(tables);
   } catch (const std::bad_alloc&) {
     return PyErr_NoMemory();
@@ -230,7 +231,7 @@ PyObject* fold_finish(PyObject* self, PyObject* args) {
 PyObject* fold_taken(PyObject* self, PyObject*) {
   const Use fold(self);
   if (!fold) return nullptr;
-  without_gil([&] { fold->taken(); });
+  without_gil_if(fold->told_rows() > kManyRows, [&] { fold->taken(); });
   Py_RETURN_NONE;
 }
 

@@ -19,6 +19,7 @@ from typing import TypeAlias
 from otel_recfn.batches.gaps import Gaps
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import ATTEMPTS, OUT_OF_MEMORY
+from otel_recfn.sinks.lost_places import NOWHERE, missing, with_more
 from otel_recfn.sinks.waiting_batches import WaitingBatches
 from otel_recfn.support.timed_lock import while_taken
 from otel_recfn.support.waker import Waker
@@ -102,6 +103,7 @@ class WorkQueue:
 
     Attributes:
         received: rows that were put here.
+        dropped_at: how many were dropped in each place; of the newest.
         over: nothing is taken any more.
     """
 
@@ -121,6 +123,7 @@ class WorkQueue:
         self.received = self._dropped = self._queued = 0
         self._written = self._missed = self._missed_before = 0
         """The worker's: weight of what it has written, rows that it missed. And how many these were at the last gap."""
+        self.dropped_at = NOWHERE
         self.over = False
 
     @property
@@ -276,9 +279,10 @@ class WorkQueue:
         weight = len(plan.kept) + (len(batch.opened) if plan.fits else 0)
         weight += self._rows_of_a_batch if weight else 0
         dropped, queued = self._dropped + len(batch) - len(plan.kept), self._queued + weight
+        dropped_at = self.dropped_at if plan.fits else with_more(self.dropped_at, missing(batch, plan.kept))
         if weight:
             self._tasks.append(Write(plan.kept, weight, gap))
-        self._dropped, self._queued, self._planned = dropped, queued, None
+        self._dropped, self.dropped_at, self._queued, self._planned = dropped, dropped_at, queued, None
         self._gap, self._missed_before = gap and not weight, missed
 
     def _plan(self, batch: Batch) -> _Plan:

@@ -48,7 +48,7 @@ class Worker:
         if self._paced is not None:
             self._paced.set_pace(pace)
             self._paced.set_backlog(queue.has_batch)
-            self._paced.set_dropped(partial(getattr, queue, "dropped"))
+            self._paced.set_dropped(partial(getattr, queue, "dropped"), partial(getattr, queue, "dropped_at"))
 
     def run(self) -> None:
         """Until the queue says close, the time is over, or the inner sink raises."""

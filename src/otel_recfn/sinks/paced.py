@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from otel_recfn.model.batch import Batch
+from otel_recfn.sinks.lost_places import LostAt
 
 
 @runtime_checkable
@@ -26,8 +27,8 @@ class PacedSink(ToldOfGaps, Protocol):
     def set_backlog(self, has_more: Callable[[], bool]) -> None:
         """``has_more``: whether another batch follows as soon as the sink has written this one. For the worker's thread."""
 
-    def set_dropped(self, dropped: Callable[[], int]) -> None:
-        """``dropped``: how many rows were dropped before the sink. For the worker's thread."""
+    def set_dropped(self, dropped: Callable[[], int], dropped_at: Callable[[], LostAt]) -> None:
+        """How many rows were dropped before the sink, and where, as far as that is known. For the worker's thread."""
 
     def note_gap(self) -> None:
         """Batches were lost between the last and the next."""

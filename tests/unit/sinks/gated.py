@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from batches import make_batch
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.background import BackgroundSink
+from otel_recfn.sinks.lost_places import LostAt
 from otel_recfn.sinks.protocol import Sink
 from patience import PATIENCE_S
 
@@ -53,7 +54,7 @@ class Gated:
     def set_backlog(self, has_more: Callable[[], bool]) -> None:
         pass
 
-    def set_dropped(self, dropped: Callable[[], int]) -> None:
+    def set_dropped(self, dropped: Callable[[], int], dropped_at: Callable[[], LostAt]) -> None:
         self.dropped = dropped
 
     def set_pace(self, pace: Callable[[], None]) -> None:

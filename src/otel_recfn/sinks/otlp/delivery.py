@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from otel_recfn.sinks.lost_places import LostAt
 from otel_recfn.sinks.otlp.encoded import EncodedSpans, encoded
 from otel_recfn.sinks.otlp.envelope import Envelope, RequestBuilder
 from otel_recfn.sinks.otlp.launch import with_launch
@@ -140,9 +141,9 @@ class OtlpDelivery:
         return self._queue.counts.lost
 
     @property
-    def lost_at(self) -> Mapping[tuple[int, int], int]:
-        """See ``told_losses.Losing``: requests don't know whose spans they have."""
-        return {}
+    def lost_at(self) -> LostAt:
+        """See ``told_losses.Losing``."""
+        return self._queue.counts.lost_at
 
     @property
     def lost_tellings(self) -> int:

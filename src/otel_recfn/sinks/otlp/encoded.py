@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from opentelemetry.sdk.trace import ReadableSpan
 
+from otel_recfn.sinks.lost_places import NO_PLACES, Places
 from otel_recfn.sinks.otlp.span_bytes import span_field
+from otel_recfn.sinks.spans.place_of_span import place_of
 
 
 class EncodedSpans(NamedTuple):
@@ -21,13 +23,15 @@ class EncodedSpans(NamedTuple):
     """Where each span ends."""
     told: int = 0
     """Of how many losses the first of them tells."""
+    places: Places = NO_PLACES
+    """Where each would be lost."""
 
     def __len__(self) -> int:
         return len(self.ends)
 
     def telling(self, told: int) -> EncodedSpans:
         """The same, whose first one tells of so many losses."""
-        return EncodedSpans(self.data, self.ends, told)
+        return EncodedSpans(self.data, self.ends, told, self.places)
 
     def fitting(self, room: int) -> int:
         """How many of the first ones have so many bytes at most."""
@@ -36,8 +40,10 @@ class EncodedSpans(NamedTuple):
     def split(self, spans: int) -> tuple[EncodedSpans, EncodedSpans]:
         """The first so many, and the others."""
         at = int(self.ends[spans - 1]) if spans else 0
-        first = EncodedSpans(self.data[:at], self.ends[:spans], self.told if spans else 0)
-        return first, EncodedSpans(self.data[at:], self.ends[spans:] - at, 0 if spans else self.told)
+        told_first, told_then = (self.told, 0) if spans else (0, self.told)
+        first = EncodedSpans(self.data[:at], self.ends[:spans], told_first, self.places.part(slice(spans)))
+        then = EncodedSpans(self.data[at:], self.ends[spans:] - at, told_then, self.places.part(slice(spans, None)))
+        return first, then
 
 
 def encoded(spans: Sequence[ReadableSpan] | EncodedSpans) -> EncodedSpans:
@@ -45,7 +51,9 @@ def encoded(spans: Sequence[ReadableSpan] | EncodedSpans) -> EncodedSpans:
     if isinstance(spans, EncodedSpans):
         return spans
     fields = [span_field(span) for span in spans]
-    return EncodedSpans(b"".join(fields), np.array(list(accumulate([len(each) for each in fields])), np.int64))
+    ends = np.array(list(accumulate([len(each) for each in fields])), np.int64)
+    places = Places(np.arange(len(spans)), [place_of(span) for span in spans].__getitem__)
+    return EncodedSpans(b"".join(fields), ends, places=places)
 
 
 NO_SPANS = EncodedSpans(b"", np.zeros(0, np.int64))

@@ -8,13 +8,14 @@ which is larger by itself is a request of its own.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
+from otel_recfn.sinks.lost_places import NOWHERE, LostAt, with_more
 from otel_recfn.sinks.otlp.encoded import NO_SPANS, EncodedSpans
 from otel_recfn.sinks.otlp.span_bytes import attribute_fields
 from otel_recfn.sinks.otlp.wire import BYTES, field, text, varint
@@ -27,11 +28,13 @@ except ImportError:  # no compiler where this was installed
 
 _RESOURCE_SPANS, _SCOPE_SPANS = 1 << 3 | BYTES, 2 << 3 | BYTES
 """How the two messages around spans begin."""
+MOST_PLACES_OF_A_REQUEST = 32
+"""Some 5 KB beside its body."""
 _MOST_LENGTH = 10
 """Bytes of a varint, and of a field's number before it, with room to spare."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclasses.dataclass(slots=True, eq=False)
 class Request:
     """What is sent at once, again and again until somebody takes it."""
 
@@ -41,6 +44,8 @@ class Request:
     """How the body is compressed; empty where it isn't (yet)."""
     told: int = 0
     """Of how many losses its spans tell."""
+    places: LostAt = dataclasses.field(default_factory=dict)
+    """How many of its spans, and of these losses, are in each place; of the last places."""
 
     @property
     def size(self) -> int:
@@ -80,6 +85,7 @@ class RequestBuilder:
         self._envelope, self._most_bytes = envelope, most_bytes
         self._parts: list[bytes | memoryview] = []
         self._size = self._spans = self._told = 0
+        self._places = NOWHERE
         self._since = 0.0
 
     @property
@@ -106,12 +112,14 @@ class RequestBuilder:
             return
         since = self._since if self._spans else time.monotonic()
         size, count = self._size + len(spans.data), self._spans + len(spans)
+        places = with_more(self._places, spans.places.counts(spans.told), MOST_PLACES_OF_A_REQUEST)
         self._parts.append(spans.data)
+        self._places = places
         self._size, self._spans, self._since, self._told = size, count, since, self._told + spans.told
 
     def request(self) -> Request:
         """The request with all of them."""
-        return Request(self._envelope.request(self._parts, self._size), self._spans, told=self._told)
+        return Request(self._envelope.request(self._parts, self._size), self._spans, told=self._told, places=self._places)
 
     def next(self) -> RequestBuilder:
         """For the request after this one."""

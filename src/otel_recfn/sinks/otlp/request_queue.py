@@ -15,9 +15,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from otel_recfn.model.errors import OUT_OF_MEMORY
+from otel_recfn.sinks.lost_places import LostAt, Place, with_more
 from otel_recfn.sinks.otlp.backoff import Backoff
 from otel_recfn.sinks.otlp.envelope import Request
 from otel_recfn.sinks.otlp.outcome import Outcome, Verdict
@@ -37,6 +38,8 @@ class Counts:
     """The queue was full."""
     lost_tellings: int = 0
     """Of how many losses those told that were refused or crowded out; of single spans that a server rejects nobody knows."""
+    lost_at: LostAt = field(default_factory=dict)
+    """How many were lost in each place, and what they told; of the newest."""
     requests: int = 0
     retries: int = 0
 
@@ -194,16 +197,35 @@ class RequestQueue:
         if outcome.verdict is Verdict.AGAIN:
             return replace(counts, retries=counts.retries + 1)
         if outcome.verdict is Verdict.REFUSED:
-            tellings = counts.lost_tellings + request.told
-            return replace(counts, refused=counts.refused + request.spans, lost_tellings=tellings)
+            counts = _with_lost(counts, request)
+            return replace(counts, refused=counts.refused + request.spans)
         rejected = min(outcome.rejected, request.spans)
-        return replace(counts, rejected=counts.rejected + rejected, exported=counts.exported + request.spans - rejected)
+        lost_at = with_more(counts.lost_at, _most_of(request, rejected)) if rejected else counts.lost_at
+        exported = counts.exported + request.spans - rejected
+        return replace(counts, rejected=counts.rejected + rejected, exported=exported, lost_at=lost_at)
 
     def _make_room(self) -> None:
         """Those that are being sent stay, because nobody knows yet what becomes of them."""
         while self.bytes > self._most_bytes and self._waiting:
             oldest, *waiting = self._waiting
             size, spans = self.bytes - oldest.size, self.spans - oldest.spans
-            tellings = self.counts.lost_tellings + oldest.told
-            counts = replace(self.counts, crowded_out=self.counts.crowded_out + oldest.spans, lost_tellings=tellings)
+            counts = _with_lost(self.counts, oldest)
+            counts = replace(counts, crowded_out=counts.crowded_out + oldest.spans)
             self._waiting, self.counts, self.bytes, self.spans = waiting, counts, size, spans
+
+
+def _with_lost(counts: Counts, request: Request) -> Counts:
+    """With what all of a request told, and where that is."""
+    lost_at = with_more(counts.lost_at, request.places)
+    return replace(counts, lost_tellings=counts.lost_tellings + request.told, lost_at=lost_at)
+
+
+def _most_of(request: Request, rejected: int) -> LostAt:
+    """Where the spans may be that a server rejected of a request, which it doesn't say: where most of them are."""
+    found, left = dict[Place, int](), rejected
+    for place in sorted(request.places, key=request.places.__getitem__, reverse=True):
+        found[place] = min(left, request.places[place])
+        left -= found[place]
+        if not left:
+            break
+    return found

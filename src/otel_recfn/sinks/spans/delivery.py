@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_recfn.model.errors import OUT_OF_MEMORY
+from otel_recfn.sinks.lost_places import LostAt
 from otel_recfn.sinks.spans.export_watch import ExportWatch
 from otel_recfn.sinks.spans.provider import Receiver, SpanTarget
 from otel_recfn.sinks.spans.turn import Turn
@@ -232,7 +233,7 @@ class SpanDelivery:
         return self._watch.lost_tellings
 
     @property
-    def lost_at(self) -> Mapping[tuple[int, int], int]:
+    def lost_at(self) -> LostAt:
         """See ``told_losses.Losing``."""
         return self._watch.refused_at
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,15 +17,14 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_recfn.model.errors import OUT_OF_MEMORY
+from otel_recfn.sinks.lost_places import NOWHERE, LostAt, Place, with_more
 from otel_recfn.sinks.spans.awaited_parents import AwaitedParents, Id
-from otel_recfn.sinks.spans.told_losses import DROPPED
+from otel_recfn.sinks.spans.place_of_span import place_of, told_by
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.locked import locked
 from otel_recfn.support.waker import Waker
 
 SLOW_SECONDS = 1.0
-MOST_PLACES = 256
-"""Of so many traces and threads it is known that an exporter refused spans of them, those of the last."""
 
 
 class ExportWatch:
@@ -34,7 +33,7 @@ class ExportWatch:
     def __init__(self) -> None:
         self._watched: dict[int, _WatchedExporter] = {}
         self._exported_before = self._finished_before = self._lost_tellings_before = 0
-        self._refused_at_before: Mapping[tuple[int, int], int] = {}
+        self._refused_at_before = NOWHERE
         self._waker = Waker()
 
     def watch(self, exporters: Iterable[Any], scope: object) -> None:
@@ -67,8 +66,8 @@ class ExportWatch:
         return self._lost_tellings_before + max([one.lost_tellings for one in self._watched.values()], default=0)
 
     @property
-    def refused_at(self) -> Mapping[tuple[int, int], int]:
-        """Our spans that an exporter refused, by trace id and ``thread.id``; with several, the one with most places."""
+    def refused_at(self) -> LostAt:
+        """How many of our spans an exporter refused, and what they told, by place; with several, the one with most places."""
         watched = [one.refused_at for one in list(self._watched.values())]
         return max([self._refused_at_before, *watched], key=len)
 
@@ -119,7 +118,7 @@ class _WatchedExporter:
     def __init__(self, exporter: Any, scope: object, waker: Waker) -> None:
         self.scope, self._waker = scope, waker
         self.exported = self.finished = self.lost_tellings = 0
-        self.refused_at: dict[tuple[int, int], int] = {}
+        self.refused_at = NOWHERE
         self.is_fast = self.failed = self.refuses = False
         self._began: float | None = None
         self._parents = AwaitedParents()
@@ -171,16 +170,16 @@ class _WatchedExporter:
         self.finished += ours
         self.exported += 0 if self.failed else ours
         if self.failed:
-            self.lost_tellings += sum([_told_by(span) for span in spans])
+            self.lost_tellings += sum([told_by(span) for span in spans])
             self._note_refused([span for span in spans if self._is_ours(span)])
 
     def _note_refused(self, spans: Sequence[ReadableSpan]) -> None:
         with contextlib.suppress(*OUT_OF_MEMORY):  # they are counted all the same
-            refused_at = dict(self.refused_at)
+            refused_at = dict[Place, int]()
             for span in spans:
-                place = _place_of(span)
-                refused_at[place] = refused_at.get(place, 0) + 1
-            self.refused_at = dict(list(refused_at.items())[-MOST_PLACES:])
+                place = place_of(span)
+                refused_at[place] = refused_at.get(place, 0) + 1 + told_by(span)
+            self.refused_at = with_more(self.refused_at, refused_at)
 
     @locked
     def keep_for_children(self, spans: Sequence[ReadableSpan]) -> None:
@@ -211,13 +210,3 @@ class _WatchedExporter:
 
     def _is_ours(self, span: ReadableSpan) -> bool:
         return getattr(span, "instrumentation_scope", None) is self.scope
-
-
-def _place_of(span: ReadableSpan) -> tuple[int, int]:
-    thread = (span.attributes or {}).get("thread.id", 0)
-    return span.context.trace_id if span.context else 0, thread if isinstance(thread, int) else 0
-
-
-def _told_by(span: ReadableSpan) -> int:
-    told = (span.attributes or {}).get(DROPPED, 0)
-    return told if isinstance(told, int) else 0

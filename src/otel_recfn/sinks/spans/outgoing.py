@@ -14,8 +14,8 @@ from otel_recfn.sinks.spans.folded_sums import Attributes
 from otel_recfn.sinks.spans.hooked_spans import part_that_was_made
 from otel_recfn.sinks.spans.limits import AttributeValue
 from otel_recfn.sinks.spans.mapping import NOTHING_TOLD, SpanMapper
+from otel_recfn.sinks.spans.place_of_span import DROPPED
 from otel_recfn.sinks.spans.summaries import Summaries
-from otel_recfn.sinks.spans.told_losses import DROPPED
 
 ToldByRow = Mapping[int, Mapping[str, AttributeValue]]
 

@@ -27,6 +27,7 @@ from otel_recfn.batches.shared_links import SharedLinks
 from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import OUT_OF_MEMORY
+from otel_recfn.sinks.lost_places import LostAt
 from otel_recfn.sinks.protocol import Sink
 from otel_recfn.sinks.spans.batch_writing import BatchWriting, span_context
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Budgets, Volume
@@ -261,9 +262,9 @@ class SpansSink:
         """Units are decided together for the batches that follow each other."""
         self._writing.has_more = has_more
 
-    def set_dropped(self, dropped: Callable[[], int]) -> None:
-        """``dropped`` says how many rows never came here."""
-        self._way.losses.queue_dropped = dropped
+    def set_dropped(self, dropped: Callable[[], int], dropped_at: Callable[[], LostAt]) -> None:
+        """These say how many rows never came here, and where the newest of them were lost."""
+        self._way.losses.queue_dropped, self._way.losses.queue_dropped_at = dropped, dropped_at
 
     def note_gap(self) -> None:
         """Batches were lost: what they began and ended is unknown, so the roots that are open end here."""

@@ -17,7 +17,7 @@ from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventFlag
 from otel_recfn.sinks.spans.folded_sums import FOLDED_COUNT
 from otel_recfn.sinks.spans.limits import AttributeValue
-from otel_recfn.sinks.spans.told_losses import DROPPED
+from otel_recfn.sinks.spans.place_of_span import DROPPED
 from otel_recfn.support.interrupts import raised_by_signal_handler
 from otel_recfn.support.json_text import text_of_utf8
 

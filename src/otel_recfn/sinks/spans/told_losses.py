@@ -14,26 +14,14 @@ from typing import NamedTuple, Protocol
 
 from otel_recfn.batches.number_sets import groups
 from otel_recfn.batches.span_plan import SpanPlan
-
-DROPPED = "recfn.dropped"
-"""The attribute: ranges that were dropped before they became spans, and spans that nobody took."""
-
-
-class Place(NamedTuple):
-    """Where something was lost; 0 for what isn't known."""
-
-    trace_id: int = 0
-    thread: int = 0
-    """``thread.id``."""
-    track: int = 0
-    """The recorder's number of the thread."""
+from otel_recfn.sinks.lost_places import NOWHERE, LostAt, Place
 
 
 class Told(NamedTuple):
     """What spans have said, whatever became of them; replaced as a whole."""
 
     sum: int = 0
-    at: Mapping[Place, int] = {}
+    at: LostAt = NOWHERE
     """How much of it was lost in which place."""
 
 
@@ -59,13 +47,18 @@ class Losing(Protocol):
         """What the DROPPED attributes of these said, together."""
 
     @property
-    def lost_at(self) -> Mapping[tuple[int, int], int]:
-        """Of the newest of these, as far as it is known, by trace id and ``thread.id``: how many."""
+    def lost_at(self) -> LostAt:
+        """Where that is known, of the newest of these: how many, and what they told."""
 
 
 def nothing_lost() -> int:
     """Where nobody counts."""
     return 0
+
+
+def lost_nowhere() -> LostAt:
+    """Where nobody knows."""
+    return NOWHERE
 
 
 class ToldLosses:
@@ -87,6 +80,8 @@ class ToldLosses:
         self._recorder_lost_before = recorder_lost()
         self.queue_dropped: Callable[[], int] = nothing_lost
         """Ranges that were dropped before the sink got them."""
+        self.queue_dropped_at: Callable[[], LostAt] = lost_nowhere
+        """The newest of these, by place."""
         self.told = Told(0, self._lost_at())
 
     def due(self, failed: int) -> int:
@@ -118,10 +113,14 @@ class ToldLosses:
         return Telling(lost, spans, Told(self.told.sum + lost, here))
 
     def _lost_at(self) -> dict[Place, int]:
-        lost_at = {Place(trace_id, thread): count for (trace_id, thread), count in self._delivery.lost_at.items()}
-        return lost_at | {Place(track=number): count for number, count in self._dropped_by_thread().items()}
+        by_thread = {Place(track=number): count for number, count in self._dropped_by_thread().items()}
+        lost_at = dict[Place, int]()
+        for each in (self._delivery.lost_at, self.queue_dropped_at(), by_thread):
+            for place, count in each.items():
+                lost_at[place] = lost_at.get(place, 0) + count
+        return lost_at
 
-    def _with_room_for(self, places: Mapping[Place, int]) -> dict[Place, int]:
+    def _with_room_for(self, places: LostAt) -> dict[Place, int]:
         """What was told, of places that are still known."""
         return {place: self.told.at[place] for place in places if place in self.told.at}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from otel_recfn.sinks.lost_places import LostAt
 from otel_recfn.sinks.spans.delivery import SpanDelivery
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.provider import SpanTarget
@@ -39,8 +40,8 @@ class Delivery(Protocol):
         """What these told of earlier losses (``told_losses.py``)."""
 
     @property
-    def lost_at(self) -> Mapping[tuple[int, int], int]:
-        """Where that is known, by trace id and ``thread.id``: how many of the lost ones (``told_losses.py``)."""
+    def lost_at(self) -> LostAt:
+        """Where that is known: how many of the lost ones, and what they told (``told_losses.py``)."""
 
     def with_more(self, spans: Sequence[Any], told: int = 0) -> Any:
         """What ``handed`` is when these spans, as the mapper made them or the SDK's, are among them.

@@ -13,9 +13,12 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch
+from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import make_event_id
-from otel_recfn.model.tables import SpanContextRef, Track
+from otel_recfn.model.tables import NO_CONTEXT, SpanContextRef, Track
 from otel_recfn.sinks.background import BackgroundSink
+from otel_recfn.sinks.lost_places import MOST_PLACES, NOWHERE, LostAt, Place, with_more
+from otel_recfn.sinks.otlp import mapper
 from otel_recfn.sinks.otlp.export import OtlpWayOut
 from otel_recfn.sinks.otlp.outcome import Outcome, Verdict
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
@@ -34,6 +37,8 @@ class Backend(SpanExporter):
     def __init__(self) -> None:
         self.takes, self.told = True, list[tuple[str, int]]()
         """What the spans that it took said of losses."""
+        self.rejects = 0
+        """So many spans of a request that it takes."""
         self.arrived = 0
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
@@ -59,7 +64,7 @@ class Backend(SpanExporter):
         spans = [span for each in of_request for scope in each.scope_spans for span in scope.spans]
         attributes = [{each.key: each.value.int_value for each in span.attributes} for span in spans]
         self._take([(span.name, found.get("recfn.dropped")) for span, found in zip(spans, attributes, strict=True)])
-        return Outcome(Verdict.TAKEN)
+        return Outcome(Verdict.TAKEN, rejected=self.rejects)
 
     def close(self) -> None:
         pass
@@ -68,13 +73,15 @@ class Backend(SpanExporter):
 class Run:
     """A sink in front of a backend, which gets units of two ranges."""
 
-    def __init__(self, way: str, volume: Volume = EVERY_RANGE, hook: Any = None) -> None:
+    def __init__(
+        self, way: str, volume: Volume = EVERY_RANGE, hook: Any = None, request_bytes: int = 1 << 16, queue_bytes: int = 1 << 20
+    ) -> None:
         self.backend, self.recorder_lost, self._units = Backend(), 0, 0
         self.dropped_by_thread: dict[int, int] = {}
         provider = TracerProvider(shutdown_on_exit=False)
         beside = way == "requests"
         provider.add_span_processor(SimpleSpanProcessor(Backend() if beside else self.backend))
-        out = OtlpWayOut(self.backend, request_bytes=1 << 16, queue_bytes=1 << 20) if beside else None
+        out = OtlpWayOut(self.backend, request_bytes, queue_bytes) if beside else None
         lost = lambda: self.recorder_lost  # noqa: E731 - the count of a recorder
         self.sink = SpansSink(
             provider,
@@ -109,6 +116,12 @@ class Run:
     def write_ranges(self, *ranges: tuple[str, Track, SpanContextRef], takes: bool = True) -> Told:
         """Outermost ranges that ended one after the other; returns what arrived of losses since the last."""
         before, self.backend.takes = len(self.backend.told), takes
+        self.sink.write(self.ranges(*ranges))
+        assert self.sink.flush(PATIENCE_S)
+        return self.backend.told[before:]
+
+    def ranges(self, *ranges: tuple[str, Track, SpanContextRef]) -> Batch:
+        """The batch of outermost ranges that ended one after the other."""
         self._units += 1
         rows = []
         for number, (name, track, ran_in) in enumerate(ranges, 1000 * self._units):
@@ -117,9 +130,7 @@ class Run:
             rows.append(
                 {"event_id": make_event_id(track.number, number), "name": name, "thread": track, "context": ran_in, **ends}
             )
-        self.sink.write(make_batch(rows))
-        assert self.sink.flush(PATIENCE_S)
-        return self.backend.told[before:]
+        return make_batch(rows)
 
     def close(self) -> dict[str, int]:
         self.sink.close(PATIENCE_S)
@@ -157,7 +168,7 @@ def test_ranges_that_the_recorder_dropped(way: str, volume: Volume) -> None:
     run.write(takes=True)
     run.recorder_lost = 7
     assert [told for _, told in run.write(takes=True)] == [7]
-    run.sink.set_dropped(lambda: 5)
+    run.sink.set_dropped(lambda: 5, dict)
     assert [told for _, told in run.write(takes=True)] == [5]
     assert run.write(takes=True) == []
     run.close()
@@ -188,15 +199,75 @@ def test_what_a_thread_dropped_is_told_by_its_own_next_span(way: str, volume: Vo
     run.close()
 
 
+@WAYS
 @pytest.mark.parametrize("volume", [EVERY_RANGE, FOLDING])
-def test_what_an_exporter_refused_is_told_in_its_trace_or_else_in_its_thread(volume: Volume) -> None:
-    run = Run("processors", volume)
+def test_what_an_exporter_refused_is_told_in_its_trace_or_else_in_its_thread(way: str, volume: Volume) -> None:
+    run = Run(way, volume)
     refused = [("a", MAIN_THREAD, ONE), ("b", SECOND_WORKER, TWO), ("c", SECOND_WORKER, TWO)]
     assert run.write_ranges(*refused, takes=False) == []
     arriving = [("x", WORKER_THREAD, THREE), ("of thread", SECOND_WORKER, THREE), ("of trace", WORKER_THREAD, ONE)]
     assert dict(run.write_ranges(*arriving)) == {"of thread": 2, "of trace": 1}
     assert run.write_ranges(*arriving) == []
     run.close()
+
+
+ELSEWHERE = ("elsewhere", WORKER_THREAD, THREE)
+
+
+@WAYS
+def test_what_a_lost_span_told_is_told_again_where_that_span_was(way: str) -> None:
+    run = Run(way)
+    run.write_ranges(("lost", MAIN_THREAD, ONE), takes=False)
+    run.write_ranges(("lost too", SECOND_WORKER, TWO), takes=False)  # which told of the first one
+    assert run.write_ranges(ELSEWHERE, ("near", MAIN_THREAD, TWO)) == [("near", 2)]
+    run.close()
+
+
+def test_what_a_server_rejects_of_a_request_is_told_where_most_of_its_spans_were() -> None:
+    run = Run("requests")
+    run.backend.rejects = 2
+    run.write_ranges(*[("many", MAIN_THREAD, ONE)] * 3, ("few", SECOND_WORKER, TWO))
+    run.backend.rejects = 0
+    assert run.write_ranges(ELSEWHERE, ("few", SECOND_WORKER, TWO), ("many", MAIN_THREAD, ONE)) == [("many", 2)]
+    run.close()
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["native", "python"])
+def test_requests_that_the_queue_had_no_room_for(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not native:
+        monkeypatch.setattr(mapper, "_encode_natively", None)
+    run = Run("requests", request_bytes=300, queue_bytes=1)
+    run.write_ranges(("lost", MAIN_THREAD, ONE), ("lost", SECOND_WORKER, TWO))  # each in a request of its own
+    lost = run.sink.counters()["spans_crowded_out"]
+    assert lost == 2
+    run.sink._delivery._queue._most_bytes = 1 << 20
+    arriving = [ELSEWHERE, ("of thread", SECOND_WORKER, THREE), ("of trace", WORKER_THREAD, ONE)]
+    assert dict(run.write_ranges(*arriving)) == {"of thread": 1, "of trace": 1}
+    run.close()
+
+
+@WAYS
+@pytest.mark.parametrize("volume", [EVERY_RANGE, FOLDING])
+def test_what_the_queue_dropped_is_told_in_its_trace_or_else_in_its_thread(way: str, volume: Volume) -> None:
+    run = Run(way, volume)
+    background = BackgroundSink(run.sink, max_rows=3, start=False)
+    lost = [("a", MAIN_THREAD, ONE), ("b", SECOND_WORKER, TWO), ("c", SECOND_WORKER, TWO), ("d", SECOND_WORKER, NO_CONTEXT)]
+    arriving = [ELSEWHERE, ("of thread", SECOND_WORKER, THREE), ("of trace", WORKER_THREAD, ONE)]
+    for ranges in (arriving, lost):  # the first batch fits in any case
+        background._queue.put_batch(run.ranges(*ranges))
+    assert background.counters()["queue_dropped"] == 4
+    background.start()
+    background.close(PATIENCE_S)
+    assert dict(run.backend.told) == {"of thread": 3, "of trace": 1}
+
+
+def test_of_many_places_the_last_ones_are_known() -> None:
+    lost_at: LostAt = NOWHERE
+    for number in range(2, 3 * MOST_PLACES):
+        lost_at = with_more(lost_at, {Place(number): 1, Place(1): 1})
+    assert len(lost_at) == MOST_PLACES
+    assert lost_at[Place(1)] == 3 * MOST_PLACES - 2
+    assert Place(3 * MOST_PLACES - 1) in lost_at
 
 
 def test_what_the_recorder_lost_before_is_not_this_sinks() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function, step
+from passing_time import within_time
 from trace_files import names_in
 
 hta_trace = pytest.importorskip("hta.common.trace")
@@ -26,17 +26,9 @@ STEPS = 3
 
 @contextmanager
 def within(around: Any) -> Iterator[None]:
-    """Time passes on either side: in HolisticTraceAnalysis, what begins and ends within the same microseconds is all one."""
-    with around:
-        let_time_pass()
+    """In HolisticTraceAnalysis, what begins and ends within the same microseconds is all one."""
+    with around, within_time(20_000):
         yield
-        let_time_pass()
-
-
-def let_time_pass() -> None:
-    end_ns = time.perf_counter_ns() + 20_000
-    while time.perf_counter_ns() < end_ns:
-        pass
 
 
 def write_trace(instrumentor: OtelRecordFunctionInstrumentor, path: Path, loads: int) -> list[int]:

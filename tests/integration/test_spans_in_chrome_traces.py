@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from operator import itemgetter
 from pathlib import Path
 from threading import Thread
@@ -19,6 +16,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from otel_recfn import OtelRecordFunctionInstrumentor, profile, record_function, step
+from passing_time import within_time
 from trace_files import events_in, read_trace
 
 Slices = dict[str, list[dict[str, Any]]]
@@ -137,18 +135,8 @@ def test_a_profiles_trace_has_them_too(tracer: trace.Tracer, tmp_path: Path) -> 
     assert lies_in(slices["work"][0], slices["request"][0])
 
 
-@contextmanager
-def within_time() -> Iterator[None]:
-    """Time passes on either side: the clock of spans and that of ranges may differ by a little."""
-    let_time_pass()
-    yield
-    let_time_pass()
-
-
-def let_time_pass() -> None:
-    end_ns = time.perf_counter_ns() + 2_000_000
-    while time.perf_counter_ns() < end_ns:
-        pass
+CLOCKS_DIFFER_NS = 2_000_000
+"""The clock of spans and that of ranges, by less than so much."""
 
 
 @pytest.mark.torch
@@ -165,9 +153,9 @@ def test_slices_last_as_long_as_their_spans_where_operators_ran_in_them(
     instrumentor.instrument(tracer_provider=provider, chrome_trace=tmp_path / "trace.json", modules=True)
     model[1].register_forward_pre_hook(lambda *_: instrumentor.flush() and None)
     for number in range(3):
-        with tracer.start_as_current_span(f"forward {number}"), within_time():
+        with tracer.start_as_current_span(f"forward {number}"), within_time(CLOCKS_DIFFER_NS):
             loss = model(torch.ones(2, 4)).sum()
-        with tracer.start_as_current_span(f"backward {number}"), within_time():
+        with tracer.start_as_current_span(f"backward {number}"), within_time(CLOCKS_DIFFER_NS):
             loss.backward()
     instrumentor.uninstrument()
     slices = slices_in(tmp_path / "trace.json")

@@ -1,8 +1,8 @@
 """What an encoded span costs, natively from columns and by the official encoder from the SDK's spans, with its bytes.
 
 Also how long a batch takes the GIL, and how much of its progress a Python thread makes meanwhile, against what it makes beside
-a thread that computes as much but never takes the GIL. They take turns; the fastest of each are compared, as other
-work on the machine only slows them down, and the medians.
+a thread that computes as much but never takes the GIL. They take short turns, and each is compared with the one before
+it, so that a machine which is slower for a while is so for both.
 
 python benchmarks/bench_otlp.py [--spans N] [--seconds S]
 """
@@ -36,7 +36,9 @@ from otel_recfn.sinks.otlp.mapper import OtlpMapper
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.provider import SAMPLED, ProviderResolver, SpanTarget
 
-ROUNDS = 5
+TURN_S = 0.1
+PROGRESS_TURNS = 10
+"""Measuring progress takes so many times longer than one of the other measurements."""
 
 
 def sample_plan(spans: int) -> SpanPlan:
@@ -82,16 +84,24 @@ class Counting(threading.Thread):
         self.join()
 
 
-def progress(beside: Callable[[], object], seconds: float) -> float:
+def progress(counting: Counting, beside: Callable[[], object], seconds: float) -> float:
     """How far a Python thread comes in a second while another one works at one thing."""
-    counting = Counting()
-    counting.start()
-    began = time.monotonic()
+    began, count = time.monotonic(), counting.count
     while time.monotonic() < began + seconds:
         beside()
-    took = time.monotonic() - began
+    return (counting.count - count) / (time.monotonic() - began)
+
+
+def kept_progress(work: Callable[[], object], seconds: float) -> list[float]:
+    """The shares of its progress that a Python thread keeps, one of each pair of turns."""
+    block, counting = bytes(1 << 20), Counting()
+    counting.start()
+    end, shares = time.monotonic() + seconds, list[float]()
+    while time.monotonic() < end:
+        alone = progress(counting, lambda: hashlib.sha256(block), TURN_S)
+        shares.append(progress(counting, work, TURN_S) / alone)
     counting.end()
-    return counting.count / took
+    return shares
 
 
 def held_us(mapper: OtlpMapper, plan: SpanPlan, seconds: float) -> float:
@@ -137,14 +147,11 @@ def main() -> None:
     print(f", {(official + cost['SDK spans alone']) / cost['ours, from columns']:.0f} times than making and encoding spans")
     if mapping.is_native():
         print(f"the GIL is held for {held_us(ours, plan, options.seconds):.0f} us of a batch of {count:,} spans")
-    block = bytes(1 << 20)
     for name in ("ours, from columns", "encode_spans of them"):
-        alone, beside = [], []
-        for _ in range(ROUNDS):
-            alone.append(progress(lambda: hashlib.sha256(block), options.seconds))
-            beside.append(progress(ways[name][0], options.seconds))
-        fastest, median = max(beside) / max(alone), statistics.median(beside) / statistics.median(alone)
-        print(f"a Python thread beside {name}: {fastest:.1%} of its progress beside work without the GIL (median {median:.1%})")
+        shares = kept_progress(ways[name][0], PROGRESS_TURNS * options.seconds)
+        low, median, high = statistics.quantiles(shares, n=4)
+        print(f"a Python thread beside {name}: {median:.1%} of its progress beside work without the GIL", end="")
+        print(f" (median of {len(shares)} pairs of turns; half of them between {low:.1%} and {high:.1%})")
 
 
 if __name__ == "__main__":

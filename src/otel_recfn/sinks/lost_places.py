@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.batches.number_sets import groups, is_in
+from otel_recfn.batches.number_sets import counts_of, is_in
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.tables import Track
 
@@ -46,8 +46,8 @@ class Places(NamedTuple):
 
     def counts(self, told: int = 0) -> LostAt:
         """How many are in each place; in the first one's also the losses that this one tells."""
-        found, counted = groups(self.numbers), dict[Place, int]()
-        for number, count in zip(found.numbers.tolist(), found.counts.tolist(), strict=True):
+        counted = dict[Place, int]()
+        for number, count in zip(*counts_of(self.numbers), strict=True):
             place = self.place(number)
             counted[place] = counted.get(place, 0) + count
         if told and len(self.numbers):
@@ -58,7 +58,12 @@ class Places(NamedTuple):
 def places_in(trace_ids: Sequence[int], trace: Column, tracks: Sequence[Track], track: Column) -> Places:
     """Of rows or spans whose columns index these tables."""
     numbers = trace.astype(np.int64) * np.int64(len(tracks)) + track.astype(np.int64)
-    return Places(numbers, partial(_place, trace_ids, [each.number for each in tracks]))
+    return Places(numbers, place_by_number(trace_ids, tracks))
+
+
+def place_by_number(trace_ids: Sequence[int], tracks: Sequence[Track]) -> Callable[[int], Place]:
+    """The place whose number is that of its trace, times the number of tracks, plus that of its track."""
+    return partial(_place, trace_ids, [each.number for each in tracks])
 
 
 def _place(trace_ids: Sequence[int], tracks: Sequence[int], number: int) -> Place:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import otel_recfn
-from otel_recfn.batches.number_sets import are_among, distinct, groups, is_in
+from otel_recfn.batches.number_sets import are_among, counts_of, distinct, groups, is_in
 from otel_recfn.model.events import make_event_id
 
 IDS = [0, (1 << 64) - 1, *[make_event_id(thread, ordinal) for thread in (1, 2, 3, 4, 5, 7) for ordinal in (1, 2, 3, 4, 9, 999)]]
@@ -45,6 +45,11 @@ def test_each_number_with_its_place_and_count(numbers: np.ndarray) -> None:
     found = groups(numbers)
     expected = np.unique(numbers, return_index=True, return_counts=True)
     assert [each.tolist() for each in found] == [each.tolist() for each in expected]
+
+
+@given(columns())
+def test_each_number_with_its_count(numbers: np.ndarray) -> None:
+    assert [*map(list, counts_of(numbers))] == [each.tolist() for each in np.unique(numbers, return_counts=True)]
 
 
 @given(columns(), few)

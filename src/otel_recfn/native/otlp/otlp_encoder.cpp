@@ -26,14 +26,34 @@ bool scan(OtlpSpans& spans) {
   return good;
 }
 
-// Bytes of all spans, and where each ends. In one piece, because a program in Python gives the GIL back after milliseconds.
-bool encode(const OtlpSpans& spans, std::vector<char>& bytes, std::vector<char>& ends) {
+struct Encoded {
+  std::vector<char> bytes, ends, places;
+};
+
+int64_t* sized(std::vector<char>& numbers, Py_ssize_t count) {
+  numbers.resize(static_cast<size_t>(count) * sizeof(int64_t));
+  return reinterpret_cast<int64_t*>(numbers.data());
+}
+
+// In one piece, because a program in Python gives the GIL back after milliseconds.
+bool encode(const OtlpSpans& spans, Encoded& encoded) {
   return without_gil_if(spans.size() > kManySpans, [&] {
     const std::unique_ptr<char[]> scratch(new char[spans.most_bytes()]);
-    ends.resize(static_cast<size_t>(spans.size()) * sizeof(int64_t));
-    const size_t size = spans.encode(scratch.get(), reinterpret_cast<int64_t*>(ends.data()));
-    bytes.assign(scratch.get(), scratch.get() + size);
+    const size_t size = spans.encode(scratch.get(), sized(encoded.ends, spans.size()));
+    spans.number_places(sized(encoded.places, spans.size()));
+    encoded.bytes.assign(scratch.get(), scratch.get() + size);
   });
+}
+
+PyObject* as_columns(Encoded&& encoded) {
+  PyObject* bytes = recfn::new_column(std::move(encoded.bytes));
+  PyObject* ends = bytes != nullptr ? recfn::new_column(std::move(encoded.ends)) : nullptr;
+  PyObject* places = ends != nullptr ? recfn::new_column(std::move(encoded.places)) : nullptr;
+  PyObject* all = places != nullptr ? PyTuple_Pack(3, bytes, ends, places) : nullptr;
+  Py_XDECREF(bytes);
+  Py_XDECREF(ends);
+  Py_XDECREF(places);
+  return all;
 }
 
 PyObject* encode_spans(PyObject*, PyObject* arguments) {
@@ -45,15 +65,9 @@ PyObject* encode_spans(PyObject*, PyObject* arguments) {
   }
   try {
     OtlpSpans spans;
-    std::vector<char> bytes, ends;
+    Encoded encoded;
     if (!spans.read(batch, columns, above, key) || !scan(spans) || !spans.share(batch, maker, told)) return nullptr;
-    if (!encode(spans, bytes, ends)) return nullptr;
-    PyObject* made = recfn::new_column(std::move(bytes));
-    PyObject* places = made != nullptr ? recfn::new_column(std::move(ends)) : nullptr;
-    PyObject* both = places != nullptr ? PyTuple_Pack(2, made, places) : nullptr;
-    Py_XDECREF(made);
-    Py_XDECREF(places);
-    return both;
+    return encode(spans, encoded) ? as_columns(std::move(encoded)) : nullptr;
   } catch (const std::bad_alloc&) {
     return PyErr_NoMemory();
   }
@@ -73,8 +87,9 @@ PyObject* join_bytes(PyObject*, PyObject* parts) {
 
 PyMethodDef functions[] = {
     {"encode_otlp_spans", encode_spans, METH_VARARGS,
-     "encode_otlp_spans(batch, columns, above, key, maker, told) -> (bytes, ends)\n\n"
-     "The spans of a plan's columns as fields of ScopeSpans, and where each ends, as int64: two objects with the buffer protocol."},
+     "encode_otlp_spans(batch, columns, above, key, maker, told) -> (bytes, ends, places)\n\n"
+     "The spans of a plan's columns as fields of ScopeSpans, where each ends, and above * tracks + track of each, both as\n"
+     "int64: three objects with the buffer protocol."},
     {"join_bytes", join_bytes, METH_O,
      "join_bytes(parts) -> bytes\n\nOf a list of objects with the buffer protocol, copied without the GIL."},
     {nullptr, nullptr, 0, nullptr}};

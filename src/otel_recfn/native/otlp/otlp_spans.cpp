@@ -218,6 +218,11 @@ size_t OtlpSpans::encode(char* begin, int64_t* ends) const {
   return static_cast<size_t>(out.at() - begin);
 }
 
+void OtlpSpans::number_places(int64_t* numbers) const {
+  const auto tracks = static_cast<int64_t>(num_tracks_);
+  for (Py_ssize_t i = 0; i < rows_.size(); ++i) numbers[i] = above_[i] * tracks + thread[rows_[i]];
+}
+
 void OtlpSpans::encode_span(WireWriter& out, Py_ssize_t i) const {
   const Py_ssize_t row = rows_[i];
   const bool plain = is_plain(row);

@@ -39,6 +39,8 @@ class OtlpSpans {
   size_t most_bytes() const;
   // Writes where each span ends to `ends`, and returns where the last one does.
   size_t encode(char* begin, int64_t* ends) const;
+  // Numbers of the places that the spans are in: of the span above, times the number of tracks, plus that of the track.
+  void number_places(int64_t* numbers) const;
 
   Py_ssize_t size() const { return rows_.size(); }
 

@@ -14,7 +14,7 @@ from opentelemetry.trace import SpanContext
 
 from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.tables import Track
-from otel_recfn.sinks.lost_places import places_in
+from otel_recfn.sinks.lost_places import Places, place_by_number
 from otel_recfn.sinks.otlp.encoded import EncodedSpans, encoded
 from otel_recfn.sinks.otlp.fragments import SPAN_ATTRIBUTES, Fragments
 from otel_recfn.sinks.otlp.span_bytes import attribute_fields, trace_state_field
@@ -61,11 +61,11 @@ class OtlpMapper(SpanMapper):
             {row: attribute_fields(SPAN_ATTRIBUTES, told[row]) for row in plan.row.tolist() if row in told} if told else {}
         )
         fragments = Fragments(plan.batch, self._fields_of)
-        data, ends = _encode_natively(plan.batch, columns, above, current_key(), fragments, further)
+        data, ends, places = _encode_natively(plan.batch, columns, above, current_key(), fragments, further)
         self._bound_caches()
         trace_ids = [span.trace_id for span in plan.spans_above]
-        places = places_in(trace_ids, plan.above, plan.batch.tracks, plan.batch.thread[plan.row])
-        return EncodedSpans(memoryview(data), np.frombuffer(ends, np.int64), places=places)
+        numbered = Places(np.frombuffer(places, np.int64), place_by_number(trace_ids, plan.batch.tracks))
+        return EncodedSpans(memoryview(data), np.frombuffer(ends, np.int64), places=numbered)
 
     def _fields_of(self, scope: int, thread: Track) -> bytes:
         found = self._base_fields.get((scope, thread))

@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     def wanted(span: ReadableSpan) -> bool:
         return span.name == "step" and (span.attributes or {}).get("step") == shown_step
 
-    print(f"Writes some 15 MB into {OUTPUT}/.", flush=True)
+    print(f"Writes some 8 MB into {OUTPUT}/.", flush=True)
     OUTPUT.mkdir(exist_ok=True)
     for old in OUTPUT.glob("trace*.json.gz"):
         old.unlink()

@@ -29,7 +29,7 @@ tracer = trace.get_tracer("examples.train")
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=120, help="steps in all (default %(default)s)")
+    parser.add_argument("--steps", type=int, default=60, help="steps in all (default %(default)s)")
     parser.add_argument("--epoch-steps", type=int, default=10, help="steps of an epoch (default %(default)s)")
     parser.add_argument("--batch-size", type=int, default=16, help="windows of text in a step (default %(default)s)")
     parser.add_argument("--workers", type=int, default=2, help="processes that load data (default %(default)s)")

@@ -17,11 +17,13 @@ from typing import Any
 
 import pytest
 
+from otel_recfn.settings.table import Settings
 from patience import PATIENCE_S
 
 pytestmark = pytest.mark.torch
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+MOST_UPLOADED_BYTES = 10_000_000
 FEW_STEPS = ("--steps", "4", "--epoch-steps", "2", "--layers", "1")
 
 
@@ -94,7 +96,9 @@ def test_the_demo_shows_a_step_and_writes_both_files(tmp_path: Path) -> None:
     assert "One 'step' span" in output
     assert re.search(r"└─ .*aten::|├─ .*aten::", output)
     assert "ui.perfetto.dev" in output
-    check_spans(spans_in(tmp_path / "demo-out" / "spans.jsonl"))
+    file = tmp_path / "demo-out" / "spans.jsonl"
+    check_spans(spans_in(file))
+    check_size(file)
     with gzip.open(tmp_path / "demo-out" / "trace.json.gz", "rt", encoding="utf-8") as file:
         trace = json.load(file)
     names = Counter(event["name"] for event in trace["traceEvents"] if event.get("ph") == "X")
@@ -114,6 +118,20 @@ def check_spans(spans: list[dict[str, Any]]) -> None:
     assert len(trained) >= 4
     assert any(names[-1] == "write" for names in multiplications)
     assert any("Optimizer.step#AdamW.step" in span["name"] for span in spans)
+
+
+def check_size(file: Path) -> None:
+    """Also the file of a whole run, with as many unusual steps as a busy machine may make, can be uploaded to Jaeger's page."""
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        steps = importlib.import_module("train").arguments([]).steps
+    finally:
+        sys.path.pop(0)
+    defaults = Settings()
+    unusual = 1 + steps // 10  # one in 16, and what is first of its kind
+    others = 1000  # before and after the epochs
+    spans = others + unusual * defaults.span_budget + (steps - unusual) * defaults.ordinary_span_budget
+    assert spans * file.stat().st_size / len(spans_in(file)) < MOST_UPLOADED_BYTES
 
 
 def test_the_demo_shows_that_nothing_arrived(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,9 +1,12 @@
-// One column of a batch through the buffer protocol, contiguous or not. Taken and released with the GIL held.
+// One column of a batch through the buffer protocol. One that isn't contiguous is copied, so that reading a row is one step.
+// Taken and released with the GIL held.
 #pragma once
 #include "cpython/python.hpp"
 
 #include <cstddef>
 #include <cstring>
+#include <memory>
+#include <new>
 #include <type_traits>
 
 namespace recfn {
@@ -29,7 +32,7 @@ class ColumnView {
   bool take(PyObject* array, const char* name, std::nullptr_t) {
     if (PyObject_GetBuffer(array, &view_, PyBUF_STRIDED_RO | PyBUF_FORMAT) < 0) return false;
     held_ = true;
-    if (view_.ndim == 1 && view_.itemsize == static_cast<Py_ssize_t>(sizeof(T)) && is_format_of_type()) return true;
+    if (view_.ndim == 1 && view_.itemsize == static_cast<Py_ssize_t>(sizeof(T)) && is_format_of_type()) return take_rows();
     PyErr_Format(PyExc_TypeError,
                  "column %s has items of %zd bytes and format %s in %d dimensions; pass one dimension of %sint%zu", name,
                  view_.itemsize, view_.format == nullptr ? "B" : view_.format, view_.ndim, std::is_signed_v<T> ? "" : "u",
@@ -40,15 +43,28 @@ class ColumnView {
   // The same column as another view's.
   bool take_same(const ColumnView& other) { return take(other.view_.obj, "the same", nullptr); }
 
-  Py_ssize_t size() const { return view_.shape[0]; }
+  Py_ssize_t size() const { return size_; }
 
   T operator[](Py_ssize_t row) const {
     T value;
-    std::memcpy(&value, static_cast<const char*>(view_.buf) + row * view_.strides[0], sizeof(T));
+    std::memcpy(&value, rows_ + row * kStep, sizeof(T));
     return value;
   }
 
  private:
+  static constexpr Py_ssize_t kStep = sizeof(T);
+
+  bool take_rows() {
+    size_ = view_.shape[0];
+    rows_ = static_cast<const char*>(view_.buf);
+    if (view_.strides[0] == kStep || size_ < 2) return true;
+    copy_.reset(new (std::nothrow) char[static_cast<size_t>(size_ * kStep)]);
+    if (copy_ == nullptr) return PyErr_NoMemory() != nullptr;
+    for (Py_ssize_t row = 0; row < size_; ++row) std::memcpy(&copy_[row * kStep], rows_ + row * view_.strides[0], sizeof(T));
+    rows_ = copy_.get();
+    return true;
+  }
+
   // Of the machine's byte order. Which letters there are for numbers of one size depends on the platform.
   bool is_format_of_type() const {
     const char* format = view_.format == nullptr ? "B" : view_.format;
@@ -57,6 +73,9 @@ class ColumnView {
   }
 
   Py_buffer view_{};
+  const char* rows_ = nullptr;
+  Py_ssize_t size_ = 0;
+  std::unique_ptr<char[]> copy_;
   bool held_ = false;
 };
 

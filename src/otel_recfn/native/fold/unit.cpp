@@ -116,6 +116,7 @@ void Unit::keep_held() {
     if (memory_.comparison[place].kept) held_[next++] = held_[place];
   }
   held_.resize(next);
+  waiting_ = 0;
   kept_.swap(memory_.kept);
 }
 

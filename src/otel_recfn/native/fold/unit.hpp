@@ -51,9 +51,9 @@ class Unit {
 
   // The next range that has ended: in whole, or nothing of it where memory ran out (std::bad_alloc).
   void add(const Range& one) {
-    if (held_.size() - kept_.size() >= static_cast<size_t>(limits_.most_waiting)) compare(limits_.budget, true);
+    if (waiting_ >= limits_.most_waiting) compare(limits_.budget, true);
     held_.push_back(one);
-    ++rows_;
+    ++rows_, ++waiting_;
   }
 
   int64_t rows() const { return rows_; }
@@ -88,7 +88,7 @@ class Unit {
 
   Memory& memory_;
   const Limits limits_;
-  int64_t rows_ = 0;
+  int64_t rows_ = 0, waiting_ = 0;  // how many came; how many of them were not compared yet
   uint64_t orders_ = 0;
   FoldedTree folded_{kPathsOfAUnit};
   std::vector<Range> held_;  // as they came: those that were kept when ranges were compared last, and those that wait

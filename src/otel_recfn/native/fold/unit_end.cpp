@@ -65,7 +65,7 @@ void Unit::begin_next_part() {
   memory_.trees.give_back(folded_);
   held_.clear();
   kept_.clear();
-  rows_ = 0;
+  rows_ = waiting_ = 0;
   Awaited* stays = nullptr;
   awaited_.each([&](Awaited* one) {
     memory_.trees.give_back(one->folded);

@@ -10,8 +10,9 @@ unless it says when it has room (``has_room``): then the batch waits until it ha
 sink says that it has no room.
 
 Shortly before the end of a ``close`` the inner sink is told to give up (``give_up``): of what is left it may write what must
-not be missing. In the worker thread, where a span processor may call them, ``flush`` and ``close`` don't wait for themselves:
-``flush`` says that not everything is out, and what was queued before a ``close`` is finished after it returned.
+not be missing, which is waited for as long as the worker computes, also when the time is over. In the worker thread, where a
+span processor may call them, ``flush`` and ``close`` don't wait for themselves: ``flush`` says that not everything is out, and
+what was queued before a ``close`` is finished after it returned.
 
     rows_received = rows (taken by the inner sink) + queue_dropped + queued + abandoned
 """
@@ -40,9 +41,13 @@ MAX_ROWS = 400_000
 MAX_SHARE = 0.25
 LOOK_S = 0.05
 """So often it is asked whether waiting is of use, where the process ends."""
-LAST_WORK_S = 0.5
-"""So long a worker that waits for no exporter may take to count what is left, and to remove what it made, where the end has no
-use for the time that it was given."""
+TIDYING_S = 0.5
+"""So long a worker may take to count what is left, and to remove what it made, where the end has no use for the time that it
+was given."""
+LAST_WORK_S = 3.0
+"""So much processor time a worker may have after its time is over, for what must not be missing: spans that others lie in."""
+LOOKS_AT_REST, LEAST_SHARE = 20, 0.01
+"""So many looks in a row it may have less than this share of a processor meanwhile: then it waits for something, for long."""
 
 
 class BackgroundSink:
@@ -153,9 +158,31 @@ class BackgroundSink:
         """Of the worker; near the end of the time also for an exporter that it waits for, and no longer."""
         for seconds in (self._pace.time_to_supersede, self._pace.time_left):
             self._wait_while_it_is_of_use(seconds)
-            if not self._thread.is_alive() or self._worker.supersede():
+            if not self._thread.is_alive():
                 return
-        self._thread.wait_for_end(min(LAST_WORK_S, max(0.0, last_by - time.monotonic())))
+            if self._worker.supersede():
+                self._wait_while_it_computes(1)
+                return
+        if self._worker.gives_up:
+            self._wait_while_it_computes(LOOKS_AT_REST)
+        else:
+            self._thread.wait_for_end(min(TIDYING_S, max(0.0, last_by - time.monotonic())))
+
+    def _wait_while_it_computes(self, looks: int) -> None:
+        """The worker writes what must not be missing, and nothing else any more; as long as it computes, that gets done.
+
+        Args:
+            looks: it is left where it waits for so many looks; for an exporter it is not waited at all.
+        """
+        worked_s, most_s, at_rest = self._worker.worked_s(), self._worker.worked_s() + LAST_WORK_S, 0
+        while at_rest < looks and worked_s < most_s:
+            self._thread.wait_for_end(LOOK_S)
+            if not self._thread.is_alive():
+                return
+            if self._worker.supersede():
+                looks, at_rest = 1, 0
+            before, worked_s = worked_s, self._worker.worked_s()
+            at_rest = at_rest + 1 if worked_s - before < LEAST_SHARE * LOOK_S else 0
 
     def _wait_while_it_is_of_use(self, seconds: Callable[[], float]) -> None:
         while self._process_ends and seconds() > LOOK_S and self._thread.is_alive():

@@ -20,6 +20,7 @@ from otel_recfn.sinks.background_queue import Close, Flush, Task, WorkQueue, Wri
 from otel_recfn.sinks.paced import PacedSink, ToldOfGaps
 from otel_recfn.sinks.protocol import Sink, asks_for_room, has_room
 from otel_recfn.support.own_thread import at_work
+from otel_recfn.support.thread_time import ThreadTime
 
 log = logging.getLogger("otel_recfn")
 
@@ -40,6 +41,7 @@ class Worker:
         self._task: Task | None = None
         """Taken from the queue, and not by the inner sink."""
         self._written = 0
+        self._time = ThreadTime()
         self._asks_for_room = asks_for_room(inner)
         self._logged = self._superseded = self._starved = False
         self.error: Exception | SystemExit | None = None
@@ -52,6 +54,7 @@ class Worker:
 
     def run(self) -> None:
         """Until the queue says close, the time is over, or the inner sink raises."""
+        self._time.begin()
         with suppress_instrumentation():
             given_up = False
             try:
@@ -80,6 +83,15 @@ class Worker:
     def supersede(self) -> bool:
         """Finish in its place, if it waits for an exporter: see ``PacedSink.supersede``."""
         return self._paced is not None and self._paced.supersede(self._superseding)
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether it writes, after the time is over, what must not be missing."""
+        return self._paced is not None
+
+    def worked_s(self) -> float:
+        """How much processor time it has had."""
+        return self._time.seconds()
 
     def is_hopeless(self) -> bool:
         """Whether it need not be waited for where the process ends."""

@@ -25,7 +25,8 @@ from otel_recfn.sinks.spans.turn import Turn
 
 FLUSH_TIMEOUT_S = 30.0
 EXPORT_SECONDS = 1.0
-"""So long an export is waited for beside the processor's thread, before a flush waits for as long as it takes."""
+"""So long an export is waited for beside the processor's thread, before a flush waits for as long as it takes; and so long a
+flush may take when the time is over."""
 CHUNKS_AT_THE_END = 3
 """How many chunks are handed on without a flush when the program ends: the processors' queues hold four."""
 _ANY_ERROR = (Exception, SystemExit)  # made once: there may be no memory for it in the middle of an error
@@ -208,9 +209,13 @@ class SpanDelivery:
         return flushed
 
     def hurry(self, timeout_s: float) -> None:
-        """The program ends: wait ``timeout_s`` seconds at most for each flush, and fill the queues where exports are fast."""
+        """The program ends: wait ``timeout_s`` seconds at most for each flush, and fill the queues where exports are fast.
+
+        Without any time the SDK would flush nothing, and its queues drop what comes last; whoever waits too long is superseded.
+        """
         chunks = CHUNKS_AT_THE_END if self._watch.is_fast or not self._watch.watching else 1
-        self._hurries, self._chunks, self._timeout_s = True, max(self._chunks, chunks), timeout_s
+        self._hurries, self._chunks = True, max(self._chunks, chunks)
+        self._timeout_s = max(timeout_s, EXPORT_SECONDS)
 
     @property
     def is_failing(self) -> bool:

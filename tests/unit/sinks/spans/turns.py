@@ -39,6 +39,8 @@ class Task:
         self.greenlet = greenlet(run)
         self.ready: Callable[[], object] = _now
         self.until = math.inf
+        self.turns = 0
+        """How often it went on."""
 
     @property
     def lives(self) -> bool:
@@ -107,7 +109,9 @@ class Turns:
         self.tasks = [task for task in self.tasks if task.lives]
         able = [task for task in self.tasks if self.now >= task.until or task.ready()]
         if able:
-            able[self.choose(len(able))].greenlet.switch()
+            task = able[self.choose(len(able))]
+            task.turns += 1
+            task.greenlet.switch()
         return bool(able)
 
     def count_step(self) -> None:
@@ -134,6 +138,21 @@ class Waker:
 
     def wake(self) -> None:
         self._woken = True
+
+
+class ThreadTime:
+    """In place of support/thread_time.py's: who goes on between two looks has had a processor."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._task: Task | None = None
+
+    def begin(self) -> None:
+        self._task = self._turns.current()
+
+    def seconds(self) -> float:
+        least_s = background.LEAST_SHARE * background.LOOK_S
+        return 2 * least_s * self._task.turns if self._task is not None else 0.0
 
 
 class Event:
@@ -188,6 +207,7 @@ def replaced(turns: Turns, patch: pytest.MonkeyPatch) -> list[OwnThread]:
         patch.setattr(module, "time", clock)
     for module in (background_pace, background_queue, export_watch):
         patch.setattr(module, "Waker", lambda: Waker(turns))
+    patch.setattr(background_worker, "ThreadTime", lambda: ThreadTime(turns))
     threads: list[OwnThread] = []
 
     def own_thread(run: Callable[[], object], _name: str) -> OwnThread:

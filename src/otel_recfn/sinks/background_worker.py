@@ -14,11 +14,12 @@ from functools import partial
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.errors import ATTEMPTS, OUT_OF_MEMORY, PAUSE_SECONDS
+from otel_recfn.model.errors import OUT_OF_MEMORY, PAUSE_SECONDS
 from otel_recfn.sinks.background_pace import GivenUp, Pace
 from otel_recfn.sinks.background_queue import Close, Flush, Task, WorkQueue, Write, WriteOpen
 from otel_recfn.sinks.paced import PacedSink, ToldOfGaps
 from otel_recfn.sinks.protocol import Sink, asks_for_room, has_room
+from otel_recfn.support.insisting import insist
 from otel_recfn.support.own_thread import at_work
 from otel_recfn.support.thread_time import ThreadTime
 
@@ -216,25 +217,15 @@ class Worker:
     def _close_inner(self) -> None:
         """Close the inner sink; where the time ends meanwhile, it gives up what it had not written by then."""
         try:
-            self._close_despite_failures()
+            insist(Worker._close_in_time, self, PAUSE_SECONDS)  # else its file would be left
         except GivenUp:
             if self._superseded or self._paced is None:
                 raise
             self._paced.give_up((), 0.0)
             self._inner.close(0.0)
 
-    def _close_despite_failures(self) -> None:
-        """Also where some of the allocations for it fail: its file would be left."""
-        left = ATTEMPTS
-        while left:
-            left -= 1
-            try:
-                self._inner.close(self._pace.time_left())
-                return
-            except OUT_OF_MEMORY:
-                if not left:
-                    raise
-            time.sleep(PAUSE_SECONDS)
+    def _close_in_time(self) -> None:
+        self._inner.close(self._pace.time_left())
 
 
 def _ordinary(error: BaseException) -> Exception | SystemExit:

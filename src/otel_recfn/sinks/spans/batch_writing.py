@@ -15,12 +15,13 @@ from otel_recfn.batches.rows.protocol import PlansRows
 from otel_recfn.batches.shared_links import FindsLinks, SharedLinks
 from otel_recfn.batches.span_plan import Fate, fate_of, fates_of, plan_spans
 from otel_recfn.model.batch import Batch, SpanContextRef
-from otel_recfn.model.errors import ATTEMPTS, OUT_OF_MEMORY
+from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.spans.current_target import CurrentTarget
 from otel_recfn.sinks.spans.pending import Pending, PendingBatches
 from otel_recfn.sinks.spans.provider import SAMPLED
 from otel_recfn.sinks.spans.surroundings import Surroundings
 from otel_recfn.sinks.spans.writers import Way, Writer, no_more
+from otel_recfn.support.insisting import insist
 
 MOST_UNDECIDED = 1 << 16
 """So many rows may come, of batches that wait for their turn, before units are decided."""
@@ -178,11 +179,11 @@ def span_context(context: SpanContextRef) -> SpanContext:
 
 def _tried(step: Callable[[], object]) -> None:
     """A step that may be taken again where it finds no memory: as a drop of many rows frees some, also at once."""
-    left = ATTEMPTS  # counted down, because a loop over numbers needs memory before it begins, as does `contextlib.suppress`
-    while left:
-        left -= 1
-        try:
-            step()
-            return
-        except OUT_OF_MEMORY:
-            pass
+    try:  # `contextlib.suppress` needs memory before it begins
+        insist(_take, step)
+    except OUT_OF_MEMORY:
+        pass
+
+
+def _take(step: Callable[[], object]) -> None:
+    step()

@@ -19,6 +19,7 @@ from batches import BASE_NS
 from otel_recfn.sinks import background, background_pace, background_queue, background_worker
 from otel_recfn.sinks.spans import delivery, export_watch, open_units, turn
 from otel_recfn.sinks.spans import sink as spans_sink
+from otel_recfn.support import insisting
 
 MOST_STEPS = 50_000
 NS = 1_000_000_000
@@ -203,7 +204,8 @@ def replaced(turns: Turns, patch: pytest.MonkeyPatch) -> list[OwnThread]:
         time_ns=lambda: BASE_NS + int(turns.now * NS),
         sleep=lambda seconds: turns.wait_for(lambda: False, seconds),
     )
-    for module in (background, background_pace, background_worker, delivery, export_watch, spans_sink, open_units):
+    timed = (background, background_pace, background_worker, delivery, export_watch, spans_sink, open_units, insisting)
+    for module in timed:
         patch.setattr(module, "time", clock)
     for module in (background_pace, background_queue, export_watch):
         patch.setattr(module, "Waker", lambda: Waker(turns))

@@ -19,7 +19,8 @@ from otel_recfn.sinks.otlp import senders
 from otel_recfn.sinks.otlp.backoff import Backoff
 from otel_recfn.sinks.otlp.delivery import OtlpDelivery
 from otel_recfn.sinks.otlp.encoded import EncodedSpans
-from otel_recfn.sinks.otlp.envelope import Request
+from otel_recfn.sinks.otlp.envelope import Envelope, Request, RequestBuilder
+from otel_recfn.sinks.otlp.kin import kin_in, read_kin
 from otel_recfn.sinks.otlp.outcome import Outcome, Verdict
 from otel_recfn.sinks.otlp.request_queue import RequestQueue
 from otel_recfn.sinks.otlp.wire import field, fields
@@ -70,7 +71,8 @@ def spans():
     global made
     made += 7
     parts = [field(2, b"%08d" % number + bytes(200)) for number in range(made - 7, made)]
-    return EncodedSpans(b"".join(parts), np.array(list(accumulate([len(part) for part in parts])), np.int64))
+    kin = kin_in([1], np.zeros(7, np.int64), np.arange(made - 7, made, dtype=np.uint64), np.arange(7, dtype=np.uint64))
+    return EncodedSpans(b"".join(parts), np.array(list(accumulate([len(part) for part in parts])), np.int64), kin=kin)
 
 
 def write():
@@ -151,6 +153,56 @@ assert crowded
 )
 
 
-@pytest.mark.parametrize("program", [HAND, SEND], ids=["into requests", "out of the queue"])
+CROWD = (
+    BEGIN
+    + """
+target = ProviderResolver(TracerProvider(shutdown_on_exit=False, resource=Resource({}))).resolve()
+envelope = Envelope(target.resource, target.scope)
+
+
+def request_of(*spans):
+    ids = [(field(2, own.to_bytes(8, "big")), field(4, above.to_bytes(8, "big"))) for own, above in spans]
+    data = [field(2, field(1, bytes(16)) + own + above + field(5, bytes(99))) for own, above in ids]
+    ends = np.array(list(accumulate([len(each) for each in data])), np.int64)
+    builder = RequestBuilder(envelope, 1 << 20)
+    builder.add(EncodedSpans(b"".join(data), ends, kin=read_kin(b"".join(data), ends).kin))
+    return builder.request()
+
+
+children = request_of(*[(100 + number, number) for number in range(1, 9, 2)])
+requests = [request_of(*[(number, 50 + number) for number in (first, first + 1, first + 2)]) for first in (1, 4, 7, 50, 53, 56)]
+queue = None
+
+
+def fresh():
+    global queue
+    queue = RequestQueue(700, Backoff(first_s=0.0))
+    queue._family.sent(children)
+
+
+def crowd_out():
+    for each in requests:
+        queue.put(each)
+    queue.keep_needed()
+    taken.append(queue.take())
+
+
+fresh()
+failed, taken = 0, []
+for raised in each_failure(crowd_out):
+    assert raised is None or isinstance(raised, (MemoryError, SystemError)), repr(raised)
+    failed += raised is not None
+    in_it = [*queue._waiting, *queue._sending]
+    assert queue.bytes == sum([len(each.body) for each in in_it]), queue.bytes
+    assert queue.spans == sum([each.spans for each in in_it]), queue.spans
+    put = queue.spans + queue.counts.crowded_out + queue.left_out
+    assert put in range(0, 19, 3) and (put == 18 or raised is not None), put
+    fresh()
+assert failed > 20, failed
+"""
+)
+
+
+@pytest.mark.parametrize("program", [HAND, SEND, CROWD], ids=["into requests", "out of the queue", "crowded out"])
 def test_each_span_goes_once(program: str, run_preloaded: Callable[..., object]) -> None:
     run_preloaded(program)

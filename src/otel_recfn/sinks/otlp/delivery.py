@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.lost_places import LostAt
 from otel_recfn.sinks.otlp.encoded import EncodedSpans, encoded
 from otel_recfn.sinks.otlp.envelope import Envelope, RequestBuilder
@@ -33,6 +34,8 @@ ROOM_SECONDS = 1.0
 FAILURES = 2
 LAST_SENDS_S = 0.2
 """How long threads are waited for whose queue has ended."""
+NEEDED_S = 0.5
+"""How long a server that takes requests may take for what must not be missing, when the time is over."""
 
 
 @dataclass(slots=True)
@@ -168,13 +171,23 @@ class OtlpDelivery:
         with contextlib.suppress(Exception):  # what can't be put into a request, or has nowhere to go, is abandoned below
             self.hand()
             self._seal()
+        self._send_needed()
         self._queue.end()
         if self._senders is not None:
             self._senders.wait_for_end(LAST_SENDS_S)
-        self._abandoned = self._queue.spans + self._unsent()
+        self._abandoned = self._queue.left_out + self._queue.spans + self._unsent()
         (self._transport or self._opens).close()
         if self._abandoned:
             _logger.warning("otel-recfn: %d spans were not sent in the time that there was at the end", self._abandoned)
+
+    def _send_needed(self) -> None:
+        """Send what earlier spans lie in, and leave out the rest."""
+        if self._senders is None or self.is_failing:
+            return
+        with contextlib.suppress(*OUT_OF_MEMORY):
+            if self._queue.keep_needed():
+                self._queue.ask_now()
+                self._queue.wait_until_empty(NEEDED_S)
 
     def counters(self) -> Mapping[str, int]:
         """What became of the spans; the module's docstring says how the counts add up."""

@@ -1,0 +1,232 @@
+"""Requests that are crowded out, refused, or given up at the end: no span arrives whose parent doesn't, and all are counted."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from otlp_plans import target
+
+from otel_recfn.sinks.otlp import delivery as delivery_module
+from otel_recfn.sinks.otlp import family, request_queue
+from otel_recfn.sinks.otlp.backoff import Backoff
+from otel_recfn.sinks.otlp.delivery import OtlpDelivery
+from otel_recfn.sinks.otlp.encoded import EncodedSpans
+from otel_recfn.sinks.otlp.envelope import Envelope, Request, RequestBuilder
+from otel_recfn.sinks.otlp.kin import read_kin
+from otel_recfn.sinks.otlp.outcome import Outcome, Verdict
+from otel_recfn.sinks.otlp.request_queue import RequestQueue
+from otel_recfn.sinks.otlp.senders import _compressed
+from otel_recfn.sinks.otlp.wire import field, fixed32, text
+from otel_recfn.sinks.spans.turn import Turn
+from patience import PATIENCE_S
+
+pytestmark = pytest.mark.one_python
+
+PROGRAMS = 0xDEF
+"""A span of the program's, which we don't send."""
+ROOT = 0
+TRACES = (0xABC << 64 | 5, 0xABD << 64 | 6)
+
+
+class Row(NamedTuple):
+    """A span to be sent."""
+
+    trace_id: int
+    span_id: int
+    parent: int
+    state: str = ""
+
+
+def field_of(row: Row) -> bytes:
+    ids = field(1, row.trace_id.to_bytes(16, "big")) + field(2, row.span_id.to_bytes(8, "big")) + text(3, row.state)
+    parent = field(4, row.parent.to_bytes(8, "big")) if row.parent else b""
+    return field(2, ids + parent + text(5, f"span {row.span_id}") + fixed32(16, 0x100))
+
+
+def encoded_rows(rows: Sequence[Row]) -> EncodedSpans:
+    fields = [field_of(row) for row in rows]
+    ends = np.cumsum([len(each) for each in fields])
+    return EncodedSpans(b"".join(fields), ends, kin=read_kin(b"".join(fields), ends).kin)
+
+
+def requests_of(rows: Sequence[Row], sizes: Callable[[], int], envelope: Envelope) -> list[Request]:
+    made, left = [], list(rows)
+    while left:
+        count = sizes()
+        builder = RequestBuilder(envelope, 1 << 20)
+        builder.add(encoded_rows(left[:count]))
+        made.append(builder.request())
+        left = left[count:]
+    return made
+
+
+class Server:
+    """Has taken these."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+
+    def take(self, body: bytes) -> None:
+        for each in ExportTraceServiceRequest.FromString(body).resource_spans:
+            for span in each.scope_spans[0].spans:
+                trace_id, span_id, parent = [
+                    int.from_bytes(part, "big") for part in (span.trace_id, span.span_id, span.parent_span_id)
+                ]
+                assert (span.name, span.flags) == (f"span {span_id}", 0x100)
+                self.rows.append(Row(trace_id, span_id, parent, span.trace_state))
+
+    def orphans(self) -> list[Row]:
+        there = {row[:2] for row in self.rows}
+        assert len(there) == len(self.rows), "a span came twice"
+        return [row for row in self.rows if row.parent not in (ROOT, PROGRAMS) and (row.trace_id, row.parent) not in there]
+
+
+def some_rows(chosen: random.Random) -> list[Row]:
+    """Trees of spans, in any order."""
+    rows = [Row(chosen.choice(TRACES), 1, chosen.choice((ROOT, PROGRAMS)))]
+    for span_id in range(2, chosen.choice((5, 20, 60))):
+        above = chosen.choice(rows[-6:])
+        parent = chosen.choice((ROOT, PROGRAMS)) if not chosen.randrange(6) else above.span_id
+        rows.append(Row(above.trace_id, span_id, parent, chosen.choice(("", "a=1", "b=" + "x" * 300, "c=" + "y" * 17_000))))
+    order = chosen.choice(("as they began", "as they end", "any"))
+    if order == "as they end":
+        rows.reverse()
+    elif order == "any":
+        chosen.shuffle(rows)
+    return rows
+
+
+class Outage:
+    """A queue that is too small, and senders that may fail."""
+
+    def __init__(self, chosen: random.Random, most_bytes: int) -> None:
+        self.chosen, self.server = chosen, Server()
+        self.queue = RequestQueue(most_bytes, Backoff(chance=lambda: 0.0), lambda: 1e9 if self.asks_now else 0.0)
+        self.asks_now = True
+        self.sending: list[Request] = []
+
+    def begin(self) -> None:
+        if self.queue._waiting:
+            self.queue.ask_now()
+            request = self.queue.take()
+            assert request is not None
+            if not request.encoding and self.chosen.randrange(2):
+                self.queue.compressed(request, _compressed(request.body, "gzip"), "gzip")
+            self.sending.append(request)
+
+    def end(self, verdict: Verdict) -> None:
+        if self.sending:
+            request = self.sending.pop(self.chosen.randrange(len(self.sending)))
+            if verdict is Verdict.TAKEN:
+                self.server.take(family._whole(request))
+            self.queue.settle(request, Outcome(verdict))
+
+    def send_all(self) -> None:
+        while self.sending:
+            self.end(Verdict.TAKEN)
+        while self.queue._waiting:
+            self.begin()
+            self.end(Verdict.TAKEN)
+
+
+def play(seed: int) -> None:
+    chosen = random.Random(seed)
+    where = target()
+    envelope, rows = Envelope(where.resource, where.scope), some_rows(chosen)
+    outage = Outage(chosen, chosen.choice((1, 1200, 3000, 1 << 20)))
+    for request in requests_of(rows, lambda: chosen.randint(1, 5), envelope):
+        outage.queue.put(request)
+        for _ in range(chosen.randrange(3)):
+            outage.begin()
+        for _ in range(chosen.randrange(3)):
+            outage.end(chosen.choice((Verdict.TAKEN, Verdict.TAKEN, Verdict.AGAIN)))
+    if chosen.randrange(2):
+        outage.queue.keep_needed()
+    outage.send_all()
+    assert outage.server.orphans() == []
+    queue, counts = outage.queue, outage.queue.counts
+    assert len(outage.server.rows) == counts.exported
+    assert counts.exported + counts.crowded_out + queue.left_out == len(rows)
+    assert (queue.bytes, queue.spans) == (0, 0)
+
+
+class Gated:
+    """A server that lets senders wait."""
+
+    where, encoding, concurrent = "here", "", 1
+
+    def __init__(self) -> None:
+        self.gate, self.asked, self.server = threading.Event(), threading.Event(), Server()
+        self.gate.set()
+
+    def send(self, body: bytes) -> Outcome:
+        self.asked.set()
+        assert self.gate.wait(PATIENCE_S)
+        self.server.take(body)
+        return Outcome(Verdict.TAKEN)
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+@pytest.mark.parametrize("parent_is", ["in a request", "in no request yet"])
+def test_what_was_sent_has_its_parents_also_where_the_rest_is_given_up(parent_is: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery_module, "NEEDED_S", PATIENCE_S)
+    gated, [trace_id, _] = Gated(), TRACES
+    delivery = OtlpDelivery(Turn(), lambda: gated, 200, 1 << 20)  # type: ignore[arg-type, return-value]
+    delivery.use(target())
+
+    def send(*rows: Row) -> None:
+        delivery.handed = delivery.with_more(encoded_rows(rows))
+        delivery.hand()
+
+    send(Row(trace_id, 3, 2))
+    assert delivery.flush(PATIENCE_S)
+    gated.gate.clear()
+    gated.asked.clear()
+    others = [Row(trace_id, span_id, 1) for span_id in range(10, 30)]
+    send(*others)
+    assert gated.asked.wait(PATIENCE_S)
+    send(Row(trace_id, 2, 1), Row(trace_id, 1, PROGRAMS))
+    if parent_is == "in a request":
+        delivery._seal()
+    keep_needed = delivery._queue.keep_needed
+    monkeypatch.setattr(delivery._queue, "keep_needed", lambda: (keep_needed(), gated.gate.set())[0])
+    delivery.remove()
+    assert gated.server.orphans() == []
+    counts = delivery.counters()
+    assert counts["spans_exported"] == len(gated.server.rows) < counts["spans"] == 23
+    assert (counts["spans_abandoned"], counts["spans_pending"]) == (23 - counts["spans_exported"], 0)
+
+
+def test_what_must_not_be_missing_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_queue, "MOST_NEEDED_BYTES", 2000)
+    where, queue, [trace_id, _] = target(), RequestQueue(1), TRACES
+    envelope = Envelope(where.resource, where.scope)
+    children = [Row(trace_id, 1000 + span_id, span_id) for span_id in range(1, 200)]
+    [taken, *parents] = [
+        *requests_of(children, lambda: 200, envelope),
+        *requests_of([Row(trace_id, child.parent, PROGRAMS) for child in children], lambda: 5, envelope),
+    ]
+    queue._family.sent(taken)
+    for each in parents:
+        queue.put(each)
+        assert queue.bytes <= 2000
+    assert queue.spans
+    assert queue.spans + queue.counts.crowded_out == len(children)
+
+
+@pytest.mark.parametrize("first", range(0, 600, 100))
+def test_no_orphan_arrives(first: int) -> None:
+    for seed in range(first, first + 100):
+        try:
+            play(seed)
+        except BaseException as error:
+            error.args = (f"seed {seed}: {error}",)
+            raise

@@ -193,7 +193,7 @@ for raised in each_failure(crowd_out):
     assert raised is None or isinstance(raised, (MemoryError, SystemError)), repr(raised)
     failed += raised is not None
     in_it = [*queue._waiting, *queue._sending]
-    assert queue.bytes == sum([len(each.body) for each in in_it]), queue.bytes
+    assert queue.bytes == sum([each.size for each in in_it]), queue.bytes
     assert queue.spans == sum([each.spans for each in in_it]), queue.spans
     put = queue.spans + queue.counts.crowded_out + queue.left_out
     assert put in range(0, 19, 3) and (put == 18 or raised is not None), put

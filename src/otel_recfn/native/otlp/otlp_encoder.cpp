@@ -26,33 +26,43 @@ bool scan(OtlpSpans& spans) {
   return good;
 }
 
+constexpr size_t kColumns = 4;  // those of SpanColumns
+
 struct Encoded {
-  std::vector<char> bytes, ends, places;
+  std::vector<char> bytes, columns[kColumns];
 };
 
-int64_t* sized(std::vector<char>& numbers, Py_ssize_t count) {
-  numbers.resize(static_cast<size_t>(count) * sizeof(int64_t));
-  return reinterpret_cast<int64_t*>(numbers.data());
+template <typename T>
+T* sized(std::vector<char>& column, Py_ssize_t count) {
+  column.resize(static_cast<size_t>(count) * sizeof(T));
+  return reinterpret_cast<T*>(column.data());
 }
 
 // In one piece, because a program in Python gives the GIL back after milliseconds.
 bool encode(const OtlpSpans& spans, Encoded& encoded) {
   return without_gil_if(spans.size() > kManySpans, [&] {
     const std::unique_ptr<char[]> scratch(new char[spans.most_bytes()]);
-    const size_t size = spans.encode(scratch.get(), sized(encoded.ends, spans.size()));
-    spans.number_places(sized(encoded.places, spans.size()));
+    const Py_ssize_t count = spans.size();
+    auto& columns = encoded.columns;
+    const size_t size = spans.encode(scratch.get(), {sized<int64_t>(columns[0], count), sized<int64_t>(columns[1], count),
+                                                     sized<uint64_t>(columns[2], count), sized<uint64_t>(columns[3], count)});
     encoded.bytes.assign(scratch.get(), scratch.get() + size);
   });
 }
 
+// Takes over the reference to `made`, which may be null. False where it is, or there is no place for it.
+bool put(PyObject* tuple, Py_ssize_t place, PyObject* made) {
+  return made != nullptr && PyTuple_SetItem(tuple, place, made) == 0;
+}
+
 PyObject* as_columns(Encoded&& encoded) {
-  PyObject* bytes = recfn::new_column(std::move(encoded.bytes));
-  PyObject* ends = bytes != nullptr ? recfn::new_column(std::move(encoded.ends)) : nullptr;
-  PyObject* places = ends != nullptr ? recfn::new_column(std::move(encoded.places)) : nullptr;
-  PyObject* all = places != nullptr ? PyTuple_Pack(3, bytes, ends, places) : nullptr;
-  Py_XDECREF(bytes);
-  Py_XDECREF(ends);
-  Py_XDECREF(places);
+  PyObject* all = PyTuple_New(1 + kColumns);
+  if (all == nullptr) return nullptr;
+  bool good = put(all, 0, recfn::new_column(std::move(encoded.bytes)));
+  for (size_t at = 0; good && at < kColumns; ++at) {
+    good = put(all, static_cast<Py_ssize_t>(at) + 1, recfn::new_column(std::move(encoded.columns[at])));
+  }
+  if (!good) Py_CLEAR(all);
   return all;
 }
 
@@ -87,9 +97,9 @@ PyObject* join_bytes(PyObject*, PyObject* parts) {
 
 PyMethodDef functions[] = {
     {"encode_otlp_spans", encode_spans, METH_VARARGS,
-     "encode_otlp_spans(batch, columns, above, key, maker, told) -> (bytes, ends, places)\n\n"
-     "The spans of a plan's columns as fields of ScopeSpans, where each ends, and above * tracks + track of each, both as\n"
-     "int64: three objects with the buffer protocol."},
+     "encode_otlp_spans(batch, columns, above, key, maker, told) -> (bytes, ends, places, own, around)\n\n"
+     "The spans of a plan's columns as fields of ScopeSpans, and of each where it ends and above * tracks + track, both as\n"
+     "int64, what it is known by and what the one that it lies in is, both as uint64: objects with the buffer protocol."},
     {"join_bytes", join_bytes, METH_O,
      "join_bytes(parts) -> bytes\n\nOf a list of objects with the buffer protocol, copied without the GIL."},
     {nullptr, nullptr, 0, nullptr}};

@@ -26,6 +26,14 @@ namespace recfn {
   X(int64_t, node_id) X(int64_t, debug_handle) X(uint32_t, flags) X(uint32_t, shapes) X(uint32_t, dtypes)           \
   X(uint32_t, module) X(uint32_t, error) X(int64_t, step_number) X(uint32_t, stacktrace) X(uint32_t, code)
 
+// What is told of each span beside its bytes.
+struct SpanColumns {
+  int64_t* ends;    // in the bytes
+  int64_t* places;  // of the span above its number, times the number of tracks, plus that of its track
+  // What it is known by, and what the one is known by that it lies in, or 0: as `sinks/otlp/kin.py` works it out.
+  uint64_t *own, *around;
+};
+
 class OtlpSpans {
  public:
   // Each with the GIL, and false with an exception set. Of `above` each is a trace id and a trace state's field in bytes, and a
@@ -37,10 +45,8 @@ class OtlpSpans {
   bool scan();
   Py_ssize_t bad_row() const { return bad_row_; }
   size_t most_bytes() const;
-  // Writes where each span ends to `ends`, and returns where the last one does.
-  size_t encode(char* begin, int64_t* ends) const;
-  // Numbers of the places that the spans are in: of the span above, times the number of tracks, plus that of the track.
-  void number_places(int64_t* numbers) const;
+  // Returns where the last span ends.
+  size_t encode(char* begin, const SpanColumns& columns) const;
 
   Py_ssize_t size() const { return rows_.size(); }
 
@@ -49,7 +55,7 @@ class OtlpSpans {
     char trace_id[16];
     std::string state;  // kWireSlack bytes can be read from it
     size_t state_size;
-    uint64_t span_id;
+    uint64_t span_id, of_trace;  // the latter is mixed with what a span is known by
   };
 
   bool read_batch(PyObject* batch);
@@ -64,6 +70,8 @@ class OtlpSpans {
   uint32_t called(Py_ssize_t row) const { return source[row] == kPythonCallSource ? name[row] : code[row]; }
   uint32_t scope_and_thread(Py_ssize_t row) const { return thread[row] * kScopes + scope[row]; }
 
+  uint64_t id_around(Py_ssize_t i) const;
+  void describe(Py_ssize_t i, const SpanColumns& columns) const;
   void encode_span(WireWriter& out, Py_ssize_t i) const;
   void encode_place(WireWriter& out, Py_ssize_t i) const;
   void encode_usual(WireWriter& out, Py_ssize_t row) const;

@@ -50,6 +50,11 @@ class Parts:
     tells: Mapping[int, int]
     """Of how many losses a span tells, by its place."""
 
+    @property
+    def size(self) -> int:
+        """Bytes that it takes in memory."""
+        return sum([column.nbytes for column in (self.ends, *self.kin)])
+
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Request:
@@ -71,7 +76,7 @@ class Request:
     @property
     def size(self) -> int:
         """Bytes that it takes in memory."""
-        return len(self.body)
+        return len(self.body) + (self.parts.size if self.parts is not None else 0)
 
 
 class Envelope:

@@ -6,7 +6,7 @@ plan ──► native/otlp, from columns ─────────────
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,12 @@ from otel_recfn.model.tables import Track
 from otel_recfn.sinks.lost_places import Places, place_by_number
 from otel_recfn.sinks.otlp.encoded import EncodedSpans, encoded
 from otel_recfn.sinks.otlp.fragments import SPAN_ATTRIBUTES, Fragments
-from otel_recfn.sinks.otlp.kin import Kin, kin_in
+from otel_recfn.sinks.otlp.kin import Kin
 from otel_recfn.sinks.otlp.span_bytes import attribute_fields, trace_state_field
 from otel_recfn.sinks.spans.limits import AttributeValue
 from otel_recfn.sinks.spans.mapping import MAX_KEPT_BASES, NOTHING_TOLD, SpanMapper
 from otel_recfn.sinks.spans.provider import SpanTarget
-from otel_recfn.support.span_ids import current_key, span_ids
+from otel_recfn.support.span_ids import current_key
 
 native: Any
 try:
@@ -62,11 +62,11 @@ class OtlpMapper(SpanMapper):
             {row: attribute_fields(SPAN_ATTRIBUTES, told[row]) for row in plan.row.tolist() if row in told} if told else {}
         )
         fragments = Fragments(plan.batch, self._fields_of)
-        data, ends, places = _encode_natively(plan.batch, columns, above, current_key(), fragments, further)
+        data, ends, places, own, around = _encode_natively(plan.batch, columns, above, current_key(), fragments, further)
         self._bound_caches()
         trace_ids = [span.trace_id for span in plan.spans_above]
         numbered = Places(np.frombuffer(places, np.int64), place_by_number(trace_ids, plan.batch.tracks))
-        kin = _kin_of(plan, trace_ids)
+        kin = Kin(np.frombuffer(own, np.uint64), np.frombuffer(around, np.uint64))
         return EncodedSpans(memoryview(data), np.frombuffer(ends, np.int64), places=numbered, kin=kin)
 
     def _fields_of(self, scope: int, thread: Track) -> bytes:
@@ -79,12 +79,6 @@ class OtlpMapper(SpanMapper):
         super()._bound_caches()
         if len(self._base_fields) > MAX_KEPT_BASES:
             self._base_fields.clear()
-
-
-def _kin_of(plan: SpanPlan, trace_ids: Sequence[int]) -> Kin:
-    above_ids = np.array([span.span_id for span in plan.spans_above], np.uint64)
-    above = np.where(plan.parent != 0, span_ids(plan.parent), above_ids[plan.above])
-    return kin_in(trace_ids, plan.above, span_ids(plan.batch.event_id[plan.row]), above)
 
 
 def _above(span: SpanContext) -> tuple[bytes, bytes, int]:

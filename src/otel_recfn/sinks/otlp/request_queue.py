@@ -159,7 +159,7 @@ class RequestQueue:
         while_taken(self._lock, self._compressed, request, body, encoding)
 
     def _compressed(self, request: Request, body: bytes, encoding: str) -> None:
-        self.bytes += len(body) - request.size
+        self.bytes += len(body) - len(request.body)
         request.body, request.encoding = body, encoding
 
     def ask_now(self) -> None:

@@ -55,7 +55,7 @@ def test_requests_are_bounded_and_cut_no_span(batches: list[list[int]], most: in
         read = ExportTraceServiceRequest.FromString(request.body)
         found = [span.name for each in read.resource_spans for scope in each.scope_spans for span in scope.spans]
         assert len(found) == request.spans
-        assert request.size <= most or request.spans == 1
+        assert len(request.body) <= most or request.spans == 1
         arrived += found
     assert arrived == [name for of_batch in names for name in of_batch]
 

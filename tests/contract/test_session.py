@@ -17,6 +17,7 @@ from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, Recorder
 from otel_recfn.session import Session
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.in_memory import InMemorySink
+from otel_recfn.support.thread_time import LOOK_S
 from patience import PATIENCE_S
 from running_capture import Running
 
@@ -265,6 +266,36 @@ def test_a_sink_that_is_still_written_to_is_closed_by_its_writer(recorder: Recor
     assert not sink.closed_within_a_write
     assert [event.name for event in sink.events()] == ["first", "second"]
     assert all(running.stop().names() == ["first", "second"] for running in beside)
+
+
+class Computing(Slow):
+    """Its second write computes until it is let go."""
+
+    def write(self, batch: Batch) -> None:
+        if self._writes == 1:
+            self.writing.set()
+            while not self.go_on.is_set():
+                pass
+        super().write(batch)
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_who_drains_is_waited_for_as_long_as_it_computes(recorder: Recorder, session: Session, others: int) -> None:
+    """Also where the time is over: what it drains, and what comes last, may be parents of what was sent."""
+    beside = [Running(session, Selected()) for _ in range(others)]
+    sink = Computing()
+    capture = Capture(Selected(), [sink], buffer_bytes=DEFAULT_BUFFER_BYTES)
+    session.start(capture)
+    ranges(recorder, "first")
+    assert session.flush(capture, PATIENCE_S)
+    ranges(recorder, "second")
+    assert sink.writing.wait(PATIENCE_S)  # in the thread that drains
+    ranges(recorder, "third")
+    threading.Timer(6 * LOOK_S, sink.go_on.set).start()
+    session.stop(capture, 0.0)
+    assert sink.closed.is_set()
+    assert [event.name for event in sink.events()] == ["first", "second", "third"]
+    assert all(running.stop().names() == ["first", "second", "third"] for running in beside)
 
 
 class Asking(InMemorySink):

@@ -30,6 +30,7 @@ from otel_recfn.session.capture import Capture
 from otel_recfn.session.captures import Captures
 from otel_recfn.session.open_ranges import Looks
 from otel_recfn.session.sources import Sources
+from otel_recfn.support.thread_time import ThreadTime, wait_while_it_computes
 from otel_recfn.support.timed_lock import take_in_time
 
 log = logging.getLogger("otel_recfn")
@@ -49,6 +50,8 @@ class Draining:
         self.lock = threading.RLock()
         self._holder: int | None = None
         """The thread that holds the lock."""
+        self._time = ThreadTime()
+        """Its own."""
         self._given_up: list[Capture] = []
         self._looks = Looks()
         self._placement: Placement | None = None
@@ -73,6 +76,18 @@ class Draining:
         """Whether the calling thread drains: a sink that is written to or flushed calls."""
         return self._holder == threading.get_ident()
 
+    def wait_for_others(self, timeout_s: float) -> None:
+        """Until nobody else drains: so long, and then as long as who does computes, on an overloaded machine say."""
+        if not self._is_free(timeout_s):
+            wait_while_it_computes(self._worked_s, self._is_free)
+
+    def _worked_s(self) -> float:
+        return self._time.seconds()
+
+    def _is_free(self, timeout_s: float) -> bool:
+        with self._hold(timeout_s) as held:
+            return held
+
     @contextmanager
     def _hold(self, timeout_s: float) -> Iterator[bool]:
         lock = self.lock  # a sink may fork, and the child has another one
@@ -82,6 +97,7 @@ class Draining:
             take_in_time(lock, timeout_s, taken)
             if taken:
                 self._holder = own
+                self._time.begin()
             yield bool(taken)
         finally:
             if taken:

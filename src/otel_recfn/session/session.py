@@ -33,6 +33,7 @@ from otel_recfn.session.sources import Sources, sources_of_process
 from otel_recfn.sources.protocol import Source
 from otel_recfn.support.forks import Order, around_forks
 from otel_recfn.support.own_thread import OwnThread
+from otel_recfn.support.thread_time import LOOK_S
 from otel_recfn.support.timed_lock import taken
 
 log = logging.getLogger("otel_recfn")
@@ -180,7 +181,8 @@ class Session:
                 thread = self._begin_to_end(capture)
             if thread is not None and not self._draining.is_held_here:  # the thread may be waiting for who drains
                 thread.wait_for_end(_seconds_to(deadline))
-            with self._changing(_seconds_to(deadline)) as may_drain:
+            self._draining.wait_for_others(_seconds_to(deadline))
+            with self._changing(max(LOOK_S, _seconds_to(deadline))) as may_drain:
                 self._finish(capture, may_drain)
             self._close(capture, deadline)
         except BaseException as error:  # a signal handler's, or out of memory

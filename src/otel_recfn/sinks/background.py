@@ -33,6 +33,7 @@ from otel_recfn.sinks.background_worker import Worker
 from otel_recfn.sinks.paced import ToldOfDrops
 from otel_recfn.sinks.protocol import Sink, is_told_of_open_ranges, tell_of_process_end, wants_unsampled
 from otel_recfn.support.own_thread import OwnThread
+from otel_recfn.support.thread_time import wait_while_it_computes
 
 log = logging.getLogger("otel_recfn")
 
@@ -44,10 +45,6 @@ LOOK_S = 0.05
 TIDYING_S = 0.5
 """So long a worker may take to count what is left, and to remove what it made, where the end has no use for the time that it
 was given."""
-LAST_WORK_S = 3.0
-"""So much processor time a worker may have after its time is over, for what must not be missing: spans that others lie in."""
-LOOKS_AT_REST, LEAST_SHARE = 20, 0.01
-"""So many looks in a row it may have less than this share of a processor meanwhile: then it waits for something, for long."""
 
 
 class BackgroundSink:
@@ -161,28 +158,22 @@ class BackgroundSink:
             if not self._thread.is_alive():
                 return
             if self._worker.supersede():
-                self._wait_while_it_computes(1)
-                return
-        if self._worker.gives_up:
-            self._wait_while_it_computes(LOOKS_AT_REST)
+                break
         else:
-            self._thread.wait_for_end(min(TIDYING_S, max(0.0, last_by - time.monotonic())))
-
-    def _wait_while_it_computes(self, looks: int) -> None:
-        """The worker writes what must not be missing, and nothing else any more; as long as it computes, that gets done.
-
-        Args:
-            looks: it is left where it waits for so many looks; for an exporter it is not waited at all.
-        """
-        worked_s, most_s, at_rest = self._worker.worked_s(), self._worker.worked_s() + LAST_WORK_S, 0
-        while at_rest < looks and worked_s < most_s:
-            self._thread.wait_for_end(LOOK_S)
-            if not self._thread.is_alive():
+            if not self._worker.gives_up:
+                self._thread.wait_for_end(min(TIDYING_S, max(0.0, last_by - time.monotonic())))
                 return
-            if self._worker.supersede():
-                looks, at_rest = 1, 0
-            before, worked_s = worked_s, self._worker.worked_s()
-            at_rest = at_rest + 1 if worked_s - before < LEAST_SHARE * LOOK_S else 0
+            wait_while_it_computes(self._worker.worked_s, self._writes_no_more)
+        if self._worker.is_superseded:  # it may be back from its exporter, and hand on the rest
+            wait_while_it_computes(self._worker.worked_s, self._has_ended, 1)
+
+    def _writes_no_more(self, timeout_s: float) -> bool:
+        """The worker, which writes nothing any more but what must not be missing; for an exporter it is not waited at all."""
+        return self._has_ended(timeout_s) or self._worker.supersede()
+
+    def _has_ended(self, timeout_s: float) -> bool:
+        self._thread.wait_for_end(timeout_s)
+        return not self._thread.is_alive()
 
     def _wait_while_it_is_of_use(self, seconds: Callable[[], float]) -> None:
         while self._process_ends and seconds() > LOOK_S and self._thread.is_alive():

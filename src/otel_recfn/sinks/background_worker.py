@@ -94,6 +94,11 @@ class Worker:
         """How much processor time it has had."""
         return self._time.seconds()
 
+    @property
+    def is_superseded(self) -> bool:
+        """Whether another thread has finished in its place."""
+        return self._superseded
+
     def is_hopeless(self) -> bool:
         """Whether it need not be waited for where the process ends."""
         return self._paced is not None and self._paced.is_hopeless()

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
+LAST_WORK_S = 3.0
+"""So much processor time a thread may have after its time is over, for what must not be missing."""
+LOOK_S = 0.05
+LOOKS_AT_REST, LEAST_SHARE = 20, 0.01
+"""So many looks in a row it may have less than this share of a processor: then it waits for something, for long."""
 _clock_of_thread = getattr(time, "pthread_getcpuclockid", None)
 """macOS has none."""
 
@@ -30,3 +36,17 @@ class ThreadTime:
         except OSError:  # it has ended
             pass
         return self._seconds
+
+
+def wait_while_it_computes(seconds: Callable[[], float], is_over: Callable[[float], bool], looks: int = LOOKS_AT_REST) -> None:
+    """Until it is over; no longer than the thread computes, which bounds how long that is on any machine.
+
+    Args:
+        seconds: the processor time that the thread has had.
+        is_over: waits so long at most; whether there is nothing more to wait for.
+        looks: it is left where it rests for so many.
+    """
+    worked_s, most_s, at_rest = seconds(), seconds() + LAST_WORK_S, 0
+    while at_rest < looks and worked_s < most_s and not is_over(LOOK_S):
+        before, worked_s = worked_s, seconds()
+        at_rest = at_rest + 1 if worked_s - before < LEAST_SHARE * LOOK_S else 0

@@ -22,7 +22,7 @@ from otel_recfn.batches import gaps
 from otel_recfn.batches.fold.kept_rows import KeptRows
 from otel_recfn.model.batch import NO_CONTEXT, Batch
 from otel_recfn.model.events import EventFlag, EventSource, make_event_id
-from otel_recfn.sinks.background import LOOK_S, LOOKS_AT_REST, BackgroundSink
+from otel_recfn.sinks.background import BackgroundSink
 from otel_recfn.sinks.spans import batch_writing, folding, mapping, pending, provider
 from otel_recfn.sinks.spans.accounts import Accounts
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
@@ -30,6 +30,7 @@ from otel_recfn.sinks.spans.delivery import SpanDelivery
 from otel_recfn.sinks.spans.open_units import OpenUnits
 from otel_recfn.sinks.spans.sink import SpansSink
 from otel_recfn.support.span_ids import span_id
+from otel_recfn.support.thread_time import LOOK_S, LOOKS_AT_REST
 
 REQUEST = context(trace_id=0xABC, span_id=0xDEF)
 THREADS = (MAIN_THREAD, WORKER_THREAD)
@@ -369,7 +370,7 @@ class Explored:
         works = self.threads[-1].is_alive()
         at_rest_s = LOOKS_AT_REST * LOOK_S * works
         assert took_s <= self.case.timeout_s + at_rest_s + 0.11 or not works, f"the program had to wait: {took_s}"
-        waits = self.server.hangs or self.second.hangs or "at once" in self.case.processors or self.sink._worker._superseded
+        waits = self.server.hangs or self.second.hangs or "at once" in self.case.processors or self.sink._worker.is_superseded
         assert waits or not works, "the spans' thread goes on after the end"
 
     def check(self) -> None:

@@ -17,10 +17,11 @@ from turns import Turns, replaced
 from batches import BASE_NS, make_batch
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, make_event_id
-from otel_recfn.sinks.background import LOOK_S, LOOKS_AT_REST, BackgroundSink
+from otel_recfn.sinks.background import BackgroundSink
 from otel_recfn.sinks.spans import folding
 from otel_recfn.sinks.spans.budgets import Volume
 from otel_recfn.sinks.spans.sink import SpansSink
+from otel_recfn.support.thread_time import LOOK_S, LOOKS_AT_REST
 from soak import SOAK
 
 pytestmark = pytest.mark.one_python

@@ -20,6 +20,7 @@ from otel_recfn.sinks import background, background_pace, background_queue, back
 from otel_recfn.sinks.spans import delivery, export_watch, open_units, turn
 from otel_recfn.sinks.spans import sink as spans_sink
 from otel_recfn.support import insisting
+from otel_recfn.support.thread_time import LEAST_SHARE, LOOK_S
 
 MOST_STEPS = 50_000
 NS = 1_000_000_000
@@ -152,7 +153,7 @@ class ThreadTime:
         self._task = self._turns.current()
 
     def seconds(self) -> float:
-        least_s = background.LEAST_SHARE * background.LOOK_S
+        least_s = LEAST_SHARE * LOOK_S
         return 2 * least_s * self._task.turns if self._task is not None else 0.0
 
 

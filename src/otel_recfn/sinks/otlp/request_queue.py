@@ -76,6 +76,7 @@ class RequestQueue:
         """When a request may be sent again: as our backoff says, and as the server does."""
         self._ended = False
         self._family = Family()
+        self._most_needed_bytes = MOST_NEEDED_BYTES
         self.counts = Counts()
         self.bytes = self.spans = 0
         """In it."""
@@ -223,7 +224,7 @@ class RequestQueue:
         """Those that are being sent stay, because nobody knows yet what becomes of them."""
         while self.bytes - self._needed_bytes() > self._most_bytes and self._crowd_out(False):
             pass
-        while self._needed_bytes() > MOST_NEEDED_BYTES and self._crowd_out(True):
+        while self._needed_bytes() > self._most_needed_bytes and self._crowd_out(True):
             pass
 
     def _needed_bytes(self) -> int:
@@ -272,6 +273,7 @@ class RequestQueue:
 
     def _keep_needed(self) -> bool:
         place = 0
+        self._most_needed_bytes = max(MOST_NEEDED_BYTES, self._most_bytes)  # nothing comes any more that would need the room
         while place < len(self._waiting):
             count = len(self._waiting)
             if not self._waiting[place].is_needed:

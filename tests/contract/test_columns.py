@@ -28,12 +28,13 @@ def test_a_begin_carries_its_columns(capture: Capture) -> None:
         shapes="[[2,3],[]]",
         dtypes='["float32","Scalar"]',
         concrete_inputs='["","2."]',
+        words='{"4":"same"}',
     )
     recorder.end(event_id, flags=EventFlag.STATIC_RUNTIME_OUT_VARIANT)
     [row] = capture.finish()
     assert (row.sequence_nr, row.forward_thread_id, row.handle, row.debug_handle) == (7, 3, 99, 5)
     assert (row.shapes, row.dtypes) == ("[[2,3],[]]", '["float32","Scalar"]')
-    assert row.concrete_inputs == '["","2."]'
+    assert (row.concrete_inputs, row.words) == ('["","2."]', '{"4":"same"}')
     assert (row.event_id, row.scope) == (event_id, RecordScope.BACKWARD_FUNCTION)
     assert row.flags == EventFlag.STATIC_RUNTIME_OUT_VARIANT
 
@@ -44,13 +45,14 @@ def test_what_a_begin_does_not_say_is_absent(capture: Capture) -> None:
     [row] = capture.finish()
     assert (row.sequence_nr, row.forward_thread_id, row.handle, row.debug_handle) == (-1, 0, event_id, -1)
     assert (row.shapes, row.dtypes, row.profiler, row.flops, row.stack, row.nbytes, row.device) == ("", "", 0, 0, "", 0, "")
-    assert row.concrete_inputs == ""
+    assert (row.concrete_inputs, row.words) == ("", "")
 
 
 def test_inputs_that_are_too_long_are_left_out_whole(capture: Capture) -> None:
     capture.end(capture.recorder.begin("wide", USER, SOURCE, shapes="[" * 20_000, dtypes="[]", concrete_inputs="[]"))
     capture.end(capture.recorder.begin("long", USER, SOURCE, shapes="[]", dtypes="[]", concrete_inputs="[" * 20_000))
-    assert [(row.shapes, row.dtypes, row.concrete_inputs) for row in capture.finish()] == [("", "", "")] * 2
+    capture.end(capture.recorder.begin("words", USER, SOURCE, words="{" * 20_000))
+    assert [(row.shapes, row.dtypes, row.concrete_inputs, row.words) for row in capture.finish()] == [("", "", "", "")] * 3
 
 
 def test_a_mark_is_a_row_of_one_moment_below_what_is_open(capture: Capture) -> None:

@@ -44,6 +44,8 @@ def call_with_lists() -> None:
     torch.div(x, 2, rounding_mode="floor")
     torch.nn.functional.interpolate(x[None], scale_factor=1.5)
     torch.nn.functional.conv2d(torch.ones(1, 2, 5, 5), torch.ones(4, 1, 3, 3), padding=(1, 2), groups=2)
+    torch.nn.functional.conv2d(torch.ones(1, 2, 5, 5), torch.ones(4, 1, 3, 3), padding="same", groups=2)
+    torch.einsum("ij,kj->ik", x, x)
     torch.empty_strided([1] * 30, [1] * 30).roll([1] * 2, [0, 1])
 
 
@@ -76,6 +78,20 @@ def test_they_are_those_of_torch_profiler(
     expected = operators(theirs, "External id")
     assert operators(ours, "Event id") == expected
     assert any(any(texts or ()) for _, _, texts in expected)
+
+
+def test_a_word_is_no_concrete_input_where_it_is_recorded(instrumentor: OtelRecordFunctionInstrumentor, tmp_path: Path) -> None:
+    """A profile that counts FLOPs has a convolution's padding that is a word; Chrome files tell what torch.profiler's do."""
+    instrumentor.instrument(chrome_trace=tmp_path / "ours.json", record_shapes=True)
+    with profile(record_shapes=True, with_flops=True) as prof:
+        torch.nn.functional.conv2d(torch.ones(1, 2, 5, 5), torch.ones(4, 2, 3, 3), padding="same")
+    instrumentor.uninstrument()
+    prof.export_chrome_trace(tmp_path / "profile.json")
+    assert [event.words for event in prof.events() if event.words] == ['{"4":"same"}']
+    for file in ("ours.json", "profile.json"):
+        assert "same" not in (tmp_path / file).read_text(encoding="utf-8")
+        [convolution] = [event["args"] for event in events_in(tmp_path / file, "X") if event["name"] == "aten::conv2d"]
+        assert convolution["Concrete Inputs"] == ["", "", "", "[1, 1]", "", "[1, 1]", "1"]
 
 
 def told(name: str, events: Any) -> list[list[str]]:

@@ -273,7 +273,7 @@ def test_extra_args_are_kept_also_where_no_flops_are_counted() -> None:
     counted = {event.name: event.extra_args for event in events if event.extra_args}
     assert counted["aten::mm"] == {"mat1_size": [0, 3], "mat2_size": [3, 2]}
     sizes = {"input_size": [1, 1, 4, 4], "weight_size": [1, 1, 3, 3]}
-    assert counted["aten::conv2d"] == {**sizes, "stride": [1, 1], "dilation": [1, 1], "groups": 1}
+    assert counted["aten::conv2d"] == {**sizes, "stride": [1, 1], "padding": "same", "dilation": [1, 1], "groups": 1}
 
 
 def test_records_for_their_parser_have_what_theirs_have() -> None:

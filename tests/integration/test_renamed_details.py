@@ -38,6 +38,7 @@ OPERATORS = {
     "callback_list": ["hasGlobalCallbacks"],
     "other_observers": ["getStepCallbacksUnlessEmpty"],
     "concrete_inputs": ["toListRef"],
+    "words": ["toStringRef"],
     "gpu_times": ["cudaStubs"],
 }
 CALLBACKS = (
@@ -134,6 +135,7 @@ x = torch.ones(4, 4, requires_grad=True)
 with profile(record_shapes=True, with_flops=True, with_stack=True, profile_memory=True) as prof:
     (x @ x).sum().backward()
     torch.cat([x, x])
+    torch.conv2d(torch.ones(1, 1, 2, 2), torch.ones(1, 1, 1, 1), padding="same")
     scripted(x.detach())
 events = prof.events()
 of = lambda name: next(event for event in events if event.name == name)
@@ -143,6 +145,7 @@ print(json.dumps({
     "nested": of("aten::mm").parent == of("aten::matmul").event_id,
     "shapes": bool(of("aten::mm").shapes),
     "concrete": of("aten::cat").concrete_inputs,
+    "words": of("aten::conv2d").words,
     "flops": of("aten::mm").flops,
     "forward": of("MmBackward0").forward_thread_id,
     "memory": any(event.nbytes for event in events),
@@ -161,6 +164,7 @@ def test_operators_are_recorded_without_renamed_details(run_with_renamed: Callab
     assert seen["nested"]
     assert seen["shapes"] == ("shapes" not in missing)
     assert seen["concrete"] == ("" if "shapes" in missing else '["",""]')
+    assert seen["words"] == ("" if "words" in missing else '{"4":"same"}')
     assert seen["flops"] == (0 if "flops" in missing else 2 * 4**3)
     assert (seen["forward"] != 0) == ("forward_thread_id" not in missing)
     assert seen["memory"] == ("memory" not in missing)

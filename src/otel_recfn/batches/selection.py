@@ -173,7 +173,11 @@ class Selection:
 
     def _without_unwanted(self, batch: Batch, rows: Mask) -> dict[str, Any]:
         """The columns that say nothing in the view, empty."""
-        unwanted = {Extra.SHAPES: ("shapes", "dtypes", "concrete_inputs"), Extra.FLOPS: ("flops",), Extra.STACK: ("stack",)}
+        unwanted = {
+            Extra.SHAPES: ("shapes", "dtypes", "concrete_inputs"),
+            Extra.FLOPS: ("flops", "words"),
+            Extra.STACK: ("stack",),
+        }
         names = [name for extra, columns in unwanted.items() if not self._selected.extras & extra for name in columns]
         if EventSource.PYTHON_CALL not in self._selected.sources:
             names.append("caller")

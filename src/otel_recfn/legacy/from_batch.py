@@ -26,7 +26,7 @@ from otel_recfn.legacy.event import LegacyEvent, memory_columns
 from otel_recfn.legacy.event_kind import EventKind
 from otel_recfn.legacy.event_list import RangeEventList
 from otel_recfn.legacy.event_order import ends_in_order, places
-from otel_recfn.legacy.extra_args import SIZES, extra_args
+from otel_recfn.legacy.extra_args import SIZES, Inputs, extra_args
 from otel_recfn.legacy.thread_events import ThreadEvents
 from otel_recfn.model import events
 from otel_recfn.model.batch import Batch
@@ -174,13 +174,16 @@ class _EventMaker:
             )
         )
         if self._config.with_flops:
-            self._say_what_was_counted(made, batch.shapes[rows].tolist(), batch.concrete_inputs[rows].tolist())
+            self._say_what_was_counted(made, rows)
         return self._timed(made, batch.handle[rows])
 
-    def _say_what_was_counted(self, made: list[LegacyEvent], shapes: list[int], concrete_inputs: list[int]) -> None:
-        for event, index, concrete in zip(made, shapes, concrete_inputs, strict=True):
+    def _say_what_was_counted(self, made: list[LegacyEvent], rows: Rows) -> None:
+        names = self._batch.names
+        texts = [getattr(self._batch, column)[rows].tolist() for column in ("shapes", "dtypes", "concrete_inputs", "words")]
+        for event, shapes, dtypes, concrete, words in zip(made, *texts, strict=True):
             if event.name in SIZES:
-                event.set_extra_args(extra_args(event.name, self._shapes[index], self._batch.names[concrete]))
+                inputs = Inputs(self._shapes[shapes], names[dtypes], names[concrete], names[words])
+                event.set_extra_args(extra_args(event.name, inputs))
 
     def pops(self, rows: Rows) -> list[LegacyEvent]:
         """The ends of ranges."""

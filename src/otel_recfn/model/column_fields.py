@@ -48,6 +48,7 @@ class ColumnArrays:
     stacktrace: NDArray[np.uint32]
     code: NDArray[np.uint32]
     concrete_inputs: NDArray[np.uint32]
+    words: NDArray[np.uint32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,3 +119,5 @@ class ColumnValues:
     """What it is a call of, where that is known: ``file(line): function``."""
     concrete_inputs: str
     """JSON, a string per input, as torch.profiler writes numbers and short lists of them: ``["","1","[2, 3]","True"]``."""
+    words: str
+    """JSON, by place: the words among the inputs of an operator that FLOPs are counted of by them: ``{"4":"same"}``."""

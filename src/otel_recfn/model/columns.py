@@ -88,6 +88,13 @@ COLUMNS = (
         str,
         seldom=True,
     ),
+    Column(
+        "words",
+        np.uint32,
+        'JSON, by place: the words among the inputs of an operator that FLOPs are counted of by them: ``{"4":"same"}``.',
+        str,
+        seldom=True,
+    ),
 )
 
 COLUMN_TYPES: dict[str, type[np.generic]] = {column.name: column.dtype for column in COLUMNS}

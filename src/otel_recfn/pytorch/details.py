@@ -104,6 +104,11 @@ OPERATORS: Mapping[str, Detail] = MappingProxyType(
             "the numbers among inputs, with record_shapes",
             "the numbers among operators' inputs are not told",
         ),
+        "words": Detail(
+            "IValue::isString, toStringRef",
+            "a convolution's padding that is a word, in extra_args",
+            "a convolution's padding that is a word is missing in extra_args",
+        ),
     }
 )
 """Of the observer, in C++."""

@@ -15,6 +15,8 @@ MAX_STACK_BYTES = 16_384
 """Whole lines; the innermost stand first."""
 MAX_SHAPES_BYTES = 16_384
 """Of shapes, of dtypes and of concrete inputs: longer ones are left out, all of them, because cut they would not be JSON."""
+MAX_WORD_BYTES = 1024
+"""Of a word among inputs."""
 MAX_DEPTH = 16_384
 """Open ranges per thread; a begin beyond is dropped."""
 MAX_DEPTH_FOR_ASYNC = 768

@@ -164,6 +164,7 @@ class Recorder(RangeRecorder, Protocol):
         step_number: int = -1,
         code: str = "",
         concrete_inputs: str = "",
+        words: str = "",
     ) -> int:
         """See RangeRecorder.begin.
 

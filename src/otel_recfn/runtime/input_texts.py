@@ -1,4 +1,4 @@
-"""Inputs as the texts of the columns ``shapes``, ``dtypes`` and ``concrete_inputs`` (their format: ``model/columns.py``)."""
+"""Inputs as the texts of the columns that tell of them (their format: ``model/columns.py``)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from collections.abc import Sequence
 from numbers import Number
 from typing import Any
 
+from otel_recfn.recording.limits import MAX_WORD_BYTES
+from otel_recfn.recording.python.text import clean_text
+
 MOST_NUMBERS = 30
 """Of a list; torch.profiler tells nothing of longer ones either."""
+COUNTED_BY_WORDS = frozenset({"aten::conv2d"})
+"""Operators of whose inputs words are kept beside their FLOPs, too: a convolution's padding may be one."""
 INT64 = range(-(1 << 63), 1 << 63)
 
 
@@ -21,6 +26,14 @@ def input_texts(inputs: Sequence[Any]) -> tuple[str, str, str]:
         return "", "", ""
     shapes, dtypes = [shape for shape, _ in described], [dtype for _, dtype in described]
     return _compact(shapes), _compact(dtypes), _compact(concrete)
+
+
+def input_words(operator: str, inputs: Sequence[Any]) -> str:
+    """The words among them, by place, where that operator's are kept."""
+    if operator not in COUNTED_BY_WORDS:
+        return ""
+    words = {str(place): clean_text(each, MAX_WORD_BYTES) for place, each in enumerate(inputs) if type(each) is str}
+    return _compact(words) if words else ""
 
 
 def _describe(value: Any) -> tuple[list[Any], Any]:
@@ -53,5 +66,5 @@ def _real(value: float) -> str:
     return f"{int(value)}." if value.is_integer() and int(value) in INT64 else f"{value:.17g}"
 
 
-def _compact(value: list[Any]) -> str:
+def _compact(value: list[Any] | dict[str, str]) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

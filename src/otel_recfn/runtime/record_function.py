@@ -23,7 +23,7 @@ from otel_recfn.model.events import EventSource, Extra
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.runtime import process_recorder
 from otel_recfn.runtime.callback_runs import run_ends, run_starts
-from otel_recfn.runtime.input_texts import input_texts
+from otel_recfn.runtime.input_texts import input_texts, input_words
 from otel_recfn.runtime.other_observers import NOT_TOLD, Others, RangeElsewhere, RangeToTell
 from otel_recfn.runtime.range_properties import ASYNC, NCCL_META, OUT_VARIANT, RangeProperties
 from otel_recfn.runtime.sampling import StepCallbacks
@@ -34,7 +34,7 @@ PARAM_COMMS_CALL_NAME = "record_param_comms"
 """The name under which PyTorch announces collectives (source: ``at::kParamCommsCallName``)."""
 FIRST_HANDLE = 1 << 39
 
-SHAPES, SOURCE = int(Extra.SHAPES), int(EventSource.RECORD_FUNCTION)
+SHAPES, FLOPS, SOURCE = int(Extra.SHAPES), int(Extra.FLOPS), int(EventSource.RECORD_FUNCTION)
 
 _handles = itertools.count(FIRST_HANDLE)
 _NOTHING = {scope: StepCallbacks((), 0, scope) for scope in RecordScope}
@@ -188,6 +188,7 @@ class RecordFunction(RangeProperties):
     def _begin_row(self, inputs: Sequence[Any]) -> None:
         recorder = process_recorder.recorder
         wants_shapes = inputs and recorder.recording and recorder.extras & SHAPES
+        wants_words = inputs and recorder.recording and recorder.extras & FLOPS
         shapes, dtypes, concrete_inputs = input_texts(inputs) if wants_shapes else ("", "", "")
         self.event_id = recorder.begin(
             self.name(),
@@ -203,6 +204,7 @@ class RecordFunction(RangeProperties):
             dtypes=dtypes,
             code=self._code,
             concrete_inputs=concrete_inputs,
+            words=input_words(self.name(), inputs) if wants_words else "",
         )
 
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.runtime import process_recorder, thread_locals
 from otel_recfn.runtime.helpers import record_outputs
-from otel_recfn.runtime.input_texts import input_texts
-from otel_recfn.runtime.record_function import SHAPES, SOURCE, RecordFunction
+from otel_recfn.runtime.input_texts import input_texts, input_words
+from otel_recfn.runtime.record_function import FLOPS, SHAPES, SOURCE, RecordFunction
 from otel_recfn.runtime.step_callbacks import get_step_callbacks
 from otel_recfn.runtime.thread_locals import ThreadState
 from otel_recfn.support.stack_trace import failure
@@ -153,6 +153,7 @@ class Operator:
             shapes=shapes,
             dtypes=dtypes,
             concrete_inputs=concrete_inputs,
+            words=input_words(self.name, inputs) if recorder.extras & FLOPS else "",
         )
         try:
             result = self._call(state, args, kwargs)

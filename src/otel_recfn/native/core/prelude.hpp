@@ -23,7 +23,7 @@ inline uint32_t slot_words(Text text) { return text.size != 0 ? text_words(text)
 
 inline uint32_t rare_words(const RarePrelude& rare) {
   return text_words(rare.module) + text_words(rare.shapes_text) + text_words(rare.dtypes_text) +
-         text_words(rare.concrete_text) + slot_words(rare.stack) + slot_words(rare.code) +
+         text_words(rare.concrete_text) + text_words(rare.words_text) + slot_words(rare.stack) + slot_words(rare.code) +
          (rare.shape_words != 0 ? 1 + rare.shape_words : 0) + (rare.flops != 0 ? 2 : 0) + (rare.step_number != -1 ? 2 : 0);
 }
 
@@ -55,6 +55,7 @@ inline void put_rare(ThreadBuffer& buffer, const RarePrelude& rare) {
   put_text_record(buffer, kShapesText, rare.shapes_text);
   put_text_record(buffer, kDtypesText, rare.dtypes_text);
   put_text_record(buffer, kConcreteText, rare.concrete_text);
+  put_text_record(buffer, kWordsText, rare.words_text);
   if (rare.stack.size != 0) put_stack(buffer, kCallStack, rare.stack);
   if (rare.code.size != 0) put_stack(buffer, kCalledCode, rare.code);
   if (rare.shape_words != 0) {

@@ -152,7 +152,7 @@ void Drain::read_code_of_open(Thread& thread, uint64_t head) {
 
 void Drain::read_text_record(Thread& thread, uint64_t head, uint64_t at) {
   Row& row = pending(thread);
-  uint32_t* const kinds[] = {&row.module, &row.error, &row.shapes, &row.dtypes, &row.concrete_inputs};
+  uint32_t* const kinds[] = {&row.module, &row.error, &row.shapes, &row.dtypes, &row.concrete_inputs, &row.words};
   *kinds[scope_of(head)] = names_.intern(read_text(thread, at + 1, payload_of(head)));
 }
 

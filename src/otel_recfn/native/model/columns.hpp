@@ -37,7 +37,8 @@
   X(int64_t, step_number, -1) \
   X(uint32_t, stacktrace, 0) \
   X(uint32_t, code, 0) \
-  X(uint32_t, concrete_inputs, 0)
+  X(uint32_t, concrete_inputs, 0) \
+  X(uint32_t, words, 0)
 
 // What each row of a drain has, the largest first, so that a row has no gaps.
 #define RECFN_ROW_COLUMNS(X) \
@@ -70,6 +71,7 @@
   X(uint32_t, stacktrace, 0) \
   X(uint32_t, code, 0) \
   X(uint32_t, concrete_inputs, 0) \
+  X(uint32_t, words, 0) \
   X(uint8_t, kind, 0) \
   X(uint8_t, scope, 0) \
   X(uint8_t, source, 0)
@@ -110,7 +112,8 @@
   X(int64_t, step_number, -1) \
   X(uint32_t, stacktrace, 0) \
   X(uint32_t, code, 0) \
-  X(uint32_t, concrete_inputs, 0)
+  X(uint32_t, concrete_inputs, 0) \
+  X(uint32_t, words, 0)
 
 // What is told of a top-level range that began.
 #define RECFN_ANNOUNCED_COLUMNS(X) \
@@ -132,4 +135,5 @@
   X(uint32_t, device, 0) \
   X(uint32_t, stacktrace, 0) \
   X(uint32_t, code, 0) \
-  X(uint32_t, concrete_inputs, 0)
+  X(uint32_t, concrete_inputs, 0) \
+  X(uint32_t, words, 0)

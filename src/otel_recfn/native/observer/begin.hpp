@@ -3,10 +3,12 @@
 #include <ATen/record_function.h>
 
 #include <cstring>
+#include <string>
 
 #include "core/utf8.hpp"
 #include "observer/flops.hpp"
 #include "observer/input_shapes.hpp"
+#include "observer/input_words.hpp"
 #include "observer/observer_thread.hpp"
 #include "observer/operator_stack.hpp"
 #include "pytorch/range_details.hpp"
@@ -36,6 +38,18 @@ int64_t flops_or_0(const Range& fn) {
   return 0;
 }
 
+// None where the inputs throw, or there is no memory.
+template <typename Range>
+std::string words_or_none(const Range& fn) {
+  try {
+    if constexpr (kHasWords) {
+      if (C10_UNLIKELY(is_counted_by_words(fn.name()))) return words_among(fn.inputs());
+    }
+  } catch (...) {
+  }
+  return {};
+}
+
 template <typename Range>
 void add_shapes(const Range& fn, ShapeWords& words) {
   if constexpr (kHasShapes) words.add_inputs(fn.inputs());
@@ -48,8 +62,13 @@ void begin_with_extras(const at::RecordFunction& fn, ThreadBuffer& buffer, bool 
   ShapeWords words;
   char stack[kMaxStackBytes];
   RarePrelude rare;
+  std::string told;
   if (kInputs && (wanted & kShapesExtra) != 0) add_shapes(fn, words);
-  if (kInputs && (wanted & kFlopsExtra) != 0) rare.flops = flops_or_0(fn);
+  if (kInputs && (wanted & kFlopsExtra) != 0) {
+    rare.flops = flops_or_0(fn);
+    told = words_or_none(fn);
+    if (told.size() <= kMaxShapesBytes) rare.words_text = {told.data(), static_cast<uint32_t>(told.size())};
+  }
   const bool backward = fn.scope() == at::RecordScope::BACKWARD_FUNCTION;  // its stack is autograd's and not the program's
   if ((wanted & kStackExtra) != 0 && !backward) rare.stack = {stack, operator_stack(*shared, stack, sizeof stack)};
   rare.shapes = words.data();

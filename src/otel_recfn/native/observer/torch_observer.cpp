@@ -123,6 +123,7 @@ constexpr Feature kFeatures[] = {
     {"callback_list", kHasCallbackList},
     {"other_observers", kHasOtherObservers},
     {"concrete_inputs", kHasNumbers},
+    {"words", kHasWords},
     {"gpu_times", kHasGpuTimes},
 };
 

@@ -26,23 +26,25 @@ PyObject* as_event_id(uint64_t event_id) { return PyLong_FromUnsignedLongLong(ev
 
 // What begin() was given.
 struct BeginCall {
-  PyObject *name = nullptr, *module = nullptr, *shapes = nullptr, *dtypes = nullptr, *code = nullptr, *concrete = nullptr;
+  PyObject *name = nullptr, *module = nullptr, *shapes = nullptr, *dtypes = nullptr, *code = nullptr, *concrete = nullptr,
+           *words = nullptr;
   uint32_t scope = 0, source = 0, flags = 0;
   int64_t step_number = -1;
   Begin range;
 
   bool read(PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
-    Arguments<14> given(kParameters);
+    Arguments<15> given(kParameters);
     return given.take(args, count, keywords) && given.read(0, &name) && given.read(1, &scope) && given.read(2, &source) &&
            given.read(3, &module) && given.read(4, &flags) && given.read(5, &range.sequence_nr) &&
            given.read(6, &range.forward_thread_id) && given.read(7, &range.handle) &&
            given.read(8, &range.prelude.debug_handle) && given.read(9, &shapes) && given.read(10, &dtypes) &&
-           given.read(11, &step_number) && given.read(12, &code) && given.read(13, &concrete);
+           given.read(11, &step_number) && given.read(12, &code) && given.read(13, &concrete) &&
+           given.read(14, &words);
   }
 
-  static constexpr Arguments<14>::Parameters kParameters = {
+  static constexpr Arguments<15>::Parameters kParameters = {
       "begin", 3, 5, {"name", "scope", "source", "module", "flags", "sequence_nr", "forward_thread_id", "handle", "debug_handle",
-                      "shapes", "dtypes", "step_number", "code", "concrete_inputs"}};
+                      "shapes", "dtypes", "step_number", "code", "concrete_inputs", "words"}};
 };
 
 PyObject* begin(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
@@ -54,13 +56,14 @@ PyObject* begin(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* ke
   if (buffer == nullptr) return as_event_id(0);
   const Utf8 name_text(call.name, kMaxNameBytes), module_text(call.module, kMaxNameBytes), code_text(call.code, kMaxNameBytes);
   const Utf8 shapes_text(call.shapes, UINT32_MAX), dtypes_text(call.dtypes, UINT32_MAX);
-  const Utf8 concrete_text(call.concrete, UINT32_MAX);
+  const Utf8 concrete_text(call.concrete, UINT32_MAX), words_text(call.words, UINT32_MAX);
   const uint32_t longest = std::max({shapes_text.text().size, dtypes_text.text().size, concrete_text.text().size});
   char stack[kMaxStackBytes];
   RarePrelude rare;
   rare.module = module_text.text();
   rare.step_number = call.step_number;
   rare.code = code_text.text();
+  if (words_text.text().size <= kMaxShapesBytes) rare.words_text = words_text.text();
   if (longest <= kMaxShapesBytes) {
     rare.shapes_text = shapes_text.text(), rare.dtypes_text = dtypes_text.text(), rare.concrete_text = concrete_text.text();
   }
@@ -141,7 +144,7 @@ PyObject* memory(PyObject*, PyObject* args) {
 PyMethodDef range_functions[] = {
     with_names("begin", begin,
                "begin(name, scope, source, module='', flags=0, *, sequence_nr=-1, forward_thread_id=0, handle=0, debug_handle=-1, "
-               "shapes='', dtypes='', step_number=-1, code='', concrete_inputs='')\n--\n\nSee Recorder.begin."),
+               "shapes='', dtypes='', step_number=-1, code='', concrete_inputs='', words='')\n--\n\nSee Recorder.begin."),
     with_names("end", end, "end(event_id, error='', flags=0, stacktrace='')\n--\n\nSee Recorder.end."),
     {"begin_call", begin_python_call, METH_O, "begin_call(name) -> event id, 0 when not recorded."},
     {"mark", mark, METH_O, "mark(name) -> event id, 0 when not recorded."},

@@ -135,6 +135,7 @@ class BatchBuilder:
             "stacktrace": self._text(closed.failure.stacktrace, MAX_STACKTRACE_BYTES),
             "code": self._text(details.code, MAX_NAME_BYTES),
             "concrete_inputs": self._text(details.concrete_inputs, MAX_SHAPES_BYTES),
+            "words": self._text(details.words, MAX_SHAPES_BYTES),
         }
         self._rows.append(tuple([values[column] for column in COLUMN_TYPES]))
 

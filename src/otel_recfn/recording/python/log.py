@@ -68,6 +68,7 @@ class Details(NamedTuple):
     step_number: int = -1
     code: str = ""
     concrete_inputs: str = ""
+    words: str = ""
 
 
 class Failure(NamedTuple):

@@ -67,19 +67,21 @@ class BeginsAndEnds:
         step_number: int = -1,
         code: str = "",
         concrete_inputs: str = "",
+        words: str = "",
     ) -> int:
         """See Recorder.begin."""
         if not self._recording or not (source in SOURCES_WITHOUT_SCOPES or self._scopes >> scope & 1):
             return 0
         stack = python_stack() if self._with_stack and scope != BACKWARD else ""
         details = None
-        texts_too = stack or shapes or code or concrete_inputs
+        texts_too = stack or shapes or code or concrete_inputs or words
         if texts_too or handle or sequence_nr != -1 or forward_thread_id or debug_handle != -1 or step_number != -1:
             fits = max([utf8_size(text) for text in (shapes, dtypes, concrete_inputs)]) <= MAX_SHAPES_BYTES
             texts = (shapes, dtypes) if fits else ("", "")
             told = concrete_inputs if fits else ""
+            kept = words if utf8_size(words) <= MAX_SHAPES_BYTES else ""
             numbers = (RANGE, sequence_nr, forward_thread_id, handle, debug_handle)
-            details = Details(*numbers, *texts, stack, step_number=step_number, code=code, concrete_inputs=told)
+            details = Details(*numbers, *texts, stack, step_number=step_number, code=code, concrete_inputs=told, words=kept)
         return self._record(name, scope, source, module, flags, details)
 
     def begin_call(self, name: str) -> int:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from otel_recfn.model.batch import Batch
 from otel_recfn.support.json_text import json_value
 
@@ -23,9 +25,14 @@ class TraceIds:
         self.ids = ids
 
     def after(self, batch: Batch) -> TraceIds:
-        """With those of a batch."""
-        new = [context.trace_id for context in batch.contexts if context.trace_id and context.trace_id not in self.ids]
-        if not new or len(self.ids) >= MOST_TRACE_IDS:
+        """With those of a batch: of its rows, since its contexts may be of other recordings too."""
+        if len(self.ids) >= MOST_TRACE_IDS:
+            return self
+        has_rows = np.zeros(len(batch.contexts), np.bool_)
+        has_rows[batch.context] = True
+        trace_ids = [batch.contexts[index].trace_id for index in np.flatnonzero(has_rows).tolist()]
+        new = [trace_id for trace_id in trace_ids if trace_id and trace_id not in self.ids]
+        if not new:
             return self
         return TraceIds(dict.fromkeys([*self.ids, *new][:MOST_TRACE_IDS]))
 

@@ -85,7 +85,7 @@ PyMethodDef functions[] = {
     {nullptr, nullptr, 0, nullptr}};
 
 void after_fork_in_child() {
-  if (tracer != nullptr) tracer->turn(tracer->tracing, true);
+  if (tracer->globals != nullptr) tracer->turn(tracer->tracing, true);
 }
 
 }  // namespace
@@ -93,8 +93,7 @@ void after_fork_in_child() {
 int add_call_tracer(PyObject* module) {
   static const int at_fork = pthread_atfork(nullptr, nullptr, after_fork_in_child);
   if (at_fork != 0) return PyErr_NoMemory(), -1;
-  if (tracer == nullptr) tracer = new (std::nothrow) Tracer;
-  if (tracer == nullptr) return PyErr_NoMemory(), -1;
+  if (tracer->globals == nullptr) new (tracer) Tracer;
   tracer->globals = &globals();
   return PyModule_AddFunctions(module, functions);
 }

@@ -8,7 +8,7 @@
 
 namespace recfn {
 
-Tracer* tracer = nullptr;
+TracerPlace tracer_place;
 
 namespace {
 
@@ -59,7 +59,7 @@ OpenCall* find_call(ThreadCalls& calls, const void* frame) {
 // From any thread.
 void end_and_forget(ThreadCalls& calls) {
   ThreadBuffer* own = registry().current();
-  for (; !calls.stack.empty(); calls.stack.pop_back()) {
+  for (; !calls.stack.empty(); calls.stack.pop()) {
     const uint64_t event_id = event_id_of(calls.stack.back().entry);
     if (event_id != 0 && own != nullptr) end_range(*tracer->globals, *own, event_id, 0, 0, {});
   }
@@ -70,7 +70,8 @@ void end_and_forget(ThreadCalls& calls) {
 
 void push_slowly(ThreadCalls& calls, OpenCall call, uint64_t tracing) try {
   if (tracer->tracing != tracing) return end_call(calls, call.entry);
-  calls.stack.push_back(call);
+  calls.stack.grow();
+  calls.stack.push(call);
 } catch (const std::bad_alloc&) {  // its exit would be taken for another's
   end_call(calls, call.entry);
   while (!calls.stack.empty()) pop(calls);
@@ -98,7 +99,7 @@ int enter_slowly(ThreadCalls& calls, Begun begun) {
 int enter_c_slowly(ThreadCalls& calls, PyObject* callable, CFunction function) {
   const uint64_t tracing = tracer->tracing;
   if (hides_its_c_calls(calls)) return push(calls, {ThreadCalls::kOfC, nullptr}, tracing), 0;
-  const CallName* name = tracer->names.functions().find(function);
+  const CallName* name = function.definition != nullptr ? tracer->names.functions().find(function) : nullptr;
   if (name == nullptr) name = tracer->names.of_function(callable, function);
   if (name == nullptr && without_name() < 0) return -1;
   push(calls, {(name != nullptr ? begin(calls, *name) : 0) | ThreadCalls::kOfC, nullptr}, tracing);

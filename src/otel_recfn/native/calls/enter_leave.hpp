@@ -40,15 +40,24 @@ struct Tracer {
   }
 };
 
-extern Tracer* tracer;  // made with the module, and never destroyed
+// At a fixed address: a pointer to it would be read at each event.
+union TracerPlace {
+  Tracer tracer;
+  TracerPlace() {}
+  ~TracerPlace() {}
+};
+
+extern TracerPlace tracer_place;
+
+// Made with the module, before which it is all zeros, and never destroyed.
+constexpr Tracer* tracer = &tracer_place.tracer;
 
 // A Python call that begins. `frame`: null for the one that runs now, which is asked for only where it is needed.
 struct Begun {
   PyCodeObject* code;
   int instruction;
   PyFrameObject* frame;
-  const void* key;                  // OpenCall::frame
-  PyThreadState* thread = nullptr;  // where it's at hand
+  const void* key;  // OpenCall::frame
 };
 
 inline int instruction_of(PyFrameObject* frame) {
@@ -96,7 +105,7 @@ inline void end_call(ThreadCalls& calls, uint64_t entry) {
 
 inline uint64_t pop(ThreadCalls& calls) {
   const uint64_t entry = calls.stack.back().entry;
-  calls.stack.pop_back();
+  calls.stack.pop();
   end_call(calls, entry);
   if (calls.stack.size() <= calls.hidden_from) calls.hidden_from = kNothingHidden;
   return entry;
@@ -107,68 +116,60 @@ void push_slowly(ThreadCalls& calls, OpenCall call, uint64_t tracing);
 
 inline void push(ThreadCalls& calls, OpenCall call, uint64_t tracing) {
   calls.shown += event_id_of(call.entry) != 0;
-  const bool fits = calls.stack.size() < calls.stack.capacity() && tracer->tracing == tracing;
+  const bool fits = !calls.stack.is_full() && tracer->tracing == tracing;
   if (__builtin_expect(!fits, 0)) return push_slowly(calls, call, tracing);
-  calls.stack.push_back(call);
+  calls.stack.push(call);
 }
 
-// Of the calling thread, which `thread` is, or null where that hasn't been asked for.
-[[gnu::always_inline]] inline uint64_t context_version_now(PyThreadState* thread) {
-  const Globals& globals = *tracer->globals;
-  if (globals.context_version.load(std::memory_order_relaxed) == nullptr) return 0;
-  return context_version_of(globals, thread != nullptr ? thread : PyThreadState_Get());
+// Of the calling thread, whose state that is.
+[[gnu::always_inline]] inline uint64_t context_version_now(const Globals& globals, const PyThreadState* thread) {
+  return globals.context_version.load(std::memory_order_relaxed) != nullptr ? context_version_of(globals, thread) : 0;
 }
 
 // The calling thread's calls, where it has been met and calls can be recorded; else null.
 [[gnu::always_inline]] inline ThreadCalls* ready_calls() {
   ThreadCalls* const calls = tls_calls;
-  return calls != nullptr && calls->met_in == tracer->ready ? calls : nullptr;
+  return __builtin_expect(calls != nullptr && calls->met_in == tracer->ready, 1) ? calls : nullptr;
 }
 
 // Begins a call the short way (known_calls.hpp), with `of_c` kOfC or 0, and null for the frame then. Whether it did.
-[[gnu::always_inline]] inline bool begin_known(ThreadCalls& calls, const CallName& name, uint64_t of_c, const void* frame,
-                                               PyThreadState* thread) {
-  const bool shown = calls.hidden_from == kNothingHidden && !is_deep_enough(calls);
-  if (!shown || !is_recording() || calls.stack.size() == calls.stack.capacity()) return false;
-  Globals& globals = *tracer->globals;
-  const uint64_t version = context_version_now(thread);
-  const uint64_t event_id = begin_known_call(globals, *calls.buffer, name.hash, name.text.size(), version);
-  if (event_id == 0) return false;
-  calls.stack.push_back({event_id | of_c, frame});
+[[gnu::always_inline]] inline bool begin_known(ThreadCalls& calls, const CallName* name, uint64_t of_c, const void* frame,
+                                               const PyThreadState* thread) {
+  if (__builtin_expect(name == nullptr || calls.hidden_from != kNothingHidden || is_deep_enough(calls), 0)) return false;
+  const Globals& globals = *tracer->globals;
+  const bool records = (globals.recording.load(std::memory_order_relaxed) & kRecordingBit) != 0;
+  if (__builtin_expect(!records || calls.stack.is_full(), 0)) return false;
+  uint64_t event_id;
+  const uint64_t version = context_version_now(globals, thread);
+  if (!begin_known_call(globals, *calls.buffer, name->hash, name->text.size(), version, event_id)) return false;
+  calls.stack.push({event_id | of_c, frame});
   ++calls.shown;
   return true;
 }
 
-// Ends the innermost call the short way, where it is one of that kind. Whether it did.
+// Ends the innermost call the short way, where it is one of that kind. Whether it did. What is hidden has no event id.
 [[gnu::always_inline]] inline bool end_known(ThreadCalls& calls, uint64_t of_c, const void* frame) {
-  if (calls.stack.empty() || calls.hidden_from != kNothingHidden) return false;
-  const uint64_t entry = calls.stack.back().entry, event_id = entry ^ of_c;
-  if (calls.stack.back().frame != frame || event_id_of(entry) != event_id || event_id == 0 || calls.shown == 0) return false;
+  const OpenCall& innermost = calls.stack.back();
+  const uint64_t event_id = innermost.entry ^ of_c;
+  if (__builtin_expect(innermost.frame != frame || event_id == 0, 0)) return false;
   if (!end_known_call(*tracer->globals, *calls.buffer, event_id)) return false;
-  calls.stack.pop_back();
-  --calls.shown;
+  calls.stack.pop();
+  calls.shown -= calls.shown != 0;
   return true;
 }
 
-[[gnu::always_inline]] inline int enter(ThreadCalls& calls, Begun begun) {
-  const CallName* name = recent_names.find(reinterpret_cast<PyObject*>(begun.code), begun.instruction);
-  if (__builtin_expect(name != nullptr, 1) && begin_known(calls, *name, 0, begun.key, begun.thread)) return 0;
-  return enter_slowly(calls, begun);
+// The name of what begins at its first instruction, where it was found lately. What can be suspended has none there.
+[[gnu::always_inline]] inline const CallName* recent_name(const PyCodeObject* code) {
+  return recent_names.find(reinterpret_cast<const PyObject*>(code), kAtBegin);
 }
 
-[[gnu::always_inline]] inline int enter_c(ThreadCalls& calls, PyObject* callable, CFunction function) {
-  const bool hidden = !calls.stack.empty() && (calls.stack.back().entry & ThreadCalls::kHidden) != 0;
-  const CallName* name = tracer->names.functions().find(function);
-  if (__builtin_expect(name != nullptr && !hidden, 1) && begin_known(calls, *name, ThreadCalls::kOfC, nullptr, nullptr)) return 0;
-  return enter_c_slowly(calls, callable, function);
+// The same of what can be suspended.
+[[gnu::always_inline]] inline const CallName* recent_name(const PyCodeObject* code, int instruction) {
+  return recent_names.find(reinterpret_cast<const PyObject*>(code), instruction);
 }
 
-[[gnu::always_inline]] inline void leave_python(ThreadCalls& calls, const void* frame) {
-  if (!end_known(calls, 0, frame)) leave_python_slowly(calls, frame);
-}
-
-[[gnu::always_inline]] inline void leave_c(ThreadCalls& calls) {
-  if (!end_known(calls, ThreadCalls::kOfC, nullptr)) leave_c_slowly(calls);
+[[gnu::always_inline]] inline bool hides_next_c_call(const ThreadCalls& calls) {
+  return (calls.stack.back().entry & ThreadCalls::kHidden) != 0;
 }
 
 }  // namespace recfn

@@ -11,8 +11,8 @@ constexpr size_t kFirstSlots = 1024, kMostNames = 1 << 16;
 }  // namespace
 
 const CallName* FunctionNames::keep(const CFunction& function, CallName name) try {
-  const Key key = key_of(function);
-  if (key.definition == nullptr) return nullptr;
+  if (function.definition == nullptr) return nullptr;
+  const Key key = key_of(function.definition, type_of(function));
   if (count_ >= kMostNames) clear();
   if (2 * count_ >= slots_.size()) grow();
   auto* kept = new CallName(std::move(name));
@@ -23,17 +23,16 @@ const CallName* FunctionNames::keep(const CFunction& function, CallName name) tr
   return nullptr;
 }
 
-// Behind the key's first place.
-const CallName* FunctionNames::find_after(Key key) const {
-  for (size_t at = hash_of(key);; ++at) {
+// Behind its first place.
+const CallName* FunctionNames::find_after(const PyMethodDef* definition, const PyTypeObject* type) const {
+  for (size_t at = hash_of(definition, type);; ++at) {
     const Slot& slot = slots_[at & mask_];
-    if (slot.name == nullptr || slot.key == key) return slot.name;
+    if (slot.name == nullptr || slot.key.is_of(definition, type)) return slot.name;
   }
 }
 
-// Where the key's name is, or would be.
 FunctionNames::Slot& FunctionNames::slot_of(const Key& key) {
-  for (size_t at = hash_of(key);; ++at) {
+  for (size_t at = hash_of(key.definition, key.type);; ++at) {
     Slot& slot = slots_[at & mask_];
     if (slot.name == nullptr || slot.key == key) return slot;
   }

@@ -12,14 +12,13 @@ namespace recfn {
 
 class FunctionNames {
  public:
-  // Null where it isn't known yet, or is no builtin function.
+  // Null where it isn't known yet.
   const CallName* find(const CFunction& function) const {
-    if (mask_ == 0 || function.definition == nullptr) return nullptr;
-    const Key key = key_of(function);
-    const Slot* const slots = slots_.data();
-    const Slot& first = slots[hash_of(key) & mask_];
-    if (__builtin_expect(first.key == key, 1)) return first.name;
-    return find_after(key);
+    if (__builtin_expect(mask_ == 0, 0)) return nullptr;
+    const PyTypeObject* const type = type_of(function);
+    const Slot& first = slots_.data()[hash_of(function.definition, type) & mask_];
+    if (__builtin_expect(first.key.is_of(function.definition, type), 1)) return first.name;
+    return find_after(function.definition, type);
   }
   // Null without memory.
   const CallName* keep(const CFunction& function, CallName name);
@@ -35,28 +34,32 @@ class FunctionNames {
       return definition == other.definition && pointer == other.pointer && name == other.name && type == other.type &&
              type_name == other.type_name;
     }
+    bool is_of(const PyMethodDef* other, const PyTypeObject* other_type) const {
+      return definition == other && type == other_type && pointer == reinterpret_cast<const void*>(other->ml_meth) &&
+             name == other->ml_name && (type == nullptr || type_name == type->tp_name);
+    }
   };
   struct Slot {
     Key key{};
     CallName* name = nullptr;
   };
 
-  static Key key_of(const CFunction& function) {
-    const PyMethodDef* definition = function.definition;
-    if (definition == nullptr) return {};
-    const PyTypeObject* type = function.bound_to != nullptr ? Py_TYPE(function.bound_to) : nullptr;
+  static const PyTypeObject* type_of(const CFunction& function) {
+    return function.bound_to != nullptr ? Py_TYPE(function.bound_to) : nullptr;
+  }
+
+  static Key key_of(const PyMethodDef* definition, const PyTypeObject* type) {
     return {definition, reinterpret_cast<const void*>(definition->ml_meth), definition->ml_name, type,
             type != nullptr ? type->tp_name : nullptr};
   }
 
-  static size_t hash_of(const Key& key) {
+  static size_t hash_of(const PyMethodDef* definition, const PyTypeObject* type) {
     constexpr uint64_t kOdd = 0x9E37'79B9'7F4A'7C15;  // 2^64 divided by the golden ratio
-    const uint64_t sum = (reinterpret_cast<uintptr_t>(key.definition) ^ reinterpret_cast<uintptr_t>(key.type) << 1) * kOdd;
-    return static_cast<size_t>(sum ^ sum >> 32);
+    return static_cast<size_t>((reinterpret_cast<uintptr_t>(definition) ^ reinterpret_cast<uintptr_t>(type) << 1) * kOdd >> 32);
   }
 
-  [[gnu::noinline]] const CallName* find_after(Key key) const;
-  Slot& slot_of(const Key& key);
+  [[gnu::noinline]] const CallName* find_after(const PyMethodDef* definition, const PyTypeObject* type) const;
+  Slot& slot_of(const Key& key);  // where the key's name is, or would be
   void grow();
 
   std::vector<Slot> slots_;  // 2^n, half empty; each at the first free slot from its hash on

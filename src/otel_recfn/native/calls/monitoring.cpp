@@ -24,10 +24,19 @@ const PyObject* missing = nullptr;
 #endif
 }
 
-PyObject* answer(int result) { return result < 0 ? nullptr : Py_NewRef(Py_None); }
+// From 3.12 on None is never freed, and needs no counting.
+PyObject* none() {
+#if PY_VERSION_HEX >= 0x030C0000
+  return Py_None;
+#else
+  return Py_NewRef(Py_None);
+#endif
+}
+
+PyObject* answer(int result) { return result < 0 ? nullptr : none(); }
 
 // The thread's calls, where it is traced from now on; null where it isn't, with the error set or not.
-[[gnu::noinline]] ThreadCalls* meet(bool is_python) {
+ThreadCalls* meet(bool is_python) {
   ThreadCalls* calls = thread_calls(tracer->tracing);
   if (calls == nullptr || calls->left_out) return nullptr;
   const void* const key = is_python ? running_frame(PyThreadState_Get()) : nullptr;
@@ -38,50 +47,96 @@ PyObject* answer(int result) { return result < 0 ? nullptr : Py_NewRef(Py_None);
   return meet_thread(*calls, is_python ? reinterpret_cast<PyFrameObject*>(back.object) : frame) > 0 ? calls : nullptr;
 }
 
-[[gnu::always_inline]] inline ThreadCalls* calls_for_begin(bool is_python) {
+ThreadCalls* calls_for_begin(bool is_python) {
   ThreadCalls* const calls = ready_calls();
-  return __builtin_expect(calls != nullptr, 1) || !tracer->is_on() ? calls : meet(is_python);
+  return calls != nullptr || !tracer->is_on() ? calls : meet(is_python);
 }
 
 // Also in a child whose hooks haven't run yet.
-[[gnu::always_inline]] inline ThreadCalls* calls_for_end() {
+ThreadCalls* calls_for_end() {
   ThreadCalls* const calls = tls_calls;
   return calls != nullptr && tracer->is_on() && calls->met_in == tracer->tracing ? calls : nullptr;
 }
 
 PyObject* without_calls() { return answer(PyErr_Occurred() ? -1 : 0); }
 
-[[gnu::hot]] PyObject* on_begin(PyObject*, Arguments arguments, size_t, PyObject*) {
+// `argument`: the first one, null where there is none.
+[[gnu::always_inline]] inline PyObject* first_argument(Arguments arguments) {
+  return arguments[3] != missing ? arguments[3] : nullptr;
+}
+
+CFunction called(Arguments arguments) { return CFunction::of(arguments[2], first_argument(arguments)); }
+
+// What takes longer goes on in functions of its own, so that what is mostly done saves and restores no registers for it.
+[[gnu::noinline]] PyObject* on_other_begin(Arguments arguments) {
   ThreadCalls* const calls = calls_for_begin(true);
-  if (__builtin_expect(calls == nullptr, 0)) return without_calls();
+  if (calls == nullptr) return without_calls();
   auto* const code = reinterpret_cast<PyCodeObject*>(arguments[0]);
-  const int instruction = (code->co_flags & kCanSuspend) != 0 ? static_cast<int>(PyLong_AsLong(arguments[1])) : kAtBegin;
   PyThreadState* const thread = PyThreadState_Get();
-  return answer(enter(*calls, {code, instruction, nullptr, running_frame(thread), thread}));
+  const bool can_be_suspended = (code->co_flags & kCanSuspend) != 0;
+  const int instruction = can_be_suspended ? static_cast<int>(PyLong_AsLong(arguments[1])) : kAtBegin;
+  const CallName* const name = can_be_suspended ? recent_name(code, instruction) : nullptr;
+  const void* const frame = running_frame(thread);
+  return begin_known(*calls, name, 0, frame, thread) ? none() : answer(enter_slowly(*calls, {code, instruction, nullptr, frame}));
+}
+
+[[gnu::hot]] PyObject* on_begin(PyObject*, Arguments arguments, size_t, PyObject*) {
+  PyThreadState* const thread = PyThreadState_Get();
+  if (ThreadCalls* const calls = ready_calls()) {
+    const CallName* const name = recent_name(reinterpret_cast<PyCodeObject*>(arguments[0]));
+    if (begin_known(*calls, name, 0, running_frame(thread), thread)) return none();
+  }
+  return on_other_begin(arguments);
+}
+
+[[gnu::noinline]] PyObject* on_other_end() {
+  if (ThreadCalls* const calls = calls_for_end()) leave_python_slowly(*calls, running_frame(PyThreadState_Get()));
+  return none();
 }
 
 [[gnu::hot]] PyObject* on_end(PyObject*, Arguments, size_t, PyObject*) {
-  if (ThreadCalls* const calls = calls_for_end()) leave_python(*calls, running_frame(PyThreadState_Get()));
-  Py_RETURN_NONE;
+  const void* const frame = running_frame(PyThreadState_Get());
+  ThreadCalls* const calls = ready_calls();
+  return calls != nullptr && end_known(*calls, 0, frame) ? none() : on_other_end();
 }
 
-[[gnu::always_inline]] inline CFunction called(Arguments arguments) {
-  if (Py_TYPE(arguments[2]) == &PyFunction_Type) return {};  // most are, and have events of their own
-  return CFunction::of(arguments[2], arguments[3] != missing ? arguments[3] : nullptr);
+[[gnu::noinline]] PyObject* on_other_begin_of_c(Arguments arguments) {
+  const CFunction function = called(arguments);
+  if (function.definition == nullptr) return none();
+  ThreadCalls* const calls = calls_for_begin(false);
+  return calls != nullptr ? answer(enter_c_slowly(*calls, arguments[2], function)) : without_calls();
+}
+
+// Of the two types that nearly all C functions are of; else without a definition.
+[[gnu::always_inline]] inline CFunction usually_called(PyObject* callable, Arguments arguments) {
+  if (Py_TYPE(callable) == &PyCFunction_Type) return CFunction::of_builtin(callable);
+  return Py_TYPE(callable) == &PyMethodDescr_Type ? CFunction::of_method(callable, first_argument(arguments)) : CFunction{};
 }
 
 [[gnu::hot]] PyObject* on_begin_of_c(PyObject*, Arguments arguments, size_t, PyObject*) {
-  const CFunction function = called(arguments);
-  if (function.definition == nullptr) Py_RETURN_NONE;
-  ThreadCalls* const calls = calls_for_begin(false);
-  if (__builtin_expect(calls == nullptr, 0)) return without_calls();
-  return answer(enter_c(*calls, arguments[2], function));
+  PyObject* const callable = arguments[2];
+  if (Py_TYPE(callable) == &PyFunction_Type) return none();  // most are, and have events of their own
+  const CFunction function = usually_called(callable, arguments);
+  ThreadCalls* const calls = ready_calls();
+  if (function.definition == nullptr || calls == nullptr || hides_next_c_call(*calls)) return on_other_begin_of_c(arguments);
+  const CallName* const name = tracer->names.functions().find(function);
+  const bool begun = begin_known(*calls, name, ThreadCalls::kOfC, nullptr, PyThreadState_Get());
+  return begun ? none() : on_other_begin_of_c(arguments);
+}
+
+[[gnu::noinline]] PyObject* on_other_end_of_c(Arguments arguments) {
+  ThreadCalls* const calls = calls_for_end();
+  if (calls != nullptr && called(arguments).definition != nullptr) leave_c_slowly(*calls);
+  return none();
 }
 
 [[gnu::hot]] PyObject* on_end_of_c(PyObject*, Arguments arguments, size_t, PyObject*) {
-  ThreadCalls* const calls = calls_for_end();
-  if (calls != nullptr && called(arguments).definition != nullptr) leave_c(*calls);
-  Py_RETURN_NONE;
+  PyObject* const callable = arguments[2];
+  const bool is_method = Py_TYPE(callable) == &PyMethodDescr_Type && arguments[3] != missing;
+  ThreadCalls* const calls = ready_calls();
+  const bool is_usual = is_method || Py_TYPE(callable) == &PyCFunction_Type;
+  const bool ended = is_usual && calls != nullptr && end_known(*calls, ThreadCalls::kOfC, nullptr);
+  return ended ? none() : on_other_end_of_c(arguments);
 }
 
 // What CPython calls without anything between: of a builtin function it would look at keywords and at the depth of recursion first.

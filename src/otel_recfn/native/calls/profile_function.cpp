@@ -20,21 +20,49 @@ namespace {
 #endif
 }
 
-// Each kind of event has a function of its own, so that one doesn't save and restore the registers that another needs.
-[[gnu::noinline, gnu::hot]] int on_call(ThreadCalls& calls, PyFrameObject* frame) {
+// Each kind of event has a function of its own, so that one doesn't save and restore the registers that another needs. What is
+// seldom done has one, too, which goes on from there.
+[[gnu::noinline]] int on_other_call(ThreadCalls& calls, PyFrameObject* frame) {
   PyCodeObject* const code = code_of(frame);
-  return enter(calls, {code, (code->co_flags & kCanSuspend) == 0 ? kAtBegin : instruction_of(frame), frame, frame});
+  const bool can_be_suspended = (code->co_flags & kCanSuspend) != 0;
+  const int instruction = can_be_suspended ? instruction_of(frame) : kAtBegin;
+  const CallName* const name = can_be_suspended ? recent_name(code, instruction) : nullptr;
+  return begin_known(calls, name, 0, frame, PyThreadState_Get()) ? 0 : enter_slowly(calls, {code, instruction, frame, frame});
+}
+
+[[gnu::noinline, gnu::hot]] int on_call(ThreadCalls& calls, PyFrameObject* frame) {
+  const PyCodeObject* const code = code_of(frame);
+  const PyThreadState* const thread = PyThreadState_Get();
+  if (begin_known(calls, recent_name(code), 0, frame, thread)) return 0;
+  return on_other_call(calls, frame);
+}
+
+[[gnu::noinline]] int on_other_c_call(ThreadCalls& calls, PyObject* argument) {
+  return tracer->c_calls ? enter_c_slowly(calls, argument, CFunction::of(argument, nullptr)) : 0;
 }
 
 [[gnu::noinline, gnu::hot]] int on_c_call(ThreadCalls& calls, PyObject* argument) {
-  return tracer->c_calls ? enter_c(calls, argument, CFunction::of(argument, nullptr)) : 0;
+  const PyThreadState* const thread = PyThreadState_Get();
+  if (Py_TYPE(argument) == &PyCFunction_Type && tracer->c_calls && !hides_next_c_call(calls)) {
+    const CallName* const name = tracer->names.functions().find(CFunction::of_builtin(argument));
+    if (begin_known(calls, name, ThreadCalls::kOfC, nullptr, thread)) return 0;
+  }
+  return on_other_c_call(calls, argument);
+}
+
+[[gnu::noinline]] int on_other_return(ThreadCalls& calls, PyFrameObject* frame) {
+  return leave_python_slowly(calls, frame), 0;
 }
 
 [[gnu::noinline, gnu::hot]] int on_return(ThreadCalls& calls, PyFrameObject* frame) {
-  return leave_python(calls, frame), 0;
+  return end_known(calls, 0, frame) ? 0 : on_other_return(calls, frame);
 }
 
-[[gnu::noinline, gnu::hot]] int on_c_return(ThreadCalls& calls) { return leave_c(calls), 0; }
+[[gnu::noinline]] int on_other_c_return(ThreadCalls& calls) { return leave_c_slowly(calls), 0; }
+
+[[gnu::noinline, gnu::hot]] int on_c_return(ThreadCalls& calls) {
+  return end_known(calls, ThreadCalls::kOfC, nullptr) ? 0 : on_other_c_return(calls);
+}
 
 [[gnu::always_inline]] inline int on_event(ThreadCalls& calls, PyFrameObject* frame, int what, PyObject* argument) {
   if (what == PyTrace_CALL) return on_call(calls, frame);

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <vector>
 
+#include "calls/call_stack.hpp"
 #include "core/fast_tls.hpp"
 #include "core/thread_buffer.hpp"
 
@@ -13,16 +14,11 @@ namespace recfn {
 constexpr size_t kNothingHidden = SIZE_MAX;
 constexpr uint64_t kNotMet = UINT64_MAX;
 
-struct OpenCall {
-  uint64_t entry;     // as ThreadCalls says
-  const void* frame;  // of a Python call, which tells it from other open ones: CPython's frame or its frame object; of C's null
-};
-
 struct ThreadCalls {
   // Entries are event ids, 0 where one isn't recorded; with kOfC for a C function's, with kHidden where its calls of C functions
   // aren't shown.
   static constexpr uint64_t kOfC = uint64_t{1} << 63, kHidden = uint64_t{1} << 62;
-  std::vector<OpenCall> stack;
+  CallStack stack;
   size_t hidden_from = kNothingHidden;  // how many calls are around the one below which nothing is shown
   size_t shown = 0;                     // how many of those that began while it traces are ranges
   ThreadBuffer* buffer = nullptr;       // null: the thread hasn't been met yet

@@ -101,7 +101,7 @@ inline bool is_enabled(Globals& globals) {
     set_rest(buffer, kMuted, false);
     if (buffer.rests == 0) return false;
   }
-  if (buffer.kept_generation != generation || !globals.sampled_alone.load(std::memory_order_relaxed)) {
+  if (buffer.kept_generation != generation || globals.sampled_alone.load(std::memory_order_relaxed) == 0) {
     set_rest(buffer, kUnsampled, false);
     buffer.context_stale = true;
     return false;

@@ -17,7 +17,7 @@ struct Globals {
   // Bit per selected scope and kRecordingBit while recording; kObservedBit while a range observer is set.
   std::atomic<uint32_t> recording{0};
   std::atomic<uint32_t> generation{1};  // one per start after a stop
-  std::atomic<bool> sampled_alone{false};  // nobody wants what lies in a span that is not sampled
+  std::atomic<uint8_t> sampled_alone{0};   // 1 (a bit of context versions): nobody wants what lies in a span that is not sampled
   bool use_cycle_counter = false;
   std::atomic<uint64_t> dropped_without_buffer{0};  // begins in threads that got no buffer, for want of memory
   // Bindings: the contextvars version of the calling thread (no GIL needed), and what its task sees (takes the GIL).

@@ -1,6 +1,7 @@
 // The short way of a call whose begin and end need nothing else: what most calls are, and what the tracer of calls tries first.
 //
-// Each function either does all of it or nothing, and says so: then begin_call and end_range do it.
+// Each function either does all of it or nothing, and says so: then begin_call and end_range do it. They do it, too, where the
+// clock isn't the cycle counter: another one is a function, for whose sake each call would save and restore registers.
 #pragma once
 #include <cstdint>
 
@@ -24,30 +25,32 @@ namespace recfn {
   return held.hash == name_hash && held.size_plus_one == name_size + 1 ? slot : kManyNamesSlot;
 }
 
-// The call's event id, or 0: then nothing has begun.
-[[gnu::always_inline]] inline uint64_t begin_known_call(Globals& globals, ThreadBuffer& buffer, uint64_t name_hash,
-                                                        uint64_t name_size, uint64_t context_version) {
-  if (!lies_in_innermost(globals, buffer, context_version) || buffer.unsent != 0) return 0;
+// Whether the call has begun, and as which event.
+[[gnu::always_inline]] inline bool begin_known_call(const Globals& globals, ThreadBuffer& buffer, uint64_t name_hash,
+                                                    uint64_t name_size, uint64_t context_version, uint64_t& event_id) {
+  const bool known = lies_in_innermost(globals, buffer, context_version) && buffer.unsent == 0 && globals.use_cycle_counter;
+  if (__builtin_expect(!known, 0)) return false;
   const uint32_t slot = first_slot_of(buffer, name_hash, name_size);
   const uint64_t room = kBeginWords + uint64_t{kEndWords} * (buffer.open_recorded + 1u);
-  if (slot == kManyNamesSlot || buffer.head + room > buffer.limit) return 0;
+  if (__builtin_expect(slot == kManyNamesSlot || buffer.head + room > buffer.limit, 0)) return false;
   const uint64_t ordinal = buffer.ordinal.load(std::memory_order_relaxed) + 1;
-  const uint64_t event_id = make_event_id(buffer.number, ordinal);
+  event_id = make_event_id(buffer.number, ordinal);
   buffer.ordinal.store(ordinal, std::memory_order_relaxed);
   ++buffer.open_recorded;
   buffer.stack[buffer.depth++] = {event_id, ordinal | OpenEntry::kPythonBit, buffer.task};
   const uint64_t head = header(kBegin, 0, kPythonCallSource << kSourceShift, slot, 0);
-  buffer.put_and_publish({head, read_ticks(globals.use_cycle_counter)});
-  return event_id;
+  buffer.put_and_publish({head, cycle_counter()});
+  return true;
 }
 
 // Whether the call was the innermost range, and has ended.
-[[gnu::always_inline]] inline bool end_known_call(Globals& globals, ThreadBuffer& buffer, uint64_t event_id) {
+[[gnu::always_inline]] inline bool end_known_call(const Globals& globals, ThreadBuffer& buffer, uint64_t event_id) {
   const uint32_t depth = buffer.depth;
-  if (depth <= buffer.floor || buffer.stack[depth - 1].key != event_id) return false;
+  const bool known = depth > buffer.floor && buffer.stack[depth - 1].key == event_id && globals.use_cycle_counter;
+  if (__builtin_expect(!known, 0)) return false;
   buffer.depth = depth - 1;
   --buffer.open_recorded;
-  buffer.put_and_publish({end_header(0, event_id & kOrdinalMask), read_ticks(globals.use_cycle_counter)});
+  buffer.put_and_publish({end_header(0, event_id & kOrdinalMask), cycle_counter()});
   return true;
 }
 

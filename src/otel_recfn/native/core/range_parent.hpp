@@ -13,7 +13,11 @@ namespace recfn {
 // Reading the context ("a look") may wait for the GIL. A caller that must not wait uses the result of the last look.
 enum MayLook : bool { kMayNotLook = false, kMayLook = true };
 
-inline bool encloses_by_place(const OpenEntry& entry) { return entry.ordinal() != 0 && !entry.is_async(); }
+// It has an ordinal, and isn't asynchronous: the ordinal as a number whose sign is that bit is positive.
+inline bool encloses_by_place(const OpenEntry& entry) {
+  static_assert(OpenEntry::kAsyncBit == uint64_t{1} << 60, "the bit above the ordinal");
+  return static_cast<int64_t>(entry.word << 3) > 0;
+}
 
 // A range without a task began before Python knew the thread: every task that runs in the thread is in it.
 inline bool is_in(const TaskView& view, uint64_t task) {
@@ -78,7 +82,7 @@ inline bool is_innermost_by_place(const ThreadBuffer& buffer, uint32_t place) {
   }
   buffer.look_parent = kByContext;
   const Context& found = view.range != 0 ? view.range_context : view.current;
-  set_rest(buffer, kUnsampled, globals.sampled_alone.load(std::memory_order_relaxed) && gets_no_spans(found));
+  set_rest(buffer, kUnsampled, globals.sampled_alone.load(std::memory_order_relaxed) != 0 && gets_no_spans(found));
   if (buffer.context == found) return;
   buffer.context = found;
   buffer.context_since = buffer.ordinal.load(std::memory_order_relaxed);

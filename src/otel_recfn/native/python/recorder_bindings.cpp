@@ -44,7 +44,7 @@ PyObject* start(PyObject*, PyObject* args) {
     forget_open_ranges();
   }
   shared.extras.store(extras);
-  shared.sampled_alone.store(sampled_alone != 0);
+  shared.sampled_alone.store(sampled_alone != 0 ? 1 : 0);
   shared.recording.store(scopes | kRecordingBit | ((extras & kStackExtra) != 0 ? kStackBit : 0) | (before & kObservedBit));
   Py_RETURN_NONE;
 }

@@ -226,7 +226,7 @@ def refusing(tool: int, event: str) -> Iterator[None]:
         monitoring.free_tool_id(tool)
 
 
-REFUSED = ("refused", "refused_by_number", "refused_generator", "refused_recursion")
+REFUSED = ("refused", "refused_by_number", "refused_generator", "refused_recursion", "failing", "failing_generator")
 PROGRAMS = [refused, refused_in_c, refused_in_generator, refused_throw, refused_recursion]
 
 
@@ -252,6 +252,64 @@ def test_a_tool_whose_callback_raises_ends_no_call_around(
     by_id = {row.event_id: row for row in rows}
     above = {short(row): short(by_id[row.parent]) for row in rows if short(row) in ("leaf", "program", "later")}
     assert above == {"leaf": "program", "program": "around", "later": "around"}
+    assert not [short(row) for row in rows if row.flags & EventFlag.PARTIAL and short(row) in (*REFUSED, "program", "around")]
+    check_laws(by_end(rows))
+
+
+def failing(levels: int = 0) -> None:
+    if levels:
+        failing(levels - 1)
+    raise KeyError
+
+
+def failing_generator() -> Iterator[int]:
+    yield 1
+    raise KeyError
+
+
+def fails_in_calls() -> None:
+    failing(3)
+
+
+def fails_in_c() -> None:
+    list(map(failing, range(2)))
+
+
+def fails_in_generator() -> None:
+    list(failing_generator())
+
+
+def ends_by_failing(fails: Callable[[], None]) -> None:
+    with suppress(Refused, KeyError):
+        fails()
+
+
+@pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="no sys.monitoring here")
+@pytest.mark.parametrize("tool", [0, 5])
+@pytest.mark.parametrize("fails", [failing, fails_in_calls, fails_in_c, fails_in_generator])
+def test_a_tool_that_refuses_the_end_of_a_call_that_fails_leaves_none_open_beyond_its_caller(
+    traced: Traced, tool: int, fails: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "greenlet", raising=False)  # with greenlets, calls may end in any order
+
+    def program() -> None:
+        for _ in range(3):
+            ends_by_failing(fails)
+        leaf()
+
+    def around() -> None:
+        program()
+        later()
+
+    with refusing(tool, "PY_UNWIND"):
+        rows = traced.run(around)
+    by_id = {row.event_id: row for row in rows}
+    shown = ("leaf", "program", "later", "ends_by_failing")
+    above = [(short(row), short(by_id[row.parent])) for row in rows if short(row) in shown]
+    assert sorted(above) == [
+        *[("ends_by_failing", "program")] * 3,
+        *[("later", "around"), ("leaf", "program"), ("program", "around")],
+    ]
     assert not [short(row) for row in rows if row.flags & EventFlag.PARTIAL and short(row) in (*REFUSED, "program", "around")]
     check_laws(by_end(rows))
 

@@ -56,6 +56,9 @@ OpenCall* find_call(ThreadCalls& calls, const void* frame) {
   return nullptr;
 }
 
+// Whether threads may switch between stacks of calls. Without an error set.
+bool has_greenlets() { return PyDict_GetItemString(PyImport_GetModuleDict(), "greenlet") != nullptr; }
+
 // From any thread.
 void end_and_forget(ThreadCalls& calls) {
   ThreadBuffer* own = registry().current();
@@ -106,11 +109,14 @@ int enter_c_slowly(ThreadCalls& calls, PyObject* callable, CFunction function) {
   return 0;
 }
 
-// Greenlets end calls in another order than that of their begins: the frame of the one that ends here stays open.
+// What began in a call that ends is over with it, but for what runs in other greenlets: these end calls in another order than that
+// of their begins, and the frame of the innermost stays open in place of the one that ends here.
 void leave_python_slowly(ThreadCalls& calls, const void* frame) {
   OpenCall* left = find_call(calls, frame);
   if (left == nullptr) left = find_call(calls, PyEval_GetFrame());  // it was on the stack already when its thread was met
   if (left == nullptr) return;
+  const bool rest_is_over = left != &calls.stack.back() && !has_greenlets();
+  while (rest_is_over && left != &calls.stack.back()) pop(calls);
   while ((calls.stack.back().entry & ThreadCalls::kOfC) != 0) pop(calls);
   left->frame = calls.stack.back().frame;
   pop(calls);

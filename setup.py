@@ -23,8 +23,11 @@ def joined_sources() -> list[str]:
 
 
 def _joined(folder: str) -> str:
+    """Written only where it says something new: setuptools compiles all again where a source is younger than what it built."""
     file = JOINED / f"{folder}.cpp"
-    file.write_text("".join(f'#include "{folder}/{path.name}"\n' for path in SOURCES if path.parent.name == folder))
+    text = "".join(f'#include "{folder}/{path.name}"\n' for path in SOURCES if path.parent.name == folder)
+    if not file.exists() or file.read_text() != text:
+        file.write_text(text)
     return str(file)
 
 

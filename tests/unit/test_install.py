@@ -17,13 +17,21 @@ from patience import PATIENCE_S
 ROOT = Path(__file__).parents[2]
 
 
-def build_wheel(where: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Builds a wheel of a copied tree, with the setuptools at hand, as pip would."""
-    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, where)
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of what is built."""
+    pytest.importorskip("setuptools", minversion="77")
+    where = tmp_path / "tree"
     ignored = shutil.ignore_patterns("*.so", "__pycache__", "native_build.json", "*.egg-info")
     shutil.copytree(ROOT / "src", where / "src", ignore=ignored)
-    command = [sys.executable, "setup.py", "bdist_wheel", "--dist-dir", "out"]
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, where)
+    return where
+
+
+def run_setup(where: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """With the setuptools at hand, as pip would."""
+    command = [sys.executable, "setup.py", *arguments]
     return subprocess.run(command, cwd=where, env=os.environ | environment, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
@@ -35,11 +43,8 @@ def without_compiler(tmp_path: Path) -> dict[str, str]:
     return {"CC": "/bin/false", "CXX": "/bin/false", "LDSHARED": "/bin/false", "PATH": str(empty)}
 
 
-def test_it_installs_without_a_compiler_and_says_why(tmp_path: Path, without_compiler: dict[str, str]) -> None:
-    pytest.importorskip("setuptools", minversion="77")
-    tree = tmp_path / "tree"
-    tree.mkdir()
-    done = build_wheel(tree, **without_compiler)
+def test_it_installs_without_a_compiler_and_says_why(tree: Path, without_compiler: dict[str, str]) -> None:
+    done = run_setup(tree, "bdist_wheel", "--dist-dir", "out", **without_compiler)
     assert done.returncode == 0, done.stderr
     with zipfile.ZipFile(next((tree / "out").glob("*.whl"))) as wheel:
         names = wheel.namelist()
@@ -50,3 +55,17 @@ def test_it_installs_without_a_compiler_and_says_why(tmp_path: Path, without_com
     assert "native recorder not built, the Python twin will serve" in done.stderr
     assert not [name for name in names if "_native." in name and name.endswith((".so", ".pyd"))]
     assert "otel_recfn/native/observer/torch_observer.cpp" in names or not list((ROOT / "src").rglob("torch_observer.cpp"))
+
+
+@pytest.mark.one_python
+def test_nothing_is_compiled_again_that_did_not_change(tree: Path) -> None:
+    """setuptools looks at the times of the sources, which setup.py joins."""
+
+    def written() -> dict[str, int]:
+        assert run_setup(tree, "--version").returncode == 0
+        return {path.name: path.stat().st_mtime_ns for path in (tree / "build" / "joined").iterdir()}
+
+    before = written()
+    (tree / "src" / "otel_recfn" / "native" / "fold" / "more.cpp").write_text("")
+    after = written()
+    assert {name for name in before if after[name] != before[name]} == {"fold.cpp"}

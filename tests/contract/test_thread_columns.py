@@ -188,6 +188,7 @@ def test_what_does_not_fit_of_a_stack_is_the_outermost(recorder: Recorder) -> No
     assert stack_below(recorder, 300, file) == [line] * (MAX_STACK_BYTES // (len(line) + 1))
 
 
+@pytest.mark.one_python
 def test_many_stacks_share_the_dictionary_with_names(recorder: Recorder) -> None:
     """More names and stacks than the dictionary of a thread holds: each row still has its own."""
     recorder.start(ALL_SCOPES_MASK, DEFAULT_BUFFER_BYTES, Extra.STACK)

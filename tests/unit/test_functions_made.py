@@ -14,6 +14,8 @@ import pytest
 import otel_recfn
 from otel_recfn.model import events, scope
 
+pytestmark = pytest.mark.one_python
+
 SOURCES = Path(otel_recfn.__file__).parent
 ON_THE_WAY = (
     "batches",

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from otel_recfn.batches import input_lists
 from otel_recfn.batches.input_lists import element_texts, flat_shapes
 
+pytestmark = pytest.mark.one_python
+
 SHAPE = st.lists(st.integers(0, 1 << 40), max_size=4)
 
 

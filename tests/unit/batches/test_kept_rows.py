@@ -15,6 +15,8 @@ from otel_recfn.batches.fold import kept_rows
 from otel_recfn.batches.fold.kept_rows import KeptRanges, KeptRows
 from otel_recfn.batches.span_plan import Fate, SpanPlan
 
+pytestmark = pytest.mark.one_python
+
 SPANS = [SpanContext(1, number, False) for number in range(1, 4)]
 
 

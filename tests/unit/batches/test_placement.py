@@ -14,6 +14,8 @@ from otel_recfn.batches.placement import Placement
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import make_event_id
 
+pytestmark = pytest.mark.one_python
+
 WORKED_OUT = ("parent", "root", "context")
 THREAD, TRACK = MAIN_THREAD.number, STREAM.number
 

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,8 @@ from otel_recfn.batches.self_times import SelfTimes, nesting, self_times
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, EventKind, make_event_id
 from otel_recfn.store.averages import key_averages
+
+pytestmark = pytest.mark.one_python
 
 NAMES = ("a", "b", "c")
 TRACKS = (MAIN_THREAD, WORKER_THREAD, STREAM)

@@ -21,6 +21,8 @@ from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.spans.sink import SpansSink
 from patience import PATIENCE_S
 
+pytestmark = pytest.mark.one_python
+
 REQUEST = context(0xABC, 0xDEF)
 FORWARD: dict[str, Any] = {"event_id": make_event_id(1, 1), "sequence_nr": 5, "name": "forward", "context": REQUEST}
 BACKWARD: dict[str, Any] = {

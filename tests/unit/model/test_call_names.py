@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from otel_recfn.model.call_names import CalledCode, called_code, python_call_name
 
+pytestmark = pytest.mark.one_python
+
 
 @pytest.mark.parametrize(
     ("name", "code"),

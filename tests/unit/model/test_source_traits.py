@@ -7,6 +7,8 @@ import pytest
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.sources import SOURCES, SOURCES_WITHOUT_SCOPES, SourceTraits, is_call, trace_name
 
+pytestmark = pytest.mark.one_python
+
 
 def test_every_source_has_its_line() -> None:
     assert list(SOURCES) == list(EventSource)

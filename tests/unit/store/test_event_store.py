@@ -16,6 +16,8 @@ from otel_recfn.model.events import EventFlag, EventKind, make_event_id
 from otel_recfn.store.averages import key_averages
 from otel_recfn.store.event_store import EventStore
 
+pytestmark = pytest.mark.one_python
+
 
 def row(ordinal: int, start: int, end: int, parent: int = 0, **columns: Any) -> dict[str, Any]:
     number = columns.get("thread", MAIN_THREAD).number

@@ -16,6 +16,8 @@ from otel_recfn.sinks.chrome.automatic_steps import IDLE_NS, AutomaticSteps
 from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 from trace_files import events_in
 
+pytestmark = pytest.mark.one_python
+
 OPTIMIZER = "Optimizer.step#SGD.step"
 Row = dict[str, Any]
 

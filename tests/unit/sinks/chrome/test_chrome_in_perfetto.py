@@ -8,11 +8,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from batches import MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.model.events import EventFlag, EventKind, make_event_id
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 from perfetto_ui import ask_perfetto
+
+pytestmark = pytest.mark.one_python
 
 SLICES = """
     select slice.name, slice.category, slice.ts, slice.dur, parent.name, thread.tid, thread.name

@@ -19,6 +19,8 @@ from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 from trace_files import events_in, read_trace
 
+pytestmark = pytest.mark.one_python
+
 BACKWARD = RecordScope.BACKWARD_FUNCTION
 
 

@@ -13,6 +13,8 @@ from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 from perfetto_ui import ask_perfetto
 from trace_files import events_in, read_trace
 
+pytestmark = pytest.mark.one_python
+
 
 def change(at: int, nbytes: int, device: str = "cpu", **more: Any) -> dict[str, Any]:
     times = {"start_ns": BASE_NS + at, "end_ns": BASE_NS + at}

@@ -14,6 +14,8 @@ from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 from trace_files import events_in
 
+pytestmark = pytest.mark.one_python
+
 EVALUATE = "autograd::engine::evaluate_function: MulBackward0"
 ROW = dict[str, Any]
 

@@ -21,6 +21,8 @@ from otel_recfn.sinks.chrome.span_slices import SpanSlice, SpanSlices
 from otel_recfn.support.seen_spans import MOST, SeenSpans, seen_spans
 from trace_files import events_in, read_trace
 
+pytestmark = pytest.mark.one_python
+
 Interval = tuple[int, int]
 
 

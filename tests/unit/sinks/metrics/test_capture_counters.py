@@ -12,6 +12,8 @@ from measured import ADD, TEMPORALITIES, Counted, Ours, batch_of, counts, reader
 from otel_recfn.sinks.metrics.pipeline import ROW_BYTES, Report
 from otel_recfn.sinks.metrics.sink import MetricsSink
 
+pytestmark = pytest.mark.one_python
+
 DELTA, CUMULATIVE = TEMPORALITIES
 
 

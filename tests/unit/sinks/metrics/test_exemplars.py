@@ -19,6 +19,8 @@ from otel_recfn.sinks.metrics.sent_spans import SentSpans
 from otel_recfn.sinks.metrics.sink import MetricsSink
 from otel_recfn.sinks.spans.sink import SpansSink
 
+pytestmark = pytest.mark.one_python
+
 DELTA, CUMULATIVE = TEMPORALITIES
 
 

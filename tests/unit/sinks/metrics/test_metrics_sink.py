@@ -19,6 +19,8 @@ from otel_recfn.sinks.metrics import instruments
 from otel_recfn.support import own_thread
 from patience import PATIENCE_S
 
+pytestmark = pytest.mark.one_python
+
 DELTA, CUMULATIVE = TEMPORALITIES
 OVERFLOW = (("otel.metric.overflow", True),)
 

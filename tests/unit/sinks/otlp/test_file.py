@@ -29,6 +29,8 @@ from otel_recfn.sinks.spans.mapping import SpanMapper
 from patience import PATIENCE_S
 from thoroughness import examples
 
+pytestmark = pytest.mark.one_python
+
 IDS = {"traceId", "spanId", "parentSpanId"}
 
 
@@ -109,7 +111,6 @@ while True:
 """
 
 
-@pytest.mark.one_python
 def test_a_killed_process_leaves_whole_lines(tmp_path: Path) -> None:
     file = tmp_path / "spans.jsonl"
     with subprocess.Popen([sys.executable, "-c", PROGRAM, str(file)], stdout=subprocess.PIPE) as process:

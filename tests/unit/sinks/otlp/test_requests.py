@@ -25,6 +25,8 @@ from otel_recfn.sinks.otlp.request_queue import RequestQueue
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from thoroughness import examples
 
+pytestmark = pytest.mark.one_python
+
 
 def test_a_request_is_what_the_official_encoder_makes() -> None:
     where = target()

@@ -16,6 +16,8 @@ from otel_recfn.sinks.spans.budgets import Volume
 from otel_recfn.sinks.spans.sink import SpansSink
 from patience import PATIENCE_S
 
+pytestmark = pytest.mark.one_python
+
 ROWS = 5
 FOLDING = Volume(20, 10, 200, 0)
 """They wait for the end of the program's span before it is decided which of them become spans."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from opentelemetry.trace import SpanContext
 
 from otel_recfn.sinks.spans.promised_traces import MAX_REMEMBERED, PromisedTraces
 from otel_recfn.sinks.spans.provider import RootStart
+
+pytestmark = pytest.mark.one_python
 
 FIRST, SECOND = (RootStart(SpanContext(trace_id, 1, False), {}) for trace_id in (1, 2))
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from batches import BASE_NS
 from otel_recfn.sinks.spans.root_limiter import FIRST_ROOTS, NS_PER_SECOND, RootLimiter
+
+pytestmark = pytest.mark.one_python
 
 
 def test_first_hundred_then_the_rate() -> None:

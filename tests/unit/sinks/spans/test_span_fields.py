@@ -18,6 +18,8 @@ from otel_recfn.model.events import EventFlag, make_event_id
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.version import __version__
 
+pytestmark = pytest.mark.one_python
+
 
 class TestFields:
     def test_what_every_span_has(self) -> None:

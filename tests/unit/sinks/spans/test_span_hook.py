@@ -19,6 +19,8 @@ from otel_recfn.model.events import EventFlag
 from otel_recfn.sinks.spans.span_hook import SpanHook
 from patience import PATIENCE_S
 
+pytestmark = pytest.mark.one_python
+
 
 def no_ranges() -> None:
     """The program where a test gives none."""

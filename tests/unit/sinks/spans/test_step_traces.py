@@ -12,6 +12,8 @@ from otel_recfn.model.sources import SOURCES, SourceTraits
 from otel_recfn.sinks.spans import step_traces, trace_boundaries
 from otel_recfn.sinks.spans.root_limiter import FIRST_ROOTS, NS_PER_SECOND
 
+pytestmark = pytest.mark.one_python
+
 
 @pytest.mark.parametrize("one_batch", [True, False])
 class TestBoundaries:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from otel_recfn.sinks.spans.usual_durations import DURATIONS, MAX_NAMES, UNUSUAL, UsualDurations
+
+pytestmark = pytest.mark.one_python
 
 
 def test_where_all_take_longer_than_before_few_are_unusual() -> None:

@@ -28,6 +28,8 @@ pytestmark = pytest.mark.one_python
 
 ALWAYS_TAKEN = 8
 DRAINS = 20 * ALWAYS_TAKEN
+LONG_SHAPES = f"[{[1] * 300}]"
+"""So that few ranges fill a buffer: each would become a span and an event."""
 
 
 class Shortage:
@@ -53,12 +55,12 @@ class Program:
         self.capture = Capture(Selected(), [self.spans, self.other], buffer_bytes=1 << 20)
         session.start(self.capture)
 
-    def begin(self, name: str, flags: int = 0) -> int:
-        return self.recorder.begin(name, RecordScope.USER_SCOPE, EventSource.RECORD_FUNCTION, flags=flags)
+    def begin(self, name: str, flags: int = 0, shapes: str = "") -> int:
+        return self.recorder.begin(name, RecordScope.USER_SCOPE, EventSource.RECORD_FUNCTION, flags=flags, shapes=shapes)
 
-    def leaves(self, count: int) -> None:
+    def leaves(self, count: int, shapes: str = "") -> None:
         for _ in range(count):
-            self.recorder.end(self.begin("leaf"))
+            self.recorder.end(self.begin("leaf", shapes=shapes))
 
     def drain(self) -> None:
         self.session.flush(self.capture, 0.0)
@@ -150,7 +152,7 @@ def test_what_the_recorder_has_no_room_for_is_dropped_and_the_ends_of_what_is_op
         program.drain()
     dropped = program.recorder.counters().dropped
     while program.recorder.counters().dropped == dropped:  # its buffer may be one that grew for a thread of an earlier test
-        worker.call(program.leaves, 50_000)
+        worker.call(program.leaves, 1_000, LONG_SHAPES)
     worker.call(program.recorder.end, outer)
     program.drain()
     shortage.on = False

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from prepared_programs import PreparedPrograms
 
 PROGRAM = """
 import faulthandler, sys
@@ -74,14 +75,28 @@ WRAPT_BREAKS_IT = sys.version_info[:2] == (3, 12)
 """CPython 3.12 aborts when an isolated interpreter ends that imported asyncio, as wrapt and so OpenTelemetry does."""
 
 
+@pytest.fixture(scope="module")
+def prepared() -> Iterator[PreparedPrograms]:
+    """For a main interpreter that records, has imported what ours imports of others."""
+    programs = PreparedPrograms("numpy", "opentelemetry.sdk.trace", "opentelemetry.instrumentation.instrumentor")
+    yield programs
+    programs.close()
+
+
 @pytest.fixture(params=["native", "python"])
-def told(run_program: Callable[..., Any], request: pytest.FixtureRequest) -> Callable[[str, str, str], list[str]]:
+def told(
+    run_program: Callable[..., Any],
+    run_prepared: Callable[[PreparedPrograms], Callable[..., Any]],
+    prepared: PreparedPrograms,
+    request: pytest.FixtureRequest,
+) -> Callable[[str, str, str], list[str]]:
     def run(what: str, kind: str, main_records: str) -> list[str]:
         if kind == "legacy":
             pytest.importorskip("_testcapi")
         if WRAPT_BREAKS_IT and kind == "isolated" and what not in (RANGE, NATIVE):
             pytest.skip("wrapt breaks isolated interpreters here")
-        done = run_program(PROGRAM, what, kind, main_records, request.param, OTEL_RECFN_RECORDER=request.param)
+        start = run_prepared(prepared) if main_records == "yes" else run_program
+        done = start(PROGRAM, what, kind, main_records, request.param, OTEL_RECFN_RECORDER=request.param)
         lines: list[str] = done.stdout.splitlines()
         assert lines.pop() == "over"
         if main_records == "yes":

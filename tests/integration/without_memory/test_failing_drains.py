@@ -51,6 +51,7 @@ for row in rows.values():
 LAST_DRAIN = (
     RECORD
     + """
+from failing_allocations import ALL
 batch = [None]
 
 
@@ -80,7 +81,7 @@ def check_balance(told):
 
 start_and_record()
 for fail in (1, 3, 5):  # where one fails, so do the next ones, also those of giving up what was drained
-    for raised in each_failure(drain, fail, one_by_one=2_000):
+    for raised in each_failure(drain, fail, one_by_one=ALL):
         assert raised is None or isinstance(raised, MemoryError), repr(raised)
         keep_all()
         start_and_record()  # begins with what the failed drain has left

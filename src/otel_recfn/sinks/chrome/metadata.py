@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
+from otel_recfn.batches.number_sets import distinct
 from otel_recfn.model.batch import Batch
 from otel_recfn.support.json_text import json_value
 
@@ -28,9 +27,7 @@ class TraceIds:
         """With those of a batch: of its rows, since its contexts may be of other recordings too."""
         if len(self.ids) >= MOST_TRACE_IDS:
             return self
-        has_rows = np.zeros(len(batch.contexts), np.bool_)
-        has_rows[batch.context] = True
-        trace_ids = [batch.contexts[index].trace_id for index in np.flatnonzero(has_rows).tolist()]
+        trace_ids = [batch.contexts[index].trace_id for index in distinct(batch.context).tolist()]
         new = [trace_id for trace_id in trace_ids if trace_id and trace_id not in self.ids]
         if not new:
             return self

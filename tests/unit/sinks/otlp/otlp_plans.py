@@ -77,10 +77,11 @@ def plans(draw: st.DrawFn) -> tuple[SpanPlan, Mapping[int, Mapping[str, Any]]]:
     for number, row in enumerate(rows):
         trace_id, span_id, state = draw(st.sampled_from(above))
         row["context"] = context(trace_id, span_id)._replace(trace_state=state)
-        row["event_id"] = (1 << 40) + number + 1
-        inner = [0] if "source" not in row else [0, *[1 + (1 << 40) + each for each in range(number)]]
-        row["parent"] = draw(st.sampled_from(inner))
-        row["root"] = row["event_id"] if not row["parent"] else row["parent"]
+        row["root"] = row["event_id"] = (1 << 40) + number + 1
+        row["parent"] = 0
+        around = draw(st.sampled_from([None, *rows[:number]] if "source" in row else [None]))
+        if around is not None:  # both lie in the span that was current when the outermost began
+            row.update(parent=around["event_id"], root=around["root"], context=around["context"])
     plan = plan_of(rows)
     links = draw(st.lists(st.integers(0, (1 << 64) - 1), min_size=len(plan.row), max_size=len(plan.row)))
     plan = plan._replace(linked_id=np.array(links, np.uint64))

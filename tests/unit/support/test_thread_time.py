@@ -47,8 +47,7 @@ def test_it_grows_where_the_thread_computes_and_nowhere_else() -> None:
     assert thread.time.seconds() - before >= SOME_NS / 1e9
     thread.end.set()
     thread.thread.join()
-    last = thread.time.seconds()
-    assert thread.time.seconds() == last > before
+    assert thread.time.seconds() >= before + SOME_NS / 1e9  # also where the system has forgotten it
 
 
 def test_nothing_before_it_begins() -> None:

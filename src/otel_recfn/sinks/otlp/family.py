@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from otel_recfn.batches.number_sets import distinct, is_in, is_in_ordered
 from otel_recfn.batches.remembered import Remembered, by_id
-from otel_recfn.sinks.otlp.envelope import Parts, Request, made_of
+from otel_recfn.sinks.lost_places import with_more
+from otel_recfn.sinks.otlp.envelope import MOST_PLACES_OF_A_REQUEST, Parts, Request, made_of
 from otel_recfn.sinks.otlp.kin import NO_IDS, Ids, Kin, in_another, read_kin
 
 MOST_AWAITED, MOST_DROPPED, SPANS_AT_ONCE = 1 << 16, 1 << 17, 1 << 16
@@ -109,16 +110,18 @@ class Family:
             above, above_ids = np.where(found, further, above), np.where(found, further_ids, above_ids)
 
 
-def joined(first: Request, then: Request) -> Request | None:
-    """Both as one, if they have the same envelope."""
+def joined(first: Request, then: Request, most_bytes: int) -> Request | None:
+    """Both as one of so many bytes at most before compression, if they have the same envelope."""
     if first.parts is None or then.parts is None or first.parts.envelope is not then.parts.envelope:
         return None
     one, other = first.parts, then.parts
+    if one.envelope.size + int(one.ends[-1] + other.ends[-1]) > most_bytes:
+        return None
     spans: list[bytes | memoryview] = [_spans_of(first, one), _spans_of(then, other)]
     ends = np.concatenate([one.ends, one.ends[-1] + other.ends])
     kin = Kin(np.concatenate([one.kin.own, other.kin.own]), np.concatenate([one.kin.above, other.kin.above]))
     tells = {**one.tells, **{first.spans + place: told for place, told in other.tells.items()}}
-    places = {**first.places, **then.places}
+    places = with_more(first.places, then.places, MOST_PLACES_OF_A_REQUEST)
     return replace(made_of(one.envelope, spans, ends, kin, tells), told=first.told + then.told, places=places, is_needed=True)
 
 

@@ -28,6 +28,8 @@ from otel_recfn.sinks.otlp.family import Family, joined
 from otel_recfn.sinks.otlp.outcome import Outcome, Verdict
 from otel_recfn.support.timed_lock import while_taken
 
+MOST_REQUEST_BYTES = 1 << 26
+"""The specification's bound."""
 MOST_NEEDED_BYTES = 1 << 20
 """Of spans that must not be missing, beyond the bound of the queue."""
 
@@ -63,10 +65,19 @@ class RequestQueue:
         most_bytes: of all requests in it.
         backoff: how long to wait after a failure.
         clock: seconds that only grow.
+        request_bytes: of a request that is made of what is left of others, before it is compressed.
     """
 
-    def __init__(self, most_bytes: int, backoff: Backoff | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most_bytes, self._backoff, self._clock = most_bytes, backoff or Backoff(), clock
+    def __init__(
+        self,
+        most_bytes: int,
+        backoff: Backoff | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        request_bytes: int = MOST_REQUEST_BYTES,
+    ) -> None:
+        self._most_bytes, self._request_bytes = most_bytes, request_bytes
+        self._backoff, self._clock = backoff or Backoff(), clock
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._waiting: list[Request] = []
@@ -254,7 +265,7 @@ class RequestQueue:
         if rest is None:
             return Gone(request, None, [*before, *after])
         rest.is_needed, rest.places = True, _most_of(request, rest.spans)
-        both = joined(before[-1], rest) if before and before[-1].is_needed else None
+        both = joined(before[-1], rest, self._request_bytes) if before and before[-1].is_needed else None
         put = [*before, rest] if both is None else [*before[:-1], both]
         return Gone(request, rest, [*put, *after])
 

@@ -12,6 +12,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from otlp_plans import target
 
+from otel_recfn.sinks.lost_places import Place, Places
 from otel_recfn.sinks.otlp import delivery as delivery_module
 from otel_recfn.sinks.otlp import family, request_queue
 from otel_recfn.sinks.otlp.backoff import Backoff
@@ -52,7 +53,8 @@ def field_of(row: Row) -> bytes:
 def encoded_rows(rows: Sequence[Row]) -> EncodedSpans:
     fields = [field_of(row) for row in rows]
     ends = np.cumsum([len(each) for each in fields])
-    return EncodedSpans(b"".join(fields), ends, kin=read_kin(b"".join(fields), ends).kin)
+    places = Places(np.zeros(len(rows), np.int64), lambda _number: Place(rows[0].trace_id))
+    return EncodedSpans(b"".join(fields), ends, places=places, kin=read_kin(b"".join(fields), ends).kin)
 
 
 def requests_of(rows: Sequence[Row], sizes: Callable[[], int], envelope: Envelope) -> list[Request]:
@@ -222,6 +224,29 @@ def test_what_must_not_be_missing_is_bounded_too(monkeypatch: pytest.MonkeyPatch
         kept.append(queue.spans)
     assert max(kept) > 5
     assert queue.spans + queue.counts.crowded_out == len(children)
+
+
+def test_what_must_not_be_missing_is_sent_in_requests_as_large_as_any() -> None:
+    where, queue, [trace_id, _] = target(), RequestQueue(1, request_bytes=2000), TRACES
+    envelope = Envelope(where.resource, where.scope)
+    children = [Row(trace_id, 1000 + span_id, span_id) for span_id in range(1, 200)]
+    [taken, *parents] = [
+        *requests_of(children, lambda: 200, envelope),
+        *requests_of([Row(trace_id, child.parent, PROGRAMS) for child in children], lambda: 5, envelope),
+    ]
+    queue._family.sent(taken)
+    for each in parents:
+        queue.put(each)
+    sent = []
+    while queue.spans:
+        request = queue.take()
+        assert request is not None
+        queue.settle(request, Outcome(Verdict.TAKEN))
+        sent.append(request)
+    assert max([len(request.body) for request in sent]) <= 2000
+    assert 1 < len(sent) < len(parents)
+    assert sum([request.spans for request in sent]) == len(children)
+    assert [request.places for request in sent] == [{Place(trace_id): request.spans} for request in sent]
 
 
 @pytest.mark.parametrize("first", range(0, 600, 100))

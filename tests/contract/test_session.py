@@ -249,16 +249,22 @@ class Slow(InMemorySink):
         self.closed.set()
 
 
-@pytest.mark.parametrize("others", [0, 1])
-def test_a_sink_that_is_still_written_to_is_closed_by_its_writer(recorder: Recorder, session: Session, others: int) -> None:
-    beside = [Running(session, Selected()) for _ in range(others)]
-    sink = Slow()
+def in_its_second_write(sink: Slow, recorder: Recorder, session: Session) -> Capture:
+    """A capture whose sink has written "first", and writes "second" in the thread that drains."""
     capture = Capture(Selected(), [sink], buffer_bytes=DEFAULT_BUFFER_BYTES)
     session.start(capture)
     ranges(recorder, "first")
     assert session.flush(capture, PATIENCE_S)
     ranges(recorder, "second")
-    assert sink.writing.wait(PATIENCE_S)  # in the thread that drains
+    assert sink.writing.wait(PATIENCE_S)
+    return capture
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_sink_that_is_still_written_to_is_closed_by_its_writer(recorder: Recorder, session: Session, others: int) -> None:
+    beside = [Running(session, Selected()) for _ in range(others)]
+    sink = Slow()
+    capture = in_its_second_write(sink, recorder, session)
     session.stop(capture, 0.05)
     assert not sink.closed.is_set()
     sink.go_on.set()
@@ -284,12 +290,7 @@ def test_who_drains_is_waited_for_as_long_as_it_computes(recorder: Recorder, ses
     """Also where the time is over: what it drains, and what comes last, may be parents of what was sent."""
     beside = [Running(session, Selected()) for _ in range(others)]
     sink = Computing()
-    capture = Capture(Selected(), [sink], buffer_bytes=DEFAULT_BUFFER_BYTES)
-    session.start(capture)
-    ranges(recorder, "first")
-    assert session.flush(capture, PATIENCE_S)
-    ranges(recorder, "second")
-    assert sink.writing.wait(PATIENCE_S)  # in the thread that drains
+    capture = in_its_second_write(sink, recorder, session)
     ranges(recorder, "third")
     threading.Timer(6 * LOOK_S, sink.go_on.set).start()
     session.stop(capture, 0.0)

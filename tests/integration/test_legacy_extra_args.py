@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch_library import built_with_torch
 
 from otel_recfn import RecordFunction
 from otel_recfn.legacy import EventKind, ProfilerConfig, ProfilerState, disable_profiler_legacy, enable_profiler_legacy
@@ -41,12 +41,7 @@ X, KERNEL = torch.ones(1, 2, 5, 5), torch.ones(4, 2, 3, 3)
 
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    built = tmp_path_factory.mktemp("theirs") / "extra_args.so"
-    root = Path(torch.__file__).parent
-    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"
-    where = ["-I", str(root / "include"), "-L", str(root / "lib"), "-ltorch_cpu", "-lc10"]
-    subprocess.run(["g++", "-std=c++20", "-O0", "-fPIC", "-shared", abi, str(SOURCE), *where, "-o", str(built)], check=True)
-    library = ctypes.CDLL(str(built))
+    library = built_with_torch(SOURCE, tmp_path_factory.mktemp("theirs"), "c++20")
     library.kept_extra_args.restype = ctypes.c_char_p
     return library
 

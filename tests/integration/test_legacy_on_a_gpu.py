@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes
 import gc
 import itertools
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch_library import built_with_torch
 
 from otel_recfn.legacy import EventKind, ProfilerConfig, ProfilerState, disable_profiler_legacy, enable_profiler_legacy
 
@@ -22,12 +22,7 @@ SOURCE = Path(__file__).with_name("fake_gpu.cpp")
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    built = tmp_path_factory.mktemp("gpu") / "fake_gpu.so"
-    root = Path(torch.__file__).parent
-    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"
-    where = ["-I", str(root / "include"), "-L", str(root / "lib"), "-ltorch_cpu", "-lc10"]
-    subprocess.run(["g++", "-std=c++17", "-O0", "-fPIC", "-shared", abi, str(SOURCE), *where, "-o", str(built)], check=True)
-    return ctypes.CDLL(str(built))
+    return built_with_torch(SOURCE, tmp_path_factory.mktemp("gpu"), "c++17")
 
 
 @pytest.fixture

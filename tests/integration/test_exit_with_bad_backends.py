@@ -11,6 +11,7 @@ pytestmark = pytest.mark.one_python
 
 PROGRAM = """
 import atexit, sys, time
+from contextlib import nullcontext
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
@@ -38,7 +39,7 @@ atexit.register(trace.get_tracer_provider().shutdown)
 OtelRecordFunctionInstrumentor().instrument(exit_timeout_s=timeout, ordinary_span_budget=100)
 tracer = trace.get_tracer("program")
 for _ in range(120):
-    with tracer.start_as_current_span("request"):
+    with tracer.start_as_current_span("request") if sys.argv[4] != "ours alone" else nullcontext():
         for number in range(50):
             with record_function(f"range {number}"):
                 pass
@@ -65,6 +66,14 @@ def test_one_that_hangs_is_waited_for_no_longer_than_was_said(run_program: Calla
     seconds, exports, _, _ = ended(run_program, 1.5, "SUCCESS", 0.5, "at once")
     assert exports <= 2
     assert seconds < 4.0
+
+
+def test_one_that_hangs_with_our_spans_alone_is_left(run_program: Callable[..., Any]) -> None:
+    """Of the program there is nothing to export: without us, its end would take no time."""
+    seconds, exports, ours, _ = ended(run_program, 30.0, "SUCCESS", 1.0, "ours alone")
+    assert ours > 0
+    assert exports <= 2
+    assert seconds < 10.0
 
 
 def test_one_that_works_gets_all(run_program: Callable[..., Any]) -> None:

@@ -198,7 +198,8 @@ class WorkQueue:
         return True
 
     def next(self) -> Task:
-        """Wait for the next task; after a while without one, once since the last batch, to be idle; at the end, to close."""
+        """Wait for the next task; after a while without one, to be idle, once since the last batch or ``rest_again``; at the
+        end, to close."""
         while True:
             task = self._first()
             if task is not None:
@@ -209,6 +210,10 @@ class WorkQueue:
             if not self._waker.wait(IDLE_S) and not self._rested:
                 self._rested = True
                 return Idle()
+
+    def rest_again(self) -> None:
+        """To be idle is a task once more, after as long a while."""
+        self._rested = False
 
     def written(self, write: Write, missed: int = 0) -> None:
         """There is room again; the inner sink missed so many of the rows for want of memory."""

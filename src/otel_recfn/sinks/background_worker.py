@@ -144,8 +144,8 @@ class Worker:
             self._do_flush(task)
         else:
             self._task = None
-            if self._paced is not None:
-                self._paced.idle()
+            if self._paced is not None and self._paced.idle():
+                self._queue.rest_again()
 
     def _do_flush(self, task: Flush) -> None:
         try:

@@ -36,8 +36,8 @@ class PacedSink(ToldOfGaps, Protocol):
     def is_hopeless(self) -> bool:
         """Whether nobody takes what is left, so that the end of a process need not wait for it. From any thread."""
 
-    def idle(self) -> None:
-        """Nothing came for ``IDLE_S`` seconds."""
+    def idle(self) -> bool:
+        """Nothing came for ``IDLE_S`` seconds. Returns whether it is to be called again after as many."""
 
     def give_up(self, batches: Sequence[Batch], timeout_s: float) -> None:
         """After ``pace`` raised: ``close`` follows. Only what earlier rows need is still to be written.

@@ -66,9 +66,10 @@ class Gated:
     def is_hopeless(self) -> bool:
         return self.hopeless
 
-    def idle(self) -> None:
+    def idle(self) -> bool:
         self.calls.append("idle")
         self.idled.set()
+        return False
 
     def give_up(self, batches: Sequence[Batch], timeout_s: float) -> None:
         self.calls.append(f"give up {sum(map(len, batches))}")

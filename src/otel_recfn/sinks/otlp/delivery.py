@@ -61,6 +61,7 @@ class OtlpDelivery:
 
     def __init__(self, turn: Turn, opens: OpensTransports, request_bytes: int, queue_bytes: int) -> None:
         self._turn, self._opens, self._request_bytes = turn, opens, request_bytes
+        self.drives = False  # nothing is ever held back
         self._queue = RequestQueue(queue_bytes, request_bytes=request_bytes)
         self._transport: Transport | None = None
         self._senders: Senders | None = None
@@ -80,6 +81,11 @@ class OtlpDelivery:
         self._seal()
         self._target, self._resource = target, target.resource
         self._builder = RequestBuilder(Envelope(with_launch(target.resource), target.scope), self._request_bytes)
+
+    @property
+    def holds(self) -> bool:
+        """Never: requests that can't be sent wait in a queue of ours."""
+        return False
 
     def has_room(self, spans: int) -> bool:
         """Whether ``make_room`` would not wait."""

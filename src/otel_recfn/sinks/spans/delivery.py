@@ -27,6 +27,8 @@ FLUSH_TIMEOUT_S = 30.0
 EXPORT_SECONDS = 1.0
 """So long an export is waited for beside the processor's thread, before a flush waits for as long as it takes; and so long a
 flush may take when the time is over."""
+OWN_PACE_SECONDS = 10.0
+"""So long a processor's own thread may take to begin an export: the official one takes 5."""
 CHUNKS_AT_THE_END = 3
 """How many chunks are handed on without a flush when the program ends: the processors' queues hold four."""
 _ANY_ERROR = (Exception, SystemExit)  # made once: there may be no memory for it in the middle of an error
@@ -68,6 +70,10 @@ class SpanDelivery:
         """Spans wait at the exporters for their children."""
         self.handed = Handed(0, 0, 0, deque())
         """Replaced as a whole by whoever counts the rows of these spans: both at once, or none where there is no memory."""
+        self.drives = False
+        """Everything is to go out now: nothing is held back."""
+        self._owed_since = 0.0
+        """Since then processors have spans of ours that no exporter has finished with."""
         self._flushed = 0
         self._chunks: float = 1
         self._timeout_s = FLUSH_TIMEOUT_S
@@ -78,7 +84,7 @@ class SpanDelivery:
     def use(self, target: SpanTarget) -> None:
         """Hand spans to this target from now on."""
         self._target = target
-        self._watch.watch(target.exporters(), target.scope)
+        self._watch.watch(target.exporters(), target.scope, target.exporters_of_queues())
         self._receivers = target.receivers()
         self.chunk_size = target.chunk_size()
         self._room_beside = target.room_beside() if self._exports_beside and self._watch.watching else 0
@@ -89,14 +95,40 @@ class SpanDelivery:
             return True
         if self._room_beside and self._watch.is_fast:
             return self._unexported() + spans <= self._room_beside
+        if self.holds:
+            return self._unexported() + spans <= self.chunk_size
         return not self.handed.unflushed or self.handed.unflushed + spans <= self._chunks * self.chunk_size
 
     def make_room(self, spans: int, pace: Callable[[], None]) -> None:
         """Wait until this many spans fit into the processors' queues; an exporter that hangs is waited for here."""
         if self._superseded:
             return
-        if not (self._room_beside and self._watch.is_fast and self._wait_for_exports(spans)):
+        beside = self._room_beside and self._watch.is_fast and self._wait_for_exports(spans)
+        if not beside and not self._wait_while_held(spans):
             self._make_room_by_flushing(spans, pace)
+
+    @property
+    def holds(self) -> bool:
+        """Whether spans wait until the processors' threads have exported those before them by themselves.
+
+        That is where the exporters aren't known to work. More exports than the program's own would find a backend that is down
+        or hangs, and the one that is under way when the program ends is waited for.
+        """
+        if self._superseded or self._hurries or self.drives or not self._room_beside or not self._watch.is_unproven:
+            return False
+        return self._watch.owes(self._owed_since, OWN_PACE_SECONDS)
+
+    def _wait_while_held(self, spans: int) -> bool:
+        """Wait until there is room without a flush; False where there is none in time."""
+        held = self.holds
+        while held and not self.has_room(spans):
+            self._turn.wait()
+            try:
+                self._watch.wait(EXPORT_SECONDS)
+            finally:
+                self._turn.go_on()
+            held = self.holds
+        return held
 
     def _wait_for_exports(self, spans: int) -> bool:
         """Wait until the processors' threads have exported so much that these spans fit; False where they don't."""
@@ -128,6 +160,8 @@ class SpanDelivery:
         """What ``handed`` is when these spans are among them; what they tell of losses is seen at the exporters."""
         del told
         before, more = self.handed, len(spans)
+        if self._unexported() <= 0:
+            self._owed_since = time.monotonic()
         unwatched = before.unwatched + (0 if self._watch.watching else more)
         return Handed(before.spans + more, unwatched, before.unflushed + more, deque([*before.waiting, *spans]))
 

@@ -19,6 +19,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.lost_places import NOWHERE, LostAt, Place, with_more
 from otel_recfn.sinks.spans.awaited_parents import AwaitedParents, Id
+from otel_recfn.sinks.spans.leavable_calls import CallLeft, LeavableCalls
 from otel_recfn.sinks.spans.place_of_span import place_of, told_by
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.locked import locked
@@ -36,13 +37,17 @@ class ExportWatch:
         self._refused_at_before = NOWHERE
         self._waker = Waker()
 
-    def watch(self, exporters: Iterable[Any], scope: object) -> None:
-        """Watch exactly these exporters, for spans of ``scope``, from now on."""
+    def watch(self, exporters: Iterable[Any], scope: object, leavable: Iterable[Any] = ()) -> None:
+        """Watch exactly these exporters, for spans of ``scope``, from now on.
+
+        ``leavable``: those of them whose exports of such spans alone need not be waited for when the process ends.
+        """
         wanted = {id(exporter): exporter for exporter in exporters}
         if wanted.keys() == self._watched.keys() and all([one.scope is scope for one in self._watched.values()]):
             return
         self.remove()
-        watched = [(key, _WatchedExporter(exporter, scope, self._waker)) for key, exporter in wanted.items()]
+        left = {id(exporter) for exporter in leavable}
+        watched = [(key, _WatchedExporter(exporter, scope, self._waker, key in left)) for key, exporter in wanted.items()]
         self._watched = {key: one for key, one in watched if one.install()}
 
     @property
@@ -77,6 +82,16 @@ class ExportWatch:
         return bool(self._watched) and all([one.is_fast and not one.hangs for one in self._watched.values()])
 
     @property
+    def is_unproven(self) -> bool:
+        """Whether an exporter's last export failed, or takes long, or there was none yet."""
+        return any([not one.works or one.hangs for one in self._watched.values()])
+
+    def owes(self, since: float, seconds: float) -> bool:
+        """Whether an export is under way, or ``seconds`` aren't over since ``since`` and the last one of ours."""
+        now = time.monotonic()
+        return any([one.exports or now - max(since, one.counted_at) < seconds for one in self._watched.values()])
+
+    @property
     def is_failing(self) -> bool:
         """Whether an exporter's last export failed, or takes longer than ``SLOW_SECONDS``; false before the first one."""
         return any([one.failed or one.hangs for one in self._watched.values()])
@@ -91,9 +106,12 @@ class ExportWatch:
         return self._waker.wait(timeout_s)
 
     def refuse(self) -> None:
-        """From now on exporters get the program's spans alone, and of ours the parents of spans that they got."""
+        """From now on exporters get the program's spans alone, and of ours the parents of spans that they got.
+
+        An export of ours alone that is under way is left to itself.
+        """
         for one in self._watched.values():
-            one.refuses = True
+            one.refuse()
 
     def finished_by(self, exporter: Any) -> int | None:
         """Our spans that this one took or refused; None where it isn't watched."""
@@ -115,11 +133,13 @@ class ExportWatch:
 
 
 class _WatchedExporter:
-    def __init__(self, exporter: Any, scope: object, waker: Waker) -> None:
+    def __init__(self, exporter: Any, scope: object, waker: Waker, leavable: bool) -> None:
         self.scope, self._waker = scope, waker
+        self._calls = LeavableCalls() if leavable else None
         self.exported = self.finished = self.lost_tellings = 0
         self.refused_at = NOWHERE
-        self.is_fast = self.failed = self.refuses = False
+        self.is_fast = self.works = self.failed = self.refuses = False
+        self.counted_at = 0.0
         self._began: float | None = None
         self._parents = AwaitedParents()
         self._exporter = exporter
@@ -142,6 +162,11 @@ class _WatchedExporter:
         else:
             del self._exporter.export
 
+    def refuse(self) -> None:
+        self.refuses = True
+        if self._calls is not None:
+            self._calls.leave()
+
     def _export(self, export: Callable[..., Any], spans: Sequence[ReadableSpan], *args: Any, **kwargs: Any) -> Any:
         result: Any = SpanExportResult.FAILURE
         spans, awaited = self._noted(spans)
@@ -150,10 +175,16 @@ class _WatchedExporter:
         ours = sum([self._is_ours(span) for span in spans])
         began = self._began = time.monotonic()
         try:
-            result = export(spans, *args, **kwargs)
+            if self._calls is not None and ours == len(spans):
+                result = self._calls.make(partial(export, spans, *args, **kwargs))
+            else:
+                result = export(spans, *args, **kwargs)
+        except CallLeft:
+            awaited = ()  # they may arrive yet
         finally:
             self._began, self.failed = None, result is SpanExportResult.FAILURE
-            self.is_fast = not self.failed and time.monotonic() - began < SLOW_SECONDS
+            self.works = not self.failed
+            self.is_fast = self.works and time.monotonic() - began < SLOW_SECONDS
             if self.failed:
                 self._forget(awaited)
             if ours:
@@ -167,7 +198,7 @@ class _WatchedExporter:
 
     @locked
     def _count(self, ours: int, spans: Sequence[ReadableSpan]) -> None:
-        self.finished += ours
+        self.finished, self.counted_at = self.finished + ours, time.monotonic()
         self.exported += 0 if self.failed else ours
         if self.failed:
             self.lost_tellings += sum([told_by(span) for span in spans])
@@ -198,6 +229,11 @@ class _WatchedExporter:
         if self.refuses or self._parents.holds_back:
             wanted = self._parents.needed(spans, self._is_left_out)
         return wanted, self._parents.note(wanted)
+
+    @property
+    def exports(self) -> bool:
+        """Whether an export is under way."""
+        return self._began is not None
 
     @property
     def hangs(self) -> bool:

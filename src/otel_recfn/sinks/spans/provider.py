@@ -199,6 +199,10 @@ class SpanTarget:
         found = [getattr(processor, "span_exporter", None) for processor in self._processors()]
         return list({id(exporter): exporter for exporter in found if exporter is not None}.values())
 
+    def exporters_of_queues(self) -> list[Any]:
+        """Those of them to which a processor's queue leads, whose lock is held during an export."""
+        return [processor.span_exporter for processor in self._processors() if _only_queues(processor)]
+
     def sole_exporter(self) -> Any:
         """The exporter behind a ``BatchSpanProcessor`` beside which nothing looks at spans; None where it is otherwise."""
         processors = self._processors()

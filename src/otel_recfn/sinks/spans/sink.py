@@ -33,6 +33,7 @@ from otel_recfn.sinks.spans.batch_writing import BatchWriting, span_context
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Budgets, Volume
 from otel_recfn.sinks.spans.current_target import CurrentTarget
 from otel_recfn.sinks.spans.folding import MAX_ROWS_OF_A_UNIT, Folding
+from otel_recfn.sinks.spans.leavable_calls import LAST_SECONDS
 from otel_recfn.sinks.spans.mapping import code_attributes
 from otel_recfn.sinks.spans.open_traces import OpenTraces
 from otel_recfn.sinks.spans.open_units import OpenUnits
@@ -166,15 +167,19 @@ class SpansSink:
         """Export what was handed on. Roots that may still grow stay open; those of idle threads don't."""
         if self._target.use() is None:
             return True
-        self._writing.go_on()
-        self.idle()
-        return self._delivery.flush(timeout_s)
+        self._delivery.drives = True
+        try:
+            self._writing.go_on()
+            self.idle()
+            return self._delivery.flush(timeout_s)
+        finally:
+            self._delivery.drives = False
 
     def process_ends(self, timeout_s: float) -> float:
         """``close`` follows; afterwards the provider exports what is queued, for as long as that takes. No time for a backend
         that is known to be down: all would be abandoned anyway."""
         self._delivery.process_ends()
-        return 0.0 if self._delivery.is_failing else timeout_s
+        return 0.0 if self._delivery.is_failing else max(0.0, timeout_s - LAST_SECONDS)
 
     def is_hopeless(self) -> bool:
         """Whether the backend is known to be down; one that is slow may get there in the time that it was given."""
@@ -270,10 +275,14 @@ class SpansSink:
         """Batches were lost: what they began and ended is unknown, so the roots that are open end here."""
         self._writing.note_gap()
 
-    def idle(self) -> None:
-        """Nothing has been written for a while: finish the roots of threads that rest, and what has ended."""
+    def idle(self) -> bool:
+        """Nothing has been written for a while: finish the roots of threads that rest, and what has ended.
+
+        Returns whether spans wait for exporters.
+        """
         now_ns = time.time_ns()
         self._traces.close_idle(now_ns)
         self._writer.rest(now_ns - SETTLED_NS)
         self._writing.write_ended()
         self._delivery.idle()
+        return self._writer.waits or bool(self._traces.finished)

@@ -18,6 +18,13 @@ class Delivery(Protocol):
     handed: Any
     """Replaced as a whole, by what ``with_more`` returns."""
 
+    drives: bool
+    """Everything is to go out now: nothing is held back."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether spans should wait where there is no room, instead of being made room for."""
+
     @property
     def chunk_size(self) -> int:
         """How many spans are handed on at once."""

@@ -69,6 +69,8 @@ class Way:
             traces = list(islice(finished, self.delivery.chunk_size))
             spans = [mapper.root_span(trace) for trace in traces]
             folded = sum([trace.folded_ranges for trace in traces])
+            if self.delivery.holds and not self.delivery.has_room(len(spans)):
+                return
             self.delivery.make_room(len(spans), self.pace)
             counts = self.accounts.plus(roots=len(spans), folded=folded, folding=-folded)
             handed, rest = self.delivery.with_more(spans), deque(islice(finished, len(spans), None))
@@ -100,6 +102,10 @@ class Writer(Protocol):
 
     def note_gap(self) -> None:
         """Batches were lost."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether spans wait for room at the exporters."""
 
 
 class EveryRange:
@@ -164,6 +170,11 @@ class EveryRange:
 
     def note_gap(self) -> None:
         """Nothing is open."""
+
+    @property
+    def waits(self) -> bool:
+        """None do."""
+        return False
 
 
 @dataclass(slots=True)
@@ -241,6 +252,11 @@ class Folded:
         """What is open isn't known any more."""
         self._folding.note_gap()
 
+    @property
+    def waits(self) -> bool:
+        """Whether decided units do."""
+        return bool(self._pieces)
+
     def _queue(self, pieces: Sequence[Piece]) -> None:
         self._decided = pieces
         self._send()
@@ -267,7 +283,8 @@ class Folded:
 
     def _may_be_held(self) -> bool:
         """Whether what is decided may wait for an exporter, so that rows that wait are folded and need not be dropped."""
-        return self._way.has_more() and sum([len(piece) for piece in self._pieces]) - self._sent < MOST_WAITING_SPANS
+        waiting = self._way.has_more() or self._way.delivery.holds
+        return waiting and sum([len(piece) for piece in self._pieces]) - self._sent < MOST_WAITING_SPANS
 
     def _more_ranges_come(self) -> bool:
         """Whether a later piece has spans of ranges."""

@@ -81,7 +81,7 @@ def test_the_processors_thread_exports_and_nothing_is_dropped() -> None:
     exporter.open.set()
     counters = written.finish()
     assert (counters["spans_exported"], len(exporter.spans)) == (UNITS * ROWS + 1, UNITS * ROWS + 1)
-    assert exporter.threads - {"writes", threading.current_thread().name}
+    assert any("OtelBatchSpan" in name for name in exporter.threads)
 
 
 def test_half_of_the_queue_is_left_to_the_program_while_an_exporter_hangs() -> None:

@@ -17,7 +17,7 @@ from greenlet import getcurrent, greenlet
 
 from batches import BASE_NS
 from otel_recfn.sinks import background, background_pace, background_queue, background_worker
-from otel_recfn.sinks.spans import delivery, export_watch, open_units, turn
+from otel_recfn.sinks.spans import delivery, export_watch, leavable_calls, open_units, turn
 from otel_recfn.sinks.spans import sink as spans_sink
 from otel_recfn.support import insisting
 from otel_recfn.support.thread_time import LEAST_SHARE, LOOK_S
@@ -208,7 +208,7 @@ def replaced(turns: Turns, patch: pytest.MonkeyPatch) -> list[OwnThread]:
     timed = (background, background_pace, background_worker, delivery, export_watch, spans_sink, open_units, insisting)
     for module in timed:
         patch.setattr(module, "time", clock)
-    for module in (background_pace, background_queue, export_watch):
+    for module in (background_pace, background_queue, export_watch, leavable_calls):
         patch.setattr(module, "Waker", lambda: Waker(turns))
     patch.setattr(background_worker, "ThreadTime", lambda: ThreadTime(turns))
     threads: list[OwnThread] = []
@@ -223,6 +223,7 @@ def replaced(turns: Turns, patch: pytest.MonkeyPatch) -> list[OwnThread]:
 
     patch.setattr(background, "OwnThread", own_thread)
     patch.setattr(background, "threading", types.SimpleNamespace(current_thread=current_thread))
+    patch.setattr(leavable_calls, "OwnThread", lambda run, _name: OwnThread(turns, run))
     patch.setattr(turn, "threading", types.SimpleNamespace(Event=lambda: Event(turns), RLock=threading.RLock))
     patch.setattr(
         background_queue.Flush,

@@ -59,7 +59,7 @@ class BatchWriting:
         """Whether another batch follows at once: then units are decided for both together."""
         self._undecided = 0
         """Rows that came since it was looked last which units have ended."""
-        self._logged = False
+        self._logged = self._has_gap = False
 
     def has_room(self) -> bool:
         """Whether few batches wait for memory; where many do, tries again to write them."""
@@ -88,13 +88,23 @@ class BatchWriting:
             try:
                 return self._write_pending()
             except OUT_OF_MEMORY:
+                self._has_gap = True  # first: there may be no memory for more
                 self._pending.cut_first()
-                self.note_gap()
                 self._log_once("there was no memory for some rows, which count as failed")
             except Exception:
                 self._pending.clear()
                 raise
         return None
+
+    def _finish_pending(self) -> None:
+        """As ``go_on``, where no later call does.
+
+        Raises:
+            MemoryError: some of it is left.
+        """
+        self.go_on()
+        if self._pending.rows():
+            raise MemoryError
 
     def write_ended(self) -> None:
         """Write what nothing more can come to."""
@@ -104,9 +114,9 @@ class BatchWriting:
 
     def write_last(self) -> None:
         """Write all that is left; what there is no memory for counts as failed."""
-        for step in (self.go_on, self._way.traces.close_all, self._writer.write_last, self._way.write_roots):
-            with contextlib.suppress(*OUT_OF_MEMORY):  # what is left of it is counted below
-                step()
+        traces, delivery = self._way.traces, self._way.delivery
+        for step in (self._finish_pending, traces.close_all, self._writer.write_last, self._way.write_roots, delivery.hand):
+            _tried(step)  # no later call would; what is left of it all the same is counted below
         with contextlib.suppress(*OUT_OF_MEMORY):  # the background sink counts them as abandoned
             rows = self._pending.rows()
             self._way.accounts.counts = self._way.accounts.plus(rows=rows, failed=rows)
@@ -118,7 +128,7 @@ class BatchWriting:
         # Outermost ranges that were announced may be among what is dropped: nothing more is to be placed in them.
         for step in (self._writer.note_gap, partial(self._pending.give_up, left), traces.close_all, self._writer.give_up):
             _tried(step)  # where there is no memory, what is here already is written, as far as memory goes
-        self.go_on()
+        _tried(self._finish_pending)
 
     def note_gap(self) -> None:
         """Batches were lost: what they began and ended is unknown, so the roots that are open end here."""
@@ -129,6 +139,9 @@ class BatchWriting:
 
     def _write_pending(self) -> None:
         self._way.delivery.hand()  # what is left where there was no memory in the middle
+        if self._has_gap:
+            self.note_gap()
+            self._has_gap = False
         while (pending := self._pending.first()) is not None:
             if pending.dropped:
                 counts = self._way.accounts.plus(rows=pending.dropped, failed=pending.dropped)

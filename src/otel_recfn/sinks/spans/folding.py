@@ -7,13 +7,14 @@ plan ──► add ──► fold: the longest of each unit, sums of the rest �
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
 
 from otel_recfn.batches.distinct import Distinct
 from otel_recfn.batches.fold.choice import fold, gatherer, teller
-from otel_recfn.batches.fold.finished import FinishedUnits, Ids
+from otel_recfn.batches.fold.finished import FinishedUnits, Ids, Places
 from otel_recfn.batches.fold.kept_rows import KeptRanges, KeptRows
 from otel_recfn.batches.fold.protocol import MOST_WAITING, PlannedRanges
 from otel_recfn.batches.fold.told import KeptExtents, UnitsToTell
@@ -21,7 +22,7 @@ from otel_recfn.batches.number_sets import distinct, is_in
 from otel_recfn.batches.remembered import Remembered, by_id
 from otel_recfn.batches.span_plan import Fate, SpanPlan
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.errors import OUT_OF_MEMORY
+from otel_recfn.model.errors import ATTEMPTS, OUT_OF_MEMORY
 from otel_recfn.model.events import OVERLAPPING
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.spans.budgets import Budgets
@@ -45,6 +46,21 @@ MAX_NAMES = 1 << 16
 BACKWARD = int(RecordScope.BACKWARD_FUNCTION)
 
 
+@dataclass(eq=False, slots=True)
+class _Finished:
+    """Units whose ranges have left the fold, and are in no piece yet."""
+
+    units: Sequence[OpenUnit]
+    traces: Mapping[OpenUnit, StepTrace]
+    budgets: Sequence[int]
+    goes_on: bool
+    rows: int
+    done: FinishedUnits | None = None
+    """None where there was no memory to finish them: they still are in the fold."""
+    attempts: int = 0
+    """How often there was no memory for their pieces."""
+
+
 class Folding:
     """Of one sink.
 
@@ -62,7 +78,8 @@ class Folding:
         self._fold = fold(most, min_duration_ns, MAX_ROWS_OF_A_UNIT, self._most_held - most)
         self._tell = teller()
         self._names: Distinct[str] = Distinct([OTHER_NAME])
-        self._rows = KeptRows(self._fold.kept, gatherer())
+        self._finished: list[_Finished] = []
+        self._rows = KeptRows(self._kept, gatherer())
         self._spans_of = Remembered(MAX_LINKABLE, columns=2)
         """Of ranges that others may link to, by their span id: the span that tells of them."""
         self._adding: SpanPlan | None = None
@@ -167,23 +184,46 @@ class Folding:
 
     def _decide(self, units: list[OpenUnit], traces: Mapping[OpenUnit, StepTrace], *, goes_on: bool) -> list[Piece]:
         self._finish_adding()
-        if not units:
-            return []
-        units, budgets = self._granted(units, traces, goes_on)
-        numbers = numbers_of(units)
-        rows = sum(self._fold.rows(numbers))
-        done = self._fold.finish(numbers, budgets, [goes_on] * len(units))
-        try:
-            kept = self._rows.take(done.kept_row)
-            if goes_on:
-                done = self._with_open_roots(done, kept.batch)
-            return self._pieces(done, kept, units, traces, budgets)
-        except OUT_OF_MEMORY:
-            self.lost += rows
-            raise
-        finally:
+        if units:
+            units, budgets = self._granted(units, traces, goes_on)
+            numbers = numbers_of(units)
+            one = _Finished(units, traces, budgets, goes_on, sum(self._fold.rows(numbers)))
+            self._finished.append(one)  # before: afterwards there may be no memory for it
+            one.done = self._fold.finish(numbers, budgets, [goes_on] * len(units))
             if not goes_on:
                 self._units.forget(units)
+        return self._pieces_of_finished()
+
+    def _pieces_of_finished(self) -> list[Piece]:
+        """Parents of spans that were handed on may be among them: where there is no memory, the next call makes them."""
+        pieces: list[Piece] = []
+        for one in self._finished:
+            pieces += self._pieces_of(one)
+        self._finished = []
+        return pieces
+
+    def _pieces_of(self, one: _Finished) -> list[Piece]:
+        done = one.done
+        if done is None:
+            return []
+        try:
+            kept = self._rows.take(done.kept_row)
+            if one.goes_on:
+                done = self._with_open_roots(done, kept.batch)
+            return self._pieces(done, kept, one.units, one.traces, one.budgets)
+        except OUT_OF_MEMORY:
+            one.attempts += 1
+            if one.attempts < ATTEMPTS:
+                raise
+            self.lost += one.rows
+            one.done = None
+            return []
+
+    def _kept(self) -> Places:
+        """The numbers of the rows that are kept, in ascending order."""
+        kept = self._fold.kept()
+        finished = [one.done.kept_row for one in self._finished if one.done is not None]
+        return np.sort(np.concatenate([kept, *finished])) if finished else kept
 
     def _granted(
         self, units: list[OpenUnit], traces: Mapping[OpenUnit, StepTrace], goes_on: bool

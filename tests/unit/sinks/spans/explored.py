@@ -20,6 +20,7 @@ from turns import Hangs, Turns, replaced
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch
 from otel_recfn.batches import gaps
 from otel_recfn.batches.fold.kept_rows import KeptRows
+from otel_recfn.batches.gaps import Gaps
 from otel_recfn.model.batch import NO_CONTEXT, Batch
 from otel_recfn.model.events import EventFlag, EventSource, make_event_id
 from otel_recfn.sinks.background import BackgroundSink
@@ -29,6 +30,9 @@ from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 from otel_recfn.sinks.spans.delivery import SpanDelivery
 from otel_recfn.sinks.spans.open_units import OpenUnits
 from otel_recfn.sinks.spans.sink import SpansSink
+from otel_recfn.sinks.spans.step_traces import StepTraces
+from otel_recfn.sinks.spans.surroundings import Surroundings
+from otel_recfn.sinks.spans.writers import Folded
 from otel_recfn.support.span_ids import span_id
 from otel_recfn.support.thread_time import LOOK_S, LOOKS_AT_REST
 
@@ -42,10 +46,11 @@ VOLUMES = (EVERY_RANGE, Volume(1), Volume(2), Volume(3, 2, 6), Volume(1000), Vol
 MEMORY_IS_ASKED_FOR = (
     (batch_writing, "fates_of"), (batch_writing, "plan_spans"), (mapping, "ReadableSpan"), (pending, "merged"),
     (gaps, "merged"),
-    (gaps.Gaps, "kept_of"), (gaps.Gaps, "mended"), (gaps.Gaps, "_sum_up"), (SpanDelivery, "with_more"), (Accounts, "plus"),
+    (Gaps, "kept_of"), (Gaps, "mended"), (Gaps, "_sum_up"), (SpanDelivery, "with_more"), (Accounts, "plus"),
     (Accounts, "plus_rows"), (KeptRows, "take"), (KeptRows, "add"), (folding, "Summaries"), (folding.Folding, "_plan"),
     (folding.Summaries, "make"),
-    (OpenUnits, "note"),
+    (OpenUnits, "note"), (StepTraces, "close_all"), (StepTraces, "close_idle"), (StepTraces, "advance"),
+    (Surroundings, "without_inherited"), (pending.PendingBatches, "first"), (Gaps, "owe"), (Folded, "note_gap"),
 )  # fmt: skip
 
 

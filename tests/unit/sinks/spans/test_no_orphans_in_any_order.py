@@ -18,9 +18,10 @@ from batches import BASE_NS, make_batch
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, make_event_id
 from otel_recfn.sinks.background import BackgroundSink
-from otel_recfn.sinks.spans import folding
+from otel_recfn.sinks.spans import batch_writing, folding
 from otel_recfn.sinks.spans.budgets import Volume
 from otel_recfn.sinks.spans.sink import SpansSink
+from otel_recfn.sinks.spans.step_traces import StepTraces
 from otel_recfn.support.thread_time import LOOK_S, LOOKS_AT_REST
 from soak import SOAK
 
@@ -101,6 +102,23 @@ def test_nothing_is_placed_in_an_outermost_range_that_was_dropped() -> None:
     sink.give_up([batch(row(MIDDLE, 0, shown | EventFlag.ASYNC), row(INNER, MIDDLE, shown))], 1.0)
     sink.close(1.0)
     assert len(sent.spans) == 2
+    sent.assert_no_orphans()
+
+
+@pytest.mark.usefixtures("parts_of_two")
+def test_nothing_is_placed_in_an_outermost_range_that_there_was_no_memory_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor for noting that it was dropped, at first."""
+    sent, memory = Sent(), NoMemory()
+    sink = SpansSink(new_provider(sent), volume=Volume(1000))
+    sink.write(make_batch([], OPENED))
+    for owner, name in ((batch_writing, "fates_of"), (StepTraces, "close_all")):
+        monkeypatch.setattr(owner, name, memory._asking(getattr(owner, name)))
+    memory.left = 2
+    sink.write(batch(row(OUTER, 0)))
+    sink.write(batch(row(LEAF, MIDDLE), row(INNER, MIDDLE)))
+    sink.write(batch(row(MIDDLE, OUTER)))
+    sink.close(1.0)
+    assert (len(sent.spans), memory.left) == (3, 0)
     sent.assert_no_orphans()
 
 

@@ -209,7 +209,7 @@ class Worker:
                 self._paced.finish_superseded()
                 return
             left = self._release_at_last()
-            if (given_up or left) and self._paced is not None:
+            if (given_up or left or self.error is not None) and self._paced is not None:
                 with contextlib.suppress(*OUT_OF_MEMORY):  # what it hasn't taken counts as abandoned
                     self._paced.give_up(left, self._pace.time_left())
             self._close_inner()

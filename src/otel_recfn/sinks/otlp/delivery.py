@@ -79,8 +79,9 @@ class OtlpDelivery:
         if target is self._target and target.resource is self._resource:
             return
         self._seal()
-        self._target, self._resource = target, target.resource
-        self._builder = RequestBuilder(Envelope(with_launch(target.resource), target.scope), self._request_bytes)
+        resource = target.resource
+        builder = RequestBuilder(Envelope(with_launch(resource), target.scope), self._request_bytes)
+        self._target, self._resource, self._builder = target, resource, builder
 
     @property
     def holds(self) -> bool:

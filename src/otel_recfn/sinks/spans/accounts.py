@@ -5,7 +5,7 @@
 
 ``open_ranges`` are spans of ranges that were told while they were open, whatever becomes of their rows. ``folding`` are rows in
 units that aren't decided, or whose spans are on their way out; ``failed`` those without memory for them, or without time at the
-end.
+end, or for which something raised.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Batches to the writer: each is planned once, and where memory fails in the middle of it, cut to what must not be missing."""
+"""Batches to the writer: each is planned once, and where memory fails in the middle of it, or anything raises, cut to what must
+not be missing."""
 
 from __future__ import annotations
 
@@ -20,8 +21,10 @@ from otel_recfn.sinks.spans.current_target import CurrentTarget
 from otel_recfn.sinks.spans.pending import Pending, PendingBatches
 from otel_recfn.sinks.spans.provider import SAMPLED
 from otel_recfn.sinks.spans.surroundings import Surroundings
-from otel_recfn.sinks.spans.writers import Way, Writer, no_more
+from otel_recfn.sinks.spans.way import Way, no_more
+from otel_recfn.sinks.spans.writers import Writer
 from otel_recfn.support.insisting import insist
+from otel_recfn.support.interrupts import raised_by_signal_handler
 
 MOST_UNDECIDED = 1 << 16
 """So many rows may come, of batches that wait for their turn, before units are decided."""
@@ -59,7 +62,9 @@ class BatchWriting:
         """Whether another batch follows at once: then units are decided for both together."""
         self._undecided = 0
         """Rows that came since it was looked last which units have ended."""
-        self._logged = self._has_gap = False
+        self._has_gap = False
+        """Not noted yet."""
+        self._logged: set[str] = set()
 
     def has_room(self) -> bool:
         """Whether few batches wait for memory; where many do, tries again to write them."""
@@ -83,7 +88,7 @@ class BatchWriting:
             self._way.has_more = no_more
 
     def go_on(self) -> None:
-        """Write what is pending; of a batch that there is no memory for only what must not be missing, now or a batch later."""
+        """Write what is pending; of a batch that finds no memory, or raises, only what must not be missing, now or later."""
         for _ in range(2):
             try:
                 return self._write_pending()
@@ -91,9 +96,12 @@ class BatchWriting:
                 self._has_gap = True  # first: there may be no memory for more
                 self._pending.cut_first()
                 self._log_once("there was no memory for some rows, which count as failed")
-            except Exception:
-                self._pending.clear()
-                raise
+            except Exception as error:  # of ours, or of what the program gave us
+                self._has_gap = True
+                self._pending.fail_first()
+                if raised_by_signal_handler(error):
+                    raise
+                self._log_once("writing spans raised, and some rows count as failed")
         return None
 
     def _finish_pending(self) -> None:
@@ -116,7 +124,7 @@ class BatchWriting:
         """Write all that is left; what there is no memory for counts as failed."""
         traces, delivery = self._way.traces, self._way.delivery
         for step in (self._finish_pending, traces.close_all, self._writer.write_last, self._way.write_roots, delivery.hand):
-            _tried(step)  # no later call would; what is left of it all the same is counted below
+            self._tried(step)  # no later call would; what is left of it all the same is counted below
         with contextlib.suppress(*OUT_OF_MEMORY):  # the background sink counts them as abandoned
             rows = self._pending.rows()
             self._way.accounts.counts = self._way.accounts.plus(rows=rows, failed=rows)
@@ -127,11 +135,15 @@ class BatchWriting:
         left, traces = list(batches), self._way.traces
         # Outermost ranges that were announced may be among what is dropped: nothing more is to be placed in them.
         for step in (self._writer.note_gap, partial(self._pending.give_up, left), traces.close_all, self._writer.give_up):
-            _tried(step)  # where there is no memory, what is here already is written, as far as memory goes
-        _tried(self._finish_pending)
+            self._tried(step)  # where there is no memory, what is here already is written, as far as memory goes
+        self._tried(self._finish_pending)
 
     def note_gap(self) -> None:
-        """Batches were lost: what they began and ended is unknown, so the roots that are open end here."""
+        """Batches were lost: what they began and ended is unknown. It is noted before anything else is written."""
+        self._has_gap = True
+
+    def _note_gap(self) -> None:
+        """The roots that are open end here."""
         self._way.traces.close_all()
         self._writer.note_gap()
         if isinstance(self._links, SharedLinks):
@@ -140,7 +152,7 @@ class BatchWriting:
     def _write_pending(self) -> None:
         self._way.delivery.hand()  # what is left where there was no memory in the middle
         if self._has_gap:
-            self.note_gap()
+            self._note_gap()
             self._has_gap = False
         while (pending := self._pending.first()) is not None:
             if pending.dropped:
@@ -178,9 +190,23 @@ class BatchWriting:
         trace = self._way.traces.find(root)
         return trace.context if trace is not None else None
 
+    def _tried(self, step: Callable[[], object]) -> None:
+        """A step that may be taken again where it finds no memory: as a drop of many rows frees some, also at once. One that
+        raises is taken once more, and then the next one."""
+        for _ in range(2):
+            try:  # `contextlib.suppress` needs memory before it begins
+                return insist(_take, step)
+            except OUT_OF_MEMORY:
+                return None
+            except Exception as error:
+                if raised_by_signal_handler(error):
+                    raise
+                self._log_once("writing the last spans raised, and some rows count as failed")
+        return None
+
     def _log_once(self, message: str) -> None:
-        if not self._logged:
-            self._logged = True
+        if message not in self._logged:
+            self._logged.add(message)
             _logger.exception("otel-recfn: %s", message)
 
 
@@ -188,14 +214,6 @@ def span_context(context: SpanContextRef) -> SpanContext:
     """The program's span that a context stands for."""
     state = TraceState.from_header([context.trace_state]) if context.trace_state else None
     return SpanContext(context.trace_id, context.span_id, False, SAMPLED, state)
-
-
-def _tried(step: Callable[[], object]) -> None:
-    """A step that may be taken again where it finds no memory: as a drop of many rows frees some, also at once."""
-    try:  # `contextlib.suppress` needs memory before it begins
-        insist(_take, step)
-    except OUT_OF_MEMORY:
-        pass
 
 
 def _take(step: Callable[[], object]) -> None:

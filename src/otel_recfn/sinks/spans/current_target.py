@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from opentelemetry.trace import TracerProvider
 
+from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.spans.hooked_spans import HookedMapper
 from otel_recfn.sinks.spans.provider import ProviderResolver, SpanTarget
 from otel_recfn.sinks.spans.span_hook import Hook, SpanHook
+from otel_recfn.sinks.spans.way import Way
 from otel_recfn.sinks.spans.way_out import WayOut
-from otel_recfn.sinks.spans.writers import Way
 
 
 class CurrentTarget:
@@ -36,8 +37,19 @@ class CurrentTarget:
         target = self._resolver.resolve()
         if target is None:
             return None
-        if target is not self._used:
-            mapper = self._way_out.mapper(target) if self.hook is None else HookedMapper(target, self.hook)
-            self._used, self._way.mapper = target, mapper
+        try:
+            return self._use(target)
+        except OUT_OF_MEMORY:
+            raise
+        except Exception:  # of a span processor or an exporter that says what it is
+            self._resolver.tell_once("the tracer provider raised; spans go where they went before")
+            return self._used
+
+    def _use(self, target: SpanTarget) -> SpanTarget:
+        if target is self._used:
+            self._way.delivery.use(target)
+            return target
+        mapper = self._way_out.mapper(target) if self.hook is None else HookedMapper(target, self.hook)
         self._way.delivery.use(target)
+        self._used, self._way.mapper = target, mapper
         return target

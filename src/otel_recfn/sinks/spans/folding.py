@@ -43,6 +43,7 @@ MAX_ROWS_OF_A_UNIT = 100_000
 MAX_LINKABLE = 1 << 17
 MAX_NAMES = 1 << 16
 """A program may make a new name each step: when so many are known, all units are decided in part, and they are forgotten."""
+ATTEMPTS_AFTER_AN_ERROR = 2
 BACKWARD = int(RecordScope.BACKWARD_FUNCTION)
 
 
@@ -58,7 +59,7 @@ class _Finished:
     done: FinishedUnits | None = None
     """None where there was no memory to finish them: they still are in the fold."""
     attempts: int = 0
-    """How often there was no memory for their pieces."""
+    """How often there was no memory for their pieces, or making them raised."""
 
 
 class Folding:
@@ -113,7 +114,7 @@ class Folding:
         self._filled = int(unit[plan.above[added - 1]])
         try:
             self._finish_adding()
-        except OUT_OF_MEMORY:  # before anything else is done, it is tried again
+        except Exception:  # no memory, mostly: before anything else is done, it is tried again
             pass
         return added
 
@@ -211,9 +212,9 @@ class Folding:
             if one.goes_on:
                 done = self._with_open_roots(done, kept.batch)
             return self._pieces(done, kept, one.units, one.traces, one.budgets)
-        except OUT_OF_MEMORY:
+        except Exception as error:
             one.attempts += 1
-            if one.attempts < ATTEMPTS:
+            if one.attempts < (ATTEMPTS if isinstance(error, OUT_OF_MEMORY) else ATTEMPTS_AFTER_AN_ERROR):
                 raise
             self.lost += one.rows
             one.done = None

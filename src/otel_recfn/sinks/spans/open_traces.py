@@ -26,7 +26,7 @@ from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.provider import RootStart, SpanTarget
 from otel_recfn.sinks.spans.span_hook import SpanHook
 from otel_recfn.sinks.spans.trace_boundaries import StepTrace
-from otel_recfn.sinks.spans.writers import Way
+from otel_recfn.sinks.spans.way import Way
 
 NAME = "open for long"
 MOST_SPANS = 1000

@@ -32,6 +32,8 @@ class Pending:
     """There was no memory to write the rest of it."""
     dropped: int = 0
     """How many further rows were dropped, and are not counted yet."""
+    failed: bool = False
+    """Something raised in the middle of it."""
     order: Places | None = None
     """The batch's rows as they are taken one after the other; None: as they stand."""
 
@@ -94,11 +96,21 @@ class PendingBatches:
         if self._first is not None:
             self._first.short = True
 
+    def fail_first(self) -> None:
+        """Something raised in the middle of it: it is cut, and the second time dropped."""
+        first = self._first
+        if first is not None and first.failed:
+            dropped = first.dropped + len(first.batch) - first.taken
+            self._first = Pending(merged([]), dropped=dropped)
+        elif first is not None:
+            first.failed = first.short = True
+
     def reduce_first(self) -> None:
         """Drop the rest of the batch that is being written, but for rows that must not be missing."""
         rest = self._rest_of_first()
         kept = self._gaps.kept_of(rest)
-        self._first = Pending(kept, dropped=self._dropped_of_first() + len(rest) - len(kept))
+        failed = self._first is not None and self._first.failed
+        self._first = Pending(kept, dropped=self._dropped_of_first() + len(rest) - len(kept), failed=failed)
 
     def give_up(self, further: list[Batch]) -> None:
         """Drop the rest of all batches, and the ``further`` ones, but for rows that must not be missing; outermost first.

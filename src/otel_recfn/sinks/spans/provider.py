@@ -38,6 +38,7 @@ from opentelemetry.sdk.trace.sampling import Decision, Sampler
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 
+from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.spans.limits import AttributeValue
 from otel_recfn.support.interrupts import raised_by_signal_handler
 from otel_recfn.version import __version__
@@ -88,6 +89,7 @@ class SpanTarget:
     def __init__(self, provider: Any, tracer: Any) -> None:
         self._provider, self._tracer = provider, tracer
         self._sampler_failed = False
+        self._resource = Resource.get_empty()
         self.scope = InstrumentationScope(SCOPE_NAME, __version__, SCHEMA_URL)
         self.limits: SpanLimits = getattr(tracer, "_span_limits", None) or SpanLimits()
 
@@ -138,7 +140,7 @@ class SpanTarget:
         if result.decision is not Decision.RECORD_AND_SAMPLE:
             return None
         context = SpanContext(trace_id, self._new_id(64), False, SAMPLED, result.trace_state)
-        return RootStart(context, result.attributes, parent, links)
+        return RootStart(context, dict(result.attributes), parent, links)  # of a mapping that may raise, say
 
     def _tell_once(self, message: str) -> None:
         if not self._sampler_failed:
@@ -148,7 +150,14 @@ class SpanTarget:
     @property
     def resource(self) -> Resource:
         """The provider's resource; a forked child's differs."""
-        resource: Resource = getattr(self._provider, "resource", None) or self._tracer.resource
+        try:
+            resource: Resource = getattr(self._provider, "resource", None) or self._tracer.resource
+        except OUT_OF_MEMORY:
+            raise
+        except Exception:
+            self._tell_once("the resource raised; spans have the last one")
+            return self._resource
+        self._resource = resource
         return resource
 
     def _new_id(self, bits: int) -> int:
@@ -160,7 +169,10 @@ class SpanTarget:
         generator: IdGenerator = self._tracer.id_generator
         if type(generator) is RandomIdGenerator:
             return secrets.randbits(bits) or 1
-        return generator.generate_trace_id() if bits == 128 else generator.generate_span_id()
+        made = generator.generate_trace_id() if bits == 128 else generator.generate_span_id()
+        if not 0 < made < 1 << bits:
+            raise ValueError(f"{made!r} is no id of {bits} bits")
+        return made
 
     def receivers(self) -> list[Receiver]:
         """Where finished spans go: each processor by itself, since the SDK's list of them ends at one that raises.
@@ -232,10 +244,27 @@ class ProviderResolver:
         self._explicit = tracer_provider
         self._provider: Any = None
         self._target: SpanTarget | None = None
-        self._warned = False
+        self._warned = self._told = False
 
     def resolve(self) -> SpanTarget | None:
-        """The target of spans; None while there is no SDK provider, or where it is disabled."""
+        """The target of spans; None while there is no SDK provider, or where it is disabled. The last one where it raises."""
+        try:
+            return self._resolve()
+        except OUT_OF_MEMORY:
+            raise
+        except Exception as error:
+            if raised_by_signal_handler(error):
+                raise
+            self.tell_once("the tracer provider raised; spans go where they went before")
+            return self._target
+
+    def tell_once(self, message: str) -> None:
+        """Of what it raised."""
+        if not self._told:
+            self._told = True
+            _logger.exception("otel-recfn: %s", message)
+
+    def _resolve(self) -> SpanTarget | None:
         provider = self._explicit or trace.get_tracer_provider()
         if provider is not self._provider:
             self._target = self._target_of(provider)

@@ -14,7 +14,6 @@ Every row is counted once (``accounts.py``); ``delivery.py`` says what becomes o
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -45,8 +44,9 @@ from otel_recfn.sinks.spans.surroundings import FindsWorker, Surroundings, no_wo
 from otel_recfn.sinks.spans.told_losses import ToldLosses, nothing_lost
 from otel_recfn.sinks.spans.trace_boundaries import MAX_SPANS
 from otel_recfn.sinks.spans.turn import Turn
+from otel_recfn.sinks.spans.way import Way, no_pause
 from otel_recfn.sinks.spans.way_out import ThroughProcessors, WayOut
-from otel_recfn.sinks.spans.writers import EveryRange, Folded, Way, Writer, no_pause
+from otel_recfn.sinks.spans.writers import EveryRange, Folded, Writer
 
 SETTLED_NS = 500_000_000
 """What ended so long ago has certainly been drained where drains find nothing."""
@@ -133,8 +133,12 @@ class SpansSink:
         """Hand on spans of the ranges that are open for long, each once. For which there is no memory, the next call does."""
         target = self._target.use()
         if target is not None:
-            with contextlib.suppress(*OUT_OF_MEMORY):
+            try:
                 self._open_traces.write(self._surroundings.without_inherited(ranges), target)
+            except OUT_OF_MEMORY:
+                pass
+            except Exception as error:
+                self._way.note_error(error)
 
     def saw(self, trace_id: int, span_id: int, span: object) -> None:
         """A range begins below this span of the program's. From any thread."""
@@ -281,8 +285,13 @@ class SpansSink:
         Returns whether spans wait for exporters.
         """
         now_ns = time.time_ns()
-        self._traces.close_idle(now_ns)
-        self._writer.rest(now_ns - SETTLED_NS)
-        self._writing.write_ended()
+        try:
+            self._traces.close_idle(now_ns)
+            self._writer.rest(now_ns - SETTLED_NS)
+            self._writing.write_ended()
+        except OUT_OF_MEMORY:
+            raise
+        except Exception as error:  # the next batch is written all the same
+            self._way.note_error(error)
         self._delivery.idle()
         return self._writer.waits or bool(self._traces.finished)

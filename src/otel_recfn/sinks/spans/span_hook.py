@@ -70,7 +70,7 @@ class SpanHook:
             return None
         self._named[parent_id] = None
         _bound(self._named)
-        return Hooked(text_of_utf8(wanted) if isinstance(wanted, str) else name, parent_id, _clean(attributes))
+        return Hooked(wanted if isinstance(wanted, str) else name, parent_id, attributes)
 
     def sent_instead(self, span_id: int) -> int:
         """The nearest span around a dropped one that wasn't dropped; any other span itself."""
@@ -79,11 +79,16 @@ class SpanHook:
         return span_id
 
     def _call(self, event: Event, attributes: dict[str, Any]) -> Any:
+        """What it returns; the attributes are clean then."""
         if self._function is None:
             return None
         before = dict(attributes)
         try:
-            return self._function(event, attributes)
+            wanted = self._function(event, attributes)
+            cleaned = _clean(attributes)  # here: what the function gave may raise when it is looked at
+            attributes.clear()
+            attributes.update(cleaned)
+            return text_of_utf8(wanted) if isinstance(wanted, str) else wanted
         except (Exception, SystemExit) as error:
             if raised_by_signal_handler(error):
                 raise

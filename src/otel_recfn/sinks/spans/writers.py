@@ -6,8 +6,7 @@ plan ──► Folded ──► (units that are decided) ──► pieces ──
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
@@ -17,66 +16,15 @@ import numpy as np
 from otel_recfn.batches.span_plan import Fates, Places, SpanPlan
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import OUT_OF_MEMORY
-from otel_recfn.sinks.spans.accounts import Accounts
 from otel_recfn.sinks.spans.folding import Folding
 from otel_recfn.sinks.spans.hooked_spans import part_that_was_made
-from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.outgoing import KeptSpans, Piece, telling
 from otel_recfn.sinks.spans.pending import Pending
-from otel_recfn.sinks.spans.step_traces import StepTraces
-from otel_recfn.sinks.spans.told_losses import Telling, ToldLosses
-from otel_recfn.sinks.spans.way_out import Delivery
+from otel_recfn.sinks.spans.told_losses import Telling
+from otel_recfn.sinks.spans.way import Way
 
 MOST_WAITING_SPANS = 1 << 14
 """So many spans of decided units, some 500 bytes each, may wait for exporters while more rows come."""
-
-
-class Way:
-    """From rows to processors: what all who write need.
-
-    Attributes:
-        delivery: where spans go.
-        accounts: what became of rows.
-        traces: of our own.
-        sent: is given each plan whose spans have been handed to the processors; None for nobody.
-        losses: what is to be told of what never arrived.
-        mapper: makes spans, of the current target; None before there is one.
-        pace: is called before every chunk.
-        has_more: whether rows wait that are to be folded before anything waits for an exporter.
-    """
-
-    def __init__(
-        self,
-        delivery: Delivery,
-        traces: StepTraces,
-        sent: Callable[[SpanPlan], None] | None,
-        losses: ToldLosses,
-    ) -> None:
-        self.delivery, self.traces, self.accounts, self.sent = delivery, traces, Accounts(), sent
-        self.losses = losses
-        self.mapper: SpanMapper | None = None
-        self.pace: Callable[[], None] = no_pause
-        self.has_more: Callable[[], bool] = no_more
-
-    def telling(self, plan: SpanPlan, *, more_comes: bool = False) -> Telling:
-        """What the first span of a plan is to tell of losses; see ``ToldLosses.telling``."""
-        return self.losses.telling(self.accounts.counts["failed"], plan, more_comes=more_comes)
-
-    def write_roots(self) -> None:
-        """Hand on the roots of the traces that are complete."""
-        finished, mapper = self.traces.finished, self.mapper
-        while finished and mapper is not None:
-            traces = list(islice(finished, self.delivery.chunk_size))
-            spans = [mapper.root_span(trace) for trace in traces]
-            folded = sum([trace.folded_ranges for trace in traces])
-            if self.delivery.holds and not self.delivery.has_room(len(spans)):
-                return
-            self.delivery.make_room(len(spans), self.pace)
-            counts = self.accounts.plus(roots=len(spans), folded=folded, folding=-folded)
-            handed, rest = self.delivery.with_more(spans), deque(islice(finished, len(spans), None))
-            self.accounts.counts, self.delivery.handed, self.traces.finished = counts, handed, rest
-            self.delivery.hand()
-            finished = rest
 
 
 class Writer(Protocol):
@@ -128,13 +76,14 @@ class EveryRange:
             if first >= len(plan.row):
                 return
 
-    def _write_chunk(self, rest: SpanPlan, most: int, pending: Pending) -> int:
+    def _write_chunk(self, rest: SpanPlan, most: int, pending: Pending, *, is_again: bool = False) -> int:
         """Write a chunk; where there is no memory for all its spans at once, half of it, and so on. Returns how many they are.
 
         Args:
             rest: of the spans that are left.
             most: so many of them.
             pending: the batch.
+            is_again: the first one raised before.
         """
         way = self._way
         try:
@@ -146,6 +95,11 @@ class EveryRange:
             if most < 2:
                 raise
             return self._write_chunk(rest, most // 2, pending)
+        except Exception as error:
+            way.note_error(error)
+            if is_again and most < 2:
+                return self._leave_out(rest, most, pending)
+            return self._write_chunk(rest, max(1, most // 2), pending, is_again=most < 2)
         end = int(rest.row[chunk]) if chunk < len(rest.row) else len(rest.batch)
         dropped = len(plan.row) - len(spans)
         counts = way.accounts.plus_rows(plan.fate, pending.taken, end, dropped_by_hook=dropped)
@@ -155,6 +109,13 @@ class EveryRange:
         if way.sent is not None:
             way.sent(part_that_was_made(plan, spans))
         return chunk
+
+    def _leave_out(self, rest: SpanPlan, count: int, pending: Pending) -> int:
+        """These first ones can't be made."""
+        end = int(rest.row[count]) if count < len(rest.row) else len(rest.batch)
+        counts = self._way.accounts.plus_rows(rest.fate, pending.taken, end, failed=count)
+        self._way.accounts.counts, pending.taken = counts, end
+        return count
 
     def write_ended(self) -> None:
         """All is written."""
@@ -296,8 +257,8 @@ class Folded:
             counts = self._way.accounts.plus_rows(taken.fates, taken.first, taken.last, folding=taken.added)
             self._way.accounts.counts, self._uncounted = counts, None
 
-    def _send_part(self, piece: Piece, last: int) -> None:
-        """Send a piece up to ``last``, or half of that where there is no memory for more."""
+    def _send_part(self, piece: Piece, last: int, *, is_again: bool = False) -> None:
+        """Send a piece up to ``last``, or half of that where there is no memory for more. ``is_again``: the first raised."""
         way, first = self._way, self._sent
         way.delivery.make_room(last - first, way.pace)
         try:
@@ -311,6 +272,13 @@ class Folded:
                 raise
             self._send_part(piece, (first + last) // 2)
             return
+        except Exception as error:
+            way.note_error(error)
+            if is_again and last - first < 2:
+                self._leave_out(piece, last)
+            else:
+                self._send_part(piece, max(first + 1, (first + last) // 2), is_again=last - first < 2)
+            return
         if made is None:
             return
         counts = way.accounts.plus(
@@ -322,6 +290,11 @@ class Folded:
         if way.sent is not None and made.plan is not None:
             way.sent(made.plan)
 
+    def _leave_out(self, piece: Piece, last: int) -> None:
+        """This part can't be made."""
+        ranges = piece.ranges(self._sent) - piece.ranges(last)
+        self._way.accounts.counts, self._sent = self._way.accounts.plus(failed=ranges, folding=-ranges), last
+
 
 def _in_order(fates: Fates, order: Places | None) -> tuple[Fates, Places | None]:
     """The fates of rows that are taken in this order, and which place in it each row has."""
@@ -330,12 +303,3 @@ def _in_order(fates: Fates, order: Places | None) -> tuple[Fates, Places | None]
     places = np.empty(len(order), np.int64)
     places[order] = np.arange(len(order))
     return fates[order], places
-
-
-def no_more() -> bool:
-    """Where batches come one by one."""
-    return False
-
-
-def no_pause() -> None:
-    """The pace where nobody asked for one: nobody sleeps between chunks."""

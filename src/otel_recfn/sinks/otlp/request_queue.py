@@ -148,10 +148,10 @@ class RequestQueue:
     def _settle(self, request: Request, outcome: Outcome) -> None:
         counts = self._counted(request, outcome)
         sending = [each for each in self._sending if each is not request]
-        if outcome.verdict is Verdict.TAKEN:
-            self._family.sent(request)
-        elif outcome.verdict is Verdict.REFUSED:
+        if outcome.verdict is Verdict.REFUSED or outcome.rejected >= request.spans:
             self._family.lost(request)
+        elif outcome.verdict is Verdict.TAKEN:
+            self._family.sent(request)
         if outcome.verdict is Verdict.AGAIN:
             self._wait_after(outcome)
             self._waiting = [request, *self._waiting]

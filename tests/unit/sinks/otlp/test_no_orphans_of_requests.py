@@ -112,6 +112,11 @@ class Outage:
         self.queue = RequestQueue(most_bytes, Backoff(chance=lambda: 0.0), lambda: 1e9 if self.asks_now else 0.0)
         self.asks_now = True
         self.sending: list[Request] = []
+        self.refused: set[tuple[int, int]] = set()
+        self.refused_before: dict[Request, set[tuple[int, int]]] = {}
+        """For each request, what was known to be refused when it was begun to be sent."""
+        self.sent_before: set[Row] = set()
+        """What lies in spans that were refused only then, or later: nobody can change that any more."""
 
     def begin(self) -> None:
         if self.queue._waiting:
@@ -121,13 +126,21 @@ class Outage:
             if not request.encoding and self.chosen.randrange(2):
                 self.queue.compressed(request, _compressed(request.body, "gzip"), "gzip")
             self.sending.append(request)
+            self.refused_before[request] = set(self.refused)
 
-    def end(self, verdict: Verdict) -> None:
+    def end(self, verdict: Verdict, *, rejected: bool = False) -> None:
         if self.sending:
-            request = self.sending.pop(self.chosen.randrange(len(self.sending)))
-            if verdict is Verdict.TAKEN:
+            request, known = self.sending.pop(self.chosen.randrange(len(self.sending))), len(self.server.rows)
+            refused_before = self.refused_before.pop(request)
+            if verdict is not Verdict.AGAIN:
                 self.server.take(family._whole(request))
-            self.queue.settle(request, Outcome(verdict))
+            if verdict is Verdict.REFUSED or rejected:
+                self.refused.update([row[:2] for row in self.server.rows[known:]])
+                del self.server.rows[known:]
+            for row in self.server.rows[known:]:
+                if (row.trace_id, row.parent) not in refused_before:
+                    self.sent_before.add(row)
+            self.queue.settle(request, Outcome(verdict, rejected=request.spans * rejected))
 
     def send_all(self) -> None:
         while self.sending:
@@ -137,7 +150,7 @@ class Outage:
             self.end(Verdict.TAKEN)
 
 
-def play(seed: int) -> None:
+def play(seed: int, *, refuses: bool = False) -> None:
     chosen = random.Random(seed)
     where = target()
     envelope, rows = Envelope(where.resource, where.scope), some_rows(chosen)
@@ -148,13 +161,16 @@ def play(seed: int) -> None:
             outage.begin()
         for _ in range(chosen.randrange(3)):
             outage.end(chosen.choice((Verdict.TAKEN, Verdict.TAKEN, Verdict.AGAIN)))
+        if refuses and not chosen.randrange(3):
+            outage.end(chosen.choice((Verdict.REFUSED, Verdict.TAKEN)), rejected=True)
     if chosen.randrange(2):
         outage.queue.keep_needed()
     outage.send_all()
-    assert outage.server.orphans() == []
+    orphans = outage.server.orphans()
+    assert [row for row in orphans if row not in outage.sent_before or row[::2] not in outage.refused] == []
     queue, counts = outage.queue, outage.queue.counts
     assert len(outage.server.rows) == counts.exported
-    assert counts.exported + counts.crowded_out + queue.left_out == len(rows)
+    assert counts.exported + counts.refused + counts.rejected + counts.crowded_out + queue.left_out == len(rows)
     assert (queue.bytes, queue.spans) == (0, 0)
 
 
@@ -249,11 +265,13 @@ def test_what_must_not_be_missing_is_sent_in_requests_as_large_as_any() -> None:
     assert [request.places for request in sent] == [{Place(trace_id): request.spans} for request in sent]
 
 
+@pytest.mark.parametrize("refuses", [False, True], ids=["none refused", "some refused"])
 @pytest.mark.parametrize("first", range(0, 600, 100))
-def test_no_orphan_arrives(first: int) -> None:
+def test_no_orphan_arrives(first: int, refuses: bool) -> None:
+    """But for what was sent before what it lies in was refused."""
     for seed in range(first, first + 100):
         try:
-            play(seed)
+            play(seed, refuses=refuses)
         except BaseException as error:
             error.args = (f"seed {seed}: {error}",)
             raise

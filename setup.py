@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
+from copy import copy
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.modified import newer_group
 
 NATIVE = Path("src/otel_recfn/native")
 OWN_LIBRARIES = {"observer", "callbacks"}  # compiled at first use, against the user's torch
+WITHOUT_PYTHON = {"core", "drain", "fold"}  # they don't include Python's headers: compiled once for all CPythons
 SOURCES = sorted(path for path in NATIVE.glob("*/*.cpp") if path.parent.name not in OWN_LIBRARIES)
 HEADERS = sorted(NATIVE.glob("*/*.hpp"))
+DEPENDS = [str(path) for path in (*SOURCES, *HEADERS)]
 JOINED = Path("build/joined")
+COMPILE = [
+    *("-std=c++17", "-O3", "-g0"),  # -g, which Python was built with, is a third of the time of a compile
+    *("-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-missing-field-initializers"),
+]
+OVERFLOW = {"-fwrapv", "-fno-strict-overflow"}  # CPythons are built with one of them; the second includes the first
 
 
-def joined_sources() -> list[str]:
+def joined_sources(folders: set[str]) -> list[str]:
     """A file per folder of sources, which includes them all: reading the headers again for each takes most of a compile."""
     JOINED.mkdir(parents=True, exist_ok=True)
-    return [_joined(folder) for folder in sorted({path.parent.name for path in SOURCES})]
+    return [_joined(folder) for folder in sorted(folders)]
 
 
 def _joined(folder: str) -> str:
@@ -29,6 +39,9 @@ def _joined(folder: str) -> str:
     if not file.exists() or file.read_text() != text:
         file.write_text(text)
     return str(file)
+
+
+FOR_ANY_PYTHON = joined_sources(WITHOUT_PYTHON)
 
 
 class BuildNativeOrSayWhy(build_ext):
@@ -41,6 +54,27 @@ class BuildNativeOrSayWhy(build_ext):
         except Exception as error:  # every compiler driver raises its own kind
             reason = f"{type(error).__name__}: {error}"
         self._note(reason)
+
+    def build_extension(self, extension: Extension) -> None:
+        extension.extra_objects = [self._compiled_for_any_python(source) for source in FOR_ANY_PYTHON]
+        super().build_extension(extension)
+
+    def _compiled_for_any_python(self, source: str) -> str:
+        """The object file, which the build for another CPython may have left."""
+        compiler = copy(self.compiler)
+        compiler.set_include_dirs([str(NATIVE)])
+        folder = self._folder_for_any_python(compiler.compiler_so_cxx)
+        (built,) = compiler.object_filenames([source], output_dir=folder)
+        if self.force or newer_group([source, *DEPENDS], built):
+            (made,) = compiler.compile([source], f"{folder}/unfinished", extra_postargs=["-fno-strict-overflow", *COMPILE])
+            Path(built).parent.mkdir(parents=True, exist_ok=True)
+            Path(made).replace(built)  # a compiler that is killed leaves half a file
+        return built
+
+    def _folder_for_any_python(self, command: list[str]) -> str:
+        """One for all whose flags differ in no more than warnings, debugging, and which of ``OVERFLOW`` they have."""
+        flags = [word for word in command if word not in OVERFLOW and not word.startswith(("-W", "-g"))]
+        return f"build/any-python-{hashlib.sha256(repr((flags, COMPILE, self.plat_name)).encode()).hexdigest()[:8]}"
 
     def _note(self, reason: str) -> None:
         if reason:
@@ -62,13 +96,10 @@ class BuildNativeOrSayWhy(build_ext):
 
 native = Extension(
     "otel_recfn._native",
-    sources=joined_sources(),
-    depends=[str(path) for path in (*SOURCES, *HEADERS)],
+    sources=joined_sources({path.parent.name for path in SOURCES} - WITHOUT_PYTHON),
+    depends=DEPENDS,
     include_dirs=[str(NATIVE)],
-    extra_compile_args=[
-        *("-std=c++17", "-O3", "-g0"),  # -g, which Python was built with, is a third of the time of a compile
-        *("-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-missing-field-initializers"),
-    ],
+    extra_compile_args=COMPILE,
     language="c++",
 )
 

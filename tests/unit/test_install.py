@@ -7,7 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -69,3 +71,44 @@ def test_nothing_is_compiled_again_that_did_not_change(tree: Path) -> None:
     (tree / "src" / "otel_recfn" / "native" / "fold" / "more.cpp").write_text("")
     after = written()
     assert {name for name in before if after[name] != before[name]} == {"fold.cpp"}
+
+
+RECORDING_COMPILER = """#!{python}
+import sys
+if "-o" in sys.argv:
+    output = sys.argv[sys.argv.index("-o") + 1]
+    open(output, "w").close()
+    with open("{made}", "a") as made:
+        print(output, *sys.argv, file=made)
+"""
+
+
+@pytest.fixture
+def made_by(tree: Path, tmp_path: Path) -> Callable[[str, str], dict[str, str]]:
+    """Builds as for the CPython of this name whose compiler has these flags: the command that made each file."""
+    compiler, made = tmp_path / "compiler", tmp_path / "made"
+    compiler.write_text(RECORDING_COMPILER.format(python=sys.executable, made=made))
+    compiler.chmod(0o700)
+
+    def build(cpython: str, flags: str) -> dict[str, str]:
+        made.write_text("")
+        folders = ["--build-temp", f"build/temp.{cpython}", "--build-lib", f"build/lib.{cpython}"]
+        done = run_setup(tree, "build_ext", *folders, CXX=f"{compiler} {flags}", LDCXXSHARED=str(compiler))
+        assert done.returncode == 0, done.stderr
+        note = json.loads((tree / "build" / f"lib.{cpython}" / "otel_recfn" / "native_build.json").read_text())
+        assert note["built"], note
+        commands = [line.split(" ", 1) for line in made.read_text().splitlines()]
+        return {Path(output).name.split(".")[0]: command for output, command in commands}
+
+    return build
+
+
+@pytest.mark.one_python
+def test_what_needs_no_header_of_pythons_is_compiled_once_for_all(made_by: Callable[[str, str], dict[str, str]]) -> None:
+    shared, include = {"core", "drain", "fold"}, f"-I{sysconfig.get_path('include')}"
+    first = made_by("one", "-fwrapv -Wall")
+    assert {name for name, command in first.items() if include not in command} == {*shared, "_native"}
+    second = made_by("another", "-fno-strict-overflow -g")
+    assert {*second} == {*first} - shared
+    assert all(f"/{name}.o" in second["_native"] for name in shared)
+    assert {*made_by("third", "-m32")} == {*first}

@@ -84,7 +84,7 @@ class SpanDelivery:
     def use(self, target: SpanTarget) -> None:
         """Hand spans to this target from now on."""
         self._target = target
-        self._watch.watch(target.exporters(), target.scope, target.exporters_of_queues())
+        self._watch.watch(target.exporters(), target.scope, target.leavable_exporters())
         self._receivers = target.receivers()
         self.chunk_size = target.chunk_size()
         self._room_beside = target.room_beside() if self._exports_beside and self._watch.watching else 0

@@ -211,9 +211,10 @@ class SpanTarget:
         found = [getattr(processor, "span_exporter", None) for processor in self._processors()]
         return list({id(exporter): exporter for exporter in found if exporter is not None}.values())
 
-    def exporters_of_queues(self) -> list[Any]:
-        """Those of them to which a processor's queue leads, whose lock is held during an export."""
-        return [processor.span_exporter for processor in self._processors() if _only_queues(processor)]
+    def leavable_exporters(self) -> list[Any]:
+        """Those of them that any thread may ask, behind a processor with a queue, whose lock is held during an export."""
+        found = [getattr(each, "span_exporter", None) for each in self._processors() if _only_queues(each)]
+        return [exporter for exporter in found if takes_any_thread(exporter)]
 
     def sole_exporter(self) -> Any:
         """The exporter behind a ``BatchSpanProcessor`` beside which nothing looks at spans; None where it is otherwise."""
@@ -290,6 +291,11 @@ class ProviderResolver:
                 "pass tracer_provider=opentelemetry.sdk.trace.TracerProvider(...) to instrument()",
                 type(provider).__qualname__,
             )
+
+
+def takes_any_thread(exporter: object) -> bool:
+    """Whether it is one of the OpenTelemetry project's. Another may keep what belongs to the thread that asked it first."""
+    return type(exporter).__module__.startswith("opentelemetry.exporter.")
 
 
 def _flattened(processor: Any, depth: int) -> list[Any]:

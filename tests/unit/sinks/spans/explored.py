@@ -180,6 +180,7 @@ class Case(NamedTuple):
     memory_fails: bool
     timeout_s: float
     steps: int
+    any_thread: bool
 
     @classmethod
     def chosen(cls, choose: Callable[[int], int]) -> Case:
@@ -196,6 +197,7 @@ class Case(NamedTuple):
             memory_fails=not choose(3),
             timeout_s=one_of(0.0, 0.01, 0.1, 5.0, 60.0),
             steps=one_of(5, 10, 20, 40),
+            any_thread=bool(choose(2)),
         )
 
 
@@ -212,6 +214,7 @@ class Explored:
         self.case = Case.chosen(choose)
         self.threads = replaced(self.turns, patch)
         patch.setattr(provider, "MAX_CHUNK", self.case.chunk)
+        patch.setattr(provider, "takes_any_thread", lambda exporter: self.case.any_thread)
         patch.setattr(folding, "MAX_ROWS_OF_A_UNIT", self.case.rows_of_a_part)
         self.memory = NoMemory()
         self.memory.replace(patch)

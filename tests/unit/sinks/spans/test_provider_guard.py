@@ -7,6 +7,7 @@ import random
 
 import pytest
 from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import ConcurrentMultiSpanProcessor, SpanLimits, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -85,6 +86,13 @@ class TestFallbacks:
         nested.add_span_processor(SimpleSpanProcessor(exporter))
         target = target_of(new_provider(nested, SimpleSpanProcessor(exporter), SpanProcessor()))
         assert target.exporters() == [exporter]
+
+    def test_an_export_is_left_only_of_an_exporter_of_the_project_that_a_queue_leads_to(self) -> None:
+        official, others, at_once = OTLPSpanExporter(), InMemorySpanExporter(), OTLPSpanExporter()
+        queues = [BatchSpanProcessor(official), BatchSpanProcessor(others)]
+        provider = new_provider(*queues, SimpleSpanProcessor(at_once))
+        assert target_of(provider).leavable_exporters() == [official]
+        provider.shutdown()
 
 
 class TestResolving:

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Installs this tree into a virtual environment that has setuptools: install.sh VENV EXTRAS
+# Installs this tree into a virtual environment that has setuptools: install.sh VENV EXTRAS [VENV_WITH_PIP]
 # A real install and no link to src, so that what the tests see is what a user gets, native part included.
 set -euo pipefail
-venv=$1 extras=$2
+venv=$1 extras=$2 with_pip=${3:-$1}
 
 # setuptools keeps what it built in build/ and compiles only after a change; a module that was deleted would stay there too.
 [ ! -d build ] || find build -name '*.py' -delete
-"$venv/bin/python" -m pip install -q --no-build-isolation ".[$extras]"
+# Others' modules are compiled to bytecode as they are imported, which most of them never are.
+"$with_pip/bin/python" -m pip --python "$venv/bin/python" install -q --no-compile --no-build-isolation ".[$extras]"
+"$venv/bin/python" -m compileall -q "$venv"/lib/python3.*/site-packages/otel_recfn

@@ -15,9 +15,12 @@ for version in 3.10 3.11 3.12 3.13; do
         continue
     fi
     venv=.venv-$version
-    [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-    [ -e "$venv/.setuptools" ] || { "$venv/bin/python" -m pip install -q "setuptools>=77" && touch "$venv/.setuptools"; }
-    scripts/install.sh "$venv" test # one after the other: all build in one folder
+    [ -x "$venv/bin/python" ] || "$python" -m venv --without-pip "$venv" # the main one's pip serves all
+    if [ ! -e "$venv/.setuptools" ]; then
+        .venv/bin/python -m pip --python "$venv/bin/python" install -q --no-compile "setuptools>=77"
+        touch "$venv/.setuptools"
+    fi
+    scripts/install.sh "$venv" test .venv # one after the other: all build in one folder
     versions+=("$version")
 done
 

@@ -9,8 +9,10 @@ has_torch() { "$folder/bin/python" -c 'import torch' 2>/dev/null; }
 
 install() {
     echo "== $folder: $("$folder/bin/python" --version), $torch"
+    # Resolving takes pip before 24.2 several times as long.
+    "$folder/bin/python" -m pip install -q --no-compile "setuptools>=77" "pip>=24.2" || return
     # shellcheck disable=SC2086  # TORCH may hold options for pip
-    "$folder/bin/python" -m pip install -q "setuptools>=77" && { has_torch || "$folder/bin/python" -m pip install -q $torch; }
+    has_torch || "$folder/bin/python" -m pip install -q --no-compile $torch
 }
 
 if [ -x "$folder/bin/python" ]; then

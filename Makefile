@@ -6,6 +6,7 @@ PYTEST ?= -q
 
 SOURCES := pyproject.toml setup.py $(shell find src -name '*.py' -o -name '*.cpp' -o -name '*.hpp')
 RUN := .venv/bin/python
+unexport PYTHONDONTWRITEBYTECODE # what is imported in a thousand programs is compiled once
 
 .PHONY: help
 help: ## this list
@@ -20,11 +21,14 @@ demo: .venv/.for-demo ## train a small transformer with every operator observed;
 test: .venv/.for-test ## the whole test suite, then the part without PyTorch on the other CPythons found here
 	scripts/test_all.sh $(PYTEST)
 
-.PHONY: check
-check: .venv/.for-test ## linter, types and layers
+.PHONY: lint
+lint: .venv/.for-test ## linter and types
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
+
+.PHONY: check
+check: lint ## linter, types and layers
 	$(RUN) -m pytest -q tests/unit/test_layers.py tests/unit/test_native_layers.py tests/unit/test_import_circles.py \
 	    tests/unit/test_architecture.py
 

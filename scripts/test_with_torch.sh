@@ -7,4 +7,5 @@ venv=.venv-torch-$version
 shift
 scripts/venv_with_torch.sh "$venv" python3 "torch==$version"
 scripts/install.sh "$venv" torch,examples,test
+unset PYTHONDONTWRITEBYTECODE
 RECFN_REQUIRE_NATIVE=1 "$venv/bin/python" -m pytest -q -m torch "$@"

@@ -41,6 +41,8 @@ class Worker:
         self._inner, self._queue, self._pace = inner, queue, pace
         self._task: Task | None = None
         """Taken from the queue, and not by the inner sink."""
+        self._left: list[Batch] = []
+        """What was queued when the work ended."""
         self._written = 0
         self._time = ThreadTime()
         self._asks_for_room = asks_for_room(inner)
@@ -208,16 +210,20 @@ class Worker:
             if self._superseded and self._paced is not None:
                 self._paced.finish_superseded()
                 return
-            left = self._release_at_last()
-            if (given_up or left or self.error is not None) and self._paced is not None:
+            self._left = self._release_at_last()
+            if (given_up or self._left) and self._paced is not None:
                 with contextlib.suppress(*OUT_OF_MEMORY):  # what it hasn't taken counts as abandoned
-                    self._paced.give_up(left, self._pace.time_left())
+                    insist(Worker._give_up, self)
             self._close_inner()
         except GivenUp:  # while it waited for an exporter
             if self._paced is not None:
                 self._paced.finish_superseded()
         except BaseException as error:
             self.error = self.error or _ordinary(error)
+
+    def _give_up(self) -> None:
+        if self._paced is not None:
+            self._paced.give_up(self._left, self._pace.time_left())
 
     def _close_inner(self) -> None:
         """Close the inner sink; where the time ends meanwhile, it gives up what it had not written by then."""
@@ -226,7 +232,7 @@ class Worker:
         except GivenUp:
             if self._superseded or self._paced is None:
                 raise
-            self._paced.give_up((), 0.0)
+            insist(Worker._give_up, self)
             self._inner.close(0.0)
 
     def _close_in_time(self) -> None:

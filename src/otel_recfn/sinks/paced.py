@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from otel_recfn.model.batch import Batch
@@ -39,15 +39,16 @@ class PacedSink(ToldOfGaps, Protocol):
     def idle(self) -> bool:
         """Nothing came for ``IDLE_S`` seconds. Returns whether it is to be called again after as many."""
 
-    def give_up(self, batches: Sequence[Batch], timeout_s: float) -> None:
+    def give_up(self, batches: list[Batch], timeout_s: float) -> None:
         """After ``pace`` raised: ``close`` follows. Only what earlier rows need is still to be written.
 
         Args:
-            batches: what was queued behind the batch that was being written.
+            batches: what was queued behind the batch that was being written. What it has taken is taken out: where there was no
+                memory, it is called again.
             timeout_s: what is left of the time.
         """
 
-    def supersede(self, left: Callable[[], Sequence[Batch]]) -> bool:
+    def supersede(self, left: Callable[[], list[Batch]]) -> bool:
         """The same, and ``close``, in the closing thread, if the worker waits for an exporter: False if it doesn't.
 
         The worker's call raises ``GivenUp`` when it is back.

@@ -59,6 +59,10 @@ class WaitingBatches:
         """The batch that waits longest; None where none waits."""
         return self._places[self._first]
 
+    def last(self) -> Batch | None:
+        """The batch that was added last; None where none waits."""
+        return self._places[(self._first + self._count - 1) % len(self._places)] if self._count else None
+
     def remove_first(self) -> None:
         """It waits no more."""
         first, count = (self._first + 1) % len(self._places), self._count - 1

@@ -12,6 +12,7 @@ from otel_recfn.batches.fold.finished import DIGITS, FINISHED_TYPES, FinishedUni
 from otel_recfn.batches.fold.folded import FoldedTree
 from otel_recfn.batches.fold.protocol import MOST_WAITING, PlannedRanges
 from otel_recfn.batches.fold.unit import Range, UnitFold
+from otel_recfn.batches.number_sets import distinct
 
 
 class PythonFold:
@@ -28,6 +29,8 @@ class PythonFold:
         self._budget, self._min_duration_ns, self._most_rows = budget, min_duration_ns, most_rows
         self._most_waiting = max(1, most_waiting)
         self._units: dict[int, UnitFold] = {}
+        self._interrupted: dict[int, list[Range]] = {}
+        """Units in the middle of a change, and the ranges of each that must not be missing, as they were before it."""
 
     def add(
         self,
@@ -47,7 +50,27 @@ class PythonFold:
             event_id, parent, name, start_ns, duration_ns: see ``Range``.
             flags: bits of EventFlag, and ``LINKABLE``.
             first_row: the number of the first row; that of each other one is one more than of the row before it.
+
+        Raises:
+            MemoryError: none was added, and of what the units had only what must not be missing is left.
         """
+        self._begin_anew()
+        self._interrupted, nothing = self._needed_of(distinct(unit).tolist()), self._interrupted
+        added = self._add(unit, event_id, parent, name, start_ns, duration_ns, flags, first_row)
+        self._interrupted = nothing
+        return added
+
+    def _add(
+        self,
+        unit: NDArray[np.uint32],
+        event_id: Ids,
+        parent: Ids,
+        name: NDArray[np.uint32],
+        start_ns: NDArray[np.int64],
+        duration_ns: NDArray[np.int64],
+        flags: NDArray[np.uint32],
+        first_row: int,
+    ) -> int:
         columns = (event_id, parent, name, start_ns, duration_ns, flags)
         numbers = range(first_row, first_row + len(unit))
         rows = zip(unit.tolist(), *[column.tolist() for column in columns], numbers, strict=True)
@@ -66,10 +89,12 @@ class PythonFold:
 
     def kept(self) -> Places:
         """The numbers of the rows that may be kept yet, in ascending order."""
+        self._begin_anew()
         return np.array(sorted([held.range.row for one in self._units.values() for held in one.held]), np.int64)
 
     def rows(self, units: Sequence[int]) -> list[int]:
         """How many rows came to each of these units, or since its last part."""
+        self._begin_anew()
         return [self._units[number].rows if number in self._units else 0 for number in units]
 
     def finish(self, units: Sequence[int], budgets: Sequence[int], goes_on: Sequence[bool]) -> FinishedUnits:
@@ -82,9 +107,31 @@ class PythonFold:
 
         Raises:
             ValueError: a unit is named twice.
+            MemoryError: of what the units had only what must not be missing is left.
         """
         if len(set(units)) < len(units):
             raise ValueError("a unit is named twice; finish it once at a time")
+        self._begin_anew()
+        self._interrupted, nothing = self._needed_of(units), self._interrupted
+        done = self._finish(units, budgets, goes_on)
+        self._interrupted = nothing
+        return done
+
+    def _needed_of(self, units: Sequence[int]) -> dict[int, list[Range]]:
+        return {number: [*self._units[number].needed] if number in self._units else [] for number in units}
+
+    def _begin_anew(self) -> None:
+        """Units that were left in the middle of a change, with what must not be missing of them."""
+        if not self._interrupted:
+            return
+        nothing, units = dict[int, list[Range]](), dict(self._units)
+        for number, needed in self._interrupted.items():
+            units[number] = one = self._new_unit()
+            for each in needed:
+                one.add(each)
+        self._units, self._interrupted = units, nothing
+
+    def _finish(self, units: Sequence[int], budgets: Sequence[int], goes_on: Sequence[bool]) -> FinishedUnits:
         columns = _Columns()
         for place, (number, budget, more) in enumerate(zip(units, budgets, goes_on, strict=True)):
             one = self._units.get(number) or self._new_unit()

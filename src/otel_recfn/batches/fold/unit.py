@@ -98,6 +98,8 @@ class UnitFold:
     """How many came since the last part was finished."""
     held: list[Held] = field(default_factory=list)
     """In the order in which they came: those that were kept when ranges were compared last, and those that wait."""
+    needed: list[Range] = field(default_factory=list)
+    """Those that are kept whatever the budget is."""
     folded: FoldedTree = field(default_factory=lambda: FoldedTree(PATHS_OF_A_UNIT))
     """What was folded directly into the unit."""
     _compared: int = 0
@@ -110,6 +112,8 @@ class UnitFold:
         if len(self.held) - self._compared >= self.most_waiting:
             self._compare(self.budget, parents_may_come=True)
         self.held.append(Held(one))
+        if one.flags & EventFlag.SHOWN:
+            self.needed.append(one)
         self.rows += 1
 
     def finish(self, budget: int) -> tuple[list[Held], FoldedTree]:
@@ -127,7 +131,7 @@ class UnitFold:
             one.parent = one.parent if self._by_id.get(one.parent) in kept else 0
         owed = [(parent, around.children_ns) for parent, around in self._awaited.items() if around.children_ns]
         self._awaited = {parent: _Awaited(children_ns=time) for parent, time in owed[:MAX_AWAITED]}
-        self.held, self.rows, self.folded, self._compared = [], 0, FoldedTree(PATHS_OF_A_UNIT), 0
+        self.held, self.needed, self.rows, self.folded, self._compared = [], [], 0, FoldedTree(PATHS_OF_A_UNIT), 0
         self._by_id = {}
         return kept, folded
 

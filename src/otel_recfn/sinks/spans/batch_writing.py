@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from opentelemetry.trace import SpanContext, TraceState
@@ -130,9 +130,12 @@ class BatchWriting:
             self._way.accounts.counts = self._way.accounts.plus(rows=rows, failed=rows)
             self._pending.clear()
 
-    def give_up(self, batches: Sequence[Batch]) -> None:
-        """Drop what is left, here and in these batches, but for the parents of spans that were handed on, which are written."""
-        left, traces = list(batches), self._way.traces
+    def give_up(self, left: list[Batch]) -> None:
+        """Drop what is left, here and in these batches, but for the parents of spans that were handed on, which are written.
+
+        Each batch is taken out of the list once it is here: where there was no memory, it is called again with the rest.
+        """
+        traces = self._way.traces
         # Outermost ranges that were announced may be among what is dropped: nothing more is to be placed in them.
         for step in (self._writer.note_gap, partial(self._pending.give_up, left), traces.close_all, self._writer.give_up):
             self._tried(step)  # where there is no memory, what is here already is written, as far as memory goes

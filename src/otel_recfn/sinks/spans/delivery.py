@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import time
@@ -33,6 +32,10 @@ CHUNKS_AT_THE_END = 3
 """How many chunks are handed on without a flush when the program ends: the processors' queues hold four."""
 _ANY_ERROR = (Exception, SystemExit)  # made once: there may be no memory for it in the middle of an error
 _logger = logging.getLogger(__name__)
+
+
+Waiting = tuple[Sequence[Receiver], deque[ReadableSpan]]
+"""Spans, and who is to get them."""
 
 
 @dataclass(slots=True)
@@ -63,8 +66,13 @@ class SpanDelivery:
         self._target: SpanTarget | None = None
         self._watch = ExportWatch()
         self._receivers: Sequence[Receiver] = ()
-        self._left: list[tuple[Receiver, Sequence[ReadableSpan]]] = []
-        """For processors that may take long, when nobody can wait any more."""
+        self._taken: list[ReadableSpan | None] = []
+        """Spans that another thread than the superseded one hands on, and that are in none of these two yet; None where it has
+        handed them on itself."""
+        self._now: list[Waiting] = []
+        """For processors that only queue them."""
+        self._left: list[Waiting] = []
+        """For those that may take long, when nobody can wait any more."""
         self._superseded = self._hurries = self._process_ends = False
         self._keeps = False
         """Spans wait at the exporters for their children."""
@@ -186,17 +194,34 @@ class SpanDelivery:
 
     def hand_left(self) -> None:
         """Hand on what the superseding thread could not wait for."""
-        while self._left:
-            receiver, spans = self._left.pop(0)
-            self._hand_to((receiver,), deque(spans))
+        self._hand_each(self._left)
+
+    def _hand_each(self, left: list[Waiting]) -> None:
+        """Where there is no memory in the middle, the next call goes on."""
+        while left:
+            self._hand_to(*left[0])
+            del left[0]
 
     def _hand_without_waiting(self) -> None:
-        spans = list(_emptied(self.handed.waiting))
-        for receiver in self._receivers:
-            if receiver.may_wait:
-                self._left.append((receiver, spans))
-            else:
-                self._hand_to((receiver,), deque(self._those_that_fit(receiver, spans)))
+        """Each span is always in one place, wherever there is no memory: the next call goes on."""
+        self._take_waiting()
+        spans = [span for span in self._taken if span is not None]
+        receivers, nothing = self._receivers if spans else (), list[ReadableSpan | None]()
+        queues = [((each,), deque(self._those_that_fit(each, spans))) for each in receivers if not each.may_wait]
+        others = [((each,), deque(spans)) for each in receivers if each.may_wait]
+        now, left = [*self._now, *queues], [*self._left, *others]
+        self._taken, self._now, self._left = nothing, now, left
+        self._hand_each(self._now)
+
+    def _take_waiting(self) -> None:
+        """All of them, while another thread may take some too."""
+        waiting = self.handed.waiting
+        while waiting:
+            self._taken.append(None)  # room for the span, which would be in no place if there was no memory for it
+            try:
+                self._taken[-1] = waiting.popleft()
+            except IndexError:
+                return
 
     def _those_that_fit(self, receiver: Receiver, spans: Sequence[ReadableSpan]) -> Sequence[ReadableSpan]:
         """A full queue would drop its oldest spans, also such as others need. What doesn't fit waits at the exporter for its
@@ -315,12 +340,3 @@ class SpanDelivery:
                 _logger.exception("otel-recfn: %s", message)
             except OUT_OF_MEMORY:  # the other spans come first
                 pass
-
-
-def _emptied(waiting: deque[ReadableSpan]) -> deque[ReadableSpan]:
-    """All of them, while another thread may take some too."""
-    taken: deque[ReadableSpan] = deque()
-    while waiting:
-        with contextlib.suppress(IndexError):
-            taken.append(waiting.popleft())
-    return taken

@@ -90,8 +90,8 @@ class Folding:
         """The part of it that is held and that units don't know of."""
         self._first_row = 0
         """The number of its first row."""
-        self._filled = 0
-        """The number of the unit of the row that was added last."""
+        self._unit, self._above = np.zeros(0, np.uint32), np.zeros(0, np.int64)
+        """The numbers of the units of that plan, and which of them each row is of."""
         self._owed: Ids = np.zeros(0, np.uint64)
         """Outermost ranges that haven't come, and have spans below them that were handed on."""
         self._drained_ns = 0
@@ -110,8 +110,8 @@ class Folding:
         name = self._names.by_index(batch.names, np.take(batch.name, plan.row))
         ranges = PlannedRanges(batch, plan.row, plan.parent, plan.above, unit, name, self._owed)
         self._adding, self._first_row = plan, self._rows.new_numbers(len(plan.row))
+        self._unit, self._above = unit, plan.above  # before: when they are added, nothing may fail any more
         self._added = added = self._fold.add_planned(ranges, self._first_row)
-        self._filled = int(unit[plan.above[added - 1]])
         try:
             self._finish_adding()
         except Exception:  # no memory, mostly: before anything else is done, it is tried again
@@ -138,9 +138,10 @@ class Folding:
             return pieces
         if not added:
             return []
-        if self._fold.rows([self._filled])[0] < MAX_ROWS_OF_A_UNIT:
+        filled = int(self._unit[self._above[added - 1]])
+        if self._fold.rows([filled])[0] < MAX_ROWS_OF_A_UNIT:
             return []
-        return self._decide([self._units.of(self._filled)], {}, goes_on=True)
+        return self._decide([self._units.of(filled)], {}, goes_on=True)
 
     def due(self, finished: Iterable[StepTrace]) -> list[Piece]:
         """The pieces of all units to which nothing more can come.

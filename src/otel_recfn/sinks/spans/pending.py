@@ -117,8 +117,8 @@ class PendingBatches:
 
         Of ``further`` those are taken out that wait here: it may be called again where there was no memory.
         """
-        while further and self._waiting.add(further[0]):  # first: they wait if memory ends in the rest
-            del further[0]
+        while further and (self._waiting.last() is further[0] or self._waiting.add(further[0])):
+            del further[0]  # first: they wait if memory ends in the rest; and it may end here
         kept = [self._kept_of(batch) for batch in (self._rest_of_first(), *self._waiting, *further)]
         rows = merged([batch for batch in kept if len(batch)])
         first = Pending(rows.take(np.lexsort((rows.event_id, rows.start_ns))), dropped=self._dropped_of_first())

@@ -15,7 +15,7 @@ Every row is counted once (``accounts.py``); ``delivery.py`` says what becomes o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from opentelemetry.trace import Span, SpanContext, TracerProvider
@@ -45,8 +45,9 @@ from otel_recfn.sinks.spans.told_losses import ToldLosses, nothing_lost
 from otel_recfn.sinks.spans.trace_boundaries import MAX_SPANS
 from otel_recfn.sinks.spans.turn import Turn
 from otel_recfn.sinks.spans.way import Way, no_pause
-from otel_recfn.sinks.spans.way_out import ThroughProcessors, WayOut
+from otel_recfn.sinks.spans.way_out import Delivery, ThroughProcessors, WayOut
 from otel_recfn.sinks.spans.writers import EveryRange, Folded, Writer
+from otel_recfn.support.insisting import insist
 
 SETTLED_NS = 500_000_000
 """What ended so long ago has certainly been drained where drains find nothing."""
@@ -109,6 +110,9 @@ class SpansSink:
         self._writing = BatchWriting(self._target, self._way, self._surroundings, planner, self._writer, links, folds)
         self._open_traces = OpenTraces(self._way, self._target.hook, volume.of_unit, span_context)
         self._closed = False
+        self._take_left: Callable[[], list[Batch]] = list
+        self._left: list[Batch] | None = None
+        """What was queued when the worker was superseded; None where it isn't taken."""
 
     def _make_writer(self, volume: Volume, planner: PlansRows) -> Writer:
         if volume.of_unit is None:
@@ -203,33 +207,41 @@ class SpansSink:
         finally:  # whatever a processor raises, and also where this is called again: what is left now counts as failed
             self._closed = True
 
-    def give_up(self, batches: Sequence[Batch], timeout_s: float) -> None:
+    def give_up(self, batches: list[Batch], timeout_s: float) -> None:
         """Drop what is left, here and in these batches, because the time is over, but for the parents of spans that were handed
         on."""
         self._way.pace = no_pause
         self._delivery.hurry(timeout_s)
         self._writing.give_up(batches)
 
-    def supersede(self, left: Callable[[], Sequence[Batch]]) -> bool:
+    def supersede(self, left: Callable[[], list[Batch]]) -> bool:
         """In place of ``give_up`` and ``close``, where another thread waits in one of the methods for an exporter.
 
         False if none does. Spans go to the processors that only queue them; the thread that waits hands them to the others
         when it is back (``finish_superseded``).
         """
+        self._take_left, self._left = left, None
         if not self._turn.take():
             return False
         try:
-            self._delivery.supersede()
-            self.give_up(left(), 0.0)
-            self._write_last()
-            self._delivery.remove()
+            insist(SpansSink._finish_in_its_place, self)  # what it has begun can't be begun again
+        except OUT_OF_MEMORY:
+            pass
         finally:
             self._turn.give_back()
         return True
 
+    def _finish_in_its_place(self) -> None:
+        self._delivery.supersede()
+        if self._left is None:
+            self._left = self._take_left()
+        self.give_up(self._left, 0.0)
+        self._write_last()
+        self._delivery.remove()
+
     def finish_superseded(self) -> None:
         """See ``supersede``."""
-        self._delivery.hand_left()
+        insist(_hand_left, self._delivery)
 
     def counters(self) -> Mapping[str, int]:
         """What became of the rows; the module's docstring says how the counts add up.
@@ -295,3 +307,7 @@ class SpansSink:
             self._way.note_error(error)
         self._delivery.idle()
         return self._writer.waits or bool(self._traces.finished)
+
+
+def _hand_left(delivery: Delivery) -> None:
+    delivery.hand_left()

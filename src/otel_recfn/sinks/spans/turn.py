@@ -24,7 +24,9 @@ class Turn:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._waits = self._taken = False
-        self._given_back = threading.Event()
+        self._held = threading.Lock()
+        """By who took it, until it is done. No event: one that finds no memory as it is set is waited for without end."""
+        self._held.acquire()
 
     def wait(self) -> None:
         """The worker calls what may take long; another thread may go on meanwhile."""
@@ -40,7 +42,8 @@ class Turn:
             Superseded: another thread took its turn, and is done.
         """
         if while_taken(self._lock, self._go_on):
-            self._given_back.wait()
+            self._held.acquire()
+            self._held.release()
             raise Superseded
 
     def _go_on(self) -> bool:
@@ -59,4 +62,4 @@ class Turn:
 
     def give_back(self) -> None:
         """It is done."""
-        self._given_back.set()
+        self._held.release()

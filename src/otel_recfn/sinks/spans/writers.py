@@ -22,6 +22,7 @@ from otel_recfn.sinks.spans.outgoing import KeptSpans, Piece, telling
 from otel_recfn.sinks.spans.pending import Pending
 from otel_recfn.sinks.spans.told_losses import Telling
 from otel_recfn.sinks.spans.way import Way
+from otel_recfn.support.insisting import insist
 
 MOST_WAITING_SPANS = 1 << 14
 """So many spans of decided units, some 500 bytes each, may wait for exporters while more rows come."""
@@ -145,6 +146,10 @@ class _Taken:
     fates: Fates
     first: int
     last: int
+    row: Places
+    """Those of them that come to units, and later ones."""
+    places: Places | None
+    """See ``_in_order``."""
     added: int = 0
     """How many of them came to units."""
 
@@ -170,10 +175,10 @@ class Folded:
         self._send()
         rest, (fates, places) = plan, _in_order(plan.fate, pending.order)
         while True:
-            part = _Taken(fates, pending.taken, len(plan.batch))  # before: afterwards there may be no memory for it
+            part = _Taken(fates, pending.taken, len(plan.batch), rest.row, places)  # before: there may be no memory afterwards
             part.added = added = self._folding.add(rest) if len(rest.row) else 0
             if added < len(rest.row):
-                part.last = int(rest.row[added] if places is None else places[rest.row[added]])
+                insist(_find_last, part)  # else they would be added again
             self._uncounted, pending.taken = part, part.last
             self._queue(self._folding.full(added))
             if added == len(rest.row):
@@ -294,6 +299,12 @@ class Folded:
         """This part can't be made."""
         ranges = piece.ranges(self._sent) - piece.ranges(last)
         self._way.accounts.counts, self._sent = self._way.accounts.plus(failed=ranges, folding=-ranges), last
+
+
+def _find_last(taken: _Taken) -> None:
+    """The row before which the first one is that didn't come to a unit."""
+    row = taken.row[taken.added]
+    taken.last = int(row if taken.places is None else taken.places[row])
 
 
 def _in_order(fates: Fates, order: Places | None) -> tuple[Fates, Places | None]:

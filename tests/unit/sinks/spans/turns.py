@@ -157,18 +157,19 @@ class ThreadTime:
         return 2 * least_s * self._task.turns if self._task is not None else 0.0
 
 
-class Event:
+class Lock:
     """In place of threading's."""
 
     def __init__(self, turns: Turns) -> None:
-        self._turns, self._is_set = turns, False
+        self._turns, self._is_taken = turns, False
 
-    def set(self) -> None:
-        self._is_set = True
+    def acquire(self) -> None:
+        if self._is_taken and not self._turns.wait_for(lambda: not self._is_taken, math.inf):
+            raise Hangs("a lock that nobody lets go of is waited for")
+        self._is_taken = True
 
-    def wait(self) -> None:
-        if not self._turns.wait_for(lambda: self._is_set, math.inf):
-            raise Hangs("an event that nobody sets is waited for")
+    def release(self) -> None:
+        self._is_taken = False
 
 
 class OwnThread:
@@ -224,7 +225,7 @@ def replaced(turns: Turns, patch: pytest.MonkeyPatch) -> list[OwnThread]:
     patch.setattr(background, "OwnThread", own_thread)
     patch.setattr(background, "threading", types.SimpleNamespace(current_thread=current_thread))
     patch.setattr(leavable_calls, "OwnThread", lambda run, _name: OwnThread(turns, run))
-    patch.setattr(turn, "threading", types.SimpleNamespace(Event=lambda: Event(turns), RLock=threading.RLock))
+    patch.setattr(turn, "threading", types.SimpleNamespace(Lock=lambda: Lock(turns), RLock=threading.RLock))
     patch.setattr(
         background_queue.Flush,
         "wait",

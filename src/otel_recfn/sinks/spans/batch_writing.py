@@ -64,6 +64,8 @@ class BatchWriting:
         """Rows that came since it was looked last which units have ended."""
         self._has_gap = False
         """Not noted yet."""
+        self._before_gap = 0
+        """So many of the batches that wait came before a gap: what they tell of is unknown as soon as they are written, too."""
         self._logged: set[str] = set()
 
     def has_room(self) -> bool:
@@ -143,7 +145,7 @@ class BatchWriting:
 
     def note_gap(self) -> None:
         """Batches were lost: what they began and ended is unknown. It is noted before anything else is written."""
-        self._has_gap = True
+        self._has_gap, self._before_gap = True, self._pending.batches()
 
     def _note_gap(self) -> None:
         """The roots that are open end here."""
@@ -166,6 +168,9 @@ class BatchWriting:
             else:
                 self._write(pending)
                 self._pending.finish_first()
+                if self._before_gap:
+                    self._note_gap()
+                    self._before_gap -= 1
 
     def _write(self, pending: Pending) -> None:
         pending.batch = cut_off_as_shown(self._surroundings.without_inherited(pending.batch))

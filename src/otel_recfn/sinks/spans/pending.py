@@ -124,6 +124,10 @@ class PendingBatches:
         first = Pending(rows.take(np.lexsort((rows.event_id, rows.start_ns))), dropped=self._dropped_of_first())
         self._first, self._waiting = first, WaitingBatches()
 
+    def batches(self) -> int:
+        """How many batches were not written to their ends."""
+        return len(self._waiting) + (self._first is not None)
+
     def rows(self) -> int:
         """How many rows were neither handed on nor counted."""
         left = sum([len(batch) for batch in self._waiting])

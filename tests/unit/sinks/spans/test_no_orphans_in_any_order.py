@@ -20,6 +20,7 @@ from otel_recfn.model.events import EventFlag, make_event_id
 from otel_recfn.sinks.background import BackgroundSink
 from otel_recfn.sinks.spans import batch_writing, folding
 from otel_recfn.sinks.spans.budgets import Volume
+from otel_recfn.sinks.spans.pending import PendingBatches
 from otel_recfn.sinks.spans.sink import SpansSink
 from otel_recfn.sinks.spans.step_traces import StepTraces
 from otel_recfn.support.thread_time import LOOK_S, LOOKS_AT_REST
@@ -119,6 +120,25 @@ def test_nothing_is_placed_in_an_outermost_range_that_there_was_no_memory_for(mo
     sink.write(batch(row(MIDDLE, OUTER)))
     sink.close(1.0)
     assert (len(sent.spans), memory.left) == (3, 0)
+    sent.assert_no_orphans()
+
+
+@pytest.mark.usefixtures("parts_of_two")
+def test_nothing_is_placed_in_an_outermost_range_that_was_dropped_behind_a_batch_that_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """For memory: it announces the range."""
+    sent, memory = Sent(), NoMemory()
+    sink = SpansSink(new_provider(sent), volume=Volume(1000))
+    monkeypatch.setattr(PendingBatches, "first", memory._asking(PendingBatches.first))
+    memory.left = 2
+    sink.write(make_batch([], OPENED))
+    assert memory.left == 0
+    sink.note_gap()
+    sink.write(batch(row(LEAF, MIDDLE), row(INNER, MIDDLE)))
+    sink.write(batch(row(MIDDLE, 0)))
+    sink.close(1.0)
+    assert len(sent.spans) == 3
     sent.assert_no_orphans()
 
 

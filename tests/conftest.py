@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from left_out import is_left_out
 from otel_recfn import OtelRecordFunctionInstrumentor, profiling
 from otel_recfn import instrumentor as instrumenting
 from otel_recfn.legacy import run
@@ -54,6 +56,10 @@ def ends_its_threads() -> Iterator[None]:
         if thread.name.startswith("otel-recfn"):
             thread.join(PATIENCE_S)
             assert not thread.is_alive(), f"the thread {thread.name!r} goes on after the test"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return is_left_out(collection_path, config.getoption("markexpr")) or None
 
 
 gc.disable()  # until all tests are collected, of which few objects become garbage

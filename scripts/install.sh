@@ -6,7 +6,7 @@ venv=$1 extras=$2 with_pip=${3:-$1}
 
 # setuptools keeps what it built in build/ and compiles only after a change; a module that was deleted would stay there too.
 [ ! -d build ] || find build -name '*.py' -delete
-# Others' modules are compiled to bytecode as they are imported, which most of them never are: what tests import most is imported here.
+# Others' modules are compiled to bytecode as they are imported, which most of them never are; what tests import most is, below.
 "$with_pip/bin/python" -m pip --python "$venv/bin/python" install -q --no-compile --no-build-isolation ".[$extras]"
 unset PYTHONDONTWRITEBYTECODE
 "$venv/bin/python" -m compileall -q "$venv"/lib/python3.*/site-packages/otel_recfn

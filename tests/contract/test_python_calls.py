@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -265,6 +266,19 @@ def test_names_of_code_go_with_it(traced: Traced) -> None:
 
     names = [short(row) for row in traced.run(program)]
     assert [name for name in names if name.startswith("made_")] == [f"made_{number // 3}" for number in range(600)]
+
+
+def test_c_functions_of_more_types_than_are_held_as_recent(traced: Traced) -> None:
+    kinds = [type(f"Kind{number}", (list,), {}) for number in range(1500)]
+
+    def program() -> None:
+        for kind in (*kinds, *kinds):
+            kind().append(1)
+
+    told = Counter([row.name for row in traced.run(program) if "append" in row.name])
+    assert {name.split(" object")[0].rsplit(" ", 1)[-1]: count for name, count in told.items()} == {
+        f"Kind{number}": 2 for number in range(1500)
+    }
 
 
 def test_nothing_of_ours_is_shown(traced: Traced, recorder: Recorder) -> None:

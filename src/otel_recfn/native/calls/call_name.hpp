@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "core/known_calls.hpp"
 #include "core/range_begin.hpp"
 
 namespace recfn {
@@ -17,6 +18,7 @@ struct CallName {
   PyObject* of_frame = nullptr;  // kAskFrame: names each call by its frame
   uint64_t hash = 0;             // of the text, as threads' dictionaries of names have it
 
+  KnownCall known() const { return {hash, text.size()}; }
   Text name() const { return {text.data(), static_cast<uint32_t>(text.size())}; }
 };
 

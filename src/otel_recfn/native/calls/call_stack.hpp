@@ -22,6 +22,11 @@ class CallStack {
   size_t size() const { return static_cast<size_t>(end_ - first_) - 1; }
   bool is_full() const { return end_ == limit_; }
 
+  // Whether it is open to calls that begin the short way, and has room for one: one comparison for both.
+  bool takes_next() const { return end_ < gate_; }
+  void open() { gate_ = limit_, is_open_ = true; }
+  void shut() { gate_ = nullptr, is_open_ = false; }
+
   // Where none is open, one that is no call: neither of C nor of any frame.
   OpenCall& back() { return end_[-1]; }
   const OpenCall& back() const { return end_[-1]; }
@@ -40,6 +45,7 @@ class CallStack {
     std::memcpy(larger.get(), first_, used * sizeof(OpenCall));
     held_ = std::move(larger);
     first_ = held_.get(), end_ = first_ + used, limit_ = first_ + room;
+    if (is_open_) open();
   }
 
  private:
@@ -48,6 +54,8 @@ class CallStack {
   OpenCall none_{0, this};
   std::unique_ptr<OpenCall[]> held_;
   OpenCall *first_ = &none_, *end_ = first_ + 1, *limit_ = end_;
+  OpenCall* gate_ = limit_;  // null while it is shut
+  bool is_open_ = true;
 };
 
 }  // namespace recfn

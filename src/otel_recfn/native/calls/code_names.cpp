@@ -36,7 +36,7 @@ struct NamesOfCode {
 Py_ssize_t place = -1;
 
 const CallName* found(PyObject* code, const Entry& entry) {
-  if (entry.name != nullptr && entry.name->hides == Hides::kNothing) recent_names.keep(code, entry.instruction, entry.name);
+  if (entry.name != nullptr && entry.name->hides == Hides::kNothing) recent_names.keep(code, entry.instruction, *entry.name);
   return entry.name;
 }
 

@@ -2,6 +2,7 @@
 // be taken for it, and nothing keeps it alive.
 #pragma once
 #include "calls/call_name.hpp"
+#include "core/known_calls.hpp"
 
 namespace recfn {
 
@@ -9,12 +10,12 @@ namespace recfn {
 class RecentNames {
  public:
   // Null where it isn't among them.
-  const CallName* find(const PyObject* code, int instruction) const {
+  const KnownCall* find(const PyObject* code, int instruction) const {
     const Place& place = places_[place_of(code, instruction)];
-    return place.code == code && place.instruction == instruction ? place.name : nullptr;
+    return place.code == code && place.instruction == instruction ? found_at(&place.call) : nullptr;
   }
-  void keep(const PyObject* code, int instruction, const CallName* name) {
-    places_[place_of(code, instruction)] = {code, name, instruction};
+  void keep(const PyObject* code, int instruction, const CallName& name) {
+    places_[place_of(code, instruction)] = {code, instruction, name.known()};
   }
   void remove(const PyObject* code, int instruction) {
     if (find(code, instruction) != nullptr) places_[place_of(code, instruction)] = {};
@@ -27,8 +28,8 @@ class RecentNames {
   static constexpr uint32_t kPlaceBits = 10;
   struct Place {
     const PyObject* code = nullptr;
-    const CallName* name = nullptr;
-    int instruction = 0;
+    int64_t instruction = 0;
+    KnownCall call;
   };
 
   static size_t place_of(const PyObject* code, int instruction) {

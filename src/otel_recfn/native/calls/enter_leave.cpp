@@ -15,7 +15,13 @@ namespace {
 constexpr int kMaxStartFrames = 128;  // as Python's `sources/calls/protocol.py` has it
 
 uint64_t begin(ThreadCalls& calls, const CallName& name) {
-  return is_recording() ? begin_call(*tracer->globals, *calls.buffer, name.name(), name.hash) : 0;
+  if (!is_recording()) return 0;
+  Globals& globals = *tracer->globals;
+  uint64_t event_id;
+  const bool has_contexts = globals.context_version.load(std::memory_order_relaxed) != nullptr;
+  const uint64_t version = has_contexts ? context_version_of(globals, PyThreadState_Get()) : 0;
+  if (begin_known_call(globals, *calls.buffer, name.known(), version, event_id)) return event_id;
+  return begin_call(globals, *calls.buffer, name.name(), name.hash);
 }
 
 bool hides_its_c_calls(const ThreadCalls& calls) {
@@ -94,7 +100,7 @@ int enter_slowly(ThreadCalls& calls, Begun begun) {
   }
   if (name->hides == Hides::kNothing) return push(calls, {begin(calls, *name), begun.key}, tracing), 0;
   if (name->hides == Hides::kAskFrame) return enter_named_by_frame(calls, begun, name->of_frame, tracing);
-  if (name->hides == Hides::kAllBelow) calls.hidden_from = calls.stack.size();
+  if (name->hides == Hides::kAllBelow) calls.hide_below();
   push(calls, {ThreadCalls::kHidden, begun.key}, tracing);
   return 0;
 }
@@ -105,6 +111,7 @@ int enter_c_slowly(ThreadCalls& calls, PyObject* callable, CFunction function) {
   const CallName* name = function.definition != nullptr ? tracer->names.functions().find(function) : nullptr;
   if (name == nullptr) name = tracer->names.of_function(callable, function);
   if (name == nullptr && without_name() < 0) return -1;
+  if (name != nullptr && function.definition != nullptr) recent_functions.keep(function, *name);
   push(calls, {(name != nullptr ? begin(calls, *name) : 0) | ThreadCalls::kOfC, nullptr}, tracing);
   return 0;
 }

@@ -13,6 +13,7 @@
 #include "calls/c_function.hpp"
 #include "calls/code_names.hpp"
 #include "calls/first_sight.hpp"
+#include "calls/recent_functions.hpp"
 #include "calls/thread_calls.hpp"
 #include "core/known_calls.hpp"
 #include "python/context_reader.hpp"
@@ -107,7 +108,7 @@ inline uint64_t pop(ThreadCalls& calls) {
   const uint64_t entry = calls.stack.back().entry;
   calls.stack.pop();
   end_call(calls, entry);
-  if (calls.stack.size() <= calls.hidden_from) calls.hidden_from = kNothingHidden;
+  if (calls.stack.size() <= calls.hidden_from) calls.show_again();
   return entry;
 }
 
@@ -121,11 +122,6 @@ inline void push(ThreadCalls& calls, OpenCall call, uint64_t tracing) {
   calls.stack.push(call);
 }
 
-// Of the calling thread, whose state that is.
-[[gnu::always_inline]] inline uint64_t context_version_now(const Globals& globals, const PyThreadState* thread) {
-  return globals.context_version.load(std::memory_order_relaxed) != nullptr ? context_version_of(globals, thread) : 0;
-}
-
 // The calling thread's calls, where it has been met and calls can be recorded; else null.
 [[gnu::always_inline]] inline ThreadCalls* ready_calls() {
   ThreadCalls* const calls = tls_calls;
@@ -133,15 +129,16 @@ inline void push(ThreadCalls& calls, OpenCall call, uint64_t tracing) {
 }
 
 // Begins a call the short way (known_calls.hpp), with `of_c` kOfC or 0, and null for the frame then. Whether it did.
-[[gnu::always_inline]] inline bool begin_known(ThreadCalls& calls, const CallName* name, uint64_t of_c, const void* frame,
+[[gnu::always_inline]] inline bool begin_known(ThreadCalls& calls, const KnownCall* call, uint64_t of_c, const void* frame,
                                                const PyThreadState* thread) {
-  if (__builtin_expect(name == nullptr || calls.hidden_from != kNothingHidden || is_deep_enough(calls), 0)) return false;
+  if (__builtin_expect(call == nullptr || !calls.stack.takes_next() || is_deep_enough(calls), 0)) return false;
   const Globals& globals = *tracer->globals;
   const bool records = (globals.recording.load(std::memory_order_relaxed) & kRecordingBit) != 0;
-  if (__builtin_expect(!records || calls.stack.is_full(), 0)) return false;
+  const bool has_contexts = globals.context_version.load(std::memory_order_relaxed) != nullptr;
+  if (__builtin_expect(!records || !has_contexts, 0)) return false;
   uint64_t event_id;
-  const uint64_t version = context_version_now(globals, thread);
-  if (!begin_known_call(globals, *calls.buffer, name->hash, name->text.size(), version, event_id)) return false;
+  const uint64_t version = context_version_of(globals, thread);
+  if (!begin_known_call(globals, *calls.buffer, *call, version, event_id)) return false;
   calls.stack.push({event_id | of_c, frame});
   ++calls.shown;
   return true;
@@ -151,7 +148,8 @@ inline void push(ThreadCalls& calls, OpenCall call, uint64_t tracing) {
 [[gnu::always_inline]] inline bool end_known(ThreadCalls& calls, uint64_t of_c, const void* frame) {
   const OpenCall& innermost = calls.stack.back();
   const uint64_t event_id = innermost.entry ^ of_c;
-  if (__builtin_expect(innermost.frame != frame || event_id == 0, 0)) return false;
+  const bool is_other = of_c == 0 && innermost.frame != frame;  // one of the other kind has another bit, which no event id has
+  if (__builtin_expect(is_other || event_id == 0, 0)) return false;
   if (!end_known_call(*tracer->globals, *calls.buffer, event_id)) return false;
   calls.stack.pop();
   calls.shown -= calls.shown != 0;
@@ -159,12 +157,12 @@ inline void push(ThreadCalls& calls, OpenCall call, uint64_t tracing) {
 }
 
 // The name of what begins at its first instruction, where it was found lately. What can be suspended has none there.
-[[gnu::always_inline]] inline const CallName* recent_name(const PyCodeObject* code) {
+[[gnu::always_inline]] inline const KnownCall* recent_name(const PyCodeObject* code) {
   return recent_names.find(reinterpret_cast<const PyObject*>(code), kAtBegin);
 }
 
 // The same of what can be suspended.
-[[gnu::always_inline]] inline const CallName* recent_name(const PyCodeObject* code, int instruction) {
+[[gnu::always_inline]] inline const KnownCall* recent_name(const PyCodeObject* code, int instruction) {
   return recent_names.find(reinterpret_cast<const PyObject*>(code), instruction);
 }
 

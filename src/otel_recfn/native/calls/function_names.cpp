@@ -1,9 +1,14 @@
 #include "calls/function_names.hpp"
 
+#include "calls/recent_functions.hpp"
+
 #include <new>
 #include <utility>
 
 namespace recfn {
+
+RecentFunctions recent_functions;
+
 namespace {
 
 constexpr size_t kFirstSlots = 1024, kMostNames = 1 << 16;
@@ -48,6 +53,7 @@ void FunctionNames::grow() {
 }
 
 void FunctionNames::clear() {
+  recent_functions.clear();
   for (Slot& slot : slots_) {
     delete slot.name;
     slot.name = nullptr;

@@ -75,7 +75,7 @@ CFunction called(Arguments arguments) { return CFunction::of(arguments[2], first
   PyThreadState* const thread = PyThreadState_Get();
   const bool can_be_suspended = (code->co_flags & kCanSuspend) != 0;
   const int instruction = can_be_suspended ? static_cast<int>(PyLong_AsLong(arguments[1])) : kAtBegin;
-  const CallName* const name = can_be_suspended ? recent_name(code, instruction) : nullptr;
+  const KnownCall* const name = can_be_suspended ? recent_name(code, instruction) : nullptr;
   const void* const frame = running_frame(thread);
   return begin_known(*calls, name, 0, frame, thread) ? none() : answer(enter_slowly(*calls, {code, instruction, nullptr, frame}));
 }
@@ -83,7 +83,7 @@ CFunction called(Arguments arguments) { return CFunction::of(arguments[2], first
 [[gnu::hot]] PyObject* on_begin(PyObject*, Arguments arguments, size_t, PyObject*) {
   PyThreadState* const thread = PyThreadState_Get();
   if (ThreadCalls* const calls = ready_calls()) {
-    const CallName* const name = recent_name(reinterpret_cast<PyCodeObject*>(arguments[0]));
+    const KnownCall* const name = recent_name(reinterpret_cast<PyCodeObject*>(arguments[0]));
     if (begin_known(*calls, name, 0, running_frame(thread), thread)) return none();
   }
   return on_other_begin(arguments);
@@ -113,15 +113,19 @@ CFunction called(Arguments arguments) { return CFunction::of(arguments[2], first
   return Py_TYPE(callable) == &PyMethodDescr_Type ? CFunction::of_method(callable, first_argument(arguments)) : CFunction{};
 }
 
-[[gnu::hot]] PyObject* on_begin_of_c(PyObject*, Arguments arguments, size_t, PyObject*) {
+// CPython is asked for the thread by another function, which calls this one last: so this one saves and restores no registers.
+[[gnu::noinline, gnu::hot]] PyObject* on_begin_of_c_in(const PyThreadState* thread, Arguments arguments) {
   PyObject* const callable = arguments[2];
-  if (Py_TYPE(callable) == &PyFunction_Type) return none();  // most are, and have events of their own
   const CFunction function = usually_called(callable, arguments);
   ThreadCalls* const calls = ready_calls();
   if (function.definition == nullptr || calls == nullptr || hides_next_c_call(*calls)) return on_other_begin_of_c(arguments);
-  const CallName* const name = tracer->names.functions().find(function);
-  const bool begun = begin_known(*calls, name, ThreadCalls::kOfC, nullptr, PyThreadState_Get());
+  const bool begun = begin_known(*calls, recent_functions.find(function), ThreadCalls::kOfC, nullptr, thread);
   return begun ? none() : on_other_begin_of_c(arguments);
+}
+
+[[gnu::hot]] PyObject* on_begin_of_c(PyObject*, Arguments arguments, size_t, PyObject*) {
+  if (Py_TYPE(arguments[2]) == &PyFunction_Type) return none();  // most are, and have events of their own
+  return on_begin_of_c_in(PyThreadState_Get(), arguments);
 }
 
 [[gnu::noinline]] PyObject* on_other_end_of_c(Arguments arguments) {
@@ -132,9 +136,9 @@ CFunction called(Arguments arguments) { return CFunction::of(arguments[2], first
 
 [[gnu::hot]] PyObject* on_end_of_c(PyObject*, Arguments arguments, size_t, PyObject*) {
   PyObject* const callable = arguments[2];
-  const bool is_method = Py_TYPE(callable) == &PyMethodDescr_Type && arguments[3] != missing;
+  const PyTypeObject* const type = Py_TYPE(callable);
+  const bool is_usual = type == &PyCFunction_Type || (type == &PyMethodDescr_Type && arguments[3] != missing);
   ThreadCalls* const calls = ready_calls();
-  const bool is_usual = is_method || Py_TYPE(callable) == &PyCFunction_Type;
   const bool ended = is_usual && calls != nullptr && end_known(*calls, ThreadCalls::kOfC, nullptr);
   return ended ? none() : on_other_end_of_c(arguments);
 }

@@ -26,7 +26,7 @@ namespace {
   PyCodeObject* const code = code_of(frame);
   const bool can_be_suspended = (code->co_flags & kCanSuspend) != 0;
   const int instruction = can_be_suspended ? instruction_of(frame) : kAtBegin;
-  const CallName* const name = can_be_suspended ? recent_name(code, instruction) : nullptr;
+  const KnownCall* const name = can_be_suspended ? recent_name(code, instruction) : nullptr;
   return begin_known(calls, name, 0, frame, PyThreadState_Get()) ? 0 : enter_slowly(calls, {code, instruction, frame, frame});
 }
 
@@ -41,14 +41,17 @@ namespace {
   return tracer->c_calls ? enter_c_slowly(calls, argument, CFunction::of(argument, nullptr)) : 0;
 }
 
-[[gnu::noinline, gnu::hot]] int on_c_call(ThreadCalls& calls, PyObject* argument) {
-  const PyThreadState* const thread = PyThreadState_Get();
+// CPython is asked for the thread by another function, which calls this one last: so this one saves and restores no registers.
+[[gnu::noinline, gnu::hot]] int on_c_call_of(PyObject* argument, const PyThreadState* thread) {
+  ThreadCalls& calls = *tls_calls;
   if (Py_TYPE(argument) == &PyCFunction_Type && tracer->c_calls && !hides_next_c_call(calls)) {
-    const CallName* const name = tracer->names.functions().find(CFunction::of_builtin(argument));
-    if (begin_known(calls, name, ThreadCalls::kOfC, nullptr, thread)) return 0;
+    const KnownCall* const known = recent_functions.find(CFunction::of_builtin(argument));
+    if (begin_known(calls, known, ThreadCalls::kOfC, nullptr, thread)) return 0;
   }
   return on_other_c_call(calls, argument);
 }
+
+[[gnu::noinline, gnu::hot]] int on_c_call(PyObject* argument) { return on_c_call_of(argument, PyThreadState_Get()); }
 
 [[gnu::noinline]] int on_other_return(ThreadCalls& calls, PyFrameObject* frame) {
   return leave_python_slowly(calls, frame), 0;
@@ -65,10 +68,11 @@ namespace {
 }
 
 [[gnu::always_inline]] inline int on_event(ThreadCalls& calls, PyFrameObject* frame, int what, PyObject* argument) {
+  static_assert(PyTrace_C_EXCEPTION == PyTrace_C_CALL + 1 && PyTrace_C_RETURN == PyTrace_C_CALL + 2);
+  if (what == PyTrace_C_CALL) return on_c_call(argument);
+  if (what > PyTrace_C_CALL) return what <= PyTrace_C_RETURN ? on_c_return(calls) : 0;
   if (what == PyTrace_CALL) return on_call(calls, frame);
-  if (what == PyTrace_RETURN) return on_return(calls, frame);
-  if (what == PyTrace_C_CALL) return on_c_call(calls, argument);
-  return what == PyTrace_C_RETURN || what == PyTrace_C_EXCEPTION ? on_c_return(calls) : 0;
+  return what == PyTrace_RETURN ? on_return(calls, frame) : 0;
 }
 
 // At a thread's first event of a tracing, and in a child before its own hooks have run.

@@ -17,9 +17,9 @@ constexpr uint64_t kNotMet = UINT64_MAX;
 struct ThreadCalls {
   // Entries are event ids, 0 where one isn't recorded; with kOfC for a C function's, with kHidden where its calls of C functions
   // aren't shown.
-  static constexpr uint64_t kOfC = uint64_t{1} << 63, kHidden = uint64_t{1} << 62;
+  static constexpr uint64_t kHidden = uint64_t{1} << 63, kOfC = uint64_t{1} << 62;
   CallStack stack;
-  size_t hidden_from = kNothingHidden;  // how many calls are around the one below which nothing is shown
+  size_t hidden_from = kNothingHidden;  // how many calls are around the one below which nothing is shown; the stack is shut
   size_t shown = 0;                     // how many of those that began while it traces are ranges
   ThreadBuffer* buffer = nullptr;       // null: the thread hasn't been met yet
   uint64_t tracing = 0;                 // while which it was told of
@@ -28,9 +28,12 @@ struct ThreadCalls {
   bool left_out = false;                // it isn't traced
   std::atomic<bool> ended{false};
 
+  void hide_below() { hidden_from = stack.size(), stack.shut(); }
+  void show_again() { hidden_from = kNothingHidden, stack.open(); }
+
   void forget() {
-    stack.clear();
-    hidden_from = kNothingHidden, shown = 0, buffer = nullptr, met_in = kNotMet, left_out = false;
+    stack.clear(), show_again();
+    shown = 0, buffer = nullptr, met_in = kNotMet, left_out = false;
   }
 };
 

@@ -18,28 +18,44 @@ namespace recfn {
          closed.head.load(std::memory_order_relaxed) == closed.tail.load(std::memory_order_relaxed);
 }
 
-// Where the name stands in the thread's dictionary, at its first place; kManyNamesSlot where it doesn't.
-[[gnu::always_inline]] inline uint32_t first_slot_of(const ThreadBuffer& buffer, uint64_t name_hash, uint64_t name_size) {
-  const uint32_t slot = static_cast<uint32_t>(name_hash) & (kNameSlots - 1);
-  const NameSlot& held = buffer.names[slot];
-  return held.hash == name_hash && held.size_plus_one == name_size + 1 ? slot : kManyNamesSlot;
+// A call's begin but for its time: what it is called, where that stands in threads' dictionaries at its first place.
+struct KnownCall {
+  uint64_t hash = 0, size_plus_one = 0;  // of the name, as NameSlot has them
+  uint64_t head = 0;                     // of the record
+
+  KnownCall() = default;
+  KnownCall(uint64_t name_hash, uint64_t name_size)
+      : hash(name_hash), size_plus_one(name_size + 1) {
+    head = header(kBegin, 0, kPythonCallSource << kSourceShift, first_slot(), 0);
+  }
+
+  uint64_t first_slot() const { return hash & (kNameSlots - 1); }
+  bool is_in(const NameSlot& held) const { return held.hash == hash && held.size_plus_one == size_plus_one; }
+};
+
+// The same pointer, which from here on stays one: of a table's place compilers reckon the address anew for each member.
+[[gnu::always_inline]] inline const KnownCall* found_at(const KnownCall* call) {
+#if defined(__GNUC__)
+  asm("" : "+r"(call));
+#endif
+  return call;
 }
 
-// Whether the call has begun, and as which event.
-[[gnu::always_inline]] inline bool begin_known_call(const Globals& globals, ThreadBuffer& buffer, uint64_t name_hash,
-                                                    uint64_t name_size, uint64_t context_version, uint64_t& event_id) {
+// Whether the call has begun, and as which event. Members are read before the record is written, which could alias them.
+[[gnu::always_inline]] inline bool begin_known_call(const Globals& globals, ThreadBuffer& buffer, const KnownCall& call,
+                                                    uint64_t context_version, uint64_t& event_id) {
   const bool known = lies_in_innermost(globals, buffer, context_version) && buffer.unsent == 0 && globals.use_cycle_counter;
-  if (__builtin_expect(!known, 0)) return false;
-  const uint32_t slot = first_slot_of(buffer, name_hash, name_size);
-  const uint64_t room = kBeginWords + uint64_t{kEndWords} * (buffer.open_recorded + 1u);
-  if (__builtin_expect(slot == kManyNamesSlot || buffer.head + room > buffer.limit, 0)) return false;
+  if (__builtin_expect(!known || !call.is_in(buffer.names[call.first_slot()]), 0)) return false;
+  const uint32_t open = buffer.open_recorded + 1, depth = buffer.depth;
+  const uint64_t at = buffer.head;
+  if (__builtin_expect(at + kBeginWords + uint64_t{kEndWords} * open > buffer.limit, 0)) return false;
   const uint64_t ordinal = buffer.ordinal.load(std::memory_order_relaxed) + 1;
   event_id = make_event_id(buffer.number, ordinal);
+  buffer.open_recorded = open, buffer.depth = depth + 1;
   buffer.ordinal.store(ordinal, std::memory_order_relaxed);
-  ++buffer.open_recorded;
-  buffer.stack[buffer.depth++] = {event_id, ordinal | OpenEntry::kPythonBit, buffer.task};
-  const uint64_t head = header(kBegin, 0, kPythonCallSource << kSourceShift, slot, 0);
-  buffer.put_and_publish({head, cycle_counter()});
+  buffer.stack[depth] = {event_id, ordinal | OpenEntry::kPythonBit, buffer.task};
+  buffer.put_and_publish({call.head, cycle_counter()});
+
   return true;
 }
 

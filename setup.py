@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
+import subprocess
 import sys
+import tempfile
 from copy import copy
 from pathlib import Path
 
@@ -24,6 +27,8 @@ COMPILE = [
     *("-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-missing-field-initializers"),
 ]
 OVERFLOW = {"-fwrapv", "-fno-strict-overflow"}  # CPythons are built with one of them; the second includes the first
+# Intel's processors from Skylake to Comet Lake decode a jump anew each time that lies across 32 bytes, or ends there.
+ALIGNED_JUMPS = "-Wa,-mbranches-within-32B-boundaries"
 
 
 def joined_sources(folders: set[str]) -> list[str]:
@@ -54,6 +59,19 @@ class BuildNativeOrSayWhy(build_ext):
         except Exception as error:  # every compiler driver raises its own kind
             reason = f"{type(error).__name__}: {error}"
         self._note(reason)
+
+    def build_extensions(self) -> None:
+        if platform.machine() in ("x86_64", "AMD64") and self._takes(ALIGNED_JUMPS):
+            COMPILE.append(ALIGNED_JUMPS)
+        super().build_extensions()
+
+    def _takes(self, option: str) -> bool:
+        """Older assemblers don't know it."""
+        with tempfile.TemporaryDirectory() as folder:
+            source = Path(folder, "empty.c")
+            source.touch()
+            command = [*self.compiler.compiler_so, option, "-c", str(source), "-o", str(source.with_suffix(".o"))]
+            return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
     def build_extension(self, extension: Extension) -> None:
         extension.extra_objects = [self._compiled_for_any_python(source) for source in FOR_ANY_PYTHON]

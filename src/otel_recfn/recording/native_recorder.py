@@ -6,6 +6,7 @@ Raises:
 
 from __future__ import annotations
 
+import _thread
 import os
 import threading
 import time
@@ -20,7 +21,9 @@ from otel_recfn.ranges.protocol import RangeObserver
 from otel_recfn.recording.protocol import ContextReading, Keep, RecorderCounters
 from otel_recfn.recording.trace_states import TraceStates
 from otel_recfn.recording.watched import Watching, unwatch, watch
+from otel_recfn.support.greenlets import threads_are_greenlets
 from otel_recfn.support.imports import imported
+from otel_recfn.support.waker import Waker
 
 if TYPE_CHECKING:
     from otel_recfn.model.batch import Batch, Track
@@ -42,6 +45,7 @@ class NativeRecorder:
 
     def __init__(self) -> None:
         self._names: list[str] = []
+        self._waker = Waker()
         self._epoch = 0
         self._watching: Watching | None = None
         self._when_recorded: Callable[[], object] | None = None
@@ -158,11 +162,15 @@ class NativeRecorder:
 
     def wait(self, timeout_s: float) -> None:
         """See Recorder.wait."""
-        _native.wait(timeout_s)
+        if threads_are_greenlets():
+            self._waker.wait(timeout_s)  # the native wait would hold up all of them
+        else:
+            _native.wait(timeout_s)
 
     def wake(self) -> None:
         """See Recorder.wake."""
         _native.wake()
+        self._waker.wake()
 
     def call_when_recorded(self, call: Callable[[], object]) -> None:
         """See Recorder.call_when_recorded."""
@@ -249,7 +257,10 @@ class NativeRecorder:
     def _call_soon(self, call: Callable[[], object]) -> None:
         """In another thread: this one begins a range, and may hold any lock."""
         try:
-            _native.call_later(SOON_SECONDS, call)
+            if threads_are_greenlets():  # what a thread of the system's starts would never go on
+                _thread.start_new_thread(_call_later, (SOON_SECONDS, call))
+            else:
+                _native.call_later(SOON_SECONDS, call)
         except (MemoryError, RuntimeError):  # no more threads: the next thread that records tries again
             self._when_recorded = self._when_recorded or call
 
@@ -276,6 +287,11 @@ class NativeRecorder:
         from otel_recfn.support.stack_trace import failure
 
         _native.set_record_function_helpers(self, decorate, aenter, aexit, failure, arguments)
+
+
+def _call_later(seconds: float, call: Callable[[], object]) -> None:
+    time.sleep(seconds)
+    call()
 
 
 def _read_words(reader: Callable[[], ContextReading | None]) -> tuple[int, int, int, int, int, int, object] | None:

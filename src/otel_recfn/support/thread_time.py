@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from otel_recfn.support.greenlets import threads_are_greenlets
+
 LAST_WORK_S = 3.0
 """So much processor time a thread may have after its time is over, for what must not be missing."""
 LOOK_S = 0.05
@@ -20,19 +22,22 @@ class ThreadTime:
 
     def __init__(self) -> None:
         self._clock: int | None = None
+        self._begun = False
         self._seconds = 0.0
 
     def begin(self) -> None:
         """Called in the thread."""
-        if _clock_of_thread is not None:
+        self._begun = True
+        # A greenlet's number is another thread's, or nobody's, for the system.
+        if _clock_of_thread is not None and not threads_are_greenlets():
             self._clock = _clock_of_thread(threading.get_ident())
 
     def seconds(self) -> float:
         """So much it has had; where that isn't known, it is taken to compute all the time."""
-        if _clock_of_thread is None:
-            return time.monotonic()
+        if self._clock is None:
+            return time.monotonic() if self._begun else 0.0
         try:
-            self._seconds = time.clock_gettime(self._clock) if self._clock is not None else 0.0
+            self._seconds = time.clock_gettime(self._clock)
         except OSError:  # it has ended
             pass
         return self._seconds

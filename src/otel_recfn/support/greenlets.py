@@ -1,0 +1,14 @@
+"""Programs whose threads are greenlets: gevent and eventlet replace Python's (``monkey.patch_all()``).
+
+Such a thread goes on only where another one waits by one of Python's means: in a wait outside of Python all stand still.
+"""
+
+from __future__ import annotations
+
+import threading
+from types import BuiltinFunctionType
+
+
+def threads_are_greenlets() -> bool:
+    """Whether new threads are; those that were started before ``monkey.patch_all()`` are the system's."""
+    return not isinstance(threading.get_ident, BuiltinFunctionType)

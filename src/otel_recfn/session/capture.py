@@ -196,6 +196,11 @@ class Capture:
     def _may_wait(self) -> bool:
         return not self._ending and len(self._undelivered) < MOST_WAITING
 
+    def note_drained(self, drained_ns: int) -> None:
+        """Tell the sinks that they have what had ended when a drain began, before they are flushed."""
+        if not self._delivering:
+            self.sinks.note_drained(drained_ns)
+
     def flush(self, timeout_s: float) -> bool:
         """Flush the sinks that can't be flushed beside a write, within ``timeout_s`` seconds in all.
 

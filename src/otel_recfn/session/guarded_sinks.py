@@ -19,6 +19,7 @@ from otel_recfn.sinks.protocol import (
     has_room,
     is_told_of_open_ranges,
     losses_of,
+    tell_of_drain,
     tell_of_process_end,
     wants_unsampled,
 )
@@ -93,6 +94,11 @@ class GuardedSinks:
         for handed in list(self._sinks):
             if is_told_of_open_ranges(handed.sink):
                 self._guarded(handed, partial(_write_open, handed.sink, ranges), None)
+
+    def note_drained(self, drained_ns: int) -> None:
+        """Tell those that ask that what had ended by then has been written."""
+        for handed in list(self._sinks):
+            self._guarded(handed, partial(tell_of_drain, handed.sink, drained_ns), None)
 
     def flush(self, deadline: float, beside_writes: bool) -> bool:
         """Flush those that can be flushed beside a write, or the others."""

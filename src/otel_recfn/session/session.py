@@ -256,10 +256,11 @@ class Session:
     def _flush(self, capture: Capture, deadline: float) -> bool:
         self._exit.follow_provider()
         with self._draining.held(_seconds_to(deadline)) as held:
-            drained = held and self._draining.drain_all() is not None
-            if drained:
+            last = self._draining.drain_all() if held else None
+            if last is not None:
                 self._follow_providers()
-            flushed = drained and capture in self._captures and capture.flush(_seconds_to(deadline))
+                capture.note_drained(last.drained_ns)
+            flushed = last is not None and capture in self._captures and capture.flush(_seconds_to(deadline))
         return flushed and capture.flush_beside_writes(_seconds_to(deadline))  # meanwhile what is recorded is drained
 
     def recorder_lost(self) -> int:

@@ -82,6 +82,7 @@ class BackgroundSink:
         self._thread = OwnThread(self._worker.run, f"otel-recfn {self.name}")
         self._most_at_the_end = math.inf
         self._process_ends = False
+        self._drained_ns = 0
         self._told = False
         """Of the worker's error, whoever wrote or closed."""
         if start:
@@ -115,11 +116,15 @@ class BackgroundSink:
         if is_told_of_open_ranges(self._inner) and self._thread.ident is not None:
             self._queue.put_open(ranges)
 
+    def note_drained(self, drained_ns: int) -> None:
+        """The inner sink is told it at the next flush, behind what is queued now."""
+        self._drained_ns = max(self._drained_ns, drained_ns)
+
     def flush(self, timeout_s: float) -> bool:
         """Let the inner sink finish what is queued, and flush; False when the time wasn't enough."""
         if self._thread is threading.current_thread():
             return False
-        request = Flush(time.monotonic() + timeout_s)
+        request = Flush(time.monotonic() + timeout_s, self._drained_ns)
         if not self._put(request):
             return self._worker.error is None and not self._thread.is_alive() and self._left() == 0
         self._pace.hurry_up(+1)

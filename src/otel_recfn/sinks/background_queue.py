@@ -61,6 +61,8 @@ class Flush:
     """Somebody waits until it is done, or until the deadline."""
 
     deadline: float
+    drained_ns: int = 0
+    """What had ended by then is queued before it."""
     flushed: bool = False
     _undone: threading.Lock = field(default_factory=_taken_lock)
     """No event: where that finds no memory in one thread, another one waits for it without end."""

@@ -18,7 +18,7 @@ from otel_recfn.model.errors import OUT_OF_MEMORY, PAUSE_SECONDS
 from otel_recfn.sinks.background_pace import GivenUp, Pace
 from otel_recfn.sinks.background_queue import Close, Flush, Task, WorkQueue, Write, WriteOpen
 from otel_recfn.sinks.paced import PacedSink, ToldOfGaps
-from otel_recfn.sinks.protocol import Sink, asks_for_room, has_room
+from otel_recfn.sinks.protocol import Sink, asks_for_room, has_room, tell_of_drain
 from otel_recfn.support.insisting import insist
 from otel_recfn.support.own_thread import at_work
 from otel_recfn.support.thread_time import ThreadTime
@@ -152,6 +152,7 @@ class Worker:
     def _do_flush(self, task: Flush) -> None:
         try:
             self._task = None
+            tell_of_drain(self._inner, task.drained_ns)
             task.flushed = self._inner.flush(max(0.0, task.deadline - time.monotonic()))
         finally:
             task.set_done()

@@ -15,7 +15,7 @@ class Sink(Protocol):
     A sink that raises is closed, taken out of its capture and logged once; the other sinks go on. After a MemoryError it
     goes on too, and misses that batch; so a ``write`` that raises one counts nothing of the batch.
 
-    It may have six attributes more:
+    It may have seven attributes more:
 
     * ``losses``, the names of those of its counters that say what was lost: where one has grown, that is logged when the
       capture ends. Without it: none.
@@ -31,6 +31,8 @@ class Sink(Protocol):
     * ``write_open``, a method that is given the ranges which have been open for ``open_range_s`` seconds, as partial rows that
       end now: every quarter of that time all that there are, and an empty batch when there are none any more. ``write`` has
       each of them when it ends. After a MemoryError the next call has them all again. Without it: it isn't told.
+    * ``note_drained``, a method that is called before ``flush``, with when the drain before that began, in Unix nanoseconds: what
+      had ended by then has been written, also where that drain found nothing to write. Without it: it isn't told.
     * ``process_ends``, a method that is called before ``close`` where the process ends: with the seconds that the end may wait
       for what is outside of this machine; it returns how many of them it has a use for. Without it: it isn't told.
     """
@@ -67,6 +69,13 @@ def wants_unsampled(sink: Sink) -> bool:
 def is_told_of_open_ranges(sink: Sink) -> bool:
     """Whether a sink wants to know of ranges that have been open for long."""
     return hasattr(sink, "write_open")
+
+
+def tell_of_drain(sink: Sink, drained_ns: int) -> None:
+    """Tell a sink that wants to know it when the last drain began."""
+    told = getattr(sink, "note_drained", None)
+    if told is not None:
+        told(drained_ns)
 
 
 def tell_of_process_end(sink: Sink, timeout_s: float) -> float:

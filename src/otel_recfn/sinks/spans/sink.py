@@ -171,6 +171,10 @@ class SpansSink:
             return None
         return target.start_span(name, {"recfn.step.number": number} | (code_attributes(code) if code else {}))
 
+    def note_drained(self, drained_ns: int) -> None:
+        """What had ended by then has been written: units are decided although no batch came after their spans' ends."""
+        self._writer.rest(drained_ns)
+
     def flush(self, timeout_s: float) -> bool:
         """Export what was handed on. Roots that may still grow stay open; those of idle threads don't."""
         if self._target.use() is None:

@@ -31,8 +31,8 @@ class Sink(Protocol):
     * ``write_open``, a method that is given the ranges which have been open for ``open_range_s`` seconds, as partial rows that
       end now: every quarter of that time all that there are, and an empty batch when there are none any more. ``write`` has
       each of them when it ends. After a MemoryError the next call has them all again. Without it: it isn't told.
-    * ``note_drained``, a method that is called before ``flush``, with when the drain before that began, in Unix nanoseconds: what
-      had ended by then has been written, also where that drain found nothing to write. Without it: it isn't told.
+    * ``note_drained``, a method that is called before ``flush``, with when the drain before that began, in Unix nanoseconds:
+      what had ended by then has been written, also where that drain found nothing to write. Without it: it isn't told.
     * ``process_ends``, a method that is called before ``close`` where the process ends: with the seconds that the end may wait
       for what is outside of this machine; it returns how many of them it has a use for. Without it: it isn't told.
     """

@@ -198,13 +198,11 @@ class SpanTarget:
     def room_beside(self) -> int:
         """How many of our spans may wait for exporters while processors' own threads export: half of the shortest queue.
 
-        0 where that is not enough for such a thread to begin: it waits for a whole batch, or for seconds.
+        0 where that is not enough for each such thread to begin: it waits for a whole batch, or for seconds.
         """
         sizes = [_queue_sizes(processor) for processor in self._processors() if _has_queue(processor)]
-        chunk = self.chunk_size()
-        if not sizes or any([batch + chunk > queue // 2 for queue, batch in sizes]):
-            return 0
-        return min([queue // 2 for queue, _ in sizes])
+        room, chunk = min([queue // 2 for queue, _ in sizes], default=0), self.chunk_size()
+        return room if all([batch + chunk <= room for _, batch in sizes]) else 0
 
     def exporters(self) -> list[Any]:
         """The exporters behind the processors that say which they have, each once."""

@@ -111,10 +111,22 @@ def test_a_processor_that_was_shut_down_is_not_waited_for_without_end(monkeypatc
     assert counters["spans_exported"] == 0
 
 
-@pytest.mark.parametrize(("queue", "batch", "room"), [(2048, 512, 1024), (2048, 900, 0), (400, 50, 200), (64, 64, 0)])
-def test_room_beside(queue: int, batch: int, room: int) -> None:
+@pytest.mark.parametrize(
+    ("sizes", "room"),
+    [
+        ([(2048, 512)], 1024),
+        ([(2048, 900)], 0),
+        ([(400, 50)], 200),
+        ([(64, 64)], 0),
+        ([(4096, 512), (2048, 512)], 1024),
+        ([(2048, 512), (64, 16)], 0),  # the thread of the first would wait for a batch that the other has no room for
+        ([(64, 16), (2048, 512)], 0),
+    ],
+)
+def test_room_beside(sizes: Sequence[tuple[int, int]], room: int) -> None:
     provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(Gated(), max_queue_size=queue, max_export_batch_size=batch))
+    for queue, batch in sizes:
+        provider.add_span_processor(BatchSpanProcessor(Gated(), max_queue_size=queue, max_export_batch_size=batch))
     target = ProviderResolver(provider).resolve()
     assert target is not None
     assert target.room_beside() == room

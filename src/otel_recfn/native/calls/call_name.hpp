@@ -17,6 +17,7 @@ struct CallName {
   Hides hides = Hides::kNothing;
   PyObject* of_frame = nullptr;  // kAskFrame: names each call by its frame
   uint64_t hash = 0;             // of the text, as threads' dictionaries of names have it
+  const char* in_library = nullptr;  // of a C function: its definition's name, where that can't be freed
 
   KnownCall known() const { return {hash, text.size()}; }
   Text name() const { return {text.data(), static_cast<uint32_t>(text.size())}; }

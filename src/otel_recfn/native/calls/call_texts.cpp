@@ -1,6 +1,8 @@
 #include "calls/call_texts.hpp"
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 
 #include "cpython/made.hpp"
 #include "python/text.hpp"
@@ -46,6 +48,12 @@ bool is_at_one_of(const std::vector<std::string>& places, const std::string& fil
   });
 }
 
+std::array<std::string_view, 5> parts_of(const CFunction& function) {
+  const char* const name = function.definition->ml_name;
+  if (function.bound_to == nullptr || PyModule_Check(function.bound_to)) return {"<built-in function ", name, ">", "", ""};
+  return {"<built-in method ", name, " of ", Py_TYPE(function.bound_to)->tp_name, " object>"};
+}
+
 }  // namespace
 
 bool CallTexts::read(PyObject* texts) {
@@ -83,9 +91,18 @@ CallName CallTexts::of_code(PyCodeObject* code, int line) const {
 // Its repr, without the address.
 std::string CallTexts::of_function(PyObject* callable, const CFunction& function) {
   if (function.definition == nullptr) return std::string("<") + Py_TYPE(callable)->tp_name + " object>";
-  const std::string name = function.definition->ml_name;
-  if (function.bound_to == nullptr || PyModule_Check(function.bound_to)) return "<built-in function " + name + ">";
-  return "<built-in method " + name + " of " + Py_TYPE(function.bound_to)->tp_name + " object>";
+  std::string text;
+  for (const std::string_view part : parts_of(function)) text += part;
+  return text;
+}
+
+bool CallTexts::is_of_function(const std::string& text, const CFunction& function) {
+  std::string_view rest = text;
+  for (const std::string_view part : parts_of(function)) {
+    if (rest.substr(0, part.size()) != part) return false;
+    rest.remove_prefix(part.size());
+  }
+  return rest.empty();
 }
 
 }  // namespace recfn

@@ -18,6 +18,8 @@ class CallTexts {
   CallName of_code(PyCodeObject* code, int line) const;
   // Of calls of a C function.
   static std::string of_function(PyObject* callable, const CFunction& function);
+  // Whether calls of this C function, which has a definition, are called that.
+  static bool is_of_function(const std::string& text, const CFunction& function);
 
  private:
   using Texts = std::vector<std::string>;

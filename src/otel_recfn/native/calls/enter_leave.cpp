@@ -2,6 +2,9 @@
 
 #include <frameobject.h>
 
+#include <new>
+#include <string>
+
 #include "core/registry.hpp"
 #include "cpython/made.hpp"
 #include "python/text.hpp"
@@ -14,14 +17,17 @@ namespace {
 
 constexpr int kMaxStartFrames = 128;  // as Python's `sources/calls/protocol.py` has it
 
-uint64_t begin(ThreadCalls& calls, const CallName& name) {
+uint64_t begin(ThreadCalls& calls, const CallName& name) try {
   if (!is_recording()) return 0;
   Globals& globals = *tracer->globals;
   uint64_t event_id;
   const bool has_contexts = globals.context_version.load(std::memory_order_relaxed) != nullptr;
   const uint64_t version = has_contexts ? context_version_of(globals, PyThreadState_Get()) : 0;
   if (begin_known_call(globals, *calls.buffer, name.known(), version, event_id)) return event_id;
-  return begin_call(globals, *calls.buffer, name.name(), name.hash);
+  const std::string text = name.text;  // reading the context may run Python, and that may have the name freed
+  return begin_call(globals, *calls.buffer, {text.data(), static_cast<uint32_t>(text.size())}, name.hash);
+} catch (const std::bad_alloc&) {
+  return count_dropped(*calls.buffer), 0;
 }
 
 bool hides_its_c_calls(const ThreadCalls& calls) {

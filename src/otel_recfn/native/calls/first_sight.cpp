@@ -1,5 +1,6 @@
 #include "calls/first_sight.hpp"
 
+#include <dlfcn.h>
 #include <frameobject.h>
 
 #include <new>
@@ -17,6 +18,12 @@ CallName hashed(CallName name) {
   const ThreadBuffer* buffer = registry().current();
   name.hash = buffer != nullptr ? hash_name(name.name(), buffer->name_seed) : 0;
   return name;
+}
+
+// The same, or null where it isn't of a library or the program, but may be freed: pybind11 makes and frees such names.
+const char* in_library(const char* text) {
+  Dl_info library;
+  return dladdr(text, &library) != 0 ? text : nullptr;
 }
 
 }  // namespace
@@ -73,6 +80,7 @@ const CallName* FirstSight::of_code(PyObject* code, PyFrameObject* frame, int in
 const CallName* FirstSight::of_function(PyObject* callable, const CFunction& function) try {
   CallName name;
   name.text = CallTexts::of_function(callable, function);
+  name.in_library = function.definition != nullptr ? in_library(function.definition->ml_name) : nullptr;
   return functions_.keep(function, hashed(std::move(name)));
 } catch (const std::bad_alloc&) {
   return nullptr;

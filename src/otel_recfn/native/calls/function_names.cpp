@@ -1,5 +1,6 @@
 #include "calls/function_names.hpp"
 
+#include "calls/call_texts.hpp"
 #include "calls/recent_functions.hpp"
 
 #include <new>
@@ -13,34 +14,42 @@ namespace {
 
 constexpr size_t kFirstSlots = 1024, kMostNames = 1 << 16;
 
+const PyTypeObject* type_of(const CFunction& function) {
+  return function.bound_to != nullptr ? Py_TYPE(function.bound_to) : nullptr;
+}
+
+size_t hash_of(const PyMethodDef* definition, const PyTypeObject* type) {
+  constexpr uint64_t kOdd = 0x9E37'79B9'7F4A'7C15;  // 2^64 divided by the golden ratio
+  return static_cast<size_t>((reinterpret_cast<uintptr_t>(definition) ^ reinterpret_cast<uintptr_t>(type) << 1) * kOdd >> 32);
+}
+
 }  // namespace
+
+size_t FunctionNames::place_of(const PyMethodDef* definition, const PyTypeObject* type) const {
+  for (size_t at = hash_of(definition, type);; ++at) {
+    const Slot& slot = slots_[at & mask_];
+    if (slot.name == nullptr || (slot.definition == definition && slot.type == type)) return at & mask_;
+  }
+}
+
+const CallName* FunctionNames::find(const CFunction& function) const {
+  if (mask_ == 0) return nullptr;
+  const CallName* name = slots_[place_of(function.definition, type_of(function))].name;
+  return name != nullptr && CallTexts::is_of_function(name->text, function) ? name : nullptr;
+}
 
 const CallName* FunctionNames::keep(const CFunction& function, CallName name) try {
   if (function.definition == nullptr) return nullptr;
-  const Key key = key_of(function.definition, type_of(function));
   if (count_ >= kMostNames) clear();
   if (2 * count_ >= slots_.size()) grow();
   auto* kept = new CallName(std::move(name));
-  slot_of(key) = {key, kept};
-  ++count_;
+  Slot& slot = slots_[place_of(function.definition, type_of(function))];
+  count_ += slot.name == nullptr;
+  delete slot.name;
+  slot = {function.definition, type_of(function), kept};
   return kept;
 } catch (const std::bad_alloc&) {
   return nullptr;
-}
-
-// Behind its first place.
-const CallName* FunctionNames::find_after(const PyMethodDef* definition, const PyTypeObject* type) const {
-  for (size_t at = hash_of(definition, type);; ++at) {
-    const Slot& slot = slots_[at & mask_];
-    if (slot.name == nullptr || slot.key.is_of(definition, type)) return slot.name;
-  }
-}
-
-FunctionNames::Slot& FunctionNames::slot_of(const Key& key) {
-  for (size_t at = hash_of(key.definition, key.type);; ++at) {
-    Slot& slot = slots_[at & mask_];
-    if (slot.name == nullptr || slot.key == key) return slot;
-  }
 }
 
 void FunctionNames::grow() {
@@ -48,7 +57,7 @@ void FunctionNames::grow() {
   old.swap(slots_);
   mask_ = slots_.size() - 1;
   for (const Slot& slot : old) {
-    if (slot.name != nullptr) slot_of(slot.key) = slot;
+    if (slot.name != nullptr) slots_[place_of(slot.definition, slot.type)] = slot;
   }
 }
 

@@ -41,7 +41,8 @@ class RecentFunctions {
 
     bool is_of(const PyMethodDef* other, const PyTypeObject* other_type) const {
       return definition == other && type == other_type && name == other->ml_name && type_name == other_type->tp_name &&
-             type_version == other_type->tp_version_tag && (type_name_mark == 0 || type_name_mark == name_mark(other_type));
+             type_version == other_type->tp_version_tag &&
+             (__builtin_expect(type_name_mark == 0, 1) || type_name_mark == name_mark(other_type));
     }
   };
   static_assert(sizeof(Place) == 64);

@@ -113,8 +113,10 @@ def test_short_calls_are_left_out_and_what_they_call_is_not_lost(traced: Traced,
     seen = [row for row in rows if "quick" in row.name or short(row) == "slow" or row.name == "range"]
     parents = {row.event_id: row for row in rows}
     assert [row.name for row in seen if row.name == "in quick"] == ["in quick"] * 2
-    assert not [row for row in seen if short(row) == "quick"]
-    assert {short(parents[row.parent]) for row in seen if row.name == "in quick"} == {"slow", "range"}
+    quick_ones = [row for row in seen if short(row) == "quick"]
+    assert all(row.end_ns - row.start_ns >= 20_000_000 for row in quick_ones)  # a busy machine may make one take so long
+    above = {short(parents[row.parent]) for row in seen if row.name == "in quick"}
+    assert above == {"slow", "range"} or (quick_ones and above <= {"slow", "range", "quick"})
     assert [short(row) for row in rows if short(row).startswith("<built-in function sleep")]
 
 

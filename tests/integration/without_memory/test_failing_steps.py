@@ -41,20 +41,20 @@ for raised in each_failure(close_it):
 assert failed > 3, failed
 """
 
-TRIED = """
+INSISTED = """
 from failing_allocations import each_failure
-from otel_recfn.sinks.spans.batch_writing import _tried
+from otel_recfn.support.insisting import insist
 
 done = []
 
 
-def step():
+def step(into):
     [number + 1000 for number in range(1000, 1010)]
-    done.append(True)
+    into.append(True)
 
 
 def try_it():
-    _tried(step)
+    insist(step, done)
 
 
 try_it()
@@ -68,6 +68,6 @@ assert failed > 3, failed
 
 
 @pytest.mark.one_python
-@pytest.mark.parametrize("program", [CLOSE, TRIED], ids=["close", "tried"])
+@pytest.mark.parametrize("program", [CLOSE, INSISTED], ids=["close", "insisted"])
 def test_it_is_done_without_memory(run_native: Callable[..., object], program: str) -> None:
     run_native(program)

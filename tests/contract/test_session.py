@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
-from otel_recfn.batches.selection import Selected
+from otel_recfn.batches.selection import Selected, Selection
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
@@ -21,6 +22,8 @@ from otel_recfn.support.thread_time import LOOK_S
 from patience import PATIENCE_S
 from running_capture import Running
 
+DISGUISED = TypeError("A loop/promoter has already been registered with 'multiply' for (...)")
+"""What numpy raises where it finds no memory for looking up what computes a column."""
 FUNCTION, USER = RecordScope.FUNCTION, RecordScope.USER_SCOPE
 
 
@@ -105,6 +108,27 @@ def test_flush_shows_what_has_ended(recorder: Recorder, session: Session) -> Non
     assert running.names() == ["one"]
     other.stop()
     assert not session.flush(other.capture, PATIENCE_S)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), SystemError(), RuntimeError("can't allocate lock"), DISGUISED], ids=repr)
+def test_what_one_capture_has_no_memory_for_waits_and_the_others_have_it(
+    recorder: Recorder, session: Session, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    first, second = Running(session, Selected()), Running(session, Selected())
+    view, left = Selection.view, [error]
+
+    def failing_once(*arguments: Any, **keywords: Any) -> Batch:
+        if left:
+            raise left.pop()
+        return view(*arguments, **keywords)
+
+    monkeypatch.setattr(Selection, "view", failing_once)
+    ranges(recorder, "one")
+    session.flush(second.capture, PATIENCE_S)
+    assert not left
+    ranges(recorder, "two")
+    assert session.flush(second.capture, PATIENCE_S)
+    assert first.stop().names() == second.stop().names() == ["one", "two"]
 
 
 def test_stopping_twice_changes_nothing(recorder: Recorder, session: Session) -> None:

@@ -22,7 +22,7 @@ from typing import TypeAlias, TypeVar
 
 from otel_recfn.batches.selection import Selected, Selection
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.errors import OUT_OF_MEMORY
+from otel_recfn.model.errors import OUT_OF_MEMORY, tells_of_no_memory
 from otel_recfn.session.guarded_sinks import GuardedSinks
 from otel_recfn.session.open_ranges import open_for, without_copies
 from otel_recfn.sinks.protocol import Sink
@@ -164,8 +164,8 @@ class Capture:
             due = taken_from(self._undelivered)
             if due is not None:
                 self._deliver(due)
-        except OUT_OF_MEMORY:
-            if due is not None:
+        except Exception as error:
+            if due is not None and tells_of_no_memory(error):
                 self._undelivered.appendleft(due)  # where it has just been: that needs no memory
             raise
         finally:

@@ -164,9 +164,13 @@ class Capture:
             due = taken_from(self._undelivered)
             if due is not None:
                 self._deliver(due)
+        except OUT_OF_MEMORY:
+            if due is not None:
+                self._undelivered.appendleft(due)  # where it has just been: that needs no memory
+            raise
         except Exception as error:
             if due is not None and tells_of_no_memory(error):
-                self._undelivered.appendleft(due)  # where it has just been: that needs no memory
+                self._undelivered.appendleft(due)
             raise
         finally:
             self._delivering = False

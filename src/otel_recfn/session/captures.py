@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.errors import tells_of_no_memory
+from otel_recfn.model.errors import OUT_OF_MEMORY, tells_of_no_memory
 from otel_recfn.model.events import EventSource, Extra
 from otel_recfn.model.python_calls import together
 from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
@@ -127,6 +127,8 @@ class Captures:
         for capture in self:
             try:
                 capture.go_on()
+            except OUT_OF_MEMORY:
+                waits = True
             except Exception as error:
                 if not tells_of_no_memory(error):
                     raise

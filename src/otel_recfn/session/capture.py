@@ -164,7 +164,7 @@ class Capture:
             due = taken_from(self._undelivered)
             if due is not None:
                 self._deliver(due)
-        except OUT_OF_MEMORY:
+        except OUT_OF_MEMORY:  # by itself: to ask about an error may need memory
             if due is not None:
                 self._undelivered.appendleft(due)  # where it has just been: that needs no memory
             raise

@@ -127,7 +127,7 @@ class Captures:
         for capture in self:
             try:
                 capture.go_on()
-            except OUT_OF_MEMORY:
+            except OUT_OF_MEMORY:  # by itself: to ask about an error may need memory
                 waits = True
             except Exception as error:
                 if not tells_of_no_memory(error):

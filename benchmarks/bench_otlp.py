@@ -27,7 +27,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import SpanContext
 
 from batches import make_batch
-from otel_recfn.batches.links import ForwardBackwardLinks
+from otel_recfn.batches.links.choice import links_maker
 from otel_recfn.batches.rows.choice import rows_planner
 from otel_recfn.batches.span_plan import SpanPlan, fates_of, plan_spans
 from otel_recfn.sinks.otlp import mapper as mapping
@@ -45,7 +45,7 @@ def sample_plan(spans: int) -> SpanPlan:
     """Operators below a span of the program, with the attributes that they have by default."""
     batch = sample_batch()
     batch = batch.take(slice(min(spans, len(batch))))
-    links, planner = ForwardBackwardLinks().match(make_batch([])), rows_planner()
+    links, planner = links_maker()().match(make_batch([])), rows_planner()
     return plan_spans(
         planner,
         batch,

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from bench_metrics import in_python as metrics_in_python
 from opentelemetry.trace import SpanContext
 
-from otel_recfn.batches.links import ForwardBackwardLinks
+from otel_recfn.batches.links.choice import links_maker
 from otel_recfn.batches.rows.choice import rows_planner
 from otel_recfn.batches.span_plan import fates_of, plan_spans
 from otel_recfn.model.batch import Batch
@@ -28,7 +28,7 @@ Part = Callable[[Sequence[Batch]], None]
 
 
 def plan(batches: Sequence[Batch]) -> None:
-    links, planner = ForwardBackwardLinks(), rows_planner()
+    links, planner = links_maker()(), rows_planner()
     for batch in batches:
         plan_spans(planner, batch, fates_of(planner, batch), links.match(batch), _span_of, lambda root: None)
 

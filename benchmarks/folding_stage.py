@@ -24,7 +24,7 @@ from training_steps import Program, Row, linear, op
 
 from batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
 from otel_recfn.batches.ends import order_of_ends
-from otel_recfn.batches.links import ForwardBackwardLinks
+from otel_recfn.batches.links.choice import links_maker
 from otel_recfn.batches.rows.choice import rows_planner
 from otel_recfn.batches.span_plan import SpanPlan, fates_of, plan_spans
 from otel_recfn.model.batch import NO_CONTEXT, Batch, SpanContextRef
@@ -121,7 +121,7 @@ class Stage:
     def __init__(self) -> None:
         self._spans = spans = ProgramSpans()
         self._traces = StepTraces(None, Surroundings(spans))
-        self._links, self._planner = ForwardBackwardLinks(), rows_planner()
+        self._links, self._planner = links_maker()(), rows_planner()
         budgets = Budgets(1000, VOLUME)
         self._folding = Folding(budgets, 1000, 0, OpenUnits(spans, _span_context, self._planner), self._traces)
         self._taken = [0, 0, 0]

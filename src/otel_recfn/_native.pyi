@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from otel_recfn.model.batch import Batch
 from otel_recfn.ranges.protocol import RangeObserver
 from otel_recfn.sources.calls.protocol import CallTexts
 
@@ -36,6 +37,25 @@ class Fold:
     def rows(self, units: Sequence[int], /) -> list[int]: ...
     def finish(self, units: Sequence[int], budgets: Sequence[int], goes_on: Sequence[bool], /) -> dict[str, Column]: ...
     def taken(self) -> None: ...
+
+class ForwardRanges:
+    """See ``batches/links/native_links.py`` and ``native/links/links_type.cpp``."""
+
+    def __len__(self) -> int: ...
+    @staticmethod
+    def used_in(batch: Batch, tracks: int, contexts: int, /) -> tuple[Column, Column, Column]: ...
+    def match(
+        self,
+        batch: Batch,
+        of_track: NDArray[np.uint64],
+        track: NDArray[np.uint32],
+        context: NDArray[np.uint32],
+        thread_id: NDArray[np.uint64],
+        of_thread_id: NDArray[np.uint64],
+        /,
+    ) -> tuple[Column, ...]: ...
+    def keep_newest(self, count: int, /) -> tuple[Column, Column]: ...
+    def renumber(self, tracks: NDArray[np.uint32], contexts: NDArray[np.uint32], /) -> None: ...
 
 class record_function:
     """See ``native/record_function_type.cpp``."""

@@ -27,7 +27,7 @@ from otel_recfn.settings.values import DURATION
 from otel_recfn.support.interpreters import refuse_subinterpreter
 
 if TYPE_CHECKING:
-    from otel_recfn.batches.shared_links import SharedLinks
+    from otel_recfn.batches.links.shared import SharedLinks
     from otel_recfn.session.capture import Capture
     from otel_recfn.session.session import Session
     from otel_recfn.sinks.chrome.background import TraceFileWriter
@@ -177,7 +177,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             raise
 
     def _start(self, settings: Settings) -> None:
-        from otel_recfn.batches.shared_links import SharedLinks
+        from otel_recfn.batches.links.shared import SharedLinks
         from otel_recfn.pytorch.data_worker import data_worker
         from otel_recfn.session import process_session
         from otel_recfn.session.capture import Capture

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from opentelemetry.trace import SpanContext
 
-from otel_recfn.batches.links import Links
+from otel_recfn.batches.links.protocol import Links
 from otel_recfn.batches.number_sets import distinct
 from otel_recfn.batches.rows.protocol import Above, Fate, Fates, Ids, KnownContexts, Places, PlansRows
 from otel_recfn.model.batch import Batch, SpanContextRef
@@ -119,20 +119,21 @@ def plan_spans(
     table = _SpansAbove(span_of, root_of)
     above = table.above(batch, *planner.wanted(batch, fates))
     planned = planner.rows(batch, fates, _known(batch), above, order)
-    linked_id, linked_above = _linked(table, links, planned.row)
+    linked_id, linked_above = _linked(table, links, planned.row, len(batch))
     return SpanPlan(batch, planned.fate, planned.row, planned.parent, planned.above, linked_id, linked_above, table.spans)
 
 
-def _linked(table: _SpansAbove, links: Links, row: Places) -> tuple[Ids, Places]:
-    """Of each of these rows, the span id and the trace of the forward range that has a span."""
+def _linked(table: _SpansAbove, links: Links, row: Places, rows: int) -> tuple[Ids, Places]:
+    """Of each of these rows of so many, the span id and the trace of the forward range that has a span."""
     linked_id, linked_above = np.zeros(len(row), np.uint64), np.zeros(len(row), np.int64)
     if not len(links.row) or not len(row):
         return linked_id, linked_above
-    fate = _mapped(links.context, partial(_fate_at, links.contexts))  # of the others there may be very many
+    fate = _of_indices(links.context, partial(_fate_at, links.contexts))
     above = table.places(links.contexts, links.context, links.root, fate)
-    ascending = np.argsort(row, kind="stable")
-    place = ascending[np.minimum(np.searchsorted(row, links.row, sorter=ascending), len(row) - 1)]
-    known = (above >= 0) & (row[place] == links.row)
+    place_of_row = np.full(rows, -1, np.int64)
+    place_of_row[row] = np.arange(len(row))
+    place = place_of_row[links.row]
+    known = (above >= 0) & (place >= 0)
     linked_id[place[known]], linked_above[place[known]] = span_ids(links.event_id[known]), above[known]
     return linked_id, linked_above
 
@@ -166,7 +167,7 @@ class _SpansAbove:
         """
         places = np.full(len(fate), -1, np.int64)
         in_span, rootless = np.flatnonzero(fate == Fate.IN_SPAN), np.flatnonzero(fate == Fate.ROOTLESS)
-        places[in_span] = _mapped(context[in_span], partial(self._place_of_context, contexts))
+        places[in_span] = _of_indices(context[in_span], partial(self._place_of_context, contexts))
         places[rootless] = _mapped(root[rootless], self._place_of_root)
         return places
 
@@ -183,8 +184,16 @@ class _SpansAbove:
         return len(self.spans) - 1
 
 
-def _mapped(numbers: NDArray[np.uint32] | Ids, function: Callable[[int], int]) -> Places:
+def _mapped(numbers: Ids, function: Callable[[int], int]) -> Places:
     """The function of each number; it is asked once for each distinct one."""
     known = distinct(numbers)
     values = np.array([function(number) for number in known.tolist()], np.int64)
     return values[np.searchsorted(known, numbers)] if len(known) else values
+
+
+def _of_indices(indices: NDArray[np.uint32], function: Callable[[int], int]) -> Places:
+    """The same of indices into a table."""
+    used = np.flatnonzero(np.bincount(indices))
+    values = np.zeros(used[-1] + 1 if len(used) else 0, np.int64)
+    values[used] = [function(index) for index in used.tolist()]
+    return np.take(values, indices)

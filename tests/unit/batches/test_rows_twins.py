@@ -17,7 +17,7 @@ from batches import make_batch
 from otel_recfn.batches import span_plan
 from otel_recfn.batches.fold.protocol import PlannedRanges
 from otel_recfn.batches.fold.python_fold import PythonFold
-from otel_recfn.batches.links import ForwardBackwardLinks
+from otel_recfn.batches.links.choice import links_maker
 from otel_recfn.batches.rows.choice import rows_planner
 from otel_recfn.batches.rows.protocol import Above, Fate, KnownContexts, PlansRows
 from otel_recfn.batches.rows.python_rows import PythonRows
@@ -66,7 +66,7 @@ def span_of(one: SpanContextRef) -> SpanContext:
 
 
 def plan_by(planner: PlansRows, batch: Batch, rootless: Sequence[int], order: Order = None) -> SpanPlan:
-    links = ForwardBackwardLinks().match(batch)
+    links = links_maker()().match(batch)
     roots = {root: SpanContext(9, root or 1, False) for root in rootless}
     return plan_spans(planner, batch, fates_of(planner, batch), links, span_of, roots.get, order)
 

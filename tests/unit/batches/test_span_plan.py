@@ -9,7 +9,7 @@ import numpy as np
 from opentelemetry.trace import SpanContext
 
 from batches import context, make_batch
-from otel_recfn.batches.links import ForwardBackwardLinks
+from otel_recfn.batches.links.choice import links_maker
 from otel_recfn.batches.rows.choice import rows_planner
 from otel_recfn.batches.span_plan import SpanPlan, fates_of, plan_spans
 from otel_recfn.model.scope import RecordScope
@@ -24,7 +24,7 @@ def span_of(of: SpanContextRef) -> SpanContext:
 
 def planned(rows: int) -> SpanPlan:
     batch = make_batch([{"context": context(5, 7 + number % 2)} for number in range(rows)])
-    return plan_spans(PLANNER, batch, fates_of(PLANNER, batch), ForwardBackwardLinks().match(batch), span_of, lambda root: None)
+    return plan_spans(PLANNER, batch, fates_of(PLANNER, batch), links_maker()().match(batch), span_of, lambda root: None)
 
 
 def test_a_part_has_the_same_rows_of_every_column() -> None:
@@ -58,7 +58,7 @@ def test_contexts_of_forward_ranges_that_nothing_links_to_are_not_looked_at() ->
         for number, one in enumerate(contexts)
     ]
     backward = {"event_id": 900, "scope": RecordScope.BACKWARD_FUNCTION, "sequence_nr": 7, "forward_thread_id": 1}
-    links = ForwardBackwardLinks()
+    links = links_maker()()
     links.match(make_batch(forward))
     batch = make_batch([{**backward, "context": context(2, 9)}])
     found = links.match(batch)

@@ -4,6 +4,7 @@
 #include "columns/gathered_rows.hpp"
 #include "core/exceptions.hpp"
 #include "cpython/python.hpp"
+#include "links/links_type.hpp"
 #include "metrics/metrics_bindings.hpp"
 #include "module/sigterm.hpp"
 #include "module/vector_state.hpp"
@@ -25,6 +26,7 @@ int add_parts(PyObject* module) {
   if (recfn::add_recorder(module) < 0 || recfn::add_chrome_encoder(module) < 0 || recfn::add_metrics(module) < 0) return -1;
   if (recfn::add_fold_type(module) < 0 || recfn::add_call_tracer(module) < 0 || recfn::add_otlp_encoder(module) < 0) return -1;
   if (recfn::add_plan(module) < 0 || recfn::add_told(module) < 0 || recfn::add_gathering(module) < 0) return -1;
+  if (recfn::add_links_type(module) < 0) return -1;
   return recfn::add_vector_state(module) < 0 || recfn::add_sigterm(module) < 0 ? -1 : 0;
 }
 

@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "columns/column_tuple.hpp"
 #include "columns/typed_column.hpp"
 #include "cpython/gil.hpp"
-#include "plan/column_tuple.hpp"
 #include "plan/span_rows.hpp"
 #include "plan/span_sums.hpp"
 

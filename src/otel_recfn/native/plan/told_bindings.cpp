@@ -3,10 +3,10 @@
 #include <new>
 #include <vector>
 
+#include "columns/column_tuple.hpp"
 #include "columns/equally_long.hpp"
 #include "columns/typed_column.hpp"
 #include "cpython/gil.hpp"
-#include "plan/column_tuple.hpp"
 #include "plan/folded_told.hpp"
 
 namespace {

@@ -26,9 +26,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.batches.links import ForwardBackwardLinks, Links
+from otel_recfn.batches.links.choice import links_maker
+from otel_recfn.batches.links.protocol import FindsLinks, Links
 from otel_recfn.batches.number_sets import is_in
-from otel_recfn.batches.shared_links import FindsLinks
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.events import OVERLAPPING
 from otel_recfn.sinks.chrome.automatic_steps import AutomaticSteps
@@ -87,7 +87,8 @@ class ChromeTraceFile:
         self._pid = os.getpid()
         self._base_ns = time.time_ns() // WEEK_NS * WEEK_NS
         self._stream: TextStream = GzipStream() if path.suffix == ".gz" else PlainStream()
-        self._links: FindsLinks = links or ForwardBackwardLinks()
+        self._make_links = links_maker()
+        self._links: FindsLinks = links or self._make_links()
         self._thread_names: dict[int, str] = {}
         self._memory = bytearray()
         self._contents = self._shown = _Contents(SpanSlices(find_span))
@@ -140,7 +141,7 @@ class ChromeTraceFile:
 
     def forget_links(self) -> None:
         """No arrow leads to a range from before."""
-        self._links = ForwardBackwardLinks()
+        self._links = self._make_links()
 
     def set_open(self, ranges: Batch) -> None:
         """From the next ``show`` on these are the ranges that are open for long, until ``append`` is given them."""
@@ -170,7 +171,7 @@ class ChromeTraceFile:
             return False
         self._stream.take_back()
         self._contents = self._shown
-        self._links = ForwardBackwardLinks()
+        self._links = self._make_links()
         self._thread_names.clear()
         return True
 

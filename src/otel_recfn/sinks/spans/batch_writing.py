@@ -11,9 +11,10 @@ from functools import partial
 from opentelemetry.trace import SpanContext, TraceState
 
 from otel_recfn.batches.ends import cut_off_as_shown, order_of_ends
-from otel_recfn.batches.links import ForwardBackwardLinks
+from otel_recfn.batches.links.choice import links_maker
+from otel_recfn.batches.links.protocol import FindsLinks
+from otel_recfn.batches.links.shared import SharedLinks
 from otel_recfn.batches.rows.protocol import PlansRows
-from otel_recfn.batches.shared_links import FindsLinks, SharedLinks
 from otel_recfn.batches.span_plan import Fate, fate_of, fates_of, plan_spans
 from otel_recfn.model.batch import Batch, SpanContextRef
 from otel_recfn.model.errors import OUT_OF_MEMORY
@@ -56,7 +57,8 @@ class BatchWriting:
     ) -> None:
         self._target, self._way, self._surroundings, self._planner = target, way, surroundings, planner
         self._writer, self._folds = writer, folds
-        self._links: FindsLinks = links or ForwardBackwardLinks()
+        self._make_links = links_maker()
+        self._links: FindsLinks = links or self._make_links()
         self._pending = PendingBatches()
         self.has_more: Callable[[], bool] = no_more
         """Whether another batch follows at once: then units are decided for both together."""
@@ -152,7 +154,7 @@ class BatchWriting:
         self._way.traces.close_all()
         self._writer.note_gap()
         if isinstance(self._links, SharedLinks):
-            self._links = ForwardBackwardLinks()  # the others' lead to what was lost, too
+            self._links = self._make_links()  # the others' lead to what was lost, too
 
     def _write_pending(self) -> None:
         self._way.delivery.hand()  # what is left where there was no memory in the middle

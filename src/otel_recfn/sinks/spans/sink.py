@@ -20,9 +20,9 @@ from functools import partial
 
 from opentelemetry.trace import Span, SpanContext, TracerProvider
 
+from otel_recfn.batches.links.shared import SharedLinks
 from otel_recfn.batches.rows.choice import rows_planner
 from otel_recfn.batches.rows.protocol import PlansRows
-from otel_recfn.batches.shared_links import SharedLinks
 from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import OUT_OF_MEMORY

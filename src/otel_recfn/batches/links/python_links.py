@@ -1,10 +1,4 @@
-"""From a backward range to its forward range, across batches.
-
-Forward and backward: autograd gives each graph node a sequence number that counts up in the thread that makes it, and the
-operators running at that moment carry the number too. The node's backward range carries it again, with the logical id of the
-thread of the forward. Several forward ranges can share a number (``aten::linear`` and the ``aten::t`` inside it; an operator
-that makes no node and the next one that does): the one that started last made the node, because making it moves the number on.
-"""
+"""The Python twin of finding links: sorted runs of forward ranges, in numpy."""
 
 from __future__ import annotations
 
@@ -15,14 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.batches.distinct import Distinct
+from otel_recfn.batches.links.protocol import MAX_FORWARD_RANGES, Links
+from otel_recfn.batches.links.tables import LinkTables, thread_numbers
 from otel_recfn.batches.number_sets import distinct
 from otel_recfn.model.batch import Batch, SpanContextRef, Track
 from otel_recfn.model.events import ORDINAL_BITS, ORDINAL_MASK, EventKind
 from otel_recfn.model.scope import RecordScope
-
-MAX_FORWARD_RANGES = 1_000_000
-"""How many forward ranges wait for a backward: 48 bytes each, many steps of a large model."""
 
 NEVER = np.iinfo(np.int64).min
 LINK_COLUMNS: dict[str, Any] = {
@@ -38,23 +30,6 @@ _NO_LINKS: list[NDArray[Any]] = [np.zeros(0, kind) for kind in LINK_COLUMNS.valu
 _RANGE, _BACKWARD = int(EventKind.RANGE), int(RecordScope.BACKWARD_FUNCTION)
 
 
-class Links(NamedTuple):
-    """Backward rows of a batch with their forward ranges, as columns of equal length in row order."""
-
-    row: NDArray[np.int64]
-    """Index of the backward row in the batch."""
-    event_id: NDArray[np.uint64]
-    root: NDArray[np.uint64]
-    start_ns: NDArray[np.int64]
-    end_ns: NDArray[np.int64]
-    thread: NDArray[np.uint32]
-    """Index into ``tracks``."""
-    context: NDArray[np.uint32]
-    """Index into ``contexts``."""
-    tracks: Sequence[Track]
-    contexts: Sequence[SpanContextRef]
-
-
 class _Run(NamedTuple):
     """Forward ranges sorted by key, one per key. A key is a thread's number and a sequence number, laid out as an event id."""
 
@@ -67,7 +42,7 @@ class _Run(NamedTuple):
     context: NDArray[np.uint32]
 
 
-class ForwardBackwardLinks:
+class PythonLinks:
     """Finds the forward range of each backward range, across batches and in bounded memory.
 
     Forward ranges are kept in sorted runs; a run that is not much longer than the next is merged with it, so that there are few
@@ -80,9 +55,7 @@ class ForwardBackwardLinks:
     def __init__(self, max_forward_ranges: int = MAX_FORWARD_RANGES) -> None:
         self._limit = max_forward_ranges
         self._runs: list[_Run] = []
-        self._tracks: Distinct[Track] = Distinct()
-        self._contexts: Distinct[SpanContextRef] = Distinct()
-        self._thread_numbers: dict[int, int] = {}
+        self._tables = LinkTables()
         self.forgotten = 0
         """Forward ranges that were given up to stay within the limit."""
 
@@ -98,26 +71,26 @@ class ForwardBackwardLinks:
         is_backward = batch.scope[rows] == _BACKWARD
         has_forward = batch.forward_thread_id[rows] != 0
         self._remember(batch, rows[~(is_backward | has_forward)])
-        return self._find(batch, rows[is_backward & has_forward])
+        found = self._find(batch, rows[is_backward & has_forward])
+        if len(self) > self._limit:
+            self._forget_oldest()
+        return found
 
     def _remember(self, batch: Batch, rows: NDArray[np.int64]) -> None:
         if not len(rows):
             return
-        self._thread_numbers.update({each.thread_id: each.number for each in batch.tracks if each.is_thread})
-        numbers = np.array([thread.number for thread in batch.tracks], dtype=np.uint64)
+        self._tables.note_threads(batch)
         run = _Run(
-            key=_keys(np.take(numbers, batch.thread[rows]), batch.sequence_nr[rows]),
+            key=_keys(np.take(thread_numbers(batch), batch.thread[rows]), batch.sequence_nr[rows]),
             event_id=batch.event_id[rows],
             root=batch.root[rows],
             start_ns=batch.start_ns[rows],
             end_ns=batch.end_ns[rows],
-            thread=self._tracks.indices(batch.tracks, batch.thread[rows]),
-            context=self._contexts.indices(batch.contexts, batch.context[rows]),
+            thread=self._tables.tracks.indices(batch.tracks, batch.thread[rows]),
+            context=self._tables.contexts.indices(batch.contexts, batch.context[rows]),
         )
         self._runs.append(_last_started(run))
         self._merge_runs()
-        if len(self) > self._limit:
-            self._forget_oldest()
 
     def _merge_runs(self) -> None:
         while len(self._runs) > 1 and len(self._runs[-2].key) < 2 * len(self._runs[-1].key):
@@ -133,20 +106,18 @@ class ForwardBackwardLinks:
         newest = np.ones(len(everything.key), dtype=np.bool_)
         newest[np.argpartition(everything.start_ns, surplus - 1)[:surplus]] = False
         self._runs = [self._with_own_tables(_taken(everything, newest))]
-        self._thread_numbers = {each.thread_id: each.number for each in self._tracks.values if each.is_thread}
         self.forgotten += surplus
 
     def _with_own_tables(self, run: _Run) -> _Run:
         """The same run after the tables have let go of what only forgotten ranges used."""
-        threads, contexts = self._tracks.values, self._contexts.values
-        self._tracks, self._contexts = Distinct(), Distinct()
-        thread = self._tracks.indices(threads, run.thread)
-        return run._replace(thread=thread, context=self._contexts.indices(contexts, run.context))
+        larger, self._tables = self._tables, self._tables.of_used(run.thread, run.context)
+        thread = self._tables.tracks.indices(larger.tracks.values, run.thread)
+        return run._replace(thread=thread, context=self._tables.contexts.indices(larger.contexts.values, run.context))
 
     def _none(self) -> Links:
         """Of a batch that nothing is linked in, as most batches of a program without gradients are."""
         event_id, root, start_ns, end_ns, thread, context = _NO_LINKS
-        return Links(_NO_ROWS, event_id, root, start_ns, end_ns, thread, context, self._tracks.values, self._contexts.values)
+        return Links(_NO_ROWS, event_id, root, start_ns, end_ns, thread, context, *self._values())
 
     def _find(self, batch: Batch, rows: NDArray[np.int64]) -> Links:
         if not len(rows):
@@ -164,14 +135,14 @@ class ForwardBackwardLinks:
                 column[better] = getattr(run, field)[place]
         found = best_start != NEVER
         event_id, root, start_ns, end_ns, thread, context = [column[found] for column in columns]
-        tables = (self._tracks.values, self._contexts.values)
-        return Links(rows[found], event_id, root, start_ns, end_ns, thread, context, *tables)
+        return Links(rows[found], event_id, root, start_ns, end_ns, thread, context, *self._values())
+
+    def _values(self) -> tuple[Sequence[Track], Sequence[SpanContextRef]]:
+        return self._tables.tracks.values, self._tables.contexts.values
 
     def _numbers_of(self, thread_ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """The recorder's numbers of these logical threads; 0, which no thread has, for an unknown one."""
         known = distinct(thread_ids)
-        numbers = np.array([self._thread_numbers.get(number, 0) for number in known.tolist()], dtype=np.uint64)
-        return np.take(numbers, np.searchsorted(known, thread_ids))
+        return np.take(self._tables.numbers_of(known), np.searchsorted(known, thread_ids))
 
 
 def _keys(numbers: NDArray[np.uint64], sequence_nr: NDArray[np.int64]) -> NDArray[np.uint64]:

@@ -1,0 +1,1 @@
+"""Which forward range each backward range belongs to, across batches."""

@@ -1,0 +1,61 @@
+"""The native twin of finding links: it keeps forward ranges by their numbers, and looks at each row twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otel_recfn import _native
+from otel_recfn.batches.links.protocol import MAX_FORWARD_RANGES, Links
+from otel_recfn.batches.links.tables import LinkTables, thread_numbers
+from otel_recfn.model.batch import Batch
+
+_KINDS: tuple[Any, ...] = (np.int64, np.uint64, np.uint64, np.int64, np.int64, np.uint32, np.uint32)
+
+
+class NativeLinks:
+    """See ``FindsLinks``; as ``PythonLinks``.
+
+    Args:
+        max_forward_ranges: how many to remember; beyond it the quarter that started first is forgotten and counted.
+    """
+
+    def __init__(self, max_forward_ranges: int = MAX_FORWARD_RANGES) -> None:
+        self._limit = max_forward_ranges
+        self._ranges = _native.ForwardRanges()
+        self._tables = LinkTables()
+        self.forgotten = 0
+        """Forward ranges that were given up to stay within the limit."""
+
+    def __len__(self) -> int:
+        return len(self._ranges)
+
+    def match(self, batch: Batch) -> Links:
+        """Remember the batch's forward ranges, then find those of its backward rows; once per batch."""
+        used = self._ranges.used_in(batch, len(batch.tracks), len(batch.contexts))
+        tracks, contexts, thread_ids = _columns(used, (np.uint32, np.uint32, np.uint64))
+        tables = self._tables
+        if len(tracks):
+            tables.note_threads(batch)
+        track, context = tables.tracks.by_index(batch.tracks, tracks), tables.contexts.by_index(batch.contexts, contexts)
+        numbers = tables.numbers_of(thread_ids)
+        found = self._ranges.match(batch, thread_numbers(batch), track, context, thread_ids, numbers)
+        if len(self._ranges) > self._limit:
+            self._forget_oldest()
+        row, event_id, root, start_ns, end_ns, thread, own = _columns(found, _KINDS)
+        return Links(row, event_id, root, start_ns, end_ns, thread, own, tables.tracks.values, tables.contexts.values)
+
+    def _forget_oldest(self) -> None:
+        before = len(self._ranges)
+        tracks, contexts = _columns(self._ranges.keep_newest(self._limit * 3 // 4), (np.uint32, np.uint32))
+        smaller = self._tables.of_used(tracks, contexts)
+        track = smaller.tracks.by_index(self._tables.tracks.values, tracks)
+        self._ranges.renumber(track, smaller.contexts.by_index(self._tables.contexts.values, contexts))
+        self._tables = smaller
+        self.forgotten += before - len(self._ranges)
+
+
+def _columns(raw: tuple[Any, ...], kinds: tuple[Any, ...]) -> list[NDArray[Any]]:
+    return [np.frombuffer(column, kind) for column, kind in zip(raw, kinds, strict=True)]

@@ -1,0 +1,45 @@
+// The forward ranges that backward ones may belong to. Python's `batches/links/` says what belongs to what.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+namespace recfn {
+
+struct ForwardRange {
+  uint64_t key;  // its thread's number and its sequence number, laid out as an event id
+  uint64_t event_id, root;
+  int64_t start_ns, end_ns;
+  uint32_t track, context;  // in tables of whoever looks for it
+};
+
+class ForwardRanges {
+ public:
+  // In place of one with that key, unless this one started earlier. Where there is no memory for it, it isn't known.
+  void remember(const ForwardRange& range);
+  // Null where none is known.
+  const ForwardRange* find(uint64_t key);
+  // Forgets those that started first, so that so many are left.
+  void keep_newest(size_t count);
+
+  size_t size() const { return ranges_.size(); }
+  std::vector<ForwardRange>& all() { return ranges_; }
+
+ private:
+  // A thread's sequence numbers count up: those of one line stand together, and mostly come one after the other.
+  static constexpr unsigned kLineBits = 3;
+  using Line = std::array<uint32_t, size_t{1} << kLineBits>;  // places in `ranges_` from 1 on; 0: no range
+
+  static size_t slot_of(uint64_t key) { return key & ((size_t{1} << kLineBits) - 1); }
+  Line* find_line(uint64_t key);
+  Line& made_line(uint64_t key);
+
+  std::vector<ForwardRange> ranges_;
+  std::unordered_map<uint64_t, Line> lines_;
+  uint64_t last_ = 0;  // the line that was found last, if any was
+  Line* last_line_ = nullptr;
+};
+
+}  // namespace recfn

@@ -1,0 +1,212 @@
+// `ForwardRanges`: what backward ranges may belong to, behind an object of Python's. It keeps the GIL: a row takes some 10 ns.
+#include "links/links_type.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "columns/column_view.hpp"
+#include "columns/column_tuple.hpp"
+#include "columns/typed_column.hpp"
+#include "cpython/made.hpp"
+#include "links/forward_ranges.hpp"
+#include "links/link_rows.hpp"
+
+namespace recfn {
+namespace {
+
+struct ForwardRangesObject {
+  PyObject_HEAD
+  ForwardRanges ranges;
+};
+
+ForwardRanges& ranges_of(PyObject* self) { return reinterpret_cast<ForwardRangesObject*>(self)->ranges; }
+
+PyObject* ranges_new(PyTypeObject* type, PyObject*, PyObject*) {
+  PyObject* self = type->tp_alloc(type, 0);
+  if (self != nullptr) new (&ranges_of(self)) ForwardRanges();
+  return self;
+}
+
+void ranges_dealloc(PyObject* self) {
+  ranges_of(self).~ForwardRanges();
+  Py_TYPE(self)->tp_free(self);
+}
+
+// Calls a function; memory that is missing is Python's error.
+template <typename Function>
+PyObject* guarded(Function function) {
+  try {
+    return function();
+  } catch (const std::bad_alloc&) {
+    return PyErr_NoMemory();
+  }
+}
+
+template <typename... Items>
+PyObject* columns_of(const Items&... items) {
+  std::vector<std::vector<char>> columns;
+  (columns.push_back(as_bytes(items)), ...);
+  return column_tuple(columns);
+}
+
+PyObject* index_error() {
+  PyErr_SetString(PyExc_IndexError, "a row indexes nothing; its track, context and thread have to be known");
+  return nullptr;
+}
+
+PyObject* used_in(PyObject*, PyObject* arguments) {
+  PyObject* batch;
+  Py_ssize_t tracks, contexts;
+  if (!PyArg_ParseTuple(arguments, "Onn:used_in", &batch, &tracks, &contexts)) return nullptr;
+  return guarded([&]() -> PyObject* {
+    LinkRows rows;
+    UsedByLinks used;
+    if (!rows.take(batch)) return nullptr;
+    const bool known = tracks >= 0 && contexts >= 0;
+    if (!known || !used.find(rows, static_cast<size_t>(tracks), static_cast<size_t>(contexts))) return index_error();
+    return columns_of(used.tracks, used.contexts, used.thread_ids);
+  });
+}
+
+// What a batch's rows index, as the numbers that ranges are remembered and found by.
+struct Numbers {
+  ColumnView<uint64_t> of_track;               // a track's thread
+  ColumnView<uint32_t> track, context;         // where they stand in the caller's tables
+  ColumnView<uint64_t> thread_id, of_thread_id;  // ascending, and their threads
+
+  bool take(PyObject* const* given) {
+    return of_track.take(given[0], "of_track", nullptr) && track.take(given[1], "track", nullptr) &&
+           context.take(given[2], "context", nullptr) && thread_id.take(given[3], "thread_id", nullptr) &&
+           of_thread_id.take(given[4], "of_thread_id", nullptr);
+  }
+
+  bool has_forward(const LinkRows& rows, Py_ssize_t row) const {
+    return rows.track(row) < std::min(of_track.size(), track.size()) && rows.context(row) < context.size();
+  }
+
+  // The place of a thread id, or -1.
+  Py_ssize_t find(uint64_t wanted) const {
+    Py_ssize_t first = 0, last = std::min(thread_id.size(), of_thread_id.size());
+    const Py_ssize_t end = last;
+    while (first < last) {
+      const Py_ssize_t middle = (first + last) / 2;
+      (thread_id[middle] < wanted ? first : last) = thread_id[middle] < wanted ? middle + 1 : middle;
+    }
+    return first < end && thread_id[first] == wanted ? first : -1;
+  }
+};
+
+bool remember(ForwardRanges& ranges, const LinkRows& rows, const Numbers& numbers) {
+  for (Py_ssize_t row = 0; row < rows.size(); ++row) {
+    if (!rows.is_forward(row)) continue;
+    if (!numbers.has_forward(rows, row)) return false;
+    const uint32_t track = rows.track(row), context = rows.context(row);
+    ranges.remember(rows.forward(row, numbers.of_track[track], numbers.track[track], numbers.context[context]));
+  }
+  return true;
+}
+
+struct Found {
+  std::vector<int64_t> row;
+  std::vector<uint64_t> event_id, root;
+  std::vector<int64_t> start_ns, end_ns;
+  std::vector<uint32_t> track, context;
+
+  bool find(ForwardRanges& ranges, const LinkRows& rows, const Numbers& numbers) {
+    for (Py_ssize_t at = 0; at < rows.size(); ++at) {
+      if (!rows.is_backward(at)) continue;
+      const Py_ssize_t thread = numbers.find(rows.forward_thread_id(at));
+      if (thread < 0) return false;
+      const ForwardRange* const range = ranges.find(rows.key(at, numbers.of_thread_id[thread]));
+      if (range != nullptr) add(at, *range);
+    }
+    return true;
+  }
+
+ private:
+  void add(int64_t at, const ForwardRange& range) {
+    row.push_back(at), event_id.push_back(range.event_id), root.push_back(range.root);
+    start_ns.push_back(range.start_ns), end_ns.push_back(range.end_ns);
+    track.push_back(range.track), context.push_back(range.context);
+  }
+};
+
+PyObject* match(PyObject* self, PyObject* arguments) {
+  PyObject *batch, *given[5];
+  if (!PyArg_ParseTuple(arguments, "OOOOOO:match", &batch, &given[0], &given[1], &given[2], &given[3], &given[4])) return nullptr;
+  return guarded([&]() -> PyObject* {
+    LinkRows rows;
+    Numbers numbers;
+    Found found;
+    if (!rows.take(batch) || !numbers.take(given)) return nullptr;
+    ForwardRanges& ranges = ranges_of(self);
+    if (!remember(ranges, rows, numbers) || !found.find(ranges, rows, numbers)) return index_error();
+    return columns_of(found.row, found.event_id, found.root, found.start_ns, found.end_ns, found.track, found.context);
+  });
+}
+
+PyObject* keep_newest(PyObject* self, PyObject* argument) {
+  const Py_ssize_t count = PyLong_AsSsize_t(argument);
+  if (count == -1 && PyErr_Occurred() != nullptr) return nullptr;
+  return guarded([&]() -> PyObject* {
+    ranges_of(self).keep_newest(static_cast<size_t>(std::max<Py_ssize_t>(0, count)));
+    std::vector<uint32_t> tracks, contexts;
+    for (const ForwardRange& range : ranges_of(self).all()) tracks.push_back(range.track), contexts.push_back(range.context);
+    return columns_of(tracks, contexts);
+  });
+}
+
+PyObject* renumber(PyObject* self, PyObject* arguments) {
+  PyObject *given_tracks, *given_contexts;
+  ColumnView<uint32_t> tracks, contexts;
+  if (!PyArg_ParseTuple(arguments, "OO:renumber", &given_tracks, &given_contexts) ||
+      !tracks.take(given_tracks, "tracks", nullptr) || !contexts.take(given_contexts, "contexts", nullptr)) {
+    return nullptr;
+  }
+  for (ForwardRange& range : ranges_of(self).all()) {
+    if (range.track < tracks.size()) range.track = tracks[range.track];
+    if (range.context < contexts.size()) range.context = contexts[range.context];
+  }
+  Py_RETURN_NONE;
+}
+
+Py_ssize_t length(PyObject* self) { return static_cast<Py_ssize_t>(ranges_of(self).size()); }
+
+PyMethodDef methods[] = {
+    {"used_in", used_in, METH_VARARGS | METH_STATIC,
+     "used_in(batch, tracks, contexts) -> tracks and contexts of forward rows, thread ids of backward ones, each once."},
+    {"match", match, METH_VARARGS,
+     "match(batch, of_track, track, context, thread_id, of_thread_id) -> backward rows with their forward ranges."},
+    {"keep_newest", keep_newest, METH_O, "keep_newest(count) -> tracks and contexts of those that are left."},
+    {"renumber", renumber, METH_VARARGS, "renumber(tracks, contexts): others stand for these from now on."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PySequenceMethods as_sequence = {length};
+
+PyTypeObject links_type() {
+  PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+  type.tp_name = "otel_recfn._native.ForwardRanges";
+  type.tp_basicsize = sizeof(ForwardRangesObject);
+  type.tp_new = ranges_new;
+  type.tp_dealloc = ranges_dealloc;
+  type.tp_methods = methods;
+  type.tp_as_sequence = &as_sequence;
+  type.tp_flags = Py_TPFLAGS_DEFAULT;
+  type.tp_doc = "ForwardRanges(): those that backward ranges may belong to. See Python's `batches/links/`.";
+  return type;
+}
+
+PyTypeObject LinksType = links_type();
+
+}  // namespace
+
+int add_links_type(PyObject* module) {
+  if (PyType_Ready(&LinksType) < 0) return -1;
+  Py_INCREF(&LinksType);
+  return PyModule_AddObject(module, "ForwardRanges", reinterpret_cast<PyObject*>(&LinksType));
+}
+
+}  // namespace recfn

@@ -62,4 +62,4 @@ def test_columns_need_not_be_contiguous(batch: Batch, step: int) -> None:
 @pytest.mark.parametrize("wanted", [(0, 1), (0, -1), (1, 0), (-1, 0)])
 def test_what_no_batch_has_is_refused(gather: Gathers, wanted: tuple[int, int]) -> None:
     with pytest.raises(IndexError):
-        gather([make_batch([{}])], *[column([place]) for place in wanted])
+        gather({"parent": np.dtype(np.uint64)}, [make_batch([{}])], *[column([place]) for place in wanted])

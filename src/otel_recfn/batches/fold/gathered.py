@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,22 +13,24 @@ from otel_recfn.model.batch import COLUMN_TYPES, TEXT_COLUMNS, Batch
 from otel_recfn.model.columns import CONTEXT_COLUMNS, TRACK_COLUMNS
 
 Columns = dict[str, NDArray[Any]]
+ColumnTypes = Mapping[str, np.dtype[Any]]
+_OF_A_BATCH: ColumnTypes = {name: np.dtype(kind) for name, kind in COLUMN_TYPES.items()}
 
 
 class Gathers(Protocol):
     """The contract of gathering columns."""
 
-    def __call__(self, batches: Sequence[Batch], part: Places, row: Places) -> Columns:
-        """The columns of rows, each of which is that row of that part of the batches."""
+    def __call__(self, types: ColumnTypes, parts: Sequence[object], part: Places, row: Places) -> Columns:
+        """These columns of rows, each of which is that row of that one of the parts. They are the parts' attributes."""
 
 
-def gather_in_python(batches: Sequence[Batch], part: Places, row: Places) -> Columns:
+def gather_in_python(types: ColumnTypes, parts: Sequence[object], part: Places, row: Places) -> Columns:
     """See ``Gathers``."""
-    columns: Columns = {name: np.zeros(len(row), kind) for name, kind in COLUMN_TYPES.items()}
-    for number, batch in enumerate(batches):
+    columns: Columns = {name: np.zeros(len(row), kind) for name, kind in types.items()}
+    for number, one in enumerate(parts):
         here = np.flatnonzero(part == number)
         for name, column in columns.items():
-            column[here] = getattr(batch, name)[row[here]]
+            column[here] = getattr(one, name)[row[here]]
     return columns
 
 
@@ -40,7 +42,7 @@ def gathered(gather: Gathers, batches: Sequence[Batch], part: Places, row: Place
         batches: at least one.
         part, row: see ``Gathers``.
     """
-    columns: dict[str, Any] = dict(gather(batches, part, row))
+    columns: dict[str, Any] = dict(gather(_OF_A_BATCH, batches, part, row))
     tables: dict[str, Any] = {}
     for table, of_it in (("names", TEXT_COLUMNS), ("tracks", TRACK_COLUMNS), ("contexts", CONTEXT_COLUMNS)):
         of_batches = [getattr(batch, table) for batch in batches]

@@ -14,7 +14,7 @@ import numpy as np
 from opentelemetry.trace import SpanContext
 
 from otel_recfn.batches.fold.finished import Ids, Places
-from otel_recfn.batches.fold.gathered import Gathers, gather_in_python, gathered
+from otel_recfn.batches.fold.gathered import ColumnTypes, Gathers, gather_in_python, gathered
 from otel_recfn.batches.merging import merged
 from otel_recfn.batches.number_sets import distinct
 from otel_recfn.batches.span_plan import SpanPlan
@@ -42,11 +42,30 @@ class KeptRanges(NamedTuple):
 class _Held(NamedTuple):
     """Of one batch, or of several that were put together."""
 
-    number: Places
-    """In ascending order."""
+    first: int
+    """The number of the first one."""
+    end: int
+    """After the number of the last one."""
+    number: Places | None
+    """In ascending order; None: all from the first to the last one."""
     row: Places
     """Its place in the batch."""
-    ranges: KeptRanges
+    batch: Batch
+    linked_id: Ids
+    linked_above: Places
+    spans: Sequence[SpanContext]
+
+    def find(self, numbers: Places) -> Places:
+        """Where these stand, of which each lies between the first and the last one; -1 for what isn't there."""
+        if self.number is None:
+            return numbers - self.first
+        place = np.searchsorted(self.number, numbers).astype(np.int64, copy=False)
+        place[self.number[place] != numbers] = -1
+        return place
+
+
+_COLUMNS: ColumnTypes = {"row": np.dtype(np.int64), "linked_id": np.dtype(np.uint64), "linked_above": np.dtype(np.int64)}
+"""Of what is held, one value for each number."""
 
 
 class KeptRows:
@@ -79,8 +98,8 @@ class KeptRows:
         if self._rows > self._most or len(self._held) >= MOST_BATCHES:
             with suppress(*OUT_OF_MEMORY):  # it only saves memory, and is tried again
                 self._compact()
-        ranges = KeptRanges(plan.batch, plan.linked_id, plan.linked_above, plan.spans_above)
-        self._held.append(_Held(np.arange(first, first + len(plan.row)), plan.row, ranges))
+        links = (plan.linked_id, plan.linked_above, plan.spans_above)
+        self._held.append(_Held(first, first + len(plan.row), None, plan.row, plan.batch, *links))
         self._rows += len(plan.batch)
 
     def take(self, numbers: Places) -> KeptRanges:
@@ -90,16 +109,17 @@ class KeptRows:
             MemoryError: also where there was none for keeping one of them.
         """
         if not len(numbers):
-            return _together([]).ranges
-        part = np.searchsorted(np.array([held.number[0] for held in self._held], np.int64), numbers, "right") - 1
+            return _as_ranges(_together([]))
+        part = np.searchsorted(np.array([held.first for held in self._held], np.int64), numbers, "right") - 1
         held, part = self._used(part)
-        place = np.zeros(len(numbers), np.int64)
+        end = np.array([one.end for one in held], np.int64)
+        place = np.where(numbers < end[part], numbers - np.array([one.first for one in held], np.int64)[part], -1)
         for at, one in enumerate(held):
-            here = np.flatnonzero(part == at)
-            found = np.minimum(np.searchsorted(one.number, numbers[here]), len(one.number) - 1)
-            if not (one.number[found] == numbers[here]).all():
-                raise MemoryError
-            place[here] = found
+            if one.number is not None:
+                here = np.flatnonzero((part == at) & (place >= 0))
+                place[here] = one.find(numbers[here])
+        if place.min() < 0:
+            raise MemoryError
         return _taken(self._gather, held, part, place)
 
     def _used(self, part: Places) -> tuple[list[_Held], Places]:
@@ -114,17 +134,17 @@ class KeptRows:
         """Drop what isn't kept. When the next rows come, since by then many units of the last ones are decided."""
         kept = self._kept()
         self._held = [held for held in self._held if _has_any(held, kept)]
-        self._rows = sum([len(held.ranges.batch) for held in self._held])
+        self._rows = sum([len(held.batch) for held in self._held])
         if self._rows > ROWS_TO_SPARE or len(self._held) > MOST_BATCHES // 2:
             held = _together(self._parts(kept))
-            self._held, self._rows = [held] if len(held.number) else [], len(held.number)
+            self._held, self._rows = [held] if len(held.row) else [], len(held.row)
         self._most = 2 * self._rows + ROWS_TO_SPARE
 
     def _parts(self, numbers: Places) -> list[_Held]:
         """What is held of these numbers, which ascend."""
         parts = []
         for held in self._held:
-            first, last = np.searchsorted(numbers, (held.number[0], held.number[-1] + 1)).tolist()
+            first, last = np.searchsorted(numbers, (held.first, held.end)).tolist()
             if first < last:
                 parts.append(_part(held, numbers[first:last]))
         return parts
@@ -132,47 +152,52 @@ class KeptRows:
 
 def _has_any(held: _Held, numbers: Places) -> bool:
     """Whether one of these numbers, which ascend, may be of it."""
-    first, last = np.searchsorted(numbers, (held.number[0], held.number[-1] + 1)).tolist()
+    first, last = np.searchsorted(numbers, (held.first, held.end)).tolist()
     return bool(first < last)
 
 
 def _part(held: _Held, numbers: Places) -> _Held:
-    place = np.searchsorted(held.number, numbers)
-    here = held.number[place] == numbers
-    place, ranges = place[here], held.ranges
-    batch = ranges.batch.take(held.row[place])
-    return _Held(numbers[here], place, KeptRanges(batch, ranges.linked_id[place], ranges.linked_above[place], ranges.spans))
+    place = held.find(numbers)
+    here = place >= 0
+    number, place = numbers[here], place[here]
+    links = (held.linked_id[place], held.linked_above[place], held.spans)
+    return _Held(held.first, held.end, number, place, held.batch.take(held.row[place]), *links)
 
 
 def _taken(gather: Gathers, held: Sequence[_Held], part: Places, place: Places) -> KeptRanges:
     """The rows at these places of these parts of what is held."""
-    row, linked_id, linked_above = np.zeros_like(place), np.zeros(len(place), np.uint64), np.zeros_like(place)
+    own = gather(_COLUMNS, held, part, place)
+    linked_id, linked_above = own["linked_id"], np.zeros_like(place)
     spans: list[SpanContext] = []
-    for at, one in enumerate(held):
-        here = slice(None) if len(held) == 1 else np.flatnonzero(part == at)
-        row[here] = one.row[place[here]]
-        linked_id[here] = links = one.ranges.linked_id[place[here]]
-        if links.any():
-            linked_above[here] = np.where(links != 0, one.ranges.linked_above[place[here]] + len(spans), 0)
-            spans += one.ranges.spans
-    return KeptRanges(gathered(gather, [one.ranges.batch for one in held], part, row), linked_id, linked_above, spans)
+    if linked_id.any():
+        begins = []
+        for one in held:
+            begins.append(len(spans))
+            spans += one.spans
+        linked_above = np.where(linked_id != 0, own["linked_above"] + np.array(begins, np.int64)[part], 0)
+    return KeptRanges(gathered(gather, [one.batch for one in held], part, own["row"]), linked_id, linked_above, spans)
 
 
 def _together(parts: Sequence[_Held]) -> _Held:
     spans: list[SpanContext] = []
     linked_above = []
     for part in parts:
-        used, above = _used(part.ranges)
+        used, above = _used(part)
         linked_above.append(above + len(spans))
         spans += used
-    number = np.concatenate([_NO_PLACES, *[part.number for part in parts]])
-    linked_id = np.concatenate([_NO_IDS, *[part.ranges.linked_id for part in parts]])
-    batch = parts[0].ranges.batch if len(parts) == 1 else merged([part.ranges.batch for part in parts], keep_names=True)
-    ranges = KeptRanges(batch, linked_id, np.concatenate([_NO_PLACES, *linked_above]), spans)
-    return _Held(number, np.arange(len(number)), ranges)
+    number = np.concatenate([_NO_PLACES, *[_NO_PLACES if part.number is None else part.number for part in parts]])
+    linked_id = np.concatenate([_NO_IDS, *[part.linked_id for part in parts]])
+    batch = parts[0].batch if len(parts) == 1 else merged([part.batch for part in parts], keep_names=True)
+    first, end = (int(number[0]), int(number[-1]) + 1) if len(number) else (0, 0)
+    links = (linked_id, np.concatenate([_NO_PLACES, *linked_above]), spans)
+    return _Held(first, end, number, np.arange(len(number)), batch, *links)
 
 
-def _used(ranges: KeptRanges) -> tuple[Sequence[SpanContext], Places]:
+def _as_ranges(held: _Held) -> KeptRanges:
+    return KeptRanges(held.batch, held.linked_id, held.linked_above, held.spans)
+
+
+def _used(ranges: _Held) -> tuple[Sequence[SpanContext], Places]:
     """The spans that something is linked in, and ``linked_above`` as index into these."""
     used = distinct(ranges.linked_above[ranges.linked_id != 0])
     if not len(used):

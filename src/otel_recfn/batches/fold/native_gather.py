@@ -9,14 +9,10 @@ import numpy as np
 
 from otel_recfn import _native
 from otel_recfn.batches.fold.finished import Places
-from otel_recfn.batches.fold.gathered import Columns
-from otel_recfn.model.batch import COLUMN_TYPES, Batch
-
-_NAMES = tuple(COLUMN_TYPES)
-_TYPES: dict[str, Any] = {name: np.dtype(kind) for name, kind in COLUMN_TYPES.items()}
+from otel_recfn.batches.fold.gathered import Columns, ColumnTypes
 
 
-def gather_natively(batches: Sequence[Batch], part: Places, row: Places) -> Columns:
+def gather_natively(types: ColumnTypes, parts: Sequence[object], part: Places, row: Places) -> Columns:
     """See ``Gathers``."""
-    raw: dict[str, Any] = _native.gather_rows(_NAMES, tuple(batches), part, row)
-    return {name: np.frombuffer(column, _TYPES[name]) for name, column in raw.items()}
+    raw: dict[str, Any] = _native.gather_rows(tuple(types), tuple(parts), part, row)
+    return {name: np.frombuffer(raw[name], kind) for name, kind in types.items()}

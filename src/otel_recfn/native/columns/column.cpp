@@ -1,24 +1,26 @@
 #include "columns/column.hpp"
 
 #include <new>
+#include <utility>
 
 namespace recfn {
 namespace {
 
 struct ColumnObject {
   PyObject_HEAD
-  std::vector<char> bytes;
+  OwnedVector items;
 };
 
 void column_dealloc(PyObject* self) {
-  reinterpret_cast<ColumnObject*>(self)->bytes.~vector();
+  reinterpret_cast<ColumnObject*>(self)->items.~OwnedVector();
   Py_TYPE(self)->tp_free(self);
 }
 
 int column_getbuffer(PyObject* self, Py_buffer* view, int flags) {
-  auto& bytes = reinterpret_cast<ColumnObject*>(self)->bytes;
+  const OwnedVector& items = reinterpret_cast<ColumnObject*>(self)->items;
   static char nothing;
-  return PyBuffer_FillInfo(view, self, bytes.empty() ? &nothing : bytes.data(), static_cast<Py_ssize_t>(bytes.size()), 1, flags);
+  void* bytes = items.bytes() == 0 ? &nothing : items.data();
+  return PyBuffer_FillInfo(view, self, bytes, static_cast<Py_ssize_t>(items.bytes()), 1, flags);
 }
 
 PyBufferProcs column_buffer = {column_getbuffer, nullptr};
@@ -44,9 +46,9 @@ int add_column_type(PyObject* module) {
   return PyModule_AddObject(module, "Column", reinterpret_cast<PyObject*>(&ColumnType));
 }
 
-PyObject* new_column(std::vector<char>&& bytes) {
+PyObject* new_column(OwnedVector&& items) {
   auto* column = PyObject_New(ColumnObject, &ColumnType);
-  if (column != nullptr) new (&column->bytes) std::vector<char>(std::move(bytes));
+  if (column != nullptr) new (&column->items) OwnedVector(std::move(items));
   return reinterpret_cast<PyObject*>(column);
 }
 

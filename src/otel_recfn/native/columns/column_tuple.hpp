@@ -3,22 +3,25 @@
 #include "columns/column.hpp"
 #include "cpython/python.hpp"
 
-#include <cstddef>
 #include <utility>
 #include <vector>
 
 namespace recfn {
 
-inline PyObject* column_tuple(std::vector<std::vector<char>>& columns) {
-  PyObject* tuple = PyTuple_New(static_cast<Py_ssize_t>(columns.size()));
-  for (size_t at = 0; tuple != nullptr && at < columns.size(); ++at) {
-    PyObject* column = new_column(std::move(columns[at]));
-    if (column == nullptr) {
-      Py_CLEAR(tuple);
-    } else {
-      PyTuple_SET_ITEM(tuple, static_cast<Py_ssize_t>(at), column);
-    }
-  }
+// False with an error set where it is none, or there is no memory for a column.
+template <typename T>
+bool put_column(PyObject* tuple, Py_ssize_t place, std::vector<T>& items) {
+  PyObject* column = tuple == nullptr ? nullptr : new_column(std::move(items));
+  if (column != nullptr) PyTuple_SET_ITEM(tuple, place, column);
+  return column != nullptr;
+}
+
+// Takes the vectors.
+template <typename... T>
+PyObject* column_tuple(std::vector<T>&... columns) {
+  PyObject* tuple = PyTuple_New(sizeof...(columns));
+  Py_ssize_t place = 0;
+  if (!(put_column(tuple, place++, columns) && ...)) Py_CLEAR(tuple);
   return tuple;
 }
 

@@ -9,7 +9,6 @@
 
 #include "columns/column_view.hpp"
 #include "columns/column_tuple.hpp"
-#include "columns/typed_column.hpp"
 #include "cpython/made.hpp"
 #include "links/forward_ranges.hpp"
 #include "links/link_rows.hpp"
@@ -45,13 +44,6 @@ PyObject* guarded(Function function) {
   }
 }
 
-template <typename... Items>
-PyObject* columns_of(const Items&... items) {
-  std::vector<std::vector<char>> columns;
-  (columns.push_back(as_bytes(items)), ...);
-  return column_tuple(columns);
-}
-
 PyObject* index_error() {
   PyErr_SetString(PyExc_IndexError, "a row indexes nothing; its track, context and thread have to be known");
   return nullptr;
@@ -67,7 +59,7 @@ PyObject* used_in(PyObject*, PyObject* arguments) {
     if (!rows.take(batch)) return nullptr;
     const bool known = tracks >= 0 && contexts >= 0;
     if (!known || !used.find(rows, static_cast<size_t>(tracks), static_cast<size_t>(contexts))) return index_error();
-    return columns_of(used.tracks, used.contexts, used.thread_ids);
+    return column_tuple(used.tracks, used.contexts, used.thread_ids);
   });
 }
 
@@ -144,7 +136,7 @@ PyObject* match(PyObject* self, PyObject* arguments) {
     if (!rows.take(batch) || !numbers.take(given)) return nullptr;
     ForwardRanges& ranges = ranges_of(self);
     if (!remember(ranges, rows, numbers) || !found.find(ranges, rows, numbers)) return index_error();
-    return columns_of(found.row, found.event_id, found.root, found.start_ns, found.end_ns, found.track, found.context);
+    return column_tuple(found.row, found.event_id, found.root, found.start_ns, found.end_ns, found.track, found.context);
   });
 }
 
@@ -155,7 +147,7 @@ PyObject* keep_newest(PyObject* self, PyObject* argument) {
     ranges_of(self).keep_newest(static_cast<size_t>(std::max<Py_ssize_t>(0, count)));
     std::vector<uint32_t> tracks, contexts;
     for (const ForwardRange& range : ranges_of(self).all()) tracks.push_back(range.track), contexts.push_back(range.context);
-    return columns_of(tracks, contexts);
+    return column_tuple(tracks, contexts);
   });
 }
 

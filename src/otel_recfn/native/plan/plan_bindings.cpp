@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "columns/column_tuple.hpp"
-#include "columns/typed_column.hpp"
 #include "cpython/gil.hpp"
 #include "plan/span_rows.hpp"
 #include "plan/span_sums.hpp"
@@ -14,7 +13,6 @@
 namespace {
 
 using recfn::Above;
-using recfn::as_bytes;
 using recfn::column_tuple;
 using recfn::ColumnView;
 using recfn::KnownContexts;
@@ -25,8 +23,6 @@ using recfn::RowsToSum;
 using recfn::SpanSums;
 using recfn::Wanted;
 using recfn::without_gil_if;
-
-using Bytes = std::vector<char>;
 
 constexpr Py_ssize_t kManyRows = 20'000;  // which take some 0.1 ms
 
@@ -65,11 +61,11 @@ PyObject* plan_fates(PyObject*, PyObject* arguments) {
     RowsToPlan rows;
     KnownContexts contexts;
     if (!rows.take(batch) || !take(contexts.fate, fate, "fate") || !take(contexts.of_step, of_step, "of_step")) return nullptr;
-    Bytes fates;
+    std::vector<uint8_t> fates;
     bool known = contexts.of_step.size() == contexts.fate.size();
     const bool done = without_gil_if(is_long(rows.size()), [&] {
       fates.resize(static_cast<size_t>(rows.size()));
-      known = known && find_fates(rows, contexts, reinterpret_cast<uint8_t*>(fates.data()));
+      known = known && find_fates(rows, contexts, fates.data());
     });
     return done && is_known(known) ? new_column(std::move(fates)) : nullptr;
   });
@@ -83,14 +79,12 @@ PyObject* plan_wanted(PyObject*, PyObject* arguments) {
     RowsToPlan rows;
     ColumnView<uint8_t> fates;
     if (!rows.take(batch) || !take(fates, given, "fates") || !is_as_long(rows, fates)) return nullptr;
-    std::vector<Bytes> told;
+    Wanted wanted;
     bool known = contexts >= 0;
     const bool done = without_gil_if(is_long(rows.size()), [&] {
-      Wanted wanted;
       known = known && wanted.find(rows, fates, static_cast<size_t>(contexts));
-      told = {as_bytes(wanted.contexts), as_bytes(wanted.roots)};
     });
-    return done && is_known(known) ? column_tuple(told) : nullptr;
+    return done && is_known(known) ? column_tuple(wanted.contexts, wanted.roots) : nullptr;
   });
 }
 
@@ -109,14 +103,12 @@ PyObject* plan_rows(PyObject*, PyObject* arguments) {
         !take(above.of_root, of_root, "of_root") || (order != Py_None && !take(places, order, "order"))) {
       return nullptr;
     }
-    std::vector<Bytes> told;
+    PlannedRows planned;
     bool known = above.of_root.size() == above.roots.size();
     const bool done = without_gil_if(is_long(rows.size()), [&] {
-      PlannedRows planned;
       known = known && planned.plan(rows, fates, steps, above, order == Py_None ? nullptr : &places);
-      told = {as_bytes(planned.fate), as_bytes(planned.row), as_bytes(planned.parent), as_bytes(planned.above)};
     });
-    return done && is_known(known) ? column_tuple(told) : nullptr;
+    return done && is_known(known) ? column_tuple(planned.fate, planned.row, planned.parent, planned.above) : nullptr;
   });
 }
 
@@ -128,16 +120,11 @@ PyObject* plan_sums(PyObject*, PyObject* arguments) {
     RowsToSum rows;
     ColumnView<int64_t> places, spans;
     if (!rows.take(batch) || !take(places, row, "row") || !take(spans, above, "above")) return nullptr;
-    std::vector<Bytes> told;
     bool known = count >= 0 && places.size() == spans.size();
-    const bool done = without_gil_if(is_long(places.size()), [&] {
-      if (!known) return;
-      SpanSums sums(static_cast<size_t>(count));
-      known = sums.add(rows, places, spans);
-      told = {as_bytes(sums.rows), as_bytes(sums.first_ns), as_bytes(sums.last_ns), as_bytes(sums.outermost),
-              as_bytes(sums.failed)};
-    });
-    return done && is_known(known) ? column_tuple(told) : nullptr;
+    SpanSums sums(known ? static_cast<size_t>(count) : 0);
+    const bool done = without_gil_if(is_long(places.size()), [&] { known = known && sums.add(rows, places, spans); });
+    if (!done || !is_known(known)) return nullptr;
+    return column_tuple(sums.rows, sums.first_ns, sums.last_ns, sums.outermost, sums.failed);
   });
 }
 

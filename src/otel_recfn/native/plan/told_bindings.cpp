@@ -1,11 +1,10 @@
 #include "plan/told_bindings.hpp"
 
+#include <algorithm>
 #include <new>
-#include <vector>
 
 #include "columns/column_tuple.hpp"
 #include "columns/equally_long.hpp"
-#include "columns/typed_column.hpp"
 #include "cpython/gil.hpp"
 #include "plan/folded_told.hpp"
 
@@ -14,6 +13,7 @@ namespace {
 using recfn::Extents;
 using recfn::FoldedTeller;
 using recfn::PathsToTell;
+using recfn::ToldColumns;
 using recfn::UnitsToTell;
 
 constexpr size_t kManyPaths = 2'000;  // which take some 0.1 ms
@@ -36,6 +36,18 @@ bool take_units(UnitsToTell& units, PyObject* tuple) {
          recfn::equally_long({units.extents.start_ns.size(), units.budget.size(), units.tells_itself.size()});
 }
 
+PyObject* told_columns(ToldColumns& told) {
+#define RECFN_ONE(type, name) +1
+  PyObject* tuple = PyTuple_New(0 RECFN_TOLD_COLUMNS(RECFN_ONE));
+#undef RECFN_ONE
+  Py_ssize_t place = 0;
+#define RECFN_PUT(type, name) recfn::put_column(tuple, place++, told.name) &&
+  if (RECFN_TOLD_COLUMNS(RECFN_PUT) true) return tuple;
+#undef RECFN_PUT
+  Py_XDECREF(tuple);
+  return nullptr;
+}
+
 PyObject* tell_folded(PyObject*, PyObject* arguments) {
   PyObject *path_columns, *kept_columns, *unit_columns;
   Py_ssize_t top_names;
@@ -48,18 +60,10 @@ PyObject* tell_folded(PyObject*, PyObject* arguments) {
     Extents kept;
     UnitsToTell units;
     if (!paths.take(path_columns) || !take_kept(kept, kept_columns) || !take_units(units, unit_columns)) return nullptr;
-    std::vector<std::vector<char>> told;
+    FoldedTeller teller(paths, kept, units, static_cast<size_t>(std::max<Py_ssize_t>(0, top_names)));
     bool good = top_names >= 0;
-    const bool done = recfn::without_gil_if(paths.size() > kManyPaths, [&] {
-      FoldedTeller teller(paths, kept, units, static_cast<size_t>(top_names));
-      good = good && teller.tell();
-#define RECFN_BYTES(type, name) told.push_back(recfn::as_bytes(teller.columns().name));
-      if (good) {
-        RECFN_TOLD_COLUMNS(RECFN_BYTES)
-      }
-#undef RECFN_BYTES
-    });
-    if (!done || good) return done ? recfn::column_tuple(told) : nullptr;
+    const bool done = recfn::without_gil_if(paths.size() > kManyPaths, [&] { good = good && teller.tell(); });
+    if (!done || good) return done ? told_columns(teller.columns()) : nullptr;
     PyErr_SetString(PyExc_IndexError, "a path indexes nothing; its unit, holder and path above have to be known");
     return nullptr;
   } catch (const std::bad_alloc&) {

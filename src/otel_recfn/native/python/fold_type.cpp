@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "columns/typed_column.hpp"
+#include "columns/column.hpp"
 #include "cpython/gil.hpp"
 #include "cpython/made.hpp"
 #include "fold/fold.hpp"
@@ -139,9 +139,9 @@ PyObject* fold_add_planned(PyObject* self, PyObject* args) {
 
 PyObject* fold_kept(PyObject* self, PyObject*) {
   const Use fold(self);
-  std::vector<char> bytes;
-  if (!fold || !without_gil([&] { bytes = as_bytes(fold->kept()); })) return nullptr;
-  return new_column(std::move(bytes));
+  std::vector<int64_t> rows;
+  if (!fold || !without_gil([&] { rows = fold->kept(); })) return nullptr;
+  return new_column(std::move(rows));
 }
 
 PyObject* fold_rows(PyObject* self, PyObject* argument) {
@@ -177,28 +177,16 @@ bool read_units(const Items& units, const Items& budgets, const Items& goes_on, 
   return true;
 }
 
-// What finishing tells, as bytes.
-struct Told {
-#define RECFN_BYTES(columns, row, table) std::vector<char> table;
-  RECFN_FINISHED_TABLES(RECFN_BYTES)
-#undef RECFN_BYTES
-};
-
-Told told(const FinishedColumns& finished) {
-#define RECFN_BYTES(columns, row, table) as_bytes(finished.table),
-  return {RECFN_FINISHED_TABLES(RECFN_BYTES)};
-#undef RECFN_BYTES
-}
-
-bool set_table(PyObject* dict, const char* name, std::vector<char>&& bytes) {
-  const Made table(new_column(std::move(bytes)));
+template <typename Row>
+bool set_table(PyObject* dict, const char* name, std::vector<Row>& rows) {
+  const Made table(new_column(std::move(rows)));
   return table.object != nullptr && PyDict_SetItemString(dict, name, table.object) == 0;
 }
 
-PyObject* table_dict(Told& tables) {
+PyObject* table_dict(FinishedColumns& finished) {
   PyObject* dict = PyDict_New();
   if (dict == nullptr) return nullptr;
-#define RECFN_SET(columns, row, table) set_table(dict, #table, std::move(tables.table)) &&
+#define RECFN_SET(columns, row, table) set_table(dict, #table, finished.table) &&
   if (RECFN_FINISHED_TABLES(RECFN_SET) true) return dict;
 #undef RECFN_SET
   Py_DECREF(dict);
@@ -218,11 +206,11 @@ PyObject* fold_finish(PyObject* self, PyObject* args) {
   if (!fold) return nullptr;
   try {
     std::vector<ToFinish> wanted;
-    Told tables;
+    FinishedColumns finished;
     if (!read_units(units, budgets, goes_on, wanted)) return nullptr;
     const bool is_long = fold->rows(wanted) > kManyRows;
-    if (!without_gil_if(is_long, [&] { tables = told(fold->finish(std::move(wanted))); })) return nullptr;
-    return table_dict(tables);
+    if (!without_gil_if(is_long, [&] { finished = fold->finish(std::move(wanted)); })) return nullptr;
+    return table_dict(finished);
   } catch (const std::bad_alloc&) {
     return PyErr_NoMemory();
   }

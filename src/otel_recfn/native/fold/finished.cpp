@@ -7,12 +7,6 @@ namespace {
 
 constexpr size_t kCountsOfAPath = 4;  // that there is room for at first
 
-template <typename Row>
-void room_for(std::vector<Row>& table, size_t more) {
-  const size_t size = table.size() + more;
-  if (size > table.capacity()) table.reserve(std::max(size, 2 * table.capacity()));
-}
-
 }  // namespace
 
 bool FinishedColumns::comes_later(const Waiting& one, const Waiting& other) {
@@ -20,9 +14,9 @@ bool FinishedColumns::comes_later(const Waiting& one, const Waiting& other) {
 }
 
 void FinishedColumns::make_room(size_t kept_rows, size_t path_rows) {
-  room_for(kept, kept_rows);
-  room_for(paths, path_rows);
-  room_for(counts, path_rows * kCountsOfAPath);
+  kept.reserve(kept_rows);
+  paths.reserve(path_rows);
+  counts.reserve(path_rows * kCountsOfAPath);
 }
 
 void FinishedColumns::add_tree(int64_t unit, int64_t holder, const FoldedTree& tree) {

@@ -59,7 +59,7 @@ class FinishedColumns {
   RECFN_FINISHED_TABLES(RECFN_TABLE)
 #undef RECFN_TABLE
 
-  // For so many more.
+  // For all that will be told.
   void make_room(size_t kept_rows, size_t path_rows);
   // Every path before what lies in it; of several the one with the most time first.
   void add_tree(int64_t unit, int64_t holder, const FoldedTree& tree);

@@ -10,7 +10,7 @@ template <typename T>
 class Pool {
  public:
   static constexpr size_t kChunk = 64;
-  static constexpr size_t kKeptChunks = 64;
+  static constexpr size_t kKeptChunks = 128;
 
   // So many can be taken afterwards without memory running out.
   void reserve(size_t items) {

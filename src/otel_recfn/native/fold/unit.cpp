@@ -2,17 +2,23 @@
 #include "fold/unit.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "model/events.hpp"
 
 namespace recfn::folding {
 
-Unit::Unit(Memory& memory, const Limits& limits) : memory_(memory), limits_(limits) { held_.swap(memory.spare_held); }
+Unit::Unit(Memory& memory, const Limits& limits) : memory_(memory), limits_(limits) {
+  memory_.spare_held.reserve(Memory::kMostSpare);
+  if (memory_.spare_held.empty()) return;
+  held_.swap(memory_.spare_held.back());
+  memory_.spare_held.pop_back();
+}
 
 Unit::~Unit() {
   begin_next_part();
   awaited_.each([this](Awaited* one) { memory_.awaited.give_back(one); });
-  held_.swap(memory_.spare_held);
+  if (memory_.spare_held.size() < Memory::kMostSpare) memory_.spare_held.push_back(std::move(held_));
 }
 
 void Unit::held(std::vector<int64_t>& rows) const {

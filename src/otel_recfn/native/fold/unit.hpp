@@ -39,7 +39,10 @@ struct Memory {
   std::vector<Spot> spots;
   std::vector<Kept> kept;         // what those that are kept become
   std::vector<Awaited*> ordered;  // of one unit, in the order in which they were first needed
-  std::vector<Range> spare_held;  // empty, as the unit that was forgotten last left it
+  std::vector<std::vector<Range>> spare_held;  // empty, as units that were forgotten left them
+
+  // For as many units as mostly end at once.
+  static constexpr size_t kMostSpare = 16;
 };
 
 class Unit {

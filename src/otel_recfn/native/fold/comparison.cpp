@@ -2,22 +2,43 @@
 
 #include <algorithm>
 
+#include "fold/histogram.hpp"
 #include "model/events.hpp"
 
 namespace recfn::folding {
 
-void Comparison::compare(std::vector<Range>& held, size_t compared, int64_t min_duration_ns, int64_t budget) {
-  places_.assign(held.size(), Place{Rank{}, 0, kNone, true, false});
-  candidates_.clear(), candidates_.reserve(held.size());
-  kept_ = not_here_ = 0, last_parent_ = 0;
-  ids_.index(held, [this](uint32_t place) { places_[place].first = false; });
-  ranks_matter_ = budget > 0 || std::any_of(held.begin(), held.end(), [](const Range& one) { return (one.flags & kShown) != 0; });
-  for (uint32_t place = 0; place < held.size(); ++place) look_at(held, place, compared, min_duration_ns);
-  if (ranks_matter_) choose(budget);
+inline uint32_t Comparison::find_above(std::vector<Range>& held, uint32_t place) {
+  Range& one = held[place];
+  if ((one.flags & kOverlapping) != 0) one.parent = 0;
+  if (one.parent == 0) return kNone;
+  if (one.parent != last_parent_) last_parent_ = one.parent, last_above_ = ids_.find(held, one.parent);
+  if (last_above_ == kNone) return ++not_here_, kNotHere;
+  if (last_above_ > place) return last_above_;
+  one.parent = 0;
+  return kNone;
+}
+
+// Above whatever lies in it. Field by field: a rank that was just written in parts is slow to read as a whole.
+inline void Comparison::rank(const Range& one, uint32_t place, int64_t min_duration_ns) {
+  Place& own = places_[place];
+  const int64_t duration = (one.flags & kShown) != 0 ? kForced : one.duration_ns;
+  const Rank alone{duration < min_duration_ns ? -1 : duration, one.event_id, 0};
+  ++own.rank.height;
+  if (!own.first) {
+    own.rank = Rank{};
+  } else if (!ranks_below(alone, own.rank)) {
+    own.rank.duration = alone.duration, own.rank.first = alone.first, own.rank.height = 0;
+  }
+  if (own.rank.duration == kForced) {
+    keep(place);
+  } else if (own.rank.duration >= 0) {
+    candidates_.push_back({own.rank.duration, place});
+    ++of_digits_[digits_of(own.rank.duration)];
+  }
 }
 
 // What lies in a range comes before it, so that the highest rank in it is there when its turn comes.
-void Comparison::look_at(std::vector<Range>& held, uint32_t place, size_t compared, int64_t min_duration_ns) {
+inline void Comparison::look_at(std::vector<Range>& held, uint32_t place, size_t compared, int64_t min_duration_ns) {
   const Range& one = held[place];
   Place& own = places_[place];
   own.above = find_above(held, place);
@@ -29,38 +50,32 @@ void Comparison::look_at(std::vector<Range>& held, uint32_t place, size_t compar
   if (takes_time) around.children_ns = sum(around.children_ns, one.duration_ns);
 }
 
-uint32_t Comparison::find_above(std::vector<Range>& held, uint32_t place) {
-  Range& one = held[place];
-  if ((one.flags & kOverlapping) != 0) one.parent = 0;
-  if (one.parent == 0) return kNone;
-  if (one.parent != last_parent_) last_parent_ = one.parent, last_above_ = ids_.find(held, one.parent);
-  if (last_above_ == kNone) return ++not_here_, kNotHere;
-  if (last_above_ > place) return last_above_;
-  one.parent = 0;
-  return kNone;
+void Comparison::compare(std::vector<Range>& held, size_t compared, int64_t min_duration_ns, int64_t budget) {
+  places_.assign(held.size(), Place{Rank{}, 0, kNone, true, false});
+  candidates_.clear(), candidates_.reserve(held.size());
+  std::fill(of_digits_, of_digits_ + kDigits, 0);
+  kept_ = not_here_ = 0, last_parent_ = 0;
+  ids_.index(held, [this](uint32_t place) { places_[place].first = false; });
+  ranks_matter_ = budget > 0 || std::any_of(held.begin(), held.end(), [](const Range& one) { return (one.flags & kShown) != 0; });
+  for (uint32_t place = 0; place < held.size(); ++place) look_at(held, place, compared, min_duration_ns);
+  if (ranks_matter_) choose(budget);
 }
 
-void Comparison::rank(const Range& one, uint32_t place, int64_t min_duration_ns) {
-  Place& own = places_[place];
-  const int64_t duration = (one.flags & kShown) != 0 ? kForced : one.duration_ns;
-  const Rank alone{duration < min_duration_ns ? -1 : duration, one.event_id, 0};
-  const Rank above_highest{own.rank.duration, own.rank.first, own.rank.height + 1};
-  own.rank = !own.first ? Rank{} : ranks_below(alone, above_highest) ? above_highest : alone;
-  if (own.rank.duration == kForced) {
-    own.kept = true, ++kept_;
-  } else if (own.rank.duration >= 0) {
-    candidates_.push_back({own.rank.duration, place});
-  }
-}
-
+// More binary digits rank above fewer. So only those of one number of digits have to be compared with each other.
 void Comparison::choose(int64_t budget) {
-  const int64_t left = budget - static_cast<int64_t>(kept_);
-  const size_t chosen = left <= 0 ? 0 : std::min(candidates_.size(), static_cast<size_t>(left));
-  const auto end = candidates_.begin() + static_cast<std::ptrdiff_t>(chosen);
+  size_t left = static_cast<size_t>(std::max<int64_t>(0, budget - static_cast<int64_t>(kept_)));
+  unsigned digits = kDigits;
+  while (digits > 0 && left >= of_digits_[digits - 1]) left -= of_digits_[--digits];
+  auto end = candidates_.begin();
+  for (const Candidate& one : candidates_) {
+    const unsigned own = digits_of(one.duration);
+    if (own >= digits) keep(one.place);
+    if (own + 1 == digits) *end++ = one;
+  }
+  const auto last = candidates_.begin() + static_cast<std::ptrdiff_t>(digits > 0 ? left : 0);
   const auto is_above = [this](const Candidate& one, const Candidate& other) { return ranks_above(one, other); };
-  if (end != candidates_.end()) std::nth_element(candidates_.begin(), end, candidates_.end(), is_above);
-  for (auto one = candidates_.begin(); one != end; ++one) places_[one->place].kept = true;
-  kept_ += chosen;
+  std::nth_element(candidates_.begin(), last, end, is_above);
+  for (auto one = candidates_.begin(); one != last; ++one) keep(one->place);
 }
 
 bool Comparison::ranks_above(const Candidate& one, const Candidate& other) const {

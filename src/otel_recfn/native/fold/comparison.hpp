@@ -44,11 +44,13 @@ class Comparison {
   uint32_t find_above(std::vector<Range>& held, uint32_t place);
   void rank(const Range& one, uint32_t place, int64_t min_duration_ns);
   void choose(int64_t budget);
+  void keep(uint32_t place) { places_[place].kept = true, ++kept_; }
   bool ranks_above(const Candidate& one, const Candidate& other) const;
 
   std::vector<Place> places_;
   PlacesOfIds ids_;
   std::vector<Candidate> candidates_;
+  size_t of_digits_[kDigits];  // how many of them have so many binary digits
   size_t kept_ = 0, not_here_ = 0;
   uint64_t last_parent_ = 0;
   uint32_t last_above_ = kNone;

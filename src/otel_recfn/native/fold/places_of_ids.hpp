@@ -18,8 +18,9 @@ class PlacesOfIds {
   // Of several with one id the first one counts; `is_repeated(place)` tells of each other one.
   template <typename Repeated>
   void index(const std::vector<Range>& held, Repeated is_repeated) {
-    const size_t size = measure(held);
-    slots_.assign(size, kNone);
+    const size_t slots = find_runs(held) ? place_runs(held.size()) : 0;
+    hashed_ = slots == 0;
+    slots_.assign(hashed_ ? hashed_slots(held.size()) : slots, kNone);
     for (uint32_t place = 0; place < held.size(); ++place) {
       uint32_t& slot = slots_[slot_of(held, held[place].event_id)];
       if (slot == kNone) {
@@ -31,75 +32,73 @@ class PlacesOfIds {
   }
 
   uint32_t find(const std::vector<Range>& held, uint64_t event_id) {
-    if (!hashed_ && !is_between(event_id)) return kNone;
+    if (!hashed_ && !find_run(event_id)) return kNone;
     return slots_[slot_of(held, event_id)];
   }
 
  private:
-  struct Thread {
-    uint64_t number, first, last;  // ordinals
-    size_t slots;                  // where its own begin
+  // The ids of a thread.
+  struct Run {
+    uint64_t first, last;
+    size_t slots;  // where its own begin
+
+    bool has(uint64_t event_id) const { return event_id >= first && event_id <= last; }
+    bool is_of_thread(uint64_t event_id) const { return (event_id ^ first) >> kOrdinalBits == 0; }
   };
-  static constexpr size_t kMostThreads = 8;
+  static constexpr size_t kMostRuns = 8;
   static constexpr size_t kSlotsOfAnId = 8;
-  static constexpr uint64_t kOrdinals = (uint64_t{1} << kOrdinalBits) - 1;
 
-  // How many slots are needed.
-  size_t measure(const std::vector<Range>& held) {
-    const size_t most = kSlotsOfAnId * held.size() + 64;
-    size_t size = 0;
-    threads_ = last_ = 0;
-    hashed_ = false;
+  // False where there are too many. Neighbours mostly are of one thread.
+  bool find_runs(const std::vector<Range>& held) {
+    count_ = last_ = 0;
     for (const Range& one : held) {
-      if (!note(one.event_id)) return hash(held.size());
+      if ((count_ == 0 || !runs_[last_].is_of_thread(one.event_id)) && !find_or_begin(one.event_id)) return false;
+      Run& run = runs_[last_];
+      run.first = std::min(run.first, one.event_id), run.last = std::max(run.last, one.event_id);
     }
-    for (size_t at = 0; at < threads_; ++at) {
-      Thread& thread = known_[at];
-      thread.slots = size;
-      if (thread.last - thread.first >= most) return hash(held.size());
-      size += thread.last - thread.first + 1;
-    }
-    return size <= most ? size : hash(held.size());
-  }
-
-  size_t hash(size_t ids) {
-    size_t size = 16;
-    while (size < 2 * ids) size *= 2;
-    hashed_ = true;
-    return size;
-  }
-
-  bool note(uint64_t event_id) {
-    const uint64_t ordinal = event_id & kOrdinals;
-    if (find_thread(event_id >> kOrdinalBits)) {
-      Thread& thread = known_[last_];
-      thread.first = std::min(thread.first, ordinal), thread.last = std::max(thread.last, ordinal);
-      return true;
-    }
-    if (threads_ == kMostThreads) return false;
-    last_ = threads_++;
-    known_[last_] = {event_id >> kOrdinalBits, ordinal, ordinal, 0};
     return true;
   }
 
-  bool find_thread(uint64_t number) {
-    if (last_ < threads_ && known_[last_].number == number) return true;
-    for (size_t at = 0; at < threads_; ++at) {
-      if (known_[at].number == number) return last_ = at, true;
+  bool find_or_begin(uint64_t event_id) {
+    for (last_ = 0; last_ < count_; ++last_) {
+      if (runs_[last_].is_of_thread(event_id)) return true;
+    }
+    if (count_ == kMostRuns) return false;
+    runs_[count_++] = {event_id, event_id, 0};
+    return true;
+  }
+
+  // How many slots are needed; none where it would be far more than there are ids.
+  size_t place_runs(size_t ids) {
+    const size_t most = kSlotsOfAnId * ids + 64;
+    size_t slots = 0;
+    for (Run* run = runs_; run != runs_ + count_; ++run) {
+      run->slots = slots;
+      if (run->last - run->first >= most - slots) return 0;
+      slots += run->last - run->first + 1;
+    }
+    return slots;
+  }
+
+  static size_t hashed_slots(size_t ids) {
+    size_t size = 16;
+    while (size < 2 * ids) size *= 2;
+    return size;
+  }
+
+  bool find_run(uint64_t event_id) {
+    if (last_ < count_ && runs_[last_].has(event_id)) return true;
+    for (last_ = 0; last_ < count_; ++last_) {
+      if (runs_[last_].has(event_id)) return true;
     }
     return false;
   }
 
-  bool is_between(uint64_t event_id) {
-    const uint64_t ordinal = event_id & kOrdinals;
-    return find_thread(event_id >> kOrdinalBits) && ordinal >= known_[last_].first && ordinal <= known_[last_].last;
-  }
-
-  // Its own, or the empty one where it isn't there. Every id that isn't hashed lies between the ends of its thread's.
+  // Its own, or the empty one where it isn't there. Every id that isn't hashed lies in a run.
   size_t slot_of(const std::vector<Range>& held, uint64_t event_id) {
     if (!hashed_) {
-      find_thread(event_id >> kOrdinalBits);
-      return known_[last_].slots + ((event_id & kOrdinals) - known_[last_].first);
+      find_run(event_id);
+      return runs_[last_].slots + (event_id - runs_[last_].first);
     }
     const size_t mask = slots_.size() - 1;
     size_t at = scrambled(event_id) & mask;
@@ -108,8 +107,8 @@ class PlacesOfIds {
   }
 
   std::vector<uint32_t> slots_;
-  Thread known_[kMostThreads];
-  size_t threads_ = 0, last_ = 0;  // how many are known; which was asked for last
+  Run runs_[kMostRuns];
+  size_t count_ = 0, last_ = 0;  // how many there are; which was asked for last
   bool hashed_ = false;
 };
 

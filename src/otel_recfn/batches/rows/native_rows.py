@@ -34,8 +34,9 @@ class NativeRows:
         )
 
     def sums(self, batch: Batch, row: Places, above: Places, count: int) -> SpanSums:
-        """What these rows tell of the spans above them, of which there are ``count``."""
-        return SpanSums(*[_column(raw, np.int64) for raw in _native.plan_sums(batch, row, above, count)])
+        """What these rows tell, and of the spans above them, of which there are ``count``."""
+        *sums, name = _native.plan_sums(batch, row, above, count, len(batch.names))
+        return SpanSums(*[_column(raw, np.int64) for raw in sums], _column(name, np.uint32))
 
 
 def _column(raw: Any, kind: Any) -> NDArray[Any]:

@@ -60,7 +60,7 @@ class PlannedRows(NamedTuple):
 
 
 class SpanSums(NamedTuple):
-    """What the rows below each span tell together: columns by ``above``."""
+    """What rows tell together: columns by ``above``, but for the last one."""
 
     rows: Places
     first_ns: Places
@@ -70,6 +70,8 @@ class SpanSums(NamedTuple):
     outermost: Places
     failed: Places
     """How many were left by an exception."""
+    name: NDArray[np.uint32]
+    """The names of the rows, as the batch numbers them, each once and in ascending order."""
 
 
 class PlansRows(Protocol):
@@ -87,4 +89,4 @@ class PlansRows(Protocol):
         """The rows that become spans, in this order of the batch's rows, or as they stand."""
 
     def sums(self, batch: Batch, row: Places, above: Places, count: int) -> SpanSums:
-        """What these rows tell of the spans above them, of which there are ``count``."""
+        """What these rows tell, and of the spans above them, of which there are ``count``."""

@@ -41,10 +41,10 @@ class PythonRows:
         return PlannedRows(fate, row, np.where(in_step, np.uint64(0), batch.parent[row]), place[row])
 
     def sums(self, batch: Batch, row: Places, above: Places, count: int) -> SpanSums:
-        """What these rows tell of the spans above them, of which there are ``count``."""
+        """What these rows tell, and of the spans above them, of which there are ``count``."""
         first_ns, last_ns = np.full(count, np.iinfo(np.int64).max), np.zeros(count, np.int64)
         np.minimum.at(first_ns, above, batch.start_ns[row])
         np.maximum.at(last_ns, above, batch.end_ns[row])
         outermost, failed = batch.parent[row] == 0, batch.flags[row] & np.uint32(EventFlag.ERROR) != 0
         counts = [np.bincount(of, minlength=count).astype(np.int64) for of in (above, above[outermost], above[failed])]
-        return SpanSums(counts[0], first_ns, last_ns, *counts[1:])
+        return SpanSums(counts[0], first_ns, last_ns, *counts[1:], distinct(batch.name[row]))

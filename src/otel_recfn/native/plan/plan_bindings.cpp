@@ -114,17 +114,19 @@ PyObject* plan_rows(PyObject*, PyObject* arguments) {
 
 PyObject* plan_sums(PyObject*, PyObject* arguments) {
   PyObject *batch, *row, *above;
-  Py_ssize_t count;
-  if (!PyArg_ParseTuple(arguments, "OOOn:plan_sums", &batch, &row, &above, &count)) return nullptr;
+  Py_ssize_t count, names;
+  if (!PyArg_ParseTuple(arguments, "OOOnn:plan_sums", &batch, &row, &above, &count, &names)) return nullptr;
   return guarded([&]() -> PyObject* {
     RowsToSum rows;
     ColumnView<int64_t> places, spans;
     if (!rows.take(batch) || !take(places, row, "row") || !take(spans, above, "above")) return nullptr;
-    bool known = count >= 0 && places.size() == spans.size();
+    bool known = count >= 0 && names >= 0 && places.size() == spans.size();
     SpanSums sums(known ? static_cast<size_t>(count) : 0);
-    const bool done = without_gil_if(is_long(places.size()), [&] { known = known && sums.add(rows, places, spans); });
+    const bool done = without_gil_if(is_long(places.size()), [&] {
+      known = known && sums.add(rows, places, spans, static_cast<size_t>(names));
+    });
     if (!done || !is_known(known)) return nullptr;
-    return column_tuple(sums.rows, sums.first_ns, sums.last_ns, sums.outermost, sums.failed);
+    return column_tuple(sums.rows, sums.first_ns, sums.last_ns, sums.outermost, sums.failed, sums.name);
   });
 }
 
@@ -134,7 +136,7 @@ PyMethodDef methods[] = {
     {"plan_rows", plan_rows, METH_VARARGS,
      "plan_rows(batch, fates, of_step, of_context, roots, of_root, order) -> fate of all rows; row, parent and above of spans."},
     {"plan_sums", plan_sums, METH_VARARGS,
-     "plan_sums(batch, row, above, count) -> rows, first_ns, last_ns, outermost and failed of each span above."},
+     "plan_sums(batch, row, above, count, names) -> rows, first_ns, last_ns, outermost and failed of each span above; their names."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

@@ -23,11 +23,12 @@ bool RangesOfPlan::take_batch(PyObject* batch) {
 }
 
 bool RangesOfPlan::are_known() const {
+  const auto rows = static_cast<uint64_t>(event_id_.size()), units = static_cast<uint64_t>(unit_.size());
+  const auto names = static_cast<uint64_t>(name_.size());
   bool known = true;
   for (Py_ssize_t at = 0; at < size() && known; ++at) {
-    const int64_t row = row_[at], above = above_[at];
-    known = row >= 0 && row < event_id_.size() && above >= 0 && above < unit_.size() &&
-            names_[static_cast<Py_ssize_t>(row)] < name_.size();
+    const auto row = static_cast<uint64_t>(row_[at]);  // of what is negative, more than there are
+    known = row < rows && static_cast<uint64_t>(above_[at]) < units && names_[static_cast<Py_ssize_t>(row)] < names;
   }
   if (!known) PyErr_SetString(PyExc_IndexError, "a row of the plan indexes nothing; its batch, unit and name have to be there");
   return known;

@@ -20,6 +20,7 @@ from otel_recfn.batches.fold.protocol import MOST_WAITING, PlannedRanges
 from otel_recfn.batches.fold.told import KeptExtents, UnitsToTell
 from otel_recfn.batches.number_sets import distinct, is_in
 from otel_recfn.batches.remembered import Remembered, by_id
+from otel_recfn.batches.rows.protocol import SpanSums
 from otel_recfn.batches.span_plan import Fate, SpanPlan
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import ATTEMPTS, OUT_OF_MEMORY
@@ -86,6 +87,8 @@ class Folding:
         self._adding: SpanPlan | None = None
         self._added = 0
         """How many spans of that plan were added, and are not noted for want of memory."""
+        self._sums: SpanSums | None = None
+        """What its rows tell; None where only a part of them was added."""
         self._to_note: SpanPlan | None = None
         """The part of it that is held and that units don't know of."""
         self._first_row = 0
@@ -106,10 +109,10 @@ class Folding:
     def add(self, plan: SpanPlan) -> int:
         """Add the spans of a plan to their units, up to one with which its unit is full. How many were added."""
         self._finish_adding()
-        batch, unit = plan.batch, self._units.numbers(plan)
-        name = self._names.by_index(batch.names, np.take(batch.name, plan.row))
+        batch, sums = plan.batch, self._units.sums(plan)
+        unit, name = self._units.numbers(plan, sums), self._names.by_index(batch.names, sums.name)
         ranges = PlannedRanges(batch, plan.row, plan.parent, plan.above, unit, name, self._owed)
-        self._adding, self._first_row = plan, self._rows.new_numbers(len(plan.row))
+        self._adding, self._sums, self._first_row = plan, sums, self._rows.new_numbers(len(plan.row))
         self._unit, self._above = unit, plan.above  # before: when they are added, nothing may fail any more
         self._added = added = self._fold.add_planned(ranges, self._first_row)
         try:
@@ -125,10 +128,11 @@ class Folding:
             part = plan.part(slice(added)) if added < len(plan.row) else plan
             owed = self._owed[~is_in(self._owed, part.batch.event_id[part.row])] if len(self._owed) else self._owed
             self._rows.add(part, self._first_row)
+            self._sums = self._sums if part is plan else None
             self._adding, self._added, self._owed, self._to_note = None, 0, owed, part
         if self._to_note is not None:
-            self._units.note(self._to_note)
-            self._to_note = None
+            self._units.note(self._to_note, self._sums or self._units.sums(self._to_note))
+            self._to_note = self._sums = None
 
     def full(self, added: int) -> list[Piece]:
         """The pieces of the unit that the last added row filled, if it did; of all where there are many names. They go on."""

@@ -17,7 +17,7 @@ from opentelemetry.trace import SpanContext
 
 from otel_recfn.batches.announced import announced_column
 from otel_recfn.batches.number_sets import is_in
-from otel_recfn.batches.rows.protocol import PlansRows
+from otel_recfn.batches.rows.protocol import PlansRows, SpanSums
 from otel_recfn.batches.span_plan import Fate, SpanPlan, fate_of
 from otel_recfn.model.batch import Batch, SpanContextRef
 from otel_recfn.model.events import EventKind, EventSource
@@ -98,19 +98,22 @@ class OpenUnits:
         """No batch came for a while."""
         self._batches += 1
 
-    def numbers(self, plan: SpanPlan) -> NDArray[np.uint32]:
+    def sums(self, plan: SpanPlan) -> SpanSums:
+        """What the rows of a plan tell together."""
+        return self._planner.sums(plan.batch, plan.row, plan.above, len(plan.spans_above))
+
+    def numbers(self, plan: SpanPlan, sums: SpanSums) -> NDArray[np.uint32]:
         """The number of each unit that rows of a plan are of, by the index of the span above."""
         numbers = np.zeros(len(plan.spans_above), np.uint32)
-        for index in np.flatnonzero(np.bincount(plan.above, minlength=len(plan.spans_above))).tolist():
+        for index in np.flatnonzero(sums.rows).tolist():
             unit = self._unit(plan.spans_above[index])
             unit.touched = self._batches
             numbers[index] = unit.number
         return numbers
 
-    def note(self, plan: SpanPlan) -> None:
-        """What the rows of a plan tell of their units."""
-        sums = self._planner.sums(plan.batch, plan.row, plan.above, len(plan.spans_above))
-        columns = [column.tolist() for column in sums]
+    def note(self, plan: SpanPlan, sums: SpanSums) -> None:
+        """What the rows of a plan, which are added, tell of their units."""
+        columns = [column.tolist() for column in (sums.rows, sums.first_ns, sums.last_ns, sums.outermost, sums.failed)]
         for above, rows, first_ns, last_ns, outermost, failed in zip(plan.spans_above, *columns, strict=True):
             if not rows:
                 continue

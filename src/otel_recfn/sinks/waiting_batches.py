@@ -87,7 +87,7 @@ class WaitingBatches:
         return self._count == len(self._places)
 
     def _rows(self) -> int:
-        return sum([ROWS_OF_A_BATCH + len(batch) + len(batch.opened) for batch in self])
+        return sum([ROWS_OF_A_BATCH + len(batch) + len(batch.opened) for batch in self._places if batch is not None])
 
     def _make_places(self, needed: int) -> None:
         """Allocate twice as many places as are needed, where there are no more than these."""

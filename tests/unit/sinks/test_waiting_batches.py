@@ -16,18 +16,27 @@ from otel_recfn.sinks.waiting_batches import ALWAYS_TAKEN, MAX_ROWS, WaitingBatc
 pytestmark = pytest.mark.one_python
 
 SMALL = make_batch([{}])
-MANY = [SMALL.take(slice(None)) for _ in range(150)]
+FEW = 8
+MANY = [SMALL.take(slice(None)) for _ in range(19)]
+"""More than twice as many as few."""
 
 
 def rows(count: int) -> Batch:
     return make_batch([{}] * count)
 
 
-@given(st.lists(st.integers(0, 300), max_size=6))
+@pytest.fixture
+def few_always_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a ring with few places the end is soon reached, and each batch that is added counts all that wait."""
+    monkeypatch.setattr(waiting_batches, "ALWAYS_TAKEN", FEW)
+
+
+@pytest.mark.usefixtures("few_always_taken")
+@given(st.lists(st.integers(0, 5 * FEW), max_size=6))
 def test_they_come_out_in_the_order_in_which_they_came(left: list[int]) -> None:
     waiting, expected = WaitingBatches(), deque[Batch]()
     for most in left:
-        for batch in MANY[:150]:
+        for batch in MANY:
             assert waiting.add(batch)
             expected.append(batch)
         while len(expected) > most:

@@ -14,6 +14,7 @@ from otel_recfn.batches.gaps import Gaps
 from otel_recfn.batches.selection import Selected
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
+from otel_recfn.recording.limits import MAX_SHAPES_BYTES
 from otel_recfn.recording.protocol import Recorder
 from otel_recfn.session import Session, drain_thread
 from otel_recfn.session.capture import Capture
@@ -28,7 +29,8 @@ pytestmark = pytest.mark.one_python
 
 ALWAYS_TAKEN = 8
 DRAINS = 20 * ALWAYS_TAKEN
-LONG_SHAPES = f"[{[1] * 300}]"
+LONG_SHAPES = f"[{[1] * 5_400}]"
+assert len(LONG_SHAPES) < MAX_SHAPES_BYTES
 """So that few ranges fill a buffer: each would become a span and an event."""
 
 
@@ -152,7 +154,7 @@ def test_what_the_recorder_has_no_room_for_is_dropped_and_the_ends_of_what_is_op
         program.drain()
     dropped = program.recorder.counters().dropped
     while program.recorder.counters().dropped == dropped:  # its buffer may be one that grew for a thread of an earlier test
-        worker.call(program.leaves, 1_000, LONG_SHAPES)
+        worker.call(program.leaves, 64, LONG_SHAPES)
     worker.call(program.recorder.end, outer)
     program.drain()
     shortage.on = False

@@ -26,7 +26,8 @@ MAX_GROWTH_BYTES = 5 << 20
 
 
 def test_switched_often_while_8_threads_run(instrument: Callable[..., Any]) -> None:
-    over = threading.Event()
+    over, go_on = threading.Event(), threading.Event()
+    go_on.set()
     failed: list[BaseException] = []
     steps = [0] * THREADS
 
@@ -34,6 +35,7 @@ def test_switched_often_while_8_threads_run(instrument: Callable[..., Any]) -> N
         layers, x = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()), torch.ones(2, 4)
         try:
             while not over.is_set():
+                go_on.wait()
                 with torch.profiler.record_function("outer"):
                     layers(x).sum().backward()
                 steps[number] += 1
@@ -52,11 +54,15 @@ def test_switched_often_while_8_threads_run(instrument: Callable[..., Any]) -> N
             ours = instrument(record_shapes=cycle % 3 == 0, modules=cycle % 2 == 0)
             if cycle % 10 == 0:
                 ours.instrumentor.flush(PATIENCE_S)
+            ours.instrumentor.uninstrument()
+            go_on.clear()  # what was captured is looked at in peace
             events = ours.finish()
             captured += len(events)
             check_nesting(events)
+            go_on.set()
     finally:
         over.set()
+        go_on.set()
         for thread in threads:
             thread.join()
     assert not failed

@@ -10,6 +10,7 @@ decide on a trace before its children arrive.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from otel_recfn.model.column_fields import ColumnArrays, ColumnValues
-from otel_recfn.model.columns import ANNOUNCED_COLUMNS, COLUMN_TYPES, COLUMNS, TEXT_COLUMNS
+from otel_recfn.model.columns import ANNOUNCED_COLUMNS, COLUMN_TYPES, COLUMNS, TEXT_COLUMNS, Column
 from otel_recfn.model.tables import NO_CONTEXT, SpanContextRef, Track
 
 __all__ = ["COLUMN_TYPES", "NO_CONTEXT", "TEXT_COLUMNS", "Batch", "Event", "Opened", "SpanContextRef", "Track"]
@@ -97,21 +98,25 @@ class Batch(ColumnArrays):
 
     def events(self) -> Iterator[Event]:
         """The rows, one by one, every index resolved. For reading and for tests; sinks read the columns."""
-        return (Event(**columns) for columns in self.rows())
+        return itertools.starmap(Event, self._values())
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """The columns of an Event, row by row."""
-        lists = {name: getattr(self, name).tolist() for name in COLUMN_TYPES}
-        for row in range(len(self)):
-            yield self._resolved({name: column[row] for name, column in lists.items()})
+        for values in self._values():
+            yield dict(zip(COLUMN_TYPES, values, strict=True))
 
-    def _resolved(self, row: dict[str, Any]) -> dict[str, Any]:
-        tables = {str: self.names, Track: self.tracks, SpanContextRef: self.contexts}
-        for column, value in _RESOLVED:
-            table = tables.get(value)
-            row[column] = value(row[column]) if table is None else table[row[column]]
-        return row
+    def _values(self) -> Iterator[tuple[Any, ...]]:
+        return zip(*[self._resolved(column) for column in COLUMNS], strict=True)
+
+    def _resolved(self, column: Column) -> list[Any]:
+        values: list[Any] = getattr(self, column.name).tolist()
+        if column.value is int:
+            return values
+        tables: dict[object, Sequence[Any]] = {str: self.names, Track: self.tracks, SpanContextRef: self.contexts}
+        table = tables.get(column.value)
+        meanings = {value: column.value(value) if table is None else table[value] for value in {*values}}
+        return [meanings[value] for value in values]
 
 
-_RESOLVED = tuple((column.name, column.value) for column in COLUMNS if column.value is not int)
+assert tuple(COLUMN_TYPES) == ColumnValues.__match_args__
 assert Opened._fields == ANNOUNCED_COLUMNS

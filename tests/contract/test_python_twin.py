@@ -189,9 +189,12 @@ OURS = {"_record", "_find_parent", "begun", "push", "end", "_end", "ended", "_le
 recorder = PythonRecorder()
 record_function = recorder.record_function
 interrupted, left_open = 0, []
+called = False
 
 
 def interrupt(number, frame):
+    global called
+    called = True
     if frame.f_code.co_name in OURS and "/recording/python/" in frame.f_code.co_filename:
         raise KeyboardInterrupt
 
@@ -200,9 +203,10 @@ signal.signal(signal.SIGALRM, interrupt)
 recorder.start(1023, 1 << 20)
 recorder.drain()
 for turn in range(turns):
+    called = False
     signal.setitimer(signal.ITIMER_REAL, 0.0001 + turn % 37 * 0.00002)
     try:
-        for _ in range(100):
+        while not called:
             with record_function("outer"), record_function("inner"):
                 pass
     except KeyboardInterrupt:

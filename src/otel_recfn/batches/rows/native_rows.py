@@ -35,8 +35,9 @@ class NativeRows:
 
     def sums(self, batch: Batch, row: Places, above: Places, count: int) -> SpanSums:
         """What these rows tell, and of the spans above them, of which there are ``count``."""
-        *sums, name = _native.plan_sums(batch, row, above, count, len(batch.names))
-        return SpanSums(*[_column(raw, np.int64) for raw in sums], _column(name, np.uint32))
+        *raw, name = _native.plan_sums(batch, row, above, count, len(batch.names))
+        rows, first_ns, last_ns, outermost, failed = [_column(column, np.int64) for column in raw]
+        return SpanSums(rows, first_ns, last_ns, outermost, failed, _column(name, np.uint32))
 
 
 def _column(raw: Any, kind: Any) -> NDArray[Any]:

@@ -46,5 +46,7 @@ class PythonRows:
         np.minimum.at(first_ns, above, batch.start_ns[row])
         np.maximum.at(last_ns, above, batch.end_ns[row])
         outermost, failed = batch.parent[row] == 0, batch.flags[row] & np.uint32(EventFlag.ERROR) != 0
-        counts = [np.bincount(of, minlength=count).astype(np.int64) for of in (above, above[outermost], above[failed])]
-        return SpanSums(counts[0], first_ns, last_ns, *counts[1:], distinct(batch.name[row]))
+        rows, of_outermost, of_failed = [
+            np.bincount(of, minlength=count).astype(np.int64) for of in (above, above[outermost], above[failed])
+        ]
+        return SpanSums(rows, first_ns, last_ns, of_outermost, of_failed, distinct(batch.name[row]))

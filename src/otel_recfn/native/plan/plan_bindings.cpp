@@ -136,7 +136,7 @@ PyMethodDef methods[] = {
     {"plan_rows", plan_rows, METH_VARARGS,
      "plan_rows(batch, fates, of_step, of_context, roots, of_root, order) -> fate of all rows; row, parent and above of spans."},
     {"plan_sums", plan_sums, METH_VARARGS,
-     "plan_sums(batch, row, above, count, names) -> rows, first_ns, last_ns, outermost and failed of each span above; their names."},
+     "plan_sums(batch, row, above, count, names) -> rows, first_ns, last_ns, outermost and failed of each span above; names."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

@@ -4,8 +4,8 @@
 
 The threads record ranges and run PyTorch's operators, start and stop profiles, run legacy profilers, add and remove callbacks,
 log, and flush, beside the threads of the instrumentation itself; each forks in between. A child uses numpy, torch, imports,
-logging and all of the above, sends a span, and leaves. One that takes longer than ``--child-seconds`` hangs: the stacks of its
-threads are shown, and it is killed. The exit code is 1 where a child hung or failed.
+logging and all of the above, sends a span, and leaves. One that takes longer than ``--child-seconds``, and computes no more,
+hangs: the stacks of its threads are shown, and it is killed. The exit code is 1 where a child hung or failed.
 """
 
 from __future__ import annotations
@@ -51,6 +51,9 @@ METHODS = ("os.fork", "fork", "spawn", "forkserver", "dataloader")
 THREADS = 4
 LATE_IMPORTS = ("numpy.ma", "xml.dom.minidom", "encodings.idna", "html.parser")
 """What the parent has not imported, or a lazy library may be about to."""
+
+LOOK_SECONDS, COMPUTING, MOST_TIMES = 10.0, 0.02, 10
+"""How often one looks at a child that has had its time; the least share that one computes; its most times."""
 
 log = logging.getLogger("fork_soak")
 exported: Counter[int] = Counter()
@@ -209,9 +212,9 @@ class Soak:
         process = context.Process(target=target, args=(self._child_seconds,))  # type: ignore[attr-defined]
         with self._reaping:
             process.start()
-        deadline = time.monotonic() + self._child_seconds + 10
+        patience = Patience(process.pid or 0, self._child_seconds + 10)
         while (code := self._exit_code(process)) is None:
-            if time.monotonic() > deadline:
+            if patience.is_over():
                 return show_and_kill(process.pid or 0)
             multiprocessing.connection.wait([process.sentinel], 0.1)
         return "fine" if code == 0 else f"exit code {code}"
@@ -227,8 +230,8 @@ class Soak:
         return self._wait(pid)
 
     def _wait(self, pid: int) -> str:
-        deadline = time.monotonic() + self._child_seconds + 10
-        while time.monotonic() < deadline:
+        patience = Patience(pid, self._child_seconds + 10)
+        while not patience.is_over():
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 code = os.waitstatus_to_exitcode(status)
@@ -237,6 +240,34 @@ class Soak:
         outcome = show_and_kill(pid)
         os.waitpid(pid, 0)
         return outcome
+
+
+class Patience:
+    """With a child: for so many seconds, and then as long as it computes, as a mere start does on an overloaded machine."""
+
+    def __init__(self, pid: int, seconds: float) -> None:
+        self._pid, self._end = pid, time.monotonic() + seconds
+        self._last = time.monotonic() + MOST_TIMES * seconds
+        self._computed_s = processor_seconds(pid)
+
+    def is_over(self) -> bool:
+        """Whether it hangs, as far as one can tell."""
+        now = time.monotonic()
+        if now < self._end:
+            return False
+        before, self._computed_s = self._computed_s, processor_seconds(self._pid)
+        self._end = now + LOOK_SECONDS
+        return now > self._last or self._computed_s - before < COMPUTING * LOOK_SECONDS
+
+
+def processor_seconds(pid: int) -> float:
+    """What a process has computed; 0 where nothing tells."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            user, system = file.read().rsplit(")", 1)[1].split()[11:13]
+    except OSError:
+        return 0.0
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def show_and_kill(pid: int) -> str:

@@ -9,11 +9,11 @@ namespace recfn {
 
 class OwnedVector {
  public:
-  template <typename T>
-  OwnedVector(std::vector<T>&& items) noexcept  // NOLINT(google-explicit-constructor)
-      : data_(items.data()), bytes_(items.size() * sizeof(T)), relocate_(&relocate<T>) {
-    static_assert(sizeof(std::vector<T>) == sizeof(place_), "vectors of all types are laid out alike");
-    new (place_) std::vector<T>(std::move(items));
+  template <typename T, typename Allocator>
+  OwnedVector(std::vector<T, Allocator>&& items) noexcept  // NOLINT(google-explicit-constructor)
+      : data_(items.data()), bytes_(items.size() * sizeof(T)), relocate_(&relocate<std::vector<T, Allocator>>) {
+    static_assert(sizeof(items) == sizeof(place_), "vectors of all types are laid out alike");
+    new (place_) std::vector<T, Allocator>(std::move(items));
   }
   OwnedVector(OwnedVector&& other) noexcept : data_(other.data_), bytes_(other.bytes_), relocate_(other.relocate_) {
     relocate_(other.place_, place_);
@@ -29,13 +29,13 @@ class OwnedVector {
 
  private:
   // Moves the vector there, which leaves an empty one; without a place it ends.
-  template <typename T>
+  template <typename Vector>
   static void relocate(void* from, void* to) {
-    auto* items = static_cast<std::vector<T>*>(from);
+    auto* items = static_cast<Vector*>(from);
     if (to == nullptr) {
-      items->~vector();
+      items->~Vector();
     } else {
-      new (to) std::vector<T>(std::move(*items));
+      new (to) Vector(std::move(*items));
     }
   }
 

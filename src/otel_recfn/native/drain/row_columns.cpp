@@ -24,7 +24,7 @@ class ColumnWriter {
 
   template <typename T>
   void add(const char* name, T R::*field) {
-    if (next_ == columns_.size()) columns_.push_back({name, std::vector<char>(count_ * sizeof(T))});
+    if (next_ == columns_.size()) columns_.push_back({name, UnfilledBytes(count_ * sizeof(T))});
     auto* values = reinterpret_cast<T*>(columns_[next_++].bytes.data());
     const size_t end = std::min(count_, first_ + kBlock);
     for (size_t row = first_; row < end; ++row) values[row] = rows_[row].*field;

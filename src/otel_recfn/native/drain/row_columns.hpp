@@ -3,12 +3,13 @@
 #include <vector>
 
 #include "drain/rows.hpp"
+#include "drain/unfilled.hpp"
 
 namespace recfn {
 
 struct NamedColumn {
   const char* name;
-  std::vector<char> bytes;
+  UnfilledBytes bytes;
 };
 
 // Of the first `size` rows, without those that are seldom filled where none of them is.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from prepared_programs import PreparedPrograms
@@ -12,7 +12,7 @@ from prepared_programs import PreparedPrograms
 PROGRAM = """
 import faulthandler, sys
 faulthandler.dump_traceback_later(60, exit=True)
-what, kind, main_records, recorder = sys.argv[1:5]
+kind, main_records, *programs = sys.argv[1:]
 
 if main_records == "yes":
     from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, record_function
@@ -21,12 +21,10 @@ if main_records == "yes":
     with record_function("before"):
         pass
 
-code = "try:\\n" + "\\n".join("    " + line for line in what.splitlines()) + "\\nexcept BaseException as error:\\n"
-code += "    print('raised', type(error).__name__, error, flush=True)\\n"
-if kind == "legacy":
-    import _testcapi
-    _testcapi.run_in_subinterp(code)
-else:
+def run(code):
+    if kind == "legacy":
+        import _testcapi
+        return _testcapi.run_in_subinterp(code)
     try:
         import _interpreters as interpreters
         made = interpreters.create(kind)
@@ -35,6 +33,11 @@ else:
         made = interpreters.create(isolated=kind == "isolated")
     interpreters.run_string(made, code)
     interpreters.destroy(made)
+
+for what in programs:
+    code = "try:\\n" + "\\n".join("    " + line for line in what.splitlines()) + "\\nexcept BaseException as error:\\n"
+    run(code + "    print('raised', type(error).__name__, error, flush=True)\\n")
+    print("END", flush=True)
 
 if main_records == "yes":
     @record_function("decorated after")
@@ -70,9 +73,14 @@ with profile():
     pass
 """
 NATIVE = "import otel_recfn._native"
+PROGRAMS = (RANGE, INSTRUMENT, AUTOMATIC, PROFILE, NATIVE)
 KINDS = ("legacy", "isolated") if sys.version_info >= (3, 12) else ("legacy", "isolated", "shared")
 WRAPT_BREAKS_IT = sys.version_info[:2] == (3, 12)
 """CPython 3.12 aborts when an isolated interpreter ends that imported asyncio, as wrapt and so OpenTelemetry does."""
+
+
+def runs_in(kind: str, what: str) -> bool:
+    return what in (RANGE, NATIVE) or not (WRAPT_BREAKS_IT and kind == "isolated")
 
 
 @pytest.fixture(scope="module")
@@ -83,27 +91,44 @@ def prepared() -> Iterator[PreparedPrograms]:
     programs.close()
 
 
+Told: TypeAlias = dict[str, list[str]]
+
+
+@pytest.fixture(scope="module")
+def runs() -> dict[tuple[str, ...], Told]:
+    """What was told in each of the main interpreters that have run so far."""
+    return {}
+
+
 @pytest.fixture(params=["native", "python"])
 def told(
     run_program: Callable[..., Any],
     run_prepared: Callable[[PreparedPrograms], Callable[..., Any]],
     prepared: PreparedPrograms,
     request: pytest.FixtureRequest,
+    runs: dict[tuple[str, ...], Told],
 ) -> Callable[[str, str, str], list[str]]:
-    def run(what: str, kind: str, main_records: str) -> list[str]:
+    """What a program says in a subinterpreter of its own; those of all programs run in one main interpreter."""
+
+    def run(kind: str, main_records: str) -> Told:
+        start = run_prepared(prepared) if main_records == "yes" else run_program
+        programs = [what for what in PROGRAMS if runs_in(kind, what)]
+        done = start(PROGRAM, kind, main_records, *programs, OTEL_RECFN_RECORDER=request.param)
+        *said, last = done.stdout.split("END\n")
+        assert last.splitlines() == [*(["['after', 'before', 'decorated after']"] if main_records == "yes" else []), "over"]
+        return dict(zip(programs, map(str.splitlines, said), strict=True))
+
+    def of(what: str, kind: str, main_records: str) -> list[str]:
         if kind == "legacy":
             pytest.importorskip("_testcapi")
-        if WRAPT_BREAKS_IT and kind == "isolated" and what not in (RANGE, NATIVE):
+        if not runs_in(kind, what):
             pytest.skip("wrapt breaks isolated interpreters here")
-        start = run_prepared(prepared) if main_records == "yes" else run_program
-        done = start(PROGRAM, what, kind, main_records, request.param, OTEL_RECFN_RECORDER=request.param)
-        lines: list[str] = done.stdout.splitlines()
-        assert lines.pop() == "over"
-        if main_records == "yes":
-            assert lines.pop() == "['after', 'before', 'decorated after']"
-        return lines
+        key = request.param, kind, main_records
+        if key not in runs:
+            runs[key] = run(kind, main_records)
+        return runs[key][what]
 
-    return run
+    return of
 
 
 @pytest.mark.parametrize("main_records", ["yes", "no"])

@@ -29,6 +29,7 @@ LINKABLE = 1 << 31
 
 Rank = tuple[int, int, int]
 NOTHING: Rank = (-1, 0, 0)
+SHOWN = int(EventFlag.SHOWN)
 
 
 class Range(NamedTuple):
@@ -112,7 +113,7 @@ class UnitFold:
         if len(self.held) - self._compared >= self.most_waiting:
             self._compare(self.budget, parents_may_come=True)
         self.held.append(Held(one))
-        if one.flags & EventFlag.SHOWN:
+        if one.flags & SHOWN:
             self.needed.append(one)
         self.rows += 1
 
@@ -174,7 +175,7 @@ class UnitFold:
         for one in self.held:
             one.highest = NOTHING
         for one in self.held:
-            own = FORCED if one.range.flags & EventFlag.SHOWN else one.range.duration_ns
+            own = FORCED if one.range.flags & SHOWN else one.range.duration_ns
             if own < self.min_duration_ns:
                 own = -1
             duration, order, height = one.highest

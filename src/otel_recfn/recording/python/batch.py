@@ -161,7 +161,7 @@ class BatchBuilder:
         return len(self._rows)
 
     def _text(self, text: str, max_bytes: int) -> int:
-        return _index_in(self._names, clean_text(text, max_bytes))
+        return _index_in(self._names, clean_text(text, max_bytes)) if text else 0  # as most are
 
     def _thread(self, log: ThreadLog) -> int:
         return _index_in(self._threads, log)

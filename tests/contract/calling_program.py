@@ -51,6 +51,10 @@ class Traced:
         """A capture that sees these calls from now on."""
         return Running(self._session, selected_calls(calls))
 
+    def begin_without_calls(self) -> Running:
+        """A capture that sees ranges alone."""
+        return Running(self._session, Selected(sources=RECORD_FUNCTIONS))
+
     def close(self) -> None:
         self._session.at_exit()
 

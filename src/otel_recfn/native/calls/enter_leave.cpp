@@ -74,6 +74,9 @@ bool has_greenlets() { return PyDict_GetItemString(PyImport_GetModuleDict(), "gr
 // From any thread.
 void end_and_forget(ThreadCalls& calls) {
   ThreadBuffer* own = registry().current();
+  if (calls.buffer == own) stack_leaf_of(calls);
+  const uint64_t leaf = own != nullptr && calls.buffer != own ? registry().open_leaf(calls.buffer) : 0;
+  if (leaf != 0) end_range(*tracer->globals, *own, leaf, 0, 0, {});
   for (; !calls.stack.empty(); calls.stack.pop()) {
     const uint64_t event_id = event_id_of(calls.stack.back().entry);
     if (event_id != 0 && own != nullptr) end_range(*tracer->globals, *own, event_id, 0, 0, {});
@@ -94,6 +97,7 @@ void push_slowly(ThreadCalls& calls, OpenCall call, uint64_t tracing) try {
 }
 
 int enter_slowly(ThreadCalls& calls, Begun begun) {
+  stack_leaf_of(calls);
   const uint64_t tracing = tracer->tracing;
   if (calls.hidden_from != kNothingHidden || is_deep_enough(calls)) return push(calls, {0, begun.key}, tracing), 0;
   PyObject* const code = reinterpret_cast<PyObject*>(begun.code);
@@ -112,6 +116,7 @@ int enter_slowly(ThreadCalls& calls, Begun begun) {
 }
 
 int enter_c_slowly(ThreadCalls& calls, PyObject* callable, CFunction function) {
+  stack_leaf_of(calls);
   const uint64_t tracing = tracer->tracing;
   if (hides_its_c_calls(calls)) return push(calls, {ThreadCalls::kOfC, nullptr}, tracing), 0;
   const CallName* name = function.definition != nullptr ? tracer->names.functions().find(function) : nullptr;
@@ -125,6 +130,7 @@ int enter_c_slowly(ThreadCalls& calls, PyObject* callable, CFunction function) {
 // What began in a call that ends is over with it, but for what runs in other greenlets: these end calls in another order than that
 // of their begins, and the frame of the innermost stays open in place of the one that ends here.
 void leave_python_slowly(ThreadCalls& calls, const void* frame) {
+  stack_leaf_of(calls);
   OpenCall* left = find_call(calls, frame);
   if (left == nullptr) left = find_call(calls, PyEval_GetFrame());  // it was on the stack already when its thread was met
   if (left == nullptr) return;
@@ -136,6 +142,7 @@ void leave_python_slowly(ThreadCalls& calls, const void* frame) {
 }
 
 void leave_c_slowly(ThreadCalls& calls) {
+  stack_leaf_of(calls);
   if (!calls.stack.empty() && (calls.stack.back().entry & ThreadCalls::kOfC) != 0) pop(calls);
 }
 
@@ -150,6 +157,7 @@ int meet_thread(ThreadCalls& calls, PyFrameObject* innermost) {
   calls.left_out = is_own.object == Py_True;
   ThreadBuffer* buffer = calls.left_out ? nullptr : registry().current();
   if (buffer == nullptr) return 0;
+  stack_leaf(*buffer);  // of an earlier tracing: the drain will have it taken away
   calls.buffer = buffer, calls.met_in = calls.tracing, calls.thread = PyThreadState_GetID(PyThreadState_Get());
   PyFrameObject* frames[kMaxStartFrames];
   int count = 0;

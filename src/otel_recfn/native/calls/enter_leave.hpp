@@ -15,7 +15,7 @@
 #include "calls/first_sight.hpp"
 #include "calls/recent_functions.hpp"
 #include "calls/thread_calls.hpp"
-#include "core/known_calls.hpp"
+#include "core/leaf_calls.hpp"
 #include "python/context_reader.hpp"
 
 namespace recfn {
@@ -128,29 +128,45 @@ inline void push(ThreadCalls& calls, OpenCall call, uint64_t tracing) {
   return __builtin_expect(calls != nullptr && calls->met_in == tracer->ready, 1) ? calls : nullptr;
 }
 
-// Begins a call the short way (known_calls.hpp), with `of_c` kOfC or 0, and null for the frame then. Whether it did.
-[[gnu::always_inline]] inline bool begin_known(ThreadCalls& calls, const KnownCall* call, uint64_t of_c, const void* frame,
-                                               const PyThreadState* thread) {
-  if (__builtin_expect(call == nullptr || !calls.stack.takes_next() || is_deep_enough(calls), 0)) return false;
+// Puts the C call that is on no stack (leaf_calls.hpp) on both, before anything else is done with them.
+inline void stack_leaf_of(ThreadCalls& calls) {
+  if (calls.buffer == nullptr || calls.buffer->leaf.load(std::memory_order_relaxed) == 0) return;
+  push(calls, {stack_leaf(*calls.buffer) | ThreadCalls::kOfC, nullptr}, tracer->tracing);
+}
+
+[[gnu::always_inline]] inline bool takes_next(const ThreadCalls& calls) {
+  return calls.stack.takes_next() && !is_deep_enough(calls);
+}
+
+[[gnu::always_inline]] inline bool hides_next_c_call(const ThreadCalls& calls) {
+  return (calls.stack.back().entry & ThreadCalls::kHidden) != 0;
+}
+
+// Begins a C call the shortest way. Whether it did.
+[[gnu::always_inline]] inline bool begin_leaf_in(ThreadCalls& calls, const KnownCall* call, const PyThreadState* thread) {
+  if (__builtin_expect(call == nullptr || !takes_next(calls) || hides_next_c_call(calls), 0)) return false;
   const Globals& globals = *tracer->globals;
-  const bool records = (globals.recording.load(std::memory_order_relaxed) & kRecordingBit) != 0;
-  const bool has_contexts = globals.context_version.load(std::memory_order_relaxed) != nullptr;
-  if (__builtin_expect(!records || !has_contexts, 0)) return false;
+  return begin_leaf(globals, *calls.buffer, *call, context_version_of(globals, thread));
+}
+
+// Begins a Python call the short way (known_calls.hpp). Whether it did.
+[[gnu::always_inline]] inline bool begin_known(ThreadCalls& calls, const KnownCall* call, const void* frame,
+                                               const PyThreadState* thread) {
+  if (__builtin_expect(call == nullptr || !takes_next(calls), 0)) return false;
+  const Globals& globals = *tracer->globals;
   uint64_t event_id;
   const uint64_t version = context_version_of(globals, thread);
   if (!begin_known_call(globals, *calls.buffer, *call, version, event_id)) return false;
-  calls.stack.push({event_id | of_c, frame});
+  calls.stack.push({event_id, frame});
   ++calls.shown;
   return true;
 }
 
-// Ends the innermost call the short way, where it is one of that kind. Whether it did. What is hidden has no event id.
-[[gnu::always_inline]] inline bool end_known(ThreadCalls& calls, uint64_t of_c, const void* frame) {
+// Ends the innermost call the short way, where it is that frame's. Whether it did. What is hidden has no event id.
+[[gnu::always_inline]] inline bool end_known(ThreadCalls& calls, const void* frame) {
   const OpenCall& innermost = calls.stack.back();
-  const uint64_t event_id = innermost.entry ^ of_c;
-  const bool is_other = of_c == 0 && innermost.frame != frame;  // one of the other kind has another bit, which no event id has
-  if (__builtin_expect(is_other || event_id == 0, 0)) return false;
-  if (!end_known_call(*tracer->globals, *calls.buffer, event_id)) return false;
+  if (__builtin_expect(innermost.frame != frame || innermost.entry == 0, 0)) return false;
+  if (!end_known_call(*tracer->globals, *calls.buffer, innermost.entry)) return false;
   calls.stack.pop();
   calls.shown -= calls.shown != 0;
   return true;
@@ -164,10 +180,6 @@ inline void push(ThreadCalls& calls, OpenCall call, uint64_t tracing) {
 // The same of what can be suspended.
 [[gnu::always_inline]] inline const KnownCall* recent_name(const PyCodeObject* code, int instruction) {
   return recent_names.find(reinterpret_cast<const PyObject*>(code), instruction);
-}
-
-[[gnu::always_inline]] inline bool hides_next_c_call(const ThreadCalls& calls) {
-  return (calls.stack.back().entry & ThreadCalls::kHidden) != 0;
 }
 
 }  // namespace recfn

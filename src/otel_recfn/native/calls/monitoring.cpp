@@ -77,14 +77,14 @@ CFunction called(Arguments arguments) { return CFunction::of(arguments[2], first
   const int instruction = can_be_suspended ? static_cast<int>(PyLong_AsLong(arguments[1])) : kAtBegin;
   const KnownCall* const name = can_be_suspended ? recent_name(code, instruction) : nullptr;
   const void* const frame = running_frame(thread);
-  return begin_known(*calls, name, 0, frame, thread) ? none() : answer(enter_slowly(*calls, {code, instruction, nullptr, frame}));
+  return begin_known(*calls, name, frame, thread) ? none() : answer(enter_slowly(*calls, {code, instruction, nullptr, frame}));
 }
 
 [[gnu::hot]] PyObject* on_begin(PyObject*, Arguments arguments, size_t, PyObject*) {
   PyThreadState* const thread = PyThreadState_Get();
   if (ThreadCalls* const calls = ready_calls()) {
     const KnownCall* const name = recent_name(reinterpret_cast<PyCodeObject*>(arguments[0]));
-    if (begin_known(*calls, name, 0, running_frame(thread), thread)) return none();
+    if (begin_known(*calls, name, running_frame(thread), thread)) return none();
   }
   return on_other_begin(arguments);
 }
@@ -97,7 +97,7 @@ CFunction called(Arguments arguments) { return CFunction::of(arguments[2], first
 [[gnu::hot]] PyObject* on_end(PyObject*, Arguments, size_t, PyObject*) {
   const void* const frame = running_frame(PyThreadState_Get());
   ThreadCalls* const calls = ready_calls();
-  return calls != nullptr && end_known(*calls, 0, frame) ? none() : on_other_end();
+  return calls != nullptr && end_known(*calls, frame) ? none() : on_other_end();
 }
 
 [[gnu::noinline]] PyObject* on_other_begin_of_c(Arguments arguments) {
@@ -118,9 +118,8 @@ CFunction called(Arguments arguments) { return CFunction::of(arguments[2], first
   PyObject* const callable = arguments[2];
   const CFunction function = usually_called(callable, arguments);
   ThreadCalls* const calls = ready_calls();
-  if (function.definition == nullptr || calls == nullptr || hides_next_c_call(*calls)) return on_other_begin_of_c(arguments);
-  const bool begun = begin_known(*calls, recent_functions.find(function), ThreadCalls::kOfC, nullptr, thread);
-  return begun ? none() : on_other_begin_of_c(arguments);
+  if (__builtin_expect(function.definition == nullptr || calls == nullptr, 0)) return on_other_begin_of_c(arguments);
+  return begin_leaf_in(*calls, recent_functions.find(function), thread) ? none() : on_other_begin_of_c(arguments);
 }
 
 [[gnu::hot]] PyObject* on_begin_of_c(PyObject*, Arguments arguments, size_t, PyObject*) {
@@ -139,7 +138,7 @@ CFunction called(Arguments arguments) { return CFunction::of(arguments[2], first
   const PyTypeObject* const type = Py_TYPE(callable);
   const bool is_usual = type == &PyCFunction_Type || (type == &PyMethodDescr_Type && arguments[3] != missing);
   ThreadCalls* const calls = ready_calls();
-  const bool ended = is_usual && calls != nullptr && end_known(*calls, ThreadCalls::kOfC, nullptr);
+  const bool ended = is_usual && calls != nullptr && end_leaf(*calls->buffer);
   return ended ? none() : on_other_end_of_c(arguments);
 }
 

@@ -27,13 +27,13 @@ namespace {
   const bool can_be_suspended = (code->co_flags & kCanSuspend) != 0;
   const int instruction = can_be_suspended ? instruction_of(frame) : kAtBegin;
   const KnownCall* const name = can_be_suspended ? recent_name(code, instruction) : nullptr;
-  return begin_known(calls, name, 0, frame, PyThreadState_Get()) ? 0 : enter_slowly(calls, {code, instruction, frame, frame});
+  return begin_known(calls, name, frame, PyThreadState_Get()) ? 0 : enter_slowly(calls, {code, instruction, frame, frame});
 }
 
 [[gnu::noinline, gnu::hot]] int on_call(ThreadCalls& calls, PyFrameObject* frame) {
   const PyCodeObject* const code = code_of(frame);
   const PyThreadState* const thread = PyThreadState_Get();
-  if (begin_known(calls, recent_name(code), 0, frame, thread)) return 0;
+  if (begin_known(calls, recent_name(code), frame, thread)) return 0;
   return on_other_call(calls, frame);
 }
 
@@ -44,11 +44,10 @@ namespace {
 // CPython is asked for the thread by another function, which calls this one last: so this one saves and restores no registers.
 [[gnu::noinline, gnu::hot]] int on_c_call_of(PyObject* argument, const PyThreadState* thread) {
   ThreadCalls& calls = *tls_calls;
-  if (Py_TYPE(argument) == &PyCFunction_Type && tracer->c_calls && !hides_next_c_call(calls)) {
-    const KnownCall* const known = recent_functions.find(CFunction::of_builtin(argument));
-    if (begin_known(calls, known, ThreadCalls::kOfC, nullptr, thread)) return 0;
-  }
-  return on_other_c_call(calls, argument);
+  const bool is_usual = Py_TYPE(argument) == &PyCFunction_Type && tracer->c_calls;
+  if (__builtin_expect(!is_usual, 0)) return on_other_c_call(calls, argument);
+  const KnownCall* const known = recent_functions.find(CFunction::of_builtin(argument));
+  return begin_leaf_in(calls, known, thread) ? 0 : on_other_c_call(calls, argument);
 }
 
 [[gnu::noinline, gnu::hot]] int on_c_call(PyObject* argument) { return on_c_call_of(argument, PyThreadState_Get()); }
@@ -58,13 +57,13 @@ namespace {
 }
 
 [[gnu::noinline, gnu::hot]] int on_return(ThreadCalls& calls, PyFrameObject* frame) {
-  return end_known(calls, 0, frame) ? 0 : on_other_return(calls, frame);
+  return end_known(calls, frame) ? 0 : on_other_return(calls, frame);
 }
 
 [[gnu::noinline]] int on_other_c_return(ThreadCalls& calls) { return leave_c_slowly(calls), 0; }
 
 [[gnu::noinline, gnu::hot]] int on_c_return(ThreadCalls& calls) {
-  return end_known(calls, ThreadCalls::kOfC, nullptr) ? 0 : on_other_c_return(calls);
+  return end_leaf(*calls.buffer) ? 0 : on_other_c_return(calls);
 }
 
 [[gnu::always_inline]] inline int on_event(ThreadCalls& calls, PyFrameObject* frame, int what, PyObject* argument) {

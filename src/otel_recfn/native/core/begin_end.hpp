@@ -21,6 +21,7 @@ inline void enter_generation(ThreadBuffer& buffer, uint32_t generation) {
   buffer.generation = generation;
   buffer.floor = buffer.depth;
   buffer.open_recorded = 0;
+  buffer.leaf.store(0, std::memory_order_relaxed);
   buffer.unsent |= kGenerationUnsent;
   buffer.context_stale = true;
 }
@@ -32,12 +33,19 @@ inline void remove_entry(ThreadBuffer& buffer, uint32_t index) {
   if (index < buffer.look_depth) --buffer.look_depth, buffer.context_stale = true;
 }
 
+inline bool is_leaf(const ThreadBuffer& buffer, uint64_t key) {
+  const uint64_t leaf = buffer.leaf.load(std::memory_order_relaxed);
+  return leaf != 0 && key == make_event_id(buffer.number, leaf);
+}
+
 [[gnu::noinline]] inline void forget_closed_elsewhere(ThreadBuffer& buffer) {
   ClosedElsewhere& closed = buffer.closed_elsewhere;
   uint32_t tail = closed.tail.load(std::memory_order_relaxed);
   for (const uint32_t head = closed.head.load(std::memory_order_acquire); tail != head; ++tail) {
+    const uint64_t key = closed.keys[tail % ClosedElsewhere::kCapacity];
+    if (is_leaf(buffer, key)) --buffer.open_recorded, buffer.leaf.store(0, std::memory_order_relaxed);
     for (uint32_t index = buffer.depth; index-- > 0;) {
-      if (buffer.stack[index].key != closed.keys[tail % ClosedElsewhere::kCapacity]) continue;
+      if (buffer.stack[index].key != key) continue;
       if (buffer.stack[index].ordinal() != 0 && index >= buffer.floor) --buffer.open_recorded;
       remove_entry(buffer, index);
       break;

@@ -19,6 +19,7 @@ struct Globals {
   std::atomic<uint32_t> generation{1};  // one per start after a stop
   std::atomic<uint8_t> sampled_alone{0};   // 1 (a bit of context versions): nobody wants what lies in a span that is not sampled
   bool use_cycle_counter = false;
+  std::atomic<uint32_t> short_way{UINT32_MAX};  // `generation`, while calls may begin the short way (known_calls.hpp); else none
   std::atomic<uint64_t> dropped_without_buffer{0};  // begins in threads that got no buffer, for want of memory
   // Bindings: the contextvars version of the calling thread (no GIL needed), and what its task sees (takes the GIL).
   std::atomic<uint64_t (*)()> context_version{nullptr};
@@ -41,5 +42,13 @@ struct Globals {
 constexpr uint32_t kRecordingBit = 1u << 31;
 constexpr uint32_t kObservedBit = 1u << 30;  // record_function asks its range observer, recording or not
 constexpr uint32_t kStackBit = 1u << 29;     // ranges carry their stack
+
+// After a change of what it depends on, so that calls read one number for all of that.
+inline void turn_short_way(Globals& globals) {
+  const bool recording = (globals.recording.load() & kRecordingBit) != 0;
+  const bool has_contexts = globals.context_version.load() != nullptr;
+  const bool is_open = recording && has_contexts && globals.use_cycle_counter;
+  globals.short_way.store(is_open ? globals.generation.load() : UINT32_MAX);
+}
 
 }  // namespace recfn

@@ -14,9 +14,10 @@ constexpr uint64_t kWordsAhead = 40;  // five cache lines: nearer ones come too 
 // Whether the thread's last look still holds, and what began since is on its stack: then the innermost of that is the parent.
 [[gnu::always_inline]] inline bool lies_in_innermost(const Globals& globals, const ThreadBuffer& buffer, uint64_t context_version) {
   const ClosedElsewhere& closed = buffer.closed_elsewhere;
-  return buffer.generation == globals.generation.load(std::memory_order_relaxed) && !buffer.context_stale &&
+  return buffer.generation == globals.short_way.load(std::memory_order_relaxed) && !buffer.context_stale &&
          context_version == buffer.context_version && buffer.depth > buffer.look_depth && buffer.depth < kMaxDepth &&
-         encloses_by_place(buffer.stack[buffer.depth - 1]) &&
+         encloses_by_place(buffer.stack[buffer.depth - 1]) && buffer.unsent == 0 &&
+         buffer.leaf.load(std::memory_order_relaxed) == 0 &&
          closed.head.load(std::memory_order_relaxed) == closed.tail.load(std::memory_order_relaxed);
 }
 
@@ -56,7 +57,7 @@ struct KnownCall {
 // Whether the call has begun, and as which event. Members are read before the record is written, which could alias them.
 [[gnu::always_inline]] inline bool begin_known_call(const Globals& globals, ThreadBuffer& buffer, const KnownCall& call,
                                                     uint64_t context_version, uint64_t& event_id) {
-  const bool known = lies_in_innermost(globals, buffer, context_version) && buffer.unsent == 0 && globals.use_cycle_counter;
+  const bool known = lies_in_innermost(globals, buffer, context_version);
   if (__builtin_expect(!known || !call.is_in(buffer.names[call.first_slot()]), 0)) return false;
   const uint32_t open = buffer.open_recorded + 1, depth = buffer.depth;
   const uint64_t at = buffer.head;
@@ -75,7 +76,8 @@ struct KnownCall {
 // Whether the call was the innermost range, and has ended.
 [[gnu::always_inline]] inline bool end_known_call(const Globals& globals, ThreadBuffer& buffer, uint64_t event_id) {
   const uint32_t depth = buffer.depth;
-  const bool known = depth > buffer.floor && buffer.stack[depth - 1].key == event_id && globals.use_cycle_counter;
+  const bool known = depth > buffer.floor && buffer.stack[depth - 1].key == event_id && globals.use_cycle_counter &&
+                     buffer.leaf.load(std::memory_order_relaxed) == 0;
   if (__builtin_expect(!known, 0)) return false;
   buffer.depth = depth - 1;
   --buffer.open_recorded;

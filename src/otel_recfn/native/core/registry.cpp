@@ -166,6 +166,13 @@ std::vector<ThreadBuffer*> Registry::snapshot() {
   return buffers_;
 }
 
+uint64_t Registry::open_leaf(const ThreadBuffer* buffer) {
+  std::lock_guard lock(mutex_);
+  if (std::find(buffers_.begin(), buffers_.end(), buffer) == buffers_.end()) return 0;
+  const uint64_t ordinal = buffer->leaf.load(std::memory_order_relaxed);
+  return ordinal != 0 ? make_event_id(buffer->number, ordinal) : 0;
+}
+
 void Registry::retire(ThreadBuffer* buffer) {
   std::lock_guard lock(mutex_);
   retired_recorded_ += buffer->ordinal.load();

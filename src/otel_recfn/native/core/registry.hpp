@@ -28,6 +28,9 @@ class Registry {
   // The live buffers and those of ended threads that were not retired yet.
   std::vector<ThreadBuffer*> snapshot();
 
+  // The event id of that thread's call that is on no stack (leaf_calls.hpp); 0 where there is none, or the thread is gone.
+  uint64_t open_leaf(const ThreadBuffer* buffer);
+
   // Frees the buffer of an ended thread, all of whose records were drained; its counts stay in the totals.
   void retire(ThreadBuffer* buffer);
 

@@ -77,7 +77,7 @@ constexpr uint32_t kNoGeneration = 0;
 enum Rest : uint8_t { kMuted = 1, kUnsampled = 2 };
 
 struct ThreadBuffer {
-  // The producer's own.
+  // The producer's own. What each call reads comes first, in two lines of the cache.
   uint64_t* words = nullptr;  // of the ring that is written
   uint64_t capacity = 0;
   uint64_t head = 0;
@@ -91,23 +91,25 @@ struct ThreadBuffer {
   bool has_logical_id = false;
   uint8_t rests = 0;  // Rest; `generation` is kNoGeneration meanwhile, `kept_generation` what it was
   uint8_t unsent = 0;  // Unsent
+  uint32_t look_depth = 0;  // entries from here on began since the last look, in the same task
   uint32_t kept_generation = 0;
+  uint64_t context_version = 0;
+  uint64_t number = 0;
+  std::atomic<uint64_t> ordinal{0};  // begins recorded
+  std::atomic<uint64_t> leaf{0};     // the ordinal of an open call that isn't on the stack (leaf_calls.hpp); 0: none
+  uint64_t task = 0;
+  ClosedElsewhere closed_elsewhere;  // written by the drain, seldom
   uint32_t profiler = 0;       // the run that this thread was told to work for
   uint32_t profiler_sent = 0;  // the run that the ring's last Profiler record names
   bool name_noted = false;
   bool muted_in_torch = false;  // PyTorch's switch was set with kMuted, so that it says when that is over
-  uint64_t context_version = 0;
   uint64_t name_seed = 0;
-  // The last look: entries from look_depth on began since, in the same task.
-  uint32_t look_depth = 0;
-  ParentKind look_parent = kByContext;
+  ParentKind look_parent = kByContext;  // what the last look found
   uint64_t look_ordinal = 0;    // kByOrdinal: of the parent
   uint64_t parent_ordinal = 0;  // unsent: of the next begin's parent
-  uint64_t task = 0;
   Context context;  // as the ring's last Context record has it, or will
   uint64_t context_since = 0;  // the begins after so many have it
   Context current_below;    // what was current as the last look found one of PyTorch's ranges on the stack
-  std::atomic<uint64_t> ordinal{0};  // begins recorded
   std::atomic<uint64_t> dropped{0};
   std::atomic<uint64_t> unsampled{0};  // begins not recorded, because the thread rests
   std::atomic<uint64_t> shortened{0};  // begins recorded without what there was no room for, their name for instance
@@ -117,14 +119,13 @@ struct ThreadBuffer {
   // Shared with the drain.
   alignas(64) std::atomic<uint64_t> published{0};
   alignas(64) std::atomic<uint64_t> consumed{0};
-  ClosedElsewhere closed_elsewhere;
   std::atomic<bool> ended{false};
   Ring rings[kMaxRings] = {};
   std::atomic<uint32_t> num_rings{0};
   bool met = false;          // the drain's own: it knows this thread
   uint32_t oldest_ring = 0;  // the drain's own: those before it are gone
   std::atomic<uint64_t> thread_id{0};
-  uint64_t number = 0, native_id = 0, ident = 0;
+  uint64_t native_id = 0, ident = 0;
   OpenEntry stack[kMaxDepth];
   NameSlot names[kNameSlots];
 

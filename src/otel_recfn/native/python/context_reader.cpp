@@ -91,6 +91,7 @@ PyObject* set_context_reader(PyObject*, PyObject* args) {
   const bool wanted = context_reader != nullptr || thread_noter != nullptr;
   globals().context_version.store(wanted ? contextvars_version : nullptr);
   globals().read_context.store(wanted ? read_context : nullptr);
+  turn_short_way(globals());
   Py_RETURN_NONE;
 }
 

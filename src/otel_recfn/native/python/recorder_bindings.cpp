@@ -46,11 +46,13 @@ PyObject* start(PyObject*, PyObject* args) {
   shared.extras.store(extras);
   shared.sampled_alone.store(sampled_alone != 0 ? 1 : 0);
   shared.recording.store(scopes | kRecordingBit | ((extras & kStackExtra) != 0 ? kStackBit : 0) | (before & kObservedBit));
+  turn_short_way(shared);
   Py_RETURN_NONE;
 }
 
 PyObject* stop(PyObject*, PyObject*) {
   const uint32_t before = globals().recording.fetch_and(kObservedBit);
+  turn_short_way(globals());
   if ((before & kRecordingBit) != 0) drain().end_recording();
   Py_RETURN_NONE;
 }
@@ -129,6 +131,7 @@ void after_fork_in_parent() {
 
 void after_fork_in_child() {
   globals().generation.fetch_add(1);  // the parent's ranges are nobody's parents here
+  turn_short_way(globals());
   drain().after_fork_in_child();
   registry().after_fork_in_child();
   drain().mutex().unlock();

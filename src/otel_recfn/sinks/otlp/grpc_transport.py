@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from otel_recfn.sinks.otlp.answers import partial_success, retry_info_s
-from otel_recfn.sinks.otlp.outcome import Outcome, Verdict
+from otel_recfn.sinks.otlp.outcome import TOO_LARGE, Outcome, Verdict
 
 METHOD = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 RETRYABLE = {"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"}
@@ -68,5 +68,6 @@ def _outcome(error: Any) -> Outcome:
     code, message = error.code().name, f"gRPC {error.code().name}: {error.details()}"
     details = dict(error.trailing_metadata() or ()).get(DETAILS, b"")
     delay_s = retry_info_s(details) if isinstance(details, bytes) else None
-    again = code in RETRYABLE or (code in RETRYABLE_IF_TOLD and delay_s is not None)
-    return Outcome(Verdict.AGAIN, message, delay_s=delay_s) if again else Outcome(Verdict.REFUSED, message)
+    if code in RETRYABLE or (code in RETRYABLE_IF_TOLD and delay_s is not None):
+        return Outcome(Verdict.AGAIN, message, delay_s=delay_s)
+    return Outcome(Verdict.REFUSED, f"{message}: {TOO_LARGE}" if code in RETRYABLE_IF_TOLD else message)

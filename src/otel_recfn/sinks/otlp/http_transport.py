@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.otlp.answers import partial_success, retry_after_s
-from otel_recfn.sinks.otlp.outcome import Outcome, Verdict
+from otel_recfn.sinks.otlp.outcome import TOO_LARGE, Outcome, Verdict
 
 RETRYABLE = {429, 502, 503, 504}
+CONTENT_TOO_LARGE = 413
 MOST_ANSWER = 1 << 16
 """So much of an answer is read."""
 
@@ -87,4 +88,4 @@ def _outcome(response: Any, content: bytes) -> Outcome:
     if 300 <= status < 400:
         location = response.headers.get("Location", "nowhere")
         message += f" to {location}, which is not followed: set the endpoint to where spans are taken"
-    return Outcome(Verdict.REFUSED, message)
+    return Outcome(Verdict.REFUSED, f"{message}: {TOO_LARGE}" if status == CONTENT_TOO_LARGE else message)

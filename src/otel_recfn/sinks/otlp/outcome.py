@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+TOO_LARGE = "where the request was too large, set export_request_bytes to what servers and proxies take (nginx: 1 MiB)"
+
 
 class Verdict(Enum):
     """What is to be done with the request."""

@@ -97,6 +97,18 @@ def test_what_a_server_refuses_is_counted_and_told_and_not_sent_again(
 
 
 @pytest.mark.parametrize("over", ["http", "grpc"])
+def test_a_request_that_is_too_large_is_told_with_the_setting_that_mends_it(
+    over: str, sending: MakeSending, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers = Answers([status(413) if over == "http" else refuse(Code.RESOURCE_EXHAUSTED)])
+    with (http_server if over == "http" else grpc_server)(answers) as endpoint:
+        to = sending(OverHttp(endpoint=endpoint) if over == "http" else OverGrpc(endpoint=endpoint))
+        to.send("op")
+        assert to.delivery.flush(PATIENCE_S)
+    assert "set export_request_bytes" in caplog.text
+
+
+@pytest.mark.parametrize("over", ["http", "grpc"])
 def test_a_partial_success_is_counted_and_told_once_and_not_sent_again(
     over: str, sending: MakeSending, caplog: pytest.LogCaptureFixture
 ) -> None:

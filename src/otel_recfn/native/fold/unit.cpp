@@ -18,7 +18,8 @@ Unit::Unit(Memory& memory, const Limits& limits) : memory_(memory), limits_(limi
 Unit::~Unit() {
   begin_next_part();
   awaited_.each([this](Awaited* one) { memory_.awaited.give_back(one); });
-  if (memory_.spare_held.size() < Memory::kMostSpare) memory_.spare_held.push_back(std::move(held_));
+  const bool is_large = held_.capacity() > Memory::kMostSpareRows;
+  if (!is_large && memory_.spare_held.size() < Memory::kMostSpare) memory_.spare_held.push_back(std::move(held_));
 }
 
 void Unit::held(std::vector<int64_t>& rows) const {

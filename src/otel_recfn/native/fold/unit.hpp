@@ -41,8 +41,8 @@ struct Memory {
   std::vector<Awaited*> ordered;  // of one unit, in the order in which they were first needed
   std::vector<std::vector<Range>> spare_held;  // empty, as units that were forgotten left them
 
-  // For as many units as mostly end at once.
-  static constexpr size_t kMostSpare = 16;
+  // For as many units as mostly end at once; those of large units would keep too much.
+  static constexpr size_t kMostSpare = 16, kMostSpareRows = 1 << 14;
 };
 
 class Unit {

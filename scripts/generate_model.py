@@ -22,6 +22,7 @@ if __name__ == "__main__":
 
 from otel_recfn.model.columns import COLUMNS, Column  # noqa: E402
 from otel_recfn.model.events import (  # noqa: E402
+    ORDINAL_BITS,
     OVERLAPPING,
     ContextFlag,
     EventFlag,
@@ -117,6 +118,9 @@ def events_header() -> str:
 namespace recfn {{
 
 {_enum(EventKind, "uint8_t", "Event")}
+// The lowest ones of an event id: which begin of its thread it was. The others are the thread's number.
+constexpr uint32_t kOrdinalBits = {ORDINAL_BITS};
+
 {_enum(EventFlag, "uint32_t", "")}
 // A row with one of these may overlap what is beside it in its thread.
 constexpr uint32_t kOverlapping = {OVERLAPPING};

@@ -70,7 +70,6 @@ constexpr uint32_t kBaseBegin = 32;    // in a begin's flags: its parent is what
 constexpr uint32_t kSourceShift = 8;   // EventSource in a begin's flags
 constexpr uint32_t kSourceMask = 7u << kSourceShift;
 
-constexpr uint32_t kOrdinalBits = 40;
 constexpr uint64_t kOrdinalMask = (uint64_t{1} << kOrdinalBits) - 1;
 
 constexpr uint32_t kNameSlots = 4096;  // of a thread's name dictionary, a power of two

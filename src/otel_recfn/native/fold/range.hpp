@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "model/events.hpp"
+
 namespace recfn::folding {
 
 constexpr uint32_t kPathsOfASpan = 128;
@@ -12,7 +14,6 @@ constexpr int64_t kForced = int64_t{1} << 62;      // ranks above every duration
 constexpr uint32_t kLinkable = uint32_t{1} << 31;  // a flag of a row, beside those of EventFlag
 constexpr uint32_t kOther = 0;                     // the number of the name for what no path was left for
 constexpr unsigned kDigits = 64;
-constexpr unsigned kOrdinalBits = 40;
 
 // Times in nanoseconds.
 struct Range {

@@ -30,8 +30,6 @@ class LinkRows {
   }
 
  private:
-  static constexpr unsigned kOrdinalBits = 40;  // of an event id
-
   bool has_number(Py_ssize_t row) const {
     const int64_t number = sequence_nr_[row];
     return number >= 0 && number >> kOrdinalBits == 0 && kind_[row] == kRangeEvent;

@@ -9,7 +9,7 @@
 
 #include "columns/column_view.hpp"
 #include "columns/column_tuple.hpp"
-#include "cpython/made.hpp"
+#include "cpython/guarded.hpp"
 #include "links/forward_ranges.hpp"
 #include "links/link_rows.hpp"
 
@@ -32,16 +32,6 @@ PyObject* ranges_new(PyTypeObject* type, PyObject*, PyObject*) {
 void ranges_dealloc(PyObject* self) {
   ranges_of(self).~ForwardRanges();
   Py_TYPE(self)->tp_free(self);
-}
-
-// Calls a function; memory that is missing is Python's error.
-template <typename Function>
-PyObject* guarded(Function function) {
-  try {
-    return function();
-  } catch (const std::bad_alloc&) {
-    return PyErr_NoMemory();
-  }
 }
 
 PyObject* index_error() {

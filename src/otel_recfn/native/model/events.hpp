@@ -11,6 +11,9 @@ enum EventKind : uint8_t {
   kMemoryEvent = 2,
 };
 
+// The lowest ones of an event id: which begin of its thread it was. The others are the thread's number.
+constexpr uint32_t kOrdinalBits = 40;
+
 enum EventFlag : uint32_t {
   kAsync = 1,
   kError = 2,

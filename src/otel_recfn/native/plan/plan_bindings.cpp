@@ -1,12 +1,12 @@
 // Python's side of planning: columns in, columns out, without the GIL in between.
 #include "plan/plan_bindings.hpp"
 
-#include <new>
 #include <utility>
 #include <vector>
 
 #include "columns/column_tuple.hpp"
 #include "cpython/gil.hpp"
+#include "cpython/guarded.hpp"
 #include "plan/span_rows.hpp"
 #include "plan/span_sums.hpp"
 
@@ -15,6 +15,7 @@ namespace {
 using recfn::Above;
 using recfn::column_tuple;
 using recfn::ColumnView;
+using recfn::guarded;
 using recfn::KnownContexts;
 using recfn::new_column;
 using recfn::PlannedRows;
@@ -42,16 +43,6 @@ bool is_as_long(const RowsToPlan& rows, const ColumnView<uint8_t>& fates) {
 template <typename T>
 bool take(ColumnView<T>& column, PyObject* given, const char* name) {
   return column.take(given, name, nullptr);
-}
-
-// Calls a function; memory that is missing is Python's error.
-template <typename Function>
-PyObject* guarded(Function function) {
-  try {
-    return function();
-  } catch (const std::bad_alloc&) {
-    return PyErr_NoMemory();
-  }
 }
 
 PyObject* plan_fates(PyObject*, PyObject* arguments) {

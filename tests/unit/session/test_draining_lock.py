@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import signal
 import sys
 import threading
@@ -40,16 +41,22 @@ def handler_raises() -> Iterator[None]:
     signal.signal(signal.SIGUSR1, before)
 
 
-def main_thread_takes_it() -> bool:
-    """Whoever sees it there has the GIL, which it let go of to wait for the lock."""
-    return sys._current_frames()[threading.main_thread().ident or 0].f_code is take_in_time.__code__
+CALLS = [each.offset for each in dis.get_instructions(take_in_time) if each.opname.startswith(("CALL", "PRECALL"))]
+WAITING = CALLS[-2 if "PRECALL" in dis.opmap else -1]  # 3.11 has two instructions for a call
+"""From the place of its last call on it waits for the lock: before, it may only have been made to give the GIL away."""
+
+
+def main_thread_waits() -> bool:
+    """For the lock: whoever sees it there has the GIL, which it let go of for that."""
+    frame = sys._current_frames()[threading.main_thread().ident or 0]
+    return frame.f_code is take_in_time.__code__ and frame.f_lasti >= WAITING
 
 
 def let_go_and_signal(lock: threading.RLock, taken: threading.Event) -> None:
     """Let the main thread have the lock, and send it a signal before it can run Python code."""
     with lock:
         taken.set()
-        wait_until(main_thread_takes_it)
+        wait_until(main_thread_waits)
         sys.setswitchinterval(LONG_S)
     until = time.perf_counter() + 0.05
     while time.perf_counter() < until:

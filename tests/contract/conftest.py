@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+from calling_program import Traced
 from recording_helpers import Capture, Worker, reset, workers_of
 from runtime_helpers import Notes
 
@@ -94,3 +95,11 @@ def workers(recorder: Recorder) -> Iterator[list[Worker]]:
     """Threads that do one thing at a time, when told."""
     with workers_of(3) as made:
         yield made
+
+
+@pytest.fixture
+def traced(recorder: Recorder) -> Iterator[Traced]:
+    """Begins captures of Python calls; ends what a test left of them."""
+    made = Traced(recorder)
+    yield made
+    made.close()

@@ -24,13 +24,6 @@ CALLING = sys.modules[call.__module__].__file__ or ""
 LEN = Node("<built-in function len>")
 
 
-@pytest.fixture
-def traced(recorder: Recorder) -> Iterator[Traced]:
-    made = Traced(recorder)
-    yield made
-    made.close()
-
-
 def leaf() -> int:
     return len("leaf")
 

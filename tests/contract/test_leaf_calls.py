@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -21,13 +21,6 @@ TIMES = 3
 """The first time a function gets its name, which takes another way."""
 
 LEN = Node("<built-in function len>")
-
-
-@pytest.fixture
-def traced(recorder: Recorder) -> Iterator[Traced]:
-    made = Traced(recorder)
-    yield made
-    made.close()
 
 
 class Waiting:

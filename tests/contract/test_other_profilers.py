@@ -22,13 +22,6 @@ TOLD = "another profiler is or was active"
 
 
 @pytest.fixture
-def traced(recorder: Recorder) -> Iterator[Traced]:
-    made = Traced(recorder)
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def beside(recorder: Recorder) -> bool:
     """Whether other profile functions stand beside the tracer, and not in its place."""
     return type(recorder).__name__ == "NativeRecorder" and hasattr(sys, "monitoring")

@@ -9,23 +9,14 @@ import ctypes
 import gc
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import pytest
 from calling_program import Traced, short
 
-from otel_recfn.recording.protocol import Recorder
-
 TIMES = 60
-
-
-@pytest.fixture
-def traced(recorder: Recorder) -> Iterator[Traced]:
-    made = Traced(recorder)
-    yield made
-    made.close()
 
 
 def c_names(traced: Traced, program: Callable[[], Any], method: str) -> list[str]:

@@ -105,14 +105,15 @@ class PythonLinks:
             return
         newest = np.ones(len(everything.key), dtype=np.bool_)
         newest[np.argpartition(everything.start_ns, surplus - 1)[:surplus]] = False
-        self._runs = [self._with_own_tables(_taken(everything, newest))]
+        self._use_alone(_taken(everything, newest))
         self.forgotten += surplus
 
-    def _with_own_tables(self, run: _Run) -> _Run:
-        """The same run after the tables have let go of what only forgotten ranges used."""
-        larger, self._tables = self._tables, self._tables.of_used(run.thread, run.context)
-        thread = self._tables.tracks.indices(larger.tracks.values, run.thread)
-        return run._replace(thread=thread, context=self._tables.contexts.indices(larger.contexts.values, run.context))
+    def _use_alone(self, run: _Run) -> None:
+        """Of this run, with tables of what it indexes. They take the others' place together: there may be no memory before."""
+        before, tables = self._tables, self._tables.of_used(run.thread, run.context)
+        thread = tables.tracks.indices(before.tracks.values, run.thread)
+        context = tables.contexts.indices(before.contexts.values, run.context)
+        self._runs, self._tables = [run._replace(thread=thread, context=context)], tables
 
     def _none(self) -> Links:
         """Of a batch that nothing is linked in, as most batches of a program without gradients are."""

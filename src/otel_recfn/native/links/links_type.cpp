@@ -7,8 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "columns/column_view.hpp"
 #include "columns/column_tuple.hpp"
+#include "columns/column_view.hpp"
+#include "columns/ordered.hpp"
 #include "cpython/guarded.hpp"
 #include "links/forward_ranges.hpp"
 #include "links/link_rows.hpp"
@@ -55,8 +56,8 @@ PyObject* used_in(PyObject*, PyObject* arguments) {
 
 // What a batch's rows index, as the numbers that ranges are remembered and found by.
 struct Numbers {
-  ColumnView<uint64_t> of_track;               // a track's thread
-  ColumnView<uint32_t> track, context;         // where they stand in the caller's tables
+  ColumnView<uint64_t> of_track;                 // a track's thread
+  ColumnView<uint32_t> track, context;           // where they stand in the caller's tables
   ColumnView<uint64_t> thread_id, of_thread_id;  // ascending, and their threads
 
   bool take(PyObject* const* given) {
@@ -67,17 +68,6 @@ struct Numbers {
 
   bool has_forward(const LinkRows& rows, Py_ssize_t row) const {
     return rows.track(row) < std::min(of_track.size(), track.size()) && rows.context(row) < context.size();
-  }
-
-  // The place of a thread id, or -1.
-  Py_ssize_t find(uint64_t wanted) const {
-    Py_ssize_t first = 0, last = std::min(thread_id.size(), of_thread_id.size());
-    const Py_ssize_t end = last;
-    while (first < last) {
-      const Py_ssize_t middle = (first + last) / 2;
-      (thread_id[middle] < wanted ? first : last) = thread_id[middle] < wanted ? middle + 1 : middle;
-    }
-    return first < end && thread_id[first] == wanted ? first : -1;
   }
 };
 
@@ -100,8 +90,8 @@ struct Found {
   bool find(ForwardRanges& ranges, const LinkRows& rows, const Numbers& numbers) {
     for (Py_ssize_t at = 0; at < rows.size(); ++at) {
       if (!rows.is_backward(at)) continue;
-      const Py_ssize_t thread = numbers.find(rows.forward_thread_id(at));
-      if (thread < 0) return false;
+      const Py_ssize_t thread = place_in_ordered(numbers.thread_id, rows.forward_thread_id(at));
+      if (thread < 0 || thread >= numbers.of_thread_id.size()) return false;
       const ForwardRange* const range = ranges.find(rows.key(at, numbers.of_thread_id[thread]));
       if (range != nullptr) add(at, *range);
     }

@@ -1,6 +1,7 @@
 #include "plan/span_rows.hpp"
 
 #include "columns/equally_long.hpp"
+#include "columns/ordered.hpp"
 
 namespace recfn {
 namespace {
@@ -12,13 +13,8 @@ class RootFinder {
 
   Py_ssize_t find(uint64_t root) {
     if (found_ >= 0 && last_ == root) return found_;
-    Py_ssize_t first = 0, last = roots_.size();
-    while (first < last) {
-      const Py_ssize_t middle = (first + last) / 2;
-      (roots_[middle] < root ? first : last) = roots_[middle] < root ? middle + 1 : middle;
-    }
     last_ = root;
-    return found_ = first < roots_.size() && roots_[first] == root ? first : -1;
+    return found_ = place_in_ordered(roots_, root);
   }
 
  private:

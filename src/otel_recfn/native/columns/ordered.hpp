@@ -1,0 +1,19 @@
+// Columns in ascending order.
+#pragma once
+#include "columns/column_view.hpp"
+#include "cpython/python.hpp"
+
+namespace recfn {
+
+// Where a value stands, or -1.
+template <typename T>
+Py_ssize_t place_in_ordered(const ColumnView<T>& ordered, T value) {
+  Py_ssize_t first = 0, last = ordered.size();
+  while (first < last) {
+    const Py_ssize_t middle = (first + last) / 2;
+    (ordered[middle] < value ? first : last) = ordered[middle] < value ? middle + 1 : middle;
+  }
+  return first < ordered.size() && ordered[first] == value ? first : -1;
+}
+
+}  // namespace recfn

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recording_helpers import PARTIAL, SOURCE, USER, Capture, Worker, by_name, events
 
+from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventFlag, EventKind, EventSource, Extra
 from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
 from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, Recorder
@@ -170,6 +171,53 @@ def test_every_record_comes_out_once_with_the_run_it_belongs_to(recorder: Record
     rows += events(recorder.drain(close_open=True))
     assert {row.event_id: (row.kind, row.profiler) for row in rows} == expected
     assert len(rows) == len(expected)
+
+
+SAID = st.fixed_dictionaries(
+    {},
+    optional={
+        "module": st.just("encoder.0"),
+        "shapes": st.just("[[2]]"),
+        "dtypes": st.just('["float32"]'),
+        "debug_handle": st.integers(0, 5),
+        "step_number": st.integers(0, 5),
+        "code": st.just("train.py(3): step"),
+        "words": st.just('{"4":"same"}'),
+    },
+)
+"""What few begins say of themselves."""
+TOLD = st.lists(st.one_of(SAID, st.sampled_from(["end", "fail", "drain"])), max_size=40)
+
+
+@examples(100)
+@given(steps=TOLD)
+def test_each_row_says_what_its_own_begin_and_end_did(recorder: Recorder, steps: list[dict[str, object] | str]) -> None:
+    capture = Capture(recorder)
+    open_ranges: list[int] = []
+    expected: dict[int, dict[str, object]] = {}
+    rows: list[Event] = []
+    for step in [*steps, *["end"] * len(steps)]:
+        if isinstance(step, dict):
+            open_ranges.append(recorder.begin("range", USER, SOURCE, **step))  # type: ignore[arg-type]
+            expected[open_ranges[-1]] = {**NOTHING_SAID, **step}
+        elif step == "drain":
+            batch = recorder.drain(open_ranges=True)
+            for row in events(batch)[batch.closed :]:
+                assert {name: getattr(row, name) for name in NOTHING_SAID} == expected[row.event_id]
+            rows += events(batch)[: batch.closed]
+        elif open_ranges:
+            error = "ValueError: no" if step == "fail" else ""
+            expected[open_ranges[-1]]["error"] = error
+            capture.end(open_ranges.pop(), error)
+    rows += capture.finish()
+    assert {row.event_id: {name: getattr(row, name) for name in NOTHING_SAID} for row in rows} == expected
+
+
+NOTHING_SAID: dict[str, object] = {
+    **dict.fromkeys(("module", "shapes", "dtypes", "code", "words", "error", "stack", "stacktrace", "device"), ""),
+    **dict.fromkeys(("debug_handle", "step_number", "node_id", "sequence_nr"), -1),
+    **dict.fromkeys(("caller", "flops", "nbytes", "profiler"), 0),
+}
 
 
 def test_each_row_carries_the_node_id_under_which_it_began(capture: Capture) -> None:

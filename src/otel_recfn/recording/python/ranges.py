@@ -74,7 +74,7 @@ class BeginsAndEnds:
             return 0
         stack = python_stack() if self._with_stack and scope != BACKWARD else ""
         details = None
-        texts_too = stack or shapes or code or concrete_inputs or words
+        texts_too = stack or shapes or dtypes or code or concrete_inputs or words
         if texts_too or handle or sequence_nr != -1 or forward_thread_id or debug_handle != -1 or step_number != -1:
             fits = max([utf8_size(text) for text in (shapes, dtypes, concrete_inputs)]) <= MAX_SHAPES_BYTES
             texts = (shapes, dtypes) if fits else ("", "")

@@ -82,21 +82,15 @@ class ColumnValues:
 
 def columns_header() -> str:
     """The table of columns for C++."""
+    by_size = sorted(COLUMNS, key=_size)
+    usual, seldom = [column for column in by_size if not column.seldom], [column for column in by_size if column.seldom]
     tables = (
         ("RECFN_COLUMNS", "Every column.", COLUMNS),
-        (
-            "RECFN_ROW_COLUMNS",
-            "What each row of a drain has, the largest first, so that a row has no gaps.",
-            sorted(COLUMNS, key=_size),
-        ),
-        (
-            "RECFN_USUAL_COLUMNS",
-            "Of these, those that every drain writes.",
-            [column for column in COLUMNS if not column.seldom],
-        ),
-        ("RECFN_SELDOM_COLUMNS", "Those that a drain writes where some row isn't empty.", [c for c in COLUMNS if c.seldom]),
+        ("RECFN_USUAL_COLUMNS", "Those that every drain writes, the largest first, so that a row has no gaps.", usual),
+        ("RECFN_SELDOM_COLUMNS", "Those that a drain writes where some row isn't empty, the largest first.", seldom),
         ("RECFN_ANNOUNCED_COLUMNS", "What is told of a top-level range that began.", [c for c in COLUMNS if c.announced]),
-        ("RECFN_TEXT_COLUMNS", "Those that index the names.", [c for c in COLUMNS if c.value is str]),
+        ("RECFN_USUAL_TEXT_COLUMNS", "Those that index the names, of the usual ones.", [c for c in usual if c.value is str]),
+        ("RECFN_SELDOM_TEXT_COLUMNS", "And of the others.", [c for c in seldom if c.value is str]),
     )
     return f"""// The table of columns. {ORIGIN.format("model/columns.py")}
 //

@@ -58,14 +58,18 @@ COLUMNS = (
     Column(
         "context", np.uint32, "The span that was current when the row's outermost range began.", SpanContextRef, announced=True
     ),
-    Column("debug_handle", np.int64, "PyTorch's debug handle; -1 where there is none.", empty=-1),
+    Column("debug_handle", np.int64, "PyTorch's debug handle; -1 where there is none.", empty=-1, seldom=True),
     Column("flags", np.uint32, "EventFlag bits.", EventFlag),
     Column(
-        "shapes", np.uint32, "JSON, a shape per input: ``[[2,3],[]]``; a scalar is ``[]``, a tensor list a list of shapes.", str
+        "shapes",
+        np.uint32,
+        "JSON, a shape per input: ``[[2,3],[]]``; a scalar is ``[]``, a tensor list a list of shapes.",
+        str,
+        seldom=True,
     ),
-    Column("dtypes", np.uint32, "JSON, a list of strings.", str),
+    Column("dtypes", np.uint32, "JSON, a list of strings.", str, seldom=True),
     Column("module", np.uint32, "The path of the nn.Module that the range is a call of.", str),
-    Column("error", np.uint32, "``<exception type>: <message>`` of what the range was left by.", str),
+    Column("error", np.uint32, "``<exception type>: <message>`` of what the range was left by.", str, seldom=True),
     Column("node_id", np.int64, "The process's node in a distributed run; -1 where there is none.", empty=-1, seldom=True),
     Column("profiler", np.uint32, "The profiler run that the thread worked for; 0 where there was none.", seldom=True),
     Column("flops", np.int64, "Floating point operations; 0 where nobody asked or PyTorch doesn't count them.", seldom=True),

@@ -33,7 +33,7 @@ const Drained& Drain::run(bool close_open, bool open_ranges) {
   if (!clock_started_) start_clock();
   note_jump(clock_.anchor(read_clocks(shared.use_cycle_counter)));
   collect_other_offsets();
-  out_.rows.resize(out_.closed);  // without the copies of a run that was not taken
+  out_.rows.cut(out_.closed);  // without the copies of a run that was not taken
   forget_earlier_rows();
   node_ids().now();
   short_of_memory_ = false;
@@ -78,7 +78,7 @@ void Drain::give_up_earlier() {
 void Drain::forget_earlier_rows() {
   if (earlier_rows_ == 0) return;
   discarded_.fetch_add(earlier_rows_, std::memory_order_relaxed);
-  out_.rows.erase(out_.rows.begin(), out_.rows.begin() + static_cast<std::ptrdiff_t>(earlier_rows_));
+  out_.rows.drop_first(earlier_rows_);
   out_.opened.clear();
   out_.closed = out_.rows.size(), earlier_rows_ = 0;
 }
@@ -110,8 +110,8 @@ void Drain::read(bool close_open) {
 
 bool Drain::taken(uint64_t run, size_t rows) {
   if (run != runs_) return false;
-  out_.rows.resize(out_.closed);
-  out_.rows.erase(out_.rows.begin(), out_.rows.begin() + static_cast<std::ptrdiff_t>(std::min(rows, out_.rows.size())));
+  out_.rows.cut(out_.closed);
+  out_.rows.drop_first(rows);
   out_.closed = out_.rows.size();
   earlier_rows_ -= std::min(rows, earlier_rows_);
   out_.opened.clear();
@@ -119,9 +119,8 @@ bool Drain::taken(uint64_t run, size_t rows) {
   return true;
 }
 
-// Memory that was used before is several times as cheap as new one.
 void Drain::forget_taken() {
-  std::vector<Row> rows = std::move(out_.rows);
+  Rows rows = std::move(out_.rows);
   out_ = Drained{};
   if (rows.capacity() <= kMaxKeptRows) rows.clear(), out_.rows = std::move(rows);
   for (Thread& thread : threads_) thread.listed = false;

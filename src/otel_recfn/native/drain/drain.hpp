@@ -58,7 +58,9 @@ class Drain {
 
  private:
   struct OpenRange {
-    Row row;
+    explicit OpenRange(uint64_t its_ordinal, uint64_t its_key) : ordinal(its_ordinal), key(its_key) {}
+
+    FullRow row;
     uint64_t ordinal, key;
   };
   // Where a begin would lie that names a range which another thread has ended since.
@@ -68,6 +70,12 @@ class Drain {
   };
   struct ClosedRemotely {
     uint64_t ordinal;
+    Place place;
+  };
+  // The begin or point that is read now.
+  struct Coming {
+    uint64_t ticks, event_id;
+    int64_t start_ns, offset_ns;
     Place place;
   };
   struct Thread {
@@ -81,8 +89,9 @@ class Drain {
     uint32_t profiler = 0;
     uint32_t generation = kNoGeneration;  // of what is read now
     TreeOffsets offsets;
-    Row pending;             // what stood before the next begin or end
+    FullRow pending;         // what stood before the next begin
     bool has_pending = false;
+    LeftBy left_by;          // what stood before the next end
     const uint64_t* words = nullptr;  // of the ring that is read
     uint64_t mask = 0, ring_ends = 0;
     std::vector<uint32_t> dictionary;
@@ -106,14 +115,19 @@ class Drain {
   void read_thread(Thread& thread, uint64_t until_ticks);
   void enter_ring(Thread& thread, uint64_t at);
   uint64_t read_record(Thread& thread, uint64_t at);
+  uint64_t read_other_record(Thread& thread, uint64_t head, uint64_t at);
   void read_begin(Thread& thread, uint64_t head, uint64_t at);
   void read_point(Thread& thread, uint64_t head, uint64_t at);
   void read_text_record(Thread& thread, uint64_t head, uint64_t at);
   void read_stack(Thread& thread, uint64_t head);
+  void read_number(Thread& thread, uint64_t head, int64_t number);
   void read_code_of_open(Thread& thread, uint64_t head);
-  OpenRange next_range(Thread& thread, uint64_t head, uint64_t ticks);
+  Coming coming(Thread& thread, uint64_t head, uint64_t ticks);
+  void fill(const Thread& thread, FullRow& row, uint64_t head, const Coming& one) const;
+  void announce(const Thread& thread, const Row& row);
   void begun(Thread& thread);
-  Row& pending(Thread& thread);
+  FullRow& pending(Thread& thread);
+  uint32_t& text(Thread& thread, uint32_t kind);
   bool is_of_earlier(const Thread& thread) const;
   void pass_over(Thread& thread, uint64_t ticks);
   void give_up_earlier();
@@ -123,13 +137,13 @@ class Drain {
   void read_context(Thread& thread, uint64_t at);
   void read_shapes(Thread& thread, uint64_t at, uint32_t count);
   std::string read_text(const Thread& thread, uint64_t at, uint32_t bytes) const;
-  void place(Thread& thread, OpenRange& range, bool base);
-  std::optional<Place> place_in(const Thread& thread, bool base) const;
+  static const OpenRange* enclosing(const Thread& thread, bool base);
+  Place told_place(const Thread& thread, bool base, uint64_t event_id) const;
   std::optional<Place> place_in_named(const Thread& thread) const;
   static uint64_t innermost_call(const Thread& thread);
   void keep_closed_remotely(Thread& thread, const OpenRange& closed);
   void collect_other_offsets();
-  int64_t offset_of(const Thread& thread, const Row& row) const;
+  int64_t offset_of(const Thread& thread, uint64_t parent, int64_t start_ns) const;
   void note_jump(int64_t jump_ns);
   static uint32_t crossing_if(bool crosses, const Row& row, uint32_t end_flags);
   void seal(Thread& thread, size_t index, int64_t end_ns, uint32_t flags, LeftBy left_by, uint32_t end_thread);
@@ -138,7 +152,6 @@ class Drain {
   void tell_closed_elsewhere();
   void close_all_open(int64_t now_ns);
   void copy_open(int64_t now_ns);
-  Row& add_row(const Row& row);
   void end_row(Row& row, int64_t end_ns, uint32_t thread, uint32_t end_thread);
   void retire_ended();
   void compact_names();

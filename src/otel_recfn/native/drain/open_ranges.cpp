@@ -10,33 +10,21 @@ namespace {
 constexpr size_t kMaxPendingRemote = 65'536;
 constexpr int kRemoteEndPatience = 3;  // drains to wait for the begin of a remote end
 
-#define RECFN_IS_FILLED(type, name, empty) | (row.name != type{empty})
-uint32_t has_seldom(const Row& row) { return 0u RECFN_SELDOM_COLUMNS(RECFN_IS_FILLED); }
-#undef RECFN_IS_FILLED
-
 }  // namespace
-
-// The one thing about a row that may fail comes first, so that the rest is done where it stays: rows are large.
-Row& Drain::add_row(const Row& row) {
-  out_.rows.push_back(row);
-  return out_.rows.back();
-}
 
 void Drain::end_row(Row& row, int64_t end_ns, uint32_t thread, uint32_t end_thread) {
   row.end_ns = std::max(end_ns, row.start_ns);
   row.thread = thread, row.end_thread = end_thread;
   row.start_ns += row.offset_ns, row.end_ns += row.offset_ns;
-  if (!out_.has_seldom) out_.has_seldom = has_seldom(row) != 0;
 }
 
-// Where the next begin of the thread lies; nothing where it is what the last Context record says.
-std::optional<Drain::Place> Drain::place_in(const Thread& thread, bool base) const {
-  if (base) return std::nullopt;
-  if (thread.parent_ordinal != 0) return place_in_named(thread);
-  const auto encloses = [](const OpenRange& open) { return (open.row.flags & kAsync) == 0; };
-  const auto found = std::find_if(thread.open.rbegin(), thread.open.rend(), encloses);
-  if (found == thread.open.rend()) return std::nullopt;
-  return Place{found->row.event_id, found->row.root, found->row.context};
+// The innermost open range that what begins next lies in, unless records say what it lies in; null where there is none.
+const Drain::OpenRange* Drain::enclosing(const Thread& thread, bool base) {
+  if (base || thread.parent_ordinal != 0) return nullptr;
+  for (auto open = thread.open.rbegin(); open != thread.open.rend(); ++open) {
+    if ((open->row.flags & kAsync) == 0) return &*open;
+  }
+  return nullptr;
 }
 
 // In the range that it names; where another thread has ended that one meanwhile, in what was around it.
@@ -69,21 +57,14 @@ uint64_t Drain::innermost_call(const Thread& thread) {
   return found != thread.open.rend() ? found->row.event_id : 0;
 }
 
-// Parent, root and context of a range that begins now.
-void Drain::place(Thread& thread, OpenRange& range, bool base) {
-  Row& row = range.row;
-  if (const std::optional<Place> place = place_in(thread, base)) {
-    row.parent = place->parent, row.context = place->context;
-    row.root = place->root != 0 ? place->root : row.event_id;
-  } else {
-    row.parent = thread.enclosing, row.context = thread.context;
-    row.root = row.parent == 0 ? row.event_id : thread.root != 0 ? thread.root : row.parent;
+// Parent, root and context of what begins now and lies in none of the thread's ranges by its place.
+Drain::Place Drain::told_place(const Thread& thread, bool base, uint64_t event_id) const {
+  const bool is_named = !base && thread.parent_ordinal != 0;
+  if (const std::optional<Place> place = is_named ? place_in_named(thread) : std::nullopt) {
+    return {place->parent, place->root != 0 ? place->root : event_id, place->context};
   }
-  row.offset_ns = offset_of(thread, row);
-  if (row.offset_ns != clock_.offset_ns() && row.kind == kRangeEvent) other_offsets_.insert_or_assign(row.event_id, row.offset_ns);
-  thread.offsets.passed(row.start_ns + row.offset_ns);
-  if (row.parent != 0 || row.kind != kRangeEvent) return;
-  out_.opened.push_back({row.event_id, row.name, row.source, row.start_ns + row.offset_ns, thread.index, row.context});
+  const uint64_t parent = thread.enclosing;
+  return {parent, parent == 0 ? event_id : thread.root != 0 ? thread.root : parent, thread.context};
 }
 
 void Drain::collect_other_offsets() {
@@ -98,18 +79,18 @@ void Drain::collect_other_offsets() {
   done(collect);  // where memory is short, a begin elsewhere goes by the clock
 }
 
-int64_t Drain::offset_of(const Thread& thread, const Row& row) const {
+int64_t Drain::offset_of(const Thread& thread, uint64_t parent, int64_t start_ns) const {
   if (!other_offsets_.empty()) {  // mostly it is, and a look into it costs a division
-    const auto other = other_offsets_.find(row.parent);  // also of a parent in another thread
+    const auto other = other_offsets_.find(parent);  // also of a parent in another thread
     if (other != other_offsets_.end()) return other->second;
   }
-  const auto is_parent = [&row](const OpenRange& open) { return open.row.event_id == row.parent; };
+  const auto is_parent = [parent](const OpenRange& open) { return open.row.event_id == parent; };
   auto around = std::find_if(thread.open.rbegin(), thread.open.rend(), is_parent);
   const bool inside_parent = around != thread.open.rend();
   if (!inside_parent) around = thread.open.rbegin();
   const bool inside = around != thread.open.rend();
   const auto around_ns = inside ? std::optional(around->row.offset_ns) : std::nullopt;
-  return thread.offsets.choose(around_ns, inside_parent, clock_.offset_ns(), row.start_ns);
+  return thread.offsets.choose(around_ns, inside_parent, clock_.offset_ns(), start_ns);
 }
 
 // The flags of an end that crosses other ranges of its thread, where the range isn't asynchronous anyway.
@@ -118,12 +99,14 @@ uint32_t Drain::crossing_if(bool crosses, const Row& row, uint32_t end_flags) {
 }
 
 void Drain::seal(Thread& thread, size_t index, int64_t end_ns, uint32_t flags, LeftBy left_by, uint32_t end_thread) {
-  Row& row = add_row(thread.open[index].row);
+  FullRow& range = thread.open[index].row;
+  if (left_by.is_told()) range.fill_seldom().error = left_by.error, range.fill_seldom().stacktrace = left_by.stacktrace;
+  Row& row = out_.rows.add(range);
   row.flags |= flags | (left_by.error != 0 ? uint32_t{kError} : 0u);
-  row.error = left_by.error, row.stacktrace = left_by.stacktrace;
   end_row(row, end_ns, thread.index, end_thread);
   thread.offsets.passed(row.end_ns);
   thread.open_calls -= row.source == kPythonCallSource;
+  if (index + 1 == thread.open.size()) return thread.open.pop_back();
   thread.open.erase(thread.open.begin() + static_cast<std::ptrdiff_t>(index));
 }
 
@@ -131,7 +114,7 @@ void Drain::seal(Thread& thread, size_t index, int64_t end_ns, uint32_t flags, L
 // all nest, what ends first ends where that began which stays open in it, and that moves out. Returns that moment; nothing where
 // no call is concerned, or where what ends lies in nothing: what began in it then stays in it.
 std::optional<int64_t> Drain::let_out(Thread& thread, size_t index) {
-  const Row& ended = thread.open[index].row;
+  const FullRow& ended = thread.open[index].row;
   const auto inner = thread.open.begin() + static_cast<std::ptrdiff_t>(index) + 1;
   if (inner == thread.open.end() || ended.parent == 0 || (ended.flags & kAsync) != 0) return std::nullopt;
   const auto is_call_or_async = [](const OpenRange& open) {
@@ -143,7 +126,7 @@ std::optional<int64_t> Drain::let_out(Thread& thread, size_t index) {
     if (open->row.parent != ended.event_id || (open->row.flags & kAsync) != 0) continue;
     if (!first_ns) first_ns = open->row.start_ns;
     open->row.parent = ended.parent;
-    if (open->row.caller == ended.event_id) open->row.caller = ended.caller;
+    if (open->row.seldom().caller == ended.event_id) open->row.fill_seldom().caller = ended.seldom().caller;
   }
   return first_ns;
 }
@@ -202,7 +185,7 @@ void Drain::copy_open(int64_t now_ns) {
   for (Thread& thread : threads_) {
     if (!thread.open.empty()) list(thread);
     std::for_each(thread.open.rbegin(), thread.open.rend(), [&](const OpenRange& open) {
-      Row& row = add_row(open.row);
+      Row& row = out_.rows.add(open.row);
       row.flags |= kPartial;
       end_row(row, now_ns, thread.index, thread.index);
     });

@@ -18,6 +18,24 @@ bool is_begin(uint64_t head) { return kind_of(head) == kBegin || kind_of(head) =
 
 }  // namespace
 
+// Returns where the next record begins.
+inline uint64_t Drain::read_record(Thread& thread, uint64_t at) {
+  const uint64_t head = thread.word(at);
+  switch (kind_of(head)) {
+    case kBegin:
+      read_begin(thread, head, at);
+      return at + kBeginWords;
+    case kLongBegin:
+      read_begin(thread, head, at);
+      return at + kLongBeginWords;
+    case kEnd:
+      read_end(thread, head, thread.word(at + 1));
+      return at + kEndWords;
+    default:
+      return read_other_record(thread, head, at);
+  }
+}
+
 // Up to the first begin after `until_ticks`: it may lie in a range of a thread that was read before.
 void Drain::read_thread(Thread& thread, uint64_t until_ticks) {
   ThreadBuffer& buffer = *thread.buffer;
@@ -52,27 +70,16 @@ void Drain::enter_ring(Thread& thread, uint64_t at) {
   thread.ring_ends = ring + 1 < rings ? buffer.rings[ring + 1].from : UINT64_MAX;
 }
 
-// Returns where the next record begins.
-uint64_t Drain::read_record(Thread& thread, uint64_t at) {
+uint64_t Drain::read_other_record(Thread& thread, uint64_t head, uint64_t at) {
   const auto word = [&thread](uint64_t index) { return thread.word(index); };
-  const uint64_t head = word(at);
   const uint32_t payload = payload_of(head);
   switch (kind_of(head)) {
-    case kBegin:
-      read_begin(thread, head, at);
-      return at + kBeginWords;
-    case kLongBegin:
-      read_begin(thread, head, at);
-      return at + kLongBeginWords;
     case kMark:
       read_point(thread, head, at);
       return at + kMarkWords;
     case kMemory:
       read_point(thread, head, at);
       return at + kMemoryWords;
-    case kEnd:
-      read_end(thread, head, word(at + 1));
-      return at + kEndWords;
     case kName:
       thread.dictionary[slot_of(head)] = names_.intern(read_text(thread, at + 1, payload));
       return at + 1 + words_of(payload);
@@ -83,13 +90,13 @@ uint64_t Drain::read_record(Thread& thread, uint64_t at) {
       read_context(thread, at + 1);
       return at + kContextWords;
     case kDebugHandle:
-      pending(thread).debug_handle = static_cast<int64_t>(word(at + 1));
+      pending(thread).fill_seldom().debug_handle = static_cast<int64_t>(word(at + 1));
       return at + 2;
     case kShapes:
       read_shapes(thread, at + 1, payload);
       return at + 1 + payload;
     case kNumber:
-      (scope_of(head) == kStepNumber ? pending(thread).step_number : pending(thread).flops) = static_cast<int64_t>(word(at + 1));
+      read_number(thread, head, static_cast<int64_t>(word(at + 1)));
       return at + 2;
     case kStack:
       read_stack(thread, head);
@@ -131,65 +138,106 @@ void Drain::read_context(Thread& thread, uint64_t at) {
 void Drain::read_shapes(Thread& thread, uint64_t at, uint32_t count) {
   std::vector<uint64_t> words(count);
   for (uint32_t index = 0; index < count; ++index) words[index] = thread.word(at + index);
-  Row& row = pending(thread);
+  SeldomRow& row = pending(thread).fill_seldom();
   std::tie(row.shapes, row.dtypes, row.concrete_inputs) = names_.intern_shapes(words);
 }
 
+void Drain::read_number(Thread& thread, uint64_t head, int64_t number) {
+  SeldomRow& row = pending(thread).fill_seldom();
+  (scope_of(head) == kStepNumber ? row.step_number : row.flops) = number;
+}
+
 void Drain::read_stack(Thread& thread, uint64_t head) {
-  if (scope_of(head) == kCodeOfOpen) return read_code_of_open(thread, head);
-  Row& row = pending(thread);
-  uint32_t* const kinds[] = {&row.stack, &row.stacktrace, &row.code};
-  *kinds[scope_of(head)] = thread.dictionary[slot_of(head)];
+  const uint32_t text = thread.dictionary[slot_of(head)];
+  switch (scope_of(head)) {
+    case kCallStack:
+      pending(thread).fill_seldom().stack = text;
+      return;
+    case kStacktrace:
+      thread.left_by.stacktrace = text;
+      return;
+    case kCalledCode:
+      pending(thread).fill_seldom().code = text;
+      return;
+    default:
+      return read_code_of_open(thread, head);
+  }
 }
 
 void Drain::read_code_of_open(Thread& thread, uint64_t head) {
   for (auto range = thread.open.rbegin(); range != thread.open.rend(); ++range) {
     if (static_cast<uint32_t>(range->ordinal) != payload_of(head)) continue;
-    if (range->row.source == kTorchSource && range->row.code == 0) range->row.code = thread.dictionary[slot_of(head)];
+    const bool is_unknown = range->row.source == kTorchSource && range->row.seldom().code == 0;
+    if (is_unknown) range->row.fill_seldom().code = thread.dictionary[slot_of(head)];
     return;
   }
 }
 
 void Drain::read_text_record(Thread& thread, uint64_t head, uint64_t at) {
-  Row& row = pending(thread);
-  uint32_t* const kinds[] = {&row.module, &row.error, &row.shapes, &row.dtypes, &row.concrete_inputs, &row.words};
-  *kinds[scope_of(head)] = names_.intern(read_text(thread, at + 1, payload_of(head)));
+  const uint32_t name = names_.intern(read_text(thread, at + 1, payload_of(head)));
+  text(thread, scope_of(head)) = name;
 }
 
-// Room for one more, so that the next push_back cannot fail.
-template <typename Item>
-void make_room(std::vector<Item>& items) {
-  if (items.size() == items.capacity()) items.reserve(std::max<size_t>(16, 2 * items.size()));
+uint32_t& Drain::text(Thread& thread, uint32_t kind) {
+  switch (kind) {
+    case kModuleText:
+      return pending(thread).module;
+    case kErrorText:
+      return thread.left_by.error;
+    case kShapesText:
+      return pending(thread).fill_seldom().shapes;
+    case kDtypesText:
+      return pending(thread).fill_seldom().dtypes;
+    case kConcreteText:
+      return pending(thread).fill_seldom().concrete_inputs;
+    default:
+      return pending(thread).fill_seldom().words;
+  }
 }
 
-// What every begin and point has in common. It is the thread's next one only when begun() says so: until then memory may run out.
-Drain::OpenRange Drain::next_range(Thread& thread, uint64_t head, uint64_t ticks) {
+// It is the thread's next one only when begun() says so: until then memory may run out.
+Drain::Coming Drain::coming(Thread& thread, uint64_t head, uint64_t ticks) {
   if (!remote_.empty()) close_remotely_ended(thread, ticks);
-  make_room(thread.open), make_room(out_.opened), make_room(out_.rows);
-  OpenRange range{thread.pending, thread.ordinal + 1, 0};
-  Row& row = range.row;
-  row.error = row.stacktrace = 0;
-  row.event_id = make_event_id(thread.buffer->number, range.ordinal);
+  const uint64_t event_id = make_event_id(thread.buffer->number, thread.ordinal + 1);
+  const int64_t start_ns = clock_.monotonic_ns(ticks);
+  const bool base = (flags_of(head) & kBaseBegin) != 0;
+  const OpenRange* around = enclosing(thread, base);
+  Coming one{ticks, event_id, start_ns, 0, {}};
+  if (around != nullptr) {
+    one.place = {around->row.event_id, around->row.root, around->row.context};
+    one.offset_ns = around->row.offset_ns;
+  } else {
+    one.place = told_place(thread, base, event_id);
+    one.offset_ns = offset_of(thread, one.place.parent, start_ns);
+  }
+  thread.offsets.passed(start_ns + one.offset_ns);
+  return one;
+}
+
+// What every begin and point has in common. The row is as it was made.
+void Drain::fill(const Thread& thread, FullRow& row, uint64_t head, const Coming& one) const {
+  if (thread.has_pending) row = thread.pending;
+  row.event_id = row.handle = one.event_id;
   row.name = thread.dictionary[slot_of(head)];
   row.scope = static_cast<uint8_t>(scope_of(head));
   row.flags = flags_of(head) & kEventFlags;
   row.source = static_cast<uint8_t>((flags_of(head) & kSourceMask) >> kSourceShift);
-  row.start_ns = clock_.monotonic_ns(ticks);
-  row.node_id = node_ids().at(ticks);
-  row.handle = range.key = row.event_id;
-  row.profiler = thread.profiler;
-  return range;
+  row.start_ns = one.start_ns, row.offset_ns = one.offset_ns;
+  row.parent = one.place.parent, row.root = one.place.root, row.context = one.place.context;
+  if (const int64_t node_id = node_ids().at(one.ticks); node_id != SeldomRow{}.node_id) row.fill_seldom().node_id = node_id;
+  if (thread.profiler != 0) row.fill_seldom().profiler = thread.profiler;
 }
 
 void Drain::begun(Thread& thread) {
   ++thread.ordinal;
   thread.parent_ordinal = 0;
+  thread.left_by = {};
   if (!thread.has_pending) return;
-  thread.pending = Row{};
+  thread.pending = FullRow{};
   thread.has_pending = false;
 }
 
-Row& Drain::pending(Thread& thread) {
+FullRow& Drain::pending(Thread& thread) {
   thread.has_pending = true;
   return thread.pending;
 }
@@ -205,34 +253,41 @@ void Drain::pass_over(Thread& thread, uint64_t ticks) {
 void Drain::read_begin(Thread& thread, uint64_t head, uint64_t at) {
   const auto word = [&thread](uint64_t index) { return thread.word(index); };
   if (is_of_earlier(thread)) return pass_over(thread, word(at + 1));
-  OpenRange range = next_range(thread, head, word(at + 1));
-  Row& row = range.row;
+  const Coming one = coming(thread, head, word(at + 1));
+  const uint64_t caller = innermost_call(thread);
+  make_room(thread.open), make_room(out_.opened);
+  if (one.offset_ns != clock_.offset_ns()) other_offsets_.insert_or_assign(one.event_id, one.offset_ns);
+  OpenRange& range = thread.open.emplace_back(thread.ordinal + 1, one.event_id);  // filled where it stays: it is large
+  FullRow& row = range.row;
+  fill(thread, row, head, one);
   row.forward_thread_id = payload_of(head);
   if (kind_of(head) == kLongBegin) {
     if (const uint64_t handle = word(at + 2)) row.handle = handle;
     row.sequence_nr = static_cast<int64_t>(word(at + 3));
     if (row.source == kTorchSource) range.key = row.handle;
   }
-  place(thread, range, (flags_of(head) & kBaseBegin) != 0);
-  row.caller = innermost_call(thread);
-  thread.open.push_back(range);
+  if (caller != 0) row.fill_seldom().caller = caller;
+  if (row.parent == 0) announce(thread, row);
   thread.open_calls += row.source == kPythonCallSource;
   begun(thread);
+}
+
+void Drain::announce(const Thread& thread, const Row& row) {
+  out_.opened.push_back({row.event_id, row.name, row.source, row.start_ns + row.offset_ns, thread.index, row.context});
 }
 
 void Drain::read_point(Thread& thread, uint64_t head, uint64_t at) {
   const auto word = [&thread](uint64_t index) { return thread.word(index); };
   if (is_of_earlier(thread)) return pass_over(thread, word(at + 1));
-  OpenRange point = next_range(thread, head, word(at + 1));
-  Row& row = point.row;
+  FullRow row;
+  fill(thread, row, head, coming(thread, head, word(at + 1)));
   row.kind = kind_of(head) == kMark ? kMarkEvent : kMemoryEvent;
   row.source = kRecordFunctionSource;
   if (row.kind == kMemoryEvent) {
-    row.device = std::exchange(row.name, names_.intern("[memory]"));
-    row.nbytes = static_cast<int64_t>(word(at + 2));
+    row.fill_seldom().device = std::exchange(row.name, names_.intern("[memory]"));
+    row.fill_seldom().nbytes = static_cast<int64_t>(word(at + 2));
   }
-  place(thread, point, (flags_of(head) & kBaseBegin) != 0);
-  end_row(add_row(row), row.start_ns, thread.index, thread.index);
+  end_row(out_.rows.add(row), row.start_ns, thread.index, thread.index);
   begun(thread);
 }
 
@@ -241,15 +296,15 @@ void Drain::read_end(Thread& thread, uint64_t head, uint64_t ticks) {
   const uint64_t ordinal = ordinal_of(head);
   for (size_t index = thread.open.size(); index-- > 0;) {
     if (thread.open[index].ordinal != ordinal) continue;
-    make_room(out_.rows);  // where memory ends here, nothing has moved yet
+    const bool has_seldom = thread.open[index].row.has_seldom() || thread.left_by.is_told();
+    out_.rows.make_room_for(has_seldom);  // where memory ends here, nothing has moved yet
     const std::optional<int64_t> cut_ns = let_out(thread, index);
     const bool crosses = !cut_ns && index + 1 != thread.open.size();
     const uint32_t flags = crossing_if(crosses, thread.open[index].row, end_flags_of(head) & (kEventFlags | kShown));
-    const LeftBy left_by{thread.pending.error, thread.pending.stacktrace};
-    seal(thread, index, cut_ns.value_or(clock_.monotonic_ns(ticks)), flags, left_by, thread.index);
+    seal(thread, index, cut_ns.value_or(clock_.monotonic_ns(ticks)), flags, thread.left_by, thread.index);
     break;
   }
-  thread.pending.error = thread.pending.stacktrace = 0;
+  thread.left_by = {};
 }
 
 }  // namespace recfn

@@ -41,8 +41,11 @@ class ColumnWriter {
 
 #define RECFN_ADD_ROW_COLUMN(type, name, empty) to.add(#name, &Row::name);
 void each_usual_column(ColumnWriter<Row>& to) { RECFN_USUAL_COLUMNS(RECFN_ADD_ROW_COLUMN) }
-void each_seldom_column(ColumnWriter<Row>& to) { RECFN_SELDOM_COLUMNS(RECFN_ADD_ROW_COLUMN) }
 #undef RECFN_ADD_ROW_COLUMN
+
+#define RECFN_ADD_SELDOM_COLUMN(type, name, empty) to.add(#name, &SeldomRow::name);
+void each_seldom_column(ColumnWriter<SeldomRow>& to) { RECFN_SELDOM_COLUMNS(RECFN_ADD_SELDOM_COLUMN) }
+#undef RECFN_ADD_SELDOM_COLUMN
 
 #define RECFN_ADD_OPENED_COLUMN(type, name, empty) to.add(#name, &OpenedRow::name);
 void each_announced_column(ColumnWriter<OpenedRow>& to) { RECFN_ANNOUNCED_COLUMNS(RECFN_ADD_OPENED_COLUMN) }
@@ -51,9 +54,10 @@ void each_announced_column(ColumnWriter<OpenedRow>& to) { RECFN_ANNOUNCED_COLUMN
 }  // namespace
 
 std::vector<NamedColumn> row_columns(const Drained& drained, size_t size) {
-  std::vector<NamedColumn> columns = ColumnWriter(drained.rows, size).write(each_usual_column);
-  if (drained.has_seldom) {
-    for (NamedColumn& column : ColumnWriter(drained.rows, size).write(each_seldom_column)) columns.push_back(std::move(column));
+  const Rows& rows = drained.rows;
+  std::vector<NamedColumn> columns = ColumnWriter(rows.usual(), size).write(each_usual_column);
+  if (!rows.seldom().empty()) {
+    for (NamedColumn& column : ColumnWriter(rows.seldom(), size).write(each_seldom_column)) columns.push_back(std::move(column));
   }
   return columns;
 }

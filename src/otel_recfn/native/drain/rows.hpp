@@ -1,5 +1,6 @@
 // What the drain makes of the records: a row for every range, mark and change of memory, and the tables that rows index.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -13,12 +14,36 @@ namespace recfn {
 
 struct Row {
   int64_t offset_ns = 0;  // what makes its times Unix time: they are monotonic until it is emitted
-  RECFN_ROW_COLUMNS(RECFN_FIELD)
+  RECFN_USUAL_COLUMNS(RECFN_FIELD)
+};
+
+struct SeldomRow {
+  RECFN_SELDOM_COLUMNS(RECFN_FIELD)
+};
+
+// A row that is not finished, with what few rows have.
+class FullRow : public Row {
+ public:
+  FullRow() {}  // written, it keeps compilers from clearing all of the row before they fill it
+
+  const SeldomRow& seldom() const { return seldom_; }
+  // To be filled.
+  SeldomRow& fill_seldom() {
+    has_seldom_ = true;
+    return seldom_;
+  }
+  bool has_seldom() const { return has_seldom_; }
+
+ private:
+  SeldomRow seldom_;
+  bool has_seldom_ = false;
 };
 
 // Names of what a range was left by.
 struct LeftBy {
   uint32_t error = 0, stacktrace = 0;
+
+  bool is_told() const { return (error | stacktrace) != 0; }
 };
 
 struct OpenedRow {
@@ -29,15 +54,67 @@ struct ThreadRow {
   uint64_t number, thread_id, native_id, ident;
 };
 
+// Room for one more, so that the next push_back cannot fail.
+template <typename Item>
+void make_room(std::vector<Item>& items) {
+  if (items.size() == items.capacity()) items.reserve(std::max<size_t>(16, 2 * items.size()));
+}
+
+class Rows {
+ public:
+  size_t size() const { return usual_.size(); }
+  bool empty() const { return usual_.empty(); }
+  size_t capacity() const { return usual_.capacity(); }
+  const std::vector<Row>& usual() const { return usual_; }
+  // As many, or none where no row has anything in it.
+  const std::vector<SeldomRow>& seldom() const { return seldom_; }
+
+  void reserve(size_t rows) { usual_.reserve(rows); }
+
+  // The next one can be added without memory running out.
+  void make_room_for(bool has_seldom) {
+    make_room(usual_);
+    if (has_seldom || !seldom_.empty()) seldom_.reserve(usual_.capacity());
+  }
+
+  Row& add(const FullRow& row) {
+    make_room_for(row.has_seldom());
+    if (row.has_seldom() || !seldom_.empty()) {
+      seldom_.resize(usual_.size());
+      seldom_.push_back(row.seldom());
+    }
+    usual_.push_back(row);
+    return usual_.back();
+  }
+
+  // Those from the `size`th on are forgotten.
+  void cut(size_t size) {
+    usual_.resize(size);
+    if (!seldom_.empty()) seldom_.resize(size);
+  }
+
+  void drop_first(size_t rows) {
+    const auto count = static_cast<std::ptrdiff_t>(std::min(rows, usual_.size()));
+    usual_.erase(usual_.begin(), usual_.begin() + count);
+    if (!seldom_.empty()) seldom_.erase(seldom_.begin(), seldom_.begin() + count);
+  }
+
+  // Memory that was used before is several times as cheap as new one.
+  void clear() { usual_.clear(), seldom_.clear(); }
+
+ private:
+  std::vector<Row> usual_;
+  std::vector<SeldomRow> seldom_;
+};
+
 struct Drained {
-  std::vector<Row> rows;
+  Rows rows;
   std::vector<OpenedRow> opened;
   std::vector<ThreadRow> threads;
   std::vector<Context> contexts;
   int64_t clock_jump_ns = 0;
   size_t closed = 0;          // rows before the copies of open ranges
   bool complete = true;       // false: memory was short, and the next drain has more
-  bool has_seldom = false;    // some row has something in a column that is seldom filled
 };
 
 #undef RECFN_FIELD

@@ -10,9 +10,13 @@ namespace {
 constexpr size_t kCompactContextsAbove = 16;  // what reads a batch looks at every context
 
 template <typename Visit>
-void each_text(Row& row, const Visit& visit) {
+void each_text(FullRow& row, const Visit& visit) {
 #define RECFN_VISIT(type, name, empty) visit(row.name);
-  RECFN_TEXT_COLUMNS(RECFN_VISIT)
+  RECFN_USUAL_TEXT_COLUMNS(RECFN_VISIT)
+#undef RECFN_VISIT
+  if (!row.has_seldom()) return;
+#define RECFN_VISIT(type, name, empty) visit(row.fill_seldom().name);
+  RECFN_SELDOM_TEXT_COLUMNS(RECFN_VISIT)
 #undef RECFN_VISIT
 }
 
@@ -83,6 +87,7 @@ void Drain::compact_names() {
       for (uint32_t& name : thread.dictionary) visit(name);
       for (OpenRange& range : thread.open) each_text(range.row, visit);
       each_text(thread.pending, visit);
+      visit(thread.left_by.error), visit(thread.left_by.stacktrace);
     }
   };
   std::vector<bool> kept(names_.size());

@@ -10,6 +10,8 @@ namespace {
 constexpr size_t kMaxPendingRemote = 65'536;
 constexpr int kRemoteEndPatience = 3;  // drains to wait for the begin of a remote end
 
+uint64_t caller_of(const FullRow& row) { return row.seldom ? row.seldom->caller : SeldomRow{}.caller; }
+
 }  // namespace
 
 void Drain::end_row(Row& row, int64_t end_ns, uint32_t thread, uint32_t end_thread) {
@@ -126,7 +128,7 @@ std::optional<int64_t> Drain::let_out(Thread& thread, size_t index) {
     if (open->row.parent != ended.event_id || (open->row.flags & kAsync) != 0) continue;
     if (!first_ns) first_ns = open->row.start_ns;
     open->row.parent = ended.parent;
-    if (open->row.seldom().caller == ended.event_id) open->row.fill_seldom().caller = ended.seldom().caller;
+    if (caller_of(open->row) == ended.event_id) open->row.fill_seldom().caller = caller_of(ended);
   }
   return first_ns;
 }

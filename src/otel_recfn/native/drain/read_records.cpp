@@ -167,8 +167,9 @@ void Drain::read_stack(Thread& thread, uint64_t head) {
 void Drain::read_code_of_open(Thread& thread, uint64_t head) {
   for (auto range = thread.open.rbegin(); range != thread.open.rend(); ++range) {
     if (static_cast<uint32_t>(range->ordinal) != payload_of(head)) continue;
-    const bool is_unknown = range->row.source == kTorchSource && range->row.seldom().code == 0;
-    if (is_unknown) range->row.fill_seldom().code = thread.dictionary[slot_of(head)];
+    if (range->row.source != kTorchSource) return;
+    SeldomRow& row = range->row.fill_seldom();
+    if (row.code == 0) row.code = thread.dictionary[slot_of(head)];
     return;
   }
 }
@@ -196,7 +197,7 @@ uint32_t& Drain::text(Thread& thread, uint32_t kind) {
 }
 
 // It is the thread's next one only when begun() says so: until then memory may run out.
-Drain::Coming Drain::coming(Thread& thread, uint64_t head, uint64_t ticks) {
+[[gnu::always_inline]] inline Drain::Coming Drain::coming(Thread& thread, uint64_t head, uint64_t ticks) {
   if (!remote_.empty()) close_remotely_ended(thread, ticks);
   const uint64_t event_id = make_event_id(thread.buffer->number, thread.ordinal + 1);
   const int64_t start_ns = clock_.monotonic_ns(ticks);
@@ -215,7 +216,7 @@ Drain::Coming Drain::coming(Thread& thread, uint64_t head, uint64_t ticks) {
 }
 
 // What every begin and point has in common. The row is as it was made.
-void Drain::fill(const Thread& thread, FullRow& row, uint64_t head, const Coming& one) const {
+[[gnu::always_inline]] inline void Drain::fill(const Thread& thread, FullRow& row, uint64_t head, const Coming& one) const {
   if (thread.has_pending) row = thread.pending;
   row.event_id = row.handle = one.event_id;
   row.name = thread.dictionary[slot_of(head)];
@@ -296,10 +297,11 @@ void Drain::read_end(Thread& thread, uint64_t head, uint64_t ticks) {
   const uint64_t ordinal = ordinal_of(head);
   for (size_t index = thread.open.size(); index-- > 0;) {
     if (thread.open[index].ordinal != ordinal) continue;
-    const bool has_seldom = thread.open[index].row.has_seldom() || thread.left_by.is_told();
+    const bool has_seldom = thread.open[index].row.seldom || thread.left_by.is_told();
     out_.rows.make_room_for(has_seldom);  // where memory ends here, nothing has moved yet
-    const std::optional<int64_t> cut_ns = let_out(thread, index);
-    const bool crosses = !cut_ns && index + 1 != thread.open.size();
+    const bool innermost = index + 1 == thread.open.size();
+    const std::optional<int64_t> cut_ns = innermost ? std::nullopt : let_out(thread, index);
+    const bool crosses = !innermost && !cut_ns;
     const uint32_t flags = crossing_if(crosses, thread.open[index].row, end_flags_of(head) & (kEventFlags | kShown));
     seal(thread, index, cut_ns.value_or(clock_.monotonic_ns(ticks)), flags, thread.left_by, thread.index);
     break;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/begin_end.hpp"
@@ -22,21 +23,12 @@ struct SeldomRow {
 };
 
 // A row that is not finished, with what few rows have.
-class FullRow : public Row {
- public:
+struct FullRow : Row {
   FullRow() {}  // written, it keeps compilers from clearing all of the row before they fill it
 
-  const SeldomRow& seldom() const { return seldom_; }
-  // To be filled.
-  SeldomRow& fill_seldom() {
-    has_seldom_ = true;
-    return seldom_;
-  }
-  bool has_seldom() const { return has_seldom_; }
+  std::optional<SeldomRow> seldom;
 
- private:
-  SeldomRow seldom_;
-  bool has_seldom_ = false;
+  SeldomRow& fill_seldom() { return seldom ? *seldom : seldom.emplace(); }
 };
 
 // Names of what a range was left by.
@@ -78,10 +70,10 @@ class Rows {
   }
 
   Row& add(const FullRow& row) {
-    make_room_for(row.has_seldom());
-    if (row.has_seldom() || !seldom_.empty()) {
+    make_room_for(row.seldom.has_value());
+    if (row.seldom || !seldom_.empty()) {
       seldom_.resize(usual_.size());
-      seldom_.push_back(row.seldom());
+      seldom_.push_back(row.seldom.value_or(SeldomRow{}));
     }
     usual_.push_back(row);
     return usual_.back();

@@ -14,8 +14,8 @@ void each_text(FullRow& row, const Visit& visit) {
 #define RECFN_VISIT(type, name, empty) visit(row.name);
   RECFN_USUAL_TEXT_COLUMNS(RECFN_VISIT)
 #undef RECFN_VISIT
-  if (!row.has_seldom()) return;
-#define RECFN_VISIT(type, name, empty) visit(row.fill_seldom().name);
+  if (!row.seldom) return;
+#define RECFN_VISIT(type, name, empty) visit(row.seldom->name);
   RECFN_SELDOM_TEXT_COLUMNS(RECFN_VISIT)
 #undef RECFN_VISIT
 }

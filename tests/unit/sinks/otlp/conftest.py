@@ -38,6 +38,10 @@ class Sending:
         self.delivery.hand()
         self.delivery._seal()  # type: ignore[attr-defined]
 
+    def end(self) -> None:
+        """Its threads have told what they had to tell, which they do when a flush has returned."""
+        self.delivery.remove()
+
     def counts(self) -> dict[str, int]:
         """What became of them, without zeros."""
         counters = dict(self.delivery.counters())

@@ -93,6 +93,7 @@ def test_what_a_server_refuses_is_counted_and_told_and_not_sent_again(
     assert answers.names() == ["taken"]
     assert len(answers.bodies) == 2
     assert to.counts()["spans_refused"] == 1
+    to.end()
     assert f"HTTP {code}" in caplog.text
 
 
@@ -105,6 +106,7 @@ def test_a_request_that_is_too_large_is_told_with_the_setting_that_mends_it(
         to = sending(OverHttp(endpoint=endpoint) if over == "http" else OverGrpc(endpoint=endpoint))
         to.send("op")
         assert to.delivery.flush(PATIENCE_S)
+    to.end()
     assert "set export_request_bytes" in caplog.text
 
 
@@ -124,6 +126,7 @@ def test_a_partial_success_is_counted_and_told_once_and_not_sent_again(
         1,
         2,
     )  # it can't reject more than came
+    to.end()
     assert caplog.text.count("rejected: too old") == 1
 
 

@@ -135,6 +135,15 @@ def test_both_give_the_same_for_long_programs(budget: int, names: int, kind: str
     assert names == 5 or 0 in of_python[-2].path_name, "no path was left for some"
 
 
+@pytest.mark.parametrize("names", [5, 300])
+def test_both_give_the_same_for_durations_of_every_size(names: int) -> None:
+    draw = random.Random(names)
+    rows = [replace(row, duration_ns=draw.getrandbits(draw.randrange(50))) for row in long_program(0, 4000, names)]
+    ends = [([0], [20], [True]), ([0], [0], [True])]
+    how = 30, 0, NEVER_FULL, 50
+    compare(play(native_fold.NativeFold(*how), rows, [1000, 3000], ends), play(PythonFold(*how), rows, [1000, 3000], ends))
+
+
 def test_both_forget_the_same_self_times_where_they_are_too_many() -> None:
     count = MAX_AWAITED + 100
     rows = [Row(make_event_id(1, 2 * number), make_event_id(1, 2 * number - 1), 1, number, 5) for number in range(1, count)]

@@ -42,9 +42,9 @@ void FinishedColumns::push_below(const Path& path, int64_t above) {
 
 void FinishedColumns::add_path(int64_t unit, int64_t holder, const Waiting& one) {
   const Path& path = *one.path;
-  path.histogram.each([this](uint32_t count) { counts.push_back({count}); });
+  const unsigned digits = path.histogram.each([this](uint32_t count) { counts.push_back({count}); });
   paths.push_back({unit, holder, one.above, path.count, path.total_ns, path.self_ns, path.shortest_ns, path.longest_ns,
-                   path.first_ns, path.first_id, path.histogram.first_digits(), static_cast<int64_t>(counts.size()),
+                   path.first_ns, path.first_id, digits, static_cast<int64_t>(counts.size()),
                    path.name});
 }
 

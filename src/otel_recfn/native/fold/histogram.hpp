@@ -1,7 +1,9 @@
-// How many durations have so many binary digits. Only those from the fewest to the most that there were are filled.
+// How many durations have so many binary digits.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 
+#include "fold/pool.hpp"
 #include "fold/range.hpp"
 
 namespace recfn::folding {
@@ -13,50 +15,83 @@ inline unsigned digits_of(int64_t number) {
   return size == 0 ? 0 : 64 - static_cast<unsigned>(__builtin_clzll(size));
 }
 
-// Counts near those of the first duration stand first, so that those of a path with like durations are in few cache lines.
+// Counts of a few neighbouring numbers of digits.
+struct Window {
+  static constexpr unsigned kSize = 7;
+  static constexpr unsigned kBelowFirst = 3;  // so many smaller ones stand before the one that it is made for
+
+  Window* next;
+  uint32_t counts[kSize];  // a unit has fewer rows
+  uint8_t from;
+
+  static unsigned from_for(unsigned digits) { return std::max(digits, kBelowFirst) - kBelowFirst; }
+
+  void clear(unsigned first) {
+    next = nullptr, from = static_cast<uint8_t>(first);
+    std::fill(counts, counts + kSize, 0);
+  }
+  bool has(unsigned digits) const { return digits - from < kSize; }
+};
+
+// Durations of a path mostly are alike: the histogram itself is one window, and so is small. A duration needs one more at most;
+// another histogram's need no more than it has, so that `Paths::reserve` knows how many there may be.
 class Histogram {
  public:
-  void clear() { from_ = to_ = 0; }
+  // For durations of about so many digits.
+  void clear(unsigned digits) { first_.clear(Window::from_for(digits)); }
+  // For durations as another one has.
+  void clear(const Histogram& other) { first_.clear(other.first_.from); }
 
-  void add(unsigned digits, uint32_t count) {
-    if (digits >= kDigits) return;  // there is no column for it
-    if (digits < from_ || digits >= to_) make_room(digits);
-    at(digits) += count;
+  void add(unsigned digits, Pool<Window>& windows) {
+    if (digits < kDigits) add(digits, 1, Window::from_for(digits), windows);  // there is no column for more
   }
 
-  void add(const Histogram& other) {
-    for (unsigned digits = other.from_; digits < other.to_; ++digits) {
-      if (other.at(digits) != 0) add(digits, other.at(digits));
+  void add(const Histogram& other, Pool<Window>& windows) {
+    for (const Window* each = &other.first_; each != nullptr; each = each->next) {
+      for (unsigned at = 0; at < Window::kSize; ++at) {
+        if (each->counts[at] != 0) add(each->from + at, each->counts[at], each->from, windows);
+      }
     }
   }
 
-  // Of how many binary digits the first is that has a count.
-  unsigned first_digits() const { return from_; }
+  void give_back_windows(Pool<Window>& windows) {
+    for (Window* next; first_.next != nullptr; first_.next = next) {
+      next = first_.next->next;
+      windows.give_back(first_.next);
+    }
+  }
 
-  // From that one to the last that has a count.
+  // From the fewest to the most digits that have a count. Returns the fewest.
   template <typename Visit>
-  void each(Visit visit) const {
-    for (unsigned digits = from_; digits < to_; ++digits) visit(at(digits));
+  unsigned each(Visit visit) const {
+    unsigned first = kDigits, last = 0;
+    for (const Window* each = &first_; each != nullptr; each = each->next) {
+      for (unsigned at = 0; at < Window::kSize; ++at) {
+        if (each->counts[at] != 0) first = std::min(first, each->from + at), last = std::max(last, each->from + at);
+      }
+    }
+    for (unsigned digits = first; digits <= last; ++digits) visit(count(digits));
+    return first == kDigits ? 0 : first;
   }
 
  private:
-  static constexpr unsigned kBelowFirst = 3;  // so many smaller ones stand before the first one's
-
-  uint32_t& at(unsigned digits) { return counts_[(digits - base_) % kDigits]; }
-  uint32_t at(unsigned digits) const { return counts_[(digits - base_) % kDigits]; }
-
-  void make_room(unsigned digits) {
-    if (from_ == to_) {
-      from_ = to_ = static_cast<uint8_t>(digits);
-      base_ = static_cast<uint8_t>((digits - kBelowFirst) % kDigits);
+  // Where no window has these digits, one that begins with `from` is added.
+  void add(unsigned digits, uint32_t count, unsigned from, Pool<Window>& windows) {
+    Window* window = &first_;
+    while (!window->has(digits)) {
+      if (window->next == nullptr) window->next = windows.take(), window->next->clear(from);
+      window = window->next;
     }
-    while (digits < from_) at(--from_) = 0;
-    while (digits >= to_) at(to_++) = 0;
+    window->counts[digits - window->from] += count;
   }
 
-  uint8_t from_ = 0, to_ = 0;  // what is filled
-  uint8_t base_ = 0;           // the digits of the first count
-  uint32_t counts_[kDigits];   // a unit has fewer rows
+  uint32_t count(unsigned digits) const {
+    const Window* window = &first_;
+    while (window != nullptr && !window->has(digits)) window = window->next;
+    return window == nullptr ? 0 : window->counts[digits - window->from];
+  }
+
+  Window first_;
 };
 
 }  // namespace recfn::folding

@@ -12,7 +12,9 @@ void Paths::add(Path& path, const Range& one, int64_t self_ns, int64_t total_ns)
   path.shortest_ns = first ? one.duration_ns : std::min(path.shortest_ns, one.duration_ns);
   path.longest_ns = std::max(path.longest_ns, one.duration_ns);
   ++path.count, path.total_ns = sum(path.total_ns, total_ns), path.self_ns = sum(path.self_ns, self_ns);
-  path.histogram.add(digits_of(one.duration_ns), 1);
+  const unsigned digits = digits_of(one.duration_ns);
+  if (first) path.histogram.clear(digits);
+  path.histogram.add(digits, windows_);
 }
 
 void Paths::add(Path& path, Path* other) {
@@ -24,8 +26,9 @@ void Paths::add(Path& path, Path* other) {
   path.longest_ns = std::max(path.longest_ns, other->longest_ns);
   path.count += other->count;
   path.total_ns = sum(path.total_ns, other->total_ns), path.self_ns = sum(path.self_ns, other->self_ns);
-  path.histogram.add(other->histogram);
-  nodes_.give_back(other);
+  if (first) path.histogram.clear(other->histogram);
+  path.histogram.add(other->histogram, windows_);
+  give_back(other);
 }
 
 Path* Paths::make(uint32_t name) {
@@ -34,7 +37,7 @@ Path* Paths::make(uint32_t name) {
   path->name = name, path->below = 0;
   path->count = path->total_ns = path->self_ns = path->shortest_ns = path->longest_ns = path->first_ns = 0;
   path->first_id = 0;
-  path->histogram.clear();
+  path->histogram.clear(0);
   return path;
 }
 

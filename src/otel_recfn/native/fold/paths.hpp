@@ -13,9 +13,9 @@ namespace recfn::folding {
 struct Path {
   Path *next, *first_below, *last_below;
   uint32_t name, below;
+  Histogram histogram;
   int64_t count, total_ns, self_ns, shortest_ns, longest_ns, first_ns;
   uint64_t first_id;
-  Histogram histogram;
 };
 
 // All nodes of a fold, whatever tree they belong to.
@@ -24,6 +24,7 @@ class Paths {
   // So many can be made afterwards without memory running out.
   void reserve(size_t nodes) {
     if (nodes_.free_items() < nodes) grow(nodes);
+    windows_.reserve(nodes_.all_items() + kDigits);  // one for each range, and those of a histogram while it is added to another
   }
 
   Path* make(uint32_t name);
@@ -31,7 +32,10 @@ class Paths {
   void add(Path& path, const Range& one, int64_t self_ns, int64_t total_ns);
   // Also gives the other one back.
   void add(Path& path, Path* other);
-  void give_back(Path* path) { nodes_.give_back(path); }
+  void give_back(Path* path) {
+    path->histogram.give_back_windows(windows_);
+    nodes_.give_back(path);
+  }
   Path* find(const Path& above, uint32_t name);
   void append(Path& above, Path& path);
   // What hangs below it, as a list, hangs below it no more.
@@ -41,6 +45,7 @@ class Paths {
   // None is in use.
   void shrink() {
     if (nodes_.shrink()) many_.release();
+    windows_.shrink();
   }
 
  private:
@@ -62,6 +67,7 @@ class Paths {
   void grow(size_t nodes);
 
   Pool<Path> nodes_;
+  Pool<Window> windows_;
   IdTable<Edge, EdgeKey> many_;  // has room for every node
 };
 

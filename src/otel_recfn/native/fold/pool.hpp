@@ -1,7 +1,8 @@
-// Objects that are taken and given back, in chunks that stay where they are. T has a member `next`.
+// Objects that are taken and given back, in chunks that stay where they are. T has a member `next`, and whoever takes one fills it.
 #pragma once
 #include <cstddef>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace recfn::folding {
@@ -40,7 +41,8 @@ class Pool {
 
  private:
   void grow() {
-    chunks_.push_back(std::make_unique<T[]>(kChunk));
+    std::unique_ptr<T[]> chunk(new T[kChunk]);  // not cleared, as make_unique does
+    chunks_.push_back(std::move(chunk));
     for (size_t at = kChunk; at-- > 0;) give_back(&chunks_.back()[at]);
   }
 

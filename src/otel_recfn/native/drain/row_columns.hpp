@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "drain/rows.hpp"
-#include "drain/unfilled.hpp"
+#include "memory/unfilled.hpp"
 
 namespace recfn {
 

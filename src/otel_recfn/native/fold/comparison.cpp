@@ -7,7 +7,12 @@
 
 namespace recfn::folding {
 
-inline uint32_t Comparison::find_above(std::vector<Range>& held, uint32_t place) {
+inline void Comparison::begin(Place& own, bool first) {
+  own.rank = kNothing;
+  own.children_ns = 0, own.above = kNone, own.first = first;
+}
+
+inline uint32_t Comparison::find_above(Ranges& held, uint32_t place) {
   Range& one = held[place];
   if ((one.flags & kOverlapping) != 0) one.parent = 0;
   if (one.parent == 0) return kNone;
@@ -25,20 +30,20 @@ inline void Comparison::rank(const Range& one, uint32_t place, int64_t min_durat
   const Rank alone{duration < min_duration_ns ? -1 : duration, one.event_id, 0};
   ++own.rank.height;
   if (!own.first) {
-    own.rank = Rank{};
+    own.rank = kNothing;
   } else if (!ranks_below(alone, own.rank)) {
     own.rank.duration = alone.duration, own.rank.first = alone.first, own.rank.height = 0;
   }
   if (own.rank.duration == kForced) {
     keep(place);
   } else if (own.rank.duration >= 0) {
-    candidates_.push_back({own.rank.duration, place});
+    candidates_.emplace_back() = {own.rank.duration, place};
     ++of_digits_[digits_of(own.rank.duration)];
   }
 }
 
 // What lies in a range comes before it, so that the highest rank in it is there when its turn comes.
-inline void Comparison::look_at(std::vector<Range>& held, uint32_t place, size_t compared, int64_t min_duration_ns) {
+inline void Comparison::look_at(Ranges& held, uint32_t place, size_t compared, int64_t min_duration_ns) {
   const Range& one = held[place];
   Place& own = places_[place];
   own.above = find_above(held, place);
@@ -50,12 +55,12 @@ inline void Comparison::look_at(std::vector<Range>& held, uint32_t place, size_t
   if (takes_time) around.children_ns = sum(around.children_ns, one.duration_ns);
 }
 
-void Comparison::compare(std::vector<Range>& held, size_t compared, int64_t min_duration_ns, int64_t budget) {
-  places_.assign(held.size(), Place{Rank{}, 0, kNone, true, false});
+void Comparison::compare(Ranges& held, size_t compared, int64_t min_duration_ns, int64_t budget) {
+  places_.resize(held.size()), is_kept_.assign(held.size(), 0);
   candidates_.clear(), candidates_.reserve(held.size());
   std::fill(of_digits_, of_digits_ + kDigits, 0);
   kept_ = not_here_ = 0, last_parent_ = 0;
-  ids_.index(held, [this](uint32_t place) { places_[place].first = false; });
+  ids_.index(held, [this](uint32_t place, bool first) { begin(places_[place], first); });
   ranks_matter_ = budget > 0 || std::any_of(held.begin(), held.end(), [](const Range& one) { return (one.flags & kShown) != 0; });
   for (uint32_t place = 0; place < held.size(); ++place) look_at(held, place, compared, min_duration_ns);
   if (ranks_matter_) choose(budget);

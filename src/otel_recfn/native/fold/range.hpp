@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "memory/unfilled.hpp"
 #include "model/events.hpp"
 
 namespace recfn::folding {
@@ -23,12 +24,14 @@ struct Range {
   int64_t row;  // its number, as the caller counts
 };
 
-// As made, the rank of nothing.
+using Ranges = UnfilledVector<Range>;
+
 struct Rank {
-  int64_t duration = -1;
-  uint64_t first = 0;  // an event id: of equal durations the earlier one ranks higher
-  int64_t height = 0;
+  int64_t duration;
+  uint64_t first;  // an event id: of equal durations the earlier one ranks higher
+  int64_t height;
 };
+constexpr Rank kNothing{-1, 0, 0};  // ranks below all
 
 inline bool ranks_below(const Rank& one, const Rank& other) {
   if (one.duration != other.duration) return one.duration < other.duration;

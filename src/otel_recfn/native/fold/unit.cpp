@@ -35,7 +35,7 @@ void Unit::compare(int64_t budget, bool parents_may_come) {
   if (!parents_may_come) settle();
   place_kept();
   for (size_t place = held_.size(); place-- > 0;) {  // what is around a range comes after it
-    if (!memory_.comparison[place].kept) fold(place, parents_may_come);
+    if (!memory_.comparison.is_kept(place)) fold(place, parents_may_come);
   }
   keep_held();
   for (Awaited* next; taken != nullptr; taken = next) {
@@ -83,12 +83,12 @@ void Unit::await_parents() {
 
 // What was folded into those that are kept goes with them.
 void Unit::place_kept() {
+  for (size_t place = 0; place < kept_.size(); ++place) memory_.spots[place].tree = &kept_[place].folded;
   size_t next = 0;
   for (size_t place = 0; place < held_.size(); ++place) {
+    if (!memory_.comparison.is_kept(place)) continue;
     Memory::Spot& spot = memory_.spots[place];
-    if (place < kept_.size()) spot.tree = &kept_[place].folded;
     const Comparison::Place& found = memory_.comparison[place];
-    if (!found.kept) continue;
     Kept& kept = memory_.kept[next++];
     kept = {spot.tree == nullptr ? FoldedTree{} : *spot.tree, children_ns(place), found.rank,
             found.above < Comparison::kNotHere ? held_[found.above].event_id : 0};
@@ -106,9 +106,11 @@ void Unit::fold(size_t place, bool parents_may_come) {
   const uint32_t above = memory_.comparison[place].above;
   Memory::Spot& spot = memory_.spots[place];
   FoldedTree* into_it = spot.tree;
-  spot = above < Comparison::kNotHere ? memory_.spots[above] : Memory::Spot{&holder(above, one, parents_may_come), nullptr};
+  const bool in_other = above < Comparison::kNotHere;
+  Path* around = in_other ? memory_.spots[above].path : nullptr;
+  spot.tree = in_other ? memory_.spots[above].tree : &holder(above, one, parents_may_come);
   const int64_t self_ns = (one.flags & kOverlapping) != 0 ? 0 : difference(one.duration_ns, children_ns(place));
-  spot.path = memory_.trees.fold(*spot.tree, spot.path, one, self_ns);
+  spot.path = memory_.trees.fold(*spot.tree, around, one, self_ns);
   if (into_it != nullptr) memory_.trees.merge(*spot.tree, spot.path, *into_it);
 }
 
@@ -120,7 +122,7 @@ FoldedTree& Unit::holder(uint32_t above, const Range& one, bool parents_may_come
 void Unit::keep_held() {
   size_t next = 0;
   for (size_t place = 0; place < held_.size(); ++place) {
-    if (memory_.comparison[place].kept) held_[next++] = held_[place];
+    if (memory_.comparison.is_kept(place)) held_[next++] = held_[place];
   }
   held_.resize(next);
   waiting_ = 0;

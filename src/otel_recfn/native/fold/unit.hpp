@@ -39,7 +39,7 @@ struct Memory {
   std::vector<Spot> spots;
   std::vector<Kept> kept;         // what those that are kept become
   std::vector<Awaited*> ordered;  // of one unit, in the order in which they were first needed
-  std::vector<std::vector<Range>> spare_held;  // empty, as units that were forgotten left them
+  std::vector<Ranges> spare_held;  // empty, as units that were forgotten left them
 
   // For as many units as mostly end at once; those of large units would keep too much.
   static constexpr size_t kMostSpare = 16, kMostSpareRows = 1 << 14;
@@ -55,7 +55,7 @@ class Unit {
   // The next range that has ended: in whole, or nothing of it where memory ran out (std::bad_alloc).
   void add(const Range& one) {
     if (waiting_ >= limits_.most_waiting) compare(limits_.budget, true);
-    held_.push_back(one);
+    held_.emplace_back() = one;
     ++rows_, ++waiting_;
   }
 
@@ -94,7 +94,7 @@ class Unit {
   int64_t rows_ = 0, waiting_ = 0;  // how many came; how many of them were not compared yet
   uint64_t orders_ = 0;
   FoldedTree folded_{kPathsOfAUnit};
-  std::vector<Range> held_;  // as they came: those that were kept when ranges were compared last, and those that wait
+  Ranges held_;  // as they came: those that were kept when ranges were compared last, and those that wait
   std::vector<Kept> kept_;   // of the first ones
   AwaitedTable awaited_;
 };

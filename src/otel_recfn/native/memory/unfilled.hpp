@@ -1,4 +1,4 @@
-// Bytes that are all written by whoever asks for them: they are not filled with zeros before.
+// Memory that is all written by whoever asks for it: it is not filled with zeros before.
 #pragma once
 #include <memory>
 #include <new>
@@ -24,6 +24,11 @@ struct Unfilled : std::allocator<T> {
   }
 };
 
-using UnfilledBytes = std::vector<char, Unfilled<char>>;
+// What it is resized by, and what `emplace_back()` gives, is to be filled where it stays: an item that is made elsewhere and
+// copied is slow to read just after it was written in parts.
+template <typename T>
+using UnfilledVector = std::vector<T, Unfilled<T>>;
+
+using UnfilledBytes = UnfilledVector<char>;
 
 }  // namespace recfn

@@ -5,7 +5,17 @@
 namespace recfn::folding {
 namespace {
 
-constexpr size_t kCountsOfAPath = 4;  // that there is room for at first
+constexpr size_t kCountsOfAPath = 4;   // that there is room for at first
+constexpr size_t kMostRoom = 1 << 15;  // of rows for units to come
+
+// Powers of two, so that memory that was given back fits the next time: new pages cost as much as what is written to them.
+template <typename Row>
+void make_room(UnfilledVector<Row>& table, size_t rows, size_t units) {
+  if (table.capacity() - table.size() >= rows) return;
+  size_t room = 64;
+  while (room < table.size() + std::max(rows, std::min(rows * units, kMostRoom))) room *= 2;
+  table.reserve(room);
+}
 
 }  // namespace
 
@@ -13,10 +23,10 @@ bool FinishedColumns::comes_later(const Waiting& one, const Waiting& other) {
   return one.total_ns != other.total_ns ? one.total_ns < other.total_ns : one.path->name > other.path->name;
 }
 
-void FinishedColumns::make_room(size_t kept_rows, size_t path_rows) {
-  kept.reserve(kept_rows);
-  paths.reserve(path_rows);
-  counts.reserve(path_rows * kCountsOfAPath);
+void FinishedColumns::make_room(size_t kept_rows, size_t path_rows, size_t units) {
+  folding::make_room(kept, kept_rows, units);
+  folding::make_room(paths, path_rows, units);
+  folding::make_room(counts, path_rows * kCountsOfAPath, units);
 }
 
 void FinishedColumns::add_tree(int64_t unit, int64_t holder, const FoldedTree& tree) {
@@ -36,16 +46,18 @@ void FinishedColumns::add_tree(int64_t unit, int64_t holder, const FoldedTree& t
 
 void FinishedColumns::push_below(const Path& path, int64_t above) {
   const auto first = static_cast<std::ptrdiff_t>(waiting_.size());
-  for (const Path* each = path.first_below; each != nullptr; each = each->next) waiting_.push_back({each, each->total_ns, above});
+  for (const Path* each = path.first_below; each != nullptr; each = each->next) {
+    waiting_.emplace_back() = {each, each->total_ns, above};
+  }
   if (path.below > 1) std::sort(waiting_.begin() + first, waiting_.end(), comes_later);
 }
 
 void FinishedColumns::add_path(int64_t unit, int64_t holder, const Waiting& one) {
   const Path& path = *one.path;
-  const unsigned digits = path.histogram.each([this](uint32_t count) { counts.push_back({count}); });
-  paths.push_back({unit, holder, one.above, path.count, path.total_ns, path.self_ns, path.shortest_ns, path.longest_ns,
-                   path.first_ns, path.first_id, digits, static_cast<int64_t>(counts.size()),
-                   path.name});
+  const unsigned digits = path.histogram.each([this](uint32_t count) { counts.emplace_back().counts = count; });
+  paths.emplace_back() = {unit, holder, one.above, path.count, path.total_ns, path.self_ns, path.shortest_ns,
+                          path.longest_ns, path.first_ns, path.first_id, digits, static_cast<int64_t>(counts.size()),
+                          path.name};
 }
 
 }  // namespace recfn::folding

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "fold/folded_tree.hpp"
+#include "memory/unfilled.hpp"
 
 // X(table, rows), and for each table X(type, name): a row is written at once, which costs a third of writing into columns.
 #define RECFN_FINISHED_TABLES(X) \
@@ -55,12 +56,12 @@ RECFN_FINISHED_TABLES(RECFN_ROW)
 
 class FinishedColumns {
  public:
-#define RECFN_TABLE(columns, row, table) std::vector<row> table;
+#define RECFN_TABLE(columns, row, table) UnfilledVector<row> table;
   RECFN_FINISHED_TABLES(RECFN_TABLE)
 #undef RECFN_TABLE
 
-  // For all that will be told.
-  void make_room(size_t kept_rows, size_t path_rows);
+  // For a unit, and for others that mostly are like it.
+  void make_room(size_t kept_rows, size_t path_rows, size_t units);
   // Every path before what lies in it; of several the one with the most time first.
   void add_tree(int64_t unit, int64_t holder, const FoldedTree& tree);
 
@@ -74,7 +75,7 @@ class FinishedColumns {
   void push_below(const Path& path, int64_t above);
   void add_path(int64_t unit, int64_t holder, const Waiting& one);
 
-  std::vector<Waiting> waiting_;  // the next one last
+  UnfilledVector<Waiting> waiting_;  // the next one last
 };
 #undef RECFN_MEMBER
 

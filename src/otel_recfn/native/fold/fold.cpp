@@ -30,17 +30,12 @@ FinishedColumns Fold::finish(std::vector<ToFinish> units) {
   told_.clear();
   last_ = nullptr;  // so that the next row comes by `find_or_make`
   FinishedColumns columns;
-  size_t kept = 0, paths = 0;
   for (size_t place = 0; place < units.size(); ++place) {
     Unit* unit = find(units[place].unit);
     if (unit == nullptr) continue;
     unit->decide(units[place].budget);
-    kept += unit->kept_count(), paths += unit->path_count();
-  }
-  columns.make_room(kept, paths);
-  for (size_t place = 0; place < units.size(); ++place) {
-    const Unit* unit = find(units[place].unit);
-    if (unit != nullptr) unit->tell(static_cast<int64_t>(place), columns);
+    columns.make_room(unit->kept_count(), unit->path_count(), units.size() - place);
+    unit->tell(static_cast<int64_t>(place), columns);  // at once: its paths are in the cache yet
   }
   told_.swap(units);
   return columns;

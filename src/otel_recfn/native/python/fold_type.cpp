@@ -177,8 +177,8 @@ bool read_units(const Items& units, const Items& budgets, const Items& goes_on, 
   return true;
 }
 
-template <typename Row>
-bool set_table(PyObject* dict, const char* name, std::vector<Row>& rows) {
+template <typename Rows>
+bool set_table(PyObject* dict, const char* name, Rows& rows) {
   const Made table(new_column(std::move(rows)));
   return table.object != nullptr && PyDict_SetItemString(dict, name, table.object) == 0;
 }

@@ -19,8 +19,10 @@ class Pool {
   }
 
   T* take() {
+    --free_items_;
+    if (free_ == nullptr) return never_taken();
     T* item = free_;
-    free_ = item->next, --free_items_;
+    free_ = item->next;
     return item;
   }
 
@@ -35,7 +37,7 @@ class Pool {
   // None is in use: what many units at once had needed is freed. Whether it was much.
   bool shrink() {
     const bool much = chunks_.size() > kKeptChunks;
-    if (much) chunks_.clear(), free_ = nullptr, free_items_ = 0;
+    if (much) chunks_.clear(), free_ = nullptr, free_items_ = taken_once_ = 0;
     return much;
   }
 
@@ -43,12 +45,19 @@ class Pool {
   void grow() {
     std::unique_ptr<T[]> chunk(new T[kChunk]);  // not cleared, as make_unique does
     chunks_.push_back(std::move(chunk));
-    for (size_t at = kChunk; at-- > 0;) give_back(&chunks_.back()[at]);
+    free_items_ += kChunk;
+  }
+
+  // So that what is reserved and not needed is not touched.
+  T* never_taken() {
+    const size_t at = taken_once_++;
+    return &chunks_[at / kChunk][at % kChunk];
   }
 
   std::vector<std::unique_ptr<T[]>> chunks_;
-  T* free_ = nullptr;
-  size_t free_items_ = 0;
+  T* free_ = nullptr;      // those that were given back
+  size_t free_items_ = 0;  // with those that were never taken
+  size_t taken_once_ = 0;
 };
 
 }  // namespace recfn::folding

@@ -22,6 +22,12 @@ def begin(name, flags=0, **columns):
     return recorder.begin(name, 7, 1, flags=flags, **columns)
 
 
+def end_elsewhere(task):
+    thread = threading.Thread(target=recorder.end, args=(task, "ValueError: elsewhere"))
+    thread.start()
+    thread.join()
+
+
 def record():
     global count
     count += 1
@@ -33,16 +39,17 @@ def record():
         recorder.mark("moment")
         recorder.end(inner, "ValueError: wrong" if number == 1 else "")
     recorder.end(outer)
-    thread = threading.Thread(target=recorder.end, args=(task,))
-    thread.start()
-    thread.join()
+    end_elsewhere(task)
     left_open.append(begin(f"waits {count}", int(EventFlag.ASYNC)))
     if len(left_open) > 5:
         recorder.end(left_open.pop(0))
 
 
 def keep(batch):
-    for event in list(batch.events())[: batch.closed]:
+    events = list(batch.events())
+    for copy in events[batch.closed :]:
+        assert (copy.flags & ~EventFlag.ASYNC, copy.error) == (EventFlag.PARTIAL, ""), f"{copy.name} has not ended"
+    for event in events[: batch.closed]:
         assert event.event_id not in rows, f"{event.name} came out twice"
         rows[event.event_id] = event
     for opened in batch.opened:

@@ -139,9 +139,11 @@ void Drain::close_remotely_ended(Thread& thread, uint64_t until_ticks) {
     if (found == remote_.end() || found->second.end.ticks > until_ticks) continue;
     const RemoteEnd& end = found->second.end;
     const uint32_t error = end.error_size != 0 ? names_.intern({end.error, end.error_size}) : 0;
-    keep_closed_remotely(thread, thread.open[index]);
+    const uint32_t end_thread = thread_index(end.thread_number, thread.index);
+    out_.rows.make_room_for(thread.open[index].row.seldom || error != 0);
+    keep_closed_remotely(thread, thread.open[index]);  // the last step for which memory may be missing
     const uint32_t flags = crossing_if(true, thread.open[index].row, end.flags & (kEventFlags | kShown));
-    seal(thread, index, clock_.monotonic_ns(end.ticks), flags, {error, 0}, thread_index(end.thread_number, thread.index));
+    seal(thread, index, clock_.monotonic_ns(end.ticks), flags, {error, 0}, end_thread);
     remote_.erase(found);
   }
 }

@@ -66,7 +66,8 @@ uint32_t Drain::thread_index(uint64_t number, uint32_t otherwise) {
     list(thread);
     return thread.index;
   }
-  return otherwise;
+  if (short_of_memory_) throw std::bad_alloc();  // it may be one that could not be met
+  return otherwise;  // it is gone
 }
 
 // A thread that ended is forgotten when everything it wrote was read and none of its ranges waits for another thread's end.

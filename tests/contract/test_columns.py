@@ -10,6 +10,7 @@ from recording_helpers import PARTIAL, SOURCE, USER, Capture, Worker, by_name, e
 from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventFlag, EventKind, EventSource, Extra
 from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
+from otel_recfn.recording.limits import MAX_SHAPES_BYTES
 from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, Recorder
 from thoroughness import examples
 
@@ -218,6 +219,27 @@ NOTHING_SAID: dict[str, object] = {
     **dict.fromkeys(("debug_handle", "step_number", "node_id", "sequence_nr"), -1),
     **dict.fromkeys(("caller", "flops", "nbytes", "profiler"), 0),
 }
+
+
+def test_an_open_range_keeps_its_texts_while_others_come_and_go(recorder: Recorder) -> None:
+    said = {"module": "encoder.0", "shapes": "[[2]]", "code": "train.py(3): step", "words": '{"4":"same"}'}
+    capture = Capture(recorder)
+    opened = recorder.begin("outer", USER, SOURCE, **said)
+    texts = 2 * KEPT_BYTES // MAX_SHAPES_BYTES
+    for number in range(texts):
+        capture.end(recorder.begin("inner", USER, SOURCE, words=f"{number}".ljust(MAX_SHAPES_BYTES, "x")))
+        if number % 100 == 0:
+            capture.drain()
+    for batch in (recorder.drain(open_ranges=True), recorder.drain(open_ranges=True)):
+        assert {name: getattr(events(batch)[-1], name) for name in said} == said
+    assert len(batch.names) < texts, "they were all kept"
+    capture.end(opened, "ValueError: no")
+    row = capture.finish()[-1]
+    assert {name: getattr(row, name) for name in (*said, "error")} == {**said, "error": "ValueError: no"}
+
+
+KEPT_BYTES = 8 << 20
+"""So many bytes of texts the native recorder keeps from drain to drain, before it forgets those that nothing refers to."""
 
 
 def test_each_row_carries_the_node_id_under_which_it_began(capture: Capture) -> None:

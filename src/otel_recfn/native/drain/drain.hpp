@@ -58,7 +58,7 @@ class Drain {
 
  private:
   struct OpenRange {
-    explicit OpenRange(uint64_t its_ordinal, uint64_t its_key) : ordinal(its_ordinal), key(its_key) {}
+    OpenRange(uint64_t its_ordinal, uint64_t its_key) : ordinal(its_ordinal), key(its_key) {}
 
     FullRow row;
     uint64_t ordinal, key;
@@ -137,7 +137,7 @@ class Drain {
   void read_context(Thread& thread, uint64_t at);
   void read_shapes(Thread& thread, uint64_t at, uint32_t count);
   std::string read_text(const Thread& thread, uint64_t at, uint32_t bytes) const;
-  static const OpenRange* enclosing(const Thread& thread, bool base);
+  static const OpenRange* range_around(const Thread& thread, bool base);
   Place told_place(const Thread& thread, bool base, uint64_t event_id) const;
   std::optional<Place> place_in_named(const Thread& thread) const;
   static uint64_t innermost_call(const Thread& thread);

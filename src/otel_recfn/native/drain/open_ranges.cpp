@@ -21,7 +21,7 @@ void Drain::end_row(Row& row, int64_t end_ns, uint32_t thread, uint32_t end_thre
 }
 
 // The innermost open range that what begins next lies in, unless records say what it lies in; null where there is none.
-const Drain::OpenRange* Drain::enclosing(const Thread& thread, bool base) {
+const Drain::OpenRange* Drain::range_around(const Thread& thread, bool base) {
   if (base || thread.parent_ordinal != 0) return nullptr;
   for (auto open = thread.open.rbegin(); open != thread.open.rend(); ++open) {
     if ((open->row.flags & kAsync) == 0) return &*open;
@@ -59,7 +59,7 @@ uint64_t Drain::innermost_call(const Thread& thread) {
   return found != thread.open.rend() ? found->row.event_id : 0;
 }
 
-// Parent, root and context of what begins now and lies in none of the thread's ranges by its place.
+// Where what begins now lies, as records say it: in the range that it names, or else in what the last Context record tells.
 Drain::Place Drain::told_place(const Thread& thread, bool base, uint64_t event_id) const {
   const bool is_named = !base && thread.parent_ordinal != 0;
   if (const std::optional<Place> place = is_named ? place_in_named(thread) : std::nullopt) {

@@ -202,7 +202,7 @@ uint32_t& Drain::text(Thread& thread, uint32_t kind) {
   const uint64_t event_id = make_event_id(thread.buffer->number, thread.ordinal + 1);
   const int64_t start_ns = clock_.monotonic_ns(ticks);
   const bool base = (flags_of(head) & kBaseBegin) != 0;
-  const OpenRange* around = enclosing(thread, base);
+  const OpenRange* around = range_around(thread, base);
   Coming one{ticks, event_id, start_ns, 0, {}};
   if (around != nullptr) {
     one.place = {around->row.event_id, around->row.root, around->row.context};
@@ -211,7 +211,6 @@ uint32_t& Drain::text(Thread& thread, uint32_t kind) {
     one.place = told_place(thread, base, event_id);
     one.offset_ns = offset_of(thread, one.place.parent, start_ns);
   }
-  thread.offsets.passed(start_ns + one.offset_ns);
   return one;
 }
 
@@ -258,6 +257,7 @@ void Drain::read_begin(Thread& thread, uint64_t head, uint64_t at) {
   const uint64_t caller = innermost_call(thread);
   make_room(thread.open), make_room(out_.opened);
   if (one.offset_ns != clock_.offset_ns()) other_offsets_.insert_or_assign(one.event_id, one.offset_ns);
+  thread.offsets.passed(one.start_ns + one.offset_ns);
   OpenRange& range = thread.open.emplace_back(thread.ordinal + 1, one.event_id);  // filled where it stays: it is large
   FullRow& row = range.row;
   fill(thread, row, head, one);
@@ -280,8 +280,9 @@ void Drain::announce(const Thread& thread, const Row& row) {
 void Drain::read_point(Thread& thread, uint64_t head, uint64_t at) {
   const auto word = [&thread](uint64_t index) { return thread.word(index); };
   if (is_of_earlier(thread)) return pass_over(thread, word(at + 1));
+  const Coming one = coming(thread, head, word(at + 1));
   FullRow row;
-  fill(thread, row, head, coming(thread, head, word(at + 1)));
+  fill(thread, row, head, one);
   row.kind = kind_of(head) == kMark ? kMarkEvent : kMemoryEvent;
   row.source = kRecordFunctionSource;
   if (row.kind == kMemoryEvent) {
@@ -289,6 +290,7 @@ void Drain::read_point(Thread& thread, uint64_t head, uint64_t at) {
     row.fill_seldom().nbytes = static_cast<int64_t>(word(at + 2));
   }
   end_row(out_.rows.add(row), row.start_ns, thread.index, thread.index);
+  thread.offsets.passed(one.start_ns + one.offset_ns);
   begun(thread);
 }
 

@@ -91,7 +91,7 @@ class Rows {
     if (!seldom_.empty()) seldom_.erase(seldom_.begin(), seldom_.begin() + count);
   }
 
-  // Memory that was used before is several times as cheap as new one.
+  // Keeps its memory: what was used before is several times as cheap as new one.
   void clear() { usual_.clear(), seldom_.clear(); }
 
  private:

@@ -90,6 +90,32 @@ check()
 """
 )
 
+FEW_ROWS_AT_ONCE = (
+    RECORD
+    + """
+MANY, MUCH = 40_000, 1 << 20  # rows, bytes: what all rows need at once
+came = []
+
+
+def drain():
+    batch = recorder.drain()
+    came.append(len(batch))
+
+
+for plain in (0, 1_000):  # rows, before those with what few rows have
+    for succeed in range(4):
+        recorder.start(record_all, 64 << 20)
+        for number in range(MANY):
+            recorder.end(begin("one of many", debug_handle=-1 if number < plain else 5))
+        recorder.stop()
+        del came[:]
+        while sum(came) < MANY:
+            before = sum(came)
+            raised, failed = with_failures(drain, succeed, 1_000_000, MUCH)
+            assert raised is None and sum(came) > before, (plain, succeed, raised, came)
+"""
+)
+
 LAST_DRAIN = (
     RECORD
     + """
@@ -180,6 +206,10 @@ def test_a_drain_delivers_later_what_it_could_not_deliver(run_failing: Callable[
 
 def test_a_range_that_could_not_end_yet_is_open_as_before(run_native: Callable[..., object]) -> None:
     run_native(ROWS_THAT_GROW)
+
+
+def test_rows_come_in_several_drains_where_there_is_no_memory_for_all(run_native: Callable[..., object]) -> None:
+    run_native(FEW_ROWS_AT_ONCE)
 
 
 def test_the_last_drain_delivers_or_counts(run_failing: Callable[..., object]) -> None:

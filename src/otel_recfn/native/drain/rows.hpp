@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <optional>
 #include <vector>
 
@@ -66,7 +67,7 @@ class Rows {
   // The next one can be added without memory running out.
   void make_room_for(bool has_seldom) {
     make_room(usual_);
-    if (has_seldom || !seldom_.empty()) seldom_.reserve(usual_.capacity());
+    if (has_seldom || !seldom_.empty()) make_room_beside();
   }
 
   Row& add(const FullRow& row) {
@@ -95,6 +96,16 @@ class Rows {
   void clear() { usual_.clear(), seldom_.clear(); }
 
  private:
+  // For as many as there is room for usual ones; where memory is short for so many, for the next ones.
+  void make_room_beside() {
+    if (seldom_.capacity() > usual_.size()) return;
+    try {
+      seldom_.reserve(usual_.capacity());
+    } catch (const std::bad_alloc&) {
+      seldom_.reserve(std::max<size_t>(16, 2 * usual_.size()));
+    }
+  }
+
   std::vector<Row> usual_;
   std::vector<SeldomRow> seldom_;
 };

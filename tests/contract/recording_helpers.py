@@ -93,7 +93,14 @@ class Worker:
         self.thread.start()
 
     def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        return self.begin_call(function, *args, **kwargs)()
+
+    def begin_call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> Callable[[], T]:
+        """What waits for the call's end, and gives what it returned."""
         self._orders.put(lambda: function(*args, **kwargs))
+        return self._answer
+
+    def _answer(self) -> Any:
         result, error = self._answers.get(timeout=PATIENCE_S)
         if error is not None:
             raise error

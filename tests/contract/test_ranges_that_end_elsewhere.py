@@ -6,7 +6,10 @@ import threading
 
 from recording_helpers import ASYNC, CROSSING, ERROR, PARTIAL, Capture, Worker, by_name, check_laws
 
-from otel_recfn.recording.protocol import RecorderCounters
+from otel_recfn.model.batch import Batch, Event
+from otel_recfn.recording.protocol import Recorder, RecorderCounters
+from otel_recfn.recording.python.recorder import PythonRecorder
+from patience import PATIENCE_S
 
 
 def test_a_range_that_ends_out_of_order_crosses_others(capture: Capture) -> None:
@@ -101,3 +104,31 @@ def test_begin_here_end_there_goes_on_forever(capture: Capture, workers: list[Wo
     assert len(capture.rows()) == 3000
     assert not any(row.flags & PARTIAL for row in capture.rows())
     assert capture.counters() == RecorderCounters(recorded=3000, dropped=0, lost_ends=0)
+
+
+def test_who_ended_a_range_and_then_itself_is_told_also_where_a_drain_runs_meanwhile(recorder: Recorder) -> None:
+    capture = Capture(recorder)
+    for _ in range(3):
+        [ended] = _ended_by_a_thread_that_ends_in_a_drain(capture)
+        assert ended.end_thread.number != ended.thread.number
+
+
+def _ended_by_a_thread_that_ends_in_a_drain(capture: Capture) -> list[Event]:
+    ender, drainer, drains = Worker(), Worker(), threading.Event()
+    ender.call(capture.recorder.mark, "known to the drain")
+    capture.recorder.drain()
+    task = capture.begin("task", ASYNC)
+    for _ in range(500 if isinstance(capture.recorder, PythonRecorder) else 50_000):  # so that a drain takes a while
+        capture.end(capture.begin("read"))
+
+    def drain() -> Batch:
+        drains.set()
+        return capture.recorder.drain()
+
+    drained = drainer.begin_call(drain)
+    drains.wait(PATIENCE_S)
+    ender.call(capture.end, task)
+    ender.stop()
+    batches = [drained(), capture.recorder.drain()]
+    drainer.stop()
+    return [event for batch in batches for event in batch.take((batch.flags & ASYNC) != 0).events()]

@@ -95,8 +95,10 @@ void Drain::read(bool close_open) {
   const auto attempt = [this](auto work) { short_of_memory_ |= !done(work); };
   if (out_.rows.empty() && out_.opened.empty() && names_.too_large()) attempt([this] { compact_names(); });
   attempt([this] { meet_new_threads(); });
-  attempt([this] { list_threads(); });
+  note_ended();
   attempt([this] { collect_remote_ends(); });
+  if (!remote_.empty()) attempt([this] { meet_new_threads(); });  // who ended a range since then is known too
+  attempt([this] { list_threads(); });
   const uint64_t until = close_open ? UINT64_MAX : read_ticks(globals().use_cycle_counter);
   for (Thread& thread : threads_) {
     if (thread.listed) attempt([&] { read_thread(thread, until); });

@@ -82,6 +82,7 @@ class Drain {
     ThreadBuffer* buffer;
     uint32_t index = 0;      // into out_.threads, once it is listed there
     bool listed = false;
+    bool has_ended = false;  // before this run collected what it had ended for other threads
     uint64_t ordinal = 0;    // of the last begin read
     uint32_t context = 0;    // into contexts_
     uint64_t enclosing = 0, root = 0;
@@ -108,10 +109,12 @@ class Drain {
 
   void read(bool close_open);
   void meet_new_threads();
+  void note_ended();
   void list_threads();
   void list(Thread& thread);
   void collect_remote_ends();
   void age_remote_ends();
+  bool has_ended_for_others(const Thread& thread) const;
   void read_thread(Thread& thread, uint64_t until_ticks);
   void enter_ring(Thread& thread, uint64_t at);
   uint64_t read_record(Thread& thread, uint64_t at);

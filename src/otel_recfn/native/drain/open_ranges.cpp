@@ -154,6 +154,12 @@ void Drain::age_remote_ends() {
   }
 }
 
+// Ends that still wait for their ranges.
+bool Drain::has_ended_for_others(const Thread& thread) const {
+  const auto is_its = [number = thread.buffer->number](const auto& one) { return one.second.end.thread_number == number; };
+  return std::any_of(remote_.begin(), remote_.end(), is_its);
+}
+
 void Drain::collect_remote_ends() {
   while (const RemoteEnd* end = globals().remote_ends.front()) {
     // Of several ends of one range the first counts.

@@ -34,6 +34,11 @@ void Drain::meet_new_threads() {
   }
 }
 
+// One that ends later may yet end a range for another thread, which then says that it was this one.
+void Drain::note_ended() {
+  for (Thread& thread : threads_) thread.has_ended = thread.buffer->ended.load(std::memory_order_acquire);
+}
+
 // Lists the threads that rows of this drain may refer to, because thousands of others may have recorded nothing. Also reserves
 // memory for all rows that are to be expected: growing step by step would copy them.
 void Drain::list_threads() {
@@ -66,15 +71,16 @@ uint32_t Drain::thread_index(uint64_t number, uint32_t otherwise) {
     list(thread);
     return thread.index;
   }
-  if (short_of_memory_) throw std::bad_alloc();  // it may be one that could not be met
+  if (short_of_memory_) throw std::bad_alloc();  // it is one that could not be met
   return otherwise;  // it is gone
 }
 
-// A thread that ended is forgotten when everything it wrote was read and none of its ranges waits for another thread's end.
+// A thread that ended is forgotten when everything it wrote was read, and neither does a range of it wait for another thread's end
+// nor an end of it for another thread's range.
 void Drain::retire_ended() {
-  const auto finished = [](Thread& thread) {
+  const auto finished = [this](Thread& thread) {
     ThreadBuffer& buffer = *thread.buffer;
-    if (!buffer.ended.load(std::memory_order_acquire) || !thread.open.empty()) return false;
+    if (!thread.has_ended || !thread.open.empty() || has_ended_for_others(thread)) return false;
     if (buffer.published.load(std::memory_order_acquire) != buffer.consumed.load(std::memory_order_relaxed)) return false;
     registry().retire(&buffer);
     return true;

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from recording_helpers import PARTIAL, SOURCE, USER, Capture, Worker, by_name, events
 
-from otel_recfn.model.batch import Event
+from otel_recfn.model.batch import COLUMN_TYPES, Event
 from otel_recfn.model.events import EventFlag, EventKind, EventSource, Extra
 from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
 from otel_recfn.recording.limits import MAX_SHAPES_BYTES
@@ -219,6 +220,21 @@ NOTHING_SAID: dict[str, object] = {
     **dict.fromkeys(("debug_handle", "step_number", "node_id", "sequence_nr"), -1),
     **dict.fromkeys(("caller", "flops", "nbytes", "profiler"), 0),
 }
+
+
+def test_nobody_writes_into_what_batches_share(recorder: Recorder) -> None:
+    capture = Capture(recorder)
+    for _ in range(2):
+        capture.end(capture.begin())
+        capture.drain()
+    one, other = capture.batches
+    shared = [name for name in COLUMN_TYPES if np.shares_memory(getattr(one, name), getattr(other, name))]
+    for name in shared:
+        with pytest.raises(ValueError, match="read-only"):
+            getattr(one, name)[0] = 7
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            getattr(one, name).flags.writeable = True
+    capture.finish()
 
 
 def test_an_open_range_keeps_its_texts_while_others_come_and_go(recorder: Recorder) -> None:

@@ -1,7 +1,8 @@
 """Sealed columns: what one drain hands to every sink.
 
 A batch never changes once it is made, but for one thing: ``names`` may be a list that later batches share, which grows at its
-end (copying some 65,536 names would cost more than the drain). What the rows of a batch index stays where it is.
+end (copying some 65,536 names would cost more than the drain). What the rows of a batch index stays where it is. Batches also
+share the memory of empty columns, which is read-only: ``torch.from_numpy`` only warns of that, so copy what is to be written.
 
 Rows stand in the order in which the drain closed them: a child before its parent, and per thread in the order of their ends.
 ``opened`` announces the top-level ranges that began, in their order, before any row below them is seen, so that a sink can

@@ -63,11 +63,12 @@ class Drain {
     FullRow row;
     uint64_t ordinal, key;
   };
-  // Where a begin would lie that names a range which another thread has ended since.
+  // What a begin lies in.
   struct Place {
     uint64_t parent, root;  // 0: none; the begin's own
     uint32_t context;
   };
+  // Where a begin lies that names a range which another thread has ended since.
   struct ClosedRemotely {
     uint64_t ordinal;
     Place place;

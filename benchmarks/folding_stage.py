@@ -28,7 +28,8 @@ from otel_recfn.batches.links.choice import links_maker
 from otel_recfn.batches.rows.choice import rows_planner
 from otel_recfn.batches.span_plan import SpanPlan, fates_of, plan_spans
 from otel_recfn.model.batch import NO_CONTEXT, Batch, SpanContextRef
-from otel_recfn.model.columns import COLUMN_TYPES
+from otel_recfn.model.columns import COLUMN_TYPES, COLUMNS
+from otel_recfn.model.empty_columns import empty_column
 from otel_recfn.model.events import ORDINAL_BITS
 from otel_recfn.sinks.spans.budgets import Budgets, Volume
 from otel_recfn.sinks.spans.folding import Folding
@@ -39,6 +40,8 @@ from otel_recfn.sinks.spans.surroundings import Surroundings
 
 RESOURCE = Resource({})
 """Making one of its own would cost a span 5 ms."""
+SELDOM = {column.name: column for column in COLUMNS if column.seldom}
+"""Columns that most drains have nothing in."""
 VOLUME = Volume(of_unit=1000, of_ordinary_unit=50, of_trace=5000)
 
 
@@ -64,7 +67,7 @@ def small_units(count: int) -> list[Row]:
 
 
 def batches_of(rows: Sequence[Row], size: int) -> list[Batch]:
-    """The rows in batches of so many, each unit below a span of its own."""
+    """The rows in batches of so many, each unit below a span of its own. As from a drain, they share what is empty."""
     names = {name: number for number, name in enumerate(dict.fromkeys(row.name for row in rows), 1)}
     whole = _filled(
         event_id=[row.event_id for row in rows],
@@ -92,6 +95,7 @@ def _filled(**given: Sequence[int]) -> dict[str, np.ndarray]:
     return {
         name: np.array(given[name], kind) if name in given else np.full(count, getattr(empty, name)[0], kind)
         for name, kind in COLUMN_TYPES.items()
+        if name not in SELDOM
     }
 
 
@@ -101,6 +105,8 @@ def _cut(whole: dict[str, np.ndarray], rows: slice, names: Sequence[str]) -> Bat
     columns["context"] = columns["context"].astype(np.uint32) + 1
     contexts = [NO_CONTEXT, *[context(0xABC, int(unit) + 1) for unit in units]]
     tracks = [MAIN_THREAD, WORKER_THREAD]
+    for column in SELDOM.values():
+        columns[column.name] = empty_column(column.dtype, len(columns["kind"]), column.empty)
     return replace(Batch(**columns, names=names, tracks=tracks, contexts=contexts), drained_ns=int(columns["end_ns"].max()))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from otel_recfn.batches.distinct import Distinct
 from otel_recfn.model.batch import COLUMN_TYPES, NO_CONTEXT, TEXT_COLUMNS, Batch, SpanContextRef, Track
 from otel_recfn.model.columns import CONTEXT_COLUMNS, TRACK_COLUMNS
+from otel_recfn.model.empty_columns import empty_column, empty_in_all
 
 
 def merged(batches: Sequence[Batch], *, keep_names: bool = False) -> Batch:
@@ -28,20 +29,29 @@ def merged(batches: Sequence[Batch], *, keep_names: bool = False) -> Batch:
 def _joined(batches: Sequence[Batch], names: Distinct[str] | _Unchanged) -> Batch:
     contexts: Distinct[SpanContextRef] = Distinct([NO_CONTEXT])
     tracks = _Tracks()
-    parts = [_translated(batch, names, contexts, tracks) for batch in batches]
+    empty = empty_in_all(batches)
+    parts = [_translated(batch, names, contexts, tracks, empty) for batch in batches]
     columns: dict[str, Any] = {
         name: np.concatenate([part[name] for part in parts]) if parts else np.zeros(0, dtype)
         for name, dtype in COLUMN_TYPES.items()
+        if name not in empty
     }
+    rows = sum([len(batch) for batch in batches])
+    for name, column in empty.items():
+        columns[name] = empty_column(column.dtype, rows, column.empty)
     drained_ns = max([batch.drained_ns for batch in batches], default=0)
     return Batch(**columns, names=names.values, tracks=tracks.known, contexts=contexts.values, drained_ns=drained_ns)
 
 
 def _translated(
-    batch: Batch, names: Distinct[str] | _Unchanged, contexts: Distinct[SpanContextRef], tracks: _Tracks
+    batch: Batch,
+    names: Distinct[str] | _Unchanged,
+    contexts: Distinct[SpanContextRef],
+    tracks: _Tracks,
+    empty: Container[str],
 ) -> dict[str, NDArray[Any]]:
-    columns = {name: getattr(batch, name) for name in COLUMN_TYPES}
-    for column in TEXT_COLUMNS:
+    columns = {name: getattr(batch, name) for name in COLUMN_TYPES if name not in empty}
+    for column in [name for name in TEXT_COLUMNS if name not in empty]:
         columns[column] = names.indices(batch.names, columns[column])
     for column in CONTEXT_COLUMNS:
         columns[column] = contexts.indices(batch.contexts, columns[column])

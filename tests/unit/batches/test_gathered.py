@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 
 from batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
 from otel_recfn.batches.fold.gathered import Gathers, gather_in_python, gathered
+from otel_recfn.batches.merging import merged
 from otel_recfn.model.batch import COLUMN_TYPES, Batch
+from otel_recfn.model.columns import COLUMNS
+from otel_recfn.model.empty_columns import empty_column, empty_in_all
 
 native_gather = pytest.importorskip("otel_recfn.batches.fold.native_gather", reason="there is no native part here")
 pytestmark = pytest.mark.one_python
@@ -49,6 +52,24 @@ def test_rows_say_what_they_said(batches: list[Batch], same_names: bool, data: s
         assert list(whole.events()) == [said[part][row] for part, row in wanted]
         assert [getattr(whole, name).dtype for name in COLUMN_TYPES] == [*COLUMN_TYPES.values()]
         assert (whole.shapes == 0).tolist() == [not said[part][row].shapes for part, row in wanted]
+
+
+def sharing(batch: Batch) -> Batch:
+    """With the columns that nothing is in as a drain leaves them."""
+    seldom = [column for column in COLUMNS if column.seldom and (getattr(batch, column.name) == column.empty).all()]
+    return replace(batch, **{column.name: empty_column(column.dtype, len(batch), column.empty) for column in seldom})
+
+
+@given(batches=some_batches, shares=st.lists(st.booleans(), min_size=4, max_size=4))
+def test_what_all_batches_share_is_shared_by_what_is_made_of_them(batches: list[Batch], shares: list[bool]) -> None:
+    batches = [sharing(batch) if shared else batch for batch, shared in zip(batches, shares, strict=False)]
+    part = column([at for at, batch in enumerate(batches) for _ in range(len(batch))])
+    row = column([at for batch in batches for at in range(len(batch))])
+    said, empty = [row for batch in batches for row in batch.events()], empty_in_all(batches)
+    assert len(empty) >= 10 if all(shares[: len(batches)]) else not empty
+    for whole in (gathered(gather_in_python, batches, part, row), gathered(TWINS[1], batches, part, row), merged(batches)):
+        assert list(whole.events()) == said
+        assert empty_in_all([whole]).keys() == empty.keys()
 
 
 @given(batch=st.lists(any_row, min_size=1, max_size=6).map(make_batch), step=st.integers(2, 3))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from otel_recfn.batches.fold.finished import Places
 from otel_recfn.model.batch import COLUMN_TYPES, TEXT_COLUMNS, Batch
 from otel_recfn.model.columns import CONTEXT_COLUMNS, TRACK_COLUMNS
+from otel_recfn.model.empty_columns import empty_column, empty_in_all
 
 Columns = dict[str, NDArray[Any]]
 ColumnTypes = Mapping[str, np.dtype[Any]]
@@ -37,12 +38,18 @@ def gather_in_python(types: ColumnTypes, parts: Sequence[object], part: Places, 
 def gathered(gather: Gathers, batches: Sequence[Batch], part: Places, row: Places) -> Batch:
     """A batch of these rows, with nothing announced. It has the batches' tables one after the other, without looking at them.
 
+    Columns that the batches share, as there is nothing in them, aren't read.
+
     Args:
         gather: their columns.
         batches: at least one.
         part, row: see ``Gathers``.
     """
-    columns: dict[str, Any] = dict(gather(_OF_A_BATCH, batches, part, row))
+    empty = empty_in_all(batches)
+    types = {name: kind for name, kind in _OF_A_BATCH.items() if name not in empty}
+    columns: dict[str, Any] = dict(gather(types, batches, part, row))
+    for name, column in empty.items():
+        columns[name] = empty_column(column.dtype, len(row), column.empty)
     tables: dict[str, Any] = {}
     for table, of_it in (("names", TEXT_COLUMNS), ("tracks", TRACK_COLUMNS), ("contexts", CONTEXT_COLUMNS)):
         of_batches = [getattr(batch, table) for batch in batches]
@@ -50,7 +57,7 @@ def gathered(gather: Gathers, batches: Sequence[Batch], part: Places, row: Place
         if all([one is of_batches[0] for one in of_batches]):
             continue
         tables[table], begins = _joined(of_batches)
-        for name in of_it:
+        for name in [name for name in of_it if name in types]:
             column = columns[name]
             columns[name] = np.where(column == 0, column, column + begins[part]) if table == "names" else column + begins[part]
     drained_ns = max([batch.drained_ns for batch in batches])

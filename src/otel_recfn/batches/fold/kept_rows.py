@@ -19,6 +19,7 @@ from otel_recfn.batches.merging import merged
 from otel_recfn.batches.number_sets import distinct
 from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.batch import Batch
+from otel_recfn.model.empty_columns import empty_column, shared_column
 from otel_recfn.model.errors import OUT_OF_MEMORY
 
 ROWS_TO_SPARE = 1 << 15
@@ -64,7 +65,8 @@ class _Held(NamedTuple):
         return place
 
 
-_COLUMNS: ColumnTypes = {"row": np.dtype(np.int64), "linked_id": np.dtype(np.uint64), "linked_above": np.dtype(np.int64)}
+_ROWS: ColumnTypes = {"row": np.dtype(np.int64)}
+_COLUMNS: ColumnTypes = {**_ROWS, "linked_id": np.dtype(np.uint64), "linked_above": np.dtype(np.int64)}
 """Of what is held, one value for each number."""
 
 
@@ -81,6 +83,7 @@ class KeptRows:
         self._held: list[_Held] = []
         self._numbers = self._rows = 0
         self._most = ROWS_TO_SPARE
+        self._nothing = _as_ranges(_together([]))
 
     def __len__(self) -> int:
         return self._rows
@@ -109,7 +112,7 @@ class KeptRows:
             MemoryError: also where there was none for keeping one of them.
         """
         if not len(numbers):
-            return _as_ranges(_together([]))
+            return self._nothing
         part = np.searchsorted(np.array([held.first for held in self._held], np.int64), numbers, "right") - 1
         held, part = self._used(part)
         end = np.array([one.end for one in held], np.int64)
@@ -166,10 +169,12 @@ def _part(held: _Held, numbers: Places) -> _Held:
 
 def _taken(gather: Gathers, held: Sequence[_Held], part: Places, place: Places) -> KeptRanges:
     """The rows at these places of these parts of what is held."""
-    own = gather(_COLUMNS, held, part, place)
-    linked_id, linked_above = own["linked_id"], np.zeros_like(place)
+    has_links = not all([one.linked_id.base is shared_column(np.uint64) for one in held])
+    own = gather(_COLUMNS if has_links else _ROWS, held, part, place)
+    linked_id = own["linked_id"] if has_links else empty_column(np.uint64, len(place))
+    linked_above = np.zeros_like(place)
     spans: list[SpanContext] = []
-    if linked_id.any():
+    if has_links and linked_id.any():
         begins = []
         for one in held:
             begins.append(len(spans))

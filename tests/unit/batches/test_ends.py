@@ -20,6 +20,10 @@ def test_a_range_comes_after_those_of_other_threads_in_it() -> None:
     assert [row.name for row in batch.take(order).events()] == ["inner", "outer"]
 
 
+def test_rows_in_the_order_of_their_ends_stay_as_they_are() -> None:
+    assert order_of_ends(make_batch([INNER, OUTER])) is None
+
+
 def test_a_batch_without_such_ranges_stays_as_it_is() -> None:
     batch = make_batch([OUTER, {"end_ns": BASE_NS}])
     assert order_of_ends(batch) is None

@@ -13,6 +13,7 @@ from otel_recfn.batches.links.tables import LinkTables, thread_numbers
 from otel_recfn.model.batch import Batch
 
 _KINDS: tuple[Any, ...] = (np.int64, np.uint64, np.uint64, np.int64, np.int64, np.uint32, np.uint32)
+_NO_LINKS = [np.zeros(0, kind) for kind in _KINDS]
 
 
 class NativeLinks:
@@ -37,6 +38,8 @@ class NativeLinks:
         used = self._ranges.used_in(batch, len(batch.tracks), len(batch.contexts))
         tracks, contexts, thread_ids = _columns(used, (np.uint32, np.uint32, np.uint64))
         tables = self._tables
+        if not len(tracks) and not len(thread_ids):
+            return self._none()
         if len(tracks):
             tables.note_threads(batch)
         track, context = tables.tracks.by_index(batch.tracks, tracks), tables.contexts.by_index(batch.contexts, contexts)
@@ -46,6 +49,12 @@ class NativeLinks:
             self._forget_oldest()
         row, event_id, root, start_ns, end_ns, thread, own = _columns(found, _KINDS)
         return Links(row, event_id, root, start_ns, end_ns, thread, own, tables.tracks.values, tables.contexts.values)
+
+    def _none(self) -> Links:
+        """Of a batch that nothing is linked in, as most batches of a program without gradients are."""
+        row, event_id, root, start_ns, end_ns, thread, context = _NO_LINKS
+        tables = self._tables
+        return Links(row, event_id, root, start_ns, end_ns, thread, context, tables.tracks.values, tables.contexts.values)
 
     def _forget_oldest(self) -> None:
         before = len(self._ranges)

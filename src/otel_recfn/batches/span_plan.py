@@ -21,6 +21,7 @@ from otel_recfn.batches.links.protocol import Links
 from otel_recfn.batches.number_sets import distinct
 from otel_recfn.batches.rows.protocol import Above, Fate, Fates, Ids, KnownContexts, Places, PlansRows
 from otel_recfn.model.batch import Batch, SpanContextRef
+from otel_recfn.model.empty_columns import empty_column
 from otel_recfn.model.events import ContextFlag
 from otel_recfn.support.span_ids import span_ids
 
@@ -93,7 +94,11 @@ def fates_of(planner: PlansRows, batch: Batch) -> Fates:
 
 def _known(batch: Batch) -> KnownContexts:
     fate = np.array([fate_of(context) for context in batch.contexts], np.uint8)
-    return KnownContexts(fate, np.array([int(context.flags) & _STEP != 0 for context in batch.contexts], np.uint8))
+    return KnownContexts(fate, _of_step(batch))
+
+
+def _of_step(batch: Batch) -> Fates:
+    return np.array([int(context.flags) & _STEP != 0 for context in batch.contexts], np.uint8)
 
 
 def plan_spans(
@@ -118,16 +123,16 @@ def plan_spans(
     """
     table = _SpansAbove(span_of, root_of)
     above = table.above(batch, *planner.wanted(batch, fates))
-    planned = planner.rows(batch, fates, _known(batch), above, order)
+    planned = planner.rows(batch, fates, _of_step(batch), above, order)
     linked_id, linked_above = _linked(table, links, planned.row, len(batch))
     return SpanPlan(batch, planned.fate, planned.row, planned.parent, planned.above, linked_id, linked_above, table.spans)
 
 
 def _linked(table: _SpansAbove, links: Links, row: Places, rows: int) -> tuple[Ids, Places]:
     """Of each of these rows of so many, the span id and the trace of the forward range that has a span."""
-    linked_id, linked_above = np.zeros(len(row), np.uint64), np.zeros(len(row), np.int64)
     if not len(links.row) or not len(row):
-        return linked_id, linked_above
+        return empty_column(np.uint64, len(row)), empty_column(np.int64, len(row))
+    linked_id, linked_above = np.zeros(len(row), np.uint64), np.zeros(len(row), np.int64)
     fate = _of_indices(links.context, partial(_fate_at, links.contexts))
     above = table.places(links.contexts, links.context, links.root, fate)
     place_of_row = np.full(rows, -1, np.int64)

@@ -169,7 +169,7 @@ def test_what_indexes_nothing_is_refused(planner: PlansRows) -> None:
         planner.fates(batch, known(1))
     nothing = np.zeros(0, np.int64)
     with pytest.raises(IndexError):
-        planner.rows(batch, fates, known(2), Above(np.zeros(2, np.int64), nothing.astype(np.uint64), nothing))
+        planner.rows(batch, fates, np.zeros(2, np.uint8), Above(np.zeros(2, np.int64), nothing.astype(np.uint64), nothing))
 
 
 @pytest.mark.parametrize("wrong", [None, [1], np.zeros(2, np.uint8), np.zeros(1, np.int8), np.zeros((1, 1), np.uint8)])

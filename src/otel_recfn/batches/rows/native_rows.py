@@ -24,11 +24,9 @@ class NativeRows:
         contexts, roots = _native.plan_wanted(batch, fates, len(batch.contexts))
         return _column(contexts, np.uint32), _column(roots, np.uint64)
 
-    def rows(
-        self, batch: Batch, fates: Fates, contexts: KnownContexts, above: Above, order: Places | None = None
-    ) -> PlannedRows:
+    def rows(self, batch: Batch, fates: Fates, of_step: Fates, above: Above, order: Places | None = None) -> PlannedRows:
         """The rows that become spans, in this order of the batch's rows, or as they stand."""
-        fate, row, parent, place = _native.plan_rows(batch, fates, contexts.of_step, *above, order)
+        fate, row, parent, place = _native.plan_rows(batch, fates, of_step, *above, order)
         return PlannedRows(
             _column(fate, np.uint8), _column(row, np.int64), _column(parent, np.uint64), _column(place, np.int64)
         )

@@ -83,10 +83,8 @@ class PlansRows(Protocol):
     def wanted(self, batch: Batch, fates: Fates) -> tuple[NDArray[np.uint32], Ids]:
         """The contexts of rows in a span, and the outermost ranges of those without one: each once, in ascending order."""
 
-    def rows(
-        self, batch: Batch, fates: Fates, contexts: KnownContexts, above: Above, order: Places | None = None
-    ) -> PlannedRows:
-        """The rows that become spans, in this order of the batch's rows, or as they stand."""
+    def rows(self, batch: Batch, fates: Fates, of_step: Fates, above: Above, order: Places | None = None) -> PlannedRows:
+        """The rows that become spans, in this order of the batch's rows, or as they stand; ``of_step`` as in KnownContexts."""
 
     def sums(self, batch: Batch, row: Places, above: Places, count: int) -> SpanSums:
         """What these rows tell, and of the spans above them, of which there are ``count``."""

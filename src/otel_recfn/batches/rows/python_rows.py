@@ -28,16 +28,14 @@ class PythonRows:
         """The contexts of rows in a span, and the outermost ranges of those without one: each once, in ascending order."""
         return distinct(batch.context[fates == Fate.IN_SPAN]), distinct(batch.root[fates == Fate.ROOTLESS])
 
-    def rows(
-        self, batch: Batch, fates: Fates, contexts: KnownContexts, above: Above, order: Places | None = None
-    ) -> PlannedRows:
+    def rows(self, batch: Batch, fates: Fates, of_step: Fates, above: Above, order: Places | None = None) -> PlannedRows:
         """The rows that become spans, in this order of the batch's rows, or as they stand."""
         place = np.where(fates == Fate.IN_SPAN, np.take(above.of_context, batch.context), np.int64(-1))
         rootless = np.flatnonzero(fates == Fate.ROOTLESS)
         place[rootless] = above.of_root[np.searchsorted(above.roots, batch.root[rootless])]
         fate = np.where((fates >= Fate.IN_SPAN) & (place < 0), np.uint8(Fate.UNSAMPLED), fates)
         row = np.flatnonzero(fate >= Fate.IN_SPAN) if order is None else order[fate[order] >= Fate.IN_SPAN]
-        in_step = (np.take(contexts.of_step, batch.context[row]) != 0) & (batch.parent[row] == batch.root[row])
+        in_step = (np.take(of_step, batch.context[row]) != 0) & (batch.parent[row] == batch.root[row])
         return PlannedRows(fate, row, np.where(in_step, np.uint64(0), batch.parent[row]), place[row])
 
     def sums(self, batch: Batch, row: Places, above: Places, count: int) -> SpanSums:

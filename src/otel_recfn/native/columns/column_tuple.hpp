@@ -4,21 +4,20 @@
 #include "cpython/python.hpp"
 
 #include <utility>
-#include <vector>
 
 namespace recfn {
 
 // False with an error set where it is none, or there is no memory for a column.
-template <typename T>
-bool put_column(PyObject* tuple, Py_ssize_t place, std::vector<T>& items) {
+template <typename Vector>
+bool put_column(PyObject* tuple, Py_ssize_t place, Vector& items) {
   PyObject* column = tuple == nullptr ? nullptr : new_column(std::move(items));
   if (column != nullptr) PyTuple_SET_ITEM(tuple, place, column);
   return column != nullptr;
 }
 
 // Takes the vectors.
-template <typename... T>
-PyObject* column_tuple(std::vector<T>&... columns) {
+template <typename... Vectors>
+PyObject* column_tuple(Vectors&... columns) {
   PyObject* tuple = PyTuple_New(sizeof...(columns));
   Py_ssize_t place = 0;
   if (!(put_column(tuple, place++, columns) && ...)) Py_CLEAR(tuple);

@@ -21,6 +21,7 @@ using recfn::new_column;
 using recfn::PlannedRows;
 using recfn::RowsToPlan;
 using recfn::RowsToSum;
+using recfn::SpanSum;
 using recfn::SpanSums;
 using recfn::Wanted;
 using recfn::without_gil_if;
@@ -117,7 +118,10 @@ PyObject* plan_sums(PyObject*, PyObject* arguments) {
       known = known && sums.add(rows, places, spans, static_cast<size_t>(names));
     });
     if (!done || !is_known(known)) return nullptr;
-    return column_tuple(sums.rows, sums.first_ns, sums.last_ns, sums.outermost, sums.failed, sums.name);
+    std::vector<int64_t> of_spans[] = {sums.column(&SpanSum::rows), sums.column(&SpanSum::first_ns),
+                                       sums.column(&SpanSum::last_ns), sums.column(&SpanSum::outermost),
+                                       sums.column(&SpanSum::failed)};
+    return column_tuple(of_spans[0], of_spans[1], of_spans[2], of_spans[3], of_spans[4], sums.name);
   });
 }
 

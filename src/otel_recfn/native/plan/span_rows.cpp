@@ -60,8 +60,9 @@ bool Wanted::find(const RowsToPlan& rows, const ColumnView<uint8_t>& fates, size
 bool PlannedRows::plan(const RowsToPlan& rows, const ColumnView<uint8_t>& fates, const ColumnView<uint8_t>& of_step,
                        const Above& above_of, const ColumnView<int64_t>* order) {
   const Py_ssize_t size = rows.size();
-  fate.resize(static_cast<size_t>(size));
-  row.reserve(fate.size()), above.reserve(fate.size()), parent.reserve(fate.size());
+  resize(static_cast<size_t>(size));
+  fate.resize(row.size());
+  size_t planned = 0;
   RootFinder root_finder(above_of.roots);
   if (order != nullptr && order->size() != size) return false;
   for (Py_ssize_t next = 0; next < size; ++next) {
@@ -80,10 +81,13 @@ bool PlannedRows::plan(const RowsToPlan& rows, const ColumnView<uint8_t>& fates,
       continue;
     }
     const uint64_t around = rows.parent[at];
-    row.push_back(at), above.push_back(place);
-    parent.push_back(of_step[context] != 0 && around == rows.root[at] ? 0 : around);  // the step's span is the program's
+    row[planned] = at, above[planned] = place;
+    parent[planned++] = of_step[context] != 0 && around == rows.root[at] ? 0 : around;  // the step's span is the program's
   }
+  resize(planned);
   return true;
 }
+
+void PlannedRows::resize(size_t rows) { row.resize(rows), above.resize(rows), parent.resize(rows); }
 
 }  // namespace recfn

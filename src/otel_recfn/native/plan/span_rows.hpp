@@ -2,6 +2,7 @@
 #pragma once
 #include "columns/column_view.hpp"
 #include "cpython/python.hpp"
+#include "memory/unfilled.hpp"
 #include "model/events.hpp"
 
 #include <algorithm>
@@ -50,13 +51,16 @@ struct Above {
 };
 
 struct PlannedRows {
-  std::vector<uint8_t> fate;  // of all rows; what follows is of those that become spans
-  std::vector<int64_t> row, above;
-  std::vector<uint64_t> parent;
+  UnfilledVector<uint8_t> fate;  // of all rows; what follows is of those that become spans
+  UnfilledVector<int64_t> row, above;
+  UnfilledVector<uint64_t> parent;
 
   // In that order of the rows, or (null) as they stand. False where a context, an outermost range or a row isn't known.
   bool plan(const RowsToPlan& rows, const ColumnView<uint8_t>& fates, const ColumnView<uint8_t>& of_step, const Above& above_of,
             const ColumnView<int64_t>* order);
+
+ private:
+  void resize(size_t rows);
 };
 
 }  // namespace recfn

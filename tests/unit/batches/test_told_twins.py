@@ -46,7 +46,7 @@ def test_both_tell_the_same(
     done, extents = finished(rows, kept)
     start_ns = np.array(first, np.int64)
     tells_itself = np.array([one > 0 for one in tells], np.uint8)
-    units = UnitsToTell(start_ns, start_ns + np.array(longest, np.int64), np.maximum(budget, 0), tells_itself)
+    units = UnitsToTell(start_ns, start_ns + np.array(longest, np.int64), np.array(budget, np.int64), tells_itself)
     told = tell_in_python(done, extents, units)
     same(native_teller.tell_natively(done, extents, units), told)
     assert told.ranges.sum() == done.path_count.sum()

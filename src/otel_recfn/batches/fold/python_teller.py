@@ -20,6 +20,7 @@ class _Teller:
         self._columns: dict[str, list[int]] = {name: [] for name in TOLD_TYPES}
         self._shown: dict[int, tuple[int, int]] = {}
         """Paths that have a span, and from when to when it goes."""
+        self._left = units.budget.tolist()
 
     def told(self) -> Told:
         for place, (first, last) in enumerate(_holders(self._done)):
@@ -28,6 +29,7 @@ class _Teller:
             unit = int(self._done.path_unit[first])
             if self._done.path_holder[first] < 0 and not self._units.tells_itself[unit]:
                 self._summarize(longest, place)
+                self._left[unit] -= 1
         chosen = self._chosen()
         self._shown |= dict.fromkeys(chosen, (0, 0))
         for path in chosen:
@@ -65,7 +67,7 @@ class _Teller:
 
     def _chosen(self) -> list[int]:
         """The paths that the budgets are left for, each after what it lies in."""
-        left = self._units.budget.copy()
+        left = self._left
         total = self._done.path_total_ns
         chosen = []
         for path in sorted(range(len(total)), key=[int(each) for each in total].__getitem__, reverse=True):

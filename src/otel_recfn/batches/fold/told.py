@@ -33,7 +33,7 @@ class UnitsToTell(NamedTuple):
     start_ns: Times
     end_ns: Times
     budget: Places
-    """Spans for summaries, but for the one that a unit that doesn't tell itself has in any case."""
+    """Spans for summaries; a unit that doesn't tell itself has one of them in any case."""
     tells_itself: NDArray[np.uint8]
     """1 where the span above it takes what was folded directly below it."""
 

@@ -1,5 +1,5 @@
-// One column of a batch through the buffer protocol. One that isn't contiguous is copied, so that reading a row is one step.
-// Taken and released with the GIL held.
+// One column of a batch through the buffer protocol. One that isn't contiguous is copied, so that reading a row is one step; but
+// not where it is of a table whose rows are read once or twice. Taken and released with the GIL held.
 #pragma once
 #include "cpython/python.hpp"
 
@@ -11,7 +11,7 @@
 
 namespace recfn {
 
-template <typename T>
+template <typename T, bool kOfTable = false>
 class ColumnView {
  public:
   ColumnView() = default;
@@ -47,20 +47,23 @@ class ColumnView {
 
   T operator[](Py_ssize_t row) const {
     T value;
-    std::memcpy(&value, rows_ + row * kStep, sizeof(T));
+    std::memcpy(&value, rows_ + row * step(), sizeof(T));
     return value;
   }
 
  private:
   static constexpr Py_ssize_t kStep = sizeof(T);
 
+  Py_ssize_t step() const { return kOfTable ? step_ : kStep; }
+
   bool take_rows() {
     size_ = view_.shape[0];
     rows_ = static_cast<const char*>(view_.buf);
-    if (view_.strides[0] == kStep || size_ < 2) return true;
+    step_ = view_.strides[0];
+    if (kOfTable || step_ == kStep || size_ < 2) return true;
     copy_.reset(new (std::nothrow) char[static_cast<size_t>(size_ * kStep)]);
     if (copy_ == nullptr) return PyErr_NoMemory() != nullptr;
-    for (Py_ssize_t row = 0; row < size_; ++row) std::memcpy(&copy_[row * kStep], rows_ + row * view_.strides[0], sizeof(T));
+    for (Py_ssize_t row = 0; row < size_; ++row) std::memcpy(&copy_[row * kStep], rows_ + row * step_, sizeof(T));
     rows_ = copy_.get();
     return true;
   }
@@ -74,9 +77,12 @@ class ColumnView {
 
   Py_buffer view_{};
   const char* rows_ = nullptr;
-  Py_ssize_t size_ = 0;
+  Py_ssize_t size_ = 0, step_ = kStep;
   std::unique_ptr<char[]> copy_;
   bool held_ = false;
 };
+
+template <typename T>
+using TableColumn = ColumnView<T, true>;
 
 }  // namespace recfn

@@ -37,11 +37,14 @@ bool FoldedTeller::tell() {
     if (!is_good(path)) return false;
   }
   shown_.assign(paths_.size(), kNotShown);
+  left_.clear();
+  for (Py_ssize_t unit = 0; unit < units_.budget.size(); ++unit) left_.push_back(units_.budget[unit]);
   for (size_t first = 0, last; first < paths_.size(); first = last) {
     last = end_of_holder(first);
     sum_up(first, last);
     if (paths_.holder[first] >= 0 || units_.tells_itself[paths_.unit[first]] != 0) continue;
     summarize(longest(first, last), static_cast<int64_t>(told_.unit.size()) - 1);
+    --left_[static_cast<size_t>(paths_.unit[first])];
   }
   choose();
   for (const size_t path : chosen_) summarize(path, -1);
@@ -112,28 +115,27 @@ size_t FoldedTeller::longest(size_t first, size_t last) const {
 
 // The paths that the budgets are left for, each after what it lies in.
 void FoldedTeller::choose() {
-  std::vector<std::vector<size_t>> by_unit(units_.extents.size());
+  std::vector<std::vector<Candidate>> by_unit(units_.extents.size());
   for (size_t path = 0; path < paths_.size(); ++path) {
-    const int64_t unit = paths_.unit[path];
-    if (units_.budget[unit] <= 0 || shown_[path] != kNotShown || paths_.name[path] == kOtherName) continue;
-    by_unit[static_cast<size_t>(unit)].push_back(path);
+    const auto unit = static_cast<size_t>(paths_.unit[path]);
+    if (left_[unit] <= 0 || shown_[path] != kNotShown || paths_.name[path] == kOtherName) continue;
+    by_unit[unit].push_back({paths_.total_ns[path], path});
   }
   for (size_t unit = 0; unit < by_unit.size(); ++unit) {
-    choose_of_unit(by_unit[unit], static_cast<size_t>(std::max<int64_t>(0, units_.budget[static_cast<Py_ssize_t>(unit)])));
+    choose_of_unit(by_unit[unit], static_cast<size_t>(std::max<int64_t>(0, left_[unit])));
   }
   std::sort(chosen_.begin(), chosen_.end());
 }
 
-void FoldedTeller::choose_of_unit(std::vector<size_t>& paths, size_t budget) {
+void FoldedTeller::choose_of_unit(std::vector<Candidate>& paths, size_t budget) {
   if (paths.size() > budget) {
     std::nth_element(paths.begin(), paths.begin() + static_cast<std::ptrdiff_t>(budget), paths.end(),
-                     [this](size_t one, size_t other) {
-                       const int64_t time = paths_.total_ns[one], than = paths_.total_ns[other];
-                       return time != than ? time > than : one < other;
+                     [](const Candidate& one, const Candidate& other) {
+                       return one.total_ns != other.total_ns ? one.total_ns > other.total_ns : one.path < other.path;
                      });
     paths.resize(budget);
   }
-  chosen_.insert(chosen_.end(), paths.begin(), paths.end());
+  for (const Candidate& one : paths) chosen_.push_back(one.path);
 }
 
 void FoldedTeller::summarize(size_t path, int64_t sums) {

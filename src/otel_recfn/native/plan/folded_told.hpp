@@ -9,11 +9,11 @@
 
 namespace recfn {
 
-// The columns of folded paths that are read here.
+// The columns of folded paths that are read here, mostly of one table.
 struct PathsToTell {
-  ColumnView<int64_t> unit, holder, above;
-  ColumnView<uint32_t> name;
-  ColumnView<int64_t> count, total_ns, self_ns, first_ns;
+  TableColumn<int64_t> unit, holder, above;
+  TableColumn<uint32_t> name;
+  TableColumn<int64_t> count, total_ns, self_ns, first_ns;
 
   bool take(PyObject* tuple);
   size_t size() const { return static_cast<size_t>(unit.size()); }
@@ -54,6 +54,10 @@ class FoldedTeller {
   ToldColumns& columns() { return told_; }
 
  private:
+  struct Candidate {
+    int64_t total_ns;
+    size_t path;
+  };
   struct Name {
     uint32_t name;
     size_t first;  // of its paths
@@ -67,7 +71,7 @@ class FoldedTeller {
   Name& name_of(size_t path);
   size_t longest(size_t first, size_t last) const;
   void choose();
-  void choose_of_unit(std::vector<size_t>& paths, size_t budget);
+  void choose_of_unit(std::vector<Candidate>& paths, size_t budget);
   void summarize(size_t path, int64_t sums);
 
   static constexpr int64_t kNotShown = -1;
@@ -78,9 +82,10 @@ class FoldedTeller {
   const UnitsToTell& units_;
   const size_t top_names_;
   ToldColumns told_;
-  std::vector<int64_t> shown_;  // the summary of each path
+  std::vector<int64_t> shown_;        // the summary of each path
   std::vector<Name> names_;           // of one holder
   std::vector<uint32_t> name_slots_;  // where each stands there: a hash table
+  std::vector<int64_t> left_;  // of the budget of each unit
   std::vector<size_t> chosen_;
 };
 

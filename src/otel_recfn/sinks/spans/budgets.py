@@ -113,7 +113,7 @@ class Budgets:
         used = min(granted, end.ranges)
         self._use(end.trace_id, used, claim)
         if end.duration_ns is not None:
-            _remember(self._left_of, unit, claim._replace(spans=max(0, claim.spans - used)), MAX_UNITS)
+            _remember(self._left_of, unit, _Claim(max(0, claim.spans - used), claim.times, claim.detailed), MAX_UNITS)
         return granted
 
     def _claim(self, end: UnitEnd) -> _Claim:

@@ -41,7 +41,8 @@ class ToldOfKept(Mapping[int, Attributes]):
 
     def __init__(self, told: Told, names: Sequence[str]) -> None:
         self._told, self._names = told, names
-        self._places = {holder: place for place, holder in enumerate(told.holder.tolist()) if holder >= 0}
+        self._places = dict(zip(told.holder.tolist(), range(len(told.holder)), strict=True))
+        self._places.pop(-1, None)  # the units' own
 
     def __getitem__(self, kept: int) -> Attributes:
         return sums_of(self._told, self._places[kept], self._names)

@@ -191,11 +191,9 @@ class Folding:
     def _decide(self, units: list[OpenUnit], traces: Mapping[OpenUnit, StepTrace], *, goes_on: bool) -> list[Piece]:
         self._finish_adding()
         if units:
-            units, budgets = self._granted(units, traces, goes_on)
-            numbers = numbers_of(units)
-            one = _Finished(units, traces, budgets, goes_on, sum(self._fold.rows(numbers)))
+            one = self._granted(units, traces, goes_on)
             self._finished.append(one)  # before: afterwards there may be no memory for it
-            one.done = self._fold.finish(numbers, budgets, [goes_on] * len(units))
+            one.done = self._fold.finish(numbers_of(one.units), one.budgets, [goes_on] * len(units))
             if not goes_on:
                 self._units.forget(units)
         return self._pieces_of_finished()
@@ -231,14 +229,13 @@ class Folding:
         finished = [one.done.kept_row for one in self._finished if one.done is not None]
         return np.sort(np.concatenate([kept, *finished])) if finished else kept
 
-    def _granted(
-        self, units: list[OpenUnit], traces: Mapping[OpenUnit, StepTrace], goes_on: bool
-    ) -> tuple[list[OpenUnit], list[int]]:
-        """The units in the order in which they ended, and how many spans each may have."""
+    def _granted(self, units: list[OpenUnit], traces: Mapping[OpenUnit, StepTrace], goes_on: bool) -> _Finished:
+        """The units in the order in which they ended, with how many spans each may have."""
         rows = self._fold.rows(numbers_of(units))
         ends = [self._units.end_of(unit, count, traces.get(unit), goes_on) for unit, count in zip(units, rows, strict=True)]
         order = sorted(range(len(units)), key=[end.end_ns for end in ends].__getitem__)
-        return [units[place] for place in order], [self._budgets.grant(ends[place]) for place in order]
+        budgets = [self._budgets.grant(ends[place]) for place in order]
+        return _Finished([units[place] for place in order], traces, budgets, goes_on, sum(rows))
 
     def _with_open_roots(self, done: FinishedUnits, batch: Batch) -> FinishedUnits:
         """What lies in nothing that is kept lies in its outermost range, if that is open: it will be kept when it comes."""
@@ -279,11 +276,9 @@ class Folding:
         budgets: Sequence[int],
     ) -> UnitsToTell:
         kept = np.bincount(done.kept_unit, minlength=len(units))
-        direct = np.bincount(done.path_unit[done.path_holder < 0], minlength=len(units)) != 0
         tells_itself = np.array([unit in traces for unit in units], np.uint8)
-        left = np.array(budgets, np.int64) - kept - (direct & (tells_itself == 0))
         start_ns, end_ns = np.array([self._units.extent_of(unit) for unit in units], np.int64).T
-        return UnitsToTell(start_ns, end_ns, np.maximum(left, 0), tells_itself)
+        return UnitsToTell(start_ns, end_ns, np.array(budgets, np.int64) - kept, tells_itself)
 
     def _plan(self, done: FinishedUnits, ranges: KeptRanges, units: Sequence[OpenUnit]) -> SpanPlan:
         above = [*[unit.above for unit in units], *ranges.spans]
@@ -307,10 +302,12 @@ class Folding:
         self, done: FinishedUnits, units: Sequence[OpenUnit], batch: Batch, own: Ids, first: Mapping[int, int]
     ) -> None:
         """Remember which spans tell of the ranges that others may link to."""
+        can_be_linked = (batch.sequence_nr >= 0) & (batch.scope != BACKWARD)
+        if not len(done.linkable) and not can_be_linked.any():
+            return
         of_units = np.array([first.get(place, unit.above.span_id) for place, unit in enumerate(units)], np.uint64)
         holder = done.linkable_holder
         held = np.where(holder >= 0, own[holder] if len(own) else np.uint64(0), of_units[done.linkable_unit])
-        kept = own[(batch.sequence_nr >= 0) & (batch.scope != BACKWARD)]
+        kept = own[can_be_linked]
         ids = np.concatenate([span_ids(done.linkable), kept])
-        if len(ids):
-            self._spans_of.add(by_id(ids, np.concatenate([held, kept])))
+        self._spans_of.add(by_id(ids, np.concatenate([held, kept])))

@@ -38,6 +38,8 @@ class OpenUnit:
 
     number: int
     above: SpanContext
+    key: tuple[int, int]
+    """Trace id and span id of the span above."""
     first_ns: int = NEVER
     last_ns: int = 0
     failed: bool = False
@@ -51,11 +53,6 @@ class OpenUnit:
     """When the program's span had certainly ended: a program may give it an end that is still to come."""
     end: SpanEnd | None = None
     """How the program's span ended, once it was seen to have."""
-
-    @property
-    def key(self) -> tuple[int, int]:
-        """Trace id and span id of the span above."""
-        return self.above.trace_id, self.above.span_id
 
 
 class OpenUnits:
@@ -207,7 +204,7 @@ class OpenUnits:
         unit = self._units.get(key)
         if unit is None:
             self._count += 1
-            unit = self._units[key] = OpenUnit(self._count, above, touched=self._batches)
+            unit = self._units[key] = OpenUnit(self._count, above, key, touched=self._batches)
         return unit
 
 

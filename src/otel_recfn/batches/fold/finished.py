@@ -45,7 +45,7 @@ class FinishedUnits(NamedTuple):
     path_longest_ns: Times
     path_first_ns: Times
     path_first_id: Ids
-    path_digits: Places
+    path_digits: NDArray[np.uint32]
     """How many binary digits the durations have that the first of its counts is for."""
     path_counts_end: Places
     """Where its counts end in ``counts``; they begin where those of the path before it end."""
@@ -69,6 +69,7 @@ _TYPES: dict[str, Any] = {
     "kept_parent": np.uint64,
     "kept_forced": np.bool_,
     "path_name": np.uint32,
+    "path_digits": np.uint32,
     "path_first_id": np.uint64,
     "linkable": np.uint64,
 }

@@ -47,8 +47,8 @@ def _columns(raw: Mapping[str, Any]) -> FinishedUnits:
 _TABLES = {
     "kept": ("kept", "kept_row", "kept_unit", "kept_parent", "kept_self_ns", "kept_forced"),
     "paths": (
-        *("path_unit", "path_holder", "path_above", "path_count", "path_total_ns", "path_self_ns", "path_shortest_ns"),
-        *("path_longest_ns", "path_first_ns", "path_first_id", "path_digits", "path_counts_end", "path_name"),
+        *("path_unit", "path_holder", "path_above", "path_count", "path_total_ns", "path_self_ns", "path_name"),
+        *("path_digits", "path_shortest_ns", "path_longest_ns", "path_first_ns", "path_first_id", "path_counts_end"),
     ),
     "counts": ("counts",),
     "linkable": ("linkable", "linkable_unit", "linkable_holder"),

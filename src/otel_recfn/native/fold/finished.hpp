@@ -29,13 +29,13 @@
   X(int64_t, path_count) \
   X(int64_t, path_total_ns) \
   X(int64_t, path_self_ns) \
+  X(uint32_t, path_name) \
+  X(uint32_t, path_digits) \
   X(int64_t, path_shortest_ns) \
   X(int64_t, path_longest_ns) \
   X(int64_t, path_first_ns) \
   X(uint64_t, path_first_id) \
-  X(int64_t, path_digits) \
-  X(int64_t, path_counts_end) \
-  X(uint32_t, path_name)
+  X(int64_t, path_counts_end)
 
 #define RECFN_COUNT_COLUMNS(X) X(int64_t, counts)
 

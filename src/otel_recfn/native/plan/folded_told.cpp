@@ -33,17 +33,15 @@ bool FoldedTeller::is_good(size_t path) const {
 }
 
 bool FoldedTeller::tell() {
-  for (size_t path = 0; path < paths_.size(); ++path) {
-    if (!is_good(path)) return false;
-  }
   shown_.assign(paths_.size(), kNotShown);
   left_.clear();
   for (Py_ssize_t unit = 0; unit < units_.budget.size(); ++unit) left_.push_back(units_.budget[unit]);
   for (size_t first = 0, last; first < paths_.size(); first = last) {
     last = end_of_holder(first);
-    sum_up(first, last);
+    if (last == first) return false;
+    const size_t longest = sum_up(first, last);
     if (paths_.holder[first] >= 0 || units_.tells_itself[paths_.unit[first]] != 0) continue;
-    summarize(longest(first, last), static_cast<int64_t>(told_.unit.size()) - 1);
+    summarize(longest, static_cast<int64_t>(told_.unit.size()) - 1);
     --left_[static_cast<size_t>(paths_.unit[first])];
   }
   choose();
@@ -51,34 +49,48 @@ bool FoldedTeller::tell() {
   return true;
 }
 
+// The same path where one of its paths indexes nothing.
 size_t FoldedTeller::end_of_holder(size_t first) const {
-  size_t last = first + 1;
-  while (last < paths_.size() && paths_.unit[last] == paths_.unit[first] && paths_.holder[last] == paths_.holder[first]) ++last;
+  const int64_t unit = paths_.unit[first], holder = paths_.holder[first];
+  size_t last = first;
+  for (; last < paths_.size() && paths_.unit[last] == unit && paths_.holder[last] == holder; ++last) {
+    if (!is_good(last)) return first;
+  }
   return last;
 }
 
-void FoldedTeller::sum_up(size_t first, size_t last) {
-  int64_t count = 0, duration_ns = 0;
+// The path directly in the holder with the most time. What is told as other ranges only where there is nothing else.
+size_t FoldedTeller::sum_up(size_t first, size_t last) {
+  int64_t count = 0, duration_ns = 0, most_ns = INT64_MIN;
+  size_t longest = first;
+  clear_names(last - first);
   for (size_t path = first; path < last; ++path) {
-    count += paths_.count[path];
-    if (paths_.above[path] < 0) duration_ns += paths_.total_ns[path];
+    const int64_t own = paths_.count[path], total_ns = paths_.total_ns[path];
+    const uint32_t name = paths_.name[path];
+    count += own;
+    Name& of_name = name_of(name, path);
+    of_name.count += own, of_name.self_ns += paths_.self_ns[path];
+    if (paths_.above[path] >= 0) continue;
+    duration_ns += total_ns;
+    const int64_t time_ns = name == kOtherName ? -1 : total_ns;
+    if (time_ns > most_ns) most_ns = time_ns, longest = path;
   }
-  sum_up_names(first, last);
+  tell_names();
   told_.unit.push_back(paths_.unit[first]), told_.holder.push_back(paths_.holder[first]);
   told_.count.push_back(count), told_.duration_ns.push_back(duration_ns);
   told_.top_end.push_back(static_cast<int64_t>(told_.top_name.size()));
+  return longest;
+}
+
+void FoldedTeller::clear_names(size_t paths) {
+  names_.clear();
+  size_t slots = 16;
+  while (slots < 2 * paths) slots *= 2;
+  name_slots_.assign(slots, kNoName);
 }
 
 // The names with the most time in themselves; of several the one whose first path comes first.
-void FoldedTeller::sum_up_names(size_t first, size_t last) {
-  names_.clear();
-  size_t slots = 16;
-  while (slots < 2 * (last - first)) slots *= 2;
-  name_slots_.assign(slots, kNoName);
-  for (size_t path = first; path < last; ++path) {
-    Name& name = name_of(path);
-    name.count += paths_.count[path], name.self_ns += paths_.self_ns[path];
-  }
+void FoldedTeller::tell_names() {
   const size_t names = names_.size();
   const size_t told = std::min(names, top_names_);
   std::partial_sort(names_.begin(), names_.begin() + static_cast<std::ptrdiff_t>(told),
@@ -91,8 +103,7 @@ void FoldedTeller::sum_up_names(size_t first, size_t last) {
   }
 }
 
-FoldedTeller::Name& FoldedTeller::name_of(size_t path) {
-  const uint32_t name = paths_.name[path];
+FoldedTeller::Name& FoldedTeller::name_of(uint32_t name, size_t path) {
   const size_t mask = name_slots_.size() - 1;
   size_t at = (name * 0x9E3779B1u >> 8) & mask;
   while (name_slots_[at] != kNoName && names_[name_slots_[at]].name != name) at = (at + 1) & mask;
@@ -101,16 +112,6 @@ FoldedTeller::Name& FoldedTeller::name_of(size_t path) {
     names_.push_back({name, path, 0, 0});
   }
   return names_[name_slots_[at]];
-}
-
-// The path directly in a holder with the most time. What is told as other ranges only where there is nothing else.
-size_t FoldedTeller::longest(size_t first, size_t last) const {
-  const auto time = [this](size_t path) { return paths_.name[path] == kOtherName ? -1 : paths_.total_ns[path]; };
-  size_t best = first;
-  for (size_t path = first; path < last; ++path) {
-    if (paths_.above[path] < 0 && time(path) > time(best)) best = path;
-  }
-  return best;
 }
 
 // The paths that the budgets are left for, each after what it lies in.

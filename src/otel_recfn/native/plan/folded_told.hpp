@@ -66,10 +66,10 @@ class FoldedTeller {
 
   bool is_good(size_t path) const;
   size_t end_of_holder(size_t first) const;
-  void sum_up(size_t first, size_t last);
-  void sum_up_names(size_t first, size_t last);
-  Name& name_of(size_t path);
-  size_t longest(size_t first, size_t last) const;
+  size_t sum_up(size_t first, size_t last);
+  void clear_names(size_t paths);
+  Name& name_of(uint32_t name, size_t path);
+  void tell_names();
   void choose();
   void choose_of_unit(std::vector<Candidate>& paths, size_t budget);
   void summarize(size_t path, int64_t sums);

@@ -19,6 +19,8 @@ Run: TypeAlias = Callable[..., "subprocess.CompletedProcess[str]"]
 HERE = Path(__file__).parent
 RECORDERS = ["python", *(["native"] if backend.choose().kind == "native" else [])]
 HEAD = f"import sys\nsys.path.insert(0, {str(HERE)!r})\n"
+IMPORTED = ("numpy.typing", "opentelemetry.sdk.trace.export", "opentelemetry.instrumentation.instrumentor", "isal.igzip_lib")
+IMPORTED += ("multiprocessing.context", "encodings.idna", "hashlib", "hmac", "mmap", "netrc", "secrets", "shlex")
 LEAVE = """
 import os, sys
 if sys.version_info < (3, 11):  # which frees a function's cache twice where its 1,024th call found no memory for it
@@ -42,8 +44,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def preloaded(library: Path) -> Iterator[PreparedPrograms]:
     """Has imported what ours imports of others."""
-    modules = ("numpy", "opentelemetry.sdk.trace", "opentelemetry.instrumentation.instrumentor", "multiprocessing.context")
-    programs = PreparedPrograms(*modules, LD_PRELOAD=str(library), PYTHONMALLOC="malloc")
+    programs = PreparedPrograms(*IMPORTED, LD_PRELOAD=str(library), PYTHONMALLOC="malloc")
     yield programs
     programs.close()
 

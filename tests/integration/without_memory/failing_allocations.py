@@ -19,7 +19,7 @@ SECONDS = float(os.environ.get("FAULT_SECONDS", "8"))
 ENDS_TOO_OFTEN = (3, 12) <= sys.version_info < (3, 14)
 IN_FULL = SECONDS >= 1
 """On one CPython; `scripts/test_without_torch.sh` gives the others a part of a second."""
-EACH = 50
+EACH = 50 if IN_FULL else 25
 """So many are tried one by one, however slow the machine is."""
 ALL = 2_000 if IN_FULL else EACH
 """Of a drain: more than it has, or only so many."""

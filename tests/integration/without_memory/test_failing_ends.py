@@ -19,6 +19,7 @@ logging.disable(logging.CRITICAL)
 sys.path.insert(0, "{tests}")
 from batches import context, make_batch
 from failing_allocations import each_failure
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from otel_recfn.model.batch import NO_CONTEXT
 from otel_recfn.model.errors import OUT_OF_MEMORY
@@ -29,6 +30,7 @@ from otel_recfn.sinks.spans.sink import SpansSink
 
 folding.MAX_ROWS_OF_A_UNIT = 3
 volume, end = EVERY_RANGE if sys.argv[1] == "every" else Volume(1000), sys.argv[2]
+RESOURCE = Resource({{}})  # looking for one takes longer than all else
 REQUEST = context(trace_id=5, span_id=6)
 OUTER, MIDDLE, SHOWN = [make_event_id(1, number) for number in (1, 2, 3)]
 
@@ -55,7 +57,7 @@ def prepare():
     steps.clear()
     made = []
     for ref in (REQUEST, NO_CONTEXT):
-        kept, provider = Kept(), TracerProvider(shutdown_on_exit=False)
+        kept, provider = Kept(), TracerProvider(shutdown_on_exit=False, resource=RESOURCE)
         provider.add_span_processor(kept)
         sink = SpansSink(provider, roots_per_second=None, volume=volume)
         first, then = batches(ref)

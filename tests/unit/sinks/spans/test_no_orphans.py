@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 
 from batches import BASE_NS, context, make_batch
@@ -29,6 +30,7 @@ from patience import PATIENCE_S
 pytestmark = pytest.mark.one_python
 
 REQUEST = context(trace_id=0xABC, span_id=0xDEF)
+RESOURCE = Resource({})  # each provider would look for one anew
 OUTER, MIDDLE, LATE = (make_event_id(1, number) for number in (1, 2, 3))
 NO_MEMORY_FOR = (1, 2, 4, 12)
 """How many spans in a row find no memory: with many the last resort, single spans, finds none either."""
@@ -87,7 +89,7 @@ class Gate:
 
 
 def new_provider(*processors: SpanProcessor) -> TracerProvider:
-    made = TracerProvider(shutdown_on_exit=False)
+    made = TracerProvider(shutdown_on_exit=False, resource=RESOURCE)
     for processor in processors:
         made.add_span_processor(processor)
     return made

@@ -24,11 +24,11 @@ class Copy:
         self.length = 0
         self.tail = b""
         """The end that is written after the content; empty while there is none."""
-        hidden, file = make_hidden(path)
+        made = make_hidden(path)
         try:
-            self.path, self.file = hidden, file
-        except BaseException:  # setting an attribute may need memory, too
-            discard(hidden, file)
+            self.path, self.file = made
+        except BaseException:  # taking a pair apart, and setting an attribute, may need memory, too
+            discard(made[0], made[1])
             raise
 
     @property

@@ -12,7 +12,6 @@ struct Awaited {
   Awaited* next;
   uint64_t event_id;
   FoldedTree folded;
-  int64_t children_ns;
   uint64_t order;
   bool stays;  // for its self time, when its unit's next part begins
 };

@@ -7,85 +7,111 @@
 
 namespace recfn::folding {
 
-inline void Comparison::begin(Place& own, bool first) {
-  own.rank = kNothing;
-  own.children_ns = 0, own.above = kNone, own.first = first;
-}
-
-inline uint32_t Comparison::find_above(Ranges& held, uint32_t place) {
-  Range& one = held[place];
-  if ((one.flags & kOverlapping) != 0) one.parent = 0;
-  if (one.parent == 0) return kNone;
-  if (one.parent != last_parent_) last_parent_ = one.parent, last_above_ = ids_.find(held, one.parent);
-  if (last_above_ == kNone) return ++not_here_, kNotHere;
-  if (last_above_ > place) return last_above_;
-  one.parent = 0;
-  return kNone;
-}
-
-// Above whatever lies in it. Field by field: a rank that was just written in parts is slow to read as a whole.
-inline void Comparison::rank(const Range& one, uint32_t place, int64_t min_duration_ns) {
-  Place& own = places_[place];
-  const int64_t duration = (one.flags & kShown) != 0 ? kForced : one.duration_ns;
-  const Rank alone{duration < min_duration_ns ? -1 : duration, one.event_id, 0};
-  ++own.rank.height;
-  if (!own.first) {
-    own.rank = kNothing;
-  } else if (!ranks_below(alone, own.rank)) {
-    own.rank.duration = alone.duration, own.rank.first = alone.first, own.rank.height = 0;
+void Comparison::compare(Ranges& held, int64_t min_duration_ns, int64_t budget) {
+  min_duration_ns_ = min_duration_ns;
+  above_.resize(held.size()), levels_.resize(held.size()), is_kept_.assign(held.size(), 0);
+  find_above(held);
+  if (budget > 0 || any_shown_) {
+    if (!nests_) rank_all(held);
+    note_levels(held);
+    choose(held, budget);
   }
-  if (own.rank.duration == kForced) {
-    keep(place);
-  } else if (own.rank.duration >= 0) {
-    candidates_.emplace_back() = {own.rank.duration, place};
-    ++of_digits_[digits_of(own.rank.duration)];
+  list_kept();
+}
+
+// What is around a range comes after it.
+void Comparison::find_above(Ranges& held) {
+  uint32_t flags = 0, *const above_of = above_.data();
+  size_t not_here = 0;
+  bool nests = true, repeats = false;
+  ids_.clear_for(held);
+  for (auto place = static_cast<uint32_t>(held.size()); place-- > 0;) {
+    Range& one = held[place];
+    flags |= one.flags;
+    if ((one.flags & kOverlapping) != 0) one.parent = 0;
+    uint32_t above = one.parent == 0 ? kNone : ids_.find(held, one.parent);
+    if (above != kNone) {
+      nests &= ranks_above_in_it(held[above], one);
+    } else if (one.parent != 0) {
+      above = kNotHere, ++not_here;
+    }
+    above_of[place] = above;
+    repeats |= ids_.put(held, one.event_id, place);
+  }
+  not_here_ = not_here, repeats_ = repeats;
+  any_shown_ = (flags & kShown) != 0;
+  nests_ = nests && !repeats && !any_shown_;
+  if (not_here > 0 || repeats) look_again(held);
+}
+
+// Of what came after the range that it lies in; and of several with one id the first one counts.
+void Comparison::look_again(Ranges& held) {
+  not_here_ = 0;
+  for (uint32_t place = 0; place < held.size(); ++place) {
+    if (above_[place] != kNotHere && !repeats_) continue;
+    Range& one = held[place];
+    const uint32_t found = one.parent == 0 ? kNone : ids_.find(held, one.parent);
+    const bool missing = one.parent != 0 && found == kNone, later = found != kNone && found > place;
+    if (!missing && !later) one.parent = 0;
+    not_here_ += missing ? 1 : 0;
+    above_[place] = missing ? kNotHere : later ? found : kNone;
   }
 }
 
 // What lies in a range comes before it, so that the highest rank in it is there when its turn comes.
-inline void Comparison::look_at(Ranges& held, uint32_t place, size_t compared, int64_t min_duration_ns) {
-  const Range& one = held[place];
-  Place& own = places_[place];
-  own.above = find_above(held, place);
-  if (ranks_matter_) rank(one, place, min_duration_ns);
-  if (own.above >= kNotHere) return;
-  Place& around = places_[own.above];
-  if (ranks_matter_ && ranks_below(around.rank, own.rank)) around.rank = own.rank;
-  const bool takes_time = place >= compared && one.parent >> kOrdinalBits == one.event_id >> kOrdinalBits;
-  if (takes_time) around.children_ns = sum(around.children_ns, one.duration_ns);
-}
-
-void Comparison::compare(Ranges& held, size_t compared, int64_t min_duration_ns, int64_t budget) {
-  places_.resize(held.size()), is_kept_.assign(held.size(), 0);
-  candidates_.clear(), candidates_.reserve(held.size());
-  std::fill(of_digits_, of_digits_ + kDigits, 0);
-  kept_ = not_here_ = 0, last_parent_ = 0;
-  ids_.index(held, [this](uint32_t place, bool first) { begin(places_[place], first); });
-  ranks_matter_ = budget > 0 || std::any_of(held.begin(), held.end(), [](const Range& one) { return (one.flags & kShown) != 0; });
-  for (uint32_t place = 0; place < held.size(); ++place) look_at(held, place, compared, min_duration_ns);
-  if (ranks_matter_) choose(budget);
-}
-
-// More binary digits rank above fewer. So only those of one number of digits have to be compared with each other.
-void Comparison::choose(int64_t budget) {
-  size_t left = static_cast<size_t>(std::max<int64_t>(0, budget - static_cast<int64_t>(kept_)));
-  unsigned digits = kDigits;
-  while (digits > 0 && left >= of_digits_[digits - 1]) left -= of_digits_[--digits];
-  auto end = candidates_.begin();
-  for (const Candidate& one : candidates_) {
-    const unsigned own = digits_of(one.duration);
-    if (own >= digits) keep(one.place);
-    if (own + 1 == digits) *end++ = one;
+void Comparison::rank_all(const Ranges& held) {
+  ranks_.assign(held.size(), kNothing);
+  for (uint32_t place = 0; place < held.size(); ++place) {
+    Rank& own = ranks_[place];
+    const Rank alone = own_rank(held[place]);
+    ++own.height;
+    if (!is_first(held, place)) {
+      own = kNothing;
+    } else if (!ranks_below(alone, own)) {
+      own = alone;
+    }
+    const uint32_t above = above_[place];
+    if (above < kNotHere && ranks_below(ranks_[above], own)) ranks_[above] = own;
+    is_kept_[place] = own.duration == kForced ? 1 : 0;
   }
-  const auto last = candidates_.begin() + static_cast<std::ptrdiff_t>(digits > 0 ? left : 0);
-  const auto is_above = [this](const Candidate& one, const Candidate& other) { return ranks_above(one, other); };
-  std::nth_element(candidates_.begin(), last, end, is_above);
-  for (auto one = candidates_.begin(); one != last; ++one) keep(one->place);
 }
 
-bool Comparison::ranks_above(const Candidate& one, const Candidate& other) const {
-  if (one.duration != other.duration) return one.duration > other.duration;
-  return ranks_below(places_[other.place].rank, places_[one.place].rank);
+void Comparison::note_levels(const Ranges& held) {
+  std::fill(of_levels_, of_levels_ + kLevels, 0);
+  for (uint32_t place = 0; place < held.size(); ++place) {
+    const int64_t duration = nests_ ? own_duration(held[place]) : ranks_[place].duration;
+    const unsigned level = duration < 0 || duration == kForced ? 0 : digits_of(duration) + 1;
+    levels_[place] = static_cast<uint8_t>(level), ++of_levels_[level];
+  }
+}
+
+// So only those of one level have to be compared with each other.
+void Comparison::choose(const Ranges& held, int64_t budget) {
+  const int64_t forced = std::count(is_kept_.begin(), is_kept_.end(), 1);
+  auto left = static_cast<size_t>(std::max<int64_t>(0, budget - forced));
+  unsigned level = kLevels;  // from here on all are kept
+  while (level > 1 && left >= of_levels_[level - 1]) left -= of_levels_[--level];
+  candidates_.clear(), candidates_.reserve(level > 1 ? of_levels_[level - 1] : 0);
+  for (uint32_t place = 0; place < held.size(); ++place) {
+    if (levels_[place] >= level) is_kept_[place] = 1;
+    if (levels_[place] != 0 && levels_[place] + 1u == level) {
+      candidates_.emplace_back() = {rank(held, place).duration, place};
+    }
+  }
+  const auto last = candidates_.begin() + static_cast<std::ptrdiff_t>(std::min(left, candidates_.size()));
+  const auto is_above = [&](const Candidate& one, const Candidate& other) {
+    if (one.duration != other.duration) return one.duration > other.duration;
+    return ranks_below(rank(held, other.place), rank(held, one.place));
+  };
+  std::nth_element(candidates_.begin(), last, candidates_.end(), is_above);
+  for (auto one = candidates_.begin(); one != last; ++one) is_kept_[one->place] = 1;
+}
+
+void Comparison::list_kept() {
+  kept_.clear(), kept_.reserve(static_cast<size_t>(std::count(is_kept_.begin(), is_kept_.end(), 1)));
+  for (uint32_t place = 0; place < is_kept_.size(); ++place) {
+    if (is_kept_[place] != 0) kept_.push_back(place);
+  }
 }
 
 }  // namespace recfn::folding

@@ -15,24 +15,17 @@ class Comparison {
   static constexpr uint32_t kNone = PlacesOfIds::kNone;  // it lies directly in the unit
   static constexpr uint32_t kNotHere = kNone - 1;  // it lies in a range that hasn't come
 
-  struct Place {
-    Rank rank;
-    int64_t children_ns;  // of those that weren't compared before
-    uint32_t above;       // the place of the range that it lies in
-    bool first;           // of the same event id
-  };
-
   // A range that came after its parent, or is asynchronous, has no parent afterwards. Where memory runs out (std::bad_alloc) it
   // can be done again.
-  void compare(Ranges& held, size_t compared, int64_t min_duration_ns, int64_t budget);
+  void compare(Ranges& held, int64_t min_duration_ns, int64_t budget);
 
-  const Place& operator[](size_t place) const { return places_[place]; }
-  void add_children_ns(size_t place, int64_t time_ns) {
-    places_[place].children_ns = sum(places_[place].children_ns, time_ns);
-  }
-  size_t size() const { return places_.size(); }
+  size_t size() const { return above_.size(); }
+  uint32_t above(size_t place) const { return above_[place]; }  // the place of the range that it lies in
   bool is_kept(size_t place) const { return is_kept_[place] != 0; }
-  size_t kept() const { return kept_; }
+  const UnfilledVector<uint32_t>& kept() const { return kept_; }  // their places, in ascending order
+  Rank rank(const Ranges& held, size_t place) const { return nests_ ? own_rank(held[place]) : ranks_[place]; }
+  // Of the same event id.
+  bool is_first(const Ranges& held, size_t place) { return !repeats_ || ids_.find(held, held[place].event_id) == place; }
   size_t not_here() const { return not_here_; }  // how many lie in ranges that haven't come
 
  private:
@@ -40,24 +33,30 @@ class Comparison {
     int64_t duration;
     uint32_t place;
   };
+  static constexpr unsigned kLevels = kDigits + 1;
 
-  static void begin(Place& own, bool first);
-  void look_at(Ranges& held, uint32_t place, size_t compared, int64_t min_duration_ns);
-  uint32_t find_above(Ranges& held, uint32_t place);
-  void rank(const Range& one, uint32_t place, int64_t min_duration_ns);
-  void choose(int64_t budget);
-  void keep(uint32_t place) { is_kept_[place] = 1, ++kept_; }
-  bool ranks_above(const Candidate& one, const Candidate& other) const;
+  void find_above(Ranges& held);
+  void look_again(Ranges& held);
+  void rank_all(const Ranges& held);
+  void note_levels(const Ranges& held);
+  void choose(const Ranges& held, int64_t budget);
+  void list_kept();
 
-  UnfilledVector<Place> places_;
-  std::vector<uint8_t> is_kept_;  // beside the places, since it is asked for most often
+  int64_t own_duration(const Range& one) const { return one.duration_ns < min_duration_ns_ ? -1 : one.duration_ns; }
+  Rank own_rank(const Range& one) const {
+    return {(one.flags & kShown) != 0 ? kForced : own_duration(one), one.event_id, 0};
+  }
+
   PlacesOfIds ids_;
+  UnfilledVector<uint32_t> above_, kept_;
+  UnfilledVector<uint8_t> levels_;  // of ranges with more binary digits it is higher; 0 where a range is not to choose
+  std::vector<uint8_t> is_kept_;
+  std::vector<Rank> ranks_;  // where not every range ranks above all that lies in it
   UnfilledVector<Candidate> candidates_;
-  size_t of_digits_[kDigits];  // how many of them have so many binary digits
-  size_t kept_ = 0, not_here_ = 0;
-  uint64_t last_parent_ = 0;
-  uint32_t last_above_ = kNone;
-  bool ranks_matter_ = true;  // not where none is kept
+  size_t of_levels_[kLevels];  // how many are of each
+  size_t not_here_ = 0;
+  int64_t min_duration_ns_ = 0;
+  bool nests_ = true, repeats_ = false, any_shown_ = false;
 };
 
 }  // namespace recfn::folding

@@ -2,24 +2,10 @@
 
 namespace recfn::folding {
 
-Path* Trees::fold(FoldedTree& holder, Path* above, const Range& one, int64_t self_ns) {
-  Path& around = above_or_root(holder, above);
-  Path* place = paths_.find(around, one.name);
-  int64_t total_ns = one.duration_ns;
-  if (place == nullptr && holder.size < holder.most) {
-    ++holder.size;
-    place = paths_.make(one.name);
-    paths_.append(around, *place);
-  } else if (place == nullptr) {
-    place = other(holder);
-    if (&around != holder.root) total_ns = 0;  // what it lies in has its time
-  }
-  paths_.add(*place, one, self_ns, total_ns);
-  if ((one.flags & kLinkable) != 0) {
-    Linkable* linkable = linkables_.take();
-    linkable->next = nullptr, linkable->event_id = one.event_id;
-    link(holder, linkable, linkable);
-  }
+Path* Trees::make_below(FoldedTree& holder, Path& around, uint32_t name) {
+  ++holder.size;
+  Path* place = paths_.make(name);
+  paths_.append(around, *place);
   return place;
 }
 
@@ -33,7 +19,7 @@ void Trees::merge(FoldedTree& holder, Path* above, FoldedTree& other) {
     merge_list(place, list, holder, fits);
   }
   if (other.first_linkable != nullptr) link(holder, other.first_linkable, other.last_linkable);
-  other = FoldedTree{other.most};
+  other.forget();
 }
 
 void Trees::give_back(FoldedTree& tree) {
@@ -42,13 +28,7 @@ void Trees::give_back(FoldedTree& tree) {
     next = each->next;
     linkables_.give_back(each);
   }
-  tree = FoldedTree{tree.most};
-}
-
-Path& Trees::above_or_root(FoldedTree& holder, Path* above) {
-  if (above != nullptr) return *above;
-  if (holder.root == nullptr) holder.root = paths_.make(kOther);
-  return *holder.root;
+  tree.forget();
 }
 
 Path* Trees::other(FoldedTree& holder) {
@@ -84,6 +64,12 @@ void Trees::merge_list(Path& place, Path* list, FoldedTree& holder, bool fits) {
     }
     merge_list(*mine, below, holder, fits);
   }
+}
+
+void Trees::link(FoldedTree& holder, uint64_t event_id) {
+  Linkable* linkable = linkables_.take();
+  linkable->next = nullptr, linkable->event_id = event_id;
+  link(holder, linkable, linkable);
 }
 
 void Trees::link(FoldedTree& holder, Linkable* first, Linkable* last) {

@@ -20,6 +20,10 @@ struct FoldedTree {
   uint32_t size = 0;
   Path* root = nullptr;  // null where nothing was folded
   Linkable *first_linkable = nullptr, *last_linkable = nullptr;
+  int64_t children_ns = 0;  // of a span of a range: how long those took that lay directly in it, in its thread
+
+  // Nothing is in it; the times stay.
+  void forget() { size = 0, root = nullptr, first_linkable = last_linkable = nullptr; }
 };
 
 // What the trees of all units are made of.
@@ -32,7 +36,20 @@ class Trees {
   }
 
   // A range that lies in ranges that were added up at `above`, or (null) directly in the span, is added up. Where it is.
-  Path* fold(FoldedTree& holder, Path* above, const Range& one, int64_t self_ns);
+  Path* fold(FoldedTree& holder, Path* above, const Range& one, int64_t self_ns) {
+    Path& around = above_or_root(holder, above);
+    Path* place = paths_.find(around, one.name);
+    int64_t total_ns = one.duration_ns;
+    if (place == nullptr && holder.size < holder.most) {
+      place = make_below(holder, around, one.name);
+    } else if (place == nullptr) {
+      place = other(holder);
+      if (&around != holder.root) total_ns = 0;  // what it lies in has its time
+    }
+    paths_.add(*place, one, self_ns, total_ns);
+    if ((one.flags & kLinkable) != 0) link(holder, one.event_id);
+    return place;
+  }
   // What was folded into a range, or waited in it, which is nothing afterwards, was folded into `holder`, and lies at `above`
   // there or (null) directly in the span.
   void merge(FoldedTree& holder, Path* above, FoldedTree& other);
@@ -43,9 +60,15 @@ class Trees {
  private:
   static constexpr size_t kNodesOfATree = 2;  // its root and the path for others
 
-  Path& above_or_root(FoldedTree& holder, Path* above);
+  Path& above_or_root(FoldedTree& holder, Path* above) {
+    if (above != nullptr) return *above;
+    if (holder.root == nullptr) holder.root = paths_.make(kOther);
+    return *holder.root;
+  }
+  Path* make_below(FoldedTree& holder, Path& around, uint32_t name);
   Path* other(FoldedTree& holder);
   void merge_list(Path& place, Path* list, FoldedTree& holder, bool fits);
+  void link(FoldedTree& holder, uint64_t event_id);
   void link(FoldedTree& holder, Linkable* first, Linkable* last);
 
   Paths paths_;

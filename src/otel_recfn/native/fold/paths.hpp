@@ -1,5 +1,6 @@
 // Sums of ranges by the path of names below a span: nodes that hang below each other in the order in which they came.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 
 #include "fold/histogram.hpp"
@@ -29,14 +30,29 @@ class Paths {
 
   Path* make(uint32_t name);
   // One more range, `total_ns` of which aren't counted elsewhere.
-  void add(Path& path, const Range& one, int64_t self_ns, int64_t total_ns);
+  void add(Path& path, const Range& one, int64_t self_ns, int64_t total_ns) {
+    const unsigned digits = digits_of(one.duration_ns);
+    if (path.count == 0) path.histogram.clear(digits);
+    path.histogram.add(digits, windows_);
+    if (one.start_ns < path.first_ns || (one.start_ns == path.first_ns && one.event_id < path.first_id)) {
+      path.first_ns = one.start_ns, path.first_id = one.event_id;
+    }
+    path.shortest_ns = std::min(path.shortest_ns, one.duration_ns);
+    path.longest_ns = std::max(path.longest_ns, one.duration_ns);
+    ++path.count, path.total_ns = sum(path.total_ns, total_ns), path.self_ns = sum(path.self_ns, self_ns);
+  }
   // Also gives the other one back.
   void add(Path& path, Path* other);
   void give_back(Path* path) {
     path->histogram.give_back_windows(windows_);
     nodes_.give_back(path);
   }
-  Path* find(const Path& above, uint32_t name);
+  Path* find(const Path& above, uint32_t name) {
+    if (above.below > kMany) return find_edge(above, name);
+    Path* path = above.first_below;
+    while (path != nullptr && path->name != name) path = path->next;
+    return path;
+  }
   void append(Path& above, Path& path);
   // What hangs below it, as a list, hangs below it no more.
   Path* detach_below(Path& above);
@@ -63,6 +79,10 @@ class Paths {
 
   Edge* edge(const Path& above, uint32_t name) {
     return many_.find(edge_key(&above, name), [&](const Edge& one) { return one.above == &above && one.path->name == name; });
+  }
+  Path* find_edge(const Path& above, uint32_t name) {
+    const Edge* found = edge(above, name);
+    return found == nullptr ? nullptr : found->path;
   }
   void grow(size_t nodes);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "fold/range.hpp"
@@ -15,45 +16,41 @@ class PlacesOfIds {
  public:
   static constexpr uint32_t kNone = UINT32_MAX;
 
-  // Of several with one id the first one counts; `visit(place, first)` tells of each whether it is that.
-  template <typename Visit>
-  void index(const Ranges& held, Visit visit) {
+  // For these ids, none of which has a place yet.
+  void clear_for(const Ranges& held) {
     const size_t slots = find_runs(held) ? place_runs(held.size()) : 0;
-    hashed_ = slots == 0;
-    slots_.assign(hashed_ ? hashed_slots(held.size()) : slots, kNone);
-    for (uint32_t place = 0; place < held.size(); ++place) {
-      const uint64_t event_id = held[place].event_id;
-      uint32_t& slot = slots_[hashed_ ? hashed_slot(held, event_id) : run_of(event_id)->slot(event_id)];
-      visit(place, slot == kNone);
-      if (slot == kNone) slot = place;
-    }
+    if (slots == 0) count_ = 0;
+    slots_.assign(count_ == 0 ? hashed_slots(held.size()) : slots, kNone);
+    last_ = Run{};
   }
 
+  // The id, one of those, stands there now. Whether it stood elsewhere before.
+  bool put(const Ranges& held, uint64_t event_id, uint32_t place) { return std::exchange(*slot(held, event_id), place) != kNone; }
+
   uint32_t find(const Ranges& held, uint64_t event_id) {
-    if (hashed_) return slots_[hashed_slot(held, event_id)];
-    const Run* run = run_of(event_id);
-    return run == nullptr ? kNone : slots_[run->slot(event_id)];
+    const uint32_t* found = slot(held, event_id);
+    return found == nullptr ? kNone : *found;
   }
 
  private:
   // The ids of a thread.
   struct Run {
-    uint64_t first, last;
-    size_t slots;  // where its own begin
+    uint64_t first = 0, ids = 0;
+    size_t slots = 0;  // where its own begin
 
-    bool has(uint64_t event_id) const { return event_id - first <= last - first; }
+    bool has(uint64_t event_id) const { return event_id - first < ids; }
     bool is_of_thread(uint64_t event_id) const { return (event_id ^ first) >> kOrdinalBits == 0; }
-    size_t slot(uint64_t event_id) const { return slots + (event_id - first); }
   };
   static constexpr size_t kMostRuns = 8;
   static constexpr size_t kSlotsOfAnId = 8;
 
   // False where there are too many. Neighbours mostly are of one thread.
   bool find_runs(const Ranges& held) {
-    count_ = last_ = 0;
+    count_ = 0;
     for (size_t at = 0; at < held.size();) {
-      if (!find_or_begin(held[at].event_id)) return false;
-      at = widen(runs_[last_], held, at);
+      Run* run = find_or_begin(held[at].event_id);
+      if (run == nullptr) return false;
+      at = widen(*run, held, at);
     }
     return true;
   }
@@ -61,21 +58,21 @@ class PlacesOfIds {
   // By what follows and is of its thread. Where the next thread's begin.
   static size_t widen(Run& run, const Ranges& held, size_t at) {
     const Run thread = run;
-    uint64_t first = run.first, last = run.last;
+    uint64_t first = run.first, last = run.first + (run.ids - 1);
     for (; at < held.size() && thread.is_of_thread(held[at].event_id); ++at) {
       first = std::min(first, held[at].event_id), last = std::max(last, held[at].event_id);
     }
-    run.first = first, run.last = last;
+    run.first = first, run.ids = last - first + 1;
     return at;
   }
 
-  bool find_or_begin(uint64_t event_id) {
-    for (last_ = 0; last_ < count_; ++last_) {
-      if (runs_[last_].is_of_thread(event_id)) return true;
+  Run* find_or_begin(uint64_t event_id) {
+    for (size_t at = 0; at < count_; ++at) {
+      if (runs_[at].is_of_thread(event_id)) return &runs_[at];
     }
-    if (count_ == kMostRuns) return false;
-    runs_[count_++] = {event_id, event_id, 0};
-    return true;
+    if (count_ == kMostRuns) return nullptr;
+    runs_[count_] = {event_id, 1, 0};
+    return &runs_[count_++];
   }
 
   // How many slots are needed; none where it would be far more than there are ids.
@@ -84,8 +81,8 @@ class PlacesOfIds {
     size_t slots = 0;
     for (Run* run = runs_; run != runs_ + count_; ++run) {
       run->slots = slots;
-      if (run->last - run->first >= most - slots) return 0;
-      slots += run->last - run->first + 1;
+      if (run->ids > most - slots) return 0;
+      slots += run->ids;
     }
     return slots;
   }
@@ -96,27 +93,29 @@ class PlacesOfIds {
     return size;
   }
 
-  // Null where it lies in none, as some do that were not indexed.
-  const Run* run_of(uint64_t event_id) {
-    if (last_ < count_ && runs_[last_].has(event_id)) return &runs_[last_];
-    for (last_ = 0; last_ < count_; ++last_) {
-      if (runs_[last_].has(event_id)) return &runs_[last_];
+  // Null where it lies in no run, as some do that were not among the ids.
+  uint32_t* slot(const Ranges& held, uint64_t event_id) {
+    if (!last_.has(event_id)) {
+      if (count_ == 0) return hashed_slot(held, event_id);
+      const Run* run = std::find_if(runs_, runs_ + count_, [event_id](const Run& one) { return one.has(event_id); });
+      if (run == runs_ + count_) return nullptr;
+      last_ = *run;
     }
-    return nullptr;
+    return &slots_[last_.slots + (event_id - last_.first)];
   }
 
-  // Its own, or the empty one where it isn't there.
-  size_t hashed_slot(const Ranges& held, uint64_t event_id) const {
+  // Its own, or an empty one where it isn't there.
+  uint32_t* hashed_slot(const Ranges& held, uint64_t event_id) {
     const size_t mask = slots_.size() - 1;
     size_t at = scrambled(event_id) & mask;
     while (slots_[at] != kNone && held[slots_[at]].event_id != event_id) at = (at + 1) & mask;
-    return at;
+    return &slots_[at];
   }
 
   std::vector<uint32_t> slots_;
   Run runs_[kMostRuns];
-  size_t count_ = 0, last_ = 0;  // how many there are; which was asked for last
-  bool hashed_ = false;
+  size_t count_ = 0;  // of runs; none where ids are hashed
+  Run last_;          // that was asked for
 };
 
 }  // namespace recfn::folding

@@ -28,15 +28,13 @@ void Unit::held(std::vector<int64_t>& rows) const {
 
 // Behind `reserve` nothing in it allocates.
 void Unit::compare(int64_t budget, bool parents_may_come) {
-  memory_.comparison.compare(held_, kept_.size(), limits_.min_duration_ns, budget);
+  memory_.comparison.compare(held_, limits_.min_duration_ns, budget);
   reserve();
   Awaited* taken = take_awaited();
   await_parents();
   if (!parents_may_come) settle();
   place_kept();
-  for (size_t place = held_.size(); place-- > 0;) {  // what is around a range comes after it
-    if (!memory_.comparison.is_kept(place)) fold(place, parents_may_come);
-  }
+  fold_others(parents_may_come);
   keep_held();
   for (Awaited* next; taken != nullptr; taken = next) {
     next = taken->next;
@@ -46,25 +44,24 @@ void Unit::compare(int64_t budget, bool parents_may_come) {
 
 void Unit::reserve() {
   const Comparison& all = memory_.comparison;
-  const size_t folds = all.size() - all.kept();
-  memory_.trees.reserve(folds, std::min(folds, all.kept() + all.not_here()) + 1);
+  const size_t folds = all.size() - all.kept().size();
+  memory_.trees.reserve(folds, std::min(folds, all.kept().size() + all.not_here()) + 1);
   awaited_.reserve(all.not_here());
   memory_.awaited.reserve(all.not_here());
   memory_.ordered.reserve(awaited_.size() + all.not_here());
   memory_.spots.assign(all.size(), {});
   memory_.kept.clear();
-  memory_.kept.resize(all.kept());
+  memory_.kept.resize(all.kept().size());
 }
 
 // What was awaited and has come now: a list.
 Awaited* Unit::take_awaited() {
   Awaited* taken = nullptr;
   for (size_t place = kept_.size(); place < held_.size() && !awaited_.empty(); ++place) {
-    Awaited* came = memory_.comparison[place].first ? awaited_.find(held_[place].event_id) : nullptr;
+    Awaited* came = memory_.comparison.is_first(held_, place) ? awaited_.find(held_[place].event_id) : nullptr;
     if (came == nullptr) continue;
     awaited_.erase(came->event_id);
     memory_.spots[place].tree = &came->folded;
-    memory_.comparison.add_children_ns(place, came->children_ns);
     came->next = taken, taken = came;
   }
   return taken;
@@ -74,44 +71,61 @@ void Unit::await_parents() {
   if (memory_.comparison.not_here() == 0) return;
   for (size_t place = kept_.size(); place < held_.size(); ++place) {
     const Range& one = held_[place];
-    if (memory_.comparison[place].above != Comparison::kNotHere) continue;
+    if (memory_.comparison.above(place) != Comparison::kNotHere) continue;
     if (one.parent >> kOrdinalBits != one.event_id >> kOrdinalBits) continue;
-    Awaited& around = awaited(one.parent);
+    FoldedTree& around = awaited(one.parent).folded;
     around.children_ns = sum(around.children_ns, one.duration_ns);
   }
 }
 
 // What was folded into those that are kept goes with them.
 void Unit::place_kept() {
+  const Comparison& all = memory_.comparison;
   for (size_t place = 0; place < kept_.size(); ++place) memory_.spots[place].tree = &kept_[place].folded;
   size_t next = 0;
-  for (size_t place = 0; place < held_.size(); ++place) {
-    if (!memory_.comparison.is_kept(place)) continue;
+  for (const uint32_t place : all.kept()) {
     Memory::Spot& spot = memory_.spots[place];
-    const Comparison::Place& found = memory_.comparison[place];
+    const uint32_t above = all.above(place);
     Kept& kept = memory_.kept[next++];
-    kept = {spot.tree == nullptr ? FoldedTree{} : *spot.tree, children_ns(place), found.rank,
-            found.above < Comparison::kNotHere ? held_[found.above].event_id : 0};
+    kept = {spot.tree == nullptr ? FoldedTree{} : *spot.tree, all.rank(held_, place),
+            above < Comparison::kNotHere ? held_[above].event_id : 0};
     spot.tree = &kept.folded;
   }
 }
 
-int64_t Unit::children_ns(size_t place) const {
-  const int64_t newly = memory_.comparison[place].children_ns;
-  return place < kept_.size() ? sum(kept_[place].children_ns, newly) : newly;
+// What is around a range comes after it. Where a range is kept, what lies in it lies on no path.
+void Unit::fold_others(bool parents_may_come) {
+  const Comparison& all = memory_.comparison;
+  for (size_t place = held_.size(); place-- > 0;) {
+    const Range& one = held_[place];
+    const uint32_t above = all.above(place);
+    Memory::Spot around{};
+    if (above < Comparison::kNotHere) {
+      around = memory_.spots[above];
+      if (place >= kept_.size()) take_time(around, held_[above], one);
+    }
+    if (all.is_kept(place)) continue;
+    if (around.tree == nullptr) around.tree = &holder(above, one, parents_may_come);
+    memory_.spots[place] = fold(one, around, memory_.spots[place].tree);
+  }
 }
 
-void Unit::fold(size_t place, bool parents_may_come) {
-  const Range& one = held_[place];
-  const uint32_t above = memory_.comparison[place].above;
-  Memory::Spot& spot = memory_.spots[place];
-  FoldedTree* into_it = spot.tree;
-  const bool in_other = above < Comparison::kNotHere;
-  Path* around = in_other ? memory_.spots[above].path : nullptr;
-  spot.tree = in_other ? memory_.spots[above].tree : &holder(above, one, parents_may_come);
-  const int64_t self_ns = (one.flags & kOverlapping) != 0 ? 0 : difference(one.duration_ns, children_ns(place));
-  spot.path = memory_.trees.fold(*spot.tree, around, one, self_ns);
-  if (into_it != nullptr) memory_.trees.merge(*spot.tree, spot.path, *into_it);
+// What lies in a range, in its thread, is no time of its own. An asynchronous one has none.
+void Unit::take_time(const Memory::Spot& spot, const Range& around, const Range& one) {
+  if (around.event_id >> kOrdinalBits != one.event_id >> kOrdinalBits) return;
+  if (spot.path == nullptr) {
+    spot.tree->children_ns = sum(spot.tree->children_ns, one.duration_ns);
+  } else if ((around.flags & kOverlapping) == 0) {
+    spot.path->self_ns = difference(spot.path->self_ns, one.duration_ns);
+  }
+}
+
+Memory::Spot Unit::fold(const Range& one, const Memory::Spot& around, FoldedTree* into_it) {
+  const int64_t children_ns = into_it == nullptr ? 0 : into_it->children_ns;  // of those that came earlier
+  const int64_t self_ns = (one.flags & kOverlapping) != 0 ? 0 : difference(one.duration_ns, children_ns);
+  Path* path = memory_.trees.fold(*around.tree, around.path, one, self_ns);
+  if (into_it != nullptr) memory_.trees.merge(*around.tree, path, *into_it);
+  return {around.tree, path};
 }
 
 // What a range that lies in none of the others is folded into.
@@ -121,9 +135,7 @@ FoldedTree& Unit::holder(uint32_t above, const Range& one, bool parents_may_come
 
 void Unit::keep_held() {
   size_t next = 0;
-  for (size_t place = 0; place < held_.size(); ++place) {
-    if (memory_.comparison.is_kept(place)) held_[next++] = held_[place];
-  }
+  for (const uint32_t place : memory_.comparison.kept()) held_[next++] = held_[place];
   held_.resize(next);
   waiting_ = 0;
   kept_.swap(memory_.kept);
@@ -146,7 +158,7 @@ Awaited& Unit::awaited(uint64_t event_id) {
   Awaited* found = awaited_.find(event_id);
   if (found != nullptr) return *found;
   found = memory_.awaited.take();
-  *found = {nullptr, event_id, FoldedTree{}, 0, ++orders_, false};
+  *found = {nullptr, event_id, FoldedTree{}, ++orders_, false};
   awaited_.insert(found);
   return *found;
 }

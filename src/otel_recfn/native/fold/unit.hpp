@@ -21,7 +21,6 @@ struct Limits {
 // A range that is kept for now, and what was folded into it.
 struct Kept {
   FoldedTree folded;
-  int64_t children_ns;
   Rank rank;
   uint64_t parent;  // a kept one, or 0
 };
@@ -78,8 +77,9 @@ class Unit {
   Awaited* take_awaited();
   void await_parents();
   void place_kept();
-  int64_t children_ns(size_t place) const;
-  void fold(size_t place, bool parents_may_come);
+  void fold_others(bool parents_may_come);
+  static void take_time(const Memory::Spot& spot, const Range& around, const Range& one);
+  Memory::Spot fold(const Range& one, const Memory::Spot& around, FoldedTree* into_it);
   FoldedTree& holder(uint32_t above, const Range& one, bool parents_may_come);
   void keep_held();
   Awaited& awaited(uint64_t event_id);

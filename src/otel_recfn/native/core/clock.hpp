@@ -43,7 +43,7 @@ class ClockMapping {
 
   // A recording begins: its line and its offset are what the clocks say now, whatever they were before.
   void begin(const Reading& now) {
-    follow_ticks(now);
+    follow_ticks(now), used_ticks_ = 0;
     if (now.ticks < lines_[num_lines_ - 1].ticks) begin_line(now);
     lines_[num_lines_ - 1] = {now.ticks, now.monotonic_ns, nominal_};
     offset_ns_ = now.unix_ns - now.monotonic_ns;
@@ -51,16 +51,15 @@ class ClockMapping {
 
   // Returns by how much the wall clock jumped, 0 where it didn't.
   int64_t anchor(const Reading& now) {
-    follow_ticks(now);
+    follow_ticks(now), used_ticks_ = 0;
     const int64_t change = now.unix_ns - now.monotonic_ns - offset_ns_;
     if (std::abs(change) > std::max(kSmallestChangeNs, now.took_ns)) offset_ns_ += change;
     return std::abs(change) > kJumpNs + now.took_ns ? change : 0;
   }
 
-  int64_t monotonic_ns(uint64_t ticks) const {
-    size_t line = num_lines_ - 1;
-    while (line > 0 && lines_[line].ticks > ticks) --line;
-    return lines_[line].at(ticks);
+  int64_t monotonic_ns(uint64_t ticks) {
+    if (ticks - used_from_ >= used_ticks_) use_line_at(ticks);
+    return used_.at(ticks);
   }
 
   int64_t offset_ns() const { return offset_ns_; }
@@ -75,6 +74,15 @@ class ClockMapping {
       return monotonic_ns + std::llrint(static_cast<double>(static_cast<int64_t>(at_ticks - ticks)) * rate);
     }
   };
+
+  // What was recorded one after the other mostly goes by one line. The first one also holds before it begins.
+  void use_line_at(uint64_t ticks) {
+    size_t line = num_lines_ - 1;
+    while (line > 0 && lines_[line].ticks > ticks) --line;
+    used_ = lines_[line];
+    used_from_ = line > 0 ? used_.ticks : 0;
+    used_ticks_ = (line + 1 < num_lines_ ? lines_[line + 1].ticks : UINT64_MAX) - used_from_;
+  }
 
   void follow_ticks(const Reading& now) {
     const Line last = lines_[num_lines_ - 1];
@@ -105,6 +113,8 @@ class ClockMapping {
   static constexpr size_t kKeptLines = 8;
   std::array<Line, kKeptLines> lines_{};
   size_t num_lines_ = 1;
+  Line used_{};  // last, from these ticks on, for so many
+  uint64_t used_from_ = 0, used_ticks_ = 0;
   Reading rated_{};
   double nominal_ = 1;
   int64_t offset_ns_ = 0;

@@ -18,6 +18,7 @@
 #include "core/clock.hpp"
 #include "core/registry.hpp"
 #include "drain/name_pool.hpp"
+#include "drain/node_ids.hpp"
 #include "drain/rows.hpp"
 
 namespace recfn {
@@ -150,8 +151,9 @@ class Drain {
   int64_t offset_of(const Thread& thread, uint64_t parent, int64_t start_ns) const;
   void note_jump(int64_t jump_ns);
   static uint32_t crossing_if(bool crosses, const Row& row, uint32_t end_flags);
-  void seal(Thread& thread, size_t index, int64_t end_ns, uint32_t flags, LeftBy left_by, uint32_t end_thread);
-  static std::optional<int64_t> let_out(Thread& thread, size_t index);
+  static OpenRange* find_open(Thread& thread, uint64_t ordinal);
+  void seal(Thread& thread, OpenRange& open, int64_t end_ns, uint32_t flags, LeftBy left_by, uint32_t end_thread);
+  static std::optional<int64_t> let_out(Thread& thread, const OpenRange& open);
   void close_remotely_ended(Thread& thread, uint64_t until_ticks);
   void tell_closed_elsewhere();
   void close_all_open(int64_t now_ns);
@@ -163,6 +165,8 @@ class Drain {
   void forget_taken();
   uint32_t thread_index(uint64_t number, uint32_t otherwise);
 
+  const Globals& globals_ = recfn::globals();
+  const NodeIds& node_ids_ = recfn::node_ids();
   std::mutex mutex_;
   ClockMapping clock_;
   // Of ranges that go by another offset than the clock's now: those that are open, and those that this run closed.

@@ -27,7 +27,7 @@ int64_t NodeIds::now() {
   return newest();
 }
 
-int64_t NodeIds::at(uint64_t ticks) const {
+int64_t NodeIds::found_at(uint64_t ticks) const {
   const uint64_t made = made_.load(std::memory_order_acquire);
   const uint64_t oldest = made > kKept ? made - kKept : 0;
   for (uint64_t change = made; change-- > oldest;) {

@@ -15,7 +15,7 @@ class NodeIds {
   // The newest one; asks PyTorch, which may have been told otherwise since the last look.
   int64_t now();
   // What it was when that many ticks had passed; -1 before the first change. Of very many changes the newest count.
-  int64_t at(uint64_t ticks) const;
+  int64_t at(uint64_t ticks) const { return made_.load(std::memory_order_acquire) == 0 ? -1 : found_at(ticks); }
   void after_fork_in_child();
 
  private:
@@ -25,6 +25,7 @@ class NodeIds {
     std::atomic<int64_t> node_id{-1};
   };
 
+  int64_t found_at(uint64_t ticks) const;
   void add(int64_t node_id, uint64_t ticks);
   void tell_torch(int64_t node_id);
   void look_at_torch();

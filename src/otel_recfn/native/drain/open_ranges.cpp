@@ -53,7 +53,6 @@ void Drain::keep_closed_remotely(Thread& thread, const OpenRange& closed) {
 
 // Event id of the innermost Python call that is open in the thread, whatever lies between; 0: there is none.
 uint64_t Drain::innermost_call(const Thread& thread) {
-  if (thread.open_calls == 0) return 0;
   const auto is_call = [](const OpenRange& open) { return open.row.source == kPythonCallSource; };
   const auto found = std::find_if(thread.open.rbegin(), thread.open.rend(), is_call);
   return found != thread.open.rend() ? found->row.event_id : 0;
@@ -100,50 +99,54 @@ uint32_t Drain::crossing_if(bool crosses, const Row& row, uint32_t end_flags) {
   return crosses && ((row.flags | end_flags) & kAsync) == 0 ? end_flags | kCrossing : end_flags;
 }
 
-void Drain::seal(Thread& thread, size_t index, int64_t end_ns, uint32_t flags, LeftBy left_by, uint32_t end_thread) {
-  FullRow& range = thread.open[index].row;
-  if (left_by.is_told()) range.fill_seldom().error = left_by.error, range.fill_seldom().stacktrace = left_by.stacktrace;
+void Drain::seal(Thread& thread, OpenRange& open, int64_t end_ns, uint32_t flags, LeftBy left_by, uint32_t end_thread) {
+  FullRow& range = open.row;
+  if (left_by.is_told()) {
+    out_.rows.make_room_for(true);  // where memory ends here, the range is as it was
+    range.fill_seldom().error = left_by.error, range.fill_seldom().stacktrace = left_by.stacktrace;
+  }
   Row& row = out_.rows.add(range);
   row.flags |= flags | (left_by.error != 0 ? uint32_t{kError} : 0u);
   end_row(row, end_ns, thread.index, end_thread);
   thread.offsets.passed(row.end_ns);
   thread.open_calls -= row.source == kPythonCallSource;
-  if (index + 1 == thread.open.size()) return thread.open.pop_back();
-  thread.open.erase(thread.open.begin() + static_cast<std::ptrdiff_t>(index));
+  if (&open == &thread.open.back()) return thread.open.pop_back();
+  thread.open.erase(thread.open.begin() + (&open - thread.open.data()));
 }
 
 // A range begins in one call (`__enter__`) and ends in another (`__exit__`), which both return while it or they are open. So that
 // all nest, what ends first ends where that began which stays open in it, and that moves out. Returns that moment; nothing where
 // no call is concerned, or where what ends lies in nothing: what began in it then stays in it.
-std::optional<int64_t> Drain::let_out(Thread& thread, size_t index) {
-  const FullRow& ended = thread.open[index].row;
-  const auto inner = thread.open.begin() + static_cast<std::ptrdiff_t>(index) + 1;
+std::optional<int64_t> Drain::let_out(Thread& thread, const OpenRange& open) {
+  const FullRow& ended = open.row;
+  const auto inner = thread.open.begin() + (&open - thread.open.data()) + 1;
   if (inner == thread.open.end() || ended.parent == 0 || (ended.flags & kAsync) != 0) return std::nullopt;
-  const auto is_call_or_async = [](const OpenRange& open) {
-    return open.row.source == kPythonCallSource || (open.row.flags & kAsync) != 0;
+  const auto is_call_or_async = [](const OpenRange& one) {
+    return one.row.source == kPythonCallSource || (one.row.flags & kAsync) != 0;
   };
   if (ended.source != kPythonCallSource && !std::all_of(inner, thread.open.end(), is_call_or_async)) return std::nullopt;
   std::optional<int64_t> first_ns;
-  for (auto open = inner; open != thread.open.end(); ++open) {
-    if (open->row.parent != ended.event_id || (open->row.flags & kAsync) != 0) continue;
-    if (!first_ns) first_ns = open->row.start_ns;
-    open->row.parent = ended.parent;
-    if (caller_of(open->row) == ended.event_id) open->row.fill_seldom().caller = caller_of(ended);
+  for (auto one = inner; one != thread.open.end(); ++one) {
+    if (one->row.parent != ended.event_id || (one->row.flags & kAsync) != 0) continue;
+    if (!first_ns) first_ns = one->row.start_ns;
+    one->row.parent = ended.parent;
+    if (caller_of(one->row) == ended.event_id) one->row.fill_seldom().caller = caller_of(ended);
   }
   return first_ns;
 }
 
 void Drain::close_remotely_ended(Thread& thread, uint64_t until_ticks) {
   for (size_t index = thread.open.size(); index-- > 0;) {
-    const auto found = remote_.find(thread.open[index].key);
+    OpenRange& open = thread.open[index];
+    const auto found = remote_.find(open.key);
     if (found == remote_.end() || found->second.end.ticks > until_ticks) continue;
     const RemoteEnd& end = found->second.end;
     const uint32_t error = end.error_size != 0 ? names_.intern({end.error, end.error_size}) : 0;
     const uint32_t end_thread = thread_index(end.thread_number, thread.index);
-    out_.rows.make_room_for(thread.open[index].row.seldom || error != 0);
-    keep_closed_remotely(thread, thread.open[index]);  // the last step for which memory may be missing
-    const uint32_t flags = crossing_if(true, thread.open[index].row, end.flags & (kEventFlags | kShown));
-    seal(thread, index, clock_.monotonic_ns(end.ticks), flags, {error, 0}, end_thread);
+    out_.rows.make_room_for(open.row.seldom || error != 0);
+    keep_closed_remotely(thread, open);  // the last step for which memory may be missing
+    const uint32_t flags = crossing_if(true, open.row, end.flags & (kEventFlags | kShown));
+    seal(thread, open, clock_.monotonic_ns(end.ticks), flags, {error, 0}, end_thread);
     remote_.erase(found);
   }
 }
@@ -185,7 +188,7 @@ void Drain::tell_closed_elsewhere() {
 
 void Drain::close_all_open(int64_t now_ns) {
   for (Thread& thread : threads_) {
-    while (!thread.open.empty()) seal(thread, thread.open.size() - 1, now_ns, kPartial, {}, thread.index);
+    while (!thread.open.empty()) seal(thread, thread.open.back(), now_ns, kPartial, {}, thread.index);
   }
   remote_.clear();
 }

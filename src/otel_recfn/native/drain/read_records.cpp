@@ -224,7 +224,7 @@ uint32_t& Drain::text(Thread& thread, uint32_t kind) {
   row.source = static_cast<uint8_t>((flags_of(head) & kSourceMask) >> kSourceShift);
   row.start_ns = one.start_ns, row.offset_ns = one.offset_ns;
   row.parent = one.place.parent, row.root = one.place.root, row.context = one.place.context;
-  if (const int64_t node_id = node_ids().at(one.ticks); node_id != SeldomRow{}.node_id) row.fill_seldom().node_id = node_id;
+  if (const int64_t node_id = node_ids_.at(one.ticks); node_id != SeldomRow{}.node_id) row.fill_seldom().node_id = node_id;
   if (thread.profiler != 0) row.fill_seldom().profiler = thread.profiler;
 }
 
@@ -243,7 +243,7 @@ FullRow& Drain::pending(Thread& thread) {
 }
 
 // What began before this recording belongs to nobody in it, whenever its record was written.
-bool Drain::is_of_earlier(const Thread& thread) const { return thread.generation != globals().generation.load(); }
+bool Drain::is_of_earlier(const Thread& thread) const { return thread.generation != globals_.generation.load(); }
 
 void Drain::pass_over(Thread& thread, uint64_t ticks) {
   (ticks > earlier_ended_at_ ? too_late_ : discarded_).fetch_add(1, std::memory_order_relaxed);
@@ -254,7 +254,7 @@ void Drain::read_begin(Thread& thread, uint64_t head, uint64_t at) {
   const auto word = [&thread](uint64_t index) { return thread.word(index); };
   if (is_of_earlier(thread)) return pass_over(thread, word(at + 1));
   const Coming one = coming(thread, head, word(at + 1));
-  const uint64_t caller = innermost_call(thread);
+  const uint64_t caller = thread.open_calls == 0 ? 0 : innermost_call(thread);
   make_room(thread.open), make_room(out_.opened);
   if (one.offset_ns != clock_.offset_ns()) other_offsets_.insert_or_assign(one.event_id, one.offset_ns);
   thread.offsets.passed(one.start_ns + one.offset_ns);
@@ -294,19 +294,26 @@ void Drain::read_point(Thread& thread, uint64_t head, uint64_t at) {
   begun(thread);
 }
 
+// Null where it isn't open any more.
+inline Drain::OpenRange* Drain::find_open(Thread& thread, uint64_t ordinal) {
+  const auto is_it = [ordinal](const OpenRange& open) { return open.ordinal == ordinal; };
+  const auto found = std::find_if(thread.open.rbegin(), thread.open.rend(), is_it);
+  return found == thread.open.rend() ? nullptr : &*found;
+}
+
 void Drain::read_end(Thread& thread, uint64_t head, uint64_t ticks) {
   if (!remote_.empty()) close_remotely_ended(thread, ticks);
-  const uint64_t ordinal = ordinal_of(head);
-  for (size_t index = thread.open.size(); index-- > 0;) {
-    if (thread.open[index].ordinal != ordinal) continue;
-    const bool has_seldom = thread.open[index].row.seldom || thread.left_by.is_told();
-    out_.rows.make_room_for(has_seldom);  // where memory ends here, nothing has moved yet
-    const bool innermost = index + 1 == thread.open.size();
-    const std::optional<int64_t> cut_ns = innermost ? std::nullopt : let_out(thread, index);
+  OpenRange* open = find_open(thread, ordinal_of(head));
+  if (open != nullptr) {
+    const bool innermost = open == &thread.open.back();
+    std::optional<int64_t> cut_ns;
+    if (!innermost) {
+      out_.rows.make_room_for(open->row.seldom || thread.left_by.is_told());  // where memory ends here, nothing has moved yet
+      cut_ns = let_out(thread, *open);
+    }
     const bool crosses = !innermost && !cut_ns;
-    const uint32_t flags = crossing_if(crosses, thread.open[index].row, end_flags_of(head) & (kEventFlags | kShown));
-    seal(thread, index, cut_ns.value_or(clock_.monotonic_ns(ticks)), flags, thread.left_by, thread.index);
-    break;
+    const uint32_t flags = crossing_if(crosses, open->row, end_flags_of(head) & (kEventFlags | kShown));
+    seal(thread, *open, cut_ns ? *cut_ns : clock_.monotonic_ns(ticks), flags, thread.left_by, thread.index);
   }
   thread.left_by = {};
 }

@@ -8,6 +8,7 @@ loop and off the end of this file, so that it ends as the interpreter ends any p
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -116,6 +117,7 @@ def become(script: str, arguments: list[str], environment: dict[str, str], said:
 if __name__ == "__main__":
     for module in sys.argv[1:]:
         importlib.import_module(module)
+    gc.freeze()  # at each program's end the interpreter would look for garbage in all of it
     found = next_program()
     if found is not None:
         itself = sys.modules["__main__"]  # else its globals would be cleared under the program

@@ -1,11 +1,11 @@
 """A PyTorch in which details have other names: each costs itself, is told, and the rest is recorded as ever.
 
-The compiler is a script that puts a header before each source, in which PyTorch's headers are read while names in them are
-replaced. Details are renamed by halves, so that each is seen missing beside others that are not.
+Details are renamed by halves, so that each is seen missing beside others that are not.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import subprocess
 from collections.abc import Callable, Mapping
@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from renamed_torch import RenamedBuilds
 
-from otel_recfn.pytorch import cpp_compiler, details, observer_build, torch_installation
-from patience import PATIENCE_S
+from otel_recfn.pytorch import details, observer_build
 
 torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer"), pytest.mark.timeout(900)]
@@ -69,22 +69,6 @@ CALLBACKS = (
 )
 """What is renamed for each detail to be missing."""
 
-HEADERS = """
-#include <ATen/record_function.h>
-#include <torch/csrc/jit/runtime/interpreter.h>
-#include <torch/csrc/profiler/orchestration/observer.h>
-#include <torch/csrc/profiler/stubs/base.h>
-"""
-QUICK = ("-DAT_PER_OPERATOR_HEADERS", "--param", "ggc-min-expand=1000", "--param", "ggc-min-heapsize=2097152")
-"""Headers of PyTorch's don't read those of all operators then, of which ours need none, and GCC looks for no garbage."""
-HEADERS_WITH_PYTHON = f"""
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-{HEADERS}
-#include <torch/csrc/autograd/python_variable.h>
-#include <torch/csrc/jit/python/pybind_utils.h>
-"""
-
 
 def half(names: Mapping[str, object], which: int) -> list[str]:
     return list(names)[which::2]
@@ -94,29 +78,40 @@ def told_losses(said: str, table: Mapping[str, details.Detail]) -> set[str]:
     return {name for name in table if details.losses([name], table) in said}
 
 
-def compiler_that_renames(directory: Path, words: list[str], headers: str) -> str:
-    """A command for CXX."""
-    defines = "".join(f"#define {word} {word}_of_another_torch\n" for word in words)
-    undefines = "".join(f"#undef {word}\n" for word in words)
-    (directory / "renamed.hpp").write_text(f"#pragma once\n#include <sstream>\n{defines}{headers}{undefines}")
-    script = directory / "compiler"
-    command = " ".join(cpp_compiler.find_compiler())
-    script.write_text(f'#!/bin/sh\nexec {command} -include {directory}/renamed.hpp {" ".join(QUICK)} "$@" -O0\n')
-    script.chmod(0o700)
-    return str(script)
+@pytest.fixture(scope="module")
+def observers(tmp_path_factory: pytest.TempPathFactory) -> RenamedBuilds:
+    """The observer for each half of the details, then for each of PARTS."""
+    halves = [[word for name in half(OPERATORS, which) for word in OPERATORS[name]] for which in (0, 1)]
+    torches = [*halves, *(words for words, _ in PARTS)]
+    return RenamedBuilds(observer_build.TORCH_OBSERVER, torches, tmp_path_factory.mktemp("observers"), CHECKED)
+
+
+@pytest.fixture(scope="module")
+def callbacks(tmp_path_factory: pytest.TempPathFactory) -> RenamedBuilds:
+    halves = [[word for words in names.values() for word in words] for names in CALLBACKS]
+    return RenamedBuilds(observer_build.TORCH_CALLBACKS, halves, tmp_path_factory.mktemp("callbacks"))
 
 
 @pytest.fixture
-def run_with_renamed(tmp_path: Path, run_with_torch: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Builds a library with such a PyTorch and runs a program with it: what that prints last, as JSON, and its stderr."""
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[RenamedBuilds, int], Path]:
+    """A library, built with such a PyTorch."""
     tmp_path.chmod(0o700)
-    cache = str(tmp_path / "cache")
 
-    def run(program: str, library: observer_build.Library, words: list[str], headers: str) -> tuple[Any, str]:
-        monkeypatch.setenv("CXX", compiler_that_renames(tmp_path, words, headers))
-        monkeypatch.setenv("OTEL_RECFN_CACHE_DIR", cache)
-        observer_build.build(library)
-        done = run_with_torch(program, CXX="no compiler", OTEL_RECFN_CACHE_DIR=cache)
+    def build(builds: RenamedBuilds, which: int) -> Path:
+        monkeypatch.setenv("CXX", builds.command(which))
+        monkeypatch.setenv("OTEL_RECFN_CACHE_DIR", str(tmp_path / "cache"))
+        return observer_build.build(builds.library)
+
+    return build
+
+
+@pytest.fixture
+def run_with_renamed(tmp_path: Path, run_with_torch: Run, built: Callable[[RenamedBuilds, int], Path]) -> Callable[..., Any]:
+    """Runs a program with such a library: what it prints last, as JSON, and its stderr."""
+
+    def run(program: str, builds: RenamedBuilds, which: int) -> tuple[Any, str]:
+        built(builds, which)
+        done = run_with_torch(program, CXX="no compiler", OTEL_RECFN_CACHE_DIR=str(tmp_path / "cache"))
         return json.loads(done.stdout.splitlines()[-1]), done.stderr
 
     return run
@@ -157,10 +152,11 @@ print(json.dumps({
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_operators_are_recorded_without_renamed_details(run_with_renamed: Callable[..., Any], which: int) -> None:
+def test_operators_are_recorded_without_renamed_details(
+    run_with_renamed: Callable[..., Any], observers: RenamedBuilds, which: int
+) -> None:
     missing = half(OPERATORS, which)
-    words = [word for name in missing for word in OPERATORS[name]]
-    seen, said = run_with_renamed(OBSERVED, observer_build.TORCH_OBSERVER, words, HEADERS)
+    seen, said = run_with_renamed(OBSERVED, observers, which)
     assert details.found_and_missing(seen["features"]) == (half(OPERATORS, 1 - which), missing)
     assert {"aten::mm", "aten::sum", "MmBackward0", "aten::cat", "aten::cos"} <= {*seen["names"]}
     assert seen["nested"]
@@ -206,10 +202,11 @@ print(json.dumps({**seen, "features": callbacks_library.load().features(), "own"
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_callbacks_are_called_without_renamed_details(run_with_renamed: Callable[..., Any], which: int) -> None:
+def test_callbacks_are_called_without_renamed_details(
+    run_with_renamed: Callable[..., Any], callbacks: RenamedBuilds, which: int
+) -> None:
     missing, others = CALLBACKS[which], CALLBACKS[1 - which]
-    words = [word for words in missing.values() for word in words]
-    seen, said = run_with_renamed(CALLED_BACK, observer_build.TORCH_CALLBACKS, words, HEADERS_WITH_PYTHON)
+    seen, said = run_with_renamed(CALLED_BACK, callbacks, which)
     assert [{*names} for names in details.found_and_missing(seen["features"])] == [{*others}, {*missing}]
     assert (seen["scope"], seen["asynchronous"]) == ("FUNCTION", False)
     assert seen["inputs"] == ([] if "inputs" in missing else ["tensor([1., 1.])", "tensor([1., 1.])", "2"])
@@ -225,62 +222,48 @@ def test_callbacks_are_called_without_renamed_details(run_with_renamed: Callable
 
 
 CHECKED = """
-#include "observer/torch_observer.cpp"
-
-namespace recfn {{
-{assertions}
-
-struct WithoutReports : ProfilerNames {{
-  struct Base : ProfilerNames::Base {{ void reportMemoryUsage(void*, int64_t, c10::Device); }};
-}};
-struct WithMoreToOverride : ProfilerNames {{
-  struct Base : ProfilerNames::Base {{
+namespace recfn {
+struct WithoutReports : ProfilerNames {
+  struct Base : ProfilerNames::Base { void reportMemoryUsage(void*, int64_t, c10::Device); };
+};
+struct WithMoreToOverride : ProfilerNames {
+  struct Base : ProfilerNames::Base {
     using ProfilerNames::Base::ProfilerStateBase;
     virtual void another() = 0;
-  }};
-}};
-struct WithOtherKinds : ProfilerNames {{
-  enum class Kind {{ PROFILER_STATE }};
-}};
+  };
+};
+struct WithOtherKinds : ProfilerNames {
+  enum class Kind { PROFILER_STATE };
+};
 static_assert(!CanReport<WithoutReports>::value && !CanReport<WithMoreToOverride>::value && !HasSlot<WithOtherKinds>::value);
-}}  // namespace recfn
-"""
-HAS = {
-    "memory": "kHasMemoryReports",
-    "stack": "kHasTorchscriptStack",
-    "local": "kHasLocalCallbacks",
-    "shapes": "kHasShapes",
-    "flops": "kHasFlops",
-    "numbers": "kHasNumbers",
+
+RECFN_EXPORT const bool* recfn_observer_parts() {
+  static const bool parts[] = {
+      kHasMemoryReports, kHasTorchscriptStack, kHasLocalCallbacks, kHasShapes, kHasFlops, kHasNumbers,
+  };
+  return parts;
 }
+}  // namespace recfn
+"""
+HAS = ["memory", "stack", "local", "shapes", "flops", "numbers"]
+PARTS = [
+    (["_push", "filename", "sorted_tls_callbacks_"], {"memory", "stack", "local"}),
+    (["PROFILER_STATE", "has_symbolic_sizes_strides"], {"memory", "shapes", "flops"}),
+    (
+        ["ThreadLocalDebugInfo", "file_line_col", "get_record_function_tls_", "isTensorList", "toComplexDouble"],
+        {"memory", "stack", "local", "shapes", "numbers"},
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("words", "missing"),
-    [
-        (["_push", "filename", "sorted_tls_callbacks_"], {"memory", "stack", "local"}),
-        (["PROFILER_STATE", "has_symbolic_sizes_strides"], {"memory", "shapes", "flops"}),
-        (
-            ["ThreadLocalDebugInfo", "file_line_col", "get_record_function_tls_", "isTensorList", "toComplexDouble"],
-            {"memory", "stack", "local", "shapes", "numbers"},
-        ),
-    ],
-)
-def test_other_parts_of_a_detail_are_looked_for_too(tmp_path: Path, words: list[str], missing: set[str]) -> None:
-    found = torch_installation.find_torch()
-    assertions = "\n".join(f"static_assert({value} == {str(name not in missing).lower()});" for name, value in HAS.items())
-    source = tmp_path / "checked.cpp"
-    source.write_text(CHECKED.format(assertions=assertions))
-    compiler = compiler_that_renames(tmp_path, words, HEADERS)
-    include = [f"-I{observer_build.NATIVE}", "-isystem", str(found.include)]
-    complaints = []
-    for standard in observer_build.STANDARDS:
-        command = [compiler, standard, "-fsyntax-only", *include, str(source)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
-        if done.returncode == 0:
-            return
-        complaints.append(done.stderr[-3000:])
-    pytest.fail("\n".join(complaints))
+@pytest.mark.parametrize("which", range(len(PARTS)))
+def test_other_parts_of_a_detail_are_looked_for_too(
+    built: Callable[[RenamedBuilds, int], Path], observers: RenamedBuilds, which: int
+) -> None:
+    parts = ctypes.CDLL(str(built(observers, 2 + which))).recfn_observer_parts
+    parts.restype = ctypes.POINTER(ctypes.c_bool)
+    found = dict(zip(HAS, parts()[: len(HAS)], strict=True))
+    assert {name for name, there in found.items() if not there} == PARTS[which][1]
 
 
 def test_every_detail_has_a_test_and_a_line_in_the_table() -> None:

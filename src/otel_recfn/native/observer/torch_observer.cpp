@@ -28,9 +28,8 @@
 
 #define RECFN_EXPORT extern "C" __attribute__((visibility("default")))
 
+namespace recfn {
 namespace {
-
-using namespace recfn;
 
 enum Pair : size_t { kPlain, kWithExtras, kWithInputs, kPairs };
 
@@ -315,3 +314,5 @@ RECFN_EXPORT const char* recfn_observer_features() {
 }
 
 RECFN_EXPORT const char* recfn_observer_last_error() { return registration().last_error.c_str(); }
+
+}  // namespace recfn

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 from otlp_server import OtlpServer
+from prepared_programs import PreparedPrograms
 
 from patience import PATIENCE_S
 
@@ -85,21 +84,17 @@ class Exported(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exported]:
-    """By way out. The programs run at once."""
+def exported(tmp_path_factory: pytest.TempPathFactory, with_torch: PreparedPrograms) -> dict[str, Exported]:
+    """By way out."""
     folder = tmp_path_factory.mktemp("programs")
-    (folder / "program.py").write_text(PROGRAM)
+    program = folder / "program.py"
+    program.write_text(PROGRAM)
     with OtlpServer("http") as server:
         environment = {**os.environ, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": server.endpoint}
-        running = {
-            way: subprocess.Popen(
-                [sys.executable, "program.py", way, *kinds], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
-            )
-            for way, kinds in WAYS.items()
-        }
-        told = {way: process.communicate(timeout=PATIENCE_S)[0] for way, process in running.items()}
-        assert [process.returncode for process in running.values()] == [0, 0]
+        ended = {way: with_torch.run(program, (way, *kinds), environment, PATIENCE_S) for way, kinds in WAYS.items()}
+        assert [process.returncode for process in ended.values()] == [0, 0]
         received = _received(server)
+    told = {way: process.stdout for way, process in ended.items()}
     spans = {"otlp-http": received, "file:spans.jsonl": _written(folder)}
     epochs = {way: dict(line.split(":") for line in lines.splitlines()) for way, lines in told.items()}
     return {way: Exported(_by_id(spans[way]), epochs[way]) for way in WAYS}

@@ -1,6 +1,6 @@
 """The examples do what they say: run as a user runs them, in a process of their own, with few steps.
 
-A training that is run more than once is run where PyTorch is imported already.
+Those that import PyTorch before ours are run where it is imported already.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 import sysconfig
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +73,20 @@ def ancestors(span: dict[str, Any], by_id: dict[str, dict[str, Any]]) -> list[st
 
 
 @pytest.fixture
-def train(run_with_dynamo: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[..., str]:
-    """Runs it where PyTorch is imported already, with what its optimizer wants of it; gives what it prints."""
-    where, script = str(EXAMPLES), str(EXAMPLES / "train.py")
-    program = f"import runpy, sys\nsys.path.insert(0, {where!r})\nrunpy.run_path({script!r}, run_name='__main__')\n"
-    return lambda *arguments: run_with_dynamo(program, *FEW_STEPS, *arguments).stdout
+def run_example(run_with_dynamo: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[..., str]:
+    """Runs one where PyTorch is imported already, with what its optimizer wants of it; gives what it prints."""
+
+    def run(name: str, *arguments: str) -> str:
+        where, script = str(EXAMPLES), str(EXAMPLES / name)
+        program = f"import runpy, sys\nsys.path.insert(0, {where!r})\nrunpy.run_path({script!r}, run_name='__main__')\n"
+        return run_with_dynamo(program, *arguments).stdout
+
+    return run
+
+
+@pytest.fixture
+def train(run_example: Callable[..., str]) -> Callable[..., str]:
+    return partial(run_example, "train.py", *FEW_STEPS)
 
 
 @pytest.fixture
@@ -103,8 +113,8 @@ def test_same_seed_same_losses(train: Callable[..., str]) -> None:
 
 
 @pytest.mark.usefixtures("nothing_listens")
-def test_the_demo_shows_a_step_and_writes_both_files(tmp_path: Path) -> None:
-    output = run(example("demo.py", *FEW_STEPS), tmp_path)
+def test_the_demo_shows_a_step_and_writes_both_files(run_example: Callable[..., str], tmp_path: Path) -> None:
+    output = run_example("demo.py", *FEW_STEPS)
     assert "One 'step' span" in output
     assert re.search(r"└─ .*aten::|├─ .*aten::", output)
     assert "ui.perfetto.dev" in output
@@ -155,10 +165,10 @@ def test_the_demo_shows_that_nothing_arrived(monkeypatch: pytest.MonkeyPatch, ca
 
 
 @pytest.mark.usefixtures("nothing_listens")
-def test_operators_stand_below_the_request_that_caused_them(tmp_path: Path) -> None:
+def test_operators_stand_below_the_request_that_caused_them(run_example: Callable[..., str], tmp_path: Path) -> None:
     pytest.importorskip("uvicorn")
     pytest.importorskip("opentelemetry.instrumentation.fastapi")
-    output = run(example("serve.py", "--once", "--train-steps", "2"), tmp_path)
+    output = run_example("serve.py", "--once", "--train-steps", "2")
     assert 'answer: {"text":"the owl' in output
     assert "One 'GET /write' span" in output
     spans = spans_in(tmp_path / "demo-out" / "serve-spans.jsonl")

@@ -7,6 +7,7 @@ import importlib.util
 import shlex
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,14 +86,18 @@ def run(cache: Path, run_program: Callable[..., Any]) -> Run:
 @pytest.fixture
 def run_with(cache: Path, run_with_torch: Callable[..., Any]) -> Run:
     """Runs a program that has imported torch before it imports ours."""
+    return partial(run_before_ours, run_with_torch, cache)
 
-    def run(program: str, **environment: str) -> str:
-        said: str = run_with_torch(
-            f"import torch\n{PRELUDE}{program}", **{"OTEL_RECFN_CACHE_DIR": str(cache)} | environment
-        ).stdout
-        return said
 
-    return run
+@pytest.fixture
+def run_with_optimizers(cache: Path, run_with_dynamo: Callable[..., Any]) -> Run:
+    """The same where what torch's optimizers import is there too."""
+    return partial(run_before_ours, run_with_dynamo, cache)
+
+
+def run_before_ours(run: Callable[..., Any], cache: Path, program: str, **environment: str) -> str:
+    said: str = run(f"import torch\n{PRELUDE}{program}", **{"OTEL_RECFN_CACHE_DIR": str(cache)} | environment).stdout
+    return said
 
 
 def test_torch_imported_after(run: Run) -> None:
@@ -178,8 +183,8 @@ attach(){USE}
 """)
 
 
-def test_an_optimizer_step_is_there_once(run_with: Run) -> None:
-    run_with("""
+def test_an_optimizer_step_is_there_once(run_with_optimizers: Run) -> None:
+    run_with_optimizers("""
 import torch
 parameter = torch.nn.Parameter(torch.ones(2)); parameter.grad = torch.ones(2)
 optimizer = torch.optim.SGD([parameter], lr=0.1)

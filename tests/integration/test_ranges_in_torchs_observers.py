@@ -308,8 +308,8 @@ def test_a_range_of_torchs_that_cannot_end_raises_nothing() -> None:
     TorchsRange(Broken()).end(False)
 
 
-def test_ranges_reach_torchs_observers_where_ours_is_not_loaded(run_with_torch: Any) -> None:
-    run_with_torch(
+def test_ranges_reach_torchs_observers_where_ours_is_not_loaded(run_with_dynamo: Any) -> None:
+    run_with_dynamo(
         """
 import torch
 from otel_recfn import record_function

@@ -108,13 +108,14 @@ def long_program(seed: int, rows: int, names: int, flags: Sequence[int] = (0,)) 
     stacks: dict[int, list[tuple[int, int]]] = {1: [], 2: []}
     begun, clock = dict.fromkeys(stacks, 0), 0
     while len(made) < rows:
-        thread, clock = draw.choice((1, 2)), clock + draw.randrange(1, 1000)
+        thread, clock = 1 + int(2 * draw.random()), clock + 1 + int(999 * draw.random())
         stack = stacks[thread]
         if stack and (len(stack) == 8 or draw.random() < 0.5):
             event_id, start = stack.pop()
             parent = stack[-1][0] if stack else 0
             name = min(int(draw.paretovariate(0.5)), names)
-            made.append(Row(event_id, parent, name, start, clock - start, draw.choice(flags), unit=thread * (seed % 2)))
+            flag = flags[int(len(flags) * draw.random())]
+            made.append(Row(event_id, parent, name, start, clock - start, flag, unit=thread * (seed % 2)))
         else:
             begun[thread] += 1
             stack.append((make_event_id(thread, begun[thread]), clock))

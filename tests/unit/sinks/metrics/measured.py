@@ -15,6 +15,7 @@ from opentelemetry.sdk.metrics.view import (
     SumAggregation,
     View,
 )
+from opentelemetry.sdk.resources import Resource
 
 from batches import make_batch
 from otel_recfn.model.batch import Batch
@@ -38,6 +39,7 @@ AGGREGATIONS: Mapping[str, Any] = {
     "drop": DropAggregation(),
 }
 TEMPORALITIES = (AggregationTemporality.DELTA, AggregationTemporality.CUMULATIVE)
+RESOURCE = Resource({})  # each provider would look for one anew
 ADD = (("recfn.name", "aten::add"), ("recfn.scope", "FUNCTION"))
 """The attributes of durations of ``aten::add``."""
 BASE_NS = 1_700_000_000_000_000_000
@@ -54,7 +56,7 @@ def reader(temporality: AggregationTemporality) -> InMemoryMetricReader:
 
 
 def provider(readers: Sequence[InMemoryMetricReader], **options: Any) -> MeterProvider:
-    return MeterProvider(readers, shutdown_on_exit=False, **options)
+    return MeterProvider(readers, shutdown_on_exit=False, resource=RESOURCE, **options)
 
 
 def batch_of(rows: Sequence[Row]) -> Batch:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from turns import Hangs, Turns, replaced
@@ -36,6 +37,7 @@ from otel_recfn.sinks.spans.writers import Folded
 from otel_recfn.support.span_ids import span_id
 from otel_recfn.support.thread_time import LOOK_S, LOOKS_AT_REST
 
+RESOURCE = Resource({})  # each provider would look for one anew
 REQUEST = context(trace_id=0xABC, span_id=0xDEF)
 THREADS = (MAIN_THREAD, WORKER_THREAD)
 REQUEST_NAME = "request"
@@ -218,7 +220,7 @@ class Explored:
         patch.setattr(folding, "MAX_ROWS_OF_A_UNIT", self.case.rows_of_a_part)
         self.memory = NoMemory()
         self.memory.replace(patch)
-        self.provider = TracerProvider(shutdown_on_exit=False)
+        self.provider = TracerProvider(shutdown_on_exit=False, resource=RESOURCE)
         self.server, self.second = Server(self.turns), Server(self.turns)
         self.queues: list[Queueing] = []
         self._add_processors()

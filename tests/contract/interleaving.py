@@ -151,10 +151,10 @@ class Driver:
                 self.model.end(worker, self.model.ranges[event_id])
 
     def drain(self) -> None:
-        self.capture.drain()
+        self.capture.take()
 
     def seal(self) -> None:
-        self.capture.drain(close_open=True)
+        self.capture.take(close_open=True)
         self.model.close_open()
 
     def restart(self) -> None:
@@ -169,7 +169,8 @@ class Driver:
 
     def check(self) -> None:
         """The final drain, and everything that came out against the model."""
-        self.capture.finish()
+        self.capture.recorder.stop()
+        self.capture.take(close_open=True)
         self.model.close_open()
         rows = self.capture.rows()
         check_laws(rows, self.capture.opened())

@@ -51,6 +51,7 @@ class Capture:
         self.recorder = recorder
         self._before = recorder.counters()
         self.batches: list[Batch] = []
+        self._rows: tuple[int, list[Event]] = (0, [])
         recorder.start(ALL_SCOPES_MASK, buffer_bytes)
 
     def begin(self, name: str = "range", flags: int = 0, module: str = "") -> int:
@@ -61,8 +62,12 @@ class Capture:
 
     def drain(self, *, close_open: bool = False) -> list[Event]:
         """The rows of one drain."""
+        return list(self.take(close_open=close_open).events())
+
+    def take(self, *, close_open: bool = False) -> Batch:
+        """The same as a batch."""
         self.batches.append(self.recorder.drain(close_open=close_open))
-        return list(self.batches[-1].events())
+        return self.batches[-1]
 
     def finish(self) -> list[Event]:
         """The rows of the final drain."""
@@ -70,8 +75,10 @@ class Capture:
         return self.drain(close_open=True)
 
     def rows(self) -> list[Event]:
-        """Everything that was drained, in order."""
-        return [event for batch in self.batches for event in batch.events()]
+        """Everything that was drained, in order, as it is by now."""
+        if self._rows[0] != len(self.batches):
+            self._rows = len(self.batches), [event for batch in self.batches for event in batch.events()]
+        return list(self._rows[1])
 
     def opened(self) -> list[Opened]:
         return [opened for batch in self.batches for opened in batch.opened]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from prepared_programs import PreparedPrograms
 
 from otel_recfn.recording import backend
+from soak import SOAK
 
 Run: TypeAlias = Callable[..., "subprocess.CompletedProcess[str]"]
 HERE = Path(__file__).parent
@@ -21,6 +23,7 @@ RECORDERS = ["python", *(["native"] if backend.choose().kind == "native" else []
 HEAD = f"import sys\nsys.path.insert(0, {str(HERE)!r})\n"
 IMPORTED = ("numpy.typing", "opentelemetry.sdk.trace.export", "opentelemetry.instrumentation.instrumentor", "isal.igzip_lib")
 IMPORTED += ("multiprocessing.context", "encodings.idna", "hashlib", "hmac", "mmap", "netrc", "secrets", "shlex")
+FINENESS = SOAK * int(os.environ.get("FAULT_FINENESS", "48"))  # 1000000 tries each allocation
 LEAVE = """
 import os, sys
 if sys.version_info < (3, 11):  # which frees a function's cache twice where its 1,024th call found no memory for it
@@ -55,7 +58,7 @@ def run_preloaded(run_prepared: Callable[[PreparedPrograms], Run], preloaded: Pr
     start = run_prepared(preloaded)
 
     def run(program: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return start(HEAD + program + LEAVE, *arguments, **environment)
+        return start(HEAD + program + LEAVE, *arguments, FAULT_FINENESS=str(FINENESS), **environment)
 
     return run
 

@@ -6,7 +6,6 @@ import ctypes
 import gc
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
 
@@ -15,14 +14,13 @@ _fail, _end = _library.fail_allocations, _library.end_of_failures
 _fail.argtypes, _fail.restype = (ctypes.c_long, ctypes.c_long, ctypes.c_size_t), None
 _end.argtypes, _end.restype = (), ctypes.c_long
 
-SECONDS = float(os.environ.get("FAULT_SECONDS", "8"))
 ENDS_TOO_OFTEN = (3, 12) <= sys.version_info < (3, 14)
-IN_FULL = SECONDS >= 1
-"""On one CPython; `scripts/test_without_torch.sh` gives the others a part of a second."""
-EACH = 50 if IN_FULL else 25
-"""So many are tried one by one, however slow the machine is."""
-ALL = 2_000 if IN_FULL else EACH
-"""Of a drain: more than it has, or only so many."""
+FINE = int(os.environ["FAULT_FINENESS"])
+"""Behind the n-th allocation, the one that is tried next lies n // FINE farther, and at least one."""
+COARSE, COARSER = max(4, FINE // 5), max(2, FINE // 8)
+"""The same of works that take long, and of those that take longest."""
+ALL = 2_000 if FINE > 20 else FINE
+"""Of a drain: more than it has allocations, but on the CPythons that try fewer."""
 
 
 def fail_next_allocations(succeed: int, fail: int = 1) -> None:
@@ -50,21 +48,19 @@ def with_failures(
 
 
 def each_failure(
-    work: Callable[[], object], fail: int = 1, smallest: int = 0, one_by_one: int = EACH
+    work: Callable[[], object], fail: int = 1, smallest: int = 0, fineness: int = FINE
 ) -> Iterator[BaseException | None]:
     """Run ``work`` again and again, each time with a later allocation failing, until it needs no more; gives what it raised.
 
-    Beyond the first ``one_by_one``, a work with very many allocations is tried at fewer of them, so that it ends in time.
+    Of a work's many allocations the later ones are tried farther apart: which ones depends on no clock.
     """
-    began, at, step = time.monotonic(), 0, 1
+    at = 0
     while True:
         raised, failed = with_failures(work, at, fail, smallest)
         if not failed:
             return
         yield raised
-        at += step
-        if at > one_by_one:
-            step = max(step, int(at * (time.monotonic() - began) / SECONDS / 4))
+        at += max(1, at // fineness)
 
 
 def keep_code_of_others() -> None:

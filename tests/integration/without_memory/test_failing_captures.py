@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import pytest
-
-from soak import SOAK
 
 CAPTURES = """
 import contextlib
@@ -19,7 +16,7 @@ import time
 
 logging.disable(logging.CRITICAL)
 
-from failing_allocations import each_failure, keep_code_of_others
+from failing_allocations import COARSE, each_failure, keep_code_of_others
 from opentelemetry import context
 from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, profile, record_function
 from otel_recfn.recording.backend import recorder
@@ -125,7 +122,7 @@ def in_it():
 
 
 def starts():
-    for raised in each_failure(capture.start, fail):
+    for raised in each_failure(capture.start, fail, fineness=COARSE):
         assert raised is None or isinstance(raised, MemoryError), repr(raised)
         if raised is None:
             in_it()
@@ -139,7 +136,7 @@ def stops():
     capture.start()
     in_it()
     before = lost()
-    for raised in each_failure(capture.stop, fail):
+    for raised in each_failure(capture.stop, fail, fineness=COARSE):
         assert raised is None, repr(raised)
         assert len(capture.names()) + lost() - before == 1, (capture.names(), before, capture.counters())
         yield capture.names() == ["in it"]
@@ -181,4 +178,4 @@ if beside:
 def test_a_capture_without_memory_starts_or_raises_and_always_ends(
     run_failing: Callable[..., object], capture: str, beside: str, fail: int
 ) -> None:
-    run_failing(CAPTURES, capture, str(fail), beside, FAULT_SECONDS=os.environ.get("FAULT_SECONDS", str(SOAK)))
+    run_failing(CAPTURES, capture, str(fail), beside)

@@ -53,6 +53,7 @@ for row in rows.values():
 ROWS_THAT_GROW = (
     RECORD
     + """
+from failing_allocations import COARSE
 MORE_THAN_ARE_KEPT = 33_000  # rows: their memory is given back, so that the next drain needs new one
 batch = [None]
 
@@ -82,7 +83,7 @@ def check():
 
 recorder.start(record_all, 8 << 20)
 prepare()
-for raised in each_failure(drain):
+for raised in each_failure(drain, fineness=COARSE):
     assert raised is None or isinstance(raised, MemoryError), repr(raised)
     check()
     prepare()
@@ -149,7 +150,7 @@ def check_balance(told):
 
 start_and_record()
 for fail in (1, 3, 5):  # where one fails, so do the next ones, also those of giving up what was drained
-    for raised in each_failure(drain, fail, one_by_one=ALL):
+    for raised in each_failure(drain, fail, fineness=ALL):
         assert raised is None or isinstance(raised, MemoryError), repr(raised)
         keep_all()
         start_and_record()  # begins with what the failed drain has left

@@ -45,6 +45,7 @@ ENDS = (
     RECORD
     + """
 import os
+from failing_allocations import COARSE
 
 DEPTH = 200
 
@@ -61,7 +62,7 @@ def end_all():
 
 ids, failed = opened(), 0
 before = recorder.counters()
-for raised in each_failure(end_all):
+for raised in each_failure(end_all, fineness=COARSE):
     if raised is not None:  # the loop found no memory
         end_all()
     recorder.stop()

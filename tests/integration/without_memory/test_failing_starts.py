@@ -13,7 +13,7 @@ import logging
 import os
 
 logging.disable(logging.CRITICAL)
-from failing_allocations import each_failure
+from failing_allocations import COARSE, each_failure
 from otel_recfn import OtelRecordFunctionInstrumentor
 from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 
@@ -53,7 +53,7 @@ start, stop = (start_sink, stop_sink) if sys.argv[1] == "sink" else (start_all, 
 start()
 stop()
 assert not left(), left()
-for raised in each_failure(start, fail=int(sys.argv[3])):
+for raised in each_failure(start, fail=int(sys.argv[3]), fineness=COARSE):
     failed += 1
     stop()
     assert not left(), (failed, raised, left())
@@ -120,7 +120,7 @@ assert succeed > 50, succeed
 def test_nothing_is_left_of_a_start_without_memory(
     run_native: Callable[..., object], what: str, name: str, in_a_row: int
 ) -> None:
-    run_native(START, what, name, str(in_a_row), FAULT_SECONDS="3")
+    run_native(START, what, name, str(in_a_row))
 
 
 @pytest.mark.one_python

@@ -19,6 +19,13 @@ from calling_program import Traced, short
 TIMES = 60
 
 
+@pytest.fixture(scope="module", autouse=True)
+def few_objects() -> None:
+    """The collector of garbage, which is asked to run hundreds of times, need not look at what earlier tests have made."""
+    gc.collect()
+    gc.freeze()
+
+
 def c_names(traced: Traced, program: Callable[[], Any], method: str) -> list[str]:
     """The traced calls of C functions with that name, in the order of their begins."""
     rows = sorted(traced.run(program), key=lambda row: row.event_id)

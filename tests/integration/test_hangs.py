@@ -12,6 +12,8 @@ import pytest
 
 from trace_files import events_in
 
+pytestmark = pytest.mark.one_python
+
 PROGRAM = """
 import os, signal, sys, threading, time
 from opentelemetry.sdk.trace import TracerProvider

@@ -3,7 +3,8 @@
     python tests/integration/prepared_programs.py torch
 
 imports what it is told to, then reads a request per line, forks, and becomes the program in the child: this falls out of the
-loop and off the end of this file, so that it ends as the interpreter ends any program. Nothing of ours is imported before.
+loop and off the end of this file, so that it ends as the interpreter ends any program, but for the collector of garbage: it
+leaves alone what was imported before, of which nothing is ours. ``gc.unfreeze()`` in a program gives it back.
 """
 
 from __future__ import annotations
@@ -117,7 +118,8 @@ def become(script: str, arguments: list[str], environment: dict[str, str], said:
 if __name__ == "__main__":
     for module in sys.argv[1:]:
         importlib.import_module(module)
-    gc.freeze()  # at each program's end the interpreter would look for garbage in all of it
+    gc.collect()
+    gc.freeze()  # else each program would take PyTorch apart at its end, which is most of the time of many
     found = next_program()
     if found is not None:
         itself = sys.modules["__main__"]  # else its globals would be cleared under the program

@@ -40,8 +40,9 @@ def test_exit_while_daemon_threads_run(run_with_torch: Callable[..., Any], tmp_p
     """Never a hang, and the file is whole. PyTorch itself aborts when a daemon thread's operator wants the GIL of a Python that
     is gone, so with operators that is what may happen with us too, and nothing else."""
     program = f"""
-import os, signal, sys, threading
+import gc, os, signal, sys, threading
 import torch
+gc.unfreeze()  # the exit takes as long as that of any program with torch
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 import otel_recfn.profiling  # once, and not in each child
 sys.setswitchinterval(0.0005)  # the threads, which never rest, let the main one end the sooner

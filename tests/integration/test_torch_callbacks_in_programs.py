@@ -124,7 +124,9 @@ for thread in threads: thread.join()
         run_with_torch(
             PROGRAM
             + """
+import gc
 import torch
+gc.unfreeze()  # PyTorch is taken apart at the exit
 def work(x: torch.Tensor):
     for _ in range(1000): x.add_(1)
     return x

@@ -8,7 +8,7 @@ callbacks of ``sys.monitoring``. Whoever wants to know when a call began and end
 there with that. Peers that are not installed are left out (VizTracer, torch). Turns are so short that what a side keeps fits
 its buffers: what drains them works beside it.
 
-Functions that do nothing come first, then a program as there are many: `re` compiles a pattern, in Python, by Python and C calls.
+Functions that do nothing come first, then a program as there are many: `re` compiles a pattern, by Python and C calls.
 """
 
 from __future__ import annotations

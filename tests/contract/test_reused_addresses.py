@@ -9,7 +9,7 @@ import ctypes
 import gc
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -20,10 +20,12 @@ TIMES = 60
 
 
 @pytest.fixture(scope="module", autouse=True)
-def few_objects() -> None:
+def few_objects() -> Iterator[None]:
     """The collector of garbage, which is asked to run hundreds of times, need not look at what earlier tests have made."""
     gc.collect()
     gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def c_names(traced: Traced, program: Callable[[], Any], method: str) -> list[str]:

@@ -267,9 +267,9 @@ def test_a_child_without_room_for_threads_records_and_leaves_well(run_program: C
 
 @pytest.mark.torch
 def test_a_child_that_is_made_while_another_thread_instruments_is_not_instrumented(
-    run_program: Callable[..., Any], needs_observer: None
+    run_with_torch: Callable[..., Any], needs_observer: None
 ) -> None:
-    run_program(COMPILING)
+    run_with_torch(COMPILING)
 
 
 @pytest.mark.parametrize("protocol", ["http"])

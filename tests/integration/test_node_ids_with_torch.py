@@ -43,6 +43,6 @@ assert {event.node_id for event in prof.events()} == {8}
 """
 
 
-def test_the_node_id_goes_both_ways(run_program: Callable[..., CompletedProcess[str]]) -> None:
+def test_the_node_id_goes_both_ways(run_with_torch: Callable[..., CompletedProcess[str]]) -> None:
     pytest.importorskip("torch._C._distributed_rpc")
-    run_program(PROGRAM)
+    run_with_torch(PROGRAM)

@@ -28,7 +28,7 @@ native_fold = pytest.importorskip("otel_recfn.batches.fold.native_fold", reason=
 
 IDS = [0, *[make_event_id(thread, number) for thread in (1, 2) for number in range(1, 9)], (1 << 64) - 1]
 FLAGS = [0, 0, 0, int(EventFlag.ASYNC), int(EventFlag.SHOWN), LINKABLE]
-TIMES = [-9, 0, 1, 2, 3, 3, 1000, 1 << 56]
+TIMES = [-9, 0, 1, 2, 3, 3, 1000, 1 << 56, 1 << 62]
 any_row = st.builds(
     Row,
     event_id=st.sampled_from(IDS),

@@ -11,7 +11,7 @@ void Comparison::compare(Ranges& held, int64_t min_duration_ns, int64_t budget) 
   min_duration_ns_ = min_duration_ns;
   above_.resize(held.size()), levels_.resize(held.size()), is_kept_.assign(held.size(), 0);
   find_above(held);
-  if (budget > 0 || any_shown_) {
+  if (budget > 0 || any_forced_) {
     if (!nests_) rank_all(held);
     note_levels(held);
     choose(held, budget);
@@ -21,14 +21,14 @@ void Comparison::compare(Ranges& held, int64_t min_duration_ns, int64_t budget) 
 
 // What is around a range comes after it.
 void Comparison::find_above(Ranges& held) {
-  uint32_t flags = 0, *const above_of = above_.data();
+  uint32_t* const above_of = above_.data();
   size_t not_here = 0;
-  bool nests = true, repeats = false;
+  bool nests = true, repeats = false, any_forced = false;
   ids_.clear_for(held);
   for (auto place = static_cast<uint32_t>(held.size()); place-- > 0;) {
     Range& one = held[place];
-    flags |= one.flags;
     if ((one.flags & kOverlapping) != 0) one.parent = 0;
+    any_forced |= (one.flags & kShown) != 0 || one.duration_ns >= kForced;
     uint32_t above = one.parent == 0 ? kNone : ids_.find(held, one.parent);
     if (above != kNone) {
       nests &= ranks_above_in_it(held[above], one);
@@ -38,9 +38,8 @@ void Comparison::find_above(Ranges& held) {
     above_of[place] = above;
     repeats |= ids_.put(held, one.event_id, place);
   }
-  not_here_ = not_here, repeats_ = repeats;
-  any_shown_ = (flags & kShown) != 0;
-  nests_ = nests && !repeats && !any_shown_;
+  not_here_ = not_here, repeats_ = repeats, any_forced_ = any_forced;
+  nests_ = nests && !repeats && !any_forced;
   if (not_here > 0 || repeats) look_again(held);
 }
 
@@ -85,7 +84,7 @@ void Comparison::note_levels(const Ranges& held) {
   }
 }
 
-// So only those of one level have to be compared with each other.
+// A higher level ranks higher, so only those of one level have to be compared with each other.
 void Comparison::choose(const Ranges& held, int64_t budget) {
   const int64_t forced = std::count(is_kept_.begin(), is_kept_.end(), 1);
   auto left = static_cast<size_t>(std::max<int64_t>(0, budget - forced));

@@ -49,14 +49,14 @@ class Comparison {
 
   PlacesOfIds ids_;
   UnfilledVector<uint32_t> above_, kept_;
-  UnfilledVector<uint8_t> levels_;  // of ranges with more binary digits it is higher; 0 where a range is not to choose
+  UnfilledVector<uint8_t> levels_;  // the binary digits of its duration, and one; 0: it can't be chosen
   std::vector<uint8_t> is_kept_;
   std::vector<Rank> ranks_;  // where not every range ranks above all that lies in it
   UnfilledVector<Candidate> candidates_;
   size_t of_levels_[kLevels];  // how many are of each
   size_t not_here_ = 0;
   int64_t min_duration_ns_ = 0;
-  bool nests_ = true, repeats_ = false, any_shown_ = false;
+  bool nests_ = true, repeats_ = false, any_forced_ = false;
 };
 
 }  // namespace recfn::folding

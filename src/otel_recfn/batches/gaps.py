@@ -21,7 +21,8 @@ import numpy as np
 
 from otel_recfn.batches.ancestry import followed
 from otel_recfn.batches.merging import merged
-from otel_recfn.batches.number_sets import are_among, distinct, is_in, is_in_ordered
+from otel_recfn.batches.number_sets import is_in
+from otel_recfn.batches.owed.choice import owed_finder
 from otel_recfn.batches.remembered import Columns, Ids, Mask, Remembered, by_id
 from otel_recfn.batches.thread_marks import ThreadMarks
 from otel_recfn.model.batch import Batch
@@ -31,22 +32,20 @@ _MAY_BE_SHOWN = np.uint32(EventFlag.SHOWN | EventFlag.PARTIAL)
 """Only an end says whether a range was shown, and a partial one has none."""
 MAX_OWED = 1 << 16
 """How many parents may be waited for one by one. Some never come: rows that ended after their parent wait for it, too."""
-ROWS_AT_ONCE = 1 << 16
 
 
 class Gaps:
-    """One stream's, batch by batch.
+    """One stream's, batch by batch. Making one imports: for a thread of the program's.
 
     Args:
         most_remembered: how many dropped ranges are remembered, for rows that come after their parent.
     """
 
     def __init__(self, most_remembered: int = 1 << 17) -> None:
+        self._still_owed = owed_finder()
         self._owed = self._owed_roots = np.zeros(0, np.uint64)
         """Parents, and outermost ranges, of rows that were handed on, which haven't come yet. Of the outermost ones, some
         never come: they had been dropped before."""
-        self._unsummed: list[tuple[Ids, Ids, Ids]] = []
-        self._unsummed_rows = 0
         self._dropped = Remembered(most_remembered, columns=2)
         """Dropped ranges, each with its nearest ancestor that was not dropped."""
         self._has_dropped = False
@@ -56,7 +55,6 @@ class Gaps:
     def kept_of(self, batch: Batch) -> Batch:
         """What is still to be handed on of a batch that is dropped, with nothing announced. The caller notes it then."""
         batch = self.mended(batch)
-        self._sum_up()
         awaited = is_in(batch.event_id, self._owed) | is_in(batch.event_id, self._owed_roots)
         awaited |= self._may_be_awaited.reach(batch.event_id)
         kept = awaited | (batch.flags & _MAY_BE_SHOWN != 0)
@@ -104,7 +102,6 @@ class Gaps:
 
     def _will_come(self, batch: Batch, ids: Ids) -> Mask:
         """Which ranges are in the batch, or will be kept whatever comes."""
-        self._sum_up()
         found: Mask = is_in(ids, batch.event_id) | is_in(ids, self._owed)
         return found
 
@@ -119,32 +116,9 @@ class Gaps:
     def _add(self, batch: Batch, came: Ids) -> None:
         if not len(batch):
             return
-        self._unsummed.append((_without_repeats(batch.parent), _without_repeats(batch.root), came))
-        self._unsummed_rows += len(batch)
-        if self._unsummed_rows > ROWS_AT_ONCE:
-            self._sum_up()
-
-    def _sum_up(self) -> None:
-        if not self._unsummed:
-            return
-        parents, roots, ids = [np.concatenate(columns) for columns in zip(*self._unsummed, strict=True)]
-        came = np.sort(np.append(ids, np.uint64(0)))
-        owed, owed_roots = _still_owed(self._owed, parents, came), _still_owed(self._owed_roots, roots, came)
+        owed = self._still_owed(self._owed, batch.parent, came)
+        owed_roots = self._still_owed(self._owed_roots, batch.root, came)
         forgotten = np.concatenate([owed[MAX_OWED:], owed_roots[MAX_OWED:]])
         if len(forgotten):
             self._may_be_awaited.add(forgotten)
         self._owed, self._owed_roots = owed[:MAX_OWED], owed_roots[:MAX_OWED]
-        self._unsummed, self._unsummed_rows = [], 0
-
-
-def _still_owed(before: Ids, around: Ids, came: Ids) -> Ids:
-    """Without those that came, which ascend; the newest first."""
-    newly = distinct(around[~are_among(around, came)])
-    before = before[~are_among(before, came)]
-    return np.concatenate([newly, before[~is_in_ordered(before, newly)]])
-
-
-def _without_repeats(ids: Ids) -> Ids:
-    """Once what stands together: siblings mostly do."""
-    changes = np.flatnonzero(ids[1:] != ids[:-1]) + 1
-    return np.append(ids[:1], ids[changes])

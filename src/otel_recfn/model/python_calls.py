@@ -20,7 +20,7 @@ class PythonCalls:
     Args:
         include: modules and paths whose functions are shown; none: all.
         exclude: modules and paths whose functions are not shown, also where ``include`` names them.
-        min_duration_ns: shorter calls are left out, unless they were open when the recorder was read (every 20 to 100 ms).
+        min_duration_ns: shorter calls are left out, unless they were open when the recorder was read (every 100 to 250 ms).
         max_depth: how many calls may be shown within each other, from where tracing began; None: any number.
         c_calls: whether calls of C functions are shown.
 

@@ -1,4 +1,4 @@
-"""The thread that drains: every 100 ms, 20 ms while much is recorded, at once when the recorder says so."""
+"""The thread that drains: every 100 ms, 250 ms while much is recorded, at once when the recorder says so."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from otel_recfn.support.timed_lock import taken
 log = logging.getLogger("otel_recfn")
 
 DRAIN_SECONDS = 0.1
-BUSY_DRAIN_SECONDS = 0.02
+BUSY_DRAIN_SECONDS = 0.25
 BUSY_ROWS = 10_000
+"""After a drain of more the next one comes later: what each batch costs, mostly with the GIL held, is then of more rows.
+How much may wait in a thread's buffer is the recorder's to say."""
 
 
 class DrainThread:

@@ -1,7 +1,7 @@
 """The session: starts and stops captures, and with them all that records, delivers, and looks after forks and the exit.
 
     first capture   sources on ► recorder on ► drain thread ► sources that need torch on, where it is imported later
-    drain           every 100 ms (20 ms while much is recorded): recorder.drain() ► each capture's view of the batch ► its sinks
+    drain           every 100 ms (250 where much is recorded): recorder.drain() ► each capture's view of the batch ► its sinks
     last capture    recorder off ► last drain, open ranges sealed as partial ► sources off ► sinks closed
 
 The lock of ``Draining`` is held over every drain and its delivery, and with it ``_switching`` over every start and stop. They

@@ -17,6 +17,7 @@ from opentelemetry.trace import SpanContext
 
 from otel_recfn.batches.announced import announced_column
 from otel_recfn.batches.number_sets import is_in
+from otel_recfn.batches.owed.choice import owed_finder
 from otel_recfn.batches.rows.protocol import PlansRows, SpanSums
 from otel_recfn.batches.span_plan import Fate, SpanPlan, fate_of
 from otel_recfn.model.batch import Batch, SpanContextRef
@@ -68,8 +69,8 @@ class OpenUnits:
         self._spans, self._span_of, self._planner = spans, span_of, planner
         self._units: dict[tuple[int, int], OpenUnit] = {}
         self._count = self._batches = 0
-        self._open = _NO_IDS
-        """Announced outermost ranges that haven't ended."""
+        self._still_owed, self._open = owed_finder(), _NO_IDS
+        """Announced outermost ranges that haven't ended, as the other says."""
 
     def __len__(self) -> int:
         return len(self._units)
@@ -82,7 +83,7 @@ class OpenUnits:
         ended = batch.event_id[(batch.parent == 0) & (batch.kind == _RANGE)]
         counted = announced_column(batch, "source") != _STEP  # a step's span is the program's
         began = announced_column(batch, "event_id")[counted]
-        self._open = np.concatenate([self._open[~is_in(self._open, ended)], began[~is_in(began, ended)]])
+        self._open = self._still_owed(self._open, began, ended)
         counts = np.bincount(announced_column(batch, "context")[counted], minlength=len(batch.contexts))
         for index in np.flatnonzero(counts).tolist():
             context = batch.contexts[index]

@@ -48,7 +48,7 @@ VOLUMES = (EVERY_RANGE, Volume(1), Volume(2), Volume(3, 2, 6), Volume(1000), Vol
 MEMORY_IS_ASKED_FOR = (
     (batch_writing, "fates_of"), (batch_writing, "plan_spans"), (mapping, "ReadableSpan"), (pending, "merged"),
     (gaps, "merged"),
-    (Gaps, "kept_of"), (Gaps, "mended"), (Gaps, "_sum_up"), (SpanDelivery, "with_more"), (Accounts, "plus"),
+    (Gaps, "kept_of"), (Gaps, "mended"), (Gaps, "_add"), (SpanDelivery, "with_more"), (Accounts, "plus"),
     (Accounts, "plus_rows"), (KeptRows, "take"), (KeptRows, "add"), (folding, "Summaries"), (folding.Folding, "_plan"),
     (folding.Summaries, "make"),
     (OpenUnits, "note"), (StepTraces, "close_all"), (StepTraces, "close_idle"), (StepTraces, "advance"),

@@ -1,0 +1,1 @@
+"""Which ranges rows lie in that have not come yet."""

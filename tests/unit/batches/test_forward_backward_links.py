@@ -139,6 +139,21 @@ def test_memory_is_bounded_and_what_started_first_is_forgotten_first(made: Made)
     assert found.context == current[29]
 
 
+def test_of_ranges_that_have_a_backward_few_are_remembered_and_none_of_the_others_is_forgotten_for_them(made: Made) -> None:
+    links = made(max_matched_ranges=20)
+    waiting = range(0, 300, 10)
+    for step in range(30):
+        current = context(trace_id=1, span_id=step + 1)
+        rows = [forward(10 * step + n, start_ns=BASE_NS + 10 * step + n, context=current) for n in range(10)]
+        linked(links, make_batch([*rows, *[backward(10 * step + n) for n in range(1, 10)]]))
+        assert len(links) <= 20 + step + 1
+    assert links.forgotten == 0
+    found = linked(links, make_batch([backward(299), *[backward(number) for number in waiting]]))
+    assert [(one.start_ns - BASE_NS, one.context.span_id) for _, one in found] == [
+        (number, number // 10 + 1) for number in (299, *waiting)
+    ]
+
+
 def test_what_is_left_after_forgetting_is_found_as_before_with_its_tables(made: Made) -> None:
     links = made(max_forward_ranges=8)
     for step in range(40):

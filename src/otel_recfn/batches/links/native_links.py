@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn import _native
-from otel_recfn.batches.links.protocol import MAX_FORWARD_RANGES, Links
+from otel_recfn.batches.links.protocol import MAX_FORWARD_RANGES, MAX_MATCHED_RANGES, Links
 from otel_recfn.batches.links.tables import LinkTables, thread_numbers
 from otel_recfn.model.batch import Batch
 
@@ -21,10 +21,11 @@ class NativeLinks:
 
     Args:
         max_forward_ranges: how many to remember; beyond it the quarter that started first is forgotten and counted.
+        max_matched_ranges: how many of them that have a backward; beyond it the quarter that started first is forgotten.
     """
 
-    def __init__(self, max_forward_ranges: int = MAX_FORWARD_RANGES) -> None:
-        self._limit = max_forward_ranges
+    def __init__(self, max_forward_ranges: int = MAX_FORWARD_RANGES, max_matched_ranges: int = MAX_MATCHED_RANGES) -> None:
+        self._limit, self._most_matched = max_forward_ranges, max_matched_ranges
         self._ranges = _native.ForwardRanges()
         self._tables = LinkTables()
         self.forgotten = 0
@@ -45,8 +46,7 @@ class NativeLinks:
         track, context = tables.tracks.by_index(batch.tracks, tracks), tables.contexts.by_index(batch.contexts, contexts)
         numbers = tables.numbers_of(thread_ids)
         found = self._ranges.match(batch, thread_numbers(batch), track, context, thread_ids, numbers)
-        if len(self._ranges) > self._limit:
-            self._forget_oldest()
+        self._forget_some()
         row, event_id, root, start_ns, end_ns, thread, own = _columns(found, _KINDS)
         return Links(row, event_id, root, start_ns, end_ns, thread, own, tables.tracks.values, tables.contexts.values)
 
@@ -56,14 +56,21 @@ class NativeLinks:
         tables = self._tables
         return Links(row, event_id, root, start_ns, end_ns, thread, context, tables.tracks.values, tables.contexts.values)
 
-    def _forget_oldest(self) -> None:
-        before = len(self._ranges)
-        tracks, contexts = _columns(self._ranges.keep_newest(self._limit * 3 // 4), (np.uint32, np.uint32))
+    def _forget_some(self) -> None:
+        matched = self._ranges.matched()
+        if matched > self._most_matched:
+            self._forget(matched - self._most_matched * 3 // 4, only_matched=True)
+        count = len(self._ranges)
+        if count > self._limit:
+            self._forget(count - self._limit * 3 // 4, only_matched=False)
+            self.forgotten += count - len(self._ranges)
+
+    def _forget(self, count: int, *, only_matched: bool) -> None:
+        tracks, contexts = _columns(self._ranges.forget_first(count, only_matched), (np.uint32, np.uint32))
         smaller = self._tables.of_used(tracks, contexts)
         track = smaller.tracks.by_index(self._tables.tracks.values, tracks)
         self._ranges.renumber(track, smaller.contexts.by_index(self._tables.contexts.values, contexts))
         self._tables = smaller
-        self.forgotten += before - len(self._ranges)
 
 
 def _columns(raw: tuple[Any, ...], kinds: tuple[Any, ...]) -> list[NDArray[Any]]:

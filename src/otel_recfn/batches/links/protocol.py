@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from otel_recfn.model.batch import Batch, SpanContextRef, Track
 
 MAX_FORWARD_RANGES = 1_000_000
-"""How many forward ranges wait for a backward: 48 to 64 bytes each, many steps of a large model."""
+"""How many forward ranges wait for a backward: 56 to 72 bytes each, many steps of a large model."""
+MAX_MATCHED_RANGES = 1 << 16
+"""How many are remembered that have a backward: for another one through the same graph, which few programs have."""
 
 
 class Links(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.batches.links.protocol import MAX_FORWARD_RANGES, Links
+from otel_recfn.batches.links.protocol import MAX_FORWARD_RANGES, MAX_MATCHED_RANGES, Links
 from otel_recfn.batches.links.tables import LinkTables, thread_numbers
 from otel_recfn.batches.number_sets import distinct
 from otel_recfn.model.batch import Batch, SpanContextRef, Track
@@ -40,6 +40,8 @@ class _Run(NamedTuple):
     end_ns: NDArray[np.int64]
     thread: NDArray[np.uint32]
     context: NDArray[np.uint32]
+    matched: NDArray[np.bool_]
+    """Whether a backward range belongs to it."""
 
 
 class PythonLinks:
@@ -50,10 +52,11 @@ class PythonLinks:
 
     Args:
         max_forward_ranges: how many to remember; beyond it the quarter that started first is forgotten and counted.
+        max_matched_ranges: how many of them that have a backward; beyond it the quarter that started first is forgotten.
     """
 
-    def __init__(self, max_forward_ranges: int = MAX_FORWARD_RANGES) -> None:
-        self._limit = max_forward_ranges
+    def __init__(self, max_forward_ranges: int = MAX_FORWARD_RANGES, max_matched_ranges: int = MAX_MATCHED_RANGES) -> None:
+        self._limit, self._most_matched = max_forward_ranges, max_matched_ranges
         self._runs: list[_Run] = []
         self._tables = LinkTables()
         self.forgotten = 0
@@ -72,8 +75,7 @@ class PythonLinks:
         has_forward = batch.forward_thread_id[rows] != 0
         self._remember(batch, rows[~(is_backward | has_forward)])
         found = self._find(batch, rows[is_backward & has_forward])
-        if len(self) > self._limit:
-            self._forget_oldest()
+        self._forget_some()
         return found
 
     def _remember(self, batch: Batch, rows: NDArray[np.int64]) -> None:
@@ -88,6 +90,7 @@ class PythonLinks:
             end_ns=batch.end_ns[rows],
             thread=self._tables.tracks.indices(batch.tracks, batch.thread[rows]),
             context=self._tables.contexts.indices(batch.contexts, batch.context[rows]),
+            matched=np.zeros(len(rows), np.bool_),
         )
         self._runs.append(_last_started(run))
         self._merge_runs()
@@ -97,16 +100,25 @@ class PythonLinks:
             newer, older = self._runs.pop(), self._runs.pop()
             self._runs.append(_merged([older, newer]))
 
-    def _forget_oldest(self) -> None:
+    def _forget_some(self) -> None:
+        matched = sum([np.count_nonzero(run.matched) for run in self._runs])
+        if matched > self._most_matched:
+            self._forget(self._most_matched * 3 // 4, only_matched=True)
+        if len(self) > self._limit:
+            self.forgotten += self._forget(self._limit * 3 // 4, only_matched=False)
+
+    def _forget(self, most: int, *, only_matched: bool) -> int:
+        """Those that started first, so that so many are left; of the matched ones alone, if it is said. How many."""
         everything = _merged(self._runs)
-        surplus = len(everything.key) - self._limit * 3 // 4
+        places = np.flatnonzero(everything.matched) if only_matched else np.arange(len(everything.key))
+        surplus = len(places) - most
         if surplus <= 0:
             self._runs = [everything]
-            return
-        newest = np.ones(len(everything.key), dtype=np.bool_)
-        newest[np.argpartition(everything.start_ns, surplus - 1)[:surplus]] = False
-        self._use_alone(_taken(everything, newest))
-        self.forgotten += surplus
+            return 0
+        kept = np.ones(len(everything.key), dtype=np.bool_)
+        kept[places[np.argpartition(everything.start_ns[places], surplus - 1)[:surplus]]] = False
+        self._use_alone(_taken(everything, kept))
+        return surplus
 
     def _use_alone(self, run: _Run) -> None:
         """Of this run, with tables of what it indexes. They take the others' place together: there may be no memory before."""
@@ -131,7 +143,7 @@ class PythonLinks:
             place[place == len(run.key)] = 0
             better = np.flatnonzero((run.key[place] == wanted) & (run.start_ns[place] >= best_start))
             place = place[better]
-            best_start[better] = run.start_ns[place]
+            best_start[better], run.matched[place] = run.start_ns[place], True
             for column, field in zip(columns, LINK_COLUMNS, strict=True):
                 column[better] = getattr(run, field)[place]
         found = best_start != NEVER

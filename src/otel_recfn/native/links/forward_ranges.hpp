@@ -13,18 +13,20 @@ struct ForwardRange {
   uint64_t event_id, root;
   int64_t start_ns, end_ns;
   uint32_t track, context;  // in tables of whoever looks for it
+  bool matched = false;     // a backward range belongs to it
 };
 
 class ForwardRanges {
  public:
   // In place of one with that key, unless this one started earlier. Where there is no memory for it, it isn't known.
   void remember(const ForwardRange& range);
-  // Null where none is known.
-  const ForwardRange* find(uint64_t key);
-  // Forgets those that started first, so that so many are left.
-  void keep_newest(size_t count);
+  // For a backward range. Null where none is known.
+  const ForwardRange* match(uint64_t key);
+  // Forgets so many, those that started first; only matched ones, if it is said.
+  void forget_first(size_t count, bool only_matched);
 
   size_t size() const { return ranges_.size(); }
+  size_t matched() const { return matched_; }
   std::vector<ForwardRange>& all() { return ranges_; }
 
  private:
@@ -37,6 +39,7 @@ class ForwardRanges {
   Line& made_line(uint64_t key);
 
   std::vector<ForwardRange> ranges_;
+  size_t matched_ = 0;  // of these
   std::unordered_map<uint64_t, Line> lines_;
   uint64_t last_ = 0;  // the line that was found last, if any was
   Line* last_line_ = nullptr;

@@ -92,7 +92,7 @@ struct Found {
       if (!rows.is_backward(at)) continue;
       const Py_ssize_t thread = place_in_ordered(numbers.thread_id, rows.forward_thread_id(at));
       if (thread < 0 || thread >= numbers.of_thread_id.size()) return false;
-      const ForwardRange* const range = ranges.find(rows.key(at, numbers.of_thread_id[thread]));
+      const ForwardRange* const range = ranges.match(rows.key(at, numbers.of_thread_id[thread]));
       if (range != nullptr) add(at, *range);
     }
     return true;
@@ -120,16 +120,19 @@ PyObject* match(PyObject* self, PyObject* arguments) {
   });
 }
 
-PyObject* keep_newest(PyObject* self, PyObject* argument) {
-  const Py_ssize_t count = PyLong_AsSsize_t(argument);
-  if (count == -1 && PyErr_Occurred() != nullptr) return nullptr;
+PyObject* forget_first(PyObject* self, PyObject* arguments) {
+  Py_ssize_t count;
+  int only_matched;
+  if (!PyArg_ParseTuple(arguments, "np:forget_first", &count, &only_matched)) return nullptr;
   return guarded([&]() -> PyObject* {
-    ranges_of(self).keep_newest(static_cast<size_t>(std::max<Py_ssize_t>(0, count)));
+    ranges_of(self).forget_first(static_cast<size_t>(std::max<Py_ssize_t>(0, count)), only_matched != 0);
     std::vector<uint32_t> tracks, contexts;
     for (const ForwardRange& range : ranges_of(self).all()) tracks.push_back(range.track), contexts.push_back(range.context);
     return column_tuple(tracks, contexts);
   });
 }
+
+PyObject* matched(PyObject* self, PyObject*) { return PyLong_FromSize_t(ranges_of(self).matched()); }
 
 PyObject* renumber(PyObject* self, PyObject* arguments) {
   PyObject *given_tracks, *given_contexts;
@@ -152,7 +155,9 @@ PyMethodDef methods[] = {
      "used_in(batch, tracks, contexts) -> tracks and contexts of forward rows, thread ids of backward ones, each once."},
     {"match", match, METH_VARARGS,
      "match(batch, of_track, track, context, thread_id, of_thread_id) -> backward rows with their forward ranges."},
-    {"keep_newest", keep_newest, METH_O, "keep_newest(count) -> tracks and contexts of those that are left."},
+    {"forget_first", forget_first, METH_VARARGS,
+     "forget_first(count, only_matched) -> tracks and contexts of those that are left."},
+    {"matched", matched, METH_NOARGS, "matched() -> how many of them a backward range belongs to."},
     {"renumber", renumber, METH_VARARGS, "renumber(tracks, contexts): others stand for these from now on."},
     {nullptr, nullptr, 0, nullptr}};
 

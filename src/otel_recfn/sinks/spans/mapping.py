@@ -30,7 +30,7 @@ from otel_recfn.sinks.spans.summaries import Summary
 from otel_recfn.sinks.spans.trace_boundaries import StepTrace
 from otel_recfn.support.json_text import text_of_utf8
 
-MAX_KEPT_CONTEXTS = 1 << 15
+MAX_KEPT_CONTEXTS = 4096
 MAX_KEPT_BASES = 4096
 NOTHING_TOLD: Mapping[int, Mapping[str, AttributeValue]] = {}
 _UNSET = Status(StatusCode.UNSET)

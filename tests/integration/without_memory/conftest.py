@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
-from prepared_programs import PreparedPrograms
 
 from otel_recfn.recording import backend
+from prepared_programs import PreparedPrograms
 from soak import SOAK
 
 Run: TypeAlias = Callable[..., "subprocess.CompletedProcess[str]"]

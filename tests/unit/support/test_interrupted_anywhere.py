@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
-import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from patience import PATIENCE_S
+from prepared_programs import PreparedPrograms
 from soak import SOAK
 
 pytestmark = pytest.mark.one_python
@@ -23,16 +25,39 @@ CASES = [
 EVERY = len([case for case in CASES if case[0] == "native"])
 """So many lines apart, and each of these cases begins at another one; all are tried with ``OTEL_RECFN_SOAK``."""
 STANDING_PROFILE_DROPS = "otel-recfn lost event_store.dropped="  # it keeps ten events
+IMPORTED = ("otel_recfn.profiling", "otel_recfn.legacy", "opentelemetry.sdk.trace.export")
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="module")
+def prepared() -> Iterator[dict[str, PreparedPrograms]]:
+    """By recorder: has imported what the programs do, which takes as long as trying fifty lines."""
+    programs = {recorder: PreparedPrograms(*IMPORTED, OTEL_RECFN_RECORDER=recorder) for recorder in ("native", "python")}
+    yield programs
+    for each in programs.values():
+        each.close()
+
+
+@pytest.fixture
+def run(prepared: dict[str, PreparedPrograms], tmp_path: Path) -> Run:
+    """Runs a program of the tests' folder, with the recorder that it is told first."""
+
+    def run(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+        script = tmp_path / program.name
+        script.write_text(program.read_text(encoding="utf-8"), encoding="utf-8")
+        environment = {**os.environ, "PYTHONPATH": str(program.parent)}
+        return prepared[arguments[0]].run(script, arguments, environment, PATIENCE_S * SOAK)
+
+    return run
 
 
 @pytest.mark.parametrize(("recorder", "interrupted", "handler"), CASES)
-def test_a_signal_handler_interrupts_any_line(recorder: str, interrupted: str, handler: str) -> None:
+def test_a_signal_handler_interrupts_any_line(run: Run, recorder: str, interrupted: str, handler: str) -> None:
     if recorder == "native":
         pytest.importorskip("otel_recfn._native")
     every = 1 if SOAK > 1 else EVERY
     first = 1 + CASES.index((recorder, interrupted, handler)) % every
-    command = [sys.executable, str(PROGRAM), recorder, interrupted, handler, str(first), str(every)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = run(PROGRAM, recorder, interrupted, handler, str(first), str(every))
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
     told = [line for line in done.stderr.splitlines() if not (handler == "look" and STANDING_PROFILE_DROPS in line)]
     may_lose = handler == "raise" or recorder == "python"
@@ -40,9 +65,8 @@ def test_a_signal_handler_interrupts_any_line(recorder: str, interrupted: str, h
 
 
 @pytest.mark.parametrize("handler", ["reinstrument", "uninstrument", "flush", "profile", "left running"])
-def test_every_span_has_its_parent_whatever_a_signal_handler_switches(handler: str) -> None:
+def test_every_span_has_its_parent_whatever_a_signal_handler_switches(run: Run, handler: str) -> None:
     pytest.importorskip("otel_recfn._native")
     every = 1 if SOAK > 1 else 149
-    command = [sys.executable, str(REINSTRUMENTED), "native", handler, str(every)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S * SOAK, check=False)
+    done = run(REINSTRUMENTED, "native", handler, str(every))
     assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")

@@ -1,6 +1,6 @@
 """Programs that begin where libraries are imported already: PyTorch takes seconds, a fork of a process that has it none.
 
-    python tests/integration/prepared_programs.py torch
+    python tests/prepared_programs.py torch
 
 imports what it is told to, then reads a request per line, forks, and becomes the program in the child: this falls out of the
 loop and off the end of this file, so that it ends as the interpreter ends any program, but for the collector of garbage: it
@@ -26,7 +26,7 @@ class PreparedPrograms:
     """The process that has imported ``modules``, and runs programs.
 
     Args:
-        modules: none of ours.
+        modules: of ours only what a program imports first of all, and whose import is not looked at.
         environment: what Python or the system look at as a process begins.
     """
 

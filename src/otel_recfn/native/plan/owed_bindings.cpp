@@ -7,7 +7,7 @@
 
 namespace {
 
-constexpr Py_ssize_t kManyRowsThatCame = 10'000;  // which take some 0.1 ms
+constexpr Py_ssize_t kManyRowsThatCame = 10'000;  // which take less than 0.1 ms
 
 PyObject* find_still_owed(PyObject*, PyObject* arguments) {
   PyObject *given_before, *given_around, *given_came;

@@ -69,8 +69,9 @@ class OpenUnits:
         self._spans, self._span_of, self._planner = spans, span_of, planner
         self._units: dict[tuple[int, int], OpenUnit] = {}
         self._count = self._batches = 0
-        self._still_owed, self._open = owed_finder(), _NO_IDS
-        """Announced outermost ranges that haven't ended, as the other says."""
+        self._still_owed = owed_finder()
+        self._open = _NO_IDS
+        """Announced outermost ranges that haven't ended."""
 
     def __len__(self) -> int:
         return len(self._units)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections import defaultdict
 from operator import itemgetter
 from pathlib import Path
@@ -17,6 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from otel_recfn import OtelRecordFunctionInstrumentor, profile, record_function, step
 from passing_time import within_time
+from patience import PATIENCE_S
 from trace_files import events_in, read_trace
 
 Slices = dict[str, list[dict[str, Any]]]
@@ -129,6 +132,42 @@ def test_tasks_have_slices_that_nest(
     for number in range(3):
         assert slices[f"task {number}"]
         assert len(slices[f"work {number}"]) == 6
+
+
+def test_spans_that_were_open_when_a_profile_began_lie_around_what_it_has(
+    instrumentor: OtelRecordFunctionInstrumentor, tmp_path: Path
+) -> None:
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(InMemorySpanExporter()))
+    instrumentor.instrument(tracer_provider=provider)  # which alone has no use for the names of spans
+    tracer = provider.get_tracer("test")
+    with tracer.start_as_current_span("epoch"), tracer.start_as_current_span("step"):
+        with record_function("before"):
+            pass
+        with profile() as captured, record_function("meanwhile"):
+            pass
+    captured.export_chrome_trace(tmp_path / "trace.json")
+    slices = slices_in(tmp_path / "trace.json")
+    [epoch], [step_], [meanwhile] = slices["epoch"], slices["step"], slices["meanwhile"]
+    assert lies_in(meanwhile, step_)
+    assert lies_in(step_, epoch)
+
+
+def test_spans_that_are_over_are_not_kept_alive_where_only_spans_are_made(
+    instrumentor: OtelRecordFunctionInstrumentor,
+) -> None:
+    provider = TracerProvider(shutdown_on_exit=False)
+    exporter = InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    instrumentor.instrument(tracer_provider=provider)
+    with provider.get_tracer("test").start_as_current_span("request") as span, record_function("work"):
+        request = weakref.ref(span)
+    assert instrumentor.flush(PATIENCE_S)
+    assert {one.name for one in exporter.get_finished_spans()} == {"request", "work"}
+    exporter.clear()
+    del span
+    gc.collect()
+    assert request() is None
 
 
 def test_a_span_that_only_holds_spans_lies_around_them(

@@ -117,6 +117,11 @@ class Capture:
         """Whether one of its sinks has a use for ranges in spans that are not sampled."""
         return self.sinks.wants_unsampled
 
+    @property
+    def tells_of_spans(self) -> bool:
+        """Whether one of its sinks may tell of the program's spans around ranges."""
+        return self.sinks.tell_of_spans
+
     def write(self, batch: Batch, view: View = whole, look: bool = False) -> None:
         """Hand every sink the view of a batch. ``look``: and tell those that ask which of its open ranges are open for long.
 

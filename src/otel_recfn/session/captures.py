@@ -166,7 +166,8 @@ class Captures:
             shown = capture.shown if capture.shown is not None and capture not in self.ending else shown
         sampled_alone = not any([capture.wants_unsampled for capture in self])
         calls = together([each.selected.calls for each in self if EventSource.PYTHON_CALL in each.selected.sources])
-        return Wanted(scopes, extras, sources, profilers, shown, sampled_alone, calls)
+        told = any([capture.tells_of_spans for capture in self])
+        return Wanted(scopes, extras, sources, profilers, shown, sampled_alone, calls, told)
 
     def buffer_bytes(self) -> int:
         """The largest buffer per thread that one of them asks for."""

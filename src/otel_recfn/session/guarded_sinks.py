@@ -21,6 +21,7 @@ from otel_recfn.sinks.protocol import (
     losses_of,
     tell_of_drain,
     tell_of_process_end,
+    tells_of_spans,
     wants_unsampled,
 )
 
@@ -65,6 +66,11 @@ class GuardedSinks:
     def wants_unsampled(self) -> bool:
         """Whether one of them has a use for ranges in spans that are not sampled."""
         return any([wants_unsampled(handed.sink) for handed in self._sinks])
+
+    @property
+    def tell_of_spans(self) -> bool:
+        """Whether one of them may tell of the program's spans around ranges."""
+        return any([tells_of_spans(handed.sink) for handed in self._sinks])
 
     def write(self, due: object, seen: Batch, may_wait: Callable[[], bool]) -> None:
         """Write what is ``due``, as it is ``seen``, to those that have not got it.

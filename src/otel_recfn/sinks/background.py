@@ -31,7 +31,7 @@ from otel_recfn.sinks.background_pace import Pace
 from otel_recfn.sinks.background_queue import Close, Flush, WorkQueue
 from otel_recfn.sinks.background_worker import Worker
 from otel_recfn.sinks.paced import ToldOfDrops
-from otel_recfn.sinks.protocol import Sink, is_told_of_open_ranges, tell_of_process_end, wants_unsampled
+from otel_recfn.sinks.protocol import Sink, is_told_of_open_ranges, tell_of_process_end, tells_of_spans, wants_unsampled
 from otel_recfn.support.own_thread import OwnThread
 from otel_recfn.support.thread_time import wait_while_it_computes
 
@@ -199,6 +199,11 @@ class BackgroundSink:
     def wants_unsampled(self) -> bool:
         """As the inner sink."""
         return wants_unsampled(self._inner)
+
+    @property
+    def tells_of_spans(self) -> bool:
+        """As the inner sink."""
+        return tells_of_spans(self._inner)
 
     @property
     def losses(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ class Sink(Protocol):
     A sink that raises is closed, taken out of its capture and logged once; the other sinks go on. After a MemoryError it
     goes on too, and misses that batch; so a ``write`` that raises one counts nothing of the batch.
 
-    It may have seven attributes more:
+    It may have eight attributes more:
 
     * ``losses``, the names of those of its counters that say what was lost: where one has grown, that is logged when the
       capture ends. Without it: none.
@@ -23,6 +23,8 @@ class Sink(Protocol):
       drains go on while it waits. Without it: false, and nothing is drained meanwhile.
     * ``wants_unsampled``, false where it has no use for ranges in spans that are not sampled: where no sink has any, they are
       not recorded. Without it: true.
+    * ``tells_of_spans``, false where it never tells of the program's spans around ranges: where no sink does, they are not kept
+      alive for that. Without it: true.
     * ``has_room``, a method that is called before ``write``: false while so much waits here for memory that one more batch
       might be lost. The batch then waits, and with it all that is recorded, until the buffers of the recorder are full. So it
       is about memory alone: a sink that is too slow drops and counts batches itself, and keeps no other from its rows. Where a
@@ -64,6 +66,11 @@ def losses_of(sink: Sink) -> tuple[str, ...]:
 def wants_unsampled(sink: Sink) -> bool:
     """Whether ranges in spans that are not sampled are of use to a sink."""
     return bool(getattr(sink, "wants_unsampled", True))
+
+
+def tells_of_spans(sink: Sink) -> bool:
+    """Whether a sink may tell of the program's spans around ranges, also when these are over."""
+    return bool(getattr(sink, "tells_of_spans", True))
 
 
 def is_told_of_open_ranges(sink: Sink) -> bool:

@@ -1,21 +1,26 @@
 """The program's own spans that were current while ranges were recorded: files tell their names, which recorded rows don't say.
 
-program's thread   note(span)  ──►  the newest of this process  ──►  find   sink's thread
+program's thread   became_current, note  ──►  the newest of this process  ──►  find   sink's thread
 
 A span that only holds other spans (an epoch, of steps) is around what ran all the same. It says nothing of itself then, so
 each span that becomes current is remembered, without keeping it alive, for when one inside it is noted.
+
+Spans are kept alive only while a file may come to tell of them (``keep_alive``): thousands of them, spread over the memory that
+the program allocates from, made each of its allocations slower.
 """
 
 from __future__ import annotations
 
 import contextlib
 import weakref
+from collections.abc import Callable
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 MOST = 1 << 12
 """So many are kept, with what they hold on to."""
 Key = tuple[int, int]
+Kept = TypeVar("Kept")
 
 
 class SeenSpans:
@@ -24,18 +29,32 @@ class SeenSpans:
     def __init__(self) -> None:
         self._spans: dict[Key, Any] = {}
         self._current: dict[Key, weakref.ref[Any]] = {}
+        self._keeps_alive = False
+
+    def keep_alive(self, wanted: bool) -> None:
+        """Whether spans that are noted from now on, and those that are open, can be found when they are over."""
+        if wanted and not self._keeps_alive:
+            self._keeps_alive = True  # before: what is noted meanwhile is kept
+            for key, current in list(self._current.items()):
+                span = current()
+                if span is not None and not _is_over(span):
+                    _add(self._spans, key, span, _is_over)
+        self._keeps_alive = wanted
 
     def became_current(self, trace_id: int, span_id: int, span: object) -> None:
         """Others may lie in it."""
         if (trace_id, span_id) not in self._current:
             with contextlib.suppress(TypeError):  # of a class without weak references
-                _add(self._current, (trace_id, span_id), weakref.ref(span))
+                _add(self._current, (trace_id, span_id), weakref.ref(span), _is_gone)
 
     def note(self, trace_id: int, span_id: int, span: object) -> None:
         """Something is recorded below this span."""
+        if not self._keeps_alive:
+            self.became_current(trace_id, span_id, span)
+            return
         key: Key = trace_id, span_id
         while span is not None and key not in self._spans:
-            _add(self._spans, key, span)
+            _add(self._spans, key, span, _is_over)
             parent = getattr(span, "parent", None)
             key = getattr(parent, "trace_id", 0), getattr(parent, "span_id", 0)
             around = self._current.get(key)
@@ -46,13 +65,24 @@ class SeenSpans:
         return self._spans.get((trace_id, span_id))
 
 
-def _add(spans: dict[Key, Any], key: Key, span: object) -> None:
-    """The oldest go where there are too many."""
+def _is_over(span: object) -> bool:
+    return getattr(span, "end_time", None) is not None
+
+
+def _is_gone(current: weakref.ref[Any]) -> bool:
+    span = current()
+    return span is None or _is_over(span)
+
+
+def _add(spans: dict[Key, Kept], key: Key, span: Kept, is_over: Callable[[Kept], bool]) -> None:
+    """Where there are too many, some of the oldest go, first those that are over."""
     spans[key] = span
     if len(spans) > MOST:
         with contextlib.suppress(RuntimeError):  # another thread adds one meanwhile, and sees to it
-            for oldest in list(islice(spans, MOST // 4)):
-                spans.pop(oldest, None)
+            oldest = list(islice(spans.items(), MOST // 2))
+            over = [key for key, one in oldest if is_over(one)]
+            for gone in [*over, *[key for key, one in oldest if not is_over(one)]][: MOST // 4]:
+                spans.pop(gone, None)
 
 
 seen_spans = SeenSpans()

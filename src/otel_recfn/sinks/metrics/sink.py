@@ -38,6 +38,7 @@ class MetricsSink:
     """
 
     name = "metrics"
+    tells_of_spans = False
 
     def __init__(
         self, meter_provider: MeterProvider | None = None, sent: SentSpans | None = None, max_series: int = MAX_SERIES

@@ -76,6 +76,7 @@ class SpansSink:
     name = "spans"
     losses = ("failed", "spans_failed")
     wants_unsampled = False
+    tells_of_spans = False
 
     def __init__(
         self,

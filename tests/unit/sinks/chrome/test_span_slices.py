@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +17,7 @@ from otel_recfn.model.tables import NO_CONTEXT, SpanContextRef
 from otel_recfn.sinks.chrome import metadata, span_slices
 from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 from otel_recfn.sinks.chrome.span_slices import SpanSlice, SpanSlices
-from otel_recfn.support.seen_spans import MOST, SeenSpans, seen_spans
+from otel_recfn.support.seen_spans import seen_spans
 from trace_files import events_in, read_trace
 
 pytestmark = pytest.mark.one_python
@@ -177,28 +176,6 @@ def test_few_threads_and_spans_are_followed(monkeypatch: pytest.MonkeyPatch) -> 
     state, over = SpanSlices(lambda *_: None).after(make_batch([row(1, 0, 10, REQUEST, thread=track) for track in tracks]))
     assert [one.track.number for one in over] == [1, 2]
     assert [one.track.number for one in state.open()] == [3, 4, 5]
-    seen = SeenSpans()
-    for number in range(1, 2 * MOST):
-        seen.note(1, number, number)
-    assert sum(seen.find(1, number) is not None for number in range(2 * MOST)) <= MOST
-    assert seen.find(1, 2 * MOST - 1) == 2 * MOST - 1
-
-
-def test_the_spans_around_one_that_something_runs_in_are_known_and_no_others_are_kept() -> None:
-    seen, spans = SeenSpans(), {number: span(f"span {number}", 0, parent=context(5, number - 1)) for number in range(1, 5)}
-    for number, each in spans.items():
-        seen.became_current(5, number, each)
-    last, others = spans.pop(4), [weakref.ref(spans.pop(3)), weakref.ref(spans.pop(2))]
-    assert [other() for other in others] == [None, None]
-    seen.note(5, 4, last)  # what is around it is gone
-    assert [seen.find(5, number) for number in range(5)] == [None, None, None, None, last]
-    around = span("around", 0, parent=context(5, 1))
-    seen.became_current(5, 7, around)
-    seen.became_current(5, 8, object())  # of a class without weak references
-    seen.note(5, 9, span("inner", 0, parent=context(5, 7)))
-    assert seen.find(5, 7) is around
-    assert seen.find(5, 1) is spans[1]
-    assert seen.find(5, 8) is None
 
 
 class Thread:

@@ -1,0 +1,94 @@
+"""Which of the program's spans can be found by their ids, and which of them are kept alive for that."""
+
+from __future__ import annotations
+
+import weakref
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from otel_recfn.support.seen_spans import MOST, SeenSpans
+
+pytestmark = pytest.mark.one_python
+
+TRACE = 5
+
+
+class Span(SimpleNamespace):
+    """Which one may have a weak reference to."""
+
+
+def span(parent: int = 0, end_time: int | None = None) -> Any:
+    """As the SDK has them."""
+    return Span(parent=SimpleNamespace(trace_id=TRACE, span_id=parent), end_time=end_time)
+
+
+@pytest.fixture
+def seen() -> SeenSpans:
+    made = SeenSpans()
+    made.keep_alive(True)
+    return made
+
+
+def found(seen: SeenSpans, *numbers: int) -> list[Any]:
+    return [seen.find(TRACE, number) for number in numbers]
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_the_newest_are_kept(seen: SeenSpans, over: bool) -> None:
+    for number in range(1, 2 * MOST):
+        seen.note(TRACE, number, span(end_time=7 if over else None))
+    kept = found(seen, *range(2 * MOST))
+    assert MOST // 2 <= len(kept) - kept.count(None) <= MOST
+    assert None not in kept[-MOST // 2 :]
+
+
+def test_one_that_is_open_is_kept_however_many_are_over(seen: SeenSpans) -> None:
+    open_ones = [span() for _ in range(MOST // 4)]
+    for number, each in enumerate(open_ones):
+        seen.note(TRACE, number, each)
+    for number in range(MOST, 4 * MOST):
+        seen.note(TRACE, number, span(end_time=7))
+    assert found(seen, *range(len(open_ones))) == open_ones
+
+
+def test_the_spans_around_one_that_something_runs_in_are_known_and_no_others_are_kept(seen: SeenSpans) -> None:
+    spans = {number: span(parent=number - 1) for number in range(1, 5)}
+    for number, each in spans.items():
+        seen.became_current(TRACE, number, each)
+    last, others = spans.pop(4), [weakref.ref(spans.pop(3)), weakref.ref(spans.pop(2))]
+    assert [other() for other in others] == [None, None]
+    seen.note(TRACE, 4, last)  # what is around it is gone
+    assert found(seen, 0, 1, 2, 3, 4) == [None, None, None, None, last]
+    around = span(parent=1)
+    seen.became_current(TRACE, 7, around)
+    seen.became_current(TRACE, 8, object())  # of a class without weak references
+    seen.note(TRACE, 9, span(parent=7))
+    assert found(seen, 7, 1, 8) == [around, spans[1], None]
+
+
+def test_where_nobody_tells_of_them_none_is_kept_alive() -> None:
+    seen, noted = SeenSpans(), span()
+    gone = weakref.ref(noted)
+    seen.note(TRACE, 1, noted)
+    assert found(seen, 1) == [None]
+    del noted
+    assert gone() is None
+
+
+def test_those_that_are_open_when_somebody_comes_who_tells_of_them_are_known() -> None:
+    seen, around, inner, over = SeenSpans(), span(), span(parent=1), span()
+    seen.became_current(TRACE, 1, around)
+    for number in range(MOST, 4 * MOST):
+        seen.became_current(TRACE, number, span())  # which is gone at once
+    seen.note(TRACE, 2, inner)
+    seen.note(TRACE, 3, over)
+    over.end_time = 7
+    seen.keep_alive(True)
+    assert found(seen, 1, 2, 3) == [around, inner, None]
+    seen.keep_alive(False)
+    seen.note(TRACE, 4, last := span())
+    assert found(seen, 1, 2, 4) == [around, inner, None]  # a file may yet be written
+    seen.keep_alive(True)
+    assert found(seen, 4) == [last]

@@ -59,6 +59,29 @@ def tracer() -> trace.Tracer:
     return TracerProvider(shutdown_on_exit=False).get_tracer("test")
 
 
+def test_a_span_lies_in_a_range_whose_own_outer_one_ended_out_of_turn(
+    instrumentor: OtelRecordFunctionInstrumentor, tracer: trace.Tracer, tmp_path: Path
+) -> None:
+    instrumentor.instrument(chrome_trace=tmp_path / "trace.json")
+    outer, middle, inner = (record_function(name) for name in ("outer", "middle", "inner"))
+    outer.__enter__()
+    middle.__enter__()
+    outer.__exit__(None, None, None)
+    assert instrumentor.flush()
+    span = tracer.start_span("request")
+    with inner:
+        with trace.use_span(span, end_on_exit=True), record_function("in the request"):
+            pass
+        with record_function("after it"):
+            pass
+        assert instrumentor.flush()
+    middle.__exit__(None, None, None)
+    instrumentor.uninstrument()
+    slices = slices_in(tmp_path / "trace.json")
+    assert_nest(slices)
+    assert lies_in(slices["request"][0], slices["inner"][0])
+
+
 def test_spans_lie_around_what_ran_in_them(
     instrumentor: OtelRecordFunctionInstrumentor, tracer: trace.Tracer, tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.events import ORDINAL_MASK, OVERLAPPING, make_event_id
@@ -104,6 +105,9 @@ class _Thread(NamedTuple):
     track: Track
     open: tuple[_Stretch, ...] = ()
     """Of spans that lie in each other, the outermost first."""
+    first: int = ORDINAL_MASK
+    """The lowest number of a begin so far, also of a row that doesn't nest: what began in that one may still be open; 0 where
+    earlier ones were forgotten."""
     last: int = 0
     """The highest number of a begin so far."""
     end_ns: int = 0
@@ -117,21 +121,32 @@ class SpanSlices:
 
     Args:
         find: the program's span with a trace id and a span id; None where it isn't known.
+        threads, begins: what is known.
+        forgotten: stands for any thread that was forgotten; None: none was.
     """
 
-    def __init__(self, find: FindSpan, threads: dict[int, _Thread] | None = None, begins: KnownBegins | None = None) -> None:
+    def __init__(
+        self,
+        find: FindSpan,
+        threads: dict[int, _Thread] | None = None,
+        begins: KnownBegins | None = None,
+        forgotten: _Thread | None = None,
+    ) -> None:
         self._find, self._threads = find, threads or {}
-        self._begins = begins or KnownBegins()
+        self._begins, self._forgotten = begins or KnownBegins(), forgotten
 
     def after(self, batch: Batch) -> tuple[SpanSlices, list[SpanSlice]]:
         """What is known after a batch, and the slices that are over."""
         threads, over, begins = dict(self._threads), list[SpanSlice](), self._begins.with_batch(batch)
         for run in _runs(batch):
-            thread = threads.pop(run.track.number, None) or _Thread(run.track)
+            thread = self._take(threads, run.track, run.first)
             elsewhere = {stretch.key for other in threads.values() for stretch in other.open} if run.key[1] else set()
             threads[run.track.number] = self._with_run(thread, run, elsewhere, begins, over)
-        threads = self._bounded(threads, begins, over)
-        return SpanSlices(self._find, threads, self._begins.still_open(batch)), over
+        for track, first in _first_beside(batch):
+            thread = self._take(threads, track, first)
+            threads[track.number] = thread._replace(first=min(thread.first, first))
+        forgotten = self._forget(threads, begins, over)
+        return SpanSlices(self._find, threads, self._begins.still_open(batch), forgotten), over
 
     def open(self) -> list[SpanSlice]:
         """The slices that are not over, as they are so far."""
@@ -151,8 +166,8 @@ class SpanSlices:
             _Stretch(key, *hull, thread.apart_ns, thread.last, thread.end_ns, key not in elsewhere) for key in keys[common:]
         ]
         stretches = (*[stretch.with_run(run) for stretch in thread.open], *opened)
-        last, end_ns = max(thread.last, run.last), max(thread.end_ns, run.end_ns)
-        return thread._replace(track=run.track, open=stretches, last=last, end_ns=end_ns)
+        first, last, end_ns = min(thread.first, run.first), max(thread.last, run.last), max(thread.end_ns, run.end_ns)
+        return thread._replace(track=run.track, open=stretches, first=first, last=last, end_ns=end_ns)
 
     def _chain(self, thread: _Thread, run: _Run) -> list[Key]:
         """The spans around a run, outermost first."""
@@ -217,11 +232,23 @@ class SpanSlices:
             return own
         return max(stretch.end_ns, min(stretch.end_ns + 1, free_ns))
 
-    def _bounded(self, threads: dict[int, _Thread], begins: KnownBegins, over: list[SpanSlice]) -> dict[int, _Thread]:
-        """Those that did nothing for longest are told, and forgotten, where there are many."""
+    def _take(self, threads: dict[int, _Thread], track: Track, first: int) -> _Thread:
+        """A thread with a begin of that number, as it was. One that isn't followed may have been forgotten, but not before its
+        number 1, where nothing was."""
+        thread = threads.pop(track.number, None)
+        if thread is not None or self._forgotten is None:
+            return thread or _Thread(track)
+        return self._forgotten._replace(track=track, end_ns=0 if first == 1 else self._forgotten.end_ns)
+
+    def _forget(self, threads: dict[int, _Thread], begins: KnownBegins, over: list[SpanSlice]) -> _Thread | None:
+        """Those that did nothing for longest are told, and forgotten, where there are many. Returns what stands for them."""
+        forgotten = self._forgotten
         while len(threads) > MOST_THREADS:
-            self._close(threads.pop(next(iter(threads))), 0, None, begins, over)
-        return threads
+            thread = self._close(threads.pop(next(iter(threads))), 0, None, begins, over)
+            before = forgotten or thread
+            end_ns, apart_ns = max(before.end_ns, thread.end_ns), max(before.apart_ns, thread.apart_ns)
+            forgotten = _Thread(thread.track, first=0, end_ns=end_ns, apart_ns=apart_ns)
+        return forgotten
 
 
 MOST_THREADS = 256
@@ -230,7 +257,7 @@ MOST_THREADS = 256
 
 def _runs(batch: Batch) -> list[_Run]:
     """The batch's rows that nest in their threads, thread by thread, where there is more than one span or thread."""
-    rows = np.flatnonzero(((batch.flags & OVERLAPPING) == 0) & (batch.thread == batch.end_thread))
+    rows = np.flatnonzero(_nests(batch))
     if not len(rows):
         return []
     rows = rows[np.argsort(batch.thread[rows], kind="stable")]
@@ -251,11 +278,24 @@ def _runs(batch: Batch) -> list[_Run]:
     return found
 
 
+def _first_beside(batch: Batch) -> list[tuple[Track, int]]:
+    """The lowest number of a begin among the rows that don't nest, of each thread that has some."""
+    rows = np.flatnonzero(~_nests(batch))
+    threads, ids = batch.thread[rows], batch.event_id[rows]
+    found = [(batch.tracks[thread], int(ids[threads == thread].min())) for thread in np.unique(threads).tolist()]
+    return [(track, event_id & ORDINAL_MASK) for track, event_id in found]
+
+
+def _nests(batch: Batch) -> NDArray[np.bool_]:
+    nests: NDArray[np.bool_] = ((batch.flags & OVERLAPPING) == 0) & (batch.thread == batch.end_thread)
+    return nests
+
+
 def _is_free_since(time_ns: int, thread: _Thread, stretch: _Stretch, begins: KnownBegins) -> bool:
     """Whether no range began on the thread between that time and a stretch."""
     first_id = make_event_id(thread.track.number, stretch.first)
     latest = begins.last_before(first_id)
-    if stretch.first == stretch.before + 1 or (latest is None and stretch.before == 0):  # it began when recording did
+    if stretch.first == stretch.before + 1 or (latest is None and stretch.first == thread.first):  # it began when recording did
         return True
     return latest is not None and latest[0] == first_id - 1 and latest[1] <= time_ns
 

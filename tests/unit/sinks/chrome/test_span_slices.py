@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch
@@ -178,6 +178,16 @@ def test_few_threads_and_spans_are_followed(monkeypatch: pytest.MonkeyPatch) -> 
     assert [one.track.number for one in state.open()] == [3, 4, 5]
 
 
+def test_a_thread_that_was_forgotten_is_not_taken_for_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(span_slices, "MOST_THREADS", 1)
+    before, elsewhere = [row(1, 0, 10), row(2, 20, 60)], [row(1, 30, 65, thread=WORKER_THREAD)]
+    for own in (40, 66):  # in the second row; where the third one, which may be open still, may have begun already
+        found = slices_of({REQUEST: span("request", own)}, before, elsewhere, [row(4, 70, 80, REQUEST)])
+        assert told(found) == [("request", 1, 70, 81)]
+    new = [row(1, 50, 55, REQUEST, thread=WORKER_THREAD)]
+    assert told(slices_of({REQUEST: span("request", 40)}, before, elsewhere, before, new))[-1][2:] == (40, 56)
+
+
 class Thread:
     """Tasks that take turns on one thread, each with ranges and spans of its own."""
 
@@ -223,7 +233,13 @@ class Thread:
 ACTIONS = st.tuples(st.sampled_from(["begin", "end", "begin", "end", "enter", "leave"]), st.integers(0, 2))
 
 
+CROSSED_FIRST = [("begin", 1), ("begin", 0), ("end", 1), ("enter", 1), ("begin", 0), ("begin", 1), ("end", 1), ("begin", 0)]
+"""What was announced is over, and did not nest; what began in it is open."""
+
+
 @given(st.lists(ACTIONS, max_size=60), st.integers(1, 9), st.booleans())
+@example(CROSSED_FIRST, 1, False)
+@example([*CROSSED_FIRST, ("end", 0), ("enter", 1), ("begin", 1), ("end", 1)], 2, False)
 def test_slices_always_nest_and_cover_what_ran_in_their_spans(
     actions: list[tuple[str, int]], at_once: int, parents_known: bool
 ) -> None:

@@ -157,11 +157,12 @@ def test_all_ranges_are_told_however_they_are_cut(shapes: list[list[tuple[str, i
     assert told[0] == told[1]
 
 
-def test_a_summary_is_as_long_as_its_ranges_and_stays_in_its_parent() -> None:
+@pytest.mark.parametrize(("ranges", "has_histogram"), [(9, False), (14, True)])
+def test_a_summary_is_as_long_as_its_ranges_and_stays_in_its_parent(ranges: int, has_histogram: bool) -> None:
     units = Units(Volume(4))
     span = units.start()
     rows = []
-    for _ in range(9):
+    for _ in range(ranges):
         rows += units.rows(span, ("mm", 3))
     span.end(BASE_NS + 40_000)
     units.came(rows)
@@ -170,7 +171,8 @@ def test_a_summary_is_as_long_as_its_ranges_and_stays_in_its_parent() -> None:
     assert summary.end_time - summary.start_time == summary.attributes["aggregation.duration_total_ns"] == count * 3000
     assert BASE_NS <= summary.start_time <= summary.end_time <= BASE_NS + 40_000
     assert summary.attributes[FOLDED] == count
-    assert sum(summary.attributes["aggregation.histogram_bucket_counts"]) == count
+    assert sum(summary.attributes.get("aggregation.histogram_bucket_counts", ())) == (count if has_histogram else 0)
+    assert ("aggregation.histogram_bucket_bounds_s" in summary.attributes) is has_histogram
     assert summary.attributes["recfn.folded.top"] == [f"mm: {count} x, {count * 0.003:.3f} ms"]
 
 

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from otel_recfn.batches.number_sets import distinct
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.events import ORDINAL_MASK, OVERLAPPING, make_event_id
 from otel_recfn.sinks.chrome.known_begins import KnownBegins
@@ -282,7 +283,7 @@ def _first_beside(batch: Batch) -> list[tuple[Track, int]]:
     """The lowest number of a begin among the rows that don't nest, of each thread that has some."""
     rows = np.flatnonzero(~_nests(batch))
     threads, ids = batch.thread[rows], batch.event_id[rows]
-    found = [(batch.tracks[thread], int(ids[threads == thread].min())) for thread in np.unique(threads).tolist()]
+    found = [(batch.tracks[thread], int(ids[threads == thread].min())) for thread in distinct(threads).tolist()]
     return [(track, event_id & ORDINAL_MASK) for track, event_id in found]
 
 

@@ -15,6 +15,7 @@ from otel_recfn import OtelRecordFunctionInstrumentor, profiling
 from otel_recfn import instrumentor as instrumenting
 from otel_recfn.legacy import run
 from otel_recfn.recording.watched import Watched
+from passing_time import let_time_pass
 from patience import PATIENCE_S
 from thoroughness import BRIEF
 
@@ -54,7 +55,10 @@ def ends_its_threads() -> Iterator[None]:
     yield
     for thread in threading.enumerate():
         if thread.name.startswith("otel-recfn"):
-            thread.join(PATIENCE_S)
+            while thread in threading.enumerate() and not thread.is_alive():  # another thread is starting it
+                let_time_pass(100_000)
+            if thread.is_alive():
+                thread.join(PATIENCE_S)
             assert not thread.is_alive(), f"the thread {thread.name!r} goes on after the test"
 
 

@@ -68,7 +68,11 @@ def keep_code_of_others() -> None:
 
     CPython 3.12 and 3.13 free a function's code once too often where there is no memory for the function.
     """
-    functions = [each for each in gc.get_objects() if isinstance(each, FunctionType)] if ENDS_TOO_OFTEN else []
+    if not ENDS_TOO_OFTEN:
+        return
+    gc.unfreeze()  # else what a prepared program was given, as `threading`, is not among the objects
+    functions = [each for each in gc.get_objects() if isinstance(each, FunctionType)]
+    gc.freeze()
     for code in {function.__code__ for function in functions if "otel_recfn" not in function.__code__.co_filename}:
         _keep(code)
 

@@ -6,6 +6,7 @@ from otel_recfn.recording.protocol import Recorder
 from otel_recfn.session.captures import Captures
 from otel_recfn.session.draining import Draining
 from otel_recfn.sources.protocol import Wanted
+from otel_recfn.support.seen_spans import seen_spans
 
 
 class Recording:
@@ -29,6 +30,7 @@ class Recording:
             else:
                 if not (alone or self._recorder.recording):
                     self._drain_earlier()
+                seen_spans.keep_alive(wanted.spans_told)
                 buffer_bytes = self._captures.buffer_bytes()
                 self._recorder.start(wanted.scopes, buffer_bytes, wanted.extras, wanted.sampled_alone)
                 self._sampled_alone = wanted.sampled_alone

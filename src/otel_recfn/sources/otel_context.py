@@ -58,7 +58,6 @@ class ContextWatcher:
 
     def enable(self, wanted: Wanted) -> None:
         """Wrap the three functions, be the recorder's context reader, and show the program the ranges that are to be shown."""
-        seen_spans.keep_alive(wanted.spans_told)
         if not self._watching:
             self._watch()
         if wanted.shown != self._shown:

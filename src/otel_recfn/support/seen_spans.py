@@ -35,7 +35,7 @@ class SeenSpans:
         """Whether spans that are noted from now on, and those that are open, can be found when they are over."""
         if wanted and not self._keeps_alive:
             self._keeps_alive = True  # before: what is noted meanwhile is kept
-            for key, current in list(self._current.items()):
+            for key, current in self._current.copy().items():  # threads go on adding; a copy is made in one go
                 span = current()
                 if span is not None and not _is_over(span):
                     _add(self._spans, key, span, _is_over)

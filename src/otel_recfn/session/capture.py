@@ -120,7 +120,7 @@ class Capture:
     @property
     def tells_of_spans(self) -> bool:
         """Whether one of its sinks may tell of the program's spans around ranges."""
-        return self.sinks.tell_of_spans
+        return self.sinks.tells_of_spans
 
     def write(self, batch: Batch, view: View = whole, look: bool = False) -> None:
         """Hand every sink the view of a batch. ``look``: and tell those that ask which of its open ranges are open for long.

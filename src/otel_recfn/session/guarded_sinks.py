@@ -68,7 +68,7 @@ class GuardedSinks:
         return any([wants_unsampled(handed.sink) for handed in self._sinks])
 
     @property
-    def tell_of_spans(self) -> bool:
+    def tells_of_spans(self) -> bool:
         """Whether one of them may tell of the program's spans around ranges."""
         return any([tells_of_spans(handed.sink) for handed in self._sinks])
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "drain/node_ids.hpp"
+#include "memory/kept_blocks.hpp"
 
 namespace recfn {
 namespace {
@@ -60,9 +61,13 @@ void Drain::begin_recording() {
   earlier_ended_at_ = ended_at_.load();
   if (!clock_started_) start_clock();
   clock_.begin(read_clocks(globals().use_cycle_counter));
+  keep_blocks(true);
 }
 
-void Drain::end_recording() { ended_at_.store(read_ticks(globals().use_cycle_counter)); }
+void Drain::end_recording() {
+  ended_at_.store(read_ticks(globals().use_cycle_counter));
+  keep_blocks(false);
+}
 
 // Ranges that no last drain has closed. A signal handler may begin a recording before the last batch is taken: its rows go later.
 void Drain::give_up_earlier() {
@@ -124,7 +129,8 @@ bool Drain::taken(uint64_t run, size_t rows) {
 void Drain::forget_taken() {
   Rows rows = std::move(out_.rows);
   out_ = Drained{};
-  if (rows.capacity() <= kMaxKeptRows) rows.clear(), out_.rows = std::move(rows);
+  const bool goes_on = (globals().recording.load() & kRecordingBit) != 0;
+  if (goes_on && rows.capacity() <= kMaxKeptRows) rows.clear(), out_.rows = std::move(rows);
   for (Thread& thread : threads_) thread.listed = false;
   done([this] { compact_contexts(); });
 }

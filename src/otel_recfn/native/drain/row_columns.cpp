@@ -10,7 +10,7 @@ namespace {
 template <typename R>
 class ColumnWriter {
  public:
-  ColumnWriter(const std::vector<R>& rows, size_t count) : rows_(rows), count_(count) {}
+  ColumnWriter(const UnfilledVector<R>& rows, size_t count) : rows_(rows), count_(count) {}
 
   // `each_field` calls add() for every field.
   template <typename EachField>
@@ -33,7 +33,7 @@ class ColumnWriter {
  private:
   static constexpr size_t kBlock = 256;
 
-  const std::vector<R>& rows_;
+  const UnfilledVector<R>& rows_;
   const size_t count_;
   std::vector<NamedColumn> columns_;
   size_t first_ = 0, next_ = 0;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/begin_end.hpp"
+#include "memory/unfilled.hpp"
 #include "model/columns.hpp"
 
 namespace recfn {
@@ -48,8 +49,8 @@ struct ThreadRow {
 };
 
 // Room for one more, so that the next push_back cannot fail.
-template <typename Item>
-void make_room(std::vector<Item>& items) {
+template <typename Items>
+void make_room(Items& items) {
   if (items.size() == items.capacity()) items.reserve(std::max<size_t>(16, 2 * items.size()));
 }
 
@@ -58,9 +59,9 @@ class Rows {
   size_t size() const { return usual_.size(); }
   bool empty() const { return usual_.empty(); }
   size_t capacity() const { return usual_.capacity(); }
-  const std::vector<Row>& usual() const { return usual_; }
+  const UnfilledVector<Row>& usual() const { return usual_; }
   // As many, or none where no row has anything in it.
-  const std::vector<SeldomRow>& seldom() const { return seldom_; }
+  const UnfilledVector<SeldomRow>& seldom() const { return seldom_; }
 
   void reserve(size_t rows) { usual_.reserve(rows); }
 
@@ -106,13 +107,13 @@ class Rows {
     }
   }
 
-  std::vector<Row> usual_;
-  std::vector<SeldomRow> seldom_;
+  UnfilledVector<Row> usual_;
+  UnfilledVector<SeldomRow> seldom_;
 };
 
 struct Drained {
   Rows rows;
-  std::vector<OpenedRow> opened;
+  UnfilledVector<OpenedRow> opened;
   std::vector<ThreadRow> threads;
   std::vector<Context> contexts;
   int64_t clock_jump_ns = 0;

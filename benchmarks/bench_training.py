@@ -43,6 +43,7 @@ ROUNDS = 5
 SECONDS, WARM_SECONDS = 1.0, 0.5
 LONG_SECONDS = 12.0
 NONE, UNSAMPLED, OTLP, OTLP_MODULES = "not instrumented", "ours, unsampled spans", "ours, OTLP", "ours, OTLP, modules"
+OWN_EXPORTER = "ours, OTLP, span_exporter"
 
 Observer = Callable[[], AbstractContextManager[Any]]
 
@@ -59,7 +60,7 @@ def main() -> None:
         operators = operators_of(training)
         report(in_turns(training, sides, rounds, WARM_SECONDS, SECONDS), operators)
         print()
-        longer = {name: sides[name] for name in (NONE, UNSAMPLED, OTLP, OTLP_MODULES)}
+        longer = {name: sides[name] for name in (NONE, UNSAMPLED, OTLP, OWN_EXPORTER, OTLP_MODULES)}
         report(in_turns(training, longer, (rounds + 1) // 2, 0.0, LONG_SECONDS), operators)
 
 
@@ -79,13 +80,15 @@ def in_turns(
 def observers(loop: Any, folder: Path, endpoint: str) -> dict[str, Observer]:
     """``scopes`` keeps modules and ranges out where a side is compared with others that have none."""
     operators = {"scopes": {RecordScope.FUNCTION, RecordScope.BACKWARD_FUNCTION}, "modules": False}
+    exporter = partial(OTLPSpanExporter, endpoint=endpoint, insecure=True)
     return {
         NONE: nullcontext,
         "enabled=False": lambda: instrumented(enabled=False),
         "empty callback pair": lambda: empty_pair(loop, ids=True),
         UNSAMPLED: lambda: instrumented(ALWAYS_OFF, **operators),
-        OTLP: lambda: instrumented(None, OTLPSpanExporter(endpoint=endpoint, insecure=True), **operators),
-        OTLP_MODULES: lambda: instrumented(None, OTLPSpanExporter(endpoint=endpoint, insecure=True)),
+        OTLP: lambda: instrumented(None, exporter(), **operators),
+        OWN_EXPORTER: lambda: instrumented(None, exporter(), span_exporter=exporter(), **operators),
+        OTLP_MODULES: lambda: instrumented(None, exporter()),
         "ours, Chrome trace": lambda: instrumented(ALWAYS_OFF, chrome_trace=folder / "trace.json.gz", **operators),
         "ours, Chrome, modules": lambda: instrumented(ALWAYS_OFF, chrome_trace=folder / "trace.json.gz"),
         "ours, Chrome, each a span": lambda: instrumented(None, chrome_trace=folder / "trace.json.gz", span_budget=None),

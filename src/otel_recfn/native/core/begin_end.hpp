@@ -171,6 +171,7 @@ template <bool kTorch>
   if (__builtin_expect(!named, 0)) put_name(buffer, begin.name, hash, slot);
   const uint64_t forward = begin.forward_thread_id <= UINT32_MAX ? begin.forward_thread_id : 0;
   const uint64_t head = header(numbers ? kLongBegin : kBegin, begin.scope, begin.flags | base, slot, forward);
+  buffer.write_soon_from(buffer.head);
   const uint64_t ticks = read_ticks(globals.use_cycle_counter);
   const uint64_t ordinal = buffer.ordinal.load(std::memory_order_relaxed) + 1;
   buffer.ordinal.store(ordinal, std::memory_order_relaxed);

@@ -9,8 +9,6 @@
 
 namespace recfn {
 
-constexpr uint64_t kWordsAhead = 40;  // five cache lines: nearer ones come too late, farther ones gain nothing
-
 // Whether the thread's last look still holds, and what began since is on its stack: then the innermost of that is the parent.
 [[gnu::always_inline]] inline bool lies_in_innermost(const Globals& globals, const ThreadBuffer& buffer, uint64_t context_version) {
   const ClosedElsewhere& closed = buffer.closed_elsewhere;
@@ -44,16 +42,6 @@ struct KnownCall {
   return call;
 }
 
-// Has what a thread will write in a moment moved to its core: the drain read it on another one, or nobody lately. A store that
-// waits for it holds up those after it, and soon the thread.
-[[gnu::always_inline]] inline void write_soon(const uint64_t* words) {
-#if defined(__x86_64__)
-  asm volatile("prefetchw %0" : : "m"(*words));  // of what is meant to be written, compilers make it only for newer processors
-#else
-  __builtin_prefetch(words, 1);
-#endif
-}
-
 // Whether the call has begun, and as which event. Members are read before the record is written, which could alias them.
 [[gnu::always_inline]] inline bool begin_known_call(const Globals& globals, ThreadBuffer& buffer, const KnownCall& call,
                                                     uint64_t context_version, uint64_t& event_id) {
@@ -67,7 +55,7 @@ struct KnownCall {
   buffer.open_recorded = open, buffer.depth = depth + 1;
   buffer.ordinal.store(ordinal, std::memory_order_relaxed);
   buffer.stack[depth] = {event_id, ordinal | OpenEntry::kPythonBit, buffer.task};
-  write_soon(&buffer.words[(at + kWordsAhead) & (buffer.capacity - 1)]);
+  buffer.write_soon_from(at);
   buffer.put_and_publish({call.head, cycle_counter()});
 
   return true;

@@ -25,7 +25,7 @@ namespace recfn {
   buffer.open_recorded = open;
   buffer.ordinal.store(ordinal, std::memory_order_relaxed);
   buffer.leaf.store(ordinal, std::memory_order_relaxed);
-  write_soon(&buffer.words[(at + kWordsAhead) & (buffer.capacity - 1)]);
+  buffer.write_soon_from(at);
   buffer.put_and_publish({call.head, cycle_counter()});
   return true;
 }

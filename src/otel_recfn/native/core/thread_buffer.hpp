@@ -76,6 +76,18 @@ constexpr uint32_t kNoGeneration = 0;
 // Why a thread records nothing: somebody said so; nobody wants what lies in the span that is current.
 enum Rest : uint8_t { kMuted = 1, kUnsampled = 2 };
 
+constexpr uint64_t kWordsAhead = 40;  // five cache lines: nearer ones come too late, farther ones gain nothing
+
+// Has what a thread will write in a moment moved to its core: the drain read it on another one, or nobody lately. A store that
+// waits for it holds up those after it, and soon the thread.
+[[gnu::always_inline]] inline void write_soon(const uint64_t* words) {
+#if defined(__x86_64__)
+  asm volatile("prefetchw %0" : : "m"(*words));  // of what is meant to be written, compilers make it only for newer processors
+#else
+  __builtin_prefetch(words, 1);
+#endif
+}
+
 struct ThreadBuffer {
   // The producer's own. What each call reads comes first, in two lines of the cache.
   uint64_t* words = nullptr;  // of the ring that is written
@@ -130,6 +142,9 @@ struct ThreadBuffer {
   NameSlot names[kNameSlots];
 
   void put(uint64_t word) { words[head++ & (capacity - 1)] = word; }
+
+  // What will be written soon where the ring is at this position now.
+  void write_soon_from(uint64_t position) const { write_soon(&words[(position + kWordsAhead) & (capacity - 1)]); }
 
   void put_text(Text text) {
     for (uint32_t at = 0; at < text.size; at += 8) {

@@ -159,7 +159,7 @@ class Stage:
         return done
 
     def _plan(self, batch: Batch) -> SpanPlan:
-        order, fates = order_of_ends(batch), fates_of(self._planner, batch)
+        order, fates = order_of_ends(batch, self._planner), fates_of(self._planner, batch)
         return plan_spans(self._planner, batch, fates, self._links.match(batch), _span_context, lambda root: None, order)
 
     def _add(self, plan: SpanPlan) -> None:

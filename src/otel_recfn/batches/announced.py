@@ -24,8 +24,11 @@ def announced_in(batch: Batch, contexts: frozenset[int]) -> Sequence[Opened]:
     """What the batch announces in these contexts. A program below a span of its own may announce every operator of it."""
     if not isinstance(batch.opened, OpenedColumns):
         return [one for one in batch.opened if one.context in contexts]
-    places = np.flatnonzero(is_in(batch.opened.columns["context"], list(contexts)))
-    return batch.opened.part(places) if len(places) else ()
+    column = batch.opened.columns["context"]
+    counts = np.bincount(column)
+    if not any([index < len(counts) and counts[index] for index in contexts]):
+        return ()
+    return batch.opened.part(np.flatnonzero(is_in(column, list(contexts))))
 
 
 def announced_column(batch: Batch, name: str) -> NDArray[Any]:

@@ -7,29 +7,26 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from otel_recfn.batches.rows.protocol import PlansRows
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import ORDINAL_MASK, EventFlag
+from otel_recfn.model.events import EventFlag
 
-_ORDINALS = np.uint64(ORDINAL_MASK)
+_PARTIAL = int(EventFlag.PARTIAL)
 
 
-def order_of_ends(batch: Batch) -> NDArray[np.int64] | None:
+def order_of_ends(batch: Batch, planner: PlansRows) -> NDArray[np.int64] | None:
     """The batch's rows in an order in which each comes after those that ended before it; None: as they stand.
 
     A drain reads one thread after the other. So a range may stand before one of another thread that lies in it.
     """
-    ends = batch.end_ns
-    if (ends[1:] >= ends[:-1]).all():  # as those of one thread do: cheaper to see than whether rows lie in another thread's
+    if batch.closed < len(batch) or not planner.cross(batch):
         return None
-    crosses = (batch.parent ^ batch.event_id > _ORDINALS) & (batch.parent != 0)
-    if not crosses.any() or batch.closed < len(batch):
-        return None
-    return np.argsort(ends, kind="stable").astype(np.int64, copy=False)
+    return np.argsort(batch.end_ns, kind="stable").astype(np.int64, copy=False)
 
 
 def cut_off_as_shown(batch: Batch) -> Batch:
     """The batch, where ranges that were open when recording ended count as shown: only an end says whether they were."""
-    is_partial = (batch.flags & EventFlag.PARTIAL) != 0
-    if not is_partial.any():
+    if not int(np.bitwise_or.reduce(batch.flags)) & _PARTIAL:  # one look at the column: numpy lets go of the GIL in each
         return batch
+    is_partial = (batch.flags & EventFlag.PARTIAL) != 0
     return replace(batch, flags=batch.flags | np.where(is_partial, np.uint32(EventFlag.SHOWN), np.uint32(0)))

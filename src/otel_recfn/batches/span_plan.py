@@ -10,15 +10,13 @@ A stage between (a budget, say) takes a plan and gives another one, of fewer row
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from opentelemetry.trace import SpanContext
 
 from otel_recfn.batches.links.protocol import Links
-from otel_recfn.batches.number_sets import distinct
 from otel_recfn.batches.rows.protocol import Above, Fate, Fates, Ids, KnownContexts, Places, PlansRows
 from otel_recfn.model.batch import Batch, SpanContextRef
 from otel_recfn.model.empty_columns import empty_column
@@ -28,6 +26,7 @@ from otel_recfn.support.span_ids import span_ids
 __all__ = ["Fate", "Fates", "Ids", "Places", "SpanPlan", "fate_of", "fates_of", "plan_spans"]
 
 _SUPPRESSED, _SAMPLED, _STEP = int(ContextFlag.SUPPRESSED), int(ContextFlag.SAMPLED), int(ContextFlag.STEP)
+_NO_IDS: Ids = np.zeros(0, np.uint64)
 _WITHOUT, _ROOTLESS, _IN_SPAN, _UNSAMPLED = Fate.SUPPRESSED, Fate.ROOTLESS, Fate.IN_SPAN, Fate.UNSAMPLED
 
 
@@ -122,29 +121,22 @@ def plan_spans(
         order: of the batch's rows, for those of the plan; None: as they stand.
     """
     table = _SpansAbove(span_of, root_of)
-    above = table.above(batch, *planner.wanted(batch, fates))
+    above = table.above(batch.contexts, *planner.wanted(batch, fates))
     planned = planner.rows(batch, fates, _of_step(batch), above, order)
-    linked_id, linked_above = _linked(table, links, planned.row, len(batch))
+    linked_id, linked_above = _linked(planner, table, links, planned.row, len(batch))
     return SpanPlan(batch, planned.fate, planned.row, planned.parent, planned.above, linked_id, linked_above, table.spans)
 
 
-def _linked(table: _SpansAbove, links: Links, row: Places, rows: int) -> tuple[Ids, Places]:
+def _linked(planner: PlansRows, table: _SpansAbove, links: Links, row: Places, rows: int) -> tuple[Ids, Places]:
     """Of each of these rows of so many, the span id and the trace of the forward range that has a span."""
     if not len(links.row) or not len(row):
         return empty_column(np.uint64, len(row)), empty_column(np.int64, len(row))
-    linked_id, linked_above = np.zeros(len(row), np.uint64), np.zeros(len(row), np.int64)
-    fate = _of_indices(links.context, partial(_fate_at, links.contexts))
-    above = table.places(links.contexts, links.context, links.root, fate)
-    place_of_row = np.full(rows, -1, np.int64)
-    place_of_row[row] = np.arange(len(row))
-    place = place_of_row[links.row]
-    known = (above >= 0) & (place >= 0)
-    linked_id[place[known]], linked_above[place[known]] = span_ids(links.event_id[known]), above[known]
-    return linked_id, linked_above
-
-
-def _fate_at(contexts: Sequence[SpanContextRef], index: int) -> int:
-    return int(fate_of(contexts[index]))
+    contexts = planner.linked_contexts(links)
+    fate = np.zeros(len(links.contexts), np.uint8)
+    for index in contexts.tolist():
+        fate[index] = int(fate_of(links.contexts[index]))
+    roots = planner.linked_roots(links, fate) if (fate == _ROOTLESS).any() else _NO_IDS
+    return planner.linked(links, fate, table.above(links.contexts, np.flatnonzero(fate == _IN_SPAN), roots), row, rows)
 
 
 class _SpansAbove:
@@ -154,30 +146,12 @@ class _SpansAbove:
         self._span_of, self._root_of = span_of, root_of
         self.spans: list[SpanContext] = []
 
-    def above(self, batch: Batch, contexts: NDArray[np.uint32], roots: Ids) -> Above:
-        """Of these contexts, and of these outermost ranges."""
-        of_context = np.full(len(batch.contexts), -1, np.int64)
+    def above(self, table: Sequence[SpanContextRef], contexts: NDArray[Any], roots: Ids) -> Above:
+        """Of these contexts of a table, and of these outermost ranges."""
+        of_context = np.full(len(table), -1, np.int64)
         for index in contexts.tolist():
-            of_context[index] = self._place_of_context(batch.contexts, index)
+            of_context[index] = self._place(self._span_of(table[index]))
         return Above(of_context, roots, np.array([self._place_of_root(root) for root in roots.tolist()], np.int64))
-
-    def places(
-        self, contexts: Sequence[SpanContextRef], context: NDArray[np.uint32], root: Ids, fate: Fates | Places
-    ) -> Places:
-        """For each row, where its span stands in ``spans``; -1 where it has none.
-
-        Args:
-            contexts: what ``context`` indexes.
-            context, root, fate: columns.
-        """
-        places = np.full(len(fate), -1, np.int64)
-        in_span, rootless = np.flatnonzero(fate == Fate.IN_SPAN), np.flatnonzero(fate == Fate.ROOTLESS)
-        places[in_span] = _of_indices(context[in_span], partial(self._place_of_context, contexts))
-        places[rootless] = _mapped(root[rootless], self._place_of_root)
-        return places
-
-    def _place_of_context(self, contexts: Sequence[SpanContextRef], index: int) -> int:
-        return self._place(self._span_of(contexts[index]))
 
     def _place_of_root(self, event_id: int) -> int:
         return self._place(self._root_of(event_id))
@@ -187,18 +161,3 @@ class _SpansAbove:
             return -1
         self.spans.append(span)
         return len(self.spans) - 1
-
-
-def _mapped(numbers: Ids, function: Callable[[int], int]) -> Places:
-    """The function of each number; it is asked once for each distinct one."""
-    known = distinct(numbers)
-    values = np.array([function(number) for number in known.tolist()], np.int64)
-    return values[np.searchsorted(known, numbers)] if len(known) else values
-
-
-def _of_indices(indices: NDArray[np.uint32], function: Callable[[int], int]) -> Places:
-    """The same of indices into a table."""
-    used = np.flatnonzero(np.bincount(indices))
-    values = np.zeros(used[-1] + 1 if len(used) else 0, np.int64)
-    values[used] = [function(index) for index in used.tolist()]
-    return np.take(values, indices)

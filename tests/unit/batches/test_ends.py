@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.batches.ends import order_of_ends
+from otel_recfn.batches.rows.choice import rows_planner
+from otel_recfn.batches.rows.protocol import PlansRows
+from otel_recfn.batches.rows.python_rows import PythonRows
 from otel_recfn.model.events import make_event_id
 
 OUTER = {"event_id": make_event_id(MAIN_THREAD.number, 1), "end_ns": BASE_NS + 9, "name": "outer"}
@@ -13,17 +20,27 @@ INNER = {
 }  # fmt: skip
 
 
-def test_a_range_comes_after_those_of_other_threads_in_it() -> None:
+both = pytest.mark.parametrize("planner", [rows_planner(), PythonRows()], ids=["native", "python"])
+
+
+@both
+def test_a_range_comes_after_those_of_other_threads_in_it(planner: PlansRows) -> None:
     batch = make_batch([OUTER, INNER])
-    order = order_of_ends(batch)
+    order = order_of_ends(batch, planner)
     assert order is not None
     assert [row.name for row in batch.take(order).events()] == ["inner", "outer"]
 
 
-def test_rows_in_the_order_of_their_ends_stay_as_they_are() -> None:
-    assert order_of_ends(make_batch([INNER, OUTER])) is None
+@both
+def test_rows_in_the_order_of_their_ends_stay_as_they_are(planner: PlansRows) -> None:
+    assert order_of_ends(make_batch([INNER, OUTER]), planner) is None
 
 
-def test_a_batch_without_such_ranges_stays_as_it_is() -> None:
-    batch = make_batch([OUTER, {"end_ns": BASE_NS}])
-    assert order_of_ends(batch) is None
+@both
+def test_a_batch_without_such_ranges_stays_as_it_is(planner: PlansRows) -> None:
+    assert order_of_ends(make_batch([OUTER, {"end_ns": BASE_NS}]), planner) is None
+
+
+@both
+def test_a_batch_with_ranges_that_are_open_stays_as_it_is(planner: PlansRows) -> None:
+    assert order_of_ends(replace(make_batch([OUTER, INNER]), closed=1), planner) is None

@@ -15,9 +15,11 @@ from opentelemetry.trace import SpanContext
 
 from batches import make_batch
 from otel_recfn.batches import span_plan
+from otel_recfn.batches.announced import announced
 from otel_recfn.batches.fold.protocol import PlannedRanges
 from otel_recfn.batches.fold.python_fold import PythonFold
 from otel_recfn.batches.links.choice import links_maker
+from otel_recfn.batches.links.protocol import Links
 from otel_recfn.batches.rows.choice import rows_planner
 from otel_recfn.batches.rows.protocol import Above, Fate, KnownContexts, PlansRows
 from otel_recfn.batches.rows.python_rows import PythonRows
@@ -26,6 +28,7 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import ContextFlag, EventFlag, EventKind, EventSource
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.model.tables import NO_CONTEXT, SpanContextRef
+from otel_recfn.support.span_ids import span_id
 
 native_fold = pytest.importorskip("otel_recfn.batches.fold.native_fold", reason="there is no native part here")
 native_rows = pytest.importorskip("otel_recfn.batches.rows.native_rows", reason="there is no native part here")
@@ -128,6 +131,61 @@ def test_both_sum_up_the_same(batch: Batch, data: st.DataObject) -> None:
     for planner in (native_rows.NativeRows(), PythonRows()):
         with pytest.raises(IndexError):
             planner.sums(batch, np.array([len(batch)]), np.array([0]), 4)
+
+
+@given(batch=any_batch, announced_rows=st.lists(st.integers(0, 29), max_size=20))
+def test_both_find_the_same_outermost_ranges(batch: Batch, announced_rows: list[int]) -> None:
+    opened = announced(batch, np.array([row for row in announced_rows if row < len(batch)], np.int64))
+    batch = replace(batch, opened=opened)
+    native, python = native_rows.NativeRows(), PythonRows()
+    told = [(rows.ended(batch), *rows.begun(batch)) for rows in (native, python)]
+    for mine, theirs in zip(*told, strict=True):
+        assert mine.dtype == theirs.dtype
+        np.testing.assert_array_equal(mine, theirs)
+    assert native.cross(batch) == python.cross(batch)
+    steps = [one.event_id for one in opened if one.source == EventSource.STEP]
+    assert sorted([*told[0][1].tolist(), *steps]) == sorted(one.event_id for one in opened)
+
+
+LINKS = Links(
+    row=np.array([0, 2]),
+    event_id=np.array([5, 6], np.uint64),
+    root=np.array([7, 8], np.uint64),
+    start_ns=np.zeros(2, np.int64),
+    end_ns=np.zeros(2, np.int64),
+    thread=np.zeros(2, np.uint32),
+    context=np.array([0, 1], np.uint32),
+    tracks=(),
+    contexts=CONTEXTS[:2],
+)
+OF_LINKS = np.array([Fate.IN_SPAN, Fate.ROOTLESS], np.uint8)
+ABOVE = Above(np.array([4, -1]), np.array([8], np.uint64), np.array([9]))
+ALL_ROWS = np.arange(3)
+
+
+@pytest.mark.parametrize("planner", [PythonRows(), native_rows.NativeRows()])
+def test_what_a_row_links_to(planner: PlansRows) -> None:
+    assert planner.linked_contexts(LINKS).tolist() == [0, 1]
+    assert planner.linked_roots(LINKS, OF_LINKS).tolist() == [8]
+    linked_id, linked_above = planner.linked(LINKS, OF_LINKS, ABOVE, ALL_ROWS[::-1].copy(), 3)
+    assert linked_id.tolist() == [span_id(6), 0, span_id(5)]
+    assert linked_above.tolist() == [9, 0, 4]
+
+
+@pytest.mark.parametrize("planner", [PythonRows(), native_rows.NativeRows()])
+@pytest.mark.parametrize(
+    ("links", "fate", "above", "rows"),
+    [
+        (LINKS._replace(row=np.array([0, 3])), OF_LINKS, ABOVE, 3),
+        (LINKS, OF_LINKS[:1], ABOVE, 3),
+        (LINKS, OF_LINKS, ABOVE._replace(of_context=np.array([4])), 3),
+        (LINKS, OF_LINKS, ABOVE, 2),
+    ],
+    ids=["a link of no row", "a context without a fate", "a context without a place", "a row that isn't there"],
+)
+def test_links_that_index_nothing_are_refused(planner: PlansRows, links: Links, fate: Any, above: Above, rows: int) -> None:
+    with pytest.raises(IndexError):
+        planner.linked(links, fate, above, ALL_ROWS, rows)
 
 
 @given(batch=any_batch, shown=st.sets(st.sampled_from(IDS)), data=st.data())

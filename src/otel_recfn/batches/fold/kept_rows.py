@@ -149,7 +149,7 @@ class KeptRows:
         for held in self._held:
             first, last = np.searchsorted(numbers, (held.first, held.end)).tolist()
             if first < last:
-                parts.append(_part(held, numbers[first:last]))
+                parts.append(_part(self._gather, held, numbers[first:last]))
         return parts
 
 
@@ -159,12 +159,13 @@ def _has_any(held: _Held, numbers: Places) -> bool:
     return bool(first < last)
 
 
-def _part(held: _Held, numbers: Places) -> _Held:
+def _part(gather: Gathers, held: _Held, numbers: Places) -> _Held:
     place = held.find(numbers)
-    here = place >= 0
-    number, place = numbers[here], place[here]
-    links = (held.linked_id[place], held.linked_above[place], held.spans)
-    return _Held(held.first, held.end, number, place, held.batch.take(held.row[place]), *links)
+    if place.min() < 0:
+        numbers, place = numbers[place >= 0], place[place >= 0]
+    own = gather(_COLUMNS, [held], np.zeros_like(place), place)
+    batch = gathered(gather, [held.batch], np.zeros_like(place), own["row"])
+    return _Held(held.first, held.end, numbers, place, batch, own["linked_id"], own["linked_above"], held.spans)
 
 
 def _taken(gather: Gathers, held: Sequence[_Held], part: Places, place: Places) -> KeptRanges:

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from otel_recfn.batches.links.protocol import Links
 from otel_recfn.model.batch import Batch
 
 Ids = NDArray[np.uint64]
@@ -27,7 +28,7 @@ class Fate(IntEnum):
     IN_SPAN = 3
     """A span below the one that was current when the outermost range began."""
     ROOTLESS = 4
-    """No span was current: a span in a trace of our own, if there is one."""
+    """No span was current: a span in a trace of our own, if there is one. It is the largest."""
 
 
 class KnownContexts(NamedTuple):
@@ -74,6 +75,14 @@ class SpanSums(NamedTuple):
     """The names of the rows, as the batch numbers them, each once and in ascending order."""
 
 
+class Begun(NamedTuple):
+    """Outermost ranges that a batch announces, but for the program's steps, whose spans the program has."""
+
+    event_id: Ids
+    of_context: Places
+    """How many there are, by the number of a context."""
+
+
 class PlansRows(Protocol):
     """Of one batch at a time. What indexes nothing is an IndexError."""
 
@@ -88,3 +97,21 @@ class PlansRows(Protocol):
 
     def sums(self, batch: Batch, row: Places, above: Places, count: int) -> SpanSums:
         """What these rows tell, and of the spans above them, of which there are ``count``."""
+
+    def linked_contexts(self, links: Links) -> NDArray[np.uint32]:
+        """The contexts of what these links lead to, each once, in ascending order."""
+
+    def linked_roots(self, links: Links, fate: Fates) -> Ids:
+        """The outermost ranges of those without a span, the same way; ``fate`` is by the number of a context."""
+
+    def linked(self, links: Links, fate: Fates, above: Above, row: Places, rows: int) -> tuple[Ids, Places]:
+        """Of each of these rows out of so many: the span id that it links to, and where the span above that stands; else 0."""
+
+    def ended(self, batch: Batch) -> Ids:
+        """The outermost ranges among the rows."""
+
+    def begun(self, batch: Batch) -> Begun:
+        """Those that the batch announces."""
+
+    def cross(self, batch: Batch) -> bool:
+        """Whether rows stand before ones that ended earlier, and ranges lie in ones of other threads."""

@@ -8,10 +8,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from otel_recfn.batches.announced import announced_column
+from otel_recfn.batches.links.protocol import Links
 from otel_recfn.batches.number_sets import distinct
-from otel_recfn.batches.rows.protocol import Above, Fate, Fates, Ids, KnownContexts, Places, PlannedRows, SpanSums
+from otel_recfn.batches.rows.protocol import Above, Begun, Fate, Fates, Ids, KnownContexts, Places, PlannedRows, SpanSums
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import EventFlag, EventKind, EventSource
+from otel_recfn.model.events import ORDINAL_MASK, EventFlag, EventKind, EventSource
+from otel_recfn.support.span_ids import span_ids
+
+_ORDINALS = np.uint64(ORDINAL_MASK)
 
 
 class PythonRows:
@@ -48,3 +53,42 @@ class PythonRows:
             np.bincount(of, minlength=count).astype(np.int64) for of in (above, above[outermost], above[failed])
         ]
         return SpanSums(rows, first_ns, last_ns, of_outermost, of_failed, distinct(batch.name[row]))
+
+    def linked_contexts(self, links: Links) -> NDArray[np.uint32]:
+        """The contexts of what these links lead to, each once, in ascending order."""
+        return distinct(links.context)
+
+    def linked_roots(self, links: Links, fate: Fates) -> Ids:
+        """The outermost ranges of those without a span, the same way; ``fate`` is by the number of a context."""
+        return distinct(links.root[np.take(fate, links.context) == Fate.ROOTLESS])
+
+    def linked(self, links: Links, fate: Fates, above: Above, row: Places, rows: int) -> tuple[Ids, Places]:
+        """Of each of these rows out of so many: the span id that it links to, and where the span above that stands; else 0."""
+        linked_id, linked_above = np.zeros(len(row), np.uint64), np.zeros(len(row), np.int64)
+        fates = np.take(fate, links.context)
+        place = np.where(fates == Fate.IN_SPAN, np.take(above.of_context, links.context), np.int64(-1))
+        rootless = np.flatnonzero(fates == Fate.ROOTLESS)
+        place[rootless] = above.of_root[np.searchsorted(above.roots, links.root[rootless])]
+        place_of_row = np.full(rows, -1, np.int64)
+        place_of_row[row] = np.arange(len(row))
+        at = place_of_row[links.row]
+        known = (place >= 0) & (at >= 0)
+        linked_id[at[known]], linked_above[at[known]] = span_ids(links.event_id[known]), place[known]
+        return linked_id, linked_above
+
+    def ended(self, batch: Batch) -> Ids:
+        """The outermost ranges among the rows."""
+        ended: Ids = batch.event_id[(batch.parent == 0) & (batch.kind == EventKind.RANGE)]
+        return ended
+
+    def begun(self, batch: Batch) -> Begun:
+        """Those that the batch announces."""
+        counted = announced_column(batch, "source") != EventSource.STEP
+        of_context = np.bincount(announced_column(batch, "context")[counted], minlength=len(batch.contexts))
+        return Begun(announced_column(batch, "event_id")[counted], of_context.astype(np.int64, copy=False))
+
+    def cross(self, batch: Batch) -> bool:
+        """Whether rows stand before ones that ended earlier, and ranges lie in ones of other threads."""
+        if (batch.end_ns[1:] >= batch.end_ns[:-1]).all():
+            return False
+        return bool(((batch.parent ^ batch.event_id > _ORDINALS) & (batch.parent != 0)).any())

@@ -5,17 +5,13 @@
 #include "columns/equally_long.hpp"
 
 namespace recfn {
-namespace {
-
-std::vector<uint32_t> places_of(const std::vector<uint8_t>& used) {
+std::vector<uint32_t> marked_places(const std::vector<uint8_t>& marks) {
   std::vector<uint32_t> places;
-  for (size_t place = 0; place < used.size(); ++place) {
-    if (used[place] != 0) places.push_back(static_cast<uint32_t>(place));
+  for (size_t place = 0; place < marks.size(); ++place) {
+    if (marks[place] != 0) places.push_back(static_cast<uint32_t>(place));
   }
   return places;
 }
-
-}  // namespace
 
 bool LinkRows::take(PyObject* batch) {
   return kind_.take(batch, "kind") && scope_.take(batch, "scope") && sequence_nr_.take(batch, "sequence_nr") &&
@@ -36,7 +32,7 @@ bool UsedByLinks::find(const LinkRows& rows, size_t track_count, size_t context_
       thread_ids.push_back(rows.forward_thread_id(row));
     }
   }
-  tracks = places_of(track_used), contexts = places_of(context_used);
+  tracks = marked_places(track_used), contexts = marked_places(context_used);
   std::sort(thread_ids.begin(), thread_ids.end());
   thread_ids.erase(std::unique(thread_ids.begin(), thread_ids.end()), thread_ids.end());
   return true;

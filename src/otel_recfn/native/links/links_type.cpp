@@ -1,4 +1,4 @@
-// `ForwardRanges`: what backward ranges may belong to, behind an object of Python's. It keeps the GIL: a row takes some 10 ns.
+// `ForwardRanges`: what backward ranges may belong to, behind an object of Python's. What takes long is done without the GIL.
 #include "links/links_type.hpp"
 
 #include <algorithm>
@@ -10,19 +10,34 @@
 #include "columns/column_tuple.hpp"
 #include "columns/column_view.hpp"
 #include "columns/ordered.hpp"
+#include "cpython/gil.hpp"
 #include "cpython/guarded.hpp"
+#include "cpython/one_user.hpp"
 #include "links/forward_ranges.hpp"
 #include "links/link_rows.hpp"
 
 namespace recfn {
 namespace {
 
+constexpr Py_ssize_t kManyRows = 10'000;  // which take some 0.1 ms
+
 struct ForwardRangesObject {
   PyObject_HEAD
+  bool in_use;  // read and written with the GIL
   ForwardRanges ranges;
 };
 
 ForwardRanges& ranges_of(PyObject* self) { return reinterpret_cast<ForwardRangesObject*>(self)->ranges; }
+
+// The work on what is remembered, for one thread at a time. False with an error set where another one is at it, or memory is short.
+template <typename Work>
+bool done_alone(PyObject* self, Py_ssize_t rows, Work work) {
+  ForwardRanges& ranges = ranges_of(self);
+  const OneUser user(reinterpret_cast<ForwardRangesObject*>(self)->in_use, "ForwardRanges");
+  return user && without_gil_if(rows > kManyRows, [&] { work(ranges); });
+}
+
+Py_ssize_t length(PyObject* self) { return static_cast<Py_ssize_t>(ranges_of(self).size()); }
 
 PyObject* ranges_new(PyTypeObject* type, PyObject*, PyObject*) {
   PyObject* self = type->tp_alloc(type, 0);
@@ -48,9 +63,12 @@ PyObject* used_in(PyObject*, PyObject* arguments) {
     LinkRows rows;
     UsedByLinks used;
     if (!rows.take(batch)) return nullptr;
-    const bool known = tracks >= 0 && contexts >= 0;
-    if (!known || !used.find(rows, static_cast<size_t>(tracks), static_cast<size_t>(contexts))) return index_error();
-    return column_tuple(used.tracks, used.contexts, used.thread_ids);
+    bool known = tracks >= 0 && contexts >= 0;
+    const bool done = without_gil_if(rows.size() > kManyRows, [&] {
+      known = known && used.find(rows, static_cast<size_t>(tracks), static_cast<size_t>(contexts));
+    });
+    if (!done) return nullptr;
+    return known ? column_tuple(used.tracks, used.contexts, used.thread_ids) : index_error();
   });
 }
 
@@ -114,21 +132,45 @@ PyObject* match(PyObject* self, PyObject* arguments) {
     Numbers numbers;
     Found found;
     if (!rows.take(batch) || !numbers.take(given)) return nullptr;
-    ForwardRanges& ranges = ranges_of(self);
-    if (!remember(ranges, rows, numbers) || !found.find(ranges, rows, numbers)) return index_error();
+    bool known = true;
+    const bool done = done_alone(self, rows.size(), [&](ForwardRanges& ranges) {
+      known = remember(ranges, rows, numbers) && found.find(ranges, rows, numbers);
+    });
+    if (!done) return nullptr;
+    if (!known) return index_error();
     return column_tuple(found.row, found.event_id, found.root, found.start_ns, found.end_ns, found.track, found.context);
   });
 }
+
+// What ranges index in their tables, each once and in ascending order.
+struct UsedTables {
+  std::vector<uint32_t> tracks, contexts;
+
+  UsedTables() = default;
+  explicit UsedTables(const std::vector<ForwardRange>& ranges) {
+    std::vector<uint8_t> track_used, context_used;
+    for (const ForwardRange& range : ranges) mark(track_used, range.track), mark(context_used, range.context);
+    tracks = marked_places(track_used), contexts = marked_places(context_used);
+  }
+
+ private:
+  static void mark(std::vector<uint8_t>& used, uint32_t place) {
+    if (place >= used.size()) used.resize(place + size_t{1});
+    used[place] = 1;
+  }
+};
 
 PyObject* forget_first(PyObject* self, PyObject* arguments) {
   Py_ssize_t count;
   int only_matched;
   if (!PyArg_ParseTuple(arguments, "np:forget_first", &count, &only_matched)) return nullptr;
   return guarded([&]() -> PyObject* {
-    ranges_of(self).forget_first(static_cast<size_t>(std::max<Py_ssize_t>(0, count)), only_matched != 0);
-    std::vector<uint32_t> tracks, contexts;
-    for (const ForwardRange& range : ranges_of(self).all()) tracks.push_back(range.track), contexts.push_back(range.context);
-    return column_tuple(tracks, contexts);
+    UsedTables used;
+    const bool done = done_alone(self, length(self), [&](ForwardRanges& ranges) {
+      ranges.forget_first(static_cast<size_t>(std::max<Py_ssize_t>(0, count)), only_matched != 0);
+      used = UsedTables(ranges.all());
+    });
+    return done ? column_tuple(used.tracks, used.contexts) : nullptr;
   });
 }
 
@@ -141,14 +183,15 @@ PyObject* renumber(PyObject* self, PyObject* arguments) {
       !tracks.take(given_tracks, "tracks", nullptr) || !contexts.take(given_contexts, "contexts", nullptr)) {
     return nullptr;
   }
-  for (ForwardRange& range : ranges_of(self).all()) {
-    if (range.track < tracks.size()) range.track = tracks[range.track];
-    if (range.context < contexts.size()) range.context = contexts[range.context];
-  }
+  const bool done = done_alone(self, length(self), [&](ForwardRanges& ranges) {
+    for (ForwardRange& range : ranges.all()) {
+      if (range.track < tracks.size()) range.track = tracks[range.track];
+      if (range.context < contexts.size()) range.context = contexts[range.context];
+    }
+  });
+  if (!done) return nullptr;
   Py_RETURN_NONE;
 }
-
-Py_ssize_t length(PyObject* self) { return static_cast<Py_ssize_t>(ranges_of(self).size()); }
 
 PyMethodDef methods[] = {
     {"used_in", used_in, METH_VARARGS | METH_STATIC,
@@ -156,7 +199,7 @@ PyMethodDef methods[] = {
     {"match", match, METH_VARARGS,
      "match(batch, of_track, track, context, thread_id, of_thread_id) -> backward rows with their forward ranges."},
     {"forget_first", forget_first, METH_VARARGS,
-     "forget_first(count, only_matched) -> tracks and contexts of those that are left."},
+     "forget_first(count, only_matched) -> tracks and contexts of those that are left, each once."},
     {"matched", matched, METH_NOARGS, "matched() -> how many of them a backward range belongs to."},
     {"renumber", renumber, METH_VARARGS, "renumber(tracks, contexts): others stand for these from now on."},
     {nullptr, nullptr, 0, nullptr}};

@@ -1,7 +1,7 @@
 #include "otlp/otlp_spans.hpp"
 
 #include "otlp/field_tags.hpp"
-#include "otlp/span_id.hpp"
+#include "model/span_id.hpp"
 
 #include <algorithm>
 

@@ -7,6 +7,7 @@
 #include "columns/column_tuple.hpp"
 #include "cpython/gil.hpp"
 #include "cpython/guarded.hpp"
+#include "plan/binding_checks.hpp"
 #include "plan/span_rows.hpp"
 #include "plan/span_sums.hpp"
 
@@ -16,6 +17,8 @@ using recfn::Above;
 using recfn::column_tuple;
 using recfn::ColumnView;
 using recfn::guarded;
+using recfn::is_known;
+using recfn::is_long;
 using recfn::KnownContexts;
 using recfn::new_column;
 using recfn::PlannedRows;
@@ -25,15 +28,6 @@ using recfn::SpanSum;
 using recfn::SpanSums;
 using recfn::Wanted;
 using recfn::without_gil_if;
-
-constexpr Py_ssize_t kManyRows = 20'000;  // which take some 0.1 ms
-
-bool is_long(Py_ssize_t rows) { return rows > kManyRows; }
-
-bool is_known(bool known) {
-  if (!known) PyErr_SetString(PyExc_IndexError, "a row indexes nothing; its context and outermost range have to be known");
-  return known;
-}
 
 bool is_as_long(const RowsToPlan& rows, const ColumnView<uint8_t>& fates) {
   if (fates.size() == rows.size()) return true;

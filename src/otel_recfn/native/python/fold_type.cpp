@@ -1,5 +1,4 @@
-// `Fold`: open units behind an object of Python's. What it does, it does without the GIL, for one thread at a time: a second one
-// gets an error and doesn't wait, so that a child that is forked meanwhile doesn't wait for ever.
+// `Fold`: open units behind an object of Python's. What it does, it does without the GIL.
 #include "python/fold_type.hpp"
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include "columns/column.hpp"
 #include "cpython/gil.hpp"
 #include "cpython/made.hpp"
+#include "cpython/one_user.hpp"
 #include "fold/fold.hpp"
 #include "python/fold_arguments.hpp"
 #include "python/ranges_of_plan.hpp"
@@ -32,29 +32,18 @@ struct FoldObject {
   Fold fold;
 };
 
-// Who has it is the only one that does.
 class Use {
  public:
-  explicit Use(PyObject* self) : object_(reinterpret_cast<FoldObject*>(self)), mine_(!object_->in_use) {
-    if (mine_) {
-      object_->in_use = true;
-    } else {
-      PyErr_SetString(PyExc_RuntimeError, "another thread uses this Fold at this moment; let one thread at a time use it");
-    }
-  }
-  Use(const Use&) = delete;
-  Use& operator=(const Use&) = delete;
-  ~Use() {
-    if (mine_) object_->in_use = false;
-  }
+  explicit Use(PyObject* self)
+      : object_(reinterpret_cast<FoldObject*>(self)), user_(object_->in_use, "Fold") {}
 
-  explicit operator bool() const { return mine_; }
+  explicit operator bool() const { return static_cast<bool>(user_); }
   Fold& operator*() const { return object_->fold; }
   Fold* operator->() const { return &object_->fold; }
 
  private:
   FoldObject* object_;
-  const bool mine_;
+  const OneUser user_;
 };
 
 PyObject* fold_new(PyTypeObject* type, PyObject* args, PyObject* keywords) {

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
 from opentelemetry.trace import SpanContext, TraceState
 
 from otel_recfn.batches.ends import cut_off_as_shown, order_of_ends
@@ -29,6 +30,7 @@ from otel_recfn.support.interrupts import raised_by_signal_handler
 
 MOST_UNDECIDED = 1 << 16
 """So many rows may come, of batches that wait for their turn, before units are decided."""
+_NO_ROWS = np.zeros(0, np.bool_)
 _logger = logging.getLogger(__name__)
 
 
@@ -176,7 +178,7 @@ class BatchWriting:
 
     def _write(self, pending: Pending) -> None:
         pending.batch = cut_off_as_shown(self._surroundings.without_inherited(pending.batch))
-        pending.order = order_of_ends(pending.batch) if self._folds else None
+        pending.order = order_of_ends(pending.batch, self._planner) if self._folds else None
         target, batch, accounts = self._target.use(), pending.batch, self._way.accounts
         if target is None:
             counts = accounts.plus(rows=len(batch), no_provider=len(batch))
@@ -184,9 +186,10 @@ class BatchWriting:
             return
         fates = fates_of(self._planner, batch)
         rootless = frozenset([index for index, one in enumerate(batch.contexts) if fate_of(one) == Fate.ROOTLESS])
-        self._way.traces.advance(batch, fates == Fate.ROOTLESS, rootless, target)
+        most = int(fates.max(initial=0))
+        self._way.traces.advance(batch, fates == Fate.ROOTLESS if most >= Fate.ROOTLESS else _NO_ROWS, rootless, target)
         self._writer.begin_batch(batch)
-        if fates.max(initial=0) < Fate.IN_SPAN:  # below spans that are not sampled, say: costs next to nothing
+        if most < Fate.IN_SPAN:  # below spans that are not sampled, say: costs next to nothing
             accounts.counts, pending.taken = accounts.plus_rows(fates, pending.taken, len(batch)), len(batch)
         else:
             links = self._links.match(batch)

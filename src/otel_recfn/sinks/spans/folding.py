@@ -33,7 +33,7 @@ from otel_recfn.sinks.spans.outgoing import KeptSpans, Piece, SummarySpans
 from otel_recfn.sinks.spans.step_traces import StepTraces
 from otel_recfn.sinks.spans.summaries import Summaries
 from otel_recfn.sinks.spans.trace_boundaries import StepTrace
-from otel_recfn.support.span_ids import span_ids
+from otel_recfn.support.span_ids import event_ids, span_ids
 
 OTHER_NAME = "(other)"
 MAX_UNITS = 4096
@@ -83,7 +83,7 @@ class Folding:
         self._finished: list[_Finished] = []
         self._rows = KeptRows(self._kept, gatherer())
         self._spans_of = Remembered(MAX_LINKABLE, columns=2)
-        """Of ranges that others may link to, by their span id: the span that tells of them."""
+        """Of ranges that others may link to, by their event id, which needs no working out: the span that tells of them."""
         self._adding: SpanPlan | None = None
         self._added = 0
         """How many spans of that plan were added, and are not noted for want of memory."""
@@ -291,7 +291,7 @@ class Folding:
         linked = np.flatnonzero(ranges.linked_id)
         if not len(linked):
             return ranges.linked_id
-        found, (span,) = self._spans_of.find(ranges.linked_id[linked])
+        found, (span,) = self._spans_of.find(event_ids(ranges.linked_id[linked]))
         above_id = np.array([span.span_id for span in ranges.spans], np.uint64)
         linked_id: Ids = ranges.linked_id.copy()
         linked_id[linked] = np.where(found, span, above_id[ranges.linked_above[linked]])
@@ -309,6 +309,5 @@ class Folding:
         of_units[told.unit[told.sums[in_units]]] = summaries.span_id[in_units]
         holder = done.linkable_holder
         held = np.where(holder >= 0, own[holder] if len(own) else np.uint64(0), of_units[done.linkable_unit])
-        kept = own[can_be_linked]
-        ids = np.concatenate([span_ids(done.linkable), kept])
-        self._spans_of.add(by_id(ids, np.concatenate([held, kept])))
+        ids = np.concatenate([done.linkable, done.kept[can_be_linked]])
+        self._spans_of.add(by_id(ids, np.concatenate([held, own[can_be_linked]])))

@@ -15,13 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from opentelemetry.trace import SpanContext
 
-from otel_recfn.batches.announced import announced_column
 from otel_recfn.batches.number_sets import is_in
 from otel_recfn.batches.owed.choice import owed_finder
 from otel_recfn.batches.rows.protocol import PlansRows, SpanSums
 from otel_recfn.batches.span_plan import Fate, SpanPlan, fate_of
 from otel_recfn.model.batch import Batch, SpanContextRef
-from otel_recfn.model.events import EventKind, EventSource
 from otel_recfn.sinks.spans.budgets import UnitEnd
 from otel_recfn.sinks.spans.program_spans import ProgramSpans, SpanEnd
 from otel_recfn.sinks.spans.trace_boundaries import StepTrace
@@ -29,7 +27,6 @@ from otel_recfn.sinks.spans.trace_boundaries import StepTrace
 NEVER = np.iinfo(np.int64).max
 MOST_ROWS_UNSEEN = 2000
 """Of a unit below a span whose end can't be seen."""
-_RANGE, _STEP = int(EventKind.RANGE), int(EventSource.STEP)
 _NO_IDS: NDArray[np.uint64] = np.zeros(0, np.uint64)
 
 
@@ -81,11 +78,9 @@ class OpenUnits:
         self._batches += 1
         if not len(batch.opened) and not len(self._open):
             return
-        ended = batch.event_id[(batch.parent == 0) & (batch.kind == _RANGE)]
-        counted = announced_column(batch, "source") != _STEP  # a step's span is the program's
-        began = announced_column(batch, "event_id")[counted]
-        self._open = self._still_owed(self._open, began, ended)
-        counts = np.bincount(announced_column(batch, "context")[counted], minlength=len(batch.contexts))
+        begun = self._planner.begun(batch)
+        self._open = self._still_owed(self._open, begun.event_id, self._planner.ended(batch))
+        counts = begun.of_context
         for index in np.flatnonzero(counts).tolist():
             context = batch.contexts[index]
             if fate_of(context) == Fate.IN_SPAN:

@@ -55,7 +55,7 @@ class SpanMapper:
         """
         self._bound_caches()
         batch, rows = plan.batch, plan.row
-        limits, resource, scope = self._limits, self._target.resource, self._target.scope
+        limits, resource, scope = self._limits, self._target.resource_of_spans, self._target.scope
         links = self._linked(plan)
         start = np.maximum(batch.start_ns[rows], 0)
         spans = []
@@ -102,7 +102,7 @@ class SpanMapper:
             name=one.name,
             context=_in_trace_of(one.above, one.span_id),
             parent=one.above if one.parent_id == one.above.span_id else _in_trace_of(one.above, one.parent_id),
-            resource=self._target.resource,
+            resource=self._target.resource_of_spans,
             attributes=self._limits.span_attributes(one.attributes),
             kind=SpanKind.INTERNAL,
             status=_UNSET,
@@ -122,7 +122,7 @@ class SpanMapper:
             context=trace.context,
             parent=start.parent if start is not None else None,
             links=start.links if start is not None else (),
-            resource=self._target.resource,
+            resource=self._target.resource_of_spans,
             attributes=self._limits.span_attributes(attributes),
             kind=SpanKind.INTERNAL,
             status=_UNSET,

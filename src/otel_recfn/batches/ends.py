@@ -11,6 +11,7 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import ORDINAL_MASK, EventFlag
 
 _ORDINALS = np.uint64(ORDINAL_MASK)
+_PARTIAL, _SHOWN = np.uint32(EventFlag.PARTIAL), np.uint32(EventFlag.SHOWN)
 
 
 def order_of_ends(batch: Batch) -> NDArray[np.int64] | None:
@@ -29,7 +30,7 @@ def order_of_ends(batch: Batch) -> NDArray[np.int64] | None:
 
 def cut_off_as_shown(batch: Batch) -> Batch:
     """The batch, where ranges that were open when recording ended count as shown: only an end says whether they were."""
-    is_partial = (batch.flags & EventFlag.PARTIAL) != 0
+    is_partial = (batch.flags & _PARTIAL) != 0
     if not is_partial.any():
         return batch
-    return replace(batch, flags=batch.flags | np.where(is_partial, np.uint32(EventFlag.SHOWN), np.uint32(0)))
+    return replace(batch, flags=batch.flags | np.where(is_partial, _SHOWN, np.uint32(0)))

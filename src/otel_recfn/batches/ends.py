@@ -11,7 +11,7 @@ from otel_recfn.batches.rows.protocol import PlansRows
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag
 
-_PARTIAL = int(EventFlag.PARTIAL)
+_PARTIAL, _SHOWN = int(EventFlag.PARTIAL), np.uint32(EventFlag.SHOWN)
 
 
 def order_of_ends(batch: Batch, planner: PlansRows) -> NDArray[np.int64] | None:
@@ -28,5 +28,5 @@ def cut_off_as_shown(batch: Batch) -> Batch:
     """The batch, where ranges that were open when recording ended count as shown: only an end says whether they were."""
     if not int(np.bitwise_or.reduce(batch.flags)) & _PARTIAL:  # one look at the column: numpy lets go of the GIL in each
         return batch
-    is_partial = (batch.flags & EventFlag.PARTIAL) != 0
-    return replace(batch, flags=batch.flags | np.where(is_partial, np.uint32(EventFlag.SHOWN), np.uint32(0)))
+    is_partial = (batch.flags & np.uint32(_PARTIAL)) != 0
+    return replace(batch, flags=batch.flags | np.where(is_partial, _SHOWN, np.uint32(0)))

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from otel_recfn.batches.stretches import places_in
+
 Places = NDArray[np.int64]
 
 
@@ -56,7 +58,5 @@ def _below(rows: Places, by_above: Places, sorted_above: Places) -> Places:
     begin = np.searchsorted(sorted_above, rows)
     lengths = np.searchsorted(sorted_above, rows, side="right") - begin
     begin, lengths = begin[lengths > 0], lengths[lengths > 0]
-    skipped = np.cumsum(lengths) - lengths
-    places = np.arange(int(lengths.sum())) + np.repeat(begin - skipped, lengths)
-    found: Places = by_above[places]
+    found: Places = by_above[places_in(begin, lengths)]
     return found

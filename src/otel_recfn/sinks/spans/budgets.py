@@ -96,15 +96,15 @@ class Budgets:
         self._rate = SpanRate(volume.per_second) if volume.per_second is not None else None
         self._usual = UsualDurations()
         self._used: dict[int, int] = {}
-        self._left_of: dict[tuple[int, int], _Claim] = {}
-        """What units left that were decided, for ranges that come later."""
+        self._left_of: dict[tuple[int, int], tuple[_Claim, int]] = {}
+        """What units that were decided claimed and used, for ranges that come later."""
+        self._detailed_unit, self._ordinary_unit = _Claim(most, detailed=True), _Claim(self._ordinary)
 
     def grant(self, end: UnitEnd) -> int:
         """How many spans this unit may have; they count as used."""
         unit = (end.trace_id, end.span_id)
-        claim = self._left_of.get(unit)
-        if claim is None or end.failed:
-            claim = self._claim(end)
+        before = self._left_of.get(unit)
+        claim = self._claim(end) if before is None or end.failed else _left(*before)
         granted = self._share(end, claim)
         if claim.times:
             ordinary = _Claim(min(claim.spans, self._ordinary))
@@ -113,7 +113,7 @@ class Budgets:
         used = min(granted, end.ranges)
         self._use(end.trace_id, used, claim)
         if end.duration_ns is not None:
-            _remember(self._left_of, unit, _Claim(max(0, claim.spans - used), claim.times, claim.detailed), MAX_UNITS)
+            _remember(self._left_of, unit, (claim, used), MAX_UNITS)
         return granted
 
     def _claim(self, end: UnitEnd) -> _Claim:
@@ -122,11 +122,11 @@ class Budgets:
         if end.aside:
             return _Claim(self._ordinary // ASIDE)
         if end.duration_ns is None:
-            return _Claim(self._most, detailed=True)
+            return self._detailed_unit
         seen, times = self._usual.compare(end.name, end.duration_ns)
         if seen < FIRST_UNITS:
-            return _Claim(self._most, detailed=True)
-        return _Claim(self._most, times) if times else _Claim(self._ordinary)
+            return self._detailed_unit
+        return _Claim(self._most, times) if times else self._ordinary_unit
 
     def _share(self, end: UnitEnd, claim: _Claim) -> int:
         """How much of its claim a unit may have; at least one."""
@@ -141,9 +141,16 @@ class Budgets:
 
     def _use(self, trace_id: int, spans: int, claim: _Claim) -> None:
         counted = max(0, spans - 1)
-        if self._rate is not None:
+        if self._rate is not None and counted:
             self._rate.use(counted, unusual=claim.times > 0)
-        _remember(self._used, trace_id, self._used.get(trace_id, 0) + counted, MAX_TRACES)
+        used = self._used.get(trace_id, 0) + counted
+        if used:
+            _remember(self._used, trace_id, used, MAX_TRACES)
+
+
+def _left(claim: _Claim, used: int) -> _Claim:
+    """What is left of it."""
+    return _Claim(max(0, claim.spans - used), claim.times, claim.detailed)
 
 
 def _of_free(free: int, claim: _Claim) -> int:

@@ -257,15 +257,22 @@ class Folding:
         summaries = Summaries(done, told, own, [unit.above for unit in units], names)
         in_kept = told.holder >= 0
         self._note_spans(done, units, batch, own, told, summaries)
-        for place in np.flatnonzero(~in_kept).tolist() if traces else ():
-            trace = traces.get(units[int(told.unit[place])])
-            if trace is not None:
-                trace.folded, trace.folded_ranges = sums_of(told, place, names), int(told.ranges[place])
+        if traces:
+            self._tell_traces(told, units, traces)
         folded = np.zeros(len(done.kept), np.int64)
         folded[told.holder[in_kept]] = told.ranges[in_kept]
         first = int((told.sums >= 0).sum())
-        kept = KeptSpans(self._plan(done, ranges, units), ToldOfKept(told, names), folded, done.kept_forced)
-        return [SummarySpans(summaries, range(first)), kept, SummarySpans(summaries, range(first, len(summaries)))]
+        kept = KeptSpans(self._plan(done, ranges, units), ToldOfKept(told, names, len(folded)), folded, done.kept_forced)
+        return [SummarySpans(summaries, 0, first), kept, SummarySpans(summaries, first, len(summaries))]
+
+    def _tell_traces(self, told: Told, units: Sequence[OpenUnit], traces: Mapping[OpenUnit, StepTrace]) -> None:
+        """Note what was folded directly into traces of ours, whose roots tell it."""
+        places = np.flatnonzero(told.holder < 0)
+        columns = (told.unit[places].tolist(), told.ranges[places].tolist())
+        for attributes, unit, ranges in zip(sums_of(told, places, self._names.values), *columns, strict=True):
+            trace = traces.get(units[unit])
+            if trace is not None:
+                trace.folded, trace.folded_ranges = attributes, ranges
 
     def _known_of(
         self,

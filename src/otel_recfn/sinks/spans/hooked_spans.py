@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,9 +33,9 @@ class HookedMapper(SpanMapper):
         made = zip(super().spans(plan, *more), events, above, plan.parent_id.tolist(), strict=True)
         return [span for each in made if (span := self._hooked(*each)) is not None]
 
-    def summary(self, one: Summary) -> ReadableSpan:
-        """A span for folded ranges, below what is sent of those around them."""
-        return super().summary(one._replace(parent_id=self._hook.sent_instead(one.parent_id)))
+    def summaries(self, made: Sequence[Summary]) -> list[ReadableSpan]:
+        """Spans for folded ranges, below what is sent of those around them."""
+        return super().summaries([one._replace(parent_id=self._hook.sent_instead(one.parent_id)) for one in made])
 
     def _hooked(self, span: ReadableSpan, event: Event, above: SpanContext, parent_id: int) -> ReadableSpan | None:
         asked = self._hook.ask(event, _context(span).span_id, parent_id, span.name, dict(span.attributes or {}))

@@ -35,6 +35,9 @@ MAX_KEPT_BASES = 4096
 NOTHING_TOLD: Mapping[int, Mapping[str, AttributeValue]] = {}
 _UNSET = Status(StatusCode.UNSET)
 _INT64_MAX = (1 << 63) - 1
+_PYTHON_CALL = int(EventSource.PYTHON_CALL)
+_SEEN_FLAGS = np.uint32(EventFlag.ASYNC | EventFlag.PARTIAL | EventFlag.ERROR | EventFlag.CLOCK_JUMPED)
+"""Those that a span says something of."""
 
 
 class SpanMapper:
@@ -55,7 +58,7 @@ class SpanMapper:
         """
         self._bound_caches()
         batch, rows = plan.batch, plan.row
-        limits, resource, scope = self._limits, self._target.resource, self._target.scope
+        limits, resource, scope = self._limits, self._target.resource_of_spans, self._target.scope
         links = self._linked(plan)
         start = np.maximum(batch.start_ns[rows], 0)
         spans = []
@@ -95,21 +98,26 @@ class SpanMapper:
             spans.append(span)
         return spans
 
-    def summary(self, one: Summary) -> ReadableSpan:
-        """A span for folded ranges."""
-        start_ns = max(one.start_ns, 0)
-        return ReadableSpan(
-            name=one.name,
-            context=_in_trace_of(one.above, one.span_id),
-            parent=one.above if one.parent_id == one.above.span_id else _in_trace_of(one.above, one.parent_id),
-            resource=self._target.resource,
-            attributes=self._limits.span_attributes(one.attributes),
-            kind=SpanKind.INTERNAL,
-            status=_UNSET,
-            start_time=start_ns,
-            end_time=max(one.end_ns, start_ns),
-            instrumentation_scope=self._target.scope,
-        )
+    def summaries(self, made: Sequence[Summary]) -> list[ReadableSpan]:
+        """Spans for folded ranges."""
+        limits, resource, scope = self._limits, self._target.resource_of_spans, self._target.scope
+        spans = []
+        for one in made:
+            above, start_ns = one.above, max(one.start_ns, 0)
+            span = ReadableSpan(
+                name=one.name,
+                context=_in_trace_of(above, one.span_id),
+                parent=above if one.parent_id == above.span_id else _in_trace_of(above, one.parent_id),
+                resource=resource,
+                attributes=one.attributes if limits.attributes_unbound else limits.span_attributes(one.attributes),
+                kind=SpanKind.INTERNAL,
+                status=_UNSET,
+                start_time=start_ns,
+                end_time=max(one.end_ns, start_ns),
+                instrumentation_scope=scope,
+            )
+            spans.append(span)
+        return spans
 
     def root_span(self, trace: StepTrace) -> ReadableSpan:
         """The root span of a trace of our own."""
@@ -122,7 +130,7 @@ class SpanMapper:
             context=trace.context,
             parent=start.parent if start is not None else None,
             links=start.links if start is not None else (),
-            resource=self._target.resource,
+            resource=self._target.resource_of_spans,
             attributes=self._limits.span_attributes(attributes),
             kind=SpanKind.INTERNAL,
             status=_UNSET,
@@ -229,9 +237,8 @@ def _plain(batch: Batch, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Which rows have nothing in the columns that are seldom filled."""
     texts = batch.module[rows] | batch.shapes[rows] | batch.dtypes[rows] | batch.code[rows]
     numbers = (batch.node_id[rows] == -1) & (batch.debug_handle[rows] == -1) & (batch.step_number[rows] == -1)
-    numbers &= batch.source[rows] != EventSource.PYTHON_CALL
-    seen_flags = np.uint32(EventFlag.ASYNC | EventFlag.PARTIAL | EventFlag.ERROR | EventFlag.CLOCK_JUMPED)
-    plain: NDArray[np.bool_] = numbers & ((texts | batch.flags[rows] & seen_flags) == 0)
+    numbers &= batch.source[rows] != _PYTHON_CALL
+    plain: NDArray[np.bool_] = numbers & ((texts | batch.flags[rows] & _SEEN_FLAGS) == 0)
     return plain
 
 

@@ -166,7 +166,7 @@ class OpenUnits:
         if trace is not None:
             duration = None if goes_on else trace.end_ns - trace.start_ns
             return UnitEnd(*of_span, trace.name, duration, unit.failed, unit.last_ns, ranges, trace.aside)
-        span = self._end(unit)
+        span = unit.end or self._end(unit)
         if span is None:
             duration = None if goes_on else max(0, unit.last_ns - unit.first_ns)
             return UnitEnd(*of_span, "", duration, unit.failed, unit.last_ns, ranges)
@@ -176,13 +176,13 @@ class OpenUnits:
 
     def extent_of(self, unit: OpenUnit) -> tuple[int, int]:
         """From when to when the unit goes, in Unix nanoseconds."""
-        span = self._end(unit)
+        span = unit.end or self._end(unit)
         start_ns = span.start_ns if span is not None else None
         end_ns = span.end_ns if span is not None else None
         return unit.first_ns if start_ns is None else start_ns, unit.last_ns if end_ns is None else end_ns
 
     def _has_ended(self, unit: OpenUnit, drained_ns: int, roots: Collection[int]) -> bool:
-        span = self._end(unit)
+        span = unit.end or self._end(unit)
         if span is None:
             if self._spans.find(*unit.key) is not None:
                 return False

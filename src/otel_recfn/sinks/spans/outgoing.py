@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_recfn.batches.span_plan import SpanPlan
-from otel_recfn.sinks.spans.folded_sums import Attributes
+from otel_recfn.sinks.spans.folded_sums import ToldOfKept
 from otel_recfn.sinks.spans.hooked_spans import part_that_was_made
 from otel_recfn.sinks.spans.limits import AttributeValue
 from otel_recfn.sinks.spans.mapping import NOTHING_TOLD, SpanMapper
@@ -49,14 +49,12 @@ class KeptSpans:
 
     Args:
         plan: of these ranges alone, in the order in which they go out.
-        told: what they say of folded ones, by row.
+        told: what they say of folded ones; None: nothing.
         folded: how many each tells of.
         forced: those that something which others have may lie in.
     """
 
-    def __init__(
-        self, plan: SpanPlan, told: Mapping[int, Attributes], folded: NDArray[np.int64], forced: NDArray[np.bool_]
-    ) -> None:
+    def __init__(self, plan: SpanPlan, told: ToldOfKept | None, folded: NDArray[np.int64], forced: NDArray[np.bool_]) -> None:
         self._plan, self._told, self._folded, self._forced = plan, told, folded, forced
 
     def __len__(self) -> int:
@@ -69,7 +67,8 @@ class KeptSpans:
     def make(self, mapper: SpanMapper, first: int, last: int, lost: int = 0) -> Sent:
         """The spans of this part; the first tells of so many losses."""
         plan = self._plan.part(slice(first, last))
-        spans = mapper.spans(plan, telling(lost, plan, self._told))
+        told = self._told.of(plan.row) if self._told is not None else NOTHING_TOLD
+        spans = mapper.spans(plan, telling(lost, plan, told))
         folded = int(self._folded[first:last].sum())
         return Sent(spans, folded, len(plan.row), part_that_was_made(plan, spans), lost)
 
@@ -77,7 +76,7 @@ class KeptSpans:
         """From ``first`` on, the part that others are lost without."""
         rows = first + np.flatnonzero(self._forced[first:])
         plan = self._plan.part(rows)
-        return KeptSpans(plan, {}, np.zeros(len(rows), np.int64), np.ones(len(rows), np.bool_))
+        return KeptSpans(plan, None, np.zeros(len(rows), np.int64), np.ones(len(rows), np.bool_))
 
     def ranges(self, first: int) -> int:
         """How many ranges the spans from ``first`` on tell of."""
@@ -89,14 +88,14 @@ class SummarySpans:
 
     Args:
         summaries: all of the units that were finished together.
-        places: which of them.
+        first, last: which of them.
     """
 
-    def __init__(self, summaries: Summaries, places: range) -> None:
-        self._summaries, self._places = summaries, places
+    def __init__(self, summaries: Summaries, first: int, last: int) -> None:
+        self._summaries, self._first, self._last = summaries, first, last
 
     def __len__(self) -> int:
-        return len(self._places)
+        return self._last - self._first
 
     def plan(self, first: int) -> SpanPlan | None:
         """None: they are of no range."""
@@ -105,18 +104,17 @@ class SummarySpans:
 
     def make(self, mapper: SpanMapper, first: int, last: int, lost: int = 0) -> Sent:
         """The spans of this part, which tell of no losses."""
-        part, summaries = self._places[first:last], self._summaries
-        spans = [mapper.summary(summaries.make(place)) for place in part]
-        return Sent(spans, sum([summaries.folded(place) for place in part]))
+        part = slice(self._first + first, self._first + last)
+        return Sent(mapper.summaries(self._summaries.make(part)), self._summaries.folded(part))
 
     def needed(self, first: int) -> SummarySpans:
         """Nothing."""
         del first
-        return SummarySpans(self._summaries, self._places[:0])
+        return SummarySpans(self._summaries, 0, 0)
 
     def ranges(self, first: int) -> int:
         """How many ranges the spans from ``first`` on tell of."""
-        return sum([self._summaries.folded(place) for place in self._places[first:]])
+        return self._summaries.folded(slice(self._first + first, self._last))
 
 
 def telling(lost: int, plan: SpanPlan, told: ToldByRow = NOTHING_TOLD) -> ToldByRow:

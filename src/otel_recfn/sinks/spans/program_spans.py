@@ -66,11 +66,11 @@ class ProgramSpans:
     def end_of(self, trace_id: int, span_id: int) -> SpanEnd | None:
         """How the span ended; None where it hasn't, or isn't remembered."""
         span = self._spans.get((trace_id, span_id))
-        if span is None or span.end_time is None:
+        end_ns = span.end_time if span is not None else None
+        if span is None or end_ns is None:
             return None
-        name = span.name if isinstance(span.name, str) else ""
-        failed = span.status.status_code is StatusCode.ERROR
-        return SpanEnd(name, nanoseconds(span.start_time), nanoseconds(span.end_time), failed)
+        name, failed = span.name, span.status.status_code is StatusCode.ERROR
+        return SpanEnd(name if isinstance(name, str) else "", nanoseconds(span.start_time), nanoseconds(end_ns), failed)
 
     def forget(self, trace_id: int, span_id: int) -> None:
         """Nobody asks for it any more."""

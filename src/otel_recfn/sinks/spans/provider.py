@@ -39,6 +39,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 
 from otel_recfn.model.errors import OUT_OF_MEMORY
+from otel_recfn.sinks.spans.hashed_resource import hashed
 from otel_recfn.sinks.spans.limits import AttributeValue
 from otel_recfn.support.interrupts import raised_by_signal_handler
 from otel_recfn.version import __version__
@@ -90,6 +91,8 @@ class SpanTarget:
         self._provider, self._tracer = provider, tracer
         self._sampler_failed = False
         self._resource = Resource.get_empty()
+        self._hashed = (self._resource, self._resource)
+        """The provider's, as it was last, and the one that spans have for it."""
         self.scope = InstrumentationScope(SCOPE_NAME, __version__, SCHEMA_URL)
         self.limits: SpanLimits = getattr(tracer, "_span_limits", None) or SpanLimits()
 
@@ -159,6 +162,14 @@ class SpanTarget:
             return self._resource
         self._resource = resource
         return resource
+
+    @property
+    def resource_of_spans(self) -> Resource:
+        """Equal to it, for spans: exporters ask for the hash of each one's."""
+        resource = self.resource
+        if resource is not self._hashed[0]:
+            self._hashed = resource, hashed(resource)
+        return self._hashed[1]
 
     def _new_id(self, bits: int) -> int:
         """A trace id (128 bits) or span id (64) from the provider's id generator, except where that is the SDK's random one.

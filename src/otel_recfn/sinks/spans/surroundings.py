@@ -49,6 +49,8 @@ class Surroundings:
 
     def without_inherited(self, batch: Batch) -> Batch:
         """The batch, where in a worker the span that it was forked in is no span around anything."""
+        if self._spans.forked_in is None:
+            return batch
         contexts = [NO_CONTEXT if self.is_outside(one.trace_id, one.span_id) else one for one in batch.contexts]
         return replace(batch, contexts=contexts) if contexts != list(batch.contexts) else batch
 

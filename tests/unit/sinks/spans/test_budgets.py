@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batches import BASE_NS
+from otel_recfn.sinks.spans import budgets
 from otel_recfn.sinks.spans.budgets import Budgets, UnitEnd, Volume
 from otel_recfn.sinks.spans.span_rate import BURST_SECONDS, NS_PER_SECOND
 
@@ -63,6 +64,15 @@ def test_ordinary_requests_get_their_few_however_many_are_unusual(failed: bool) 
         else:
             ordinary.append(service.request(USUAL_MS))
     assert min(ordinary[1000:]) > 1
+
+
+def test_traces_that_used_nothing_dont_take_the_place_of_one_that_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budgets, "MAX_TRACES", 2)
+    of_trace = Budgets(1000, Volume(1000, 50, 5000))
+    first = of_trace.grant(UnitEnd(1, 1, "step", MS, False, BASE_NS, RANGES))
+    for number in range(2, 9):
+        of_trace.grant(UnitEnd(number, 1, "other", MS, False, BASE_NS, ranges=1))
+    assert of_trace.grant(UnitEnd(1, 2, "step", MS, False, BASE_NS, RANGES)) < first
 
 
 def test_a_longer_request_never_gets_less_than_a_shorter_one_would() -> None:

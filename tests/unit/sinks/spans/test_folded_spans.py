@@ -20,6 +20,7 @@ from batches import BASE_NS, MAIN_THREAD, context, make_batch
 from otel_recfn.model.events import EventFlag, make_event_id
 from otel_recfn.sinks.spans import folding
 from otel_recfn.sinks.spans.budgets import Volume
+from otel_recfn.sinks.spans.provider import SpanTarget
 from thoroughness import examples
 
 pytestmark = pytest.mark.one_python
@@ -155,6 +156,27 @@ def test_all_ranges_are_told_however_they_are_cut(shapes: list[list[tuple[str, i
         )
         units.close()
     assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 7])
+def test_spans_say_the_same_in_chunks_of_any_size(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    def said() -> list[tuple[Any, ...]]:
+        units = Units(Volume(20, 3, 5000, min_duration_ns=25_000))
+        spans = [units.start(name) for name in ("a", "b", "c")]
+        names = [name for name in ("mm", "add", "mul", "relu", "sum") for _ in range(len(name) ** 2)] + ["once"]
+        shapes = [[(name, 1 + number % 30), ("view", 1)][: 1 + number % 2] for number, name in enumerate(names)]
+        ranges = [row for span in spans for shape in shapes for row in units.rows(span, *shape)]
+        for span in spans:
+            span.end(BASE_NS + 1_000_000)
+        units.came(ranges)
+        return [(one.name, one.start_time, one.end_time, one.attributes) for one in units.ours()]
+
+    whole = said()
+    monkeypatch.setattr(SpanTarget, "chunk_size", lambda target: chunk)
+    assert said() == whole
+    assert {"mm (folded)", "view (folded)", "once"} <= {name for name, *_ in whole}
+    assert any("aggregation.histogram_bucket_counts" in attributes for *_, attributes in whole)
+    assert any("recfn.scope" in attributes and FOLDED in attributes for *_, attributes in whole)
 
 
 @pytest.mark.parametrize(("ranges", "has_histogram"), [(9, False), (14, True)])

@@ -31,7 +31,7 @@ class TestFields:
         assert (span.start_time, span.end_time) == (BASE_NS, BASE_NS + 7)
         assert span.status.status_code is StatusCode.UNSET
         assert (span.events, span.links) == ((), ())
-        assert span.resource is resource
+        assert span.resource == resource
         assert dict(span.attributes) == {
             "recfn.scope": "USER_SCOPE",
             "recfn.sequence_nr": 4,

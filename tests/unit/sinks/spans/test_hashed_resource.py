@@ -1,0 +1,107 @@
+"""Spans of ours and of the program's have one resource for an exporter, which asks for the hash of ours next to nothing."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.resources import Resource
+from spans_harness import REQUEST, Harness
+
+from otel_recfn.sinks.spans.hashed_resource import HashedResource, hashed
+
+ATTRIBUTES: dict[str, Any] = {"service.name": "training", "replicas": 3, "hosts": ("a", "b")}
+
+
+class Counting(Resource):
+    """Counts how often it is asked for its hash."""
+
+    asked = 0
+
+    def __hash__(self) -> int:
+        Counting.asked += 1
+        return super().__hash__()
+
+
+def the_programs() -> Resource:
+    return Resource(ATTRIBUTES, "https://example.org/schema")
+
+
+def test_it_is_equal_to_the_programs_in_both_directions() -> None:
+    resource, same, other = the_programs(), the_programs(), Resource({"service.name": "other"})
+    made = hashed(resource)
+    assert isinstance(made, Resource)
+    assert made == resource == made == same == made
+    assert hash(made) == hash(resource)
+    assert made != other
+    assert other != made
+    assert made != "training"
+    assert {resource: 1}[made] == {made: 1}[resource] == {made: 1}[same] == 1
+
+
+def test_it_says_what_the_programs_says() -> None:
+    resource = the_programs()
+    made = hashed(resource)
+    assert (made.attributes, made.schema_url, made.to_json()) == (resource.attributes, resource.schema_url, resource.to_json())
+    assert made.merge(Resource({"more": 1})).attributes == {**resource.attributes, "more": 1}
+    assert copy.deepcopy(made) == resource
+
+
+def test_its_hash_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, asked = hashed(the_programs()), list[object]()
+    monkeypatch.setattr(Resource, "__hash__", lambda resource: asked.append(resource) or 1)
+    assert len({hash(made) for _ in range(3)}) == 1
+    assert not asked
+
+
+def test_one_of_another_class_is_left_alone() -> None:
+    resource = Counting(ATTRIBUTES)
+    assert hashed(resource) is resource
+    assert Counting.asked == 0
+
+
+def test_one_without_a_hash_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raises(resource: Resource) -> int:
+        raise TypeError
+
+    resource = the_programs()
+    monkeypatch.setattr(Resource, "__hash__", raises)
+    assert hashed(resource) is resource
+
+
+def test_one_whose_insides_are_elsewhere_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an SDK would have it that keeps them in slots, or that looks at the class."""
+    resource = the_programs()
+    monkeypatch.setattr(Resource, "__eq__", lambda one, other: type(one) is type(other))
+    assert hashed(resource) is resource
+
+
+def test_the_sdks_has_a_hash_that_can_be_remembered() -> None:
+    assert type(hashed(the_programs())) is HashedResource
+
+
+class TestSpans:
+    def test_ours_and_the_programs_are_of_one_resource(self) -> None:
+        harness = Harness(resource=the_programs())
+        with harness.provider.get_tracer("program").start_as_current_span("request"):
+            pass
+        (program,) = harness.exporter.get_finished_spans()
+        ours = [harness.one(name=name) for name in "ab"]
+        for spans in ([program, *ours], [*ours, program]):
+            (of_all,) = encode_spans(spans).resource_spans
+            assert sum([len(scope.spans) for scope in of_all.scope_spans]) == 3
+            assert {each.key for each in of_all.resource.attributes} == set(ATTRIBUTES)
+            assert of_all.schema_url == "https://example.org/schema"
+
+    def test_all_of_a_provider_share_one(self) -> None:
+        harness = Harness(resource=the_programs())
+        assert len({id(harness.one(name=name).resource) for name in "abc"}) == 1
+
+    def test_a_provider_may_be_given_another(self) -> None:
+        """As in a forked child, where it says which process it is."""
+        harness = Harness(resource=the_programs())
+        assert harness.write({"context": REQUEST})[0].resource.attributes == ATTRIBUTES
+        harness.provider._resource = Resource({"service.name": "child"})
+        assert harness.write({"context": REQUEST})[0].resource.attributes == {"service.name": "child"}

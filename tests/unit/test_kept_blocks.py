@@ -16,7 +16,7 @@ pytestmark = pytest.mark.one_python
 
 NATIVE = Path(__file__).parents[2] / "src/otel_recfn/native"
 MIB = 1 << 20
-MOST_KEPT = 32 * MIB
+MOST_KEPT = 48 * MIB
 PROGRAM = """
 #include <cstdlib>
 #include <iostream>

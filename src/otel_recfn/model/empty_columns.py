@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from otel_recfn.model.column_fields import ColumnArrays
 from otel_recfn.model.columns import COLUMNS, Column
 
-SHARED_ROWS = 1 << 16
+SHARED_ROWS = 1 << 18
 """Of longer batches each has its own empty columns."""
 _SELDOM = [column for column in COLUMNS if column.seldom]
 

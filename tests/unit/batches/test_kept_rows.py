@@ -35,6 +35,7 @@ def plan_of(event_ids: Sequence[int], links: Mapping[int, tuple[int, int]] | Non
 
 
 def add(rows: KeptRows, plan: SpanPlan) -> None:
+    rows.make_room()
     rows.add(plan, rows.new_numbers(len(plan.row)))
 
 

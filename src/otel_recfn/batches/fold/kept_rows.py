@@ -88,6 +88,12 @@ class KeptRows:
     def __len__(self) -> int:
         return self._rows
 
+    def make_room(self) -> None:
+        """Drop what isn't kept, if it is much. Before the next rows come: by then many units of the last ones are decided."""
+        if self._rows > self._most or len(self._held) >= MOST_BATCHES:
+            with suppress(*OUT_OF_MEMORY):  # it only saves memory, and is tried again
+                self._compact()
+
     def new_numbers(self, count: int) -> int:
         """Numbers for rows that are to come, each given once. The first one."""
         first = self._numbers
@@ -98,9 +104,6 @@ class KeptRows:
         """Rows of a plan, which have the numbers from ``first`` on."""
         if not len(plan.row):
             return
-        if self._rows > self._most or len(self._held) >= MOST_BATCHES:
-            with suppress(*OUT_OF_MEMORY):  # it only saves memory, and is tried again
-                self._compact()
         links = (plan.linked_id, plan.linked_above, plan.spans_above)
         self._held.append(_Held(first, first + len(plan.row), None, plan.row, plan.batch, *links))
         self._rows += len(plan.batch)
@@ -134,7 +137,6 @@ class KeptRows:
         return [self._held[at] for at in used.tolist()], np.searchsorted(used, part).astype(np.int64, copy=False)
 
     def _compact(self) -> None:
-        """Drop what isn't kept. When the next rows come, since by then many units of the last ones are decided."""
         kept = self._kept()
         self._held = [held for held in self._held if _has_any(held, kept)]
         self._rows = sum([len(held.batch) for held in self._held])

@@ -23,7 +23,7 @@
 
 namespace recfn {
 
-constexpr size_t kMaxKeptRows = 131'072;  // whose memory the next drain uses again, while recording goes on
+constexpr size_t kMaxKeptRows = 262'144;  // whose memory the next drain uses again, while recording goes on
 
 // Does the work, unless memory runs out in it: then it is left as it is for the next drain.
 template <typename Work>

@@ -13,13 +13,17 @@ Unit::Unit(Memory& memory, const Limits& limits) : memory_(memory), limits_(limi
   if (memory_.spare_held.empty()) return;
   held_.swap(memory_.spare_held.back());
   memory_.spare_held.pop_back();
+  memory_.spare_rows -= held_.capacity();
 }
 
 Unit::~Unit() {
   begin_next_part();
   awaited_.each([this](Awaited* one) { memory_.awaited.give_back(one); });
-  const bool is_large = held_.capacity() > Memory::kMostSpareRows;
-  if (!is_large && memory_.spare_held.size() < Memory::kMostSpare) memory_.spare_held.push_back(std::move(held_));
+  const size_t rows = held_.capacity();
+  const bool fits = rows <= Memory::kMostSpareRows && memory_.spare_rows + rows <= Memory::kMostSpareRowsOfAll;
+  if (!fits || memory_.spare_held.size() >= Memory::kMostSpare) return;
+  memory_.spare_held.push_back(std::move(held_));
+  memory_.spare_rows += rows;
 }
 
 void Unit::held(std::vector<int64_t>& rows) const {

@@ -39,9 +39,10 @@ struct Memory {
   std::vector<Kept> kept;         // what those that are kept become
   std::vector<Awaited*> ordered;  // of one unit, in the order in which they were first needed
   std::vector<Ranges> spare_held;  // empty, as units that were forgotten left them
+  size_t spare_rows = 0;           // that they have room for
 
   // For as many units as mostly end at once; those of large units would keep too much.
-  static constexpr size_t kMostSpare = 16, kMostSpareRows = 1 << 14;
+  static constexpr size_t kMostSpare = 256, kMostSpareRows = 1 << 14, kMostSpareRowsOfAll = 1 << 18;
 };
 
 class Unit {

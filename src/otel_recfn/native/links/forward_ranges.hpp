@@ -6,6 +6,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "memory/unfilled.hpp"
+
 namespace recfn {
 
 struct ForwardRange {
@@ -27,7 +29,7 @@ class ForwardRanges {
 
   size_t size() const { return ranges_.size(); }
   size_t matched() const { return matched_; }
-  std::vector<ForwardRange>& all() { return ranges_; }
+  UnfilledVector<ForwardRange>& all() { return ranges_; }
 
  private:
   // A thread's sequence numbers count up: those of one line stand together, and mostly come one after the other.
@@ -38,7 +40,7 @@ class ForwardRanges {
   Line* find_line(uint64_t key);
   Line& made_line(uint64_t key);
 
-  std::vector<ForwardRange> ranges_;
+  UnfilledVector<ForwardRange> ranges_;
   size_t matched_ = 0;  // of these
   std::unordered_map<uint64_t, Line> lines_;
   uint64_t last_ = 0;  // the line that was found last, if any was

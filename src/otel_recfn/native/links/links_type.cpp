@@ -100,10 +100,10 @@ bool remember(ForwardRanges& ranges, const LinkRows& rows, const Numbers& number
 }
 
 struct Found {
-  std::vector<int64_t> row;
-  std::vector<uint64_t> event_id, root;
-  std::vector<int64_t> start_ns, end_ns;
-  std::vector<uint32_t> track, context;
+  UnfilledVector<int64_t> row;
+  UnfilledVector<uint64_t> event_id, root;
+  UnfilledVector<int64_t> start_ns, end_ns;
+  UnfilledVector<uint32_t> track, context;
 
   bool find(ForwardRanges& ranges, const LinkRows& rows, const Numbers& numbers) {
     for (Py_ssize_t at = 0; at < rows.size(); ++at) {
@@ -147,7 +147,7 @@ struct UsedTables {
   std::vector<uint32_t> tracks, contexts;
 
   UsedTables() = default;
-  explicit UsedTables(const std::vector<ForwardRange>& ranges) {
+  explicit UsedTables(const UnfilledVector<ForwardRange>& ranges) {
     std::vector<uint8_t> track_used, context_used;
     for (const ForwardRange& range : ranges) mark(track_used, range.track), mark(context_used, range.context);
     tracks = marked_places(track_used), contexts = marked_places(context_used);

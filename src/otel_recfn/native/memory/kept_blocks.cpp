@@ -7,9 +7,9 @@
 namespace recfn {
 namespace {
 
-constexpr size_t kMostKeptBytes = size_t{32} << 20;
+constexpr size_t kMostKeptBytes = size_t{48} << 20;
 constexpr unsigned kSizes = 10;  // each twice the one before
-constexpr size_t kMostOfASize = 16;
+constexpr size_t kMostOfASize = 32;
 
 std::atomic<bool> keeps{false};
 std::atomic<size_t> kept_bytes{0};

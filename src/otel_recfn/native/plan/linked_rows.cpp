@@ -36,7 +36,8 @@ class AboveFinder {
 };
 
 // The number of each row's link, from 1 on. False where a link's row isn't one of so many.
-bool find_links(const LinksOfRows& links, std::vector<uint32_t>& link_of_row) {
+bool find_links(const LinksOfRows& links, UnfilledVector<uint32_t>& link_of_row) {
+  std::fill(link_of_row.begin(), link_of_row.end(), 0);
   for (Py_ssize_t link = 0; link < links.size(); ++link) {
     const auto row = static_cast<uint64_t>(links.row[link]);
     if (row >= link_of_row.size()) return false;
@@ -77,7 +78,7 @@ bool LinksOfRows::find_roots(const ColumnView<uint8_t>& fate_of_context, std::ve
 
 bool LinkedRows::find(const LinksOfRows& links, const ColumnView<uint8_t>& fate_of_context, const Above& above_of,
                       const ColumnView<int64_t>& row, size_t rows, uint64_t key) {
-  std::vector<uint32_t> link_of_row(rows);
+  UnfilledVector<uint32_t> link_of_row(rows);
   AboveFinder above_finder(links, fate_of_context, above_of);
   if (!find_links(links, link_of_row)) return false;
   id.resize(static_cast<size_t>(row.size())), above.resize(id.size());

@@ -47,7 +47,7 @@ PyObject* plan_fates(PyObject*, PyObject* arguments) {
     RowsToPlan rows;
     KnownContexts contexts;
     if (!rows.take(batch) || !take(contexts.fate, fate, "fate") || !take(contexts.of_step, of_step, "of_step")) return nullptr;
-    std::vector<uint8_t> fates;
+    recfn::UnfilledVector<uint8_t> fates;
     bool known = contexts.of_step.size() == contexts.fate.size();
     const bool done = without_gil_if(is_long(rows.size()), [&] {
       fates.resize(static_cast<size_t>(rows.size()));

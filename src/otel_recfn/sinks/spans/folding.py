@@ -109,6 +109,7 @@ class Folding:
     def add(self, plan: SpanPlan) -> int:
         """Add the spans of a plan to their units, up to one with which its unit is full. How many were added."""
         self._finish_adding()
+        self._rows.make_room()
         batch, sums = plan.batch, self._units.sums(plan)
         unit, name = self._units.numbers(plan, sums), self._names.by_index(batch.names, sums.name)
         ranges = PlannedRanges(batch, plan.row, plan.parent, plan.above, unit, name, self._owed)

@@ -110,6 +110,8 @@ class BackgroundSink:
         if self._thread.ident is None:
             self._thread.start()
         self._queue.put_batch(batch)
+        if self._queue.is_filling():
+            self._pace.go_on()
 
     def write_open(self, ranges: Batch) -> None:
         """Queue what an inner sink is told of open ranges, unless it has yet to take what it was told before."""

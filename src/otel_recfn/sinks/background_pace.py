@@ -59,6 +59,10 @@ class Pace:
             self._urgent.pop()
         self._waker.wake()
 
+    def go_on(self) -> None:
+        """End the rest: so much waits by now that some might have to be dropped."""
+        self._waker.wake()
+
     def end_in(self, timeout_s: float) -> None:
         """The work ends by then, and what is not reserved of the time before."""
         self._end_by, self._reserve_s = time.monotonic() + timeout_s, min(RESERVE_S, RESERVED_SHARE * timeout_s)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import threading
 import time
 
+from gated import Gated, rows
+
 from batches import make_batch
+from otel_recfn.sinks.background import BackgroundSink
 from otel_recfn.sinks.background_pace import Pace
 from otel_recfn.sinks.background_queue import WorkQueue, Write
 from patience import PATIENCE_S
@@ -38,6 +41,18 @@ def test_who_rests_goes_on_when_somebody_waits() -> None:
     pace.hurry_up(+1)
     resting.join(PATIENCE_S)
     assert not resting.is_alive()
+
+
+def test_a_rest_ends_when_so_much_waits_that_some_might_have_to_be_dropped() -> None:
+    inner = Gated()
+    sink = BackgroundSink(inner, max_rows=8, max_share=ENDLESS)
+    sink.write(rows(1))
+    for _ in range(4):  # each fills more than a quarter of the queue
+        inner.entered.clear()
+        sink.write(rows(3))
+        assert inner.entered.wait(PATIENCE_S)
+    sink.close(PATIENCE_S)
+    assert inner.calls == ["write 1", *["write 3"] * 4, "close"]
 
 
 def test_a_queue_fills_until_what_was_taken_is_written() -> None:

@@ -236,6 +236,7 @@ class Folded:
         way, lost = self._way, self._folding.lost
         if lost:
             way.accounts.counts, self._folding.lost = way.accounts.plus(failed=lost, folding=-lost), 0
+        has_sent = False
         while self._pieces and way.mapper is not None:
             piece = self._pieces[0]
             if self._sent >= len(piece):
@@ -245,12 +246,17 @@ class Folded:
             last = min(self._sent + way.delivery.chunk_size, len(piece))
             if self._may_be_held() and not way.delivery.has_room(last - self._sent):
                 return
+            if has_sent and way.has_more() and self._few_wait():
+                return  # making and exporting many holds up folding for so long that rows would have to be dropped
             self._send_part(piece, last)
+            has_sent = True
 
     def _may_be_held(self) -> bool:
         """Whether what is decided may wait for an exporter, so that rows that wait are folded and need not be dropped."""
-        waiting = self._way.has_more() or self._way.delivery.holds
-        return waiting and sum([len(piece) for piece in self._pieces]) - self._sent < MOST_WAITING_SPANS
+        return (self._way.has_more() or self._way.delivery.holds) and self._few_wait()
+
+    def _few_wait(self) -> bool:
+        return sum([len(piece) for piece in self._pieces]) - self._sent < MOST_WAITING_SPANS
 
     def _more_ranges_come(self) -> bool:
         """Whether a later piece has spans of ranges."""

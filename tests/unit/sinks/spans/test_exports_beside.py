@@ -13,6 +13,7 @@ from batches import BASE_NS, context, make_batch
 from otel_recfn.model.events import make_event_id
 from otel_recfn.sinks.spans import batch_writing, writers
 from otel_recfn.sinks.spans.budgets import Volume
+from otel_recfn.sinks.spans.delivery import SpanDelivery
 from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.sinks.spans.sink import SpansSink
 from patience import PATIENCE_S
@@ -147,3 +148,16 @@ def test_rows_that_wait_are_folded_while_the_exporter_is_away(monkeypatch: pytes
     counters = written.finish()
     assert counters["spans_exported"] == len(exporter.spans) == UNITS * ROWS + 1
     assert counters["folding"] == counters["failed"] == 0
+
+
+def test_few_spans_are_made_before_rows_that_wait_are_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_writing, "MOST_UNDECIDED", (UNITS - 1) * ROWS)
+    monkeypatch.setattr(SpanDelivery, "has_room", lambda _self, _spans: True)
+    exporter = Gated()
+    exporter.open.set()
+    written = Written(exporter, has_more=True)
+    written.wait()
+    assert written.sink.counters()["rows"] == UNITS * ROWS + 1
+    assert 0 < written.sink.counters()["spans"] <= QUEUE
+    counters = written.finish()
+    assert counters["spans_exported"] == len(exporter.spans) == UNITS * ROWS + 1

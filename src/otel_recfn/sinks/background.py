@@ -37,8 +37,9 @@ from otel_recfn.support.thread_time import wait_while_it_computes
 
 log = logging.getLogger("otel_recfn")
 
-MAX_ROWS = 400_000
-"""Some 40 MB: what a busy service records in the seconds for which the thread may not get the GIL."""
+MAX_ROWS = 800_000
+"""Some 80 MB: what a busy service records in the seconds for which the thread may not get the GIL. A thread that runs operators
+without a pause fills a batch of over 200,000 in a quarter of a second."""
 MAX_SHARE = 0.25
 LOOK_S = 0.05
 """So often it is asked whether waiting is of use, where the process ends."""

@@ -38,15 +38,18 @@ class Pace:
         self._paced_at = 0.0
         self._end_by, self._reserve_s = math.inf, 0.0
 
-    def __call__(self) -> None:
+    def __call__(self, owed_s: float = 0.0) -> None:
         """Sleep off the time worked since the last call.
+
+        Args:
+            owed_s: sleep so many seconds at least: for what the work costs elsewhere.
 
         Raises:
             GivenUp: little more than the reserved time is left.
         """
         worked = time.thread_time() - self._paced_at
         with resting():
-            self._rest(worked * (1 / self._max_share - 1))
+            self._rest(max(owed_s, worked * (1 / self._max_share - 1)))
         self._paced_at = time.thread_time()
         if self.time_left() <= self._reserve_s:
             raise GivenUp

@@ -142,8 +142,8 @@ class WorkQueue:
         return self._arrived.has_room()
 
     def is_filling(self) -> bool:
-        """Whether what waits for the worker takes a quarter of the room. From any thread."""
-        return 4 * (self._queued - self._written) > self._max_rows
+        """Whether what waits for the worker, or is under way there, takes half of the room. From any thread."""
+        return 2 * (self._queued - self._written) > self._max_rows
 
     def has_batch(self) -> bool:
         """Whether the next task is a batch."""

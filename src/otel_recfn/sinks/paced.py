@@ -17,11 +17,18 @@ class ToldOfGaps(Protocol):
         """Batches were lost between the last and the next."""
 
 
+class Paces(Protocol):
+    """The pace of a sink's work."""
+
+    def __call__(self, owed_s: float = 0.0) -> None:
+        """Called between pieces of work; ``owed_s``: the sink should rest so many seconds at least, unless it is late."""
+
+
 @runtime_checkable
 class PacedSink(ToldOfGaps, Protocol):
     """A sink that knows that it runs in the background."""
 
-    def set_pace(self, pace: Callable[[], None]) -> None:
+    def set_pace(self, pace: Paces) -> None:
         """``pace`` is to be called now and then between pieces of work; it may sleep, or raise to end the work."""
 
     def set_backlog(self, has_more: Callable[[], bool]) -> None:

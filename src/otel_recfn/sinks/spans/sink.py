@@ -27,6 +27,7 @@ from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.lost_places import LostAt
+from otel_recfn.sinks.paced import Paces
 from otel_recfn.sinks.protocol import Sink
 from otel_recfn.sinks.spans.batch_writing import BatchWriting, span_context
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Budgets, Volume
@@ -120,7 +121,8 @@ class SpansSink:
             return EveryRange(self._way)
         budgets = Budgets(volume.of_unit, volume)
         units = OpenUnits(self._spans, span_context, planner)
-        return Folded(self._way, Folding(budgets, volume.of_unit, volume.min_duration_ns, units, self._traces))
+        folding = Folding(budgets, volume.of_unit, volume.min_duration_ns, units, self._traces)
+        return Folded(self._way, folding, volume.per_second)
 
     def has_room(self) -> bool:
         """Whether few batches wait for memory; where many do, tries again to write them."""
@@ -280,7 +282,7 @@ class SpansSink:
             self._dropped_by_thread,
         )
 
-    def set_pace(self, pace: Callable[[], None]) -> None:
+    def set_pace(self, pace: Paces) -> None:
         """``pace`` is called before every chunk: it may sleep there, or raise to end the work."""
         self._way.pace = pace
 

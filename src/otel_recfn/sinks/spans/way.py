@@ -11,6 +11,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.errors import OUT_OF_MEMORY
+from otel_recfn.sinks.paced import Paces
 from otel_recfn.sinks.spans.accounts import Accounts
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.step_traces import StepTraces
@@ -46,7 +47,7 @@ class Way:
         self.delivery, self.traces, self.accounts, self.sent = delivery, traces, Accounts(), sent
         self.losses = losses
         self.mapper: SpanMapper | None = None
-        self.pace: Callable[[], None] = no_pause
+        self.pace: Paces = no_pause
         self.has_more: Callable[[], bool] = no_more
         self._logged = False
 
@@ -104,5 +105,5 @@ def no_more() -> bool:
     return False
 
 
-def no_pause() -> None:
+def no_pause(owed_s: float = 0.0) -> None:
     """The pace where nobody asked for one: nobody sleeps between chunks."""

@@ -28,6 +28,11 @@ MOST_WAITING_SPANS = 1 << 14
 """So many spans of decided units, some 500 bytes each, may wait for exporters while more rows come."""
 
 
+MOST_AT_ONCE = 2.5
+"""So many times as many spans as there may be in the long run are sent in a second in which there are many: while they are made
+and exported, the program can't compute in Python."""
+
+
 class Writer(Protocol):
     """Writes plans of spans."""
 
@@ -155,10 +160,19 @@ class _Taken:
 
 
 class Folded:
-    """The longest ranges of each unit become spans, and the others sums."""
+    """The longest ranges of each unit become spans, and the others sums.
 
-    def __init__(self, way: Way, folding: Folding) -> None:
+    Args:
+        way: to the processors.
+        folding: of units.
+        per_second: how many spans there may be in the long run; None where they are not limited.
+    """
+
+    def __init__(self, way: Way, folding: Folding, per_second: float | None = None) -> None:
         self._way, self._folding = way, folding
+        self._rest_s = 1 / (MOST_AT_ONCE * per_second) if per_second else 0.0
+        self._owed_s = 0.0
+        """So long nothing more is sent, unless it has to be."""
         self._decided: Sequence[Piece] = ()
         """Of units that were decided last."""
         self._pieces: tuple[Piece, ...] = ()
@@ -242,14 +256,16 @@ class Folded:
             if self._sent >= len(piece):
                 self._pieces, self._sent = self._pieces[1:], 0
                 continue
-            way.pace()
+            way.pace(self._owed_s)
+            self._owed_s = 0.0
             last = min(self._sent + way.delivery.chunk_size, len(piece))
             if self._may_be_held() and not way.delivery.has_room(last - self._sent):
                 return
             if has_sent and way.has_more() and self._few_wait():
                 return  # making and exporting many holds up folding for so long that rows would have to be dropped
+            before = self._sent
             self._send_part(piece, last)
-            has_sent = True
+            has_sent, self._owed_s = True, self._rest_s * (self._sent - before)
 
     def _may_be_held(self) -> bool:
         """Whether what is decided may wait for an exporter, so that rows that wait are folded and need not be dropped."""

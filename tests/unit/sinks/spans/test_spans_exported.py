@@ -196,7 +196,7 @@ class TestBackgroundHooks:
 
         calls = []
 
-        def pace() -> None:
+        def pace(owed_s: float = 0.0) -> None:
             calls.append(sink.counters()["rows"])
             if len(calls) == 3:
                 raise Enough

@@ -6,6 +6,7 @@ plan ──► Folded ──► (units that are decided) ──► pieces ──
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -31,6 +32,8 @@ MOST_WAITING_SPANS = 1 << 14
 MOST_AT_ONCE = 2.5
 """So many times as many spans as there may be in the long run are sent in a second in which there are many: while they are made
 and exported, the program can't compute in Python."""
+LEAST_AT_ONCE = 2500.0
+"""But as many as this in any case: each unit has a span, however few there may be beyond that."""
 
 
 class Writer(Protocol):
@@ -170,9 +173,10 @@ class Folded:
 
     def __init__(self, way: Way, folding: Folding, per_second: float | None = None) -> None:
         self._way, self._folding = way, folding
-        self._rest_s = 1 / (MOST_AT_ONCE * per_second) if per_second else 0.0
-        self._owed_s = 0.0
-        """So long nothing more is sent, unless it has to be."""
+        self._rest_s = 1 / max(LEAST_AT_ONCE, MOST_AT_ONCE * per_second) if per_second is not None else 0.0
+        """After each span."""
+        self._rested_at = 0.0
+        """The moment of the monotonic clock until which nothing more is sent, unless much waits."""
         self._decided: Sequence[Piece] = ()
         """Of units that were decided last."""
         self._pieces: tuple[Piece, ...] = ()
@@ -256,8 +260,7 @@ class Folded:
             if self._sent >= len(piece):
                 self._pieces, self._sent = self._pieces[1:], 0
                 continue
-            way.pace(self._owed_s)
-            self._owed_s = 0.0
+            way.pace(self._owed_s())
             last = min(self._sent + way.delivery.chunk_size, len(piece))
             if self._may_be_held() and not way.delivery.has_room(last - self._sent):
                 return
@@ -265,11 +268,14 @@ class Folded:
                 return  # making and exporting many holds up folding for so long that rows would have to be dropped
             before = self._sent
             self._send_part(piece, last)
-            has_sent, self._owed_s = True, self._rest_s * (self._sent - before)
+            has_sent, self._rested_at = True, time.monotonic() + self._rest_s * (self._sent - before)
 
     def _may_be_held(self) -> bool:
         """Whether what is decided may wait for an exporter, so that rows that wait are folded and need not be dropped."""
         return (self._way.has_more() or self._way.delivery.holds) and self._few_wait()
+
+    def _owed_s(self) -> float:
+        return max(0.0, self._rested_at - time.monotonic()) if self._few_wait() else 0.0
 
     def _few_wait(self) -> bool:
         return sum([len(piece) for piece in self._pieces]) - self._sent < MOST_WAITING_SPANS

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from batches import BASE_NS, context, make_batch
 from otel_recfn.model.events import make_event_id
@@ -20,7 +21,7 @@ from patience import PATIENCE_S
 
 pytestmark = pytest.mark.one_python
 
-QUEUE = 2048
+QUEUE, CHUNK = 2048, 512
 UNITS, ROWS = 30, 300
 
 
@@ -161,3 +162,23 @@ def test_few_spans_are_made_before_rows_that_wait_are_folded(monkeypatch: pytest
     assert 0 < written.sink.counters()["spans"] <= QUEUE
     counters = written.finish()
     assert counters["spans_exported"] == len(exporter.spans) == UNITS * ROWS + 1
+
+
+@pytest.mark.parametrize("per_second", [1000.0, None])
+def test_where_there_may_be_few_spans_a_second_many_go_out_by_and_by(per_second: float | None) -> None:
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(InMemorySpanExporter()))
+    sink = SpansSink(provider, None, volume=Volume(1000, per_second=per_second))
+    owed_s: list[float] = []
+
+    def pace(owed: float = 0.0) -> None:
+        owed_s.append(owed)
+
+    sink.set_pace(pace)
+    ids = range(1, 1001)
+    sink.write(make_batch([{"context": context(1, 1), "event_id": make_event_id(1, number)} for number in ids]))
+    sink.close(PATIENCE_S)
+    provider.shutdown()
+    assert sink.counters()["spans_exported"] > CHUNK
+    assert max(owed_s) <= CHUNK / writers.LEAST_AT_ONCE
+    assert any(owed_s) is (per_second is not None)

@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from otel_recfn.model.batch import Batch
+from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.background_pace import Pace
 from otel_recfn.sinks.background_queue import Close, Flush, WorkQueue
 from otel_recfn.sinks.background_worker import Worker
@@ -111,8 +112,11 @@ class BackgroundSink:
         if self._thread.ident is None:
             self._thread.start()
         self._queue.put_batch(batch)
-        if self._queue.is_filling():
-            self._pace.go_on()
+        try:
+            if self._queue.is_filling():
+                self._pace.go_on()
+        except OUT_OF_MEMORY:  # the batch was taken, and the rest ends by itself
+            pass
 
     def write_open(self, ranges: Batch) -> None:
         """Queue what an inner sink is told of open ranges, unless it has yet to take what it was told before."""

@@ -62,8 +62,10 @@ class NativeLinks:
             self._forget(matched - self._most_matched * 3 // 4, only_matched=True)
         count = len(self._ranges)
         if count > self._limit:
-            self._forget(count - self._limit * 3 // 4, only_matched=False)
-            self.forgotten += count - len(self._ranges)
+            try:
+                self._forget(count - self._limit * 3 // 4, only_matched=False)
+            finally:  # they are gone also where there was no memory for smaller tables
+                self.forgotten += count - len(self._ranges)
 
     def _forget(self, count: int, *, only_matched: bool) -> None:
         tracks, contexts = _columns(self._ranges.forget_first(count, only_matched), (np.uint32, np.uint32))

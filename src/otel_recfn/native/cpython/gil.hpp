@@ -1,6 +1,7 @@
 // Work that needs no Python, without the GIL.
 #pragma once
 #include <new>
+#include <stdexcept>
 
 #include "cpython/python.hpp"
 
@@ -14,6 +15,8 @@ bool without_gil(Work work) {
   try {
     work();
   } catch (const std::bad_alloc&) {
+    out_of_memory = true;
+  } catch (const std::length_error&) {  // more than any memory holds
     out_of_memory = true;
   }
   Py_END_ALLOW_THREADS;
@@ -30,8 +33,10 @@ bool without_gil_if(bool is_long, Work work) {
     return true;
   } catch (const std::bad_alloc&) {
     PyErr_NoMemory();
-    return false;
+  } catch (const std::length_error&) {
+    PyErr_NoMemory();
   }
+  return false;
 }
 
 }  // namespace recfn

@@ -3,16 +3,9 @@
 #include <algorithm>
 
 #include "columns/equally_long.hpp"
+#include "columns/ordered.hpp"
 
 namespace recfn {
-std::vector<uint32_t> marked_places(const std::vector<uint8_t>& marks) {
-  std::vector<uint32_t> places;
-  for (size_t place = 0; place < marks.size(); ++place) {
-    if (marks[place] != 0) places.push_back(static_cast<uint32_t>(place));
-  }
-  return places;
-}
-
 bool LinkRows::take(PyObject* batch) {
   return kind_.take(batch, "kind") && scope_.take(batch, "scope") && sequence_nr_.take(batch, "sequence_nr") &&
          start_ns_.take(batch, "start_ns") && end_ns_.take(batch, "end_ns") && event_id_.take(batch, "event_id") &&

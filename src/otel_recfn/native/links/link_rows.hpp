@@ -42,9 +42,6 @@ class LinkRows {
   ColumnView<uint32_t> thread_, context_;
 };
 
-// Where there is a mark, in ascending order.
-std::vector<uint32_t> marked_places(const std::vector<uint8_t>& marks);
-
 // What these rows index, each once and in ascending order: forward ones tracks and contexts, backward ones thread ids.
 struct UsedByLinks {
   std::vector<uint32_t> tracks, contexts;

@@ -20,6 +20,7 @@ namespace recfn {
 namespace {
 
 constexpr Py_ssize_t kManyRows = 10'000;  // which take some 0.1 ms
+constexpr Py_ssize_t kAllRanges = -1;     // as many as are remembered
 
 struct ForwardRangesObject {
   PyObject_HEAD
@@ -29,12 +30,15 @@ struct ForwardRangesObject {
 
 ForwardRanges& ranges_of(PyObject* self) { return reinterpret_cast<ForwardRangesObject*>(self)->ranges; }
 
-// The work on what is remembered, for one thread at a time. False with an error set where another one is at it, or memory is short.
+// The work on what is remembered and on so many rows, for one thread at a time. False with an error set where another one is at
+// it, or memory is short.
 template <typename Work>
 bool done_alone(PyObject* self, Py_ssize_t rows, Work work) {
   ForwardRanges& ranges = ranges_of(self);
   const OneUser user(reinterpret_cast<ForwardRangesObject*>(self)->in_use, "ForwardRanges");
-  return user && without_gil_if(rows > kManyRows, [&] { work(ranges); });
+  if (!user) return false;
+  const bool many = rows == kAllRanges ? ranges.size() > size_t{kManyRows} : rows > kManyRows;
+  return without_gil_if(many, [&] { work(ranges); });
 }
 
 Py_ssize_t length(PyObject* self) { return static_cast<Py_ssize_t>(ranges_of(self).size()); }
@@ -166,7 +170,7 @@ PyObject* forget_first(PyObject* self, PyObject* arguments) {
   if (!PyArg_ParseTuple(arguments, "np:forget_first", &count, &only_matched)) return nullptr;
   return guarded([&]() -> PyObject* {
     UsedTables used;
-    const bool done = done_alone(self, length(self), [&](ForwardRanges& ranges) {
+    const bool done = done_alone(self, kAllRanges, [&](ForwardRanges& ranges) {
       ranges.forget_first(static_cast<size_t>(std::max<Py_ssize_t>(0, count)), only_matched != 0);
       used = UsedTables(ranges.all());
     });
@@ -183,7 +187,7 @@ PyObject* renumber(PyObject* self, PyObject* arguments) {
       !tracks.take(given_tracks, "tracks", nullptr) || !contexts.take(given_contexts, "contexts", nullptr)) {
     return nullptr;
   }
-  const bool done = done_alone(self, length(self), [&](ForwardRanges& ranges) {
+  const bool done = done_alone(self, kAllRanges, [&](ForwardRanges& ranges) {
     for (ForwardRange& range : ranges.all()) {
       if (range.track < tracks.size()) range.track = tracks[range.track];
       if (range.context < contexts.size()) range.context = contexts[range.context];

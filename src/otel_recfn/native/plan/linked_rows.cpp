@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "columns/equally_long.hpp"
+#include "columns/ordered.hpp"
 #include "model/span_id.hpp"
 #include "plan/root_finder.hpp"
 
@@ -59,9 +60,7 @@ bool LinksOfRows::find_contexts(size_t count, std::vector<uint32_t>& used) const
     if (context[link] >= count) return false;
     marks[context[link]] = 1;
   }
-  for (size_t place = 0; place < count; ++place) {
-    if (marks[place] != 0) used.push_back(static_cast<uint32_t>(place));
-  }
+  used = marked_places(marks);
   return true;
 }
 

@@ -98,6 +98,8 @@ class Folding:
         self._owed: Ids = np.zeros(0, np.uint64)
         """Outermost ranges that haven't come, and have spans below them that were handed on."""
         self._drained_ns = 0
+        self.free_spans = 0
+        """How many spans decided units have in any case, one each; whoever sends spans takes them from here."""
         self.lost = 0
         """Ranges of units that there was no memory to decide; whoever counts them sets it to 0."""
 
@@ -195,6 +197,7 @@ class Folding:
             one = self._granted(units, traces, goes_on)
             self._finished.append(one)  # before: afterwards there may be no memory for it
             one.done = self._fold.finish(numbers_of(one.units), one.budgets, [goes_on] * len(units))
+            self.free_spans += len(units)
             if not goes_on:
                 self._units.forget(units)
         return self._pieces_of_finished()

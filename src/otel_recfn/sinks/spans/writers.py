@@ -29,11 +29,13 @@ MOST_WAITING_SPANS = 1 << 14
 """So many spans of decided units, some 500 bytes each, may wait for exporters while more rows come."""
 
 
-MOST_AT_ONCE = 2.5
-"""So many times as many spans as there may be in the long run are sent in a second in which there are many: while they are made
-and exported, the program can't compute in Python."""
-LEAST_AT_ONCE = 2500.0
-"""But as many as this in any case: each unit has a span, however few there may be beyond that."""
+BURST = 2.5
+"""So many times as many spans as there may be in the long run, beyond one for each unit, are sent in a second of many.
+While they are made and exported, the program can't compute in Python."""
+LEAST_BURST_PER_SECOND = 2500.0
+"""As many as this in any case."""
+MOST_LATE_S = 2.0
+"""So long spans may wait because of that."""
 
 
 class Writer(Protocol):
@@ -173,10 +175,12 @@ class Folded:
 
     def __init__(self, way: Way, folding: Folding, per_second: float | None = None) -> None:
         self._way, self._folding = way, folding
-        self._rest_s = 1 / max(LEAST_AT_ONCE, MOST_AT_ONCE * per_second) if per_second is not None else 0.0
+        self._rest_s = 1 / max(LEAST_BURST_PER_SECOND, BURST * per_second) if per_second is not None else 0.0
         """After each span."""
-        self._rested_at = 0.0
+        self._rest_until = 0.0
         """The moment of the monotonic clock until which nothing more is sent, unless much waits."""
+        self._waiting_since = 0.0
+        """When there were no pieces last."""
         self._decided: Sequence[Piece] = ()
         """Of units that were decided last."""
         self._pieces: tuple[Piece, ...] = ()
@@ -246,6 +250,8 @@ class Folded:
         self._send()
 
     def _take_decided(self) -> None:
+        if not self._pieces:
+            self._waiting_since = time.monotonic()
         self._pieces, self._decided = (*self._pieces, *self._decided), ()
 
     def _send(self) -> None:
@@ -260,22 +266,32 @@ class Folded:
             if self._sent >= len(piece):
                 self._pieces, self._sent = self._pieces[1:], 0
                 continue
+            if has_sent and way.has_more() and self._few_wait():
+                return  # making and exporting many holds up folding for so long that rows would have to be dropped
             way.pace(self._owed_s())
             last = min(self._sent + way.delivery.chunk_size, len(piece))
             if self._may_be_held() and not way.delivery.has_room(last - self._sent):
                 return
-            if has_sent and way.has_more() and self._few_wait():
-                return  # making and exporting many holds up folding for so long that rows would have to be dropped
             before = self._sent
             self._send_part(piece, last)
-            has_sent, self._rested_at = True, time.monotonic() + self._rest_s * (self._sent - before)
+            has_sent = True
+            self._note_sent(self._sent - before)
+
+    def _note_sent(self, spans: int) -> None:
+        free = min(spans, self._folding.free_spans)
+        self._folding.free_spans -= free
+        self._rest_until = time.monotonic() + self._rest_s * (spans - free)
 
     def _may_be_held(self) -> bool:
         """Whether what is decided may wait for an exporter, so that rows that wait are folded and need not be dropped."""
         return (self._way.has_more() or self._way.delivery.holds) and self._few_wait()
 
     def _owed_s(self) -> float:
-        return max(0.0, self._rested_at - time.monotonic()) if self._few_wait() else 0.0
+        """Nothing where the thread has more to do than it can."""
+        now = time.monotonic()
+        if self._way.has_more() or not self._few_wait() or now > self._waiting_since + MOST_LATE_S:
+            return 0.0
+        return max(0.0, self._rest_until - now)
 
     def _few_wait(self) -> bool:
         return sum([len(piece) for piece in self._pieces]) - self._sent < MOST_WAITING_SPANS

@@ -180,5 +180,23 @@ def test_where_there_may_be_few_spans_a_second_many_go_out_by_and_by(per_second:
     sink.close(PATIENCE_S)
     provider.shutdown()
     assert sink.counters()["spans_exported"] > CHUNK
-    assert max(owed_s) <= CHUNK / writers.LEAST_AT_ONCE
+    assert max(owed_s) <= CHUNK / writers.LEAST_BURST_PER_SECOND
     assert any(owed_s) is (per_second is not None)
+
+
+def test_nothing_rests_for_the_one_span_that_each_unit_has() -> None:
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(InMemorySpanExporter()))
+    sink = SpansSink(provider, None, volume=Volume(1000, per_second=1000.0))
+    owed_s: list[float] = []
+
+    def pace(owed: float = 0.0) -> None:
+        owed_s.append(owed)
+
+    sink.set_pace(pace)
+    rows = [{"context": context(1, number), "event_id": make_event_id(1, number)} for number in range(1, 2001)]
+    sink.write(make_batch(rows))
+    sink.close(PATIENCE_S)
+    provider.shutdown()
+    assert sink.counters()["spans_exported"] == len(rows)
+    assert not any(owed_s)

@@ -27,8 +27,6 @@ from otel_recfn.support.insisting import insist
 
 MOST_WAITING_SPANS = 1 << 14
 """So many spans of decided units, some 500 bytes each, may wait for exporters while more rows come."""
-
-
 BURST = 2.5
 """So many times as many spans as there may be in the long run, beyond one for each unit, are sent in a second of many.
 While they are made and exported, the program can't compute in Python."""

@@ -15,7 +15,7 @@ from trace_files import events_in
 pytestmark = pytest.mark.one_python
 
 PROGRAM = """
-import os, signal, sys, threading, time
+import gzip, os, signal, sys, threading, time
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
@@ -42,6 +42,8 @@ with provider.get_tracer("program").start_as_current_span("request"):
     with record_function("train"), record_function("step"), record_function("hangs"):
         assert told.wait(300)
         while not provider.force_flush() or OtelRecordFunctionInstrumentor().counters()["spans.spans_exported"] < 4:
+            time.sleep(0.01)
+        while b"hangs" not in gzip.decompress(open(sys.argv[1], "rb").read()):  # its own thread writes it
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -102,6 +102,12 @@ def test_both_give_the_same(
     compare(play(native_fold.NativeFold(*how), rows, cuts, ends), play(PythonFold(*how), rows, cuts, ends))
 
 
+@given(rows=any_rows, how=settings, time=st.sampled_from([1 << 61, 1 << 62, -(1 << 62)]))
+def test_both_give_the_same_for_sums_of_more_than_64_bits(rows: list[Row], how: tuple[int, int, int, int], time: int) -> None:
+    long = [replace(row, duration_ns=time) for row in rows]
+    compare(play(native_fold.NativeFold(*how), long, [], []), play(PythonFold(*how), long, [], []))
+
+
 def long_program(seed: int, rows: int, names: int, flags: Sequence[int] = (0,)) -> list[Row]:
     """Ranges of two threads, at most eight deep."""
     draw, made = random.Random(seed), []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from fold_programs import NEVER_FULL, Row, columns, threads
@@ -50,6 +52,17 @@ def test_both_tell_the_same(
     told = tell_in_python(done, extents, units)
     same(native_teller.tell_natively(done, extents, units), told)
     assert told.ranges.sum() == done.path_count.sum()
+    assert (told.end_ns >= told.start_ns).all()
+
+
+@examples(20)
+@given(rows=threads(), kept=st.integers(0, 6), budget=per_unit)
+def test_both_tell_the_same_of_sums_of_more_than_64_bits(rows: list[Row], kept: int, budget: list[int]) -> None:
+    done, extents = finished([replace(row, duration_ns=1 << 62) for row in rows], kept)
+    start_ns = np.zeros(len(UNITS), np.int64)
+    units = UnitsToTell(start_ns, start_ns + 80, np.array(budget, np.int64), np.zeros(len(UNITS), np.uint8))
+    told = tell_in_python(done, extents, units)
+    same(native_teller.tell_natively(done, extents, units), told)
     assert (told.end_ns >= told.start_ns).all()
 
 

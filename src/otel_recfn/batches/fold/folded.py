@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from otel_recfn.batches.fold.wrapping import wrapped
+
 OTHER = 0
 """The number of the name for what no path was left for."""
 
@@ -51,7 +53,8 @@ class Folded:
         self.shortest_ns = min(self.shortest_ns, shortest) if self.count else shortest
         self.first_ns, self.first_id = min((self.first_ns, self.first_id), first) if self.count else first
         self.longest_ns = max(self.longest_ns, longest)
-        self.count, self.total_ns, self.self_ns = self.count + count, self.total_ns + total, self.self_ns + own
+        self.count += count
+        self.total_ns, self.self_ns = wrapped(self.total_ns + total), wrapped(self.self_ns + own)
 
     def counts(self, most: int) -> tuple[int, list[int]]:
         """The fewest binary digits below ``most`` of a duration, and how many have so many, one more, and so on."""

@@ -7,6 +7,7 @@ import numpy as np
 from otel_recfn.batches.fold.finished import FinishedUnits, Places
 from otel_recfn.batches.fold.folded import OTHER
 from otel_recfn.batches.fold.told import TOLD_TYPES, TOP_NAMES, KeptExtents, Told, UnitsToTell
+from otel_recfn.batches.fold.wrapping import wrapped
 
 
 def tell_in_python(done: FinishedUnits, kept: KeptExtents, units: UnitsToTell) -> Told:
@@ -55,7 +56,7 @@ class _Teller:
         for path in range(first, last):
             name = int(self._done.path_name[path])
             count, self_ns = sums.get(name, (0, 0))
-            sums[name] = (count + int(self._done.path_count[path]), self_ns + int(self._done.path_self_ns[path]))
+            sums[name] = (count + int(self._done.path_count[path]), wrapped(self_ns + int(self._done.path_self_ns[path])))
         return sorted(sums.items(), key=_self_ns, reverse=True)[:TOP_NAMES]
 
     def _longest(self, first: int, last: int) -> int:
@@ -79,7 +80,7 @@ class _Teller:
 
     def _summarize(self, path: int, sums: int) -> None:
         parent, (begin, end) = self._parent(path)
-        duration = min(int(self._done.path_total_ns[path]), max(0, end - begin))
+        duration = max(0, min(int(self._done.path_total_ns[path]), end - begin))
         start = min(max(int(self._done.path_first_ns[path]), begin), end - duration)
         self._shown[path] = (start, start + duration)
         self._add(path=path, parent=parent, start_ns=start, end_ns=start + duration, sums=sums)

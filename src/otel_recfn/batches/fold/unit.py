@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from otel_recfn.batches.fold.folded import Folded, FoldedTree
+from otel_recfn.batches.fold.wrapping import wrapped
 from otel_recfn.model.events import ORDINAL_BITS, OVERLAPPING, EventFlag
 
 PATHS_OF_A_SPAN = 128
@@ -71,7 +72,7 @@ class Held:
     @property
     def self_ns(self) -> int:
         """Without what lies in it in its thread; an asynchronous range has none."""
-        return 0 if self.range.flags & OVERLAPPING else self.range.duration_ns - self.children_ns
+        return 0 if self.range.flags & OVERLAPPING else wrapped(self.range.duration_ns - self.children_ns)
 
 
 @dataclass(slots=True)
@@ -157,12 +158,12 @@ class UnitFold:
             event_id, parent = one.range.event_id, one.range.parent
             earlier.add(event_id)
             came = self._awaited.pop(event_id, _Awaited()) if self._by_id[event_id] is one else _Awaited()
-            one.children_ns, one.folded = one.children_ns + came.children_ns, came.folded
+            one.children_ns, one.folded = wrapped(one.children_ns + came.children_ns), came.folded
             if not one.range.flags & OVERLAPPING and parent not in earlier:
                 one.parent = parent
             if one.parent and one.parent >> ORDINAL_BITS == event_id >> ORDINAL_BITS:
                 around = self._by_id.get(parent) or self._around(parent)
-                around.children_ns += one.range.duration_ns
+                around.children_ns = wrapped(around.children_ns + one.range.duration_ns)
 
     def _settle(self) -> None:
         """What belongs to ranges that haven't come lies directly in the unit."""

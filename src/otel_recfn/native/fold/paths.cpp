@@ -12,7 +12,7 @@ void Paths::add(Path& path, Path* other) {
   path.longest_ns = std::max(path.longest_ns, other->longest_ns);
   if (path.count == 0) path.histogram.clear(other->histogram);
   path.count += other->count;
-  path.total_ns = sum(path.total_ns, other->total_ns), path.self_ns = sum(path.self_ns, other->self_ns);
+  path.total_ns = wrapped_sum(path.total_ns, other->total_ns), path.self_ns = wrapped_sum(path.self_ns, other->self_ns);
   path.histogram.add(other->histogram, windows_);
   give_back(other);
 }

@@ -39,7 +39,7 @@ class Paths {
     }
     path.shortest_ns = std::min(path.shortest_ns, one.duration_ns);
     path.longest_ns = std::max(path.longest_ns, one.duration_ns);
-    ++path.count, path.total_ns = sum(path.total_ns, total_ns), path.self_ns = sum(path.self_ns, self_ns);
+    ++path.count, path.total_ns = wrapped_sum(path.total_ns, total_ns), path.self_ns = wrapped_sum(path.self_ns, self_ns);
   }
   // Also gives the other one back.
   void add(Path& path, Path* other);

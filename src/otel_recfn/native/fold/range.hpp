@@ -5,6 +5,7 @@
 
 #include "memory/unfilled.hpp"
 #include "model/events.hpp"
+#include "model/wrapping.hpp"
 
 namespace recfn::folding {
 
@@ -43,14 +44,6 @@ inline bool ranks_below(const Rank& one, const Rank& other) {
 inline bool ranks_above_in_it(const Range& around, const Range& one) {
   if (around.duration_ns != one.duration_ns) return around.duration_ns > one.duration_ns;
   return around.event_id < one.event_id;
-}
-
-// Without undefined behaviour where times are nonsense.
-inline int64_t sum(int64_t one, int64_t other) {
-  return static_cast<int64_t>(static_cast<uint64_t>(one) + static_cast<uint64_t>(other));
-}
-inline int64_t difference(int64_t one, int64_t other) {
-  return static_cast<int64_t>(static_cast<uint64_t>(one) - static_cast<uint64_t>(other));
 }
 
 inline uint64_t scrambled(uint64_t number) {

@@ -78,7 +78,7 @@ void Unit::await_parents() {
     if (memory_.comparison.above(place) != Comparison::kNotHere) continue;
     if (one.parent >> kOrdinalBits != one.event_id >> kOrdinalBits) continue;
     FoldedTree& around = awaited(one.parent).folded;
-    around.children_ns = sum(around.children_ns, one.duration_ns);
+    around.children_ns = wrapped_sum(around.children_ns, one.duration_ns);
   }
 }
 
@@ -118,15 +118,15 @@ void Unit::fold_others(bool parents_may_come) {
 void Unit::take_time(const Memory::Spot& spot, const Range& around, const Range& one) {
   if (around.event_id >> kOrdinalBits != one.event_id >> kOrdinalBits) return;
   if (spot.path == nullptr) {
-    spot.tree->children_ns = sum(spot.tree->children_ns, one.duration_ns);
+    spot.tree->children_ns = wrapped_sum(spot.tree->children_ns, one.duration_ns);
   } else if ((around.flags & kOverlapping) == 0) {
-    spot.path->self_ns = difference(spot.path->self_ns, one.duration_ns);
+    spot.path->self_ns = wrapped_difference(spot.path->self_ns, one.duration_ns);
   }
 }
 
 Memory::Spot Unit::fold(const Range& one, const Memory::Spot& around, FoldedTree* into_it) {
   const int64_t children_ns = into_it == nullptr ? 0 : into_it->children_ns;  // of those that came earlier
-  const int64_t self_ns = (one.flags & kOverlapping) != 0 ? 0 : difference(one.duration_ns, children_ns);
+  const int64_t self_ns = (one.flags & kOverlapping) != 0 ? 0 : wrapped_difference(one.duration_ns, children_ns);
   Path* path = memory_.trees.fold(*around.tree, around.path, one, self_ns);
   if (into_it != nullptr) memory_.trees.merge(*around.tree, path, *into_it);
   return {around.tree, path};

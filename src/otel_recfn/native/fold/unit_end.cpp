@@ -42,7 +42,7 @@ void Unit::tell(int64_t place, FinishedColumns& columns) const {
   for (const uint32_t each : order) {
     const Kept& one = kept_[each];
     const bool overlaps = (held_[each].flags & kOverlapping) != 0;
-    const int64_t self_ns = overlaps ? 0 : difference(held_[each].duration_ns, one.folded.children_ns);
+    const int64_t self_ns = overlaps ? 0 : wrapped_difference(held_[each].duration_ns, one.folded.children_ns);
     const uint8_t forced = one.rank.duration == kForced ? 1 : 0;
     columns.kept.push_back({held_[each].event_id, held_[each].row, place, one.parent, self_ns, forced});
   }

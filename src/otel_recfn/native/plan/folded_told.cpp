@@ -1,6 +1,7 @@
 #include "plan/folded_told.hpp"
 
 #include "columns/equally_long.hpp"
+#include "model/wrapping.hpp"
 
 #include <algorithm>
 #include <tuple>
@@ -69,9 +70,9 @@ size_t FoldedTeller::sum_up(size_t first, size_t last) {
     const uint32_t name = paths_.name[path];
     count += own;
     Name& of_name = name_of(name, path);
-    of_name.count += own, of_name.self_ns += paths_.self_ns[path];
+    of_name.count += own, of_name.self_ns = wrapped_sum(of_name.self_ns, paths_.self_ns[path]);
     if (paths_.above[path] >= 0) continue;
-    duration_ns += total_ns;
+    duration_ns = wrapped_sum(duration_ns, total_ns);
     const int64_t time_ns = name == kOtherName ? -1 : total_ns;
     if (time_ns > most_ns) most_ns = time_ns, longest = path;
   }
@@ -152,7 +153,7 @@ void FoldedTeller::summarize(size_t path, int64_t sums) {
     const int64_t place = holder >= 0 ? holder : paths_.unit[path];
     begin = around.start_ns[place], end = around.end_ns[place];
   }
-  const int64_t duration = std::min(paths_.total_ns[path], std::max<int64_t>(0, end - begin));
+  const int64_t duration = std::max<int64_t>(0, std::min(paths_.total_ns[path], end - begin));
   const int64_t start = std::min(std::max(paths_.first_ns[path], begin), end - duration);
   shown_[path] = static_cast<int64_t>(told_.path.size());
   told_.path.push_back(static_cast<int64_t>(path)), told_.parent.push_back(std::max<int64_t>(above, -1));

@@ -42,7 +42,7 @@ struct FoldRows {
   uint32_t unit_of(Py_ssize_t row) const { return unit[row]; }
 
   folding::Range operator[](Py_ssize_t row) const {
-    return {event_id[row], parent[row], start_ns[row], duration_ns[row], name[row], flags[row], folding::sum(first_row, row)};
+    return {event_id[row], parent[row], start_ns[row], duration_ns[row], name[row], flags[row], wrapped_sum(first_row, row)};
   }
 
  private:

@@ -22,10 +22,10 @@ class RangesOfPlan {
 
   folding::Range operator[](Py_ssize_t at) const {
     const auto row = static_cast<Py_ssize_t>(row_[at]);
-    const int64_t start_ns = start_ns_[row], duration_ns = folding::difference(end_ns_[row], start_ns);
+    const int64_t start_ns = start_ns_[row], duration_ns = wrapped_difference(end_ns_[row], start_ns);
     const uint64_t event_id = event_id_[row];
     return {event_id, parent_[at], start_ns, duration_ns < 0 ? 0 : duration_ns, name_[static_cast<Py_ssize_t>(names_[row])],
-            flags(row, event_id), folding::sum(first_row_, at)};
+            flags(row, event_id), wrapped_sum(first_row_, at)};
   }
 
  private:

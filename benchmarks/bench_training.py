@@ -3,8 +3,10 @@
     python benchmarks/bench_training.py [rounds]
 
 A tiny model, whose step is over a thousand operators that compute next to nothing, so that the cost of observing shows as
-nowhere else. Every side trains for a second in each round, after half a second that does not count; the median of all its steps
-counts, and how far the two sides that record nothing are apart says how far to believe it. PyTorch computes in one thread.
+nowhere else. Every side trains for a second in each round, after half a second that does not count, every other round in the
+opposite order; the median of all its steps counts, and how far the two sides that record nothing are apart says how far to
+believe it. "x unsampled" is the median of the rounds, each of which divides by its own turn of that side, since a machine that
+others use may be half as fast for some seconds. PyTorch computes in one thread.
 """
 
 from __future__ import annotations
@@ -46,6 +48,8 @@ NONE, UNSAMPLED, OTLP, OTLP_MODULES = "not instrumented", "ours, unsampled spans
 OWN_EXPORTER = "ours, OTLP, span_exporter"
 
 Observer = Callable[[], AbstractContextManager[Any]]
+Turns = dict[str, list[list[float]]]
+"""Milliseconds of each step of each side's turns."""
 
 
 def main() -> None:
@@ -64,17 +68,15 @@ def main() -> None:
         report(in_turns(training, longer, (rounds + 1) // 2, 0.0, LONG_SECONDS), operators)
 
 
-def in_turns(
-    training: Training, sides: dict[str, Observer], rounds: int, warm_seconds: float, seconds: float
-) -> dict[str, list[float]]:
-    """Milliseconds of each side's steps."""
-    steps_ms: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(rounds):
-        for name, observer in sides.items():
-            with observer() as tracer:
+def in_turns(training: Training, sides: dict[str, Observer], rounds: int, warm_seconds: float, seconds: float) -> Turns:
+    """A turn for each side in each round."""
+    turns: Turns = {name: [] for name in sides}
+    for number in range(rounds):
+        for name in list(sides)[:: -1 if number % 2 else 1]:
+            with sides[name]() as tracer:
                 steps(training, warm_seconds, tracer)
-                steps_ms[name] += steps(training, seconds, tracer)
-    return steps_ms
+                turns[name].append(steps(training, seconds, tracer))
+    return turns
 
 
 def observers(loop: Any, folder: Path, endpoint: str) -> dict[str, Observer]:
@@ -130,14 +132,22 @@ def operators_of(training: Training) -> int:
     return len(once.events())
 
 
-def report(steps_ms: dict[str, list[float]], operators: int) -> None:
+def report(turns: Turns, operators: int) -> None:
+    steps_ms = {name: [step for turn in of_side for step in turn] for name, of_side in turns.items()}
     base, base_mean = statistics.median(steps_ms[NONE]), statistics.fmean(steps_ms[NONE])
     title = f"a step of {operators:,} operators"
-    print(f"{title:<30}{'ms':>8}{'ratio':>8}{'ns/operator':>13}{'mean':>8}{'ratio':>8}{'steps':>8}")
+    print(f"{title:<30}{'ms':>8}{'ratio':>8}{'ns/operator':>13}{'mean':>8}{'ratio':>8}{'x unsampled':>13}{'steps':>8}")
     for name, taken in steps_ms.items():
         step, mean = statistics.median(taken), statistics.fmean(taken)
-        ns = (step - base) / operators * 1e6
-        print(f"{name:<30}{step:>8.3f}{step / base:>8.3f}{ns:>13,.0f}{mean:>8.3f}{mean / base_mean:>8.3f}{len(taken):>8,}")
+        ns, beside = (step - base) / operators * 1e6, by_rounds(turns[name], turns[UNSAMPLED])
+        medians, means = f"{step:>8.3f}{step / base:>8.3f}{ns:>13,.0f}", f"{mean:>8.3f}{mean / base_mean:>8.3f}"
+        print(f"{name:<30}{medians}{means}{beside:>13.3f}{len(taken):>8,}")
+
+
+def by_rounds(side: list[list[float]], other: list[list[float]]) -> float:
+    """The ratio of two sides' medians in the same round; the median of all rounds."""
+    ratios = [statistics.median(mine) / statistics.median(theirs) for mine, theirs in zip(side, other, strict=True)]
+    return statistics.median(ratios)
 
 
 if __name__ == "__main__":

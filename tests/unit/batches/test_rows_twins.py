@@ -172,6 +172,35 @@ def test_what_a_row_links_to(planner: PlansRows) -> None:
     assert linked_above.tolist() == [9, 0, 4]
 
 
+@st.composite
+def any_links(draw: st.DrawFn) -> tuple[Links, int]:
+    """Links of some of so many rows."""
+    rows = draw(st.integers(1, 20))
+    row = sorted(draw(st.sets(st.integers(0, rows - 1))))
+    told = st.tuples(st.sampled_from(IDS[1:]), st.sampled_from(IDS), st.integers(0, 2))
+    event_id, root, context = zip(*[draw(told) for _ in row], strict=True) if row else ((), (), ())
+    times, ids, contexts = np.zeros(len(row), np.int64), np.array(event_id, np.uint64), np.array(context, np.uint32)
+    roots, threads = np.array(root, np.uint64), np.zeros(len(row), np.uint32)
+    return Links(np.array(row, np.int64), ids, roots, times, times, threads, contexts, (), CONTEXTS[:3]), rows
+
+
+@given(links_of=any_links(), fates=st.lists(st.sampled_from(Fate), min_size=3, max_size=3), data=st.data())
+def test_both_link_the_same(links_of: tuple[Links, int], fates: list[Fate], data: st.DataObject) -> None:
+    links, rows = links_of
+    fate, planners = np.array(fates, np.uint8), [PythonRows(), native_rows.NativeRows()]
+    roots, contexts = planners[0].linked_roots(links, fate), planners[0].linked_contexts(links)
+    np.testing.assert_array_equal(planners[1].linked_roots(links, fate), roots)
+    np.testing.assert_array_equal(planners[1].linked_contexts(links), contexts)
+    of_context, of_root = [
+        np.array(data.draw(st.lists(st.integers(-1, 5), min_size=count, max_size=count)), np.int64) for count in (3, len(roots))
+    ]
+    row = np.array(data.draw(st.permutations(range(rows)))[: data.draw(st.integers(0, rows))], np.int64)
+    python, native = [planner.linked(links, fate, Above(of_context, roots, of_root), row, rows) for planner in planners]
+    for mine, theirs in zip(native, python, strict=True):
+        assert mine.dtype == theirs.dtype
+        np.testing.assert_array_equal(mine, theirs)
+
+
 @pytest.mark.parametrize("planner", [PythonRows(), native_rows.NativeRows()])
 @pytest.mark.parametrize(
     ("links", "fate", "above", "rows"),

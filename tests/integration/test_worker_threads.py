@@ -75,15 +75,22 @@ def test_a_backward_deep_within_backwards(instrument: Callable[..., Any]) -> Non
     nodes = [event for event in events if event.name == NODE]
     assert len(nodes) == DEPTH + 1
     assert all(node.scope == RecordScope.BACKWARD_FUNCTION for node in nodes)
-    threads = sorted({node.thread_id for node in nodes})
+    threads = {node.thread_id for node in nodes}
     assert len(threads) == len({node.thread.native_id for node in nodes}) == 1 + DEPTH // 60
-    assert nodes_that_crossed(nodes) == set(zip(threads[1:], threads, strict=False))
+    [own] = {node.thread_id for node in nodes if node.thread.native_id == threading.get_native_id()}
+    assert set(one_after_the_other(own, nodes)) == threads
     assert_nested(events)
 
 
-def nodes_that_crossed(nodes: list[Event]) -> set[tuple[int, int]]:
-    """Thread and forward thread of the nodes whose forward ran elsewhere: each worker begins with its caller's."""
-    return {(node.thread_id, node.forward_thread_id) for node in nodes if node.thread_id != node.forward_thread_id}
+def one_after_the_other(first: int, nodes: list[Event]) -> list[int]:
+    """A thread, the one that went on with its backward, and so on: each worker begins with a node of its caller's forward."""
+    crossed = {(node.forward_thread_id, node.thread_id) for node in nodes if node.thread_id != node.forward_thread_id}
+    went_on, threads = dict(crossed), [first]
+    while threads[-1] in went_on:
+        threads.append(went_on.pop(threads[-1]))
+    assert not went_on
+    assert len(crossed) == len(threads) - 1
+    return threads
 
 
 def assert_nested(events: list[Event]) -> None:

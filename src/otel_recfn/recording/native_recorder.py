@@ -126,9 +126,9 @@ class NativeRecorder:
         """See Recorder.drain."""
         try:
             while True:
-                batch, drain, rows = self._sealed(close_open, open_ranges)
+                batch, drain = self._sealed(close_open, open_ranges)
                 into, entry = ([], batch) if keep is None else (keep.into, keep.entry_of(batch))
-                if _native.taken(drain, rows, into, entry):
+                if _native.taken(drain, into, entry):
                     return batch
                 # A signal handler drained meanwhile, and has these rows.
         except MemoryError:
@@ -136,14 +136,14 @@ class NativeRecorder:
                 _native.discard()
             raise
 
-    def _sealed(self, close_open: bool, open_ranges: bool) -> tuple[Batch, int, int]:
-        """What the drain read, and what to acknowledge it by: its number, and how many rows these are."""
+    def _sealed(self, close_open: bool, open_ranges: bool) -> tuple[Batch, int]:
+        """What the drain read, and its number, to acknowledge it by."""
         from otel_recfn.model.batch import Batch, SpanContextRef
         from otel_recfn.recording.native_columns import announced, columns
 
         known_epoch, known, drained_ns = self._epoch, len(self._names), time.time_ns()
         raw = _native.drain(close_open, open_ranges, known_epoch, known)
-        rows, opened, epoch, new_names, threads, contexts, closed, jump_ns, complete, drain, count = raw
+        rows, opened, epoch, new_names, threads, contexts, closed, jump_ns, complete, drain = raw
         self._take_names(epoch, known if epoch == known_epoch else 0, new_names)
         batch = Batch(
             **columns(rows),
@@ -158,7 +158,7 @@ class NativeRecorder:
             drained_ns=drained_ns,
             complete=complete,
         )
-        return batch, drain, count
+        return batch, drain
 
     def wait(self, timeout_s: float) -> None:
         """See Recorder.wait."""

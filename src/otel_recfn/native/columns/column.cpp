@@ -8,19 +8,19 @@ namespace {
 
 struct ColumnObject {
   PyObject_HEAD
-  OwnedVector items;
+  OwnedBytes bytes;
 };
 
 void column_dealloc(PyObject* self) {
-  reinterpret_cast<ColumnObject*>(self)->items.~OwnedVector();
+  reinterpret_cast<ColumnObject*>(self)->bytes.~OwnedBytes();
   Py_TYPE(self)->tp_free(self);
 }
 
 int column_getbuffer(PyObject* self, Py_buffer* view, int flags) {
-  const OwnedVector& items = reinterpret_cast<ColumnObject*>(self)->items;
+  const OwnedBytes& bytes = reinterpret_cast<ColumnObject*>(self)->bytes;
   static char nothing;
-  void* bytes = items.bytes() == 0 ? &nothing : items.data();
-  return PyBuffer_FillInfo(view, self, bytes, static_cast<Py_ssize_t>(items.bytes()), 1, flags);
+  void* first = bytes.size() == 0 ? &nothing : bytes.first();
+  return PyBuffer_FillInfo(view, self, first, static_cast<Py_ssize_t>(bytes.size()), 1, flags);
 }
 
 PyBufferProcs column_buffer = {column_getbuffer, nullptr};
@@ -46,9 +46,9 @@ int add_column_type(PyObject* module) {
   return PyModule_AddObject(module, "Column", reinterpret_cast<PyObject*>(&ColumnType));
 }
 
-PyObject* new_column(OwnedVector&& items) {
+PyObject* new_column(OwnedBytes&& bytes) {
   auto* column = PyObject_New(ColumnObject, &ColumnType);
-  if (column != nullptr) new (&column->items) OwnedVector(std::move(items));
+  if (column != nullptr) new (&column->bytes) OwnedBytes(std::move(bytes));
   return reinterpret_cast<PyObject*>(column);
 }
 

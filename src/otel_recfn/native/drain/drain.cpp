@@ -115,22 +115,15 @@ void Drain::read(bool close_open) {
   retire_ended();
 }
 
-bool Drain::taken(uint64_t run, size_t rows) {
+bool Drain::taken(uint64_t run) {
   if (run != runs_) return false;
-  out_.rows.cut(out_.closed);
-  out_.rows.drop_first(rows);
-  out_.closed = out_.rows.size();
-  earlier_rows_ -= std::min(rows, earlier_rows_);
-  out_.opened.clear();
-  if (out_.rows.empty()) forget_taken();
+  forget_taken();
   return true;
 }
 
 void Drain::forget_taken() {
-  Rows rows = std::move(out_.rows);
   out_ = Drained{};
-  const bool goes_on = (globals().recording.load() & kRecordingBit) != 0;
-  if (goes_on && rows.capacity() <= kMaxKeptRows) rows.clear(), out_.rows = std::move(rows);
+  earlier_rows_ = 0;
   for (Thread& thread : threads_) thread.listed = false;
   done([this] { compact_contexts(); });
 }
@@ -140,7 +133,6 @@ void Drain::discard() {
     done([&] { complete = run(true, false).complete; });
     if (!complete && out_.rows.empty()) break;
     discarded_.fetch_add(out_.closed, std::memory_order_relaxed);
-    out_.rows.clear(), out_.opened.clear(), out_.closed = 0;
     forget_taken();
   }
 }

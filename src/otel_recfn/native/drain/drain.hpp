@@ -23,8 +23,6 @@
 
 namespace recfn {
 
-constexpr size_t kMaxKeptRows = 262'144;  // whose memory the next drain uses again, while recording goes on
-
 // Does the work, unless memory runs out in it: then it is left as it is for the next drain.
 template <typename Work>
 bool done(Work work) {
@@ -44,8 +42,8 @@ class Drain {
   // What closed since it was last taken. `open_ranges`: copies of the ranges that are still open come after the rows.
   // Throws std::bad_alloc where memory was too short for what was asked; nothing is lost then.
   const Drained& run(bool close_open, bool open_ranges);
-  // The caller has the first `rows` of what the run with this number returned. False where a later run has them too.
-  bool taken(uint64_t run, size_t rows);
+  // The caller has what the run with this number returned. False where a later run has that too.
+  bool taken(uint64_t run);
   uint64_t runs() const { return runs_; }
   // Gives up what was recorded and not taken, open ranges included; counted.
   void discard();
@@ -158,7 +156,7 @@ class Drain {
   void tell_closed_elsewhere();
   void close_all_open(int64_t now_ns);
   void copy_open(int64_t now_ns);
-  void end_row(Row& row, int64_t end_ns, uint32_t thread, uint32_t end_thread);
+  static void end_row(Row& row, int64_t end_ns, uint32_t thread, uint32_t end_thread);
   void retire_ended();
   void compact_names();
   void compact_contexts();

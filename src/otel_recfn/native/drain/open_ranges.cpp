@@ -101,15 +101,13 @@ uint32_t Drain::crossing_if(bool crosses, const Row& row, uint32_t end_flags) {
 
 void Drain::seal(Thread& thread, OpenRange& open, int64_t end_ns, uint32_t flags, LeftBy left_by, uint32_t end_thread) {
   FullRow& range = open.row;
-  if (left_by.is_told()) {
-    out_.rows.make_room_for(true);  // where memory ends here, the range is as it was
-    range.fill_seldom().error = left_by.error, range.fill_seldom().stacktrace = left_by.stacktrace;
-  }
-  Row& row = out_.rows.add(range);
-  row.flags |= flags | (left_by.error != 0 ? uint32_t{kError} : 0u);
-  end_row(row, end_ns, thread.index, end_thread);
-  thread.offsets.passed(row.end_ns);
-  thread.open_calls -= row.source == kPythonCallSource;
+  out_.rows.make_room_for(range.seldom || left_by.is_told());  // where memory ends here, the range is as it was
+  if (left_by.is_told()) range.fill_seldom().error = left_by.error, range.fill_seldom().stacktrace = left_by.stacktrace;
+  range.flags |= flags | (left_by.error != 0 ? uint32_t{kError} : 0u);
+  end_row(range, end_ns, thread.index, end_thread);
+  out_.rows.add(range);
+  thread.offsets.passed(range.end_ns);
+  thread.open_calls -= range.source == kPythonCallSource;
   if (&open == &thread.open.back()) return thread.open.pop_back();
   thread.open.erase(thread.open.begin() + (&open - thread.open.data()));
 }
@@ -198,9 +196,11 @@ void Drain::copy_open(int64_t now_ns) {
   for (Thread& thread : threads_) {
     if (!thread.open.empty()) list(thread);
     std::for_each(thread.open.rbegin(), thread.open.rend(), [&](const OpenRange& open) {
-      Row& row = out_.rows.add(open.row);
+      FullRow row = open.row;
       row.flags |= kPartial;
       end_row(row, now_ns, thread.index, thread.index);
+      out_.rows.make_room_for(row.seldom.has_value());
+      out_.rows.add(row);
     });
   }
 }

@@ -255,7 +255,7 @@ void Drain::read_begin(Thread& thread, uint64_t head, uint64_t at) {
   if (is_of_earlier(thread)) return pass_over(thread, word(at + 1));
   const Coming one = coming(thread, head, word(at + 1));
   const uint64_t caller = thread.open_calls == 0 ? 0 : innermost_call(thread);
-  make_room(thread.open), make_room(out_.opened);
+  make_room(thread.open), out_.opened.make_room();
   if (one.offset_ns != clock_.offset_ns()) other_offsets_.insert_or_assign(one.event_id, one.offset_ns);
   thread.offsets.passed(one.start_ns + one.offset_ns);
   OpenRange& range = thread.open.emplace_back(thread.ordinal + 1, one.event_id);  // filled where it stays: it is large
@@ -274,7 +274,7 @@ void Drain::read_begin(Thread& thread, uint64_t head, uint64_t at) {
 }
 
 void Drain::announce(const Thread& thread, const Row& row) {
-  out_.opened.push_back({row.event_id, row.name, row.source, row.start_ns + row.offset_ns, thread.index, row.context});
+  out_.opened.add({row.event_id, row.name, row.source, row.start_ns + row.offset_ns, thread.index, row.context});
 }
 
 void Drain::read_point(Thread& thread, uint64_t head, uint64_t at) {
@@ -289,7 +289,9 @@ void Drain::read_point(Thread& thread, uint64_t head, uint64_t at) {
     row.fill_seldom().device = std::exchange(row.name, names_.intern("[memory]"));
     row.fill_seldom().nbytes = static_cast<int64_t>(word(at + 2));
   }
-  end_row(out_.rows.add(row), row.start_ns, thread.index, thread.index);
+  out_.rows.make_room_for(row.seldom.has_value());
+  end_row(row, row.start_ns, thread.index, thread.index);
+  out_.rows.add(row);
   thread.offsets.passed(one.start_ns + one.offset_ns);
   begun(thread);
 }

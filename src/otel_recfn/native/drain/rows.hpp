@@ -5,10 +5,11 @@
 #include <cstdint>
 #include <new>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "core/begin_end.hpp"
-#include "memory/unfilled.hpp"
+#include "drain/shared_columns.hpp"
 #include "model/columns.hpp"
 
 namespace recfn {
@@ -54,47 +55,42 @@ void make_room(Items& items) {
   if (items.size() == items.capacity()) items.reserve(std::max<size_t>(16, 2 * items.size()));
 }
 
+RECFN_SHARED_COLUMNS(UsualColumns, Row, RECFN_USUAL_COLUMNS)
+RECFN_SHARED_COLUMNS(SeldomColumns, SeldomRow, RECFN_SELDOM_COLUMNS)
+RECFN_SHARED_COLUMNS(OpenedColumns, OpenedRow, RECFN_ANNOUNCED_COLUMNS)
+
 class Rows {
  public:
   size_t size() const { return usual_.size(); }
   bool empty() const { return usual_.empty(); }
-  size_t capacity() const { return usual_.capacity(); }
-  const UnfilledVector<Row>& usual() const { return usual_; }
-  // As many, or none where no row has anything in it.
-  const UnfilledVector<SeldomRow>& seldom() const { return seldom_; }
 
   void reserve(size_t rows) { usual_.reserve(rows); }
 
   // The next one can be added without memory running out.
   void make_room_for(bool has_seldom) {
-    make_room(usual_);
+    usual_.make_room();
     if (has_seldom || !seldom_.empty()) make_room_beside();
   }
 
-  Row& add(const FullRow& row) {
-    make_room_for(row.seldom.has_value());
+  void add(const FullRow& row) {
     if (row.seldom || !seldom_.empty()) {
-      seldom_.resize(usual_.size());
-      seldom_.push_back(row.seldom.value_or(SeldomRow{}));
+      seldom_.fill_up(usual_.size());
+      seldom_.add(row.seldom.value_or(SeldomRow{}));
     }
-    usual_.push_back(row);
-    return usual_.back();
+    usual_.add(row);
   }
 
   // Those from the `size`th on are forgotten.
-  void cut(size_t size) {
-    usual_.resize(size);
-    if (!seldom_.empty()) seldom_.resize(size);
-  }
+  void cut(size_t size) { usual_.cut(size), seldom_.cut(size); }
+  void drop_first(size_t rows) { usual_.drop_first(rows), seldom_.drop_first(rows); }
 
-  void drop_first(size_t rows) {
-    const auto count = static_cast<std::ptrdiff_t>(std::min(rows, usual_.size()));
-    usual_.erase(usual_.begin(), usual_.begin() + count);
-    if (!seldom_.empty()) seldom_.erase(seldom_.begin(), seldom_.begin() + count);
+  // All columns, but those that are seldom filled where none of them is.
+  std::vector<GivenColumn> give() const {
+    std::vector<GivenColumn> given = usual_.give();
+    if (seldom_.empty()) return given;
+    for (GivenColumn& column : seldom_.give()) given.push_back(std::move(column));
+    return given;
   }
-
-  // Keeps its memory: what was used before is several times as cheap as new one.
-  void clear() { usual_.clear(), seldom_.clear(); }
 
  private:
   // For as many as there is room for usual ones; where memory is short for so many, for the next ones.
@@ -107,13 +103,13 @@ class Rows {
     }
   }
 
-  UnfilledVector<Row> usual_;
-  UnfilledVector<SeldomRow> seldom_;
+  RowsInColumns<UsualColumns> usual_;
+  RowsInColumns<SeldomColumns> seldom_;  // as many, or none where no row has anything in it
 };
 
 struct Drained {
   Rows rows;
-  UnfilledVector<OpenedRow> opened;
+  RowsInColumns<OpenedColumns> opened;
   std::vector<ThreadRow> threads;
   std::vector<Context> contexts;
   int64_t clock_jump_ns = 0;

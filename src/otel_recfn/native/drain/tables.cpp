@@ -42,15 +42,15 @@ void Drain::note_ended() {
 // Lists the threads that rows of this drain may refer to, because thousands of others may have recorded nothing. Also reserves
 // memory for all rows that are to be expected: growing step by step would copy them.
 void Drain::list_threads() {
-  uint64_t unread = 0;
+  uint64_t expected = 0;
   for (Thread& thread : threads_) {
     const ThreadBuffer& buffer = *thread.buffer;
     const bool wrote = buffer.published.load(std::memory_order_acquire) != buffer.consumed.load(std::memory_order_relaxed);
     if (wrote || thread.listed || !thread.open.empty()) list(thread);
-    unread += buffer.published.load(std::memory_order_relaxed) - buffer.consumed.load(std::memory_order_relaxed);
+    if (wrote) expected += thread.open.size() + buffer.ordinal.load(std::memory_order_relaxed) - thread.ordinal;
   }
-  const size_t rows = out_.rows.size() + unread / (kBeginWords + kEndWords);
-  if (rows > kMaxKeptRows && rows > out_.rows.capacity()) done([&] { out_.rows.reserve(rows); });
+  const uint64_t meanwhile = expected / 16;  // more begin and end until their rings are read
+  if (expected != 0) done([&] { out_.rows.reserve(out_.rows.size() + expected + meanwhile); });
 }
 
 void Drain::list(Thread& thread) {

@@ -12,17 +12,16 @@
 #include "cpython/gil.hpp"
 #include "cpython/made.hpp"
 #include "drain/drain.hpp"
-#include "drain/row_columns.hpp"
 
 namespace recfn {
 namespace {
 
-PyObject* column_dict(std::vector<NamedColumn>& columns) {
+PyObject* column_dict(std::vector<GivenColumn>& columns) {
   PyObject* dict = PyDict_New();
-  for (NamedColumn& named : columns) {
+  for (GivenColumn& given : columns) {
     if (dict == nullptr) break;
-    const Made column(new_column(std::move(named.bytes)));
-    if (column.object == nullptr || PyDict_SetItemString(dict, named.name, column.object) < 0) Py_CLEAR(dict);
+    const Made column(new_column({std::move(given.owner), given.first, given.bytes}));
+    if (column.object == nullptr || PyDict_SetItemString(dict, given.name, column.object) < 0) Py_CLEAR(dict);
   }
   return dict;
 }
@@ -53,31 +52,17 @@ PyObject* text_object(const std::string& text) {
   return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
 }
 
-constexpr size_t kFewestRows = 256;  // less memory than these take is too little to go on
-
 // What a drain read, apart from the drain: nobody holds its lock while Python's objects are made.
 struct Sealed {
   uint64_t run, epoch;
-  size_t rows, closed;
+  size_t closed;
   int64_t clock_jump_ns;
   bool complete;
-  std::vector<NamedColumn> columns, opened;
+  std::vector<GivenColumn> columns, opened;
   std::vector<std::string> new_names;
   std::vector<ThreadRow> threads;
   std::vector<Context> contexts;
 };
-
-// The columns of as many rows as there is memory for. Copies of open ranges are no use without all rows.
-std::vector<NamedColumn> columns_that_fit(const Drained& drained, size_t& rows) {
-  for (;;) {
-    try {
-      return row_columns(drained, rows);
-    } catch (const std::bad_alloc&) {
-      if (drained.closed != drained.rows.size() || rows < 2 * kFewestRows) throw;
-      rows /= 2;
-    }
-  }
-}
 
 Sealed seal(bool close_open, bool open_ranges, uint64_t epoch, size_t known) {
   const std::lock_guard lock(drain().mutex());
@@ -87,17 +72,15 @@ Sealed seal(bool close_open, bool open_ranges, uint64_t epoch, size_t known) {
   for (size_t at = names.epoch() == epoch ? known : 0; at < names.size(); ++at) sealed.new_names.push_back(names.text(at));
   sealed.run = drain().runs(), sealed.epoch = names.epoch(), sealed.clock_jump_ns = drained.clock_jump_ns;
   sealed.threads = drained.threads, sealed.contexts = drained.contexts;
-  sealed.opened = opened_columns(drained);
-  sealed.rows = drained.rows.size();
-  sealed.columns = columns_that_fit(drained, sealed.rows);
-  sealed.closed = std::min(sealed.rows, drained.closed);
-  sealed.complete = drained.complete && sealed.rows == drained.rows.size();
+  sealed.opened = drained.opened.give();
+  sealed.columns = drained.rows.give();
+  sealed.closed = drained.closed, sealed.complete = drained.complete;
   return sealed;
 }
 
 // (columns, without those that are seldom filled where none of them is, columns of the announced ranges, epoch of the names, names
 // from `known` on, threads, contexts, how many rows closed, by how much the wall clock jumped, whether that is all, number of the
-// drain, how many rows). `known`: how many names of `epoch` the caller has.
+// drain). `known`: how many names of `epoch` the caller has.
 PyObject* run_drain(PyObject*, PyObject* args) {
   int close_open, open_ranges;
   unsigned long long epoch, known;
@@ -110,24 +93,23 @@ PyObject* run_drain(PyObject*, PyObject* args) {
   const Made threads(names.object ? to_list(sealed.threads, thread_tuple) : nullptr);
   const Made contexts(threads.object ? to_list(sealed.contexts, context_tuple) : nullptr);
   if (contexts.object == nullptr) return nullptr;
-  return Py_BuildValue("(OOKOOOnLOKn)", rows.object, opened.object, static_cast<unsigned long long>(sealed.epoch), names.object,
+  return Py_BuildValue("(OOKOOOnLOK)", rows.object, opened.object, static_cast<unsigned long long>(sealed.epoch), names.object,
                        threads.object, contexts.object, static_cast<Py_ssize_t>(sealed.closed),
                        static_cast<long long>(sealed.clock_jump_ns), sealed.complete ? Py_True : Py_False,
-                       static_cast<unsigned long long>(sealed.run), static_cast<Py_ssize_t>(sealed.rows));
+                       static_cast<unsigned long long>(sealed.run));
 }
 
 // No signal handler runs in here: it finds the rows either in the drain or in the list. What may fail is done first.
 PyObject* taken(PyObject*, PyObject* args) {
   unsigned long long run;
-  Py_ssize_t rows;
   PyObject *into, *entry;
-  if (!PyArg_ParseTuple(args, "KnO!O", &run, &rows, &PyList_Type, &into, &entry)) return nullptr;
+  if (!PyArg_ParseTuple(args, "KO!O", &run, &PyList_Type, &into, &entry)) return nullptr;
   if (PyList_Append(into, entry) < 0) return nullptr;
   bool mine = false;
   std::unique_lock lock(drain().mutex(), std::try_to_lock);
   without_gil_if(!lock, [&] {
     if (!lock) lock.lock();
-    mine = drain().taken(run, static_cast<size_t>(rows));
+    mine = drain().taken(run);
     lock.unlock();
   });
   const Py_ssize_t last = PyList_GET_SIZE(into) - 1;
@@ -183,7 +165,7 @@ PyObject* dropped_by_thread(PyObject*, PyObject*) try {
 PyMethodDef drain_functions[] = {
     {"drain", run_drain, METH_VARARGS, "drain(close_open, open_ranges, epoch, known) -> what closed since the last drain."},
     {"taken", taken, METH_VARARGS,
-     "taken(drain, rows, into, entry) -> whether the rows of that drain are the caller's, and the entry in the list."},
+     "taken(drain, into, entry) -> whether the rows of that drain are the caller's, and the entry in the list."},
     {"wait", wait, METH_VARARGS, "wait(seconds): until wake(), or a thread has filled a quarter of its buffer."},
     {"wake", wake, METH_NOARGS, "wake(): end a wait."},
     {"discard", discard, METH_NOARGS, "discard(): give up, and count, what was recorded and not taken."},

@@ -89,7 +89,7 @@ class Selection:
             batch: what was drained last for others.
             since_serial: the recorder's from before that drain, for ``has_begun_before``.
         """
-        self._earlier, self._since_ns = batch.event_id[batch.closed :], time.time_ns()
+        self._earlier, self._since_ns = batch.event_id[batch.closed :].copy(), time.time_ns()  # a view keeps the batch
         self._since_serial = since_serial
 
     def has_begun_before(self, serial: int, event_id: int) -> bool:

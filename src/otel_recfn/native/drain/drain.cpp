@@ -1,8 +1,6 @@
 #include "drain/drain.hpp"
 
-#include <algorithm>
 #include <new>
-#include <utility>
 
 #include "drain/node_ids.hpp"
 #include "memory/kept_blocks.hpp"
@@ -31,11 +29,11 @@ Drain& drain() {
 const Drained& Drain::run(bool close_open, bool open_ranges) {
   Globals& shared = globals();
   ++runs_;
+  if (is_earlier_) discard_untaken();
   if (!clock_started_) start_clock();
   note_jump(clock_.anchor(read_clocks(shared.use_cycle_counter)));
   collect_other_offsets();
   out_.rows.cut(out_.closed);  // without the copies of a run that was not taken
-  forget_earlier_rows();
   node_ids().now();
   short_of_memory_ = false;
   if (out_.rows.size() < kMaxWaitingRows) {
@@ -69,23 +67,16 @@ void Drain::end_recording() {
   keep_blocks(false);
 }
 
-// Ranges that no last drain has closed. A signal handler may begin a recording before the last batch is taken: its rows go later.
+// Ranges that no last drain has closed. A signal handler may begin a recording before the last batch is taken: what
+// was read for that one goes with the next run.
 void Drain::give_up_earlier() {
   for (Thread& thread : threads_) {
     discarded_.fetch_add(thread.open.size(), std::memory_order_relaxed);
     thread.open.clear();
     thread.open_calls = 0;
   }
-  earlier_rows_ = out_.closed;
+  is_earlier_ = true;
   remote_.clear();
-}
-
-void Drain::forget_earlier_rows() {
-  if (earlier_rows_ == 0) return;
-  discarded_.fetch_add(earlier_rows_, std::memory_order_relaxed);
-  out_.rows.drop_first(earlier_rows_);
-  out_.opened.clear();
-  out_.closed = out_.rows.size(), earlier_rows_ = 0;
 }
 
 void Drain::note_jump(int64_t jump_ns) {
@@ -123,17 +114,21 @@ bool Drain::taken(uint64_t run) {
 
 void Drain::forget_taken() {
   out_ = Drained{};
-  earlier_rows_ = 0;
+  is_earlier_ = false;
   for (Thread& thread : threads_) thread.listed = false;
   done([this] { compact_contexts(); });
+}
+
+void Drain::discard_untaken() {
+  discarded_.fetch_add(out_.closed, std::memory_order_relaxed);
+  forget_taken();
 }
 
 void Drain::discard() {
   for (bool complete = false; !complete;) {
     done([&] { complete = run(true, false).complete; });
     if (!complete && out_.rows.empty()) break;
-    discarded_.fetch_add(out_.closed, std::memory_order_relaxed);
-    forget_taken();
+    discard_untaken();
   }
 }
 
@@ -141,7 +136,7 @@ void Drain::after_fork_in_child() {
   threads_.clear(), remote_.clear(), untold_.clear();
   contexts_.assign(1, Context{});
   out_ = Drained{};
-  earlier_rows_ = 0;
+  is_earlier_ = false;
   discarded_.store(0), too_late_.store(0);
   node_ids().after_fork_in_child();
 }

@@ -134,7 +134,6 @@ class Drain {
   bool is_of_earlier(const Thread& thread) const;
   void pass_over(Thread& thread, uint64_t ticks);
   void give_up_earlier();
-  void forget_earlier_rows();
   void start_clock();
   void read_end(Thread& thread, uint64_t head, uint64_t ticks);
   void read_context(Thread& thread, uint64_t at);
@@ -161,6 +160,7 @@ class Drain {
   void compact_names();
   void compact_contexts();
   void forget_taken();
+  void discard_untaken();
   uint32_t thread_index(uint64_t number, uint32_t otherwise);
 
   const Globals& globals_ = recfn::globals();
@@ -176,7 +176,7 @@ class Drain {
   std::unordered_map<uint64_t, PendingRemote> remote_;
   std::vector<RemoteEnd> untold_;
   Drained out_;  // what was read and not taken yet
-  size_t earlier_rows_ = 0;  // so many of its first rows are an earlier recording's
+  bool is_earlier_ = false;  // it is an earlier recording's
   uint64_t runs_ = 0;
   bool short_of_memory_ = false;  // in this run
   std::atomic<uint64_t> discarded_{0}, too_late_{0};

@@ -255,7 +255,8 @@ void Drain::read_begin(Thread& thread, uint64_t head, uint64_t at) {
   if (is_of_earlier(thread)) return pass_over(thread, word(at + 1));
   const Coming one = coming(thread, head, word(at + 1));
   const uint64_t caller = thread.open_calls == 0 ? 0 : innermost_call(thread);
-  make_room(thread.open), out_.opened.make_room();
+  make_room(thread.open);
+  if (one.place.parent == 0) out_.opened.make_room();
   if (one.offset_ns != clock_.offset_ns()) other_offsets_.insert_or_assign(one.event_id, one.offset_ns);
   thread.offsets.passed(one.start_ns + one.offset_ns);
   OpenRange& range = thread.open.emplace_back(thread.ordinal + 1, one.event_id);  // filled where it stays: it is large

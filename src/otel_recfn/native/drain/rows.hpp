@@ -82,7 +82,6 @@ class Rows {
 
   // Those from the `size`th on are forgotten.
   void cut(size_t size) { usual_.cut(size), seldom_.cut(size); }
-  void drop_first(size_t rows) { usual_.drop_first(rows), seldom_.drop_first(rows); }
 
   // All columns, but those that are seldom filled where none of them is.
   std::vector<GivenColumn> give() const {

@@ -1,6 +1,7 @@
 // Columns that the drain fills and Python is given: the same memory, so that nothing is copied when a drain ends.
 //
-// Who was given them sees the rows of then. Rows are added behind these, and columns that grow are new ones.
+// Who was given them, and has taken them, sees the rows of then: later ones are added behind these or in other columns, and
+// columns that grow are new ones. Copies of open ranges that nobody took are written over.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -22,18 +23,18 @@ struct GivenColumn {
 
 #define RECFN_COLUMN(type, name, empty) UnfilledVector<type> name;
 #define RECFN_RESIZE(type, name, empty) name.resize(capacity);
-#define RECFN_COPY(type, name, empty) std::copy_n(from.name.begin() + first, count, name.begin());
+#define RECFN_COPY(type, name, empty) std::copy_n(from.name.begin(), count, name.begin());
 #define RECFN_PUT(type, name, empty) name[at] = row.name;
-#define RECFN_GIVE(type, name, empty) given.push_back({#name, owner, owner->name.data() + first, count * sizeof(type)});
+#define RECFN_GIVE(type, name, empty) given.push_back({#name, owner, owner->name.data(), count * sizeof(type)});
 
 // A column for each field of a row.
 #define RECFN_SHARED_COLUMNS(Columns, RowType, TABLE)                                                                          \
   struct Columns {                                                                                                             \
     using Item = RowType;                                                                                                      \
     explicit Columns(size_t capacity) { TABLE(RECFN_RESIZE) }                                                                  \
-    void copy(const Columns& from, std::ptrdiff_t first, size_t count) { TABLE(RECFN_COPY) }                                   \
+    void copy(const Columns& from, size_t count) { TABLE(RECFN_COPY) }                                                         \
     void put(size_t at, const Item& row) { TABLE(RECFN_PUT) }                                                                  \
-    static std::vector<GivenColumn> give(const std::shared_ptr<Columns>& owner, size_t first, size_t count) {                  \
+    static std::vector<GivenColumn> give(const std::shared_ptr<Columns>& owner, size_t count) {                                \
       std::vector<GivenColumn> given;                                                                                          \
       TABLE(RECFN_GIVE)                                                                                                        \
       return given;                                                                                                            \
@@ -55,16 +56,16 @@ class RowsInColumns {
   void reserve(size_t rows) {
     if (rows <= capacity_) return;
     auto larger = std::make_shared<Columns>(rows);
-    if (size_ != 0) larger->copy(*columns_, static_cast<std::ptrdiff_t>(first_), size_);
+    if (size_ != 0) larger->copy(*columns_, size_);
     columns_ = std::move(larger);
-    first_ = 0, capacity_ = rows;
+    capacity_ = rows;
   }
   void make_room() {
-    if (size_ == capacity_) reserve(std::max<size_t>(16, 2 * size_));
+    if (size_ == capacity_) reserve(std::max<size_t>(4, 2 * size_));
   }
 
   // Room for it was made before.
-  void add(const Row& row) { columns_->put(first_ + size_++, row); }
+  void add(const Row& row) { columns_->put(size_++, row); }
   // Rows in which there is nothing, up to so many rows.
   void fill_up(size_t size) {
     while (size_ < size) add(Row{});
@@ -72,18 +73,12 @@ class RowsInColumns {
 
   // Those from the `size`th on are forgotten.
   void cut(size_t size) { size_ = std::min(size_, size); }
-  void drop_first(size_t rows) {
-    const size_t dropped = std::min(rows, size_);
-    first_ += dropped, size_ -= dropped, capacity_ -= dropped;
-  }
-  void clear() { *this = RowsInColumns(); }
 
-  std::vector<GivenColumn> give() const { return Columns::give(columns_ ? columns_ : std::make_shared<Columns>(0), first_, size_); }
+  std::vector<GivenColumn> give() const { return Columns::give(columns_ ? columns_ : std::make_shared<Columns>(0), size_); }
 
  private:
   std::shared_ptr<Columns> columns_;  // null where there is no room
-  size_t first_ = 0, size_ = 0;
-  size_t capacity_ = 0;  // from the first one on
+  size_t size_ = 0, capacity_ = 0;
 };
 
 }  // namespace recfn

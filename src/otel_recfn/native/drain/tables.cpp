@@ -45,9 +45,11 @@ void Drain::list_threads() {
   uint64_t expected = 0;
   for (Thread& thread : threads_) {
     const ThreadBuffer& buffer = *thread.buffer;
-    const bool wrote = buffer.published.load(std::memory_order_acquire) != buffer.consumed.load(std::memory_order_relaxed);
-    if (wrote || thread.listed || !thread.open.empty()) list(thread);
-    if (wrote) expected += thread.open.size() + buffer.ordinal.load(std::memory_order_relaxed) - thread.ordinal;
+    const uint64_t unread = buffer.published.load(std::memory_order_acquire) - buffer.consumed.load(std::memory_order_relaxed);
+    if (unread != 0 || thread.listed || !thread.open.empty()) list(thread);
+    if (unread == 0) continue;
+    const uint64_t unended = thread.open.size() + buffer.ordinal.load(std::memory_order_relaxed) - thread.ordinal;
+    expected += std::min(unended, unread / kEndWords);  // what stays open is no row
   }
   const uint64_t meanwhile = expected / 16;  // more begin and end until their rings are read
   if (expected != 0) done([&] { out_.rows.reserve(out_.rows.size() + expected + meanwhile); });

@@ -5,6 +5,7 @@ The native one is skipped, with its reason, where it isn't built; ``RECFN_REQUIR
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from functools import cache
@@ -98,7 +99,15 @@ def workers(recorder: Recorder) -> Iterator[list[Worker]]:
 
 
 @pytest.fixture
-def traced(recorder: Recorder) -> Iterator[Traced]:
+def no_garbage_collection() -> Iterator[None]:
+    """What a collection calls, a finalizer or what Hypothesis times it with, would be among the calls that a test sees."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture
+def traced(recorder: Recorder, no_garbage_collection: None) -> Iterator[Traced]:
     """Begins captures of Python calls; ends what a test left of them."""
     made = Traced(recorder)
     yield made

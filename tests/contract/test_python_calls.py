@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import re
 import sys
@@ -28,7 +27,7 @@ from thoroughness import examples
 
 
 @pytest.fixture
-def traced(recorder: Recorder) -> Iterator[Traced]:
+def traced(recorder: Recorder, no_garbage_collection: None) -> Iterator[Traced]:
     made = Traced(recorder)
     yield made
     made.close()
@@ -394,12 +393,8 @@ def test_calls_nest_as_an_independent_profile_function_sees_them(traced: Traced,
     def program() -> None:
         call(action)
 
-    gc.disable()  # a finalizer is a call too
-    try:
-        seen = tree(traced.run(program), "program", with_line)
-        assert seen == [_as_another_sees_it(program)]
-    finally:
-        gc.enable()
+    seen = tree(traced.run(program), "program", with_line)
+    assert seen == [_as_another_sees_it(program)]
 
 
 def _as_another_sees_it(program: Callable[[], None]) -> Node:

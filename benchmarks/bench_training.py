@@ -45,6 +45,7 @@ ROUNDS = 5
 SECONDS, WARM_SECONDS = 1.0, 0.5
 LONG_SECONDS = 12.0
 NONE, UNSAMPLED, OTLP, OTLP_MODULES = "not instrumented", "ours, unsampled spans", "ours, OTLP", "ours, OTLP, modules"
+UNSAMPLED_MODULES = "ours, unsampled, modules"
 OWN_EXPORTER = "ours, OTLP, span_exporter"
 
 Observer = Callable[[], AbstractContextManager[Any]]
@@ -64,7 +65,7 @@ def main() -> None:
         operators = operators_of(training)
         report(in_turns(training, sides, rounds, WARM_SECONDS, SECONDS), operators)
         print()
-        longer = {name: sides[name] for name in (NONE, UNSAMPLED, OTLP, OWN_EXPORTER, OTLP_MODULES)}
+        longer = {name: sides[name] for name in (NONE, UNSAMPLED, UNSAMPLED_MODULES, OTLP, OWN_EXPORTER, OTLP_MODULES)}
         report(in_turns(training, longer, (rounds + 1) // 2, 0.0, LONG_SECONDS), operators)
 
 
@@ -88,6 +89,7 @@ def observers(loop: Any, folder: Path, endpoint: str) -> dict[str, Observer]:
         "enabled=False": lambda: instrumented(enabled=False),
         "empty callback pair": lambda: empty_pair(loop, ids=True),
         UNSAMPLED: lambda: instrumented(ALWAYS_OFF, **operators),
+        UNSAMPLED_MODULES: lambda: instrumented(ALWAYS_OFF),
         OTLP: lambda: instrumented(None, exporter(), **operators),
         OWN_EXPORTER: lambda: instrumented(None, exporter(), span_exporter=exporter(), **operators),
         OTLP_MODULES: lambda: instrumented(None, exporter()),

@@ -11,8 +11,8 @@ constexpr size_t kLargeBlock = size_t{1} << 14;
 void* take_block(size_t bytes);
 // `bytes`: as they were asked for.
 void give_back_block(void* block, size_t bytes) noexcept;
-// Whether blocks that are given back are kept: 48 MiB at most, and 64 of a size; newer ones take the place of the oldest. Else all
-// are freed.
+// Whether blocks that are given back are kept: 48 MiB at most, where newer ones take the place of the oldest, and 64 of a
+// size. Else all are freed.
 void keep_blocks(bool wanted) noexcept;
 
 }  // namespace recfn

@@ -16,19 +16,27 @@ from patience import PATIENCE_S
 
 torch = pytest.importorskip("torch")
 RANGES = [record_function, torch.profiler.record_function]
+EVERY_RANGE: dict[str, Any] = dict.fromkeys(
+    ["span_budget", "ordinary_span_budget", "trace_span_budget", "spans_per_second", "roots_per_second"]
+)
 
 
 class Traces:
-    """A provider, an instrumentation, and what was exported."""
+    """A provider, an instrumentation, and what was exported.
 
-    def __init__(self, **keywords: Any) -> None:
+    Args:
+        every_range: becomes a span.
+        keywords: of the provider.
+    """
+
+    def __init__(self, every_range: bool = False, **keywords: Any) -> None:
         self.exporter = InMemorySpanExporter()
         self.provider = TracerProvider(**keywords)
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
         self.tracer = self.provider.get_tracer("program")
         self.x = torch.ones(4)
         self.instrumentor = OtelRecordFunctionInstrumentor()
-        self.instrumentor.instrument(tracer_provider=self.provider)
+        self.instrumentor.instrument(tracer_provider=self.provider, **(EVERY_RANGE if every_range else {}))
 
     def spans(self) -> list[ReadableSpan]:
         self.instrumentor.flush(PATIENCE_S)
@@ -38,6 +46,11 @@ class Traces:
         """How often there is a span of those names below each other."""
         spans = {span.context.span_id: span for span in self.spans()}
         return Counter("/".join(reversed(list(_names(span, spans)))) for span in spans.values())
+
+    def all_paths(self) -> Counter[str]:
+        """The same at the end of the instrumentation, with the roots that were open until then."""
+        self.instrumentor.uninstrument()
+        return self.paths()
 
 
 def _names(span: ReadableSpan | None, spans: dict[int, ReadableSpan]) -> Iterator[str]:

@@ -40,6 +40,7 @@ OPERATORS = {
     "concrete_inputs": ["toListRef"],
     "words": ["toStringRef"],
     "gpu_times": ["cudaStubs"],
+    "launches": ["ThreadLocalPythonObjects"],
 }
 CALLBACKS = (
     {

@@ -99,6 +99,11 @@ OPERATORS: Mapping[str, Detail] = MappingProxyType(
             "times on a GPU for the legacy profiler, also of changes of memory",
             "changes of memory have the newest time on the GPU of their thread",
         ),
+        "launches": Detail(
+            "ThreadLocalPythonObjects, SafePyObject",
+            "carries what is current to the threads that PyTorch starts",
+            "what PyTorch runs in threads of its own is in traces of their own",
+        ),
         "concrete_inputs": Detail(
             "IValue::toComplexDouble, toListRef",
             "the numbers among inputs, with record_shapes",
@@ -227,6 +232,11 @@ PYTHON: Mapping[str, Detail] = MappingProxyType(
             "torch.profiler.profiler:_disable_execution_trace_observer",
             "tells when an ExecutionTraceObserver has ended",
             NOT_SHOWN.format("ExecutionTraceObserver"),
+        ),
+        "backward": Detail(
+            "torch.autograd.variable:Variable._execution_engine",
+            "reads what is current where a backward pass begins",
+            "a backward pass in threads of PyTorch's lies in what was current at its task's last operator",
         ),
         "thread_switch": Detail(
             "torch.autograd:_enable_record_function",

@@ -15,6 +15,7 @@ from otel_recfn.model.errors import RecfnError
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.pytorch import details, gpu_times, native_range, observer_build
+from otel_recfn.pytorch.backward_passes import BackwardPasses
 from otel_recfn.pytorch.unavailable import ObserverUnavailable
 from otel_recfn.recording.protocol import Recorder
 from otel_recfn.sources.protocol import Wanted
@@ -68,6 +69,7 @@ class TorchObserver:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
+        self._backward_passes = BackwardPasses(recorder)
         self._enabled = False
         self._scopes = 0
         self._reason = ""
@@ -105,12 +107,14 @@ class TorchObserver:
             _warn_once(f"PyTorch operators are not observed, everything else is: {error}")
             return
         _library().recfn_observer_watch_profilers(int(wanted.profilers))
+        self._backward_passes.watch()
         self._enabled, self._scopes, self._reason = True, wanted.scopes, ""
 
     def disable(self) -> None:
         """Observe nothing more. The library stays loaded."""
         if self._enabled:
             self._enabled = False
+            self._backward_passes.leave()
             try:
                 _call(_library(), "recfn_observer_disable")
             except ObserverUnavailable as error:

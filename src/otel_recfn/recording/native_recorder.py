@@ -233,6 +233,14 @@ class NativeRecorder:
         """See Recorder.span_detached."""
         _native.span_detached(token)
 
+    def look_before_launch(self) -> None:
+        """See Recorder.look_before_launch."""
+        _native.look_before_launch()
+
+    def launching_span(self) -> Any | None:
+        """See Recorder.launching_span."""
+        return _native.launching_span()
+
     def core_api_address(self) -> int:
         """Where the torch observer finds the recorder's C interface (``native/core/core_api.hpp``)."""
         return _native.core_api_address()
@@ -244,8 +252,11 @@ class NativeRecorder:
         # A signal handler that drained since then has taken some of them.
         self._names.extend(new_names[len(self._names) - first :])
 
-    def _note_thread(self, number: int) -> None:
-        """Called in a thread at its first look at the context: its name may be gone when the drain comes."""
+    def _note_thread(self, number: int) -> bool:
+        """Called in a thread at its first look at the context: its name may be gone when the drain comes.
+
+        Returns whether Python started the thread.
+        """
         call, self._when_recorded = self._when_recorded, None
         if call is not None:
             self._call_soon(call)
@@ -253,6 +264,8 @@ class NativeRecorder:
         for thread in threading.enumerate():
             if thread.ident == ident:
                 self._remember(number, thread.name)
+                return type(thread).__name__ != "_DummyThread"  # which stands for a thread that others started
+        return False
 
     def _call_soon(self, call: Callable[[], object]) -> None:
         """In another thread: this one begins a range, and may hold any lock."""

@@ -289,6 +289,12 @@ class Recorder(RangeRecorder, Protocol):
     def span_detached(self, token: object) -> None:
         """The calling task detached the context that it had attached with that token."""
 
+    def look_before_launch(self) -> None:
+        """See to it that what PyTorch launches from the calling thread from here on lies in what is current there now."""
+
+    def launching_span(self) -> object | None:
+        """The span that is current in the calling thread because PyTorch works there for another one; None elsewhere."""
+
     def set_range_observer(self, observer: RangeObserver | None, version: int = 0) -> None:
         """Let ``observer`` open the ranges of ``record_function`` in the recorder's place, also while nothing is recorded.
 

@@ -135,12 +135,17 @@ class ContextWatcher:
         return ContextReading(of_span.trace_id, of_span.span_id, int(flags) | kept, span=span)
 
     def _attached_context(self) -> Context:
-        """What is attached, without our ranges."""
+        """What is attached here, or where the thread's work was launched, without our ranges."""
         for wrapper in self._wrappers:
             if wrapper.name == "get_current" and wrapper.active:
                 context: Context = wrapper.original()
-                return context
+                return self._with_launching_span(context)
         return otel_context.get_current()
+
+    def _with_launching_span(self, context: Context) -> Context:
+        """``context``, in which the span of the launching thread is current where PyTorch works for one."""
+        span: Any = self._recorder.launching_span()
+        return context if span is None or _has_span(context) else trace.set_span_in_context(span, context)
 
     def _wrap(self) -> None:
         after: dict[str, After] = {
@@ -181,12 +186,16 @@ class ContextWatcher:
 
     def _after_get_current(self, context: Any) -> Any:
         ranges = self._ranges  # another thread may end what is shown
-        return ranges.seen_from(context) if ranges is not None else context
+        return ranges.seen_from(self._with_launching_span(context)) if ranges is not None else context
 
     def _tell_once(self, message: str) -> None:
         if not self._told:
             self._told = True
             log.exception(message)
+
+
+def _has_span(context: Context) -> bool:
+    return trace.get_current_span(context) is not trace.INVALID_SPAN
 
 
 def _remember(span: trace.Span) -> None:

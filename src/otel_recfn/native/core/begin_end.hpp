@@ -189,8 +189,8 @@ constexpr uint32_t kRestsNow = 1u << 31;
 
 // Finds the parent of a range that begins now; where that is no range on the thread's stack, also looks at the profiler run and the
 // thread's logical id. Returns kBaseBegin, 0 or kRestsNow.
-[[gnu::always_inline]] inline uint32_t place_begin(Globals& globals, ThreadBuffer& buffer, MayLook look) {
-  const uint32_t base = find_parent(globals, buffer, look);
+[[gnu::always_inline]] inline uint32_t place_begin(Globals& globals, ThreadBuffer& buffer, MayLook look, Begins begins) {
+  const uint32_t base = find_parent(globals, buffer, look, begins);
   if (base != 0 && look == kMayLook) {
     if (__builtin_expect(buffer.rests != 0, 0)) return kRestsNow;
     send_profiler(buffer, profiler_now(globals, buffer));
@@ -205,9 +205,18 @@ inline void count_dropped_begin(ThreadBuffer& buffer) {
   buffer.unsent &= ~uint32_t{kParentUnsent};
 }
 
+inline bool is_frame(const Begin& begin) { return begin.scope == kTorchscriptFunctionScope; }
+
+// Whether it is a function's, or a fork's: what else TorchScript's interpreter runs ("<forward op>") is begun by such a frame.
+inline bool is_frame_of_call(const Begin& begin) {
+  constexpr char kFork[] = "<forked function>";
+  if (!is_frame(begin)) return false;
+  return begin.name.data[0] != '<' || std::strcmp(begin.name.data, kFork) == 0;
+}
+
 // PyTorch's own operators (aten::) are C++ and call no Python; whatever else PyTorch runs may.
 inline bool may_run_python(const Begin& begin) {
-  if (begin.scope != kFunctionScope) return begin.scope == kUserScope || begin.scope == kBackwardFunctionScope;
+  if (begin.scope != kFunctionScope) return begin.scope == kUserScope || begin.scope == kBackwardFunctionScope || is_frame(begin);
   return begin.name.size < 6 || std::memcmp(begin.name.data, "aten::", 6) != 0;
 }
 
@@ -234,7 +243,7 @@ template <bool kTorch>
   uint32_t base = 0;
   if (!kTorch && !is_call(begin) && !is_enabled(globals)) return 0;
   if (__builtin_expect(selected, 1)) {
-    base = place_begin(globals, buffer, kMayLook);
+    base = place_begin(globals, buffer, kMayLook, kTorch && is_frame_of_call(begin) ? kFrame : kNoFrame);
     if (__builtin_expect(buffer.depth >= deepest, 0)) return drop_too_deep<kTorch>(buffer, true);  // looking may run Python
     if (__builtin_expect(base == kRestsNow, 0)) {
       count_unsampled(buffer);
@@ -248,7 +257,8 @@ template <bool kTorch>
   OpenEntry& entry = buffer.stack[buffer.depth++];
   entry.key = kTorch ? begin.handle : event_id;
   entry.word = ordinal | ((begin.flags & kAsync) != 0 ? OpenEntry::kAsyncBit : 0) | (kTorch ? 0 : OpenEntry::kEnteredBit) |
-               (!kTorch || may_run_python(begin) ? OpenEntry::kPythonBit : 0) | (base != 0 ? OpenEntry::kBaseBit : 0);
+               (!kTorch || may_run_python(begin) ? OpenEntry::kPythonBit : 0) | (base != 0 ? OpenEntry::kBaseBit : 0) |
+               (kTorch && is_frame(begin) && ordinal != 0 ? OpenEntry::kFrameBit : 0);
   entry.task = buffer.task;
   return ordinal != 0 ? event_id : 0;
 }

@@ -21,9 +21,17 @@ struct Globals {
   bool use_cycle_counter = false;
   std::atomic<uint32_t> short_way{UINT32_MAX};  // `generation`, while calls may begin the short way (known_calls.hpp); else none
   std::atomic<uint64_t> dropped_without_buffer{0};  // begins in threads that got no buffer, for want of memory
-  // Bindings: the contextvars version of the calling thread (no GIL needed), and what its task sees (takes the GIL).
-  std::atomic<uint64_t (*)()> context_version{nullptr};
+  // Bindings: what changes with what the calling thread's task sees (no GIL needed), and that itself (may take the GIL).
+  std::atomic<uint64_t (*)(const ThreadBuffer&)> context_version{nullptr};
   std::atomic<void (*)(ThreadBuffer&, TaskView&)> read_context{nullptr};
+  // Torch observer: the launch that PyTorch's state of the calling thread has, null where it has none; and a change of it, which
+  // returns an entry that nobody needs any more.
+  std::atomic<const Launch* (*)()> launch{nullptr};
+  std::atomic<void* (*)(const Launch&)> hand_on{nullptr};
+  std::atomic<void (*)(void*)> let_go{nullptr};  // bindings: gives a launch's entry back; needs no GIL
+  // Torch observer: how many frames TorchScript's interpreter has in the calling thread.
+  std::atomic<uint64_t (*)()> torchscript_frames{nullptr};
+  std::atomic<bool> frames_move{false};  // a TorchScript function has run in a thread that works for another
   // Torch observer: RecordFunction's logical id of the calling thread, the default node id and its change, and a thread's farewell.
   std::atomic<uint64_t (*)()> logical_thread_id{nullptr};
   std::atomic<int64_t (*)()> default_node_id{nullptr};

@@ -14,7 +14,7 @@ namespace recfn {
   const ClosedElsewhere& closed = buffer.closed_elsewhere;
   return buffer.generation == globals.short_way.load(std::memory_order_relaxed) && !buffer.context_stale &&
          context_version == buffer.context_version && buffer.depth > buffer.look_depth && buffer.depth < kMaxDepth &&
-         encloses_by_place(buffer.stack[buffer.depth - 1]) && buffer.unsent == 0 &&
+         encloses_by_place(buffer.stack[buffer.depth - 1]) && !buffer.stack[buffer.depth - 1].is_frame() && buffer.unsent == 0 &&
          buffer.leaf.load(std::memory_order_relaxed) == 0 &&
          closed.head.load(std::memory_order_relaxed) == closed.tail.load(std::memory_order_relaxed);
 }

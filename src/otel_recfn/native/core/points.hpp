@@ -8,7 +8,7 @@ namespace recfn {
 
 // Reads the current context, if it may have changed, before a point that can't wait for that itself.
 inline void prepare_point(Globals& globals, ThreadBuffer& buffer) {
-  place_begin(globals, buffer, kMayLook);
+  place_begin(globals, buffer, kMayLook, kNoFrame);
   buffer.unsent &= ~uint32_t{kParentUnsent};
 }
 
@@ -16,7 +16,7 @@ inline void prepare_point(Globals& globals, ThreadBuffer& buffer) {
 inline uint64_t put_point(Globals& globals, ThreadBuffer& buffer, RecordKind kind, Text name, int64_t nbytes, MayLook look) {
   if (!catch_up(globals, buffer, look)) return count_unsampled(buffer), 0;
   if (!is_enabled(globals)) return 0;
-  const uint32_t base = place_begin(globals, buffer, look);
+  const uint32_t base = place_begin(globals, buffer, look, kNoFrame);
   if (base == kRestsNow) return count_unsampled(buffer), 0;
   const uint64_t ends = uint64_t{kEndWords} * buffer.open_recorded;
   if (!buffer.has_room(kMemoryWords + prelude_words(buffer, {}) + 1 + words_of(name.size) + ends)) {

@@ -13,6 +13,9 @@ namespace recfn {
 // Reading the context ("a look") may wait for the GIL. A caller that must not wait uses the result of the last look.
 enum MayLook : bool { kMayNotLook = false, kMayLook = true };
 
+// What begins: a function of TorchScript's, or a fork, with an interpreter of its own, or anything else.
+enum Begins : bool { kNoFrame = false, kFrame = true };
+
 // It has an ordinal, and isn't asynchronous: the ordinal as a number whose sign is that bit is positive.
 inline bool encloses_by_place(const OpenEntry& entry) {
   static_assert(OpenEntry::kAsyncBit == uint64_t{1} << 60, "the bit above the ordinal");
@@ -58,9 +61,10 @@ inline uint32_t place_of_latest(const ThreadBuffer& buffer, const TaskView& view
   return view.range != 0 ? place_of_range(buffer, view.range) : kNowhere;
 }
 
+// As the drain sees it, for which a frame that was left is open until its end comes.
 inline bool is_innermost_by_place(const ThreadBuffer& buffer, uint32_t place) {
   for (uint32_t index = buffer.depth; index-- > place + 1;) {
-    if (encloses_by_place(buffer.stack[index])) return false;
+    if (encloses_by_place(buffer.stack[index]) || buffer.stack[index].was_left()) return false;
   }
   return true;
 }
@@ -91,14 +95,37 @@ inline bool is_innermost_by_place(const ThreadBuffer& buffer, uint32_t place) {
 
 inline void look_if_changed(Globals& globals, ThreadBuffer& buffer) {
   const auto version_of = globals.context_version.load(std::memory_order_relaxed);
-  const uint64_t version = version_of != nullptr ? version_of() : 0;
+  const uint64_t version = version_of != nullptr ? version_of(buffer) : 0;
   const bool changed = buffer.context_stale || version != buffer.context_version || buffer.depth < buffer.look_depth;
   if (__builtin_expect(changed, 0)) look(globals, buffer, version);
 }
 
-// Python may have run since the innermost range began.
-inline uint32_t find_parent_below_python(Globals& globals, ThreadBuffer& buffer, MayLook may_look) {
-  if (may_look == kMayLook) look_if_changed(globals, buffer);
+// Whether the thread works for another one, as its last look found.
+inline bool works_for_another(const ThreadBuffer& buffer) { return (buffer.task & kLaunchedTask) != 0; }
+
+// A TorchScript function that waits for a running torch.jit.fork goes on in the thread that ends the fork, and its frames end
+// there. The thread that it began in has them on its stack until the drain tells it, and may long be somewhere else. So where
+// programs do that, a frame is a parent only while TorchScript's interpreter runs in the thread.
+[[gnu::noinline]] inline void leave_moved_frames(Globals& globals, ThreadBuffer& buffer, Begins begins) {
+  uint32_t top = buffer.depth;
+  while (top > buffer.floor && !encloses_by_place(buffer.stack[top - 1])) --top;
+  if (top == buffer.floor || !buffer.stack[top - 1].is_frame()) return;
+  const auto frames = globals.torchscript_frames.load(std::memory_order_relaxed);
+  const uint64_t own = begins == kFrame ? 1 : 0;  // the interpreter has the frame that begins already
+  if (frames != nullptr && frames() > own) return;
+  for (uint32_t index = buffer.floor; index < top; ++index) {
+    if (buffer.stack[index].is_frame()) buffer.stack[index].word |= OpenEntry::kAsyncBit | OpenEntry::kLeftBit;
+  }
+  buffer.context_stale = true;
+}
+
+// Python may have run since the innermost range began, or it has moved to another thread.
+inline uint32_t find_parent_below_python(Globals& globals, ThreadBuffer& buffer, MayLook may_look, Begins begins) {
+  if (may_look == kMayLook) {
+    if (__builtin_expect(globals.frames_move.load(std::memory_order_relaxed), 0)) leave_moved_frames(globals, buffer, begins);
+    look_if_changed(globals, buffer);
+    if (begins == kFrame && works_for_another(buffer)) globals.frames_move.store(true, std::memory_order_relaxed);
+  }
   for (uint32_t index = buffer.depth; index-- > buffer.look_depth;) {
     if (encloses_by_place(buffer.stack[index])) return 0;
   }
@@ -110,12 +137,12 @@ inline uint32_t find_parent_below_python(Globals& globals, ThreadBuffer& buffer,
 }
 
 // Returns kBaseBegin or 0, and notes in `unsent` which records have to stand before the begin.
-[[gnu::always_inline]] inline uint32_t find_parent(Globals& globals, ThreadBuffer& buffer, MayLook may_look) {
+[[gnu::always_inline]] inline uint32_t find_parent(Globals& globals, ThreadBuffer& buffer, MayLook may_look, Begins begins) {
   if (__builtin_expect(buffer.depth > buffer.look_depth, 1)) {
     const OpenEntry& top = buffer.stack[buffer.depth - 1];
     if (__builtin_expect(!top.runs_python() && encloses_by_place(top), 1)) return 0;
   }
-  return find_parent_below_python(globals, buffer, may_look);
+  return find_parent_below_python(globals, buffer, may_look, begins);
 }
 
 }  // namespace recfn

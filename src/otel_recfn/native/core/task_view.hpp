@@ -19,6 +19,15 @@ inline bool gets_no_spans(const Context& context) {
   return (context.trace_high | context.trace_low) != 0 && (context.flags & kSampledContext) == 0;
 }
 
+// What a thread hands on to the threads that work for it; PyTorch carries it there with its own thread-local state.
+struct Launch {
+  void* entry = nullptr;  // a TaskEntry, what the launching task is in; null: in nothing
+  uint64_t task = 0;      // stands for the launching task there, as a contextvars context does elsewhere
+  uint64_t thread = 0;    // the number of the launching thread
+};
+
+constexpr uint64_t kLaunchedTask = uint64_t{1} << 63;  // no contextvars context has such a number
+
 constexpr uint32_t kMaxTasks = 8;
 
 struct TaskView {

@@ -16,6 +16,8 @@ namespace recfn {
 
 // An open range. Its ordinal and bits are one word, written as one: after a store of a part, a load of the whole would wait for it.
 struct OpenEntry {
+  static constexpr uint64_t kLeftBit = uint64_t{1} << 58;     // a frame of TorchScript's that went on in another thread
+  static constexpr uint64_t kFrameBit = uint64_t{1} << 59;    // a frame of TorchScript's
   static constexpr uint64_t kAsyncBit = uint64_t{1} << 60;    // no parent by its place on the stack
   static constexpr uint64_t kEnteredBit = uint64_t{1} << 61;  // a range of Python's: the task says whether it is in it
   static constexpr uint64_t kPythonBit = uint64_t{1} << 62;   // Python may run inside it, directly
@@ -25,7 +27,9 @@ struct OpenEntry {
   uint64_t word;  // the ordinal, 0 where the begin was not recorded; and bits
   uint64_t task;  // the contextvars context in which it began
 
-  uint64_t ordinal() const { return word & (kAsyncBit - 1); }
+  uint64_t ordinal() const { return word & (kLeftBit - 1); }
+  bool was_left() const { return (word & kLeftBit) != 0; }
+  bool is_frame() const { return (word & kFrameBit) != 0; }
   bool is_async() const { return (word & kAsyncBit) != 0; }
   bool is_entered() const { return (word & kEnteredBit) != 0; }
   bool runs_python() const { return (word & kPythonBit) != 0; }
@@ -103,6 +107,7 @@ struct ThreadBuffer {
   bool has_logical_id = false;
   uint8_t rests = 0;  // Rest; `generation` is kNoGeneration meanwhile, `kept_generation` what it was
   uint8_t unsent = 0;  // Unsent
+  bool of_python = false;  // Python started this thread: it works for no other one
   uint32_t look_depth = 0;  // entries from here on began since the last look, in the same task
   uint32_t kept_generation = 0;
   uint64_t context_version = 0;
@@ -122,6 +127,7 @@ struct ThreadBuffer {
   Context context;  // as the ring's last Context record has it, or will
   uint64_t context_since = 0;  // the begins after so many have it
   Context current_below;    // what was current as the last look found one of PyTorch's ranges on the stack
+  uint64_t handed_on = UINT64_MAX;  // the serial of what this thread handed on last
   std::atomic<uint64_t> dropped{0};
   std::atomic<uint64_t> unsampled{0};  // begins not recorded, because the thread rests
   std::atomic<uint64_t> shortened{0};  // begins recorded without what there was no room for, their name for instance

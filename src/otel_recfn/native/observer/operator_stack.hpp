@@ -60,6 +60,21 @@ uint32_t torchscript_stack(char* text, uint32_t size) {
   }
 }
 
+// How many frames the interpreter has in the calling thread; as if there were none where PyTorch doesn't tell.
+template <typename Frames>
+uint64_t count_frames(const Frames& frames) {
+  return frames.size();
+}
+
+template <bool kFound = kHasTorchscriptStack>
+uint64_t count_torchscript_frames() {
+  try {
+    if constexpr (kFound) return count_frames(torch::jit::currentCallstack());
+  } catch (...) {  // no memory
+  }
+  return 0;
+}
+
 // No text where that throws. Takes the GIL where Python knows the thread and TorchScript doesn't run in it.
 inline uint32_t operator_stack(const Globals& globals, char* text, uint32_t size) {
   try {

@@ -19,6 +19,7 @@
 
 #include "observer/begin.hpp"
 #include "observer/gpu_times.hpp"
+#include "observer/launch.hpp"
 #include "observer/memory_slot.hpp"
 #include "observer/observer_thread.hpp"
 #include "observer/profiler_marker.hpp"
@@ -91,6 +92,7 @@ uint64_t logical_thread_id() { return at::RecordFunction::currentThreadId(); }
 bool is_thread_enabled() { return at::isRecordFunctionEnabled(); }
 void enable_thread(bool enable) { at::enableRecordFunction(enable); }
 void forget_thread() { cached_buffer = nullptr; }
+uint64_t torchscript_frames() { return count_torchscript_frames(); }
 
 // The rank of the process, as torch.distributed sets it.
 template <typename Range = at::RecordFunction>
@@ -124,6 +126,7 @@ constexpr Feature kFeatures[] = {
     {"concrete_inputs", kHasNumbers},
     {"words", kHasWords},
     {"gpu_times", kHasGpuTimes},
+    {"launches", kHasLaunches},
 };
 
 template <Pair kPair>
@@ -194,6 +197,8 @@ RECFN_EXPORT int recfn_observer_attach(const void* core_api) {
   shared->enable.store(enable_thread);
   shared->is_enabled.store(is_thread_enabled);
   shared->on_thread_exit.store(forget_thread);
+  shared->torchscript_frames.store(torchscript_frames);
+  watch_launches<kHasLaunches>();
   return 0;
 }
 

@@ -2,15 +2,17 @@
 
 #include "core/registry.hpp"
 #include "cpython/interpreters.hpp"
+#include "python/launches.hpp"
 #include "python/task_entries.hpp"
 
 namespace recfn {
 namespace {
 
 PyObject* context_reader = nullptr;  // () -> (trace high, trace low, span id, flags, enclosing, root, span) | None
-PyObject* thread_noter = nullptr;    // (thread number) -> None, in the thread
+PyObject* thread_noter = nullptr;    // (thread number) -> whether Python started the thread that this is called in
 
-uint64_t contextvars_version() {
+uint64_t context_version(const ThreadBuffer& buffer) {
+  if (const Launch* launch = launch_of_another(&buffer)) return version_with_sampling(globals(), launch_version(*launch));
   const PyThreadState* state = PyGILState_GetThisThreadState();
   return state != nullptr ? context_version_of(globals(), state) : 0;
 }
@@ -20,6 +22,7 @@ void note_thread(ThreadBuffer& buffer) {
   buffer.name_noted = true;
   PyObject* noter = Py_NewRef(thread_noter);
   PyObject* result = PyObject_CallFunction(noter, "K", static_cast<unsigned long long>(buffer.number));
+  buffer.of_python = result == Py_True;
   Py_XDECREF(result);
   Py_DECREF(noter);
 }
@@ -62,12 +65,14 @@ void view_current(ThreadBuffer& buffer, TaskView& view) {
     }
   }
   hand_on_error();
-  view_task(view, span);
+  view_task(buffer, view, span);
   Py_XDECREF(reading);
 }
 
-// The one look at Python from an operator's thread; threads that Python doesn't know have no context to look at.
+// The one look at Python from an operator's thread, which works for no other one.
 void read_context(ThreadBuffer& buffer, TaskView& view) {
+  const Launch* launch = launch_of_another(&buffer);
+  if (launch != nullptr && view_launch(*launch, view)) return;
   if (!python_knows_this_thread()) return;
   const PyGILState_STATE state = PyGILState_Ensure();
   PyObject *type, *value, *traceback;
@@ -89,7 +94,7 @@ PyObject* set_context_reader(PyObject*, PyObject* args) {
   replace(context_reader, reader);
   replace(thread_noter, noter);
   const bool wanted = context_reader != nullptr || thread_noter != nullptr;
-  globals().context_version.store(wanted ? contextvars_version : nullptr);
+  globals().context_version.store(wanted ? context_version : nullptr);
   globals().read_context.store(wanted ? read_context : nullptr);
   turn_short_way(globals());
   Py_RETURN_NONE;

@@ -5,9 +5,14 @@
 
 namespace recfn {
 
-// Changes with the thread's contextvars context, and when another look may find that the thread is to rest.
+// Changes also when another look may find that the thread is to rest.
+inline uint64_t version_with_sampling(const Globals& globals, uint64_t version) {
+  return version << 1 | globals.sampled_alone.load(std::memory_order_relaxed);
+}
+
+// Changes with the thread's contextvars context.
 inline uint64_t context_version_of(const Globals& globals, const PyThreadState* state) {
-  return state->context_ver << 1 | globals.sampled_alone.load(std::memory_order_relaxed);
+  return version_with_sampling(globals, state->context_ver);
 }
 
 int add_context_reader(PyObject* module);

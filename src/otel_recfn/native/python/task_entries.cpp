@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/range_parent.hpp"
+#include "python/launches.hpp"
 #include "python/task_chain.hpp"
 #include "python/task_contexts.hpp"
 
@@ -18,15 +19,20 @@ namespace {
 PyObject* innermost_var = nullptr;
 uint64_t last_serial = 0;
 
-// Borrowed: the task's context holds it.
+// Borrowed: the task's context holds it, or what launched the thread's work.
 TaskEntry* value_in_task() {
+  if (const Launch* launch = launch_of_another(registry().existing())) return static_cast<TaskEntry*>(launch->entry);
   PyObject* value = nullptr;
   if (PyContextVar_Get(innermost_var, nullptr, &value) < 0) PyErr_Clear();
   Py_XDECREF(value);
   return value != nullptr && Py_TYPE(value) == &TaskEntryType ? reinterpret_cast<TaskEntry*>(value) : nullptr;
 }
 
+// A span is handed on by the next look, which knows its context.
 void set_value_in_task(TaskEntry* entry) {
+  const bool elsewhere = launch_of_another(registry().existing()) != nullptr;
+  if (elsewhere || entry == nullptr || entry->placed) hand_on(entry);
+  if (elsewhere) return;
   Py_XDECREF(PyContextVar_Set(innermost_var, entry != nullptr ? reinterpret_cast<PyObject*>(entry) : Py_None));
   PyErr_Clear();
 }
@@ -64,7 +70,10 @@ TaskEntry* task_chain::new_entry() {
   entry->token = entry->event_id = entry->root = entry->recording = entry->since_thread = entry->since_ordinal = 0;
   entry->length = 0;
   entry->ended = false;
+  entry->times_let_go.store(0, std::memory_order_relaxed);
+  entry->next_let_go = nullptr;
   entry->scope = entry->source = 0;
+  entry->placed = false;
   entry->context = Context{};
   entry->serial = ++last_serial;
   return entry;
@@ -159,6 +168,7 @@ void place_entry(TaskEntry& entry, const ThreadBuffer& buffer, const TaskEntry* 
     place_by_stack(entry, buffer, around);
   }
   entry.context.enclosing = entry.event_id, entry.context.root = entry.root;
+  entry.placed = true;
 }
 
 constexpr uint32_t kShortenEvery = 64, kMostSpans = 64;
@@ -202,6 +212,7 @@ void task_chain::push(TaskEntry* entry, TaskEntry* outer) {
 // It stays in the chains, and is passed over there: taking it out would cost as much again as putting it in.
 void task_chain::end_range_entry(TaskEntry& entry) {
   entry.ended = true;
+  hand_on_no_more(entry, living(entry.outer, recording_now()));
   Py_CLEAR(entry.shown);
 }
 
@@ -239,13 +250,44 @@ uint32_t leave_range(TaskEntry* entry) {
   return flags;
 }
 
-void view_task(TaskView& view, PyObject* span) {
+namespace {
+
+// The entry that says of the current span what the look found; `latest` is what the task has of it. A new reference.
+TaskEntry* placed_span(TaskEntry* latest, PyObject* span, const Context& current) {
+  if (current == Context{}) return nullptr;
+  if (latest != nullptr && !latest->placed) latest->context = current, latest->placed = true;
+  if (latest != nullptr && latest->context == current) return Py_INCREF(latest), latest;
+  TaskEntry* entry = new_entry();  // attached before we were there, or its context is suppressed now
+  if (entry == nullptr) return nullptr;
+  entry->span = Py_NewRef(span != nullptr ? span : Py_None);
+  entry->context = current, entry->placed = true;
+  return entry;
+}
+
+void view_tasks(const ThreadBuffer& buffer, TaskView& view) {
+  if (const Launch* launch = launch_of_another(&buffer)) {
+    view.tasks[0] = launch->task;
+    return;
+  }
   if (PyThreadState_Get()->context == nullptr) {  // no context yet: setting a value makes one
     set_value_in_task(nullptr);
   }
   view.task_count = entered_contexts(view.tasks, kMaxTasks);
+}
+
+}  // namespace
+
+void view_task(const ThreadBuffer& buffer, TaskView& view, PyObject* span) {
+  view_tasks(buffer, view);
   TaskEntry* latest = innermost();
   while (latest != nullptr && !is_range(*latest) && latest->span != span) latest = living(latest->outer, recording_now());
+  if (latest != nullptr && is_range(*latest)) {
+    hand_on(latest);
+  } else {
+    TaskEntry* found = placed_span(latest, span, view.current);
+    hand_on(found);
+    Py_XDECREF(found);
+  }
   if (latest == nullptr) return;
   view.has_latest = true;
   view.since_thread = latest->since_thread, view.since_ordinal = latest->since_ordinal;

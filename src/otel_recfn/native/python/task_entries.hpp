@@ -6,6 +6,7 @@
 #pragma once
 #include "cpython/python.hpp"
 
+#include <atomic>
 #include <cstdint>
 
 #include "core/thread_buffer.hpp"
@@ -24,8 +25,11 @@ struct TaskEntry {
   uint64_t recording;                     // the generation of a range
   uint64_t since_thread, since_ordinal;   // it began in this thread, after that many begins of it
   Context context;                        // of the range's outermost one
+  std::atomic<uint32_t> times_let_go;     // references that nobody with the GIL has given back yet; then it is in a list
+  TaskEntry* next_let_go;
   uint8_t scope, source;
   bool ended;
+  bool placed;  // `context` is known: a span's is that at the first look
 };
 
 // The calling thread has begun a range, and from here on its task is in it. The caller owns what it returns: null, with no error
@@ -41,7 +45,7 @@ uint32_t forget_open_range(uint64_t event_id);
 void forget_open_ranges();
 
 // What the task that runs in the calling thread sees; `span` is the current span's object, or null.
-void view_task(TaskView& view, PyObject* span);
+void view_task(const ThreadBuffer& buffer, TaskView& view, PyObject* span);
 
 int add_task_entries(PyObject* module);
 

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 
+#include "python/launches.hpp"
 #include "python/task_contexts.hpp"
 
 namespace recfn {
@@ -53,7 +54,7 @@ PyObject* enter(PyObject*, PyObject* argument) {
   TaskEntry* entry = new_entry();
   if (entry == nullptr) return PyErr_NoMemory();
   entry->event_id = own->event_id, entry->root = own->root, entry->recording = own->recording, entry->context = own->context;
-  entry->scope = own->scope, entry->source = own->source;
+  entry->scope = own->scope, entry->source = own->source, entry->placed = true;
   since_now(*entry);
   Py_INCREF(own);
   entry->range = own;
@@ -121,6 +122,22 @@ PyObject* span_detached(PyObject*, PyObject* token) {
   if (entry != nullptr) pop_span(entry);
   context_has_changed();
   Py_RETURN_NONE;
+}
+
+// The calling thread is about to launch work: what it hands on is up to date afterwards.
+PyObject* look_before_launch(PyObject*, PyObject*) {
+  const uint32_t recording = globals().recording.load(std::memory_order_acquire);
+  ThreadBuffer* buffer = (recording & kRecordingBit) != 0 ? registry().current() : nullptr;
+  if (buffer != nullptr && catch_up(globals(), *buffer, kMayLook)) look_if_changed(globals(), *buffer);
+  Py_RETURN_NONE;
+}
+
+// The span that was current where the thread's work was launched, or that became current there since; None in other threads.
+PyObject* launching_span(PyObject*, PyObject*) {
+  if (launch_of_another(registry().existing()) == nullptr) Py_RETURN_NONE;
+  const TaskEntry* entry = innermost();
+  while (entry != nullptr && is_range(*entry)) entry = living(entry->outer, recording_now());
+  return Py_NewRef(entry != nullptr ? entry->span : Py_None);
 }
 
 PyObject* task_serial(PyObject*, PyObject*) { return PyLong_FromUnsignedLongLong(next_serial()); }
@@ -202,6 +219,8 @@ PyMethodDef entry_functions[] = {
     {"span_attached", span_attached, METH_VARARGS, "span_attached(span, token)"},
     {"context_attached", context_attached, METH_O, "context_attached(token)"},
     {"span_detached", span_detached, METH_O, "span_detached(token)"},
+    {"look_before_launch", look_before_launch, METH_NOARGS, "What the thread launches from here on lies in what is current."},
+    {"launching_span", launching_span, METH_NOARGS, "launching_span() -> span | None"},
     {"task_serial", task_serial, METH_NOARGS, "task_serial() -> larger than that of every entry"},
     {"knows_outer_contexts", outer_contexts_known, METH_NOARGS, "Whether contexts around the current one are seen."},
     {nullptr, nullptr, 0, nullptr}};
@@ -210,6 +229,7 @@ PyMethodDef entry_functions[] = {
 
 int add_task_entries(PyObject* module) {
   if (!start() || PyType_Ready(&TaskEntryType) < 0) return -1;
+  start_launches();
   find_outer_context_offset();
   return PyModule_AddFunctions(module, entry_functions);
 }

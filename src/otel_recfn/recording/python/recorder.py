@@ -104,6 +104,12 @@ class PythonRecorder(BeginsAndEnds):
         if gone is not None:
             gone.token = 0  # the token that it knew is gone, and a new one has its address
 
+    def look_before_launch(self) -> None:
+        """See Recorder.look_before_launch: PyTorch is observed by the native recorder alone."""
+
+    def launching_span(self) -> None:
+        """See Recorder.launching_span."""
+
     def span_detached(self, token: object) -> None:
         """See Recorder.span_detached."""
         attached = self._tasks.find_attached(id(token))

@@ -1,0 +1,32 @@
+// What the calling thread works for, and what it hands on to the threads that work for it.
+//
+//     a range begins or ends ─┐
+//     a look ─────────────────┴► hand_on ─► PyTorch's thread-local state ─► another thread ─► launch_of_another
+//
+// PyTorch copies its thread-local state where work is launched, and installs the copy where that runs (observer/launch.hpp). There
+// the launching task's entry stands for what a contextvars context has elsewhere. Such a thread reads it without the GIL: whoever
+// launched the work may hold that while it waits.
+#pragma once
+#include "python/task_entries.hpp"
+
+namespace recfn {
+
+// Null where the thread works for itself. Needs no GIL.
+const Launch* launch_of_another(const ThreadBuffer* buffer);
+
+// Changes with the launch.
+uint64_t launch_version(const Launch& launch);
+
+// What the launching task is in. False where only Python knows, since no look has come by there.
+bool view_launch(const Launch& launch, TaskView& view);
+
+// From here on the calling thread hands that on, null for nothing.
+void hand_on(TaskEntry* entry);
+
+// The entry is over: if it is handed on, `outer` is from here on.
+void hand_on_no_more(const TaskEntry& entry, TaskEntry* outer);
+
+// To be called once.
+void start_launches();
+
+}  // namespace recfn

@@ -1,0 +1,62 @@
+"""Has what is current read where a backward pass begins, for the threads in which autograd runs it.
+
+No operator comes before the pass that would have it read. Python begins each pass at one object of PyTorch's, the engine; ours
+is of a subclass of its class.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+from otel_recfn.pytorch import details
+from otel_recfn.recording.protocol import Recorder
+
+log = logging.getLogger("otel_recfn")
+
+
+class BackwardPasses:
+    """Tells the recorder of each pass that begins, while ``watch`` was called last and not ``leave``.
+
+    Args:
+        recorder: reads what is current.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._theirs: Any = None
+        self._ours: Any = None
+
+    def watch(self) -> None:
+        """Put our engine in PyTorch's place. torch has been imported."""
+        theirs = details.find("backward")
+        if theirs is None or theirs is self._ours:
+            return
+        try:
+            self._ours, self._theirs = _engine_that_tells(type(theirs), self._recorder), theirs
+        except TypeError:  # a class that can't be derived from, or is made otherwise
+            log.debug("backward passes are not watched", exc_info=True)
+            return
+        _owner()._execution_engine = self._ours
+
+    def leave(self) -> None:
+        """Put PyTorch's engine back, unless somebody has replaced ours."""
+        if self._ours is not None and _owner()._execution_engine is self._ours:
+            _owner()._execution_engine = self._theirs
+
+
+def _owner() -> Any:
+    return sys.modules["torch.autograd.variable"].Variable
+
+
+def _engine_that_tells(engine: Any, recorder: Recorder) -> Any:
+    class Engine(engine):  # type: ignore[misc]
+        """PyTorch's engine."""
+
+        def run_backward(self, *args: Any, **kwargs: Any) -> Any:
+            recorder.look_before_launch()
+            return super().run_backward(*args, **kwargs)
+
+    Engine.__name__ = Engine.__qualname__ = engine.__name__
+    return Engine()

@@ -1,0 +1,206 @@
+"""What PyTorch runs in threads of its own lies in what was current where it was launched, as it arrives at an exporter."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from exported_traces import Traces  # noqa: E402
+from torch_programs import reentrant_training, scripted_programs  # noqa: E402
+
+from otel_recfn import record_function  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+NODE = "autograd::engine::evaluate_function: "
+
+DEVICE = """
+import torch, asyncio, json, sys, threading
+import python_device
+from exported_traces import Traces
+from opentelemetry import trace
+from otel_recfn import record_function
+
+if not python_device.AVAILABLE:
+    print(json.dumps(None))
+    sys.exit()
+training = python_device.Training()
+training.backward()
+traces = Traces(every_range=True)
+seen = []
+
+{body}
+
+paths = traces.all_paths()
+nodes = {{path: count for path, count in paths.items() if "MulBackward0" in path.split("/")[-1]}}
+print(json.dumps([nodes, paths, seen]))
+"""
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def on_device(run: Run, body: str) -> tuple[dict[str, int], dict[str, int], list[Any]]:
+    """Paths of the nodes of multiplications, of all spans, and what the program has seen."""
+    found = json.loads(run(DEVICE.format(body=body)).stdout.splitlines()[-1])
+    if found is None:
+        pytest.skip("this torch cannot have a device that is written in Python")
+    nodes, paths, seen = found
+    return nodes, paths, seen
+
+
+@pytest.fixture
+def run(run_program: Run) -> Run:
+    """Runs a program that finds the helpers of these tests too."""
+    from conftest import HELPERS, SOURCE
+
+    return lambda program: run_program(program, PYTHONPATH=f"{SOURCE}:{HELPERS}:{HELPERS / 'integration'}")
+
+
+def evaluated(*around: str) -> str:
+    return "/".join([*around, NODE + "MulBackward0"])
+
+
+def test_a_devices_backward_lies_in_the_span_or_range_that_is_current_where_it_begins(run: Run) -> None:
+    nodes, _, _ = on_device(
+        run,
+        """
+for step in range(3):
+    with traces.tracer.start_as_current_span("step"):
+        training.backward()
+        with record_function("range"):
+            training.backward()
+        with record_function("over"):
+            pass
+        training.backward()
+    with record_function("no span"):
+        training.backward()
+""",
+    )
+    assert nodes[evaluated("step")] == 6
+    assert nodes[evaluated("step", "range")] == 3
+    assert sum(count for path, count in nodes.items() if path.endswith("no span/" + evaluated())) == 3
+    assert sum(nodes.values()) == 2 * 12
+
+
+def test_what_was_current_is_no_longer_where_it_is_over(run: Run) -> None:
+    nodes, _, _ = on_device(
+        run,
+        """
+with traces.tracer.start_as_current_span("step"):
+    training.backward()
+training.backward()
+""",
+    )
+    assert nodes[evaluated("step")] == 1
+    [other] = [path for path in nodes if path.endswith(NODE + "MulBackward0") and not path.startswith("step")]
+    assert other.count("/") == 1  # a root of ours, named after the thread
+
+
+def test_the_task_that_begins_the_backward_counts_and_not_the_one_that_ran_before(run: Run) -> None:
+    nodes, _, _ = on_device(
+        run,
+        """
+async def request(name):
+    with traces.tracer.start_as_current_span(name):
+        for _ in range(5):
+            await asyncio.sleep(0)
+            training.backward()
+
+async def in_thread():
+    with traces.tracer.start_as_current_span("in a thread"):
+        await asyncio.to_thread(training.backward)
+
+async def all_of_them():
+    await asyncio.gather(request("one"), request("other"), in_thread())
+
+asyncio.run(all_of_them())
+""",
+    )
+    assert {path: count for path, count in nodes.items() if path.endswith(NODE + "MulBackward0")} == {
+        evaluated("one"): 5,
+        evaluated("other"): 5,
+        evaluated("in a thread"): 1,
+    }
+
+
+def test_python_in_a_devices_backward_sees_the_launching_span(run: Run) -> None:
+    _, paths, seen = on_device(
+        run,
+        """
+def in_backward():
+    seen.append([trace.get_current_span().get_span_context().span_id, threading.current_thread() is threading.main_thread()])
+    with record_function("ours"), traces.tracer.start_as_current_span("theirs"):
+        torch.neg(traces.x)
+
+python_device.Copied.in_backward = staticmethod(in_backward)
+for _ in range(2):
+    with traces.tracer.start_as_current_span("step") as step:
+        seen.append([step.get_span_context().span_id, True])
+        training.backward()
+""",
+    )
+    for launching, inside in (seen[:2], seen[2:]):
+        assert inside == [launching[0], False]
+    assert paths[f"step/{NODE}CopiedBackward/CopiedBackward/ours/theirs/aten::neg"] == 2
+
+
+def test_nothing_is_recorded_for_a_span_that_is_not_sampled(run: Run) -> None:
+    nodes, _, _ = on_device(
+        run,
+        """
+unsampled = trace.NonRecordingSpan(trace.SpanContext(7, 8, False, trace.TraceFlags(0)))
+with trace.use_span(unsampled):
+    training.backward()
+with traces.tracer.start_as_current_span("step"):
+    training.backward()
+""",
+    )
+    assert {path for path in nodes if path.endswith(NODE + "MulBackward0")} == {evaluated("step")}
+
+
+@pytest.fixture
+def lifted() -> Iterator[Traces]:
+    """An instrumented program of which every range becomes a span."""
+    made = Traces(every_range=True)
+    yield made
+    made.instrumentor.uninstrument()
+
+
+def test_a_backward_deep_within_backwards(lifted: Traces) -> None:
+    with lifted.tracer.start_as_current_span("step"):
+        reentrant_training(torch.tensor(130.0, requires_grad=True))
+    nodes = {path: count for path, count in lifted.all_paths().items() if path.endswith("/ReentrantBackward")}
+    assert {path.split("/")[0] for path in nodes} == {"step"}
+    assert sum(nodes.values()) == 131
+
+
+def test_forks_of_torchscript(lifted: Traces) -> None:
+    _, fork_and_wait = scripted_programs()
+    for name in ("one", "other"):
+        with lifted.tracer.start_as_current_span(name), record_function("range"):
+            fork_and_wait(torch.ones(3))
+    paths = lifted.all_paths()
+    assert [paths[f"{name}/range/<forked function>/aten::relu"] for name in ("one", "other")] == [2, 2]
+    assert not [path for path in paths if "forked" in path and path.split("/")[0] not in ("one", "other")]
+
+
+def test_collectives(lifted: Traces, tmp_path: Any) -> None:
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_gloo_available()):
+        pytest.skip("this torch has no gloo")
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1)
+    try:
+        for name in ("one", "other"):
+            with lifted.tracer.start_as_current_span(name):
+                waiting = distributed.all_reduce(lifted.x, async_op=True)
+                waiting.wait()
+    finally:
+        distributed.destroy_process_group()
+    found = Counter(path.split("/")[0] for path in lifted.all_paths().elements() if path.endswith("gloo:all_reduce"))
+    assert found == {"one": 1, "other": 1}

@@ -12,7 +12,7 @@ import pytest
 
 from otel_recfn.model.scope import ALL_SCOPES_MASK
 from otel_recfn.pytorch import callbacks_library, details
-from otel_recfn.pytorch.modules import STOPS_RECOMPUTATION, ModuleRanges
+from otel_recfn.pytorch.modules import ModuleRanges
 from otel_recfn.pytorch.profiler_starts import ProfilerStarts
 from otel_recfn.recording.python.recorder import PythonRecorder
 from otel_recfn.sources.protocol import Wanted
@@ -23,6 +23,7 @@ checkpoint = pytest.importorskip("torch.utils.checkpoint")
 pytestmark = pytest.mark.torch
 
 Lack = Callable[[str], None]
+STOPS_RECOMPUTATION = details.PYTHON["stopped_recomputation"].place[1]
 
 
 @pytest.fixture

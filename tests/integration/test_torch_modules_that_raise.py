@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import logging
 import signal
 import weakref
@@ -179,12 +180,10 @@ def test_a_hook_that_failed_is_not_set_again_when_another_capture_begins(
     assert caplog.text.count("a module hook of otel-recfn failed") == 1
 
 
-def test_a_checkpoint_that_stops_its_recomputation_early_is_no_error(recording: Recording) -> None:
-    from torch.utils.checkpoint import checkpoint
-
-    block = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
-    checkpoint(block, torch.ones(1, 2, requires_grad=True), use_reentrant=False).sum().backward()
-    assert [event.error for event in recording.events() if event.error] == []
+@pytest.mark.parametrize("error", [StopIteration(), StopAsyncIteration(), concurrent.futures.CancelledError()], ids=repr)
+def test_a_module_that_is_left_by_control_flow_has_not_failed(recording: Recording, error: BaseException) -> None:
+    Catches(error)(X)
+    assert [(event.error, event.flags) for event in recording.events()] == [("", 0)] * 4
 
 
 def test_what_a_signal_handler_raises_in_a_hook_goes_to_the_program(

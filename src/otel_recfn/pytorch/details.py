@@ -198,7 +198,7 @@ PYTHON: Mapping[str, Detail] = MappingProxyType(
         "stopped_recomputation": Detail(
             "torch.utils.checkpoint:_StopRecomputationError",
             "knows a recomputation that is stopped early",
-            "module calls that a checkpoint stops early are recorded as errors",
+            "ranges that a checkpoint stops early are recorded as errors",
         ),
         "profiler_start": Detail(
             "torch.autograd.profiler:_run_on_profiler_start",

@@ -21,7 +21,6 @@ from types import FrameType
 
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.pytorch.details import PYTHON
 from otel_recfn.pytorch.method_code import MethodCode
 from otel_recfn.pytorch.module_hooks import Handle, set_hooks
 from otel_recfn.pytorch.module_names import InstanceNames, ModulePaths
@@ -34,9 +33,6 @@ from otel_recfn.support.stack_trace import failure
 from otel_recfn.support.weak_identity import WeakIdentityMap
 
 log = logging.getLogger("otel_recfn")
-
-STOPS_RECOMPUTATION = PYTHON["stopped_recomputation"].place[1]
-"""The exception by which torch.utils.checkpoint ends a recomputed forward early: nothing has failed."""
 
 LEFT_UNSEEN = "BaseException: left by an exception that PyTorch does not report to hooks, such as KeyboardInterrupt"
 SCOPE, SOURCE = int(RecordScope.USER_SCOPE), int(EventSource.MODULE)
@@ -148,8 +144,7 @@ class ModuleRanges:
                 self._end_left_calls(calls, position + 1)
                 calls.pop()
                 raised = sys.exc_info()[1]
-                failed = raised is not None and raised is not call.handled and type(raised).__name__ != STOPS_RECOMPUTATION
-                error, stacktrace = failure(raised if failed else None)
+                error, stacktrace = failure(raised if raised is not call.handled else None)
                 self._recorder.end(call.event_id, error, stacktrace=stacktrace)
                 return
 

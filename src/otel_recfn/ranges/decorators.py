@@ -6,8 +6,7 @@
     async with yield    the same
 
 While a generator is suspended, its range encloses nothing. While it runs, its range encloses what it does, unless its consumer
-has opened a range or a span since: that began later, so it is the parent. A generator that is closed early
-(``break`` in the consumer's loop) ended well: GeneratorExit is not an error.
+has opened a range or a span since: that began later, so it is the parent.
 
 ``torch.compile`` traces these wrappers, with PyTorch's ``record_function`` in place of ours and without ranges of generators.
 """

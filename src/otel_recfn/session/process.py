@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import otel_recfn.recording.late_imports  # noqa: F401
+from otel_recfn.pytorch import details
+from otel_recfn.pytorch.late_import import when_imported
 from otel_recfn.recording.backend import recorder
 from otel_recfn.session.session import Session
+from otel_recfn.support.error_text import add_control_flow
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.interpreters import refuse_subinterpreter
 from otel_recfn.support.locked import locked_by
@@ -24,6 +27,15 @@ def process_session() -> Session:
     global _session
     if _session is None:
         refuse_subinterpreter()
+        stop = details.PYTHON["stopped_recomputation"]
+        when_imported(stop.place[0], _know_stopped_recomputation, stop.lost)
         made = Session(recorder())
         _session = _session or made  # a signal handler may have made it meanwhile
     return _session
+
+
+def _know_stopped_recomputation() -> None:
+    """Activation checkpointing recomputes a block, and leaves it by an exception once it has what it needs."""
+    stop = details.find("stopped_recomputation")
+    if stop is not None:
+        add_control_flow(stop)

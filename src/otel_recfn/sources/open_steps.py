@@ -22,7 +22,6 @@ from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.recording.protocol import Recorder
 from otel_recfn.sources.suppression import is_suppressed
-from otel_recfn.support.error_text import error_text
 from otel_recfn.support.interrupts import raised_by_signal_handler
 from otel_recfn.support.stack_trace import failure
 
@@ -112,7 +111,7 @@ def close_step(recorder: Recorder, opened: OpenStep, error: BaseException | None
     if opened.token is not None:
         otel_context.detach(opened.token)
     if opened.span is not None:
-        _end_span(opened.span, error)
+        _end_span(opened.span, error, text)
 
 
 def _context_of(opened: OpenStep, around: Context) -> Context:
@@ -135,9 +134,10 @@ def _begin(recorder: Recorder, opened: OpenStep, name: str, number: int, flags: 
         opened.span.set_attribute("recfn.event_id", opened.event_id)
 
 
-def _end_span(span: trace.Span, error: BaseException | None) -> None:
+def _end_span(span: trace.Span, error: BaseException | None, text: str) -> None:
+    """``text``: of the failure; empty where there is none."""
     try:
-        if error is not None and (text := error_text(error)):
+        if text:
             if isinstance(error, Exception):
                 span.record_exception(error)
             span.set_status(trace.StatusCode.ERROR, text)

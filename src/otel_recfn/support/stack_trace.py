@@ -11,7 +11,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Any
 
-from otel_recfn.support.error_text import error_text
+from otel_recfn.support.error_text import error_text, is_failure
 from otel_recfn.support.interrupts import raised_by_signal_handler
 
 MOST_BYTES = 8192
@@ -29,9 +29,11 @@ _JOINS = {
 
 
 def failure(error: BaseException | None) -> tuple[str, str]:
-    """What a range's end says of the exception that it was left by: its text, and its stack trace."""
-    text = error_text(error) if error is not None else ""
-    return (text, stack_trace(error, text)) if text and error is not None else ("", "")
+    """What a range's end says of the exception that it was left by: its text, and its stack trace. Nothing of control flow."""
+    if error is None or not is_failure(error):
+        return "", ""
+    text = error_text(error)
+    return text, stack_trace(error, text)
 
 
 def stack_trace(error: BaseException, text: str) -> str:

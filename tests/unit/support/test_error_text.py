@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from otel_recfn.support.error_text import MAX_CHARACTERS, error_text
+from otel_recfn.support.error_text import MAX_CHARACTERS, error_text, is_failure
 
 
 class Hostile(Exception):
@@ -28,7 +28,7 @@ class Unnameable(Exception, metaclass=HostileType):
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (GeneratorExit(), ""),
+        (GeneratorExit(), "GeneratorExit"),
         (ValueError("no"), "ValueError: no"),
         (KeyboardInterrupt(), "KeyboardInterrupt"),
         (subprocess.SubprocessError("x"), "subprocess.SubprocessError: x"),
@@ -40,6 +40,18 @@ class Unnameable(Exception, metaclass=HostileType):
 )
 def test_error_text(error: BaseException, text: str) -> None:
     assert error_text(error) == text
+
+
+class Odd(SystemExit):
+    """Says of itself what it isn't."""
+
+    __class__ = GeneratorExit  # type: ignore[assignment]
+    code = property(lambda _self: 1 / 0)  # type: ignore[assignment]
+
+
+def test_an_exception_is_not_asked_whether_it_is_a_failure() -> None:
+    assert [is_failure(Odd(code)) for code in (None, 0, 1)] == [False, False, True]
+    assert is_failure(Unnameable("x"))
 
 
 def test_a_long_message_is_cut() -> None:

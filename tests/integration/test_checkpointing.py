@@ -1,0 +1,194 @@
+"""Activation checkpointing stops the recomputation of a block by an exception: no failure of what runs in the block."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from otel_recfn import OtelRecordFunctionInstrumentor, RecordFunction, profile, record_function, step
+from otel_recfn.model.events import EventFlag
+from patience import PATIENCE_S
+
+torch = pytest.importorskip("torch")
+checkpointing = pytest.importorskip("torch.utils.checkpoint")
+
+pytestmark = pytest.mark.torch
+
+Block = Callable[[Any], Any]
+LAYERS = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 4), torch.nn.Sigmoid())
+
+
+def in_range(x: Any) -> Any:
+    with record_function("inside"):
+        return LAYERS(x)
+
+
+@record_function("inside")
+def in_function(x: Any) -> Any:
+    return LAYERS(x)
+
+
+def in_generator(x: Any) -> Any:
+    @record_function("inside")
+    def each() -> Iterator[Any]:
+        yield LAYERS(x)
+
+    return next(each())
+
+
+def in_coroutine(x: Any) -> Any:
+    @record_function("inside")
+    async def soon() -> Any:
+        return LAYERS(x)
+
+    return asyncio.run(soon())
+
+
+def in_async_range(x: Any) -> Any:
+    async def soon() -> Any:
+        async with record_function("inside"):
+            return LAYERS(x)
+
+    return asyncio.run(soon())
+
+
+def in_step(x: Any) -> Any:
+    with step("inside"):
+        return LAYERS(x)
+
+
+@step("inside")
+def in_function_that_is_a_step(x: Any) -> Any:
+    return LAYERS(x)
+
+
+def in_record_function_object(x: Any) -> Any:
+    with RecordFunction() as range_:
+        range_.before("inside")
+        return LAYERS(x)
+
+
+class Inside(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        return LAYERS(x)
+
+
+BLOCKS = [
+    in_range,
+    in_function,
+    in_generator,
+    in_coroutine,
+    in_async_range,
+    in_step,
+    in_function_that_is_a_step,
+    in_record_function_object,
+    Inside(),
+]
+
+
+class Program:
+    """Instrumented, with an exporter in memory."""
+
+    def __init__(self, instrumentor: OtelRecordFunctionInstrumentor) -> None:
+        self.instrumentor, self.exporter, self.provider = instrumentor, InMemorySpanExporter(), TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        instrumentor.instrument(tracer_provider=self.provider)
+
+    def spans(self) -> list[ReadableSpan]:
+        assert self.instrumentor.flush(PATIENCE_S)
+        self.instrumentor.uninstrument()
+        return list(self.exporter.get_finished_spans())
+
+
+@pytest.fixture
+def program(instrumentor: OtelRecordFunctionInstrumentor) -> Program:
+    return Program(instrumentor)
+
+
+def train(block: Block) -> None:
+    x = torch.ones(2, 4, requires_grad=True)
+    checkpointing.checkpoint(block, x, use_reentrant=False).sum().backward()
+
+
+def failed(spans: list[ReadableSpan]) -> set[str]:
+    return {span.name for span in spans if span.status.status_code is trace.StatusCode.ERROR}
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: getattr(block, "__name__", "module"))
+def test_a_recomputation_that_is_stopped_has_not_failed(program: Program, block: Block) -> None:
+    with step("train"):
+        train(block)
+    spans = program.spans()
+    inside = [span for span in spans if "inside" in span.name.lower()]
+    assert len(inside) == 2, "computed, and computed again"
+    assert [span.events for span in inside] == [(), ()]
+    assert failed(spans) == set()
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: getattr(block, "__name__", "module"))
+def test_a_block_that_fails_has_failed(program: Program, block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_x: Any) -> Any:
+        raise RuntimeError("really")
+
+    monkeypatch.setattr(LAYERS, "forward", fail)
+    with pytest.raises(RuntimeError, match="really"), step("train"):
+        train(block)
+    spans = program.spans()
+    (inside,) = [span.name for span in spans if "inside" in span.name.lower()]
+    assert {"train", inside} <= failed(spans)
+
+
+def test_profiles_know_it_too() -> None:
+    with profile(modules=True) as prof:
+        for block in BLOCKS:
+            train(block)
+    assert [event.name for event in prof.events() if event.error or event.flags & EventFlag.ERROR] == []
+
+
+def test_a_step_with_checkpointed_blocks_may_be_an_ordinary_one(instrumentor: OtelRecordFunctionInstrumentor) -> None:
+    """If each failed, each would come in detail."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    instrumentor.instrument(tracer_provider=provider, ordinary_span_budget=5)
+    for number in range(20):
+        with step("train", number):
+            train(in_range)
+    assert instrumentor.flush(PATIENCE_S)
+    spans_of_traces = Counter(span.context.trace_id for span in exporter.get_finished_spans())
+    assert min(spans_of_traces.values()) <= 1 + 5
+
+
+LATE = """
+import sys
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from otel_recfn import OtelRecordFunctionInstrumentor, RecordScope, record_function
+exporter, provider = InMemorySpanExporter(), TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(exporter))
+OtelRecordFunctionInstrumentor().instrument(tracer_provider=provider, scopes={RecordScope.USER_SCOPE}, modules=False)
+with record_function("before"):
+    pass
+assert "torch" not in sys.modules
+import torch
+from torch.utils.checkpoint import checkpoint
+def block(x):
+    with record_function("inside"):
+        return (x * 2).sigmoid().sigmoid()
+checkpoint(block, torch.ones(2, requires_grad=True), use_reentrant=False).sum().backward()
+OtelRecordFunctionInstrumentor().uninstrument()
+print([(span.name, span.status.status_code.name) for span in exporter.get_finished_spans() if span.name == "inside"])
+"""
+
+
+def test_torch_may_be_imported_late(run_program: Callable[..., Any]) -> None:
+    """Also where nothing of ours waits for PyTorch to record it."""
+    assert run_program(LATE).stdout == "[('inside', 'UNSET'), ('inside', 'UNSET')]\n"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -217,12 +218,40 @@ def test_what_no_step_can_be(step: type[StepBase]) -> None:
         with pytest.raises(SettingError, match="number="):
             step("train", number)  # type: ignore[arg-type]
 
-    def generator() -> Iterator[int]:
-        yield 1
-
-    for other in (generator, int, 3):
+    for other in (int, 3):
         with pytest.raises(TypeError, match="step decorates"):
             step("train")(other)  # type: ignore[type-var]
+
+
+def generated() -> Iterator[int]:
+    yield 1
+
+
+async def generated_soon() -> AsyncIterator[int]:
+    yield 1
+
+
+class Generates:
+    def __call__(self) -> Iterator[int]:
+        yield 1
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "instead"),
+    [
+        (generated, "generated", "with"),
+        (generated_soon, "generated_soon", "async with"),
+        (Generates(), "Generates object", "with"),
+        (functools.partial(generated), "partial", "with"),
+    ],
+)
+def test_the_error_of_a_generator_says_what_to_do(step: type[StepBase], function: Any, name: str, instead: str) -> None:
+    with pytest.raises(TypeError) as refused:
+        step("decode")(function)
+    text = str(refused.value)
+    assert name in text
+    assert f" `{instead} step('decode'):`" in text
+    assert "record_function('decode')" in text
 
 
 def test_where_instrumentation_is_suppressed_a_step_has_no_span(program: Program) -> None:

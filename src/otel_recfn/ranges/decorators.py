@@ -42,11 +42,11 @@ def decorate(record_function: Callable[..., Any], name: str, args: str | None, f
     """
     _refuse_what_breaks(func)
     make = _maker(record_function, name, args, func)
-    if _is(inspect.isasyncgenfunction, func):
+    if is_of_kind(inspect.isasyncgenfunction, func):
         return cast(F, _wrap_async_generator(make, func))
-    if _is(inspect.isgeneratorfunction, func):
+    if is_of_kind(inspect.isgeneratorfunction, func):
         return cast(F, _wrap_generator(make, func))
-    if _is(inspect.iscoroutinefunction, func):
+    if is_of_kind(inspect.iscoroutinefunction, func):
         return cast(F, _wrap_coroutine(make, func))
     return cast(F, _wrap_function(make, func))
 
@@ -72,8 +72,8 @@ def _refuse_what_breaks(func: Any) -> None:
         raise TypeError(f"record_function decorates functions, and this is a {kind}: put it below @{kind}, next to the def")
 
 
-def _is(predicate: Callable[[Any], bool], func: Any) -> bool:
-    """Also for objects whose ``__call__`` is such a function."""
+def is_of_kind(predicate: Callable[[Any], bool], func: Any) -> bool:
+    """Whether ``inspect``'s predicate holds for a function, or for the ``__call__`` of another object."""
     return predicate(func) or predicate(getattr(func, "__call__", None))  # noqa: B004 - we need the function, not whether there is one
 
 

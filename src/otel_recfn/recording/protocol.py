@@ -292,7 +292,7 @@ class Recorder(RangeRecorder, Protocol):
     def look_before_launch(self) -> None:
         """See to it that what PyTorch launches from the calling thread from here on lies in what is current there now."""
 
-    def launching_span(self) -> object | None:
+    def launching_span(self) -> Any | None:
         """The span that is current in the calling thread because PyTorch works there for another one; None elsewhere."""
 
     def set_range_observer(self, observer: RangeObserver | None, version: int = 0) -> None:

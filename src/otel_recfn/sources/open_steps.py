@@ -1,10 +1,15 @@
 """A step that the program marks, while it is open: its span and its range.
 
-    enter   span of the SDK, attached ──► range of the recorder      leave   end of the range ──► detach ──► end of the span
+    enter   span of the SDK ──► current ──► range of the recorder      leave   not current ──► end of the range ──► of the span
 
 The span is one of the program's like any other: the provider's sampler is asked and its processors see it start, the program
 can set attributes on it, and what runs in the step lies below it. The range is what local files and profiles have. Its context
 says ContextFlag.STEP, by which whoever makes spans knows that it has one already.
+
+The span is shown as the current one, as ranges are (``range_spans.py``), and not attached: a generator that is left early is
+closed by whoever drops it, in a task, thread or context that can't detach what another one has attached. So each task knows its
+innermost step, and what was attached as that began. As long as that is still attached, the step's span is current in its place;
+a step that has ended, wherever that was, is passed over in every task.
 """
 
 from __future__ import annotations
@@ -12,6 +17,8 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
+from collections.abc import Callable
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context as otel_context
@@ -23,6 +30,7 @@ from otel_recfn.model.scope import RecordScope
 from otel_recfn.recording.protocol import Recorder
 from otel_recfn.sources.suppression import is_suppressed
 from otel_recfn.support.interrupts import raised_by_signal_handler
+from otel_recfn.support.seen_spans import remember_current
 from otel_recfn.support.stack_trace import failure
 
 if TYPE_CHECKING:
@@ -33,14 +41,14 @@ log = logging.getLogger("otel_recfn")
 USER_SCOPE, SOURCE, ASYNC = int(RecordScope.USER_SCOPE), int(EventSource.STEP), int(EventFlag.ASYNC)
 MOST_NAMES = 1024
 """So many names are counted; beyond it the count of the oldest is forgotten."""
-STEP_KEY = otel_context.create_key("otel-recfn-step")
-"""In a context: the innermost step that is open, an OpenStep."""
 
 
 class ShownSteps:
     """Where steps become spans; None for nowhere."""
 
     spans: SpansOfRanges | None = None
+    attached: Callable[[], Context] = staticmethod(otel_context.get_current)
+    """What is attached in the calling task, without what is shown in its place."""
 
 
 shown_steps = ShownSteps()
@@ -56,22 +64,47 @@ class OpenStep:
         outer: the step that it lies in.
     """
 
-    __slots__ = ("begins", "entered", "event_id", "outer", "span", "token")
+    __slots__ = ("attached", "begins", "ended", "entered", "event_id", "outer", "seen", "span")
 
     def __init__(self, span: trace.Span | None, outer: OpenStep | None) -> None:
         self.span, self.outer = span, outer
-        self.begins = False
-        """Whether its range is about to begin."""
-        self.token: Any = None
+        self.begins = self.ended = False
+        """``begins``: its range is about to begin."""
+        self.attached: Context | None = None
+        """What was attached when it was entered, in whose place ``seen`` is current; None where it has no span."""
+        self.seen: Any = None
         self.event_id = 0
         self.entered: Any = None
         """What ``Recorder.enter`` returned."""
 
 
-def begins_in(context: Context, span: object) -> bool:
-    """Whether the range that begins in this context now is the one of the step whose span is ``span``."""
-    innermost = context.get(STEP_KEY)
-    return isinstance(innermost, OpenStep) and innermost.begins and innermost.span is span
+_innermost: ContextVar[OpenStep | None] = ContextVar("otel_recfn_step", default=None)
+"""What the calling task has entered last; it may have ended."""
+
+
+def innermost_step() -> OpenStep | None:
+    """The innermost step that the calling task is in."""
+    opened = _innermost.get()
+    while opened is not None and opened.ended:
+        opened = opened.outer
+    return opened
+
+
+def seen_in_step(attached: Context) -> Context:
+    """What is current in the calling task, where ``attached`` is attached: with the span of a step that was entered since."""
+    opened = _innermost.get()
+    while opened is not None:
+        if opened.attached is attached and not opened.ended:
+            seen: Context = opened.seen
+            return seen
+        opened = opened.outer
+    return attached
+
+
+def begins_now(span: object) -> bool:
+    """Whether the range that begins in the calling task now is the one of the step whose span is ``span``."""
+    innermost = _innermost.get()
+    return innermost is not None and innermost.begins and innermost.span is span
 
 
 def next_number(name: str) -> int:
@@ -90,11 +123,10 @@ def open_step(recorder: Recorder, name: str, number: int, flags: int, code: str)
     if spans is None and not recorder.recording:
         return None
     around = otel_context.get_current()
-    outer = around.get(STEP_KEY)
     span = spans.start_step(name, number, code) if spans is not None and not is_suppressed(around) else None
-    opened = OpenStep(span, outer if isinstance(outer, OpenStep) else None)
+    opened = OpenStep(span, innermost_step())
     try:
-        opened.token = otel_context.attach(_context_of(opened, around))
+        _enter(recorder, opened, around)
         _begin(recorder, opened, name, number, flags, code)
     except BaseException:  # a signal handler's: nobody else could end the step
         close_step(recorder, opened, None)
@@ -103,21 +135,26 @@ def open_step(recorder: Recorder, name: str, number: int, flags: int, code: str)
 
 
 def close_step(recorder: Recorder, opened: OpenStep, error: BaseException | None) -> None:
-    """End a step."""
+    """End a step, in whatever task or thread."""
+    opened.ended = True
+    if _innermost.get() is opened:
+        _innermost.set(innermost_step())
     if opened.entered is not None:
         recorder.leave(opened.entered)
     text, stacktrace = failure(error)
     recorder.end(opened.event_id, text, stacktrace=stacktrace)
-    if opened.token is not None:
-        otel_context.detach(opened.token)
     if opened.span is not None:
+        recorder.span_detached(opened)
         _end_span(opened.span, error, text)
 
 
-def _context_of(opened: OpenStep, around: Context) -> Context:
+def _enter(recorder: Recorder, opened: OpenStep, around: Context) -> None:
     if opened.span is not None:
-        around = trace.set_span_in_context(opened.span, around)
-    return otel_context.set_value(STEP_KEY, opened, around)
+        opened.seen = trace.set_span_in_context(opened.span, around)
+        opened.attached = shown_steps.attached()
+        recorder.span_attached(opened.span, opened)
+        remember_current(opened.span)
+    _innermost.set(opened)
 
 
 def _begin(recorder: Recorder, opened: OpenStep, name: str, number: int, flags: int, code: str) -> None:
@@ -126,10 +163,9 @@ def _begin(recorder: Recorder, opened: OpenStep, name: str, number: int, flags: 
         opened.event_id = recorder.begin(name, USER_SCOPE, SOURCE, flags=flags, step_number=number, code=code)
     finally:
         opened.begins = False
-    if not opened.event_id:
-        recorder.context_attached(object())  # what it read for this begin holds for no other one
-    elif flags & ASYNC:
+    if flags & ASYNC and opened.event_id:
         opened.entered = recorder.enter(opened.event_id)
+    recorder.context_attached(object())  # what it read now holds for no other begin: another thread may end the step
     if opened.span is not None and opened.event_id:
         opened.span.set_attribute("recfn.event_id", opened.event_id)
 

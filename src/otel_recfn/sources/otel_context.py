@@ -17,14 +17,14 @@ from opentelemetry.context import Context
 
 from otel_recfn.model.events import ContextFlag, EventSource
 from otel_recfn.recording.protocol import ContextReading, Recorder, TaskRange
-from otel_recfn.sources.open_steps import begins_in, shown_steps
+from otel_recfn.sources.open_steps import begins_now, seen_in_step, shown_steps
 from otel_recfn.sources.protocol import Wanted
 from otel_recfn.sources.range_spans import RangeSpans, ShownRanges, range_of
 from otel_recfn.sources.suppression import is_suppressed
 from otel_recfn.sources.wrapped_function import After, WrappedFunction
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.locked import locked
-from otel_recfn.support.seen_spans import seen_spans
+from otel_recfn.support.seen_spans import remember_current, seen_spans
 
 log = logging.getLogger("otel_recfn")
 
@@ -90,6 +90,7 @@ class ContextWatcher:
         self._watching = True
 
     def _show(self, shown: ShownRanges | None) -> None:
+        shown_steps.attached = self._attached_context
         shown_steps.spans = shown.spans if shown is not None else None
         self._shown = shown
         self._ranges = RangeSpans(self._recorder, shown) if shown is not None else None
@@ -112,10 +113,10 @@ class ContextWatcher:
             return None
 
     def _read(self) -> ContextReading | None:
-        context = self._attached_context()
+        context = self._seen_without_ranges(self._attached_context())
         span = trace.get_current_span(context)
         flags = ContextFlag.SUPPRESSED if is_suppressed(context) else ContextFlag.NONE
-        if begins_in(context, span):
+        if begins_now(span):
             flags |= ContextFlag.STEP
         range_ = range_of(span)
         if range_ is not None and range_.is_current:
@@ -135,17 +136,19 @@ class ContextWatcher:
         return ContextReading(of_span.trace_id, of_span.span_id, int(flags) | kept, span=span)
 
     def _attached_context(self) -> Context:
-        """What is attached here, or where the thread's work was launched, without our ranges."""
+        """What is attached, without our ranges and steps."""
         for wrapper in self._wrappers:
             if wrapper.name == "get_current" and wrapper.active:
                 context: Context = wrapper.original()
-                return self._with_launching_span(context)
+                return context
         return otel_context.get_current()
 
-    def _with_launching_span(self, context: Context) -> Context:
-        """``context``, in which the span of the launching thread is current where PyTorch works for one."""
-        span: Any = self._recorder.launching_span()
-        return context if span is None or _has_span(context) else trace.set_span_in_context(span, context)
+    def _seen_without_ranges(self, attached: Context) -> Context:
+        """What is current: a step's span, and where PyTorch works for another thread, the span that was current there."""
+        seen, launching = seen_in_step(attached), self._recorder.launching_span()
+        if launching is None or trace.get_current_span(seen) is not trace.INVALID_SPAN:
+            return seen
+        return trace.set_span_in_context(launching, seen)
 
     def _wrap(self) -> None:
         after: dict[str, After] = {
@@ -173,11 +176,11 @@ class ContextWatcher:
     def _after_attach(self, token: Any, context: Any = None) -> Any:
         span = trace.get_current_span(context)
         before = getattr(token, "old_value", None)
-        if span is trace.get_current_span(before if isinstance(before, Context) else _EMPTY):
+        if span is trace.get_current_span(seen_in_step(before) if isinstance(before, Context) else _EMPTY):
             self._recorder.context_attached(token)  # only something else in the context changed, baggage for instance
         else:
             self._recorder.span_attached(span, token)
-            _remember(span)
+            remember_current(span)
         return token
 
     def _after_detach(self, result: Any, token: Any = None) -> Any:
@@ -185,24 +188,13 @@ class ContextWatcher:
         return result
 
     def _after_get_current(self, context: Any) -> Any:
-        ranges = self._ranges  # another thread may end what is shown
-        return ranges.seen_from(self._with_launching_span(context)) if ranges is not None else context
+        seen, ranges = self._seen_without_ranges(context), self._ranges  # another thread may end what is shown
+        return ranges.seen_from(seen) if ranges is not None else seen
 
     def _tell_once(self, message: str) -> None:
         if not self._told:
             self._told = True
             log.exception(message)
-
-
-def _has_span(context: Context) -> bool:
-    return trace.get_current_span(context) is not trace.INVALID_SPAN
-
-
-def _remember(span: trace.Span) -> None:
-    """It may lie around the spans that ranges run in."""
-    of_span = span.get_span_context()
-    if of_span.is_valid:
-        seen_spans.became_current(of_span.trace_id, of_span.span_id, span)
 
 
 def _call_all_three() -> None:

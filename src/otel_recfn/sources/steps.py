@@ -8,13 +8,12 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
-from opentelemetry import context as otel_context
-
 from otel_recfn.model.arguments import whole_number
 from otel_recfn.model.sources import UNNAMED_STEP
+from otel_recfn.ranges.decorators import is_of_kind
 from otel_recfn.ranges.tracing import is_traced
 from otel_recfn.recording.protocol import Recorder
-from otel_recfn.sources.open_steps import ASYNC, STEP_KEY, OpenStep, close_step, next_number, open_step
+from otel_recfn.sources.open_steps import ASYNC, OpenStep, close_step, innermost_step, next_number, open_step
 from otel_recfn.support.code_text import code_text
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -105,8 +104,8 @@ class StepBase:
 
     def _newest(self) -> OpenStep | None:
         """The innermost step that this task entered with this object; else the newest that anybody entered."""
-        inner = otel_context.get_value(STEP_KEY) if self._open else None
-        while isinstance(inner, OpenStep):
+        inner = innermost_step() if self._open else None
+        while inner is not None:
             if inner in self._open:
                 return inner
             inner = inner.outer
@@ -122,11 +121,14 @@ def make_step(recorder: Recorder) -> type[StepBase]:
 def _decorated(step: Any, name: str, number: int | None, func: F) -> F:
     if inspect.isclass(func) or not callable(func):
         raise TypeError(f"step decorates functions, not {func!r}")
-    if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
-        raise TypeError(
-            f"step decorates no generators: write `with step({name!r}):` inside {func.__name__}, around what is a step"
-        )
-    wrapper = _coroutine_wrapper if inspect.iscoroutinefunction(func) else _function_wrapper
+    for predicate, statement in ((inspect.isgeneratorfunction, "with"), (inspect.isasyncgenfunction, "async with")):
+        if is_of_kind(predicate, func):
+            raise TypeError(
+                f"step decorates no generators, and {getattr(func, '__qualname__', func)} makes them: write "
+                f"`{statement} step({name!r}):` inside it, around all of it or around each item, or decorate it with "
+                f"record_function({name!r}), whose range encloses what the generator does and not what its consumer does"
+            )
+    wrapper = _coroutine_wrapper if is_of_kind(inspect.iscoroutinefunction, func) else _function_wrapper
     decorated: F = wrapper(_maker(step, name, number, func), func)
     return decorated
 

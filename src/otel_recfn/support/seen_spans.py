@@ -93,3 +93,10 @@ def _add(spans: dict[Key, Kept], key: Key, span: Kept, is_over: Callable[[Kept],
 
 seen_spans = SeenSpans()
 """Of this process, whatever captures run. A forked child may still work inside spans of its parent, so it keeps them."""
+
+
+def remember_current(span: Any) -> None:
+    """A span became current: it may lie around the spans that ranges run in."""
+    of_span = span.get_span_context()
+    if of_span.is_valid:
+        seen_spans.became_current(of_span.trace_id, of_span.span_id, span)

@@ -1,0 +1,369 @@
+"""Steps in streams that are left early, in whatever task, thread or context: the ended step is nobody's current span."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+from opentelemetry import baggage, trace
+from opentelemetry import context as otel_context
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
+from step_program import Program
+
+from otel_recfn.recording.protocol import Recorder
+from patience import PATIENCE_S
+
+
+@pytest.fixture
+def make_program(recorder: Recorder, caplog: pytest.LogCaptureFixture) -> Iterator[Callable[..., Program]]:
+    made: list[Program] = []
+
+    def make(**provider: Any) -> Program:
+        made.append(Program(recorder, **provider))
+        return made[-1]
+
+    with caplog.at_level(logging.WARNING):
+        yield make
+    for program in made:
+        program.session.at_exit()
+        program.provider.shutdown()
+    assert caplog.records == [], "OpenTelemetry logs contexts that can't be detached"
+
+
+@pytest.fixture
+def program(make_program: Callable[..., Program]) -> Program:
+    return make_program()
+
+
+def stream(program: Program, name: str = "decode") -> Iterator[int]:
+    with program.step(name, 1), program.record_function("token"):
+        yield 1
+    yield 2
+
+
+def stream_with_a_step_around(program: Program) -> Iterator[int]:
+    with program.step("decode", 1):
+        with program.record_function("token"):
+            pass
+        yield 1
+
+
+def stream_of_nothing(program: Program) -> Iterator[int]:
+    with program.step("decode", 1):
+        yield 1
+
+
+async def async_stream(program: Program, name: str = "decode") -> AsyncIterator[int]:
+    async with program.step(name, 1):
+        async with program.record_function("token"):
+            pass
+        yield 1
+
+
+async def async_stream_with_a_plain_step(program: Program) -> AsyncIterator[int]:
+    with program.step("decode", 1):
+        with program.record_function("token"):
+            pass
+        yield 1
+
+
+def go_on(program: Program) -> None:
+    """What a request does after it has left the stream."""
+    with program.record_function("after"), program.tracer.start_as_current_span("query"), program.record_function("mm"):
+        pass
+
+
+IN_THE_REQUEST = ["request", "request/after", "request/after/query", "request/after/query/mm"]
+WITH_THE_STEP = sorted([*IN_THE_REQUEST, "request/decode:1", "request/decode:1/token"])
+
+
+def in_another_context(generator: Any) -> None:
+    contextvars.copy_context().run(generator.close)
+
+
+def in_an_empty_context(generator: Any) -> None:
+    contextvars.Context().run(generator.close)
+
+
+def in_another_thread(generator: Any) -> None:
+    thread = threading.Thread(target=generator.close)
+    thread.start()
+    thread.join(PATIENCE_S)
+
+
+def in_a_thread_with_the_context(generator: Any) -> None:
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(generator.close,))
+    thread.start()
+    thread.join(PATIENCE_S)
+
+
+def here(generator: Any) -> None:
+    generator.close()
+
+
+LEFT = [in_another_context, in_an_empty_context, in_another_thread, in_a_thread_with_the_context, here]
+
+
+@pytest.mark.parametrize("make", [stream, stream_with_a_step_around, stream_of_nothing])
+@pytest.mark.parametrize("leave", LEFT)
+def test_a_generator_that_is_closed(program: Program, make: Any, leave: Callable[[Any], None]) -> None:
+    with program.tracer.start_as_current_span("request") as request:
+        generator = make(program)
+        next(generator)
+        leave(generator)
+        assert trace.get_current_span() is request
+        if leave in (in_another_thread, in_a_thread_with_the_context):  # this one is told by the next drain
+            assert program.session.flush(program.capture, PATIENCE_S)
+        go_on(program)
+    expected = [path for path in WITH_THE_STEP if make is not stream_of_nothing or not path.endswith("token")]
+    assert program.paths() == expected
+
+
+def test_a_generator_that_ends_in_another_context(program: Program) -> None:
+    with program.tracer.start_as_current_span("request") as request:
+        generator = stream(program)
+        next(generator)
+        assert contextvars.copy_context().run(list, generator) == [2]
+        assert trace.get_current_span() is request
+        go_on(program)
+    assert program.paths() == WITH_THE_STEP
+
+
+def test_a_generator_that_is_broken_out_of(program: Program) -> None:
+    with program.tracer.start_as_current_span("request") as request:
+        for _ in stream(program):
+            break
+        assert trace.get_current_span() is request
+        go_on(program)
+    assert program.paths() == WITH_THE_STEP
+
+
+def test_a_generator_that_the_collector_of_garbage_finds_in_another_context(program: Program) -> None:
+    with program.tracer.start_as_current_span("request") as request:
+        held: list[Any] = [stream(program)]
+        held.append(held)  # only the collector sees that nobody has it any more
+        next(held[0])
+        del held
+        contextvars.Context().run(gc.collect)
+        assert trace.get_current_span() is request
+        go_on(program)
+    assert program.paths() == WITH_THE_STEP
+
+
+@pytest.mark.parametrize("make", [async_stream, async_stream_with_a_plain_step])
+def test_an_async_generator_that_another_task_closes(program: Program, make: Any) -> None:
+    async def main() -> None:
+        with program.tracer.start_as_current_span("request") as request:
+            generator = make(program)
+            await generator.__anext__()
+            await asyncio.create_task(generator.aclose())
+            assert trace.get_current_span() is request
+            go_on(program)
+
+    asyncio.run(main())
+    assert program.paths() == WITH_THE_STEP
+
+
+@pytest.mark.parametrize("make", [async_stream, async_stream_with_a_plain_step])
+def test_an_async_generator_that_is_broken_out_of(program: Program, make: Any) -> None:
+    """The event loop closes it, in a task of its own."""
+
+    async def main() -> None:
+        with program.tracer.start_as_current_span("request") as request:
+            async for _ in make(program):
+                break
+            gc.collect()
+            await asyncio.sleep(0)  # then there is a task for it
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            assert others
+            await asyncio.gather(*others)
+            assert trace.get_current_span() is request
+            go_on(program)
+
+    asyncio.run(main())
+    assert program.paths() == WITH_THE_STEP
+
+
+def test_an_async_generator_that_the_end_of_the_loop_closes(program: Program) -> None:
+    held = []
+
+    async def main() -> None:
+        with program.tracer.start_as_current_span("request"):
+            held.append(async_stream(program))
+            await held[0].__anext__()
+
+    asyncio.run(main())
+    assert trace.get_current_span() is trace.INVALID_SPAN
+    assert program.paths() == ["request", "request/decode:1", "request/decode:1/token"]
+
+
+def test_a_stream_that_another_task_iterates_and_a_third_one_closes(program: Program) -> None:
+    """As web servers do it with a response that is a stream."""
+
+    async def main() -> None:
+        with program.tracer.start_as_current_span("request") as request:
+            generator = async_stream(program)
+            assert await asyncio.create_task(generator.__anext__()) == 1
+            assert trace.get_current_span() is request
+            await asyncio.create_task(generator.aclose())
+            go_on(program)
+
+    asyncio.run(main())
+    assert program.paths() == WITH_THE_STEP
+
+
+def test_a_generator_whose_each_item_comes_from_another_thread(program: Program) -> None:
+    async def main() -> None:
+        with program.tracer.start_as_current_span("request") as request:
+            generator = stream(program)
+            assert [await asyncio.to_thread(next, generator) for _ in range(2)] == [1, 2]
+            assert trace.get_current_span() is request
+            go_on(program)
+
+    asyncio.run(main())
+    assert program.paths() == WITH_THE_STEP
+
+
+def test_until_it_is_closed_a_suspended_step_is_current(program: Program) -> None:
+    """As a range of ``record_function`` is."""
+    with program.tracer.start_as_current_span("request"):
+        generator = stream_with_a_step_around(program)
+        next(generator)
+        with program.tracer.start_as_current_span("query"):
+            pass
+        in_another_context(generator)
+    assert "request/decode:1/query" in program.paths()
+
+
+def test_closed_within_a_span_that_was_opened_since(program: Program) -> None:
+    with program.tracer.start_as_current_span("request") as request:
+        generator = stream_with_a_step_around(program)
+        next(generator)
+        with program.tracer.start_as_current_span("query") as query:
+            generator.close()
+            assert trace.get_current_span() is query
+            with program.record_function("mm"):
+                pass
+        assert trace.get_current_span() is request
+        go_on(program)
+    paths = program.paths()
+    assert {"request/decode:1/query", "request/decode:1/query/mm", *IN_THE_REQUEST} < set(paths)
+
+
+def test_streams_that_are_closed_in_the_order_in_which_they_began(program: Program) -> None:
+    with program.tracer.start_as_current_span("request") as request:
+        first, second = stream(program, "first"), stream(program, "second")
+        next(first), next(second)
+        first.close()
+        assert trace.get_current_span().get_span_context().span_id != request.get_span_context().span_id
+        with program.record_function("in second"):
+            pass
+        second.close()
+        assert trace.get_current_span() is request
+        go_on(program)
+    paths = program.paths()
+    assert [path.rpartition("/")[0].rpartition("/")[2] for path in paths if path.endswith("in second")] == ["token"]
+    assert set(IN_THE_REQUEST) < set(paths)
+
+
+def test_the_outer_of_two_steps_is_closed_elsewhere_first(program: Program) -> None:
+    with program.tracer.start_as_current_span("request") as request:
+        outer = stream_with_a_step_around(program)
+        next(outer)
+        with program.step("inner", 2):
+            in_another_context(outer)
+            with program.record_function("mm"):
+                pass
+        assert trace.get_current_span() is request
+        go_on(program)
+    assert {"request/decode:1/inner:2/mm", *IN_THE_REQUEST} < set(program.paths())
+
+
+def test_what_goes_on_after_the_step_that_it_was_started_in(program: Program) -> None:
+    async def late(ended: asyncio.Event) -> None:
+        await ended.wait()
+        with program.record_function("late"):
+            pass
+
+    async def main() -> None:
+        ended = asyncio.Event()
+        with program.tracer.start_as_current_span("request"):
+            async with program.step("decode", 1):
+                task = asyncio.create_task(late(ended))
+                await asyncio.sleep(0)
+            ended.set()
+            await task
+
+    asyncio.run(main())
+    assert program.paths() == ["request", "request/decode:1", "request/late"]
+
+
+def test_what_was_given_the_context_goes_on_below_the_step(program: Program) -> None:
+    """As OpenTelemetry's instrumentation of threads hands contexts on."""
+    with program.tracer.start_as_current_span("request"), program.step("decode", 1):
+        given = otel_context.get_current()
+    token = otel_context.attach(given)
+    with program.record_function("late"):
+        pass
+    otel_context.detach(token)
+    assert "request/decode:1/late" in program.paths()
+
+
+def test_what_the_program_attaches_in_a_step_is_current(program: Program) -> None:
+    with program.tracer.start_as_current_span("request") as request:
+        with program.step("decode", 1):
+            token = otel_context.attach(baggage.set_baggage("tenant", "a"))
+            assert baggage.get_baggage("tenant") == "a"
+            with program.record_function("mm"), program.tracer.start_as_current_span("query"):
+                pass
+            otel_context.detach(token)
+            assert baggage.get_baggage("tenant") is None
+            with trace.use_span(request), program.record_function("beside"):
+                pass
+        assert trace.get_current_span() is request
+    assert {"request/decode:1/mm/query", "request/beside"} <= set(program.paths())
+
+
+def test_a_step_that_is_not_sampled_is_current_too(make_program: Callable[..., Program]) -> None:
+    program = make_program(sampler=ParentBased(ALWAYS_OFF))
+    generator = stream_with_a_step_around(program)
+    next(generator)
+    with program.tracer.start_as_current_span("query") as query:
+        of_query = query.get_span_context()
+    of_step = trace.get_current_span().get_span_context()
+    assert of_step.is_valid
+    assert (of_query.trace_id, of_query.trace_flags.sampled) == (of_step.trace_id, False)
+    in_another_context(generator)
+    assert trace.get_current_span() is trace.INVALID_SPAN
+    assert program.paths() == []
+
+
+def test_nothing_of_a_step_is_current_when_its_capture_has_ended(program: Program) -> None:
+    with program.tracer.start_as_current_span("request") as request:
+        generator = stream_with_a_step_around(program)
+        next(generator)
+        program.stop()
+        in_another_context(generator)
+        assert trace.get_current_span() is request
+
+
+def test_one_object_in_streams_that_are_left(program: Program) -> None:
+    shared = program.step("decode", 1)
+
+    def shared_stream() -> Iterator[int]:
+        with shared:
+            yield 1
+
+    with program.tracer.start_as_current_span("request") as request:
+        for leave in LEFT:
+            generator = shared_stream()
+            next(generator)
+            leave(generator)
+            assert trace.get_current_span() is request
+    assert program.paths() == ["request", *["request/decode:1"] * len(LEFT)]

@@ -67,6 +67,9 @@ class Spans:
     def has_target(self) -> bool:
         return True
 
+    def lacks_provider(self) -> bool:
+        return False
+
     def trace_of(self, root: int) -> None:
         return None
 

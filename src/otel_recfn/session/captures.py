@@ -35,6 +35,8 @@ class Captures:
         self._running: list[Capture] = []
         self._views = False
         """Whether views are needed: there was more than one capture, or the only one wants less than is recorded for it."""
+        self.alone = True
+        """Whether there has never been another one beside the one that began first, of those that run or ran last."""
         self.drained: list[Drained] = []
         """What not all captures have taken yet, in order."""
         self.ending: set[Capture] = set()
@@ -58,7 +60,7 @@ class Captures:
         """Add the first capture; False where others are there."""
         if self._running:
             return False
-        self._views = not capture.selected.is_all_that_is_recorded
+        self._views, self.alone = not capture.selected.is_all_that_is_recorded, True
         self._running.append(capture)
         if self._running[0] is capture:
             return True
@@ -78,7 +80,7 @@ class Captures:
                 if not self._views:
                     other.selection.go_on_after(batch)
             capture.selection.begin_after(batch, since_serial)
-        self._views = True
+        self._views, self.alone = True, False
         self._running.append(capture)
 
     def leave(self, capture: Capture) -> None:

@@ -1,14 +1,25 @@
-"""Tells what was lost while a capture ran: how much, where, why most likely, and what helps."""
+"""Tells what was lost while a capture ran: how much, where, why most likely, and what helps; and where all goes nowhere."""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 
 from otel_recfn.session.capture import Capture
 
 log = logging.getLogger("otel_recfn")
 
+UNUSED_SECONDS = 5.0
+"""For so long a program may record ranges before it sets its tracer provider."""
+_NO_PROVIDER = """\
+no tracer provider is set, so nothing that otel-recfn records becomes a span; where the program starts, add
+  trace.set_tracer_provider(provider := TracerProvider())  # from opentelemetry import trace; \
+from opentelemetry.sdk.trace import TracerProvider
+  provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))  # \
+from opentelemetry.sdk.trace.export import BatchSpanProcessor; \
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+or record to a local file: instrument(chrome_trace="trace.json.gz")"""
 _NOTHING: Mapping[str, int] = {}
 _REASONS: Mapping[str, str] = {
     "recorder.dropped": "threads recorded more between two drains than their buffers hold, or nested deeper than is followed; "
@@ -59,6 +70,38 @@ class Losses:
     def after_fork_in_child(self) -> None:
         """In a child: counts begin anew."""
         self._before = dict.fromkeys(self._before, _NOTHING)
+
+
+class UnusedRanges:
+    """Tells, once in a process, that what it records goes nowhere because the program has set no tracer provider."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        """When ranges were first seen that nobody uses; None while there are none."""
+        self._told = False
+
+    def look(self, capture: Capture, *, alone: bool, ends: bool = False) -> None:
+        """Tell it where that has gone on for some seconds, or the capture ends. After a drain.
+
+        Args:
+            capture: which makes spans, or isn't looked at.
+            alone: no other capture has run beside it.
+            ends: it has got all that it will get.
+        """
+        if self._told or capture.shown is None or not capture.rows:
+            return
+        if not alone or capture.wants_unsampled or not capture.shown.spans.lacks_provider():
+            self._since = None
+            return
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        if ends or now - self._since >= UNUSED_SECONDS:
+            self._told = True
+            log.warning(_NO_PROVIDER)
+
+    def after_fork_in_child(self) -> None:
+        """In a child: a parent that has such ranges tells it itself."""
+        self._told = self._told or self._since is not None
 
 
 def reason(name: str) -> str:

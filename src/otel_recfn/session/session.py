@@ -27,7 +27,7 @@ from otel_recfn.session.drain_thread import DrainThread
 from otel_recfn.session.draining import Draining
 from otel_recfn.session.exits import ExitHandler, finish_in_multiprocessing_child
 from otel_recfn.session.forks import HeldLocks
-from otel_recfn.session.losses import Losses
+from otel_recfn.session.losses import Losses, UnusedRanges
 from otel_recfn.session.recording import Recording
 from otel_recfn.session.sources import Sources, sources_of_process
 from otel_recfn.sources.protocol import Source
@@ -60,7 +60,7 @@ class Session:
         self._recording = Recording(recorder, self._captures, self._draining)
         self._exit = ExitHandler(self.at_exit)
         self._thread = DrainThread(recorder, self._draining, also=self._follow_providers)
-        self._losses, self._held = Losses(), HeldLocks()
+        self._losses, self._unused, self._held = Losses(), UnusedRanges(), HeldLocks()
         self._switching = threading.RLock()
         self._starting: dict[Capture, int] = {}
         """Captures that are being started, and the thread that starts each."""
@@ -146,10 +146,12 @@ class Session:
                 self._sources.follow()
 
     def _follow_providers(self) -> None:
-        """Of providers that are set late: the exit comes before theirs, and they may want what was not recorded so far."""
+        """Of providers set late, or never: the exit comes before theirs, and they may want what was not recorded so far."""
         self._exit.follow_provider()
         with taken(self._switching):
             self._recording.follow_samplers()
+        for capture in self._captures:
+            self._unused.look(capture, alone=self._captures.alone)
 
     def stop(self, capture: Capture, timeout_s: float) -> None:
         """End a capture: what was recorded goes to its sinks, within ``timeout_s`` seconds. Nothing if it has ended.
@@ -217,6 +219,7 @@ class Session:
         self._leave(capture)
 
     def _close(self, capture: Capture, deadline: float) -> None:
+        self._unused.look(capture, alone=self._captures.alone, ends=True)
         if capture.was_delivered:
             capture.close(_seconds_to(deadline))
         else:
@@ -309,7 +312,7 @@ class Session:
     def after_fork_in_child(self) -> None:
         """After a fork, in the child: go on with an empty recorder and with sinks of the child's own."""
         ending, self._switching, self._captures.ending = self._captures.ending, threading.RLock(), set()
-        for part in (self._draining, self._thread, self._held, self._losses, self._captures):
+        for part in (self._draining, self._thread, self._held, self._losses, self._unused, self._captures):
             part.after_fork_in_child()
         self._leave_to_parent(ending)
         self._drop_half_started()

@@ -81,6 +81,9 @@ class SpansOfRanges(Protocol):
     def has_target(self) -> bool:
         """Whether anything takes spans now."""
 
+    def lacks_provider(self) -> bool:
+        """Whether nothing does because the program has set no tracer provider, or not yet."""
+
     def trace_of(self, root: int) -> SpanContext | None:
         """The root span of ours above an outermost range that has no span around it, None where there is none."""
 

@@ -32,6 +32,11 @@ class CurrentTarget:
         """The target, if anything takes spans now. From any thread."""
         return self._resolver.resolve()
 
+    @property
+    def lacks_provider(self) -> bool:
+        """Whether the program has set no provider, or not yet. From any thread."""
+        return self._resolver.lacks_provider
+
     def use(self) -> SpanTarget | None:
         """The target, for which spans are made and handed on from now on; None where nothing takes spans."""
         target = self._resolver.resolve()

@@ -268,6 +268,11 @@ class ProviderResolver:
             self.tell_once("the tracer provider raised; spans go where they went before")
             return self._target
 
+    @property
+    def lacks_provider(self) -> bool:
+        """Whether none was given, and the global one was not set so far."""
+        return self._explicit is None and isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+
     def tell_once(self, message: str) -> None:
         """Of what it raised."""
         if not self._told:

@@ -155,6 +155,10 @@ class SpansSink:
         """Whether anything takes spans now. From any thread."""
         return self._target.resolve() is not None
 
+    def lacks_provider(self) -> bool:
+        """See SpansOfRanges.lacks_provider. From any thread."""
+        return self._target.lacks_provider
+
     def trace_of(self, root: int) -> SpanContext | None:
         """The root span of ours above an outermost range without a span around it; None without one. From any thread."""
         target = self._target.resolve()

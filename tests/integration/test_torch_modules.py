@@ -6,6 +6,7 @@ import copy
 import pickle
 import sys
 import threading
+import traceback
 import tracemalloc
 import warnings
 from typing import Any
@@ -41,7 +42,6 @@ def hooks() -> tuple[int, ...]:
     return (
         len(modules._global_forward_pre_hooks),
         len(modules._global_forward_hooks),
-        len(modules._global_forward_hooks_always_called),
         len(optimizers._global_optimizer_pre_hooks),
         len(optimizers._global_optimizer_post_hooks),
     )
@@ -249,19 +249,37 @@ def test_an_optimizer_whose_step_calls_the_model(recording: Recording) -> None:
 
 
 def test_install_and_remove(recording: Recording) -> None:
-    ours = hooks()
+    ours, filters, call = hooks(), list(warnings.filters), vars(nn.Module)["__call__"]
     recording.ranges.enable(Wanted())
     assert hooks() == ours
-    filters = len(warnings.filters)
     recording.ranges.disable()
     recording.ranges.disable()
-    assert hooks() == tuple(count - 1 for count in ours)
-    assert len(warnings.filters) == filters - 1
+    assert hooks() == (*ours[:2], ours[2] - 1, ours[3] - 1)
     nn.ReLU()(X)
     assert recording.events() == []
     recording.ranges.enable(Wanted())
     nn.ReLU()(X)
     assert [event.name for event in recording.events()] == ["nn.Module: ReLU_0"]
+    assert (ours[:2], warnings.filters, vars(nn.Module)["__call__"]) == ((0, 0), filters, call)
+
+
+def test_the_program_sees_no_frame_of_ours(recording: Recording) -> None:
+    class Looks(nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            stacks.append([frame.name for frame in traceback.extract_stack()])
+            warnings.warn("of the caller's line", stacklevel=4)
+            return x
+
+    stacks: list[list[str]] = []
+    module = nn.Sequential(Looks())
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        module(X)
+        recording.ranges.disable()
+        module(X)
+    assert [event.name for event in recording.events()] == ["nn.Module: Sequential_0", "nn.Module: Looks_0"]
+    assert stacks[0] == stacks[1]
+    assert [(one.filename, one.lineno) for one in warned[:1]] == [(one.filename, one.lineno) for one in warned[1:]]
 
 
 def test_removed_in_the_middle_of_a_call(recording: Recording) -> None:
@@ -272,7 +290,38 @@ def test_removed_in_the_middle_of_a_call(recording: Recording) -> None:
             return x
 
     nn.Sequential(Removes(), nn.ReLU())(X)
-    assert recording.lines() == [("Sequential_0", ""), ("  Removes_0", "0"), ("ReLU_0", "")]
+    assert recording.lines() == [("Sequential_0", ""), ("  Removes_0", "0"), ("  ReLU_0", "1")]
+
+
+def test_removed_for_good_in_the_middle_of_a_call(recording: Recording) -> None:
+    class Removes(nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            recording.ranges.disable()
+            return x
+
+    nn.Sequential(Removes(), nn.ReLU())(X)
+    assert recording.lines() == [("Sequential_0", ""), ("  Removes_0", "0")]
+
+
+def test_while_another_switches_the_method(recording: Recording) -> None:
+    """As torch.fx does it while it traces: it puts back what it found."""
+    found = nn.Module.__call__
+
+    def patched(module: Any, *arguments: Any) -> Any:
+        return found(module, *arguments)
+
+    nn.Module.__call__ = patched  # type: ignore[method-assign]
+    try:
+        recording.ranges.disable()
+        recording.ranges.enable(Wanted())
+        nn.ReLU()(X)
+    finally:
+        nn.Module.__call__ = found  # type: ignore[method-assign]
+    nn.ReLU()(X)
+    torch.fx.symbolic_trace(nn.Sequential(nn.ReLU()))
+    recording.events()
+    nn.Tanh()(X)
+    assert [event.name for event in recording.events()] == ["nn.Module: Tanh_0"]
 
 
 def test_installed_in_the_middle_of_a_call() -> None:
@@ -326,8 +375,6 @@ def test_compiled_modules_have_no_break_and_no_warning(recording: Recording) -> 
     torch._dynamo.utils.counters.clear()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        recording.ranges.disable()
-        recording.ranges.enable(Wanted())  # our filter goes before the one above
         compiled = torch.compile(net, backend="eager", fullgraph=True)
         for _ in range(3):
             assert torch.equal(compiled(X), net(X))

@@ -69,19 +69,19 @@ def test_a_module_that_raises_and_another_after_it(recording: Recording, error: 
     Catches(error)(X)
     outer, inner, layer, after = recording.events()
     assert [event.parent for event in (inner, layer, after)] == [outer.event_id, inner.event_id, outer.event_id]
-    assert [bool(event.error) for event in (outer, inner, layer, after)] == [False, True, False, False]
+    failed = not isinstance(error, GeneratorExit)  # which is no failure
+    assert [bool(event.error) for event in (outer, inner, layer, after)] == [False, failed, False, False]
     assert inner.end_ns <= after.start_ns
 
 
-def test_what_an_interrupt_left_open_ends_at_the_next_call(recording: Recording) -> None:
+def test_an_interrupt_ends_the_calls_that_it_leaves(recording: Recording) -> None:
     """Ctrl-C in a notebook, then the next cell."""
     interrupted = nn.Sequential(nn.Sequential(Raises(KeyboardInterrupt())))
     with pytest.raises(KeyboardInterrupt):
         interrupted(X)
-    assert [event.name for event in recording.events()] == ["nn.Module: Linear_0"]
+    assert [event.error for event in recording.events()] == ["KeyboardInterrupt"] * 3 + [""]
     nn.ReLU()(X)
-    *left, after = recording.events()
-    assert [event.error for event in left] == [torch_modules.LEFT_UNSEEN] * 3
+    (after,) = recording.events()
     assert (after.name, after.parent) == ("nn.Module: ReLU_0", 0)
 
 
@@ -100,7 +100,7 @@ def test_a_recursive_module_that_is_interrupted_inside_itself(recording: Recordi
     Recursive()(X, 2)
     outer, *inner = recording.events()
     assert outer.error == ""
-    assert [event.error for event in inner] == [torch_modules.LEFT_UNSEEN] * 2
+    assert [event.error for event in inner] == ["KeyboardInterrupt"] * 2
 
 
 def test_frames_are_let_go(recording: Recording) -> None:
@@ -203,3 +203,30 @@ def test_what_a_signal_handler_raises_in_a_hook_goes_to_the_program(
     monkeypatch.setattr(recording.recorder, "begin", begin)
     nn.ReLU()(X)
     assert [event.name.split("_")[0] for event in recording.events()] == ["nn.Module: ReLU"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_a_signal_handler_raises_at_the_end_of_a_call_goes_to_the_program(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    def handle(_number: int, _frame: object) -> None:
+        raise TimeoutError("time is up")
+
+    end, first = recording.recorder.end, iter([True])
+
+    def interrupted(*arguments: Any, **keywords: Any) -> None:
+        if next(first, False):
+            signal.raise_signal(signal.SIGALRM)
+        end(*arguments, **keywords)
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        monkeypatch.setattr(recording.recorder, "end", interrupted)
+        with pytest.raises(TimeoutError, match="time is up"):
+            (Raises(ValueError("no")) if fails else nn.ReLU())(X)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    nn.Tanh()(X)
+    events = recording.events()
+    assert [event.parent for event in events if "Tanh" in event.name] == [0]
+    assert len(events) == 2 + fails

@@ -156,21 +156,20 @@ CALLBACKS: Mapping[str, Detail] = MappingProxyType(
 
 PYTHON: Mapping[str, Detail] = MappingProxyType(
     {
-        "module_pre_hook": Detail(
-            "torch.nn.modules.module:register_module_forward_pre_hook", "begins module ranges", "module calls are not recorded"
-        ),
-        "module_hook": Detail(
-            "torch.nn.modules.module:register_module_forward_hook", "ends module ranges", "module calls are not recorded"
-        ),
-        "module_hook_always": Detail(
-            "torch.nn.modules.module:register_module_forward_hook(always_call)",
-            "ends ranges of modules that raise",
-            "a module call that raises ends at the next call in its thread",
-        ),
         "module_call": Detail(
-            "torch.nn.modules.module:Module.__call__",
-            "names traced calls of modules after them",
-            "traced calls of modules are called as their code is",
+            "torch.nn.modules.module:Module._wrapped_call_impl",
+            "tells of module calls, and names traced ones",
+            "module calls are not recorded, and traced ones are called as their code is",
+        ),
+        "module_call_impl": Detail(
+            "torch.nn.modules.module:Module._call_impl",
+            "with CPython 3.11, tells of calls that a class's own __call__ hands on",
+            "such calls are not recorded",
+        ),
+        "frame_observer": Detail(
+            "torch._C._dynamo.eval_frame:set_eval_frame",
+            "hides what is done at module calls from torch.compile",
+            "it compiles that, too",
         ),
         "step_code": Detail(
             "torch.optim.optimizer:Optimizer._optimizer_step_code",

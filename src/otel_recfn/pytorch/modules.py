@@ -1,14 +1,16 @@
-"""Ranges of nn.Module calls and of optimizer steps, by PyTorch's public global hooks.
+"""Ranges of nn.Module calls and of optimizer steps.
 
-    module(x)                                   stack of this thread
-      pre hook ── begin, remember the frame ──► [ ..., call ]
-      forward
-      post hook ─ find the call by its frame ─► [ ... ], end
+Where modules are called, PyTorch's function for it is watched (``module_hooks.py``): a call's range ends when the call is left,
+in whatever way. Steps are seen by PyTorch's public hooks:
 
-PyTorch calls the post hook also after an exception, but not after every one: KeyboardInterrupt, SystemExit and GeneratorExit
-don't reach it, nor does any exception of an optimizer's step. Such a call stays on the stack. It differs from a running one by
-its frame, the one that called the pre hook: a frame that is no longer among the callers has been left. The next hook in the
-thread ends such calls, as errors.
+    optimizer.step()                            stack of this thread
+      pre hook ── begin, remember the frame ──► [ ..., step ]
+      step
+      post hook ─ find the step by its frame ─► [ ... ], end
+
+PyTorch doesn't call the post hook after an exception. Such a step stays on the stack. It differs from a running one by
+its frame, the one that called the pre hook: a frame that is no longer among the callers has been left. The next call or step in
+the thread ends such steps, as errors.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
+from typing import NamedTuple
 
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.scope import RecordScope
@@ -30,33 +33,36 @@ from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.interrupts import raised_by_signal_handler
 from otel_recfn.support.locked import locked
 from otel_recfn.support.stack_trace import failure
-from otel_recfn.support.weak_identity import WeakIdentityMap
 
 log = logging.getLogger("otel_recfn")
 
-LEFT_UNSEEN = "BaseException: left by an exception that PyTorch does not report to hooks, such as KeyboardInterrupt"
+LEFT_UNSEEN = "BaseException: left by an exception that PyTorch does not report to hooks"
 SCOPE, SOURCE = int(RecordScope.USER_SCOPE), int(EventSource.MODULE)
 
 
-class _Call:
-    """A range that is open in this thread."""
+class _Step(NamedTuple):
+    """An optimizer's step that is open in this thread."""
 
-    __slots__ = ("event_id", "frame", "handled", "outermost")
-
-    def __init__(self, event_id: int, frame: FrameType, outermost: object) -> None:
-        self.event_id = event_id
-        self.frame = frame
-        self.handled = sys.exc_info()[1]
-        """The exception that was already being handled at the begin, which is not this call's."""
-        self.outermost = outermost
-        """The module at the bottom of the stack; None in an optimizer's step outside every module."""
+    event_id: int
+    frame: FrameType
 
 
-class _ThreadStack:
-    """The open calls of one thread; a class so that it can be held weakly."""
+class _Call(NamedTuple):
+    """A call of a module."""
+
+    event_id: int
+    outermost: object
+    """The module that was called first in the thread; None where it is this one."""
+
+
+class _OfThread(threading.local):
+    """What a thread is doing."""
+
+    outermost: object = None
+    """The module that was called first of those whose calls are open."""
 
     def __init__(self) -> None:
-        self.calls: list[_Call] = []
+        self.steps: list[_Step] = []
 
 
 class ModuleRanges:
@@ -81,8 +87,7 @@ class ModuleRanges:
         self._forward, self._step = MethodCode("forward"), MethodCode("step")
         self._handles: list[Handle] = []
         self._failed = False
-        self._thread = threading.local()
-        self._stacks: WeakIdentityMap[None] = WeakIdentityMap()
+        self._thread = _OfThread()
         self._lock = ForkSafeLock()
 
     def prepare(self) -> bool:
@@ -97,14 +102,10 @@ class ModuleRanges:
 
     @locked
     def disable(self) -> None:
-        """Take the hooks away. The ranges of calls that are still running, in any thread, end now: no hook will end them."""
+        """Take the hooks away. The ranges of calls that are still running end with these."""
         handles, self._handles = self._handles, []
         for handle in handles:
             handle.remove()
-        for stack in self._stacks.living():
-            calls, stack.calls = stack.calls, []
-            for call in reversed(calls):
-                self._recorder.end(call.event_id)
 
     def announces_now(self) -> bool:
         """Whether calls of modules become ranges now."""
@@ -114,39 +115,44 @@ class ModuleRanges:
         """It has none."""
         return {}
 
-    def enter_module(self, module: object, frame: FrameType) -> None:
-        """A module is about to run; ``frame`` called the hook."""
-        calls = self._live_calls(frame)
-        outermost = calls[-1].outermost if calls else None
-        if outermost is None:
-            outermost = module
-        path = self._paths.path(outermost, module)
+    def enter_module(self, module: object) -> _Call:
+        """A module is about to run."""
+        thread = self._thread
+        if thread.steps:
+            self._end_left(thread.steps, sys._getframe())
+        before = thread.outermost
+        path = self._paths.path(before, module) if before is not None else ""
         event_id = self._recorder.begin(self._names.name(module), SCOPE, SOURCE, path, code=self._forward.of(module))
-        self._push(calls, _Call(event_id, frame, outermost))
+        if before is None:
+            thread.outermost = module
+        return _Call(event_id, before)
+
+    def leave_module(self, call: _Call, error: BaseException | None) -> None:
+        """It has run."""
+        thread = self._thread
+        if thread.steps:
+            self._end_left(thread.steps, sys._getframe())
+        thread.outermost = call.outermost
+        text, stacktrace = failure(error)
+        self._recorder.end(call.event_id, text, stacktrace=stacktrace)
 
     def enter_step(self, optimizer: object, frame: FrameType) -> None:
         """An optimizer is about to step."""
-        calls = self._live_calls(frame)
+        steps = self._thread.steps
+        self._end_left(steps, frame)
         code = self._step.of(optimizer)
         if self._torch_announces_optimizer():  # its range is open already
             self._recorder.say_code(code)
             return
         event_id = self._recorder.begin(f"Optimizer.step#{type(optimizer).__name__}.step", SCOPE, SOURCE, code=code)
-        self._push(calls, _Call(event_id, frame, calls[-1].outermost if calls else None))
+        steps.append(_Step(event_id, frame))
 
-    def leave(self, frame: FrameType) -> None:
-        """What ``frame`` began is over, well or by the exception that is being handled."""
-        calls = self._calls()
-        for position in range(len(calls) - 1, -1, -1):
-            call = calls[position]
-            # After an exception the hook is called by the function around the one that called the pre hook.
-            if call.frame is frame or call.frame.f_back is frame:
-                self._end_left_calls(calls, position + 1)
-                calls.pop()
-                raised = sys.exc_info()[1]
-                error, stacktrace = failure(raised if raised is not call.handled else None)
-                self._recorder.end(call.event_id, error, stacktrace=stacktrace)
-                return
+    def leave_step(self, frame: FrameType) -> None:
+        """What ``frame`` began is over."""
+        steps = self._thread.steps
+        self._end_left(steps, frame)
+        if steps and steps[-1].frame is frame:
+            self._recorder.end(steps.pop().event_id)
 
     def give_up_unless_interrupted(self, error: Exception) -> None:
         """A hook failed: the program goes on without module ranges, but what its signal handler raised goes to the program."""
@@ -156,30 +162,10 @@ class ModuleRanges:
         self._failed = True
         self.disable()
 
-    def _calls(self) -> list[_Call]:
-        stack: _ThreadStack | None = getattr(self._thread, "stack", None)
-        if stack is None:
-            stack = self._thread.stack = _ThreadStack()
-            self._stacks.set(stack, None)
-        return stack.calls
-
-    def _live_calls(self, frame: FrameType) -> list[_Call]:
-        """The thread's open calls, after those were ended whose frame was left without a hook."""
-        calls = self._calls()
-        while calls and not _is_below(calls[-1].frame, frame):
-            self._end_left_calls(calls, len(calls) - 1)
-        return calls
-
-    def _push(self, calls: list[_Call], call: _Call) -> None:
-        calls.append(call)
-        if not self._handles:  # another thread has removed the hooks meanwhile, and may not have seen this call
-            calls.pop()
-            self._recorder.end(call.event_id)
-
-    def _end_left_calls(self, calls: list[_Call], position: int) -> None:
-        """End the calls from ``position`` upwards, innermost first."""
-        while len(calls) > position:
-            self._recorder.end(calls.pop().event_id, LEFT_UNSEEN)
+    def _end_left(self, steps: list[_Step], frame: FrameType) -> None:
+        """End the steps that were left by an exception, innermost first: those that are not among the callers of ``frame``."""
+        while steps and not _is_below(steps[-1].frame, frame):
+            self._recorder.end(steps.pop().event_id, LEFT_UNSEEN)
 
 
 def _is_below(frame: FrameType, top: FrameType) -> bool:

@@ -18,6 +18,7 @@
 #include "python/range_observer.hpp"
 #include "python/record_function_type.hpp"
 #include "python/task_entries.hpp"
+#include "python/watched_calls.hpp"
 
 namespace recfn {
 namespace {
@@ -173,7 +174,7 @@ int add_recorder(PyObject* module) {
   if (add_ranges(module) < 0 || add_drain(module) < 0 || add_context_reader(module) < 0) return -1;
   if (add_task_entries(module) < 0 || add_record_function_type(module) < 0) return -1;
   if (add_range_observer(module) < 0 || add_python_stack(module) < 0 || add_limits(module) < 0) return -1;
-  if (add_call_later(module) < 0) return -1;
+  if (add_call_later(module) < 0 || add_watched_calls(module) < 0) return -1;
   return PyModule_AddFunctions(module, recorder_functions);
 }
 

@@ -1,0 +1,147 @@
+#include "python/watched_calls.hpp"
+
+#include "cpython/made.hpp"
+
+namespace recfn {
+namespace {
+
+constexpr Py_ssize_t kMost = 2;
+
+struct Watch {
+  PyObject* functions[kMost];
+  vectorcallfunc run[kMost];  // what ran them before
+  PyObject* enter;            // null while nobody watches
+  PyObject* leave;
+  PyObject* set_observer;
+};
+
+Watch watch{};
+
+// The first argument of the call of the first function that was told just now, until the second is called with it, too.
+thread_local PyObject* on_its_way = nullptr;
+
+void run_by(PyObject* function, vectorcallfunc run) {
+#if PY_VERSION_HEX >= 0x030C0000
+  PyFunction_SetVectorcall(reinterpret_cast<PyFunctionObject*>(function), run);
+#else
+  reinterpret_cast<PyFunctionObject*>(function)->vectorcall = run;
+#endif
+}
+
+vectorcallfunc run_of(PyObject* function) { return reinterpret_cast<PyFunctionObject*>(function)->vectorcall; }
+
+// What is being raised, as an object, or null.
+PyObject* take_raised() {
+#if PY_VERSION_HEX >= 0x030C0000
+  return PyErr_GetRaisedException();
+#else
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  if (type == nullptr) return nullptr;
+  PyErr_NormalizeException(&type, &value, &traceback);
+  if (traceback != nullptr) PyException_SetTraceback(value, traceback);
+  Py_DECREF(type);
+  Py_XDECREF(traceback);
+  return value;
+#endif
+}
+
+void raise_again(PyObject* raised) {
+#if PY_VERSION_HEX >= 0x030C0000
+  PyErr_SetRaisedException(raised);
+#else
+  PyErr_Restore(Py_NewRef(Py_TYPE(raised)), raised, PyException_GetTraceback(raised));
+#endif
+}
+
+// A call of ours where whoever compiles the thread's frames (Dynamo) doesn't see them: `set_observer(None)` gives what it was.
+PyObject* call_unseen(PyObject* function, PyObject* const* args, size_t count, PyObject* set_observer) {
+  if (set_observer == Py_None) return PyObject_Vectorcall(function, args, count, nullptr);
+  const Made before(PyObject_CallOneArg(set_observer, Py_None));
+  if (before.object == nullptr) return nullptr;
+  PyObject* result = PyObject_Vectorcall(function, args, count, nullptr);
+  if (before.object == Py_None) return result;
+  PyObject* raised = take_raised();
+  Py_XDECREF(PyObject_CallOneArg(set_observer, before.object));
+  if (raised != nullptr) raise_again(raised);
+  return result;
+}
+
+// Of what `leave` raises, a signal handler's exception, that goes to the program in place of the result. It may have come
+// before `leave` did anything, which is why that is called once more.
+PyObject* left(PyObject* leave, PyObject* token, PyObject* result, PyObject* set_observer) {
+  PyObject* raised = result == nullptr ? take_raised() : nullptr;
+  PyObject* const args[] = {token, raised != nullptr ? raised : Py_None};
+  const Made told(call_unseen(leave, args, 2, set_observer));
+  if (told.object == nullptr) {
+    Py_XDECREF(raised);
+    Py_CLEAR(result);
+    raised = take_raised();
+    const Made again(call_unseen(leave, args, 1, set_observer));
+    if (again.object == nullptr) PyErr_Clear();
+  }
+  if (raised != nullptr) raise_again(raised);
+  return result;
+}
+
+PyObject* watched_call(PyObject* function, PyObject* const* args, size_t flagged, PyObject* names) {
+  const bool is_first = function == watch.functions[0];
+  const vectorcallfunc run = watch.run[is_first ? 0 : 1];
+  PyObject* const subject = PyVectorcall_NARGS(flagged) > 0 ? args[0] : nullptr;
+  const bool is_told = !is_first && on_its_way == subject;
+  on_its_way = nullptr;
+  if (watch.enter == nullptr || subject == nullptr || is_told) return run(function, args, flagged, names);
+  const Made leave(Py_NewRef(watch.leave)), set_observer(Py_NewRef(watch.set_observer));
+  const Made token(call_unseen(watch.enter, &subject, 1, set_observer.object));
+  if (token.object == nullptr) return nullptr;
+  if (is_first && watch.functions[1] != nullptr) on_its_way = subject;
+  PyObject* result = run(function, args, flagged, names);
+  return token.object == Py_None ? result : left(leave.object, token.object, result, set_observer.object);
+}
+
+PyObject* unwatch_calls(PyObject*, PyObject*) {
+  if (watch.enter == nullptr) Py_RETURN_NONE;
+  for (Py_ssize_t i = 0; i < kMost && watch.functions[i] != nullptr; ++i) {
+    if (run_of(watch.functions[i]) == watched_call) run_by(watch.functions[i], watch.run[i]);
+  }
+  // The functions are kept: whoever replaced the pointer meanwhile may still call what it was.
+  Py_CLEAR(watch.enter);
+  Py_CLEAR(watch.leave);
+  Py_CLEAR(watch.set_observer);
+  Py_RETURN_NONE;
+}
+
+PyObject* watch_calls(PyObject*, PyObject* args) {
+  PyObject *functions, *enter, *leave, *set_observer;
+  if (!PyArg_ParseTuple(args, "O!OOO", &PyTuple_Type, &functions, &enter, &leave, &set_observer)) return nullptr;
+  const Py_ssize_t count = PyTuple_GET_SIZE(functions);
+  bool all_functions = count >= 1 && count <= kMost;
+  for (Py_ssize_t i = 0; i < count; ++i) all_functions = all_functions && PyFunction_Check(PyTuple_GET_ITEM(functions, i));
+  if (!all_functions) return PyErr_Format(PyExc_TypeError, "watch_calls takes one or two Python functions");
+  if (watch.enter != nullptr) return PyErr_Format(PyExc_RuntimeError, "calls are watched already: unwatch_calls() first");
+  for (Py_ssize_t i = 0; i < kMost; ++i) {
+    PyObject* function = i < count ? Py_NewRef(PyTuple_GET_ITEM(functions, i)) : nullptr;
+    Py_XSETREF(watch.functions[i], function);
+    if (function == nullptr || run_of(function) == watched_call) continue;
+    watch.run[i] = run_of(function);
+    run_by(function, watched_call);
+  }
+  watch.enter = Py_NewRef(enter);
+  watch.leave = Py_NewRef(leave);
+  watch.set_observer = Py_NewRef(set_observer);
+  Py_RETURN_NONE;
+}
+
+PyMethodDef watch_functions[] = {
+    {"watch_calls", watch_calls, METH_VARARGS,
+     "watch_calls(functions, enter, leave, set_observer): enter(first argument) before each call; unless it gives None,\n"
+     "leave(what it gave, exception or None) after it, and leave(what it gave) where that raised. A call that the first of\n"
+     "two functions hands on to the second is one. Around both set_observer(None), unless it is None, and then what it gave."},
+    {"unwatch_calls", unwatch_calls, METH_NOARGS, "unwatch_calls(): end that. Calls that run are still left."},
+    {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+int add_watched_calls(PyObject* module) { return PyModule_AddFunctions(module, watch_functions); }
+
+}  // namespace recfn

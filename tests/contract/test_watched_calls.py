@@ -1,0 +1,210 @@
+"""Calls of a Python function that is watched: told at begin and end, whatever way they are made and left in."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+native = pytest.importorskip("otel_recfn._native")
+
+
+class Base:
+    def handed_on(self, *positional: Any, **keywords: Any) -> Any:
+        if isinstance(positional[0], BaseException):
+            raise positional[0]
+        return positional[0](self) if callable(positional[0]) else (self, positional, keywords)
+
+    def __call__(self, *positional: Any, **keywords: Any) -> Any:
+        return self.handed_on(*positional, **keywords)
+
+
+class Own(Base):
+    def __call__(self, value: Any) -> Any:
+        return super().__call__(value)
+
+
+class Watched:
+    """Begins and ends, as they were told."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+        self.observer: Any = None
+
+    def enter(self, subject: object) -> Any:
+        self.told.append(("enter", subject))
+        return len(self.told)
+
+    def leave(self, token: Any, *error: Any) -> None:
+        self.told.append(("leave", token, *error))
+
+    def set_observer(self, observer: Any) -> Any:
+        before, self.observer = self.observer, observer
+        return before
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    watch = Watched()
+    functions = (Base.__call__, Base.handed_on) if sys.version_info[:2] == (3, 11) else (Base.__call__,)
+    native.watch_calls(functions, watch.enter, watch.leave, watch.set_observer)
+    yield watch
+    native.unwatch_calls()
+
+
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "called": lambda one: one(1),
+    "its method": lambda one: one.__call__(1),
+    "its class's method": lambda one: type(one).__call__(one, 1),
+    "with arguments from a list": lambda one: one(*[1]),
+    "by the builtin map": lambda one: next(map(one, [1])),
+}
+
+
+@pytest.mark.parametrize("kind", [Base, Own])
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_is_told_once(watched: Watched, kind: type, call: str) -> None:
+    one = kind()
+    for _ in range(20):  # CPython specializes what is called often
+        watched.told.clear()
+        assert CALLS[call](one) == (one, (1,), {})
+        assert watched.told == [("enter", one), ("leave", 1, None)]
+
+
+def test_arguments_and_result_are_what_they_are(watched: Watched) -> None:
+    one = Base()
+    assert one(1, 2, three=3) == (one, (1, 2), {"three": 3})
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), GeneratorExit(), StopIteration(3)])
+def test_an_exception(watched: Watched, error: BaseException) -> None:
+    with pytest.raises(type(error)) as raised:
+        Base()(error)
+    assert raised.value is error
+    assert watched.told[1:] == [("leave", 1, error)]
+    assert [entry.name for entry in raised.traceback][-2:] == ["__call__", "handed_on"]
+
+
+def test_calls_in_calls(watched: Watched) -> None:
+    outer, inner = Base(), Base()
+    outer(lambda _: inner(1))
+    outer(lambda same: same(1) if len(watched.told) < 7 else 1)
+    enters = [subject for name, subject, *_ in watched.told if name == "enter"]
+    assert enters == [outer, inner, outer, outer]
+    assert [token for name, token, *_ in watched.told if name == "leave"] == [2, 1, 6, 5]
+
+
+def test_what_is_not_wanted_is_not_left(watched: Watched) -> None:
+    native.unwatch_calls()
+    native.watch_calls((Base.__call__,), lambda _: None, watched.leave, None)
+    one = Base()
+    assert one(1) == (one, (1,), {})
+    assert watched.told == []
+
+
+def test_what_enter_raises_goes_to_the_caller() -> None:
+    def enter(_: object) -> None:
+        raise TimeoutError
+
+    native.watch_calls((Base.__call__,), enter, lambda *_: None, None)
+    try:
+        with pytest.raises(TimeoutError):
+            Base()(1)
+    finally:
+        native.unwatch_calls()
+    assert Base()(1)
+
+
+@pytest.mark.parametrize("given", [1, ValueError("no")])
+def test_what_leave_raises_goes_to_the_caller_and_it_is_told_again(given: Any) -> None:
+    told: list[tuple[Any, ...]] = []
+
+    def leave(*arguments: Any) -> None:
+        told.append(arguments)
+        raise TimeoutError(len(told))
+
+    native.watch_calls((Base.__call__,), lambda _: 5, leave, None)
+    try:
+        with pytest.raises(TimeoutError, match="1"):
+            Base()(given)
+    finally:
+        native.unwatch_calls()
+    assert told == [(5, given if isinstance(given, ValueError) else None), (5,)]
+
+
+def test_an_observer_of_frames_sees_nothing_of_it_and_all_of_the_call(watched: Watched) -> None:
+    seen = []
+
+    def enter(subject: object) -> Any:
+        seen.append(watched.observer)
+        return subject
+
+    native.unwatch_calls()
+    native.watch_calls((Base.__call__,), enter, lambda token, _error: enter(token), watched.set_observer)
+    watched.observer = "dynamo"
+    Base()(lambda _: seen.append(watched.observer))
+    with contextlib.suppress(ValueError):
+        Base()(ValueError())
+    assert seen == [None, "dynamo", None, None, None]
+    assert watched.observer == "dynamo"
+
+
+def test_no_more_in_the_middle_of_a_call(watched: Watched) -> None:
+    one = Base()
+    one(lambda _: native.unwatch_calls())
+    one(1)
+    assert watched.told == [("enter", one), ("leave", 1, None)]
+    native.unwatch_calls()
+
+
+def test_the_function_is_what_it_was(watched: Watched) -> None:
+    before = Base.__call__, Base.__call__.__code__, dict(vars(Base.__call__)), dict(vars(Base))
+    native.unwatch_calls()
+    assert (Base.__call__, Base.__call__.__code__, dict(vars(Base.__call__)), dict(vars(Base))) == before
+    Base()(1)
+    assert watched.told == []
+
+
+def test_bad_input(watched: Watched) -> None:
+    with pytest.raises(RuntimeError, match=r"unwatch_calls\(\) first"):
+        native.watch_calls((Base.__call__,), print, print, None)
+    native.unwatch_calls()
+    for functions in ((), (len,), (Base.__call__,) * 3):
+        with pytest.raises(TypeError, match="one or two Python functions"):
+            native.watch_calls(functions, print, print, None)
+
+
+def test_nothing_is_kept(watched: Watched) -> None:
+    class Big:
+        pass
+
+    alive = []
+    for fails in (False, True):
+        big, one = Big(), Base()
+        alive += [weakref.ref(big), weakref.ref(one)]
+        with contextlib.suppress(ValueError):
+            one(ValueError() if fails else 1, big)
+        watched.told.clear()
+        del big, one
+    gc.collect()
+    assert [reference() for reference in alive] == [None] * 4
+
+
+def test_threads(watched: Watched) -> None:
+    def work() -> None:
+        one = Own()
+        for _ in range(300):
+            one(lambda same: Base()(1))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(watched.told) == 4 * 300 * 4

@@ -24,6 +24,7 @@ from otel_recfn.model.errors import (
 from otel_recfn.settings import Settings
 from otel_recfn.settings.table import sdk_is_disabled, unknown_variables
 from otel_recfn.settings.values import DURATION
+from otel_recfn.support import process_role  # noqa: F401 - before the program forks, so that a child is known as one
 from otel_recfn.support.interpreters import refuse_subinterpreter
 
 if TYPE_CHECKING:

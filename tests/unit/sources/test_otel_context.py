@@ -39,6 +39,9 @@ class CountingRecorder:
     def span_detached(self, token: object) -> None:
         self.told.append(threading.get_ident())
 
+    def launching_span(self) -> None:
+        pass
+
     def set_context_reader(self, reader: Callable[[], ContextReading | None] | None) -> None:
         self.reader = reader
 

@@ -23,7 +23,7 @@ class TraceFileWriter:
     """
 
     def __init__(self, path: str, queue_bytes: int, links: SharedLinks) -> None:
-        self._file = ChromeTraceSink(path, create_now=False, links=links)
+        self._file = ChromeTraceSink(path, create_now=False, links=links, of_process=True)
         self.sink = BackgroundSink(
             self._file,
             max(1, queue_bytes // ROW_BYTES),

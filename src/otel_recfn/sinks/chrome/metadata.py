@@ -12,6 +12,7 @@ from typing import Any
 from otel_recfn.batches.number_sets import distinct
 from otel_recfn.model.batch import Batch
 from otel_recfn.support.json_text import json_value
+from otel_recfn.support.process_role import RANK, WORLD_SIZE, number_of
 
 MOST_TRACE_IDS = 100
 """So many stand in the file: they are written again with each batch."""
@@ -47,7 +48,7 @@ def header(base_ns: int) -> bytes:
     Args:
         base_ns: what the times of events are relative to, since the Unix epoch.
     """
-    distributed = {"backend": "", "rank": _environment_number("RANK", 0), "world_size": _environment_number("WORLD_SIZE", 1)}
+    distributed = {"backend": "", "rank": number_of(RANK) or 0, "world_size": number_of(WORLD_SIZE) or 1}
     fields = {
         "schemaVersion": 1,
         "deviceProperties": [],
@@ -62,7 +63,7 @@ def header(base_ns: int) -> bytes:
 def process_events(pid: int) -> bytes:
     """The process's name and its rank."""
     program = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
-    rank = _environment_number("RANK", 0)
+    rank = number_of(RANK) or 0
     events = (
         metadata_event("process_name", pid, 0, {"name": program}),
         metadata_event("process_labels", pid, 0, {"labels": f"rank {rank}"}),
@@ -80,8 +81,3 @@ def track_events(name: str, pid: int, tid: int, sort_index: int) -> str:
 def metadata_event(name: str, pid: int, tid: int, args: dict[str, Any]) -> str:
     """What is said of a process or a track."""
     return json_value({"ph": "M", "name": name, "pid": pid, "tid": tid, "args": args})
-
-
-def _environment_number(variable: str, default: int) -> int:
-    value = os.environ.get(variable, "")
-    return int(value) if value.isascii() and value.isdigit() else default

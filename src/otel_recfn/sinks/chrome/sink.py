@@ -28,6 +28,7 @@ from otel_recfn.sinks.files.process_paths import (
     passes,
     path_of_process,
     paths_beside,
+    tell_path,
 )
 from otel_recfn.support.own_file import FileInUseError
 
@@ -41,13 +42,13 @@ LONGEST_PAUSE_SECONDS = 5.0
 class ChromeTraceSink:
     """Writes every batch to a Chrome trace file.
 
-    A process that finds the file in use by another one (a child started with the same environment) and a forked child write
-    their own: ``trace.pid<pid>.json`` beside ``trace.json``.
+    Where the file is in use by another process, this one writes its own: ``trace.pid<pid>.json`` beside ``trace.json``.
 
     Args:
         path: ends in ``.json`` or ``.json.gz``; an existing file is replaced, and its permissions are kept.
         create_now: make the file at once, an empty trace; else with the first event.
         links: shared with other sinks of the capture; None for its own.
+        of_process: processes that are ranks or children have files of their own (``process_paths.py``).
 
     Raises:
         SettingError: the suffix is another one, or the file cannot be made, or not be replaced while the program runs.
@@ -62,10 +63,11 @@ class ChromeTraceSink:
         *,
         create_now: bool = True,
         links: SharedLinks | None = None,
+        of_process: bool = False,
     ) -> None:
-        _checked_suffix(Path(path))
-        self._asked_path = _as_of_now(Path(path))  # a child that changes its directory writes beside its parent
-        self.path = self._asked_path
+        suffix = _checked_suffix(Path(path))
+        asked = self._asked_path = _as_of_now(Path(path))  # a child that changes its directory writes beside its parent
+        self.path = path_of_process(asked, suffix) if of_process else asked
         """Where the trace is written."""
         self._file: ChromeTraceFile | None = None
         self._dropped_before: Callable[[], int] | None = None
@@ -189,12 +191,12 @@ class ChromeTraceSink:
         if self._shared_links is not None:
             self._shared_links.start_empty()
         child = ChromeTraceSink(self._asked_path, create_now=False, links=self._shared_links)
-        child.path = path_of_process(self._asked_path, _checked_suffix(self._asked_path))
+        child.path = path_of_process(self._asked_path, _checked_suffix(self._asked_path), child=True)
         return child
 
     def _write(self, batch: Batch) -> None:
         if self._file is None:
-            self._file = self._opened()
+            self._file = self._opened(logging.INFO)
         self._unsettled = True
         self._file.append(batch)
         self._bytes = self._file.show()
@@ -202,7 +204,7 @@ class ChromeTraceSink:
 
     def _write_open(self, ranges: Batch) -> None:
         if self._file is None:
-            self._file = self._opened()
+            self._file = self._opened(logging.INFO)
         self._unsettled = True
         self._file.set_open(ranges)
         self._bytes = self._file.show()
@@ -233,23 +235,22 @@ class ChromeTraceSink:
     def _opened_or_refused(self) -> ChromeTraceFile:
         try:
             check_length(self._asked_path)
-            return self._opened()
+            return self._opened(logging.WARNING)
         except FileInUseError as error:
             text = f"chrome_trace={str(self._asked_path)!r} and the names beside it are being written; choose another path"
             raise SettingError(text) from error
         except OSError as error:
             raise SettingError(cannot_write("chrome_trace", self._asked_path, error, "a trace")) from error
 
-    def _opened(self) -> ChromeTraceFile:
-        """An empty trace at the first path that nobody writes."""
+    def _opened(self, level: int) -> ChromeTraceFile:
+        """An empty trace at the first path that nobody writes. ``level``: of what the log says of it."""
         for path in itertools.chain((self.path,), paths_beside(self._asked_path, _checked_suffix(self._asked_path))):
             try:
                 file = self._shown(path)
             except FileInUseError:  # another process writes it; in another container it may even have the same pid
                 continue
             try:
-                if path != self.path:
-                    log.warning("%s is being written already; process %d writes %s", self.path, os.getpid(), path)
+                tell_path(self._asked_path, self.path, path, level)
                 self.path = path
             except BaseException:
                 file.close()

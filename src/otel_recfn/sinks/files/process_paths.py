@@ -1,8 +1,16 @@
-"""Files that each process of a program writes for itself, beside the one that was named: their names, and whose they are."""
+"""Files that each process of a program writes for itself: their names, and whose they are.
+
+    the launched program   trace.json                     where another program writes that: trace.pid123.json
+    a rank                 trace.rank0.json               started again: trace.rank0.restart1.json
+    a child, a worker      trace.pid123.json              of a rank: trace.rank0.pid123.json
+
+So processes that run one after another don't replace each other's files. A name in use gets a number: -2, -3, ...
+"""
 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
 import stat
@@ -12,9 +20,13 @@ from pathlib import Path
 from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.files.followed_path import PathRefusedError, followed
 from otel_recfn.sinks.files.hidden_files import LONGEST_ADDITION
+from otel_recfn.support.process_role import ADDITIONS, addition
+from otel_recfn.support.process_role import LONGEST_ADDITION as LONGEST_OF_A_PROCESS
+
+log = logging.getLogger("otel_recfn")
 
 MAX_NAMES_BESIDE = 1000
-LONGEST_BESIDE = len(".pid4194304-999")
+LONGEST_BESIDE = LONGEST_OF_A_PROCESS + len("-999")
 OWN_MODE = 0o600
 PASSING = {
     getattr(errno, name)
@@ -40,22 +52,42 @@ def check_length(path: Path) -> None:
         raise PathRefusedError(errno.ENAMETOOLONG, f"its name is longer than {room} bytes; shorten it")
 
 
-def path_of_process(path: Path, suffix: str) -> Path:
-    """Of this process, beside the one that was named, which ends in ``suffix``."""
-    return path.with_name(f"{path.name.removesuffix(suffix)}.pid{os.getpid()}{suffix}")
+def path_of_process(path: Path, suffix: str, child: bool = False) -> Path:
+    """Where this process writes what is to go to ``path``, which ends in ``suffix``. ``child``: it is known to be one."""
+    return _with(path, suffix, addition(child))
 
 
 def paths_beside(path: Path, suffix: str) -> Iterator[Path]:
-    """The names that this process may use."""
-    own = path_of_process(path, suffix)
-    yield own
+    """The names that this process may use where that one is being written."""
+    own = addition()
+    beside = own if ".pid" in own else f"{own}.pid{os.getpid()}"
+    yield _with(path, suffix, beside)
     for number in range(2, MAX_NAMES_BESIDE):
-        yield own.with_name(f"{own.name.removesuffix(suffix)}-{number}{suffix}")
+        yield _with(path, suffix, f"{beside}-{number}")
+
+
+def _with(path: Path, suffix: str, added: str) -> Path:
+    return path.with_name(f"{path.name.removesuffix(suffix)}{added}{suffix}")
+
+
+def tell_path(asked: Path, expected: Path, path: Path, level: int) -> None:
+    """Name the file that this process writes in the log, where it isn't the one that was asked for.
+
+    Args:
+        asked: by the user.
+        expected: the name that this process has.
+        path: the one that it writes.
+        level: of the log, where the name is as expected.
+    """
+    if path != expected:
+        log.warning("%s is being written already; process %d writes %s", expected, os.getpid(), path)
+    elif path != asked:
+        log.log(level, "of %s, process %d writes %s", asked, os.getpid(), path)
 
 
 def family(path: Path, suffix: str) -> str:
     """The names of the files of all processes, as a regular expression."""
-    return rf"{re.escape(path.name.removesuffix(suffix))}(?:\.pid\d+(?:-\d+)?)?{re.escape(suffix)}"
+    return rf"{re.escape(path.name.removesuffix(suffix))}{ADDITIONS}{re.escape(suffix)}"
 
 
 def mode_of(path: Path) -> int:

@@ -8,7 +8,6 @@ import contextlib
 import errno
 import itertools
 import logging
-import os
 from pathlib import Path
 
 from otel_recfn.model.errors import OUT_OF_MEMORY, SettingError
@@ -21,6 +20,7 @@ from otel_recfn.sinks.files.process_paths import (
     passes,
     path_of_process,
     paths_beside,
+    tell_path,
 )
 from otel_recfn.sinks.files.whole_file import WholeFile
 from otel_recfn.sinks.otlp.json_lines import json_line
@@ -28,15 +28,14 @@ from otel_recfn.sinks.otlp.outcome import Outcome, Verdict
 from otel_recfn.support.own_file import FileInUseError
 
 PREFIX = "file:"
-_logger = logging.getLogger(__name__)
 
 
 class FileTransport:
-    """Writes a file of this process's own: the named one, or one beside it where another process writes that.
+    """Writes a file of this process's own (``process_paths.py``).
 
     Args:
         asked: the path that was asked for.
-        path: where to begin to look for a name that is free.
+        level: of what the log says of the one that is written.
 
     Raises:
         OSError: it can't be written there.
@@ -45,8 +44,8 @@ class FileTransport:
     concurrent = 1
     encoding = ""
 
-    def __init__(self, asked: Path, path: Path) -> None:
-        self._file = self._opened(asked, path)
+    def __init__(self, asked: Path, level: int) -> None:
+        self._file = self._opened(asked, level)
         self.where = str(self._file.path)
 
     def send(self, body: bytes) -> Outcome:
@@ -70,16 +69,16 @@ class FileTransport:
         """The file belongs to the parent."""
         self._file.close_in_child()
 
-    def _opened(self, asked: Path, first: Path) -> WholeFile:
+    def _opened(self, asked: Path, level: int) -> WholeFile:
         suffix = asked.suffix
+        first = path_of_process(asked, suffix)
         for path in itertools.chain((first,), paths_beside(asked, suffix)):
             try:
                 file = self._shown(path, asked, suffix)
             except FileInUseError:  # another process writes it
                 continue
             with contextlib.suppress(*OUT_OF_MEMORY):  # which the log needs, too
-                if path != first:
-                    _logger.warning("%s is being written already; process %d writes %s", first, os.getpid(), path)
+                tell_path(asked, first, path, level)
             return file
         raise FileInUseError(errno.EBUSY, "it is being written already, as are the names beside it", str(asked))
 
@@ -104,12 +103,12 @@ class OpensFile:
 
     def __init__(self, asked: Path, now: bool = True) -> None:
         self._asked = asked
-        self._made = FileTransport(asked, asked) if now else None
+        self._made = FileTransport(asked, logging.WARNING) if now else None
 
     def __call__(self) -> FileTransport:
         """What is open, or a file of this process's own."""
         if self._made is None:
-            self._made = FileTransport(self._asked, path_of_process(self._asked, self._asked.suffix))
+            self._made = FileTransport(self._asked, logging.INFO)
         return self._made
 
     def close(self) -> None:

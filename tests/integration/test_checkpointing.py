@@ -23,7 +23,17 @@ checkpointing = pytest.importorskip("torch.utils.checkpoint")
 pytestmark = pytest.mark.torch
 
 Block = Callable[[Any], Any]
-LAYERS = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 4), torch.nn.Sigmoid())
+LAYERS: Any = None
+"""What blocks run."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def layers() -> Iterator[None]:
+    """Gone afterwards: modules are numbered among those that live."""
+    global LAYERS
+    LAYERS = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 4), torch.nn.Sigmoid())
+    yield
+    LAYERS = None
 
 
 def in_range(x: Any) -> Any:

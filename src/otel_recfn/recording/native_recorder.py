@@ -233,9 +233,10 @@ class NativeRecorder:
         """See Recorder.span_detached."""
         _native.span_detached(token)
 
-    def look_before_launch(self) -> None:
-        """See Recorder.look_before_launch."""
-        _native.look_before_launch()
+    @property
+    def before_launch(self) -> Callable[[Any], Any]:
+        """See Recorder.before_launch."""
+        return _native.before_launch
 
     def launching_span(self) -> Any | None:
         """See Recorder.launching_span."""

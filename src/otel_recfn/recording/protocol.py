@@ -289,8 +289,9 @@ class Recorder(RangeRecorder, Protocol):
     def span_detached(self, token: object) -> None:
         """The calling task detached the context that it had attached with that token."""
 
-    def look_before_launch(self) -> None:
-        """See to it that what PyTorch launches from the calling thread from here on lies in what is current there now."""
+    @property
+    def before_launch(self) -> Callable[[Any], Any]:
+        """Gives an object's ``launches``, by which PyTorch is about to launch work: that lies in what is current then."""
 
     def launching_span(self) -> Any | None:
         """The span that is current in the calling thread because PyTorch works there for another one; None elsewhere."""

@@ -108,11 +108,11 @@ void task_chain::dealloc(PyObject* self) {
 
 namespace {
 
-// Index on the stack of what the thread's newest range lies in, as `find_parent` found it; kNowhere if there is nothing.
-uint32_t place_of_parent(const ThreadBuffer& buffer) {
+// Index on the stack of what the range at this depth of it lies in, as `find_parent` found it; kNowhere if there is nothing.
+uint32_t place_of_parent(const ThreadBuffer& buffer, uint32_t depth) {
   const bool by_ordinal = buffer.look_parent == kByOrdinal;
   const uint32_t lowest = by_ordinal ? std::max(buffer.look_depth, buffer.floor) : buffer.floor;
-  uint32_t index = buffer.depth - 1;
+  uint32_t index = depth;
   while (index-- > lowest) {
     if (encloses_by_place(buffer.stack[index])) return index;
   }
@@ -135,8 +135,7 @@ const Context& context_of_base(const ThreadBuffer& buffer, uint64_t ordinal) {
 }
 
 // What its parent on the stack lies in: a range of Python's says so itself, PyTorch's lie in the next one below.
-void place_by_stack(TaskEntry& entry, const ThreadBuffer& buffer, const TaskEntry* newest) {
-  const uint32_t parent = place_of_parent(buffer);
+void place_by_stack(TaskEntry& entry, const ThreadBuffer& buffer, uint32_t parent, const TaskEntry* newest) {
   if (parent == kNowhere) return;
   for (uint32_t index = parent + 1; index-- > buffer.floor;) {
     const OpenEntry& open = buffer.stack[index];
@@ -165,7 +164,7 @@ void place_entry(TaskEntry& entry, const ThreadBuffer& buffer, const TaskEntry* 
   } else if (around != nullptr && is_range(*around)) {
     entry.context = around->context, entry.root = around->root;
   } else {
-    place_by_stack(entry, buffer, around);
+    place_by_stack(entry, buffer, place_of_parent(buffer, buffer.depth - 1), around);
   }
   entry.context.enclosing = entry.event_id, entry.context.root = entry.root;
   entry.placed = true;
@@ -218,6 +217,23 @@ void task_chain::end_range_entry(TaskEntry& entry) {
 
 void task_chain::pop_span(TaskEntry* entry) {
   if (innermost() == entry) set_value_in_task(living(entry->outer, recording_now()));
+}
+
+void hand_on_torchs_range(ThreadBuffer& buffer) {
+  const uint32_t place = place_of_parent(buffer, buffer.depth);
+  if (place == kNowhere || buffer.stack[place].is_entered()) return;
+  if (buffer.look_parent == kByContext && place < buffer.look_depth) return;
+  TaskEntry* entry = new_entry();
+  if (entry == nullptr) return;
+  entry->event_id = make_event_id(buffer.number, buffer.stack[place].ordinal());
+  entry->recording = buffer.generation;
+  entry->since_thread = buffer.number, entry->since_ordinal = buffer.stack[place].ordinal();
+  place_by_stack(*entry, buffer, place, innermost());
+  entry->context.enclosing = entry->event_id, entry->context.root = entry->root;
+  entry->placed = true;
+  hand_on(entry);
+  Py_DECREF(reinterpret_cast<PyObject*>(entry));
+  buffer.context_stale = true;  // nobody tells when it ends: the thread's next begin has what is current handed on again
 }
 
 namespace {

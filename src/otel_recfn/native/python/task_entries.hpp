@@ -47,6 +47,9 @@ void forget_open_ranges();
 // What the task that runs in the calling thread sees; `span` is the current span's object, or null.
 void view_task(const ThreadBuffer& buffer, TaskView& view, PyObject* span);
 
+// Hands on the range of PyTorch's that the calling thread is in, where that began later than what its task is in.
+void hand_on_torchs_range(ThreadBuffer& buffer);
+
 int add_task_entries(PyObject* module);
 
 }  // namespace recfn

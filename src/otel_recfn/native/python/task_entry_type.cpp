@@ -125,11 +125,14 @@ PyObject* span_detached(PyObject*, PyObject* token) {
 }
 
 // The calling thread is about to launch work: what it hands on is up to date afterwards.
-PyObject* look_before_launch(PyObject*, PyObject*) {
+PyObject* before_launch(PyObject*, PyObject* launcher) {
   const uint32_t recording = globals().recording.load(std::memory_order_acquire);
   ThreadBuffer* buffer = (recording & kRecordingBit) != 0 ? registry().current() : nullptr;
-  if (buffer != nullptr && catch_up(globals(), *buffer, kMayLook)) look_if_changed(globals(), *buffer);
-  Py_RETURN_NONE;
+  if (buffer != nullptr && catch_up(globals(), *buffer, kMayLook)) {
+    look_if_changed(globals(), *buffer);
+    hand_on_torchs_range(*buffer);
+  }
+  return PyObject_GetAttrString(launcher, "launches");
 }
 
 // The span that was current where the thread's work was launched, or that became current there since; None in other threads.
@@ -219,7 +222,7 @@ PyMethodDef entry_functions[] = {
     {"span_attached", span_attached, METH_VARARGS, "span_attached(span, token)"},
     {"context_attached", context_attached, METH_O, "context_attached(token)"},
     {"span_detached", span_detached, METH_O, "span_detached(token)"},
-    {"look_before_launch", look_before_launch, METH_NOARGS, "What the thread launches from here on lies in what is current."},
+    {"before_launch", before_launch, METH_O, "before_launch(launcher) -> launcher.launches, after a look"},
     {"launching_span", launching_span, METH_NOARGS, "launching_span() -> span | None"},
     {"task_serial", task_serial, METH_NOARGS, "task_serial() -> larger than that of every entry"},
     {"knows_outer_contexts", outer_contexts_known, METH_NOARGS, "Whether contexts around the current one are seen."},

@@ -9,7 +9,8 @@ Only pairing and batch need numpy, so they are imported when recording starts.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 from otel_recfn.model.events import Extra
 from otel_recfn.ranges.protocol import RangeObserver
@@ -104,8 +105,10 @@ class PythonRecorder(BeginsAndEnds):
         if gone is not None:
             gone.token = 0  # the token that it knew is gone, and a new one has its address
 
-    def look_before_launch(self) -> None:
-        """See Recorder.look_before_launch: PyTorch is observed by the native recorder alone."""
+    @property
+    def before_launch(self) -> Callable[[Any], Any]:
+        """See Recorder.before_launch. PyTorch is observed by the native recorder alone."""
+        return attrgetter("launches")
 
     def launching_span(self) -> None:
         """See Recorder.launching_span."""

@@ -52,6 +52,8 @@ def ours_range(event: ProfiledEvent, events: dict[int, ProfiledEvent]) -> Range:
     parent = events.get(event.parent)
     while parent is not None and repeats_its_parent(parent, events):
         parent = events[parent.parent]
+    if parent is not None and parent.thread_id != event.thread_id:
+        parent = None  # what another thread works for: theirs nest within a thread
     forward = event.forward_thread_id if event.sequence_nr >= 0 else 0
     place = (event.handle, event.name, int(event.scope), event.thread_id, event.sequence_nr, forward)
     shapes = [flat(shape) for shape in json.loads(event.shapes or "[]")]

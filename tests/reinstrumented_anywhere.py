@@ -45,8 +45,10 @@ def instrument() -> None:
 
 
 def uninstrument() -> None:
+    ends = instrumentor.is_instrumented_by_opentelemetry  # else the counters are those that were taken before
     instrumentor.uninstrument()
-    missed.append(instrumentor.counters())
+    if ends:
+        missed.append(instrumentor.counters())
 
 
 def reinstrument() -> None:

@@ -210,3 +210,14 @@ def test_collectives(lifted: Traces, tmp_path: Any) -> None:
         distributed.destroy_process_group()
     found = Counter(path.split("/")[0] for path in lifted.all_paths().elements() if path.endswith("gloo:all_reduce"))
     assert found == {"one": 1, "other": 1}
+
+
+def test_the_engine_of_backward_passes_is_put_back() -> None:
+    variable = torch.autograd.variable.Variable
+    theirs = variable._execution_engine
+    traces = Traces()
+    ours = variable._execution_engine
+    assert ours is not theirs
+    assert ours.run_backward.__self__ is theirs
+    traces.instrumentor.uninstrument()
+    assert variable._execution_engine is theirs

@@ -30,6 +30,7 @@ trace.set_tracer_provider(TracerProvider())
 OtelRecordFunctionInstrumentor().instrument(span_exporter="file:spans.jsonl")
 with record_function(sys.argv[1]):
     pass
+OtelRecordFunctionInstrumentor().flush()  # CPython 3.12 starts no thread at the end
 """
 FORKED = """
 import logging, os, sys
@@ -42,6 +43,7 @@ for name in ("first", "second"):
     if pid == 0:
         with record_function(name):
             pass
+        instrumentor.flush()  # CPython 3.12 starts no thread at the end
         sys.exit()
     assert os.waitpid(pid, 0)[1] == 0
 """

@@ -6,20 +6,16 @@ is cancelled, a program that exits well. Nor are exceptions that are derived fro
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 MAX_CHARACTERS = 1024
 """The text is cut here so that a long one doesn't wait in a buffer; the recorder's exact limit is in bytes."""
 
-_control_flow: tuple[type[BaseException], ...] = (
-    GeneratorExit,
-    StopIteration,
-    StopAsyncIteration,
-    asyncio.CancelledError,
-    concurrent.futures.CancelledError,
-)
+_control_flow: tuple[type[BaseException], ...] = (GeneratorExit, StopIteration, StopAsyncIteration)
+_CANCELLED = {"asyncio.exceptions": "CancelledError", "concurrent.futures": "CancelledError"}
+"""By module: such an exception can't be there before its module is imported, which we don't do ourselves."""
 _EXIT_CODE = SystemExit.__dict__["code"]
 
 
@@ -33,9 +29,16 @@ def add_control_flow(kind: type[BaseException]) -> None:
 def is_failure(error: BaseException) -> bool:
     """Whether a range that is left by it has failed. Never raises."""
     kind = type(error)  # isinstance would ask the exception for its class
-    if issubclass(kind, _control_flow):
+    if issubclass(kind, (*_control_flow, *_cancelled())):
         return False
     return not issubclass(kind, SystemExit) or not _is_success(_EXIT_CODE.__get__(error))
+
+
+def _cancelled() -> Iterator[type[BaseException]]:
+    for module, name in _CANCELLED.items():
+        kind = getattr(sys.modules.get(module), name, None)
+        if isinstance(kind, type):
+            yield kind
 
 
 def _is_success(code: Any) -> bool:

@@ -28,7 +28,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 trace.set_tracer_provider(TracerProvider())
 OtelRecordFunctionInstrumentor().instrument(span_exporter="file:spans.jsonl")
-with record_function(sys.argv[1]):
+with trace.get_tracer("program").start_as_current_span("request"), record_function(sys.argv[1]):
     pass
 OtelRecordFunctionInstrumentor().flush()  # CPython 3.12 starts no thread at the end
 """

@@ -205,7 +205,7 @@ inline void count_dropped_begin(ThreadBuffer& buffer) {
   buffer.unsent &= ~uint32_t{kParentUnsent};
 }
 
-inline bool is_frame(const Begin& begin) { return begin.scope == kTorchscriptFunctionScope; }
+inline bool is_frame(const Begin& begin) { return __builtin_expect(begin.scope == kTorchscriptFunctionScope, 0); }
 
 // Whether it is a function's, or a fork's: what else TorchScript's interpreter runs ("<forward op>") is begun by such a frame.
 inline bool is_frame_of_call(const Begin& begin) {
@@ -257,8 +257,8 @@ template <bool kTorch>
   OpenEntry& entry = buffer.stack[buffer.depth++];
   entry.key = kTorch ? begin.handle : event_id;
   entry.word = ordinal | ((begin.flags & kAsync) != 0 ? OpenEntry::kAsyncBit : 0) | (kTorch ? 0 : OpenEntry::kEnteredBit) |
-               (!kTorch || may_run_python(begin) ? OpenEntry::kPythonBit : 0) | (base != 0 ? OpenEntry::kBaseBit : 0) |
-               (kTorch && is_frame(begin) && ordinal != 0 ? OpenEntry::kFrameBit : 0);
+               (!kTorch || may_run_python(begin) ? OpenEntry::kPythonBit : 0) | (base != 0 ? OpenEntry::kBaseBit : 0);
+  if (kTorch && is_frame(begin) && ordinal != 0) entry.word |= OpenEntry::kFrameBit;
   entry.task = buffer.task;
   return ordinal != 0 ? event_id : 0;
 }

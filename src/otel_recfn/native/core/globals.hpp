@@ -27,7 +27,7 @@ struct Globals {
   // Torch observer: the launch that PyTorch's state of the calling thread has, null where it has none; and a change of it, which
   // returns an entry that nobody needs any more.
   std::atomic<const Launch* (*)()> launch{nullptr};
-  std::atomic<void* (*)(const Launch&)> hand_on{nullptr};
+  std::atomic<void* (*)(void*& carried, const Launch&)> hand_on{nullptr};
   std::atomic<void (*)(void*)> let_go{nullptr};  // bindings: gives a launch's entry back; needs no GIL
   // Torch observer: how many frames TorchScript's interpreter has in the calling thread.
   std::atomic<uint64_t (*)()> torchscript_frames{nullptr};
@@ -36,7 +36,7 @@ struct Globals {
   std::atomic<uint64_t (*)()> logical_thread_id{nullptr};
   std::atomic<int64_t (*)()> default_node_id{nullptr};
   std::atomic<void (*)(int64_t)> set_default_node_id{nullptr};
-  std::atomic<void (*)()> on_thread_exit{nullptr};
+  std::atomic<void (*)(ThreadBuffer&)> on_thread_exit{nullptr};
   // Torch observer: PyTorch's switch of the calling thread, which is the thread's one switch once PyTorch is observed.
   std::atomic<bool (*)()> is_enabled{nullptr};
   std::atomic<void (*)(bool)> enable{nullptr};

@@ -93,10 +93,11 @@ void identify(ThreadBuffer& buffer, uint64_t number) {
 
 // pthread keys are destroyed after C++ thread_locals, so that ranges in those destructors are still recorded.
 void on_thread_end(void* buffer) {
-  if (const auto farewell = globals().on_thread_exit.load()) farewell();
+  auto& ended = *static_cast<ThreadBuffer*>(buffer);
+  if (const auto farewell = globals().on_thread_exit.load()) farewell(ended);
   tls_without = kNever;
   tls_buffer = nullptr;
-  static_cast<ThreadBuffer*>(buffer)->ended.store(true, std::memory_order_release);
+  ended.ended.store(true, std::memory_order_release);
 }
 
 pthread_key_t end_key() {

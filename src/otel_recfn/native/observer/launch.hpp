@@ -58,25 +58,23 @@ struct LaunchState {
     return Objects::contains(key()) ? &static_cast<const Carried*>(Objects::get(key()).get())->launch : nullptr;
   }
 
-  // Also the thread's state has it, if no copy of the state was installed since.
-  static std::shared_ptr<Carried>& last_set() {
-    thread_local std::shared_ptr<Carried> instance;
-    return instance;
-  }
-
-  static void* set(const Launch& launch) try {
-    auto& last = last_set();
-    if (last != nullptr && last.use_count() == 2 && last->launch.thread == launch.thread) {
-      return std::exchange(last->launch, launch).entry;
+  // `carried` is what the thread set last: its state has it, too, if no copy of the state was installed since.
+  static void* set(void*& carried, const Launch& launch) try {
+    auto* last = static_cast<std::shared_ptr<Carried>*>(carried);
+    if (last != nullptr && last->use_count() == 2 && (*last)->launch.thread == launch.thread) {
+      return std::exchange((*last)->launch, launch).entry;
     }
-    auto made = std::make_shared<Carried>(Launch{});
-    Objects::set(key(), made);
-    made->launch = launch;
-    last = std::move(made);
+    auto made = std::make_unique<std::shared_ptr<Carried>>(std::make_shared<Carried>(Launch{}));
+    Objects::set(key(), *made);
+    (*made)->launch = launch;
+    forget(carried);
+    carried = made.release();
     return nullptr;
   } catch (...) {  // no memory: what is launched lies in what was handed on before
     return launch.entry;
   }
+
+  static void forget(void*& carried) { delete static_cast<std::shared_ptr<Carried>*>(std::exchange(carried, nullptr)); }
 };
 
 inline constexpr auto carries_objects = [](auto& object, const auto& objects) -> decltype(
@@ -92,6 +90,11 @@ void watch_launches() {
     shared->launch.store(State::found);
     shared->hand_on.store(State::set);
   }
+}
+
+template <bool kFound, typename Objects = at::impl::ThreadLocalPythonObjects, typename Object = c10::SafePyObject>
+void forget_launch(void*& carried) {
+  if constexpr (kFound) LaunchState<Objects, Object>::forget(carried);
 }
 
 }  // namespace

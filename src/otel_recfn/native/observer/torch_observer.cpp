@@ -91,7 +91,10 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
 uint64_t logical_thread_id() { return at::RecordFunction::currentThreadId(); }
 bool is_thread_enabled() { return at::isRecordFunctionEnabled(); }
 void enable_thread(bool enable) { at::enableRecordFunction(enable); }
-void forget_thread() { cached_buffer = nullptr; }
+void forget_thread(ThreadBuffer& buffer) {
+  cached_buffer = nullptr;
+  forget_launch<kHasLaunches>(buffer.carried);
+}
 uint64_t torchscript_frames() { return count_torchscript_frames(); }
 
 // The rank of the process, as torch.distributed sets it.

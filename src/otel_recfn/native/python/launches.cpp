@@ -37,8 +37,7 @@ uint64_t serial_of(const TaskEntry* entry) { return entry != nullptr ? entry->se
 
 }  // namespace
 
-const Launch* launch_of_another(const ThreadBuffer* buffer) {
-  if (buffer != nullptr && buffer->of_python) return nullptr;
+const Launch* launch_in_other_thread() {
   const auto find = globals().launch.load(std::memory_order_relaxed);
   const Launch* launch = find != nullptr ? find() : nullptr;
   return launch != nullptr && launch->thread != registry().thread_number() ? launch : nullptr;
@@ -63,22 +62,21 @@ bool view_launch(const Launch& launch, TaskView& view) {
   return true;
 }
 
-void hand_on(TaskEntry* entry) {
+void hand_on(ThreadBuffer* buffer, TaskEntry* entry) {
   const auto set = globals().hand_on.load(std::memory_order_relaxed);
-  ThreadBuffer* buffer = set != nullptr ? registry().existing() : nullptr;
-  if (buffer == nullptr || buffer->handed_on == serial_of(entry)) return;
+  if (set == nullptr || buffer == nullptr || buffer->handed_on == serial_of(entry)) return;
   Launch launch{entry, kLaunchedTask | serial_of(entry), buffer->number};
   if (const Launch* other = launch_of_another(buffer)) launch.task = other->task, launch.thread = other->thread;
   Py_XINCREF(reinterpret_cast<PyObject*>(entry));
   buffer->handed_on = serial_of(entry);
-  void* const gone = set(launch);
+  void* const gone = set(buffer->carried, launch);
   Py_XDECREF(static_cast<PyObject*>(gone));
   give_back();
 }
 
 void hand_on_no_more(const TaskEntry& entry, TaskEntry* outer) {
-  const ThreadBuffer* buffer = registry().existing();
-  if (buffer != nullptr && buffer->handed_on == entry.serial) hand_on(outer);
+  ThreadBuffer* buffer = registry().existing();
+  if (buffer != nullptr && buffer->handed_on == entry.serial) hand_on(buffer, outer);
 }
 
 void start_launches() { globals().let_go.store(let_go); }

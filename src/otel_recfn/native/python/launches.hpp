@@ -11,8 +11,13 @@
 
 namespace recfn {
 
+// In a thread that Python may not have started.
+const Launch* launch_in_other_thread();
+
 // Null where the thread works for itself. Needs no GIL.
-const Launch* launch_of_another(const ThreadBuffer* buffer);
+inline const Launch* launch_of_another(const ThreadBuffer* buffer) {
+  return buffer != nullptr && buffer->of_python ? nullptr : launch_in_other_thread();
+}
 
 // Changes with the launch.
 uint64_t launch_version(const Launch& launch);
@@ -20,8 +25,8 @@ uint64_t launch_version(const Launch& launch);
 // What the launching task is in. False where only Python knows, since no look has come by there.
 bool view_launch(const Launch& launch, TaskView& view);
 
-// From here on the calling thread hands that on, null for nothing.
-void hand_on(TaskEntry* entry);
+// From here on the calling thread, whose buffer that is, hands that on, null for nothing.
+void hand_on(ThreadBuffer* buffer, TaskEntry* entry);
 
 // The entry is over: if it is handed on, `outer` is from here on.
 void hand_on_no_more(const TaskEntry& entry, TaskEntry* outer);

@@ -23,15 +23,16 @@ inline TaskEntry* living(TaskEntry* entry, uint64_t recording) {
 
 inline bool is_range(const TaskEntry& entry) { return entry.span == nullptr; }
 
-// The calling task's; null where it is in nothing. Borrowed: the task's context holds it.
-TaskEntry* innermost();
+// The calling task's; null where it is in nothing. Borrowed: the task's context holds it. `buffer` is the thread's, or null.
+TaskEntry* innermost(const ThreadBuffer* buffer);
+inline TaskEntry* innermost() { return innermost(registry().existing()); }
 
 // In no chain yet. Null, with no error set, where there is no memory.
 TaskEntry* new_entry();
 void dealloc(PyObject* entry);
 
 // From here on the calling task is in it; `outer` is its innermost entry.
-void push(TaskEntry* entry, TaskEntry* outer);
+void push(ThreadBuffer* buffer, TaskEntry* entry, TaskEntry* outer);
 
 // It is over, in every task that has it.
 void end_range_entry(TaskEntry& entry);

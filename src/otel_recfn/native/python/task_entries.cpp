@@ -20,8 +20,8 @@ PyObject* innermost_var = nullptr;
 uint64_t last_serial = 0;
 
 // Borrowed: the task's context holds it, or what launched the thread's work.
-TaskEntry* value_in_task() {
-  if (const Launch* launch = launch_of_another(registry().existing())) return static_cast<TaskEntry*>(launch->entry);
+TaskEntry* value_in_task(const ThreadBuffer* buffer) {
+  if (const Launch* launch = launch_of_another(buffer)) return static_cast<TaskEntry*>(launch->entry);
   PyObject* value = nullptr;
   if (PyContextVar_Get(innermost_var, nullptr, &value) < 0) PyErr_Clear();
   Py_XDECREF(value);
@@ -29,9 +29,9 @@ TaskEntry* value_in_task() {
 }
 
 // A span is handed on by the next look, which knows its context.
-void set_value_in_task(TaskEntry* entry) {
-  const bool elsewhere = launch_of_another(registry().existing()) != nullptr;
-  if (elsewhere || entry == nullptr || entry->placed) hand_on(entry);
+void set_value_in_task(ThreadBuffer* buffer, TaskEntry* entry) {
+  const bool elsewhere = launch_of_another(buffer) != nullptr;
+  if (elsewhere || entry == nullptr || entry->placed) hand_on(buffer, entry);
   if (elsewhere) return;
   Py_XDECREF(PyContextVar_Set(innermost_var, entry != nullptr ? reinterpret_cast<PyObject*>(entry) : Py_None));
   PyErr_Clear();
@@ -39,7 +39,7 @@ void set_value_in_task(TaskEntry* entry) {
 
 }  // namespace
 
-TaskEntry* task_chain::innermost() { return living(value_in_task(), recording_now()); }
+TaskEntry* task_chain::innermost(const ThreadBuffer* buffer) { return living(value_in_task(buffer), recording_now()); }
 
 namespace {
 
@@ -201,11 +201,11 @@ TaskEntry* new_range_entry(const ThreadBuffer& buffer, uint64_t event_id, uint32
 
 }  // namespace
 
-void task_chain::push(TaskEntry* entry, TaskEntry* outer) {
+void task_chain::push(ThreadBuffer* buffer, TaskEntry* entry, TaskEntry* outer) {
   set_outer(*entry, outer);
   entry->length = outer != nullptr ? outer->length + 1 : 1;
   if (entry->length % kShortenEvery == 0) entry->length = shorten(entry);
-  set_value_in_task(entry);
+  set_value_in_task(buffer, entry);
 }
 
 // It stays in the chains, and is passed over there: taking it out would cost as much again as putting it in.
@@ -216,7 +216,8 @@ void task_chain::end_range_entry(TaskEntry& entry) {
 }
 
 void task_chain::pop_span(TaskEntry* entry) {
-  if (innermost() == entry) set_value_in_task(living(entry->outer, recording_now()));
+  ThreadBuffer* buffer = registry().existing();
+  if (innermost(buffer) == entry) set_value_in_task(buffer, living(entry->outer, recording_now()));
 }
 
 void hand_on_torchs_range(ThreadBuffer& buffer) {
@@ -231,7 +232,7 @@ void hand_on_torchs_range(ThreadBuffer& buffer) {
   place_by_stack(*entry, buffer, place, innermost());
   entry->context.enclosing = entry->event_id, entry->context.root = entry->root;
   entry->placed = true;
-  hand_on(entry);
+  hand_on(&buffer, entry);
   Py_DECREF(reinterpret_cast<PyObject*>(entry));
   buffer.context_stale = true;  // nobody tells when it ends: the thread's next begin has what is current handed on again
 }
@@ -251,10 +252,10 @@ OpenRanges& open_ranges() {
 
 }  // namespace
 
-TaskEntry* enter_range(const ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source) {
-  TaskEntry* outer = innermost();
+TaskEntry* enter_range(ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source) {
+  TaskEntry* outer = innermost(&buffer);
   TaskEntry* entry = new_range_entry(buffer, event_id, scope, source, outer);
-  if (entry != nullptr) push(entry, outer);
+  if (entry != nullptr) push(&buffer, entry, outer);
   return entry;
 }
 
@@ -280,28 +281,28 @@ TaskEntry* placed_span(TaskEntry* latest, PyObject* span, const Context& current
   return entry;
 }
 
-void view_tasks(const ThreadBuffer& buffer, TaskView& view) {
+void view_tasks(ThreadBuffer& buffer, TaskView& view) {
   if (const Launch* launch = launch_of_another(&buffer)) {
     view.tasks[0] = launch->task;
     return;
   }
   if (PyThreadState_Get()->context == nullptr) {  // no context yet: setting a value makes one
-    set_value_in_task(nullptr);
+    set_value_in_task(&buffer, nullptr);
   }
   view.task_count = entered_contexts(view.tasks, kMaxTasks);
 }
 
 }  // namespace
 
-void view_task(const ThreadBuffer& buffer, TaskView& view, PyObject* span) {
+void view_task(ThreadBuffer& buffer, TaskView& view, PyObject* span) {
   view_tasks(buffer, view);
-  TaskEntry* latest = innermost();
+  TaskEntry* latest = innermost(&buffer);
   while (latest != nullptr && !is_range(*latest) && latest->span != span) latest = living(latest->outer, recording_now());
   if (latest != nullptr && is_range(*latest)) {
-    hand_on(latest);
+    hand_on(&buffer, latest);
   } else {
     TaskEntry* found = placed_span(latest, span, view.current);
-    hand_on(found);
+    hand_on(&buffer, found);
     Py_XDECREF(found);
   }
   if (latest == nullptr) return;
@@ -312,14 +313,14 @@ void view_task(const ThreadBuffer& buffer, TaskView& view, PyObject* span) {
   view.range_context = latest->context;
 }
 
-void keep_open_range(const ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source, bool enters) try {
+void keep_open_range(ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source, bool enters) try {
   TaskEntry*& kept = open_ranges()[event_id];
   TaskEntry* outer = innermost();
   kept = new_range_entry(buffer, event_id, scope, source, outer);
   if (kept == nullptr) {
     open_ranges().erase(event_id);
   } else if (enters) {
-    push(kept, outer);
+    push(&buffer, kept, outer);
   }
 } catch (const std::bad_alloc&) {
   // Without memory the range has no entry: what begins in it gets the range around it as its parent.

@@ -34,18 +34,18 @@ struct TaskEntry {
 
 // The calling thread has begun a range, and from here on its task is in it. The caller owns what it returns: null, with no error
 // set, where there is no memory.
-TaskEntry* enter_range(const ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source);
+TaskEntry* enter_range(ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source);
 
 // It is over, in every task that has it. Takes what enter_range returned; returns EventFlag bits of its end.
 uint32_t leave_range(TaskEntry* entry);
 
 // The same for ranges that are begun and ended by their ids. `enters`: the calling task is in it from here on.
-void keep_open_range(const ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source, bool enters);
+void keep_open_range(ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source, bool enters);
 uint32_t forget_open_range(uint64_t event_id);
 void forget_open_ranges();
 
 // What the task that runs in the calling thread sees; `span` is the current span's object, or null.
-void view_task(const ThreadBuffer& buffer, TaskView& view, PyObject* span);
+void view_task(ThreadBuffer& buffer, TaskView& view, PyObject* span);
 
 // Hands on the range of PyTorch's that the calling thread is in, where that began later than what its task is in.
 void hand_on_torchs_range(ThreadBuffer& buffer);

@@ -58,7 +58,7 @@ PyObject* enter(PyObject*, PyObject* argument) {
   since_now(*entry);
   Py_INCREF(own);
   entry->range = own;
-  push(entry, innermost());
+  push(registry().existing(), entry, innermost());
   context_has_changed();
   return reinterpret_cast<PyObject*>(entry);
 }
@@ -98,7 +98,7 @@ PyObject* span_attached(PyObject*, PyObject* args) {
   entry->span = Py_NewRef(span);
   entry->token = reinterpret_cast<uint64_t>(token);
   since_now(*entry);
-  push(entry, innermost());
+  push(registry().existing(), entry, innermost());
   Py_DECREF(entry);
   context_has_changed();
   Py_RETURN_NONE;

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from opentelemetry import trace
 from opentelemetry.instrumentation.dependencies import get_dependency_conflicts
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
@@ -24,7 +25,7 @@ from otel_recfn.model.errors import (
 from otel_recfn.settings import Settings
 from otel_recfn.settings.table import sdk_is_disabled, unknown_variables
 from otel_recfn.settings.values import DURATION
-from otel_recfn.support import process_role  # noqa: F401 - before the program forks, so that a child is known as one
+from otel_recfn.support import process_role, spawned  # noqa: F401 - before the program forks, so that a child is known as one
 from otel_recfn.support.interpreters import refuse_subinterpreter
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from otel_recfn.sinks.chrome.background import TraceFileWriter
     from otel_recfn.sinks.metrics.pipeline import Report
     from otel_recfn.sinks.spans.way_out import WayOut
+    from otel_recfn.support.spawned import Given
 
 log = logging.getLogger("otel_recfn")
 
@@ -52,7 +54,10 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     """Of the last ``instrument()``; kept when it has ended, for its counters."""
     _call_off: Callable[[], None] | None = None
     """Calls off the start that waits for a module which the program may import."""
+    _call_off_spawning: Callable[[], None] | None = None
     _automatic = False
+    _inherited: Given | None = None
+    """What the parent of this process gave it, while it records as that says."""
 
     def instrumentation_dependencies(self) -> Collection[str]:
         """torch where it is installed; programs without it have ``record_function``."""
@@ -118,6 +123,10 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         and there recording starts when the program imports torch, or uses ranges of ours, as many programs never do.
         Where there is no memory to start, that is logged too, and nothing records.
         """
+        self._end_inherited()
+        self._instrument_and_tell(kwargs)
+
+    def _instrument_and_tell(self, kwargs: dict[str, Any]) -> None:
         automatic = bool(kwargs.get("skip_dep_check") or kwargs.get("raise_exception_on_conflict"))
         try:
             self._instrument_or_nothing(automatic=automatic, **kwargs)
@@ -156,10 +165,35 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         if not settings.enabled or (sdk_is_disabled() and not settings.has_destination_beside_global_providers):
             return
         refuse_subinterpreter()
+        self._hand_over(settings)
         if self._automatic and not settings.python_calls:
             self._start_when_used(settings)
         else:
             self._start(settings)
+
+    def _hand_over(self, settings: Settings) -> None:
+        """To children that aren't forked."""
+        from otel_recfn.pytorch.late_import import when_imported
+        from otel_recfn.settings.handed_over import handed_over
+
+        inherited = self._inherited or {}
+        spawned.hand_over(partial(_given, settings, handed_over(settings), inherited.get("provider")))
+        self._call_off_spawning = when_imported(spawned.SPAWN, spawned.watch, "children that aren't forked are not recorded")
+
+    def start_as_parent(self, given: Given) -> None:
+        """In a child that isn't forked: record as its parent does, unless the program has called ``instrument()`` here."""
+        if self.is_instrumented_by_opentelemetry:
+            return
+        from otel_recfn.settings.handed_over import taken_over
+
+        self._inherited = given
+        self._instrument_and_tell({"skip_dep_check": True, **taken_over(given["settings"])})
+
+    def _end_inherited(self) -> None:
+        """What the program asks for itself comes before what its parent was asked for."""
+        if self._inherited is not None and self.is_instrumented_by_opentelemetry:
+            self.uninstrument()
+        self._inherited = None
 
     def _start_when_used(self, settings: Settings) -> None:
         """With the first module that a program imports which has something to record: it may never do that."""
@@ -206,7 +240,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             hook=settings.span_hook,
             volume=volume,
             find_worker=data_worker,
-            way_out=_way_out(settings),
+            way_out=_way_out(settings, self._inherited),
             recorder_lost=session.recorder_lost,
             dropped_by_thread=session.recorder_dropped,
         )
@@ -224,13 +258,17 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         )
         metrics.report_from(partial(_report, session, capture))
         self._capture = capture  # which is stopped, and closes them, where anything fails from here on
-        for file in files:
+        for file in files if self._inherited is None else ():  # in a child with the first range, as in a forked one
             file.create()
         for sink in (*[file.sink for file in files], background):
             sink.start()
         session.start(capture)
 
     def _uninstrument(self, **kwargs: Any) -> None:
+        self._inherited = None
+        spawned.stop()
+        if self._call_off_spawning is not None:
+            self._call_off_spawning()
         if self._call_off is not None:
             self._call_off()
         if self._capture is not None:
@@ -303,13 +341,39 @@ def _tell_unknown_variables() -> None:
         pass
 
 
-def _way_out(settings: Settings) -> WayOut | None:
+def start_in_child(given: Given) -> None:
+    """See ``support/spawned.py``."""
+    OtelRecordFunctionInstrumentor().start_as_parent(given)
+
+
+def _given(settings: Settings, pickled: dict[str, bytes], provider_of_parent: bytes | None) -> Given:
+    """What a child gets that starts now."""
+    provider = None
+    if isinstance(settings.span_exporter, str):
+        from otel_recfn.sinks.spans.provider_of_parent import told_of
+
+        provider = told_of(settings.tracer_provider or trace.get_tracer_provider()) or provider_of_parent
+    return {
+        "starts": __name__,
+        "used_with": USED_WITH,
+        "at_once": bool(settings.python_calls),
+        "settings": pickled,
+        "provider": provider,
+    }
+
+
+def _way_out(settings: Settings, inherited: Given | None) -> WayOut | None:
     """How spans leave; None: through the provider's processors."""
     if settings.span_exporter is None:
         return None
     from otel_recfn.sinks.otlp.export import way_out
+    from otel_recfn.sinks.spans.provider_of_parent import made_of
 
-    return way_out(settings.span_exporter, settings.export_request_bytes, settings.export_queue_bytes)
+    told = inherited["provider"] if inherited is not None else None
+    provider = made_of(told) if told is not None else None
+    return way_out(
+        settings.span_exporter, settings.export_request_bytes, settings.export_queue_bytes, provider, inherited is not None
+    )
 
 
 def _files(settings: Settings, links: SharedLinks) -> list[TraceFileWriter]:

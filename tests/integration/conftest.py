@@ -141,6 +141,12 @@ def run_program(tmp_path: Path) -> Run:
     return partial(run_in, tmp_path, started)
 
 
+@pytest.fixture(scope="session")
+def run_by() -> Callable[..., Run]:
+    """The same for a directory and a command that are given."""
+    return lambda directory, *interpreter: partial(run_in, directory, partial(started, interpreter=interpreter))
+
+
 @pytest.fixture
 def run_prepared(tmp_path: Path) -> Callable[[PreparedPrograms], Run]:
     """The same for a program whose first imports are done already."""
@@ -170,8 +176,10 @@ def run_in(
     return done
 
 
-def started(script: Path, arguments: tuple[str, ...], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(script), *arguments]
+def started(
+    script: Path, arguments: tuple[str, ...], environment: dict[str, str], interpreter: tuple[str, ...] = (sys.executable,)
+) -> subprocess.CompletedProcess[str]:
+    command = [*interpreter, str(script), *arguments]
     return subprocess.run(
         command, env=environment, cwd=script.parent, capture_output=True, text=True, timeout=PROGRAM_SECONDS, check=False
     )

@@ -17,7 +17,7 @@ from prepared_programs import PreparedPrograms
 
 pytestmark = [pytest.mark.torch, pytest.mark.one_python]
 
-EPOCHS = {"fork": 2, "fork persistent": 2, "spawn": 1, "spawn persistent": 2}
+EPOCHS = {"fork": 2, "fork persistent": 2, "spawn": 1, "spawn persistent": 2, "forkserver": 1}
 """By kind of worker; each one of spawned workers that don't persist would import torch again."""
 WAYS = {"otlp-http": tuple(EPOCHS), "file:spans.jsonl": ("fork", "spawn persistent")}
 PROGRAM = (
@@ -134,10 +134,10 @@ def test_each_range_of_a_worker_arrives_once_and_the_program_still_exports(way: 
 
 @pytest.mark.parametrize(("way", "kind"), [(way, kind) for way, kinds in WAYS.items() for kind in kinds])
 def test_where_the_ranges_of_a_worker_stand(way: str, kind: str, exported: dict[str, Exported]) -> None:
-    """Forked ones stand below the span in which the iterator was made, or are linked to it. Spawned ones don't know it."""
+    """Below the span in which the iterator was made, or, where they outlive that, linked to it."""
     epoch = exported[way].epochs[kind]
     workers = exported[way].workers(kind)
-    parent, linked = {"fork": (epoch, ()), "fork persistent": ("", (epoch,))}.get(kind, ("", ()))
-    numbers = (0, 1) if "fork" in kind else (0,)
+    parent, linked = ("", (epoch,)) if "persistent" in kind else (epoch, ())
+    numbers = (0, 1) if kind.split()[0] == "fork" else (0,)
     assert {span.name for span in workers} == {f"DataLoader worker {number}" for number in numbers}
     assert {(span.parent, span.linked) for span in workers} == {(parent, linked)}

@@ -39,7 +39,7 @@ ON_THE_WAY = (
     "sources/otel_context.py",
     "sources/range_spans.py",
     "sources/suppression.py",
-    "sources/wrapped_function.py",
+    "support/wrapped_function.py",
     "support/fork_safe_lock.py",
     "support/json_text.py",
     "support/own_file.py",

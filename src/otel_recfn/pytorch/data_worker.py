@@ -1,7 +1,8 @@
 """Whether this process is a worker of a DataLoader, and of which kind.
 
-The number is public (``torch.utils.data.get_worker_info``). Whether workers outlive their iterator is an argument of the
-process's target alone, which ``multiprocessing`` keeps in private attributes; without them a worker counts as one that does.
+The number is public (``torch.utils.data.get_worker_info``), but since torch 2.15 only until the worker's loop ends, and its
+ranges may be drained after that. So it is also read where multiprocessing keeps the process's target and its arguments, in
+private attributes; and so is whether workers outlive their iterator. Without them a worker counts as one that does.
 ``tests/integration/test_data_workers.py`` notices when they change.
 """
 
@@ -10,28 +11,38 @@ from __future__ import annotations
 import inspect
 import multiprocessing.process
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from otel_recfn.model.worker_process import WorkerProcess
 
-PERSISTENT = "persistent_workers"
-"""The argument's name."""
+LOOPS = "torch.utils.data."
+"""The module of the target begins so."""
+NUMBER, PERSISTENT = "worker_id", "persistent_workers"
+"""Arguments of the target."""
 
 
 def data_worker() -> WorkerProcess | None:
     """This process as a worker of a DataLoader; None if it is none, or is not far enough to know. Never raises."""
+    arguments = _arguments_of_loop()
+    number = arguments.get(NUMBER, _told_number())
+    if not isinstance(number, int):
+        return None
+    return WorkerProcess(f"DataLoader worker {number}", arguments.get(PERSISTENT) is False)
+
+
+def _told_number() -> object:
     get_worker_info: Callable[[], Any] | None = getattr(sys.modules.get("torch.utils.data"), "get_worker_info", None)
     info = get_worker_info() if get_worker_info is not None else None
-    number = getattr(info, "id", None)
-    return WorkerProcess(f"DataLoader worker {number}", _of_one_iterator()) if isinstance(number, int) else None
+    return getattr(info, "id", None) if getattr(info, "worker_method", "multiprocessing") == "multiprocessing" else None
 
 
-def _of_one_iterator() -> bool:
+def _arguments_of_loop() -> Mapping[str, Any]:
     process = multiprocessing.process.current_process()
     target, args = getattr(process, "_target", None), getattr(process, "_args", ())
+    if not str(getattr(target, "__module__", "")).startswith(LOOPS):
+        return {}
     try:
-        arguments = inspect.signature(target).bind(*args).arguments  # type: ignore[arg-type]
+        return inspect.signature(target).bind(*args).arguments  # type: ignore[arg-type]
     except (TypeError, ValueError):  # the target, or its arguments, are not what they were
-        return False
-    return arguments.get(PERSISTENT) is False
+        return {}

@@ -10,6 +10,8 @@ from typing import Protocol
 
 from opentelemetry import metrics, trace
 
+from otel_recfn.support.process_role import is_beginning
+
 
 class ExitHandler:
     """Has a function called at exit before the handlers that shut the providers of spans and of metrics down.
@@ -40,9 +42,9 @@ class ExitHandler:
         if processes is None or util is None or self._finishes_in == os.getpid():
             return
         self._finishes_in = os.getpid()
-        if processes.parent_process() is not None:
+        if processes.parent_process() is not None or is_beginning():
             util.Finalize(None, told.at_exit, exitpriority=0)
-        elif hasattr(processes.current_process(), "_inheriting"):  # the main module is imported before the child is told so
+        if is_beginning():  # a process of a fork server still forgets what is registered
             finish_in_multiprocessing_child(told)
 
     def unregister(self) -> None:

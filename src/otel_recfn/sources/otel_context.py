@@ -14,6 +14,7 @@ from typing import Any
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
+from opentelemetry.trace import TraceFlags
 
 from otel_recfn.model.events import ContextFlag, EventSource
 from otel_recfn.recording.protocol import ContextReading, Recorder, TaskRange
@@ -21,10 +22,11 @@ from otel_recfn.sources.open_steps import begins_now, seen_in_step, shown_steps
 from otel_recfn.sources.protocol import Wanted
 from otel_recfn.sources.range_spans import RangeSpans, ShownRanges, range_of
 from otel_recfn.sources.suppression import is_suppressed
-from otel_recfn.sources.wrapped_function import After, WrappedFunction
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.locked import locked
 from otel_recfn.support.seen_spans import remember_current, seen_spans
+from otel_recfn.support.spawned import span_around_thread
+from otel_recfn.support.wrapped_function import After, WrappedFunction
 
 log = logging.getLogger("otel_recfn")
 
@@ -126,7 +128,7 @@ class ContextWatcher:
     def _reading_of_span(self, span: trace.Span, flags: ContextFlag) -> ContextReading | None:
         of_span = span.get_span_context()
         if not of_span.is_valid:
-            return ContextReading(0, 0, int(flags), span=span) if flags else None
+            return self._reading_of_parent(span, flags)
         seen_spans.note(of_span.trace_id, of_span.span_id, span)
         if of_span.trace_flags.sampled:
             flags |= ContextFlag.SAMPLED
@@ -134,6 +136,16 @@ class ContextWatcher:
                 self._shown.spans.saw(of_span.trace_id, of_span.span_id, span)
         kept = self._recorder.keep_trace_state(of_span.trace_state.to_header()) if of_span.trace_state else 0
         return ContextReading(of_span.trace_id, of_span.span_id, int(flags) | kept, span=span)
+
+    def _reading_of_parent(self, span: trace.Span, flags: ContextFlag) -> ContextReading | None:
+        """No span is current; in a child that was forked in one it would be, in the thread that begins there."""
+        around = span_around_thread()
+        if around is None:
+            return ContextReading(0, 0, int(flags), span=span) if flags else None
+        if TraceFlags(around.flags).sampled:
+            flags |= ContextFlag.SAMPLED
+        kept = self._recorder.keep_trace_state(around.trace_state) if around.trace_state else 0
+        return ContextReading(around.trace_id, around.span_id, int(flags) | kept, span=span)
 
     def _attached_context(self) -> Context:
         """What is attached, without our ranges and steps."""

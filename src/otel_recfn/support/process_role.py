@@ -9,6 +9,8 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 
+from otel_recfn.support.spawned import given_here
+
 RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 """Variables of torchrun and other launchers; the first that is a number counts."""
 LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
@@ -21,13 +23,17 @@ _imported_in = os.getpid()
 def is_child() -> bool:
     """Whether a process of this program has made this one: by a fork, or by multiprocessing. By a fork that was before anything
     of this package was imported: not known."""
-    if os.getpid() != _imported_in:
-        return True
     processes = sys.modules.get("multiprocessing.process")
-    if processes is None:
-        return False
-    # Its main module is imported, and its arguments are unpickled, before it is told of its parent.
-    return processes.parent_process() is not None or hasattr(processes.current_process(), "_inheriting")
+    has_parent = processes is not None and processes.parent_process() is not None
+    return os.getpid() != _imported_in or has_parent or is_beginning()
+
+
+def is_beginning() -> bool:
+    """Whether multiprocessing makes this process, and may not have told it of its parent: it does after the main module is
+    imported and the arguments are unpickled."""
+    processes = sys.modules.get("multiprocessing.process")
+    is_inheriting = processes is not None and hasattr(processes.current_process(), "_inheriting")
+    return is_inheriting or given_here() is not None
 
 
 def number_of(variables: Iterable[str], environment: Mapping[str, str] | None = None) -> int | None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from opentelemetry.trace import TracerProvider
+
 from otel_recfn.model.errors import SettingError
 from otel_recfn.sinks.otlp.delivery import OtlpDelivery
 from otel_recfn.sinks.otlp.file_transport import PREFIX, opens_file
@@ -74,10 +76,13 @@ class OtlpWayOut:
         opens: where to.
         request_bytes: of a request, before it is compressed.
         queue_bytes: of all that wait.
+        provider: see WayOut.
     """
 
-    def __init__(self, opens: OpensTransports, request_bytes: int, queue_bytes: int) -> None:
-        self._opens, self._request_bytes, self._queue_bytes = opens, request_bytes, queue_bytes
+    def __init__(
+        self, opens: OpensTransports, request_bytes: int, queue_bytes: int, provider: TracerProvider | None = None
+    ) -> None:
+        self._opens, self._request_bytes, self._queue_bytes, self.provider = opens, request_bytes, queue_bytes, provider
 
     def mapper(self, target: SpanTarget) -> SpanMapper:
         """Spans in bytes."""
@@ -90,11 +95,19 @@ class OtlpWayOut:
 
     def after_fork_in_child(self) -> WayOut:
         """Connections of its own."""
-        return OtlpWayOut(self._opens.after_fork_in_child(), self._request_bytes, self._queue_bytes)
+        return OtlpWayOut(self._opens.after_fork_in_child(), self._request_bytes, self._queue_bytes, self.provider)
 
 
-def way_out(exporter: Any, request_bytes: int, queue_bytes: int) -> WayOut | None:
+def way_out(
+    exporter: Any, request_bytes: int, queue_bytes: int, provider: TracerProvider | None = None, inherited: bool = False
+) -> WayOut | None:
     """For a value of the setting; None for the provider's processors, also where an exporter can't be read, which is logged.
+
+    Args:
+        exporter: the value.
+        request_bytes, queue_bytes: those settings.
+        provider: see WayOut.
+        inherited: this process has the settings from its parent: a file is made with the first request.
 
     Raises:
         SettingError: it can't be had as it was asked for.
@@ -102,9 +115,9 @@ def way_out(exporter: Any, request_bytes: int, queue_bytes: int) -> WayOut | Non
     if exporter is None:
         return None
     if isinstance(exporter, str) and exporter.startswith(PREFIX):
-        return OtlpWayOut(opens_file(exporter), request_bytes, queue_bytes)
+        return OtlpWayOut(opens_file(exporter, now=not inherited), request_bytes, queue_bytes, provider)
     try:
-        return OtlpWayOut(Opens(_target(exporter)), request_bytes, queue_bytes)
+        return OtlpWayOut(Opens(_target(exporter)), request_bytes, queue_bytes, provider)
     except UnreadableExporterError as error:
         _logger.warning("otel-recfn: span_exporter: %s; spans go through the provider's span processors", error)
     except ImportError as error:

@@ -123,8 +123,8 @@ class OpensFile:
         return OpensFile(self._asked, now=False)
 
 
-def opens_file(setting: str) -> OpensFile:
-    """For a value of the setting ``span_exporter``.
+def opens_file(setting: str, now: bool = True) -> OpensFile:
+    """For a value of the setting ``span_exporter``; ``now``: see OpensFile.
 
     Raises:
         SettingError: the file can't be written.
@@ -133,7 +133,7 @@ def opens_file(setting: str) -> OpensFile:
     try:
         asked = Path(absolute(path))
         check_length(asked)
-        return OpensFile(asked)
+        return OpensFile(asked, now)
     except FileInUseError as error:
         text = f"span_exporter={setting!r}: the file and the names beside it are being written; choose another path"
         raise SettingError(text) from error

@@ -23,7 +23,7 @@ class CurrentTarget:
     """
 
     def __init__(self, tracer_provider: TracerProvider | None, way_out: WayOut, way: Way, hook: Hook | None) -> None:
-        self._resolver, self._way_out, self._way = ProviderResolver(tracer_provider), way_out, way
+        self._resolver, self._way_out, self._way = ProviderResolver(tracer_provider, way_out.provider), way_out, way
         self.hook = SpanHook(hook) if hook is not None else None
         """The program's, which is called for the spans of whatever target there is."""
         self._used: SpanTarget | None = None

@@ -11,7 +11,9 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import SpanContext, StatusCode
+from opentelemetry.trace import SpanContext, StatusCode, TraceFlags, TraceState
+
+from otel_recfn.support.spawned import span_of_parent
 
 MAX_REMEMBERED = 1 << 12
 LAST_NS = (1 << 63) - 1
@@ -40,8 +42,13 @@ class ProgramSpans:
         """What began before is another process's, or was given an earlier start by the program."""
         self._inherited: dict[tuple[int, int], None] = {}
         """The newest of such spans that ranges began below."""
-        self.forked_in: SpanContext | None = None
+        self._forked_in: SpanContext | None = None
         """The first of these."""
+
+    @property
+    def made_in(self) -> SpanContext | None:
+        """The span of its parent that this process was forked or started in."""
+        return self._forked_in or _started_in()
 
     def saw(self, trace_id: int, span_id: int, span: object) -> None:
         """A range began below this span. One whose end can't be seen here, as a remote one's, is not remembered."""
@@ -56,8 +63,10 @@ class ProgramSpans:
         _bound(self._spans)
 
     def was_inherited(self, trace_id: int, span_id: int) -> bool:
-        """Whether this process was forked inside the span."""
-        return (trace_id, span_id) in self._inherited
+        """Whether this process was forked or started inside the span."""
+        around = span_of_parent()
+        is_that_one = around is not None and (around.trace_id, around.span_id) == (trace_id, span_id)
+        return is_that_one or (trace_id, span_id) in self._inherited
 
     def find(self, trace_id: int, span_id: int) -> ReadableSpan | None:
         """The span; None where it isn't remembered."""
@@ -79,16 +88,24 @@ class ProgramSpans:
     def start_empty(self) -> None:
         """Called in a forked child: the copies of its parent's spans that it has will never end."""
         self._spans.clear()
-        self._inherited, self.forked_in = {}, None
+        self._inherited, self._forked_in = {}, None
         self._since_ns = time.time_ns()
 
     def _note_inherited(self, trace_id: int, span_id: int, span: ReadableSpan) -> None:
         if (trace_id, span_id) in self._inherited:
             return
-        if self.forked_in is None:
-            self.forked_in = span.get_span_context()
+        if self._forked_in is None:
+            self._forked_in = span.get_span_context()
         self._inherited[trace_id, span_id] = None
         _bound(self._inherited)
+
+
+def _started_in() -> SpanContext | None:
+    around = span_of_parent()
+    if around is None:
+        return None
+    state = TraceState.from_header([around.trace_state]) if around.trace_state else None
+    return SpanContext(around.trace_id, around.span_id, False, TraceFlags(around.flags), state)
 
 
 def nanoseconds(time: Any) -> int | None:

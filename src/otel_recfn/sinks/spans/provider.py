@@ -248,10 +248,13 @@ class ProviderResolver:
 
     Args:
         tracer_provider: the provider to use; None for the global one, looked up each time.
+        otherwise: the one to use while there is no global one.
     """
 
-    def __init__(self, tracer_provider: trace.TracerProvider | None = None) -> None:
-        self._explicit = tracer_provider
+    def __init__(
+        self, tracer_provider: trace.TracerProvider | None = None, otherwise: trace.TracerProvider | None = None
+    ) -> None:
+        self._explicit, self._otherwise = tracer_provider, otherwise
         self._provider: Any = None
         self._target: SpanTarget | None = None
         self._warned = self._told = False
@@ -271,7 +274,7 @@ class ProviderResolver:
     @property
     def lacks_provider(self) -> bool:
         """Whether none was given, and the global one was not set so far."""
-        return self._explicit is None and isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+        return isinstance(self._found(), trace.ProxyTracerProvider)
 
     def tell_once(self, message: str) -> None:
         """Of what it raised."""
@@ -280,12 +283,17 @@ class ProviderResolver:
             _logger.exception("otel-recfn: %s", message)
 
     def _resolve(self) -> SpanTarget | None:
-        provider = self._explicit or trace.get_tracer_provider()
+        provider = self._found()
         if provider is not self._provider:
             self._target = self._target_of(provider)
             self._provider = None if isinstance(provider, trace.ProxyTracerProvider) else provider
         target = self._target
         return target if target is not None and target.enabled else None
+
+    def _found(self) -> trace.TracerProvider:
+        provider = self._explicit or trace.get_tracer_provider()
+        is_set = not isinstance(provider, trace.ProxyTracerProvider)
+        return provider if is_set or self._otherwise is None else self._otherwise
 
     def _target_of(self, provider: trace.TracerProvider) -> SpanTarget | None:
         if isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider)):

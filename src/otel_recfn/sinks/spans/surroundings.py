@@ -1,10 +1,11 @@
 """Where work belongs around which the program has no span, and what a trace of our own is called that begins with it.
 
-    a worker process   below the span that it was forked in, if it lives for that alone; else a root with a link to it
+    a worker process   below the span that it was made in, if it lives for that alone; else a root with a link to it
     a launched one     below the span that its launcher names in TRACEPARENT
     a thread           a root that is called after the thread
 
-In a forked child the span that was current at the fork is still current, and will never end there.
+In a forked child the span that was current at the fork is still current, and will never end there. In a child that was started
+otherwise it counts as current where no other one is (``otel_context.py``).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Surroundings:
     """Of one process.
 
     Args:
-        spans: the program's, among them those that this process was forked in.
+        spans: the program's, among them those that this process was made in.
         find_worker: what this process works for. It may become one later, and never ceases to be one.
     """
 
@@ -48,8 +49,8 @@ class Surroundings:
         self._worker: WorkerProcess | None = None
 
     def without_inherited(self, batch: Batch) -> Batch:
-        """The batch, where in a worker the span that it was forked in is no span around anything."""
-        if self._spans.forked_in is None:
+        """The batch, where in a worker the span that it was made in is no span around anything."""
+        if self._spans.made_in is None:
             return batch
         contexts = [NO_CONTEXT if self.is_outside(one.trace_id, one.span_id) else one for one in batch.contexts]
         return replace(batch, contexts=contexts) if contexts != list(batch.contexts) else batch
@@ -70,8 +71,8 @@ class Surroundings:
         return worker.name if worker is not None else _NUMBERED.sub(r"\1", thread_name) or NAMELESS
 
     def start_root(self, target: SpanTarget, name: str) -> RootStart | None:
-        """Start a trace of our own, or a part of the one that this process was forked in; None where the sampler says no."""
-        worker, around, attributes = self.worker(), self._spans.forked_in, {"recfn.root": True}
+        """Start a trace of our own, or a part of the one that this process was made in; None where the sampler says no."""
+        worker, around, attributes = self.worker(), self._spans.made_in, {"recfn.root": True}
         if worker is None or around is None:
             return target.start_root(name, attributes, parent=self._launched_in())
         if worker.of_one_caller:

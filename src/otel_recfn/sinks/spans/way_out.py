@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from opentelemetry.trace import TracerProvider
+
 from otel_recfn.sinks.lost_places import LostAt
 from otel_recfn.sinks.spans.delivery import SpanDelivery
 from otel_recfn.sinks.spans.mapping import SpanMapper
@@ -95,6 +97,10 @@ class Delivery(Protocol):
 class WayOut(Protocol):
     """One of the ways."""
 
+    @property
+    def provider(self) -> TracerProvider | None:
+        """Whose spans they are where the program has no provider; None: then there are none."""
+
     def mapper(self, target: SpanTarget) -> SpanMapper:
         """What makes spans of ranges."""
 
@@ -107,6 +113,8 @@ class WayOut(Protocol):
 
 class ThroughProcessors:
     """To the provider's span processors."""
+
+    provider: TracerProvider | None = None
 
     def mapper(self, target: SpanTarget) -> SpanMapper:
         """Spans of the SDK."""

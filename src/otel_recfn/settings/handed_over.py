@@ -1,0 +1,61 @@
+"""Settings on their way to a child that isn't forked: pickled, since the child may not know their classes before it uses them.
+
+What can't be pickled is left out: a provider, a sink with a lock. The child has the default then, which for a provider is its
+own global one.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import fields
+from types import FunctionType
+from typing import Any
+
+from otel_recfn.settings.table import Settings
+from otel_recfn.settings.values import FILE_PREFIX
+from otel_recfn.sinks.files.followed_path import absolute
+
+MOST_BYTES = 1 << 16
+"""Of one setting: each child gets them."""
+
+
+def handed_over(settings: Settings) -> dict[str, bytes]:
+    """Those of them that can be, as of now: a child may have another working directory, and other environment variables."""
+    found: dict[str, bytes] = {}
+    for each in fields(settings):
+        value = getattr(settings, each.name)
+        if each.name == "span_hook" and value is not None and not isinstance(value, FunctionType):
+            continue  # a method's object may be a whole model
+        value = _of_any_directory(each.name, value)
+        with suppress(Exception):  # whatever an object of the program's raises that can't be pickled
+            pickled = pickle.dumps(value)
+            if len(pickled) <= MOST_BYTES:
+                found[each.name] = pickled
+    return found
+
+
+def taken_over(pickled: Mapping[str, bytes]) -> dict[str, Any]:
+    """As keywords of ``instrument()``, in the child."""
+    found: dict[str, Any] = {}
+    for name, value in pickled.items():
+        with suppress(Exception):  # a class that the child doesn't have
+            found[name] = pickle.loads(value)
+    with suppress(Exception):
+        found["sinks"] = [sink for each in found.pop("sinks", ()) if (sink := each.after_fork_in_child()) is not None]
+    return found
+
+
+def _of_any_directory(name: str, value: Any) -> Any:
+    if name == "chrome_trace" and value is not None:
+        return _absolute(value)
+    if name == "span_exporter" and isinstance(value, str) and value.startswith(FILE_PREFIX):
+        return FILE_PREFIX + _absolute(value.removeprefix(FILE_PREFIX))
+    return value
+
+
+def _absolute(path: str) -> str:
+    with suppress(OSError):  # the working directory was removed
+        return absolute(path)
+    return path

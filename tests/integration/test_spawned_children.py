@@ -1,0 +1,415 @@
+"""Children that aren't forked and don't import torch: what they take over, what comes before it, and what it costs them."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing.process
+import multiprocessing.spawn
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_recfn import OtelRecordFunctionInstrumentor
+from otel_recfn.support import spawned
+from trace_files import names_in
+
+Run = Callable[..., Any]
+
+BEGIN = """
+import json, multiprocessing, os, sys, threading
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from otel_recfn import OtelRecordFunctionInstrumentor, record_function
+instrumentor = OtelRecordFunctionInstrumentor()
+
+class ToFile(SpanExporter):
+    def export(self, spans):
+        for span in spans:
+            parent = span.parent.span_id if span.parent is not None else None
+            with open("spans.txt", "a") as file:
+                file.write(json.dumps([span.name, span.context.trace_id, span.context.span_id, parent]) + chr(10))
+        return SpanExportResult.SUCCESS
+
+def provided(**keywords):
+    provider = TracerProvider(**keywords)
+    provider.add_span_processor(SimpleSpanProcessor(ToFile()))
+    return provider
+
+def work(name):
+    with record_function(name):
+        pass
+
+def started(method, target, *arguments):
+    process = multiprocessing.get_context(method).Process(target=target, args=arguments)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+"""
+METHODS = ("spawn", "forkserver")
+
+
+def files(folder: Path) -> dict[str, list[str]]:
+    return {re.sub(r"pid\d+", "pid", path.name): names_in(path) for path in folder.glob("*.json")}
+
+
+def spans(folder: Path) -> dict[str, list[Any]]:
+    """By name: trace id, span id, parent."""
+    return {line[0]: line[1:] for line in map(json.loads, (folder / "spans.txt").read_text().splitlines())}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_spans_of_a_child_with_a_provider(run_program: Run, tmp_path: Path, method: str) -> None:
+    """Its own spans are where they were without us, but for those that it opens in a range."""
+    program = (
+        BEGIN
+        + """
+def in_child():
+    trace.set_tracer_provider(provided())
+    work("first")
+    with trace.get_tracer("child").start_as_current_span("own"):
+        work("second")
+    with record_function("third"), trace.get_tracer("child").start_as_current_span("inside"):
+        pass
+    thread = threading.Thread(target=work, args=("in a thread",), name="worker")
+    thread.start()
+    thread.join()
+
+if __name__ == "__main__":
+    trace.set_tracer_provider(provided())
+    instrumentor.instrument()
+    with trace.get_tracer("program").start_as_current_span("request"):
+        started(sys.argv[1], in_child)
+"""
+    )
+    assert run_program(program, method).stderr == ""
+    found = spans(tmp_path)
+    request, own = found["request"], found["own"]
+    assert found["first"][::2] == [request[0], request[1]]
+    assert own[2] is None
+    assert found["second"][::2] == [own[0], own[1]]
+    assert found["third"][::2] == [request[0], request[1]]
+    assert found["inside"][::2] == [found["third"][0], found["third"][1]]
+    assert found["in a thread"][::2] == [found["worker"][0], found["worker"][1]]  # as in a forked child
+
+
+@pytest.mark.parametrize("where", ["in the program", *METHODS])
+def test_threads_that_python_does_not_know_stay_so(run_program: Run, tmp_path: Path, where: str) -> None:
+    """PyTorch's are such: whoever asks ``threading`` for the calling one makes one that stays."""
+    program = (
+        BEGIN
+        + """
+import _thread
+
+def in_process():
+    trace.set_tracer_provider(provided())
+    ended = threading.Event()
+    def work_and_look():
+        work("range")
+        print([type(each).__name__ for each in threading.enumerate() if "otel-recfn" not in each.name])
+        ended.set()
+    _thread.start_new_thread(work_and_look, ())
+    ended.wait()
+
+if __name__ == "__main__":
+    instrumentor.instrument()
+    if sys.argv[1] == "in the program":
+        in_process()
+    else:
+        started(sys.argv[1], in_process)
+"""
+    )
+    assert run_program(program, where).stdout == "['_MainThread']\n"
+    assert "range" in spans(tmp_path)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_can_be_handed_over(run_program: Run, tmp_path: Path, method: str) -> None:
+    """Functions and sinks of the program are, where they can be pickled; the rest of the settings is in any case."""
+    program = (
+        BEGIN
+        + """
+class Printing:
+    name = "printing"
+    def __init__(self, where, lock=None):
+        self.where, self.lock = where, lock
+    def write(self, batch):
+        print(self.where, *[event.name for event in batch.events()], flush=True)
+    def flush(self, timeout_s):
+        return True
+    def close(self, timeout_s):
+        pass
+    def counters(self):
+        return {}
+    def after_fork_in_child(self):
+        return Printing("child:")
+
+def hook(row, attributes):
+    attributes["seen"] = True
+    return "hooked"
+
+def in_child():
+    trace.set_tracer_provider(provided())
+    work("range")
+
+if __name__ == "__main__":
+    keywords = {
+        "plain": {"span_hook": hook, "sinks": [Printing("parent:")]},
+        "locks": {"span_hook": lambda row, attributes: "another", "sinks": [Printing("parent:", threading.Lock())],
+            "tracer_provider": provided()},
+    }
+    instrumentor.instrument(chrome_trace="trace.json", **keywords[sys.argv[2]])
+    started(sys.argv[1], in_child)
+"""
+    )
+    done = run_program(program, method, "plain")
+    assert (done.stdout, done.stderr) == ("child: range\n", "")
+    assert "hooked" in spans(tmp_path)
+    (tmp_path / "spans.txt").unlink()
+    done = run_program(program, method, "locks")
+    assert (done.stdout, done.stderr) == ("", "")
+    assert "range" in spans(tmp_path)
+    assert [names_in(path) for path in tmp_path.glob("trace.pid*")] == [["range"], ["range"]]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("place", ["in the module", "in the target"])
+def test_what_a_child_asks_for_itself_comes_first(run_program: Run, tmp_path: Path, method: str, place: str) -> None:
+    program = (
+        BEGIN
+        + """
+if sys.argv[2] == "in the module" and __name__ != "__main__":
+    instrumentor.instrument(chrome_trace="own.json")
+
+def in_child():
+    if sys.argv[2] == "in the target":
+        instrumentor.instrument(chrome_trace="own.json")
+    work("range")
+
+if __name__ == "__main__":
+    instrumentor.instrument(chrome_trace="trace.json")
+    started(sys.argv[1], in_child)
+"""
+    )
+    logged = run_program(program, method, place).stderr
+    assert files(tmp_path) == {"trace.json": [], "own.pid.json": ["range"]}
+    assert len(logged.splitlines()) == 1  # of the file's name
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "before",
+    [
+        "instrumentor.instrument(chrome_trace='trace.json'); instrumentor.uninstrument()",
+        "instrumentor.instrument(chrome_trace='trace.json', enabled=False)",
+        "pass",
+    ],
+)
+def test_children_of_what_is_not_recorded(run_program: Run, tmp_path: Path, method: str, before: str) -> None:
+    program = (
+        BEGIN
+        + f"""
+def in_child():
+    work("range")
+    print(instrumentor.is_instrumented_by_opentelemetry, hasattr(multiprocessing.spawn, "{spawned.GIVEN}"))
+
+if __name__ == "__main__":
+    {before}
+    started(sys.argv[1], in_child)
+"""
+    )
+    done = run_program(program.replace("import json", "import multiprocessing.spawn, json"), method)
+    assert (done.stdout, done.stderr) == ("False False\n", "")
+    assert [path.name for path in tmp_path.glob("trace.pid*")] == []
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_child_that_uninstruments_before_there_is_anything_to_record(run_program: Run, tmp_path: Path, method: str) -> None:
+    program = """
+import multiprocessing, sys
+
+def in_child():
+    from otel_recfn import OtelRecordFunctionInstrumentor
+    OtelRecordFunctionInstrumentor().uninstrument()
+    from otel_recfn import record_function
+    with record_function("range"):
+        pass
+
+if __name__ == "__main__":
+    from otel_recfn import OtelRecordFunctionInstrumentor
+    OtelRecordFunctionInstrumentor().instrument(chrome_trace="trace.json")
+    process = multiprocessing.get_context(sys.argv[1]).Process(target=in_child)
+    process.start()
+    process.join()
+"""
+    run_program(program, method)
+    assert files(tmp_path) == {"trace.json": []}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_span_that_is_not_sampled(run_program: Run, tmp_path: Path, method: str) -> None:
+    program = (
+        BEGIN
+        + """
+def in_child():
+    trace.set_tracer_provider(provided())
+    work("range")
+    instrumentor.flush()
+    print(instrumentor.counters()["recorder.unsampled"])
+
+if __name__ == "__main__":
+    trace.set_tracer_provider(TracerProvider(sampler=ALWAYS_OFF))
+    instrumentor.instrument()
+    with trace.get_tracer("program").start_as_current_span("request"):
+        started(sys.argv[1], in_child)
+"""
+    )
+    assert run_program(program, method).stdout == "1\n"
+    assert not (tmp_path / "spans.txt").exists()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_child_with_nothing_to_record(run_program: Run, tmp_path: Path, method: str) -> None:
+    """It imports none of what recording needs, has no thread of ours, and writes no file; its own children are recorded."""
+    program = """
+import multiprocessing, sys, threading
+
+def range_of_a_grandchild():
+    from otel_recfn import record_function
+    with record_function("range"):
+        pass
+
+def in_child():
+    heavy = {"torch", "numpy", "wrapt", "opentelemetry", "logging", "importlib.metadata", "otel_recfn.instrumentor"}
+    print(sorted(heavy & sys.modules.keys()), len([name for name in sys.modules if name.startswith("otel_recfn")]))
+    print(threading.active_count())
+    process = multiprocessing.get_context("spawn").Process(target=range_of_a_grandchild)
+    process.start()
+    process.join()
+
+if __name__ == "__main__":
+    from otel_recfn import OtelRecordFunctionInstrumentor
+    OtelRecordFunctionInstrumentor().instrument(chrome_trace="trace.json", modules=False)
+    process = multiprocessing.get_context(sys.argv[1]).Process(target=in_child)
+    process.start()
+    process.join()
+"""
+    done = run_program(program, method)
+    assert (done.stdout, done.stderr) == ("[] 4\n1\n", "")
+    assert files(tmp_path) == {"trace.json": [], "trace.pid.json": ["range"]}
+
+
+def test_a_child_that_finds_us_by_its_parents_path_alone(run_by: Callable[..., Run], tmp_path: Path) -> None:
+    """It gets that after what it gets from us."""
+    program = """
+import multiprocessing, sys
+
+def in_child():
+    from otel_recfn import record_function
+    with record_function("range"):
+        pass
+
+if __name__ == "__main__":
+    sys.path[:] = sys.argv[1].split(":")
+    from otel_recfn import OtelRecordFunctionInstrumentor
+    OtelRecordFunctionInstrumentor().instrument(chrome_trace="trace.json", modules=False)
+    process = multiprocessing.get_context("spawn").Process(target=in_child)
+    process.start()
+    process.join()
+    print(process.exitcode)
+"""
+    run = run_by(tmp_path, sys.executable, "-S")
+    done = run(program, ":".join([str(tmp_path), *sys.path]), PYTHONPATH="")
+    assert (done.stdout, done.stderr) == ("0\n", "")
+    assert files(tmp_path) == {"trace.json": [], "trace.pid.json": ["range"]}
+
+
+def test_python_calls_are_recorded_from_the_targets_begin_on(run_program: Run, tmp_path: Path) -> None:
+    program = """
+import multiprocessing
+
+def inner():
+    pass
+
+def in_child():
+    inner()
+
+if __name__ == "__main__":
+    from otel_recfn import OtelRecordFunctionInstrumentor, PythonCalls
+    calls = PythonCalls(include=["__mp_main__", "__main__"])
+    OtelRecordFunctionInstrumentor().instrument(chrome_trace="trace.json", python_calls=calls)
+    process = multiprocessing.get_context("spawn").Process(target=in_child)
+    process.start()
+    process.join()
+"""
+    run_program(program)
+    found = files(tmp_path)["trace.pid.json"]
+    assert [name.split(": ")[-1] for name in found] == ["in_child", "inner"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_a_child_says_of_an_error(run_program: Run, method: str) -> None:
+    """Is what it says without us; and its exit code."""
+    program = """
+import multiprocessing, sys
+
+def in_child():
+    import sys
+    from otel_recfn import record_function
+    with record_function("range"):
+        raise ValueError("of the program's")
+
+if __name__ == "__main__":
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from otel_recfn import OtelRecordFunctionInstrumentor
+    if sys.argv[2] == "with us":
+        trace.set_tracer_provider(TracerProvider())
+        OtelRecordFunctionInstrumentor().instrument(modules=False, span_exporter="file:spans.jsonl")
+    process = multiprocessing.get_context(sys.argv[1]).Process(target=in_child, name="child")
+    process.start()
+    process.join()
+    print(process.exitcode)
+"""
+    with_us, without = [run_program(program, method, whether) for whether in ("with us", "without")]
+    assert (with_us.stdout, with_us.stderr) == (without.stdout, without.stderr)
+    assert "of the program's" in without.stderr
+
+
+class TestMultiprocessing:
+    """What of it is replaced, and that it is as it was."""
+
+    def test_uninstrument_takes_it_back(self, instrumentor: OtelRecordFunctionInstrumentor) -> None:
+        before = vars(multiprocessing.spawn).copy()
+        for _ in range(2):
+            instrumentor.instrument()
+            assert multiprocessing.spawn.get_preparation_data is not before["get_preparation_data"]
+            instrumentor.uninstrument()
+            assert vars(multiprocessing.spawn) == before
+
+    def test_it_is_left_alone_where_nothing_is_recorded(self, instrumentor: OtelRecordFunctionInstrumentor) -> None:
+        before = vars(multiprocessing.spawn).copy()
+        instrumentor.instrument(enabled=False)
+        assert vars(multiprocessing.spawn) == before
+
+    def test_it_has_what_we_need(self) -> None:
+        data = multiprocessing.spawn.get_preparation_data("name")
+        assert isinstance(data, dict)
+        assert spawned.ENTRY not in data
+        assert callable(multiprocessing.process.BaseProcess._bootstrap)  # type: ignore[attr-defined]
+
+    def test_without_it(
+        self, instrumentor: OtelRecordFunctionInstrumentor, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.delattr(multiprocessing.spawn, "get_preparation_data")
+        instrumentor.instrument()
+        instrumentor.uninstrument()
+        monkeypatch.delattr(multiprocessing.process.BaseProcess, "_bootstrap")
+        exec(spawned.ARRIVES, {"given": {}})
+        monkeypatch.delattr(multiprocessing.spawn, spawned.GIVEN)
+        assert capfd.readouterr().err == ""

@@ -163,6 +163,7 @@ AUTOMATIC = ("spawn", "forkserver", "spawn in spawn")
 
 
 def test_under_opentelemetry_instrument(run_by: Callable[..., Run], tmp_path: Path) -> None:
+    pytest.importorskip("opentelemetry.distro", reason="opentelemetry-distro is not installed: pip install '.[examples]'")
     environment = {
         "OTEL_TRACES_EXPORTER": "otlp",
         "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",

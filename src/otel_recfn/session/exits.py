@@ -5,7 +5,11 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 from opentelemetry import metrics, trace
@@ -16,7 +20,9 @@ from otel_recfn.support.process_role import is_beginning
 class ExitHandler:
     """Has a function called at exit before the handlers that shut the providers of spans and of metrics down.
 
-    Exit handlers run last in, first out, so ours has to be registered after the providers'.
+    Exit handlers run last in, first out, so ours has to be registered after the providers'. One that was set just before the end is
+    seen when Python begins to wait for its threads, before it runs exit handlers. ``concurrent.futures`` is told of that by a
+    function of ``threading`` with a private name; without it, a provider is seen a tenth of a second after it was set.
 
     Args:
         at_exit: is called.
@@ -27,6 +33,10 @@ class ExitHandler:
         self._providers: tuple[object, object] = (None, None)
         self._finishes_in = 0
         """The process in which multiprocessing was asked already."""
+        register: Callable[[Callable[[], None]], None] | None = getattr(threading, "_register_atexit", None)
+        if register is not None:
+            with suppress(RuntimeError):  # Python waits already
+                register(partial(_follow_last, weakref.ref(self)))
 
     def follow_provider(self) -> None:
         """Register the function, again if one of the providers is another one than the last time."""
@@ -47,10 +57,21 @@ class ExitHandler:
         if is_beginning():  # a process of a fork server still forgets what is registered
             finish_in_multiprocessing_child(told)
 
+    def follow_last(self) -> None:
+        """``follow_provider``, where anything is registered."""
+        if self._providers != (None, None):
+            self.follow_provider()
+
     def unregister(self) -> None:
         """Take the registration back."""
         atexit.unregister(self._at_exit)
         self._providers = (None, None)
+
+
+def _follow_last(handler: weakref.ref[ExitHandler]) -> None:
+    living = handler()
+    if living is not None:
+        living.follow_last()
 
 
 class Exiting(Protocol):

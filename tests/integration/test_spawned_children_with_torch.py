@@ -71,6 +71,8 @@ WAYS = {
 }
 
 def main():
+    if "preloaded" in sys.argv:
+        multiprocessing.set_forkserver_preload(["torch"])
     if "server first" in sys.argv:
         started("forkserver", target=print)
     if "automatic" not in sys.argv:
@@ -116,7 +118,7 @@ class Told(NamedTuple):
 
     def check(self, way: str) -> None:
         """The range lies in the span around, with its operators, also in a Chrome trace beside the program's."""
-        (span,) = [each for each in self.spans if each.name == way]
+        (span,) = [each for each in self.spans if each.name == way and each.parent_span_id]
         assert (span.trace_id.hex(), span.parent_span_id.hex()) == self.around[way]
         operators = {each.name for each in self.spans if each.parent_span_id == span.span_id}
         assert {"aten::ones", "aten::relu"} <= operators
@@ -155,14 +157,14 @@ def test_nothing_else_arrives_or_is_written(told: Told) -> None:
     assert {(span.trace_id, span.parent_span_id) for span in told.spans} <= ids | around
 
 
-def test_a_fork_server_that_was_there_before(run_program: Run, tmp_path: Path) -> None:
-    told_by(run_program, tmp_path, "forkserver", "server first").check("forkserver")
+@pytest.mark.parametrize("how", [("server first",), ("preloaded",), ("preloaded", "server first")], ids=" and ".join)
+def test_a_fork_server(run_program: Run, tmp_path: Path, how: tuple[str, ...]) -> None:
+    """That was there before, or has imported torch."""
+    told_by(run_program, tmp_path, "forkserver", *how).check("forkserver")
 
 
-AUTOMATIC = ("spawn", "forkserver", "spawn in spawn")
-
-
-def test_under_opentelemetry_instrument(run_by: Callable[..., Run], tmp_path: Path) -> None:
+@pytest.mark.parametrize("ways", ["spawn,forkserver,spawn in spawn", "forkserver preloaded"])
+def test_under_opentelemetry_instrument(run_by: Callable[..., Run], tmp_path: Path, ways: str) -> None:
     pytest.importorskip("opentelemetry.distro", reason="opentelemetry-distro is not installed: pip install '.[examples]'")
     environment = {
         "OTEL_TRACES_EXPORTER": "otlp",
@@ -174,6 +176,7 @@ def test_under_opentelemetry_instrument(run_by: Callable[..., Run], tmp_path: Pa
         "OTEL_RECFN_EXIT_TIMEOUT_S": "300",
     }
     run = run_by(tmp_path, str(Path(sys.executable).with_name("opentelemetry-instrument")), sys.executable)
-    found = told_by(run, tmp_path, ",".join(AUTOMATIC), "automatic", **environment)
-    for way in AUTOMATIC:
+    asked, *preloaded = ways.split(" preloaded")
+    found = told_by(run, tmp_path, asked, "automatic", *["preloaded" for _ in preloaded], **environment)
+    for way in asked.split(","):
         found.check(way)

@@ -20,8 +20,8 @@ from otel_recfn.support.process_role import is_beginning
 class ExitHandler:
     """Has a function called at exit before the handlers that shut the providers of spans and of metrics down.
 
-    Exit handlers run last in, first out, so ours has to be registered after the providers'. One that was set just before the end is
-    seen when Python begins to wait for its threads, before it runs exit handlers. ``concurrent.futures`` is told of that by a
+    Exit handlers run last in, first out, so ours has to be registered after the providers'. One that was set right at the end
+    is seen when Python begins to wait for threads, before it runs exit handlers. ``concurrent.futures`` is told of that by a
     function of ``threading`` with a private name; without it, a provider is seen a tenth of a second after it was set.
 
     Args:

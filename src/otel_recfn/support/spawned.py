@@ -133,12 +133,13 @@ def watch() -> None:
 def stop() -> None:
     """Hand nothing over any more, and don't start here what waits for that."""
     global _give, _wrapper, _waiting
-    _give, wrapper, _wrapper = None, _wrapper, None
-    if wrapper is not None:
-        wrapper.remove()
-    waiting, _waiting = _waiting, None
-    if waiting is not None:
-        waiting.call_off()
+    _give = None
+    if _wrapper is not None:
+        _wrapper.remove()
+        _wrapper = None
+    if _waiting is not None:
+        _waiting.call_off()
+        _waiting = None
 
 
 def begin() -> None:

@@ -382,6 +382,28 @@ if __name__ == "__main__":
     assert "of the program's" in without.stderr
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("provider", ["", "trace.set_tracer_provider(provided())"])
+def test_children_without_a_provider_tell_it_once(run_program: Run, tmp_path: Path, method: str, provider: str) -> None:
+    """The first of them, and not each worker of each epoch."""
+    program = (
+        BEGIN
+        + f"""
+if __name__ == "__main__":
+    {provider}
+    instrumentor.instrument()
+    with multiprocessing.get_context(sys.argv[1]).Pool(1, maxtasksperchild=1) as pool:
+        for name in "abc":
+            pool.apply(work, (name,))
+        pool.close()
+        pool.join()
+"""
+    )
+    said = run_program(program, method).stderr
+    assert said.count("no tracer provider is set in a child process") == said.count("no tracer provider") == 1
+    assert 'span_exporter="otlp"' in said
+
+
 class TestMultiprocessing:
     """What of it is replaced, and that it is as it was."""
 

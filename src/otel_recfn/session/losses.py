@@ -7,19 +7,23 @@ import time
 from collections.abc import Mapping
 
 from otel_recfn.session.capture import Capture
+from otel_recfn.support.spawned import given_here, is_the_one_to_tell
 
 log = logging.getLogger("otel_recfn")
 
 UNUSED_SECONDS = 5.0
 """For so long a program may record ranges before it sets its tracer provider."""
 _NO_PROVIDER = """\
-no tracer provider is set, so nothing that otel-recfn records becomes a span; where the program starts, add
+no tracer provider is set{where}, so nothing that otel-recfn records{there} becomes a span; where the {starts}, add
   trace.set_tracer_provider(provider := TracerProvider())  # from opentelemetry import trace; \
 from opentelemetry.sdk.trace import TracerProvider
   provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))  # \
 from opentelemetry.sdk.trace.export import BatchSpanProcessor; \
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 or record to a local file: instrument(chrome_trace="trace.json.gz")"""
+_IN_PROGRAM = {"where": "", "there": "", "starts": "program starts"}
+_IN_CHILD = {"where": " in a child process", "there": " there", "starts": "child starts, as at the top of its main module"}
+_WITHOUT_IN_CHILD = '; or let children send spans as their program does, which has a provider: instrument(span_exporter="otlp")'
 _NOTHING: Mapping[str, int] = {}
 _REASONS: Mapping[str, str] = {
     "recorder.dropped": "threads recorded more between two drains than their buffers hold, or nested deeper than is followed; "
@@ -73,7 +77,8 @@ class Losses:
 
 
 class UnusedRanges:
-    """Tells, once in a process, that what it records goes nowhere because the program has set no tracer provider."""
+    """Tells, once in a process, that what it records goes nowhere because the program has set no tracer provider; and of the
+    children that aren't forked only in the first."""
 
     def __init__(self) -> None:
         self._since: float | None = None
@@ -97,11 +102,18 @@ class UnusedRanges:
         self._since = now if self._since is None else self._since
         if ends or now - self._since >= UNUSED_SECONDS:
             self._told = True
-            log.warning(_NO_PROVIDER)
+            _tell_of_no_provider()
 
     def after_fork_in_child(self) -> None:
         """In a child: a parent that has such ranges tells it itself."""
         self._told = self._told or self._since is not None
+
+
+def _tell_of_no_provider() -> None:
+    if given_here() is None:
+        log.warning(_NO_PROVIDER.format(**_IN_PROGRAM))
+    elif is_the_one_to_tell():
+        log.warning(_NO_PROVIDER.format(**_IN_CHILD) + _WITHOUT_IN_CHILD)
 
 
 def reason(name: str) -> str:

@@ -58,7 +58,8 @@ except Exception:  # another multiprocessing: the child runs all the same
 """
 Given = Mapping[str, Any]
 """Of Python's own objects alone. ``starts``: a module whose ``start_in_child`` is called, with the first of the modules
-``used_with``, or ``at_once``. ``span``: as ``SpanOfParent``, or None. The rest is for who starts."""
+``used_with``, or ``at_once``. ``span``: as ``SpanOfParent``, or None. ``is_first``: of the program's children. The rest is
+for who starts."""
 
 
 class SpanOfParent(NamedTuple):
@@ -77,7 +78,9 @@ class _Entry:
         self._given = given
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[str, dict[str, Any]]]:
-        return exec, (ARRIVES, {"given": self._given})
+        global _gave
+        is_first, _gave = not _gave and is_the_one_to_tell(), True
+        return exec, (ARRIVES, {"given": {**self._given, "is_first": is_first}})
 
 
 class _Waiting:
@@ -109,7 +112,7 @@ _give: Callable[[], Given] | None = None
 """Makes what children get; None: nothing."""
 _wrapper: WrappedFunction | None = None
 _waiting: _Waiting | None = None
-_begun = False
+_gave = _begun = False
 
 
 def hand_over(give: Callable[[], Given]) -> None:
@@ -164,6 +167,12 @@ def begin() -> None:
 def given_here() -> Given | None:
     """What this process got; None where it got nothing, as one that is no such child."""
     return getattr(sys.modules.get(SPAWN), GIVEN, None)
+
+
+def is_the_one_to_tell() -> bool:
+    """Whether it is this process that says what holds for all children of a program: the first of them, or no such child."""
+    given = given_here()
+    return given is None or given["is_first"] is True
 
 
 def span_of_parent() -> SpanOfParent | None:

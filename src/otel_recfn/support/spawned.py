@@ -10,6 +10,8 @@ also one that was started earlier, pools, ``concurrent.futures``, ``torch.multip
 this package when it unpickles the entry, as it gets its parent's ``sys.path`` only then. So the entry is text that Python's
 ``exec`` takes, and holds nothing but objects of Python's own.
 
+Recording doesn't begin before the target does: the settings may hold objects of the main module's classes, a sink or a hook.
+
 ``spawn.get_preparation_data`` and ``Process._bootstrap`` are details of multiprocessing that nobody promises;
 ``tests/integration/test_spawned_children.py`` notices when they change. Without them, such children aren't recorded.
 

@@ -177,13 +177,16 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         from otel_recfn.settings.handed_over import handed_over
 
         inherited = self._inherited or {}
-        spawned.hand_over(partial(_given, settings, handed_over(settings), inherited.get("provider")))
+        automatic = inherited.get("automatic", self._automatic)
+        spawned.hand_over(partial(_given, settings, handed_over(settings), automatic, inherited.get("provider")))
         self._call_off_spawning = when_imported(spawned.SPAWN, spawned.watch, "children that aren't forked are not recorded")
 
     def start_as_parent(self, given: Given) -> None:
         """In a child that isn't forked: record as its parent does, unless the program has called ``instrument()`` here."""
         if self.is_instrumented_by_opentelemetry:
-            return
+            if not self._automatic or given["automatic"]:
+                return
+            self.uninstrument()  # opentelemetry-instrument did it here too, but the program has asked for something else
         from otel_recfn.settings.handed_over import taken_over
 
         self._inherited = given
@@ -346,8 +349,8 @@ def start_in_child(given: Given) -> None:
     OtelRecordFunctionInstrumentor().start_as_parent(given)
 
 
-def _given(settings: Settings, pickled: dict[str, bytes], provider_of_parent: bytes | None) -> Given:
-    """What a child gets that starts now."""
+def _given(settings: Settings, pickled: dict[str, bytes], automatic: bool, provider_of_parent: bytes | None) -> Given:
+    """What a child gets that starts now. ``automatic``: the settings are those that opentelemetry-instrument takes there."""
     provider = None
     if isinstance(settings.span_exporter, str):
         from otel_recfn.sinks.spans.provider_of_parent import told_of
@@ -357,6 +360,7 @@ def _given(settings: Settings, pickled: dict[str, bytes], provider_of_parent: by
         "starts": __name__,
         "used_with": USED_WITH,
         "at_once": bool(settings.python_calls),
+        "automatic": automatic,
         "settings": pickled,
         "provider": provider,
     }

@@ -180,3 +180,40 @@ def test_under_opentelemetry_instrument(run_by: Callable[..., Run], tmp_path: Pa
     found = told_by(run, tmp_path, asked, "automatic", *["preloaded" for _ in preloaded], **environment)
     for way in asked.split(","):
         found.check(way)
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_program_that_instruments_anew_under_opentelemetry_instrument(
+    run_by: Callable[..., Run], tmp_path: Path, method: str
+) -> None:
+    """What it asks for holds in its children, and not what the environment asks for."""
+    pytest.importorskip("opentelemetry.distro", reason="opentelemetry-distro is not installed: pip install '.[examples]'")
+    program = """
+import multiprocessing, sys
+from otel_recfn import OtelRecordFunctionInstrumentor
+
+def nested(method):
+    in_child()
+    started(method, in_child)
+
+def in_child():
+    import torch
+    torch.ones(3).relu()
+
+def started(method, target, *arguments):
+    process = multiprocessing.get_context(method).Process(target=target, args=arguments)
+    process.start()
+    process.join()
+
+if __name__ == "__main__":
+    OtelRecordFunctionInstrumentor().uninstrument()
+    OtelRecordFunctionInstrumentor().instrument(chrome_trace="asked.json")
+    started(sys.argv[1], nested, sys.argv[1])
+"""
+    nowhere = {f"OTEL_{signal}_EXPORTER": "none" for signal in ("TRACES", "METRICS", "LOGS")}
+    run = run_by(tmp_path, str(Path(sys.executable).with_name("opentelemetry-instrument")), sys.executable)
+    run(program, method, OTEL_RECFN_CHROME_TRACE="environment.json", **nowhere)
+    files = {path.name: names_in(path) for path in tmp_path.glob("*.json")}
+    assert [name for name, ranges in files.items() if "aten::relu" in ranges and name.startswith("asked.pid")]
+    assert [names for name, names in files.items() if name.startswith("environment") and names] == []
+    assert len([name for name in files if name.startswith("asked.pid")]) == 2

@@ -17,6 +17,13 @@ from otel_recfn.recording.protocol import Recorder, RecorderCounters
 from thoroughness import one_in
 
 
+def test_what_a_begin_says_is_announced(capture: Capture) -> None:
+    capture.end(capture.begin("validation", flags=EventFlag.EVALUATION))
+    capture.end(capture.begin("training"))
+    rows = capture.finish()
+    assert [row.flags for row in rows] == [opened.flags for opened in capture.opened()] == [EventFlag.EVALUATION, 0]
+
+
 def test_a_row_says_what_was_recorded(capture: Capture) -> None:
     before = time.time_ns()
     event_id = capture.recorder.begin("load", int(RecordScope.USER_SCOPE), int(EventSource.MODULE), "model.layer")

@@ -36,6 +36,8 @@ class Opened(NamedTuple):
     """Index into ``Batch.tracks``."""
     context: int
     """Index into ``Batch.contexts``."""
+    flags: int = 0
+    """EventFlag bits, as far as they are known at the begin."""
 
 
 @dataclass(frozen=True, slots=True)

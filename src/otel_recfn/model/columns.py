@@ -59,7 +59,7 @@ COLUMNS = (
         "context", np.uint32, "The span that was current when the row's outermost range began.", SpanContextRef, announced=True
     ),
     Column("debug_handle", np.int64, "PyTorch's debug handle; -1 where there is none.", empty=-1, seldom=True),
-    Column("flags", np.uint32, "EventFlag bits.", EventFlag),
+    Column("flags", np.uint32, "EventFlag bits.", EventFlag, announced=True),
     Column(
         "shapes",
         np.uint32,

@@ -41,7 +41,9 @@ class EventFlag(IntFlag):
     """The wall clock was set by over a second while the range was open: both its times are of the clock before that."""
     SHOWN = 64
     """The program saw the range's span as the current one, so that spans of its own may be its children."""
-    CROSSING = 128
+    EVALUATION = 128
+    """A module call that is no part of training, as a validation loop's (``pytorch/evaluation.py``). Known at the begin."""
+    CROSSING = 256
     """It isn't asynchronous, but ended on another thread, or while what began in it was still open there: it doesn't nest."""
 
 

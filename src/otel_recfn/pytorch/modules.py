@@ -22,8 +22,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import NamedTuple
 
-from otel_recfn.model.events import EventSource
+from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
+from otel_recfn.pytorch.evaluation import ThreadTraining
 from otel_recfn.pytorch.method_code import MethodCode
 from otel_recfn.pytorch.module_hooks import Handle, set_hooks
 from otel_recfn.pytorch.module_names import InstanceNames, ModulePaths
@@ -37,7 +38,7 @@ from otel_recfn.support.stack_trace import failure
 log = logging.getLogger("otel_recfn")
 
 LEFT_UNSEEN = "BaseException: left by an exception that PyTorch does not report to hooks"
-SCOPE, SOURCE = int(RecordScope.USER_SCOPE), int(EventSource.MODULE)
+SCOPE, SOURCE, EVALUATION = int(RecordScope.USER_SCOPE), int(EventSource.MODULE), int(EventFlag.EVALUATION)
 
 
 class _Step(NamedTuple):
@@ -55,14 +56,23 @@ class _Call(NamedTuple):
     """The module that was called first in the thread; None where it is this one."""
 
 
-class _OfThread(threading.local):
+class _OfThread:
     """What a thread is doing."""
 
-    outermost: object = None
-    """The module that was called first of those whose calls are open."""
+    __slots__ = ("outermost", "steps", "training")
 
     def __init__(self) -> None:
+        self.outermost: object = None
+        """The module that was called first of those whose calls are open."""
         self.steps: list[_Step] = []
+        self.training = ThreadTraining()
+
+
+class _Threads(threading.local):
+    """Each thread sees its own. To look there is dear: once for a call."""
+
+    def __init__(self) -> None:
+        self.own = _OfThread()
 
 
 class ModuleRanges:
@@ -87,7 +97,7 @@ class ModuleRanges:
         self._forward, self._step = MethodCode("forward"), MethodCode("step")
         self._handles: list[Handle] = []
         self._failed = False
-        self._thread = _OfThread()
+        self._threads = _Threads()
         self._lock = ForkSafeLock()
 
     def prepare(self) -> bool:
@@ -117,19 +127,24 @@ class ModuleRanges:
 
     def enter_module(self, module: object) -> _Call:
         """A module is about to run."""
-        thread = self._thread
+        thread = self._threads.own
         if thread.steps:
             self._end_left(thread.steps, sys._getframe())
-        before = thread.outermost
-        path = self._paths.path(before, module) if before is not None else ""
-        event_id = self._recorder.begin(self._names.name(module), SCOPE, SOURCE, path, code=self._forward.of(module))
+        before, training, name = thread.outermost, thread.training, self._names.name(module)
+        path = ""
+        if before is not None:
+            path = self._paths.path(before, module)
+        elif not training.trains:
+            training.begin_call(module, name)
+        flags = EVALUATION if training.evaluates else 0
+        event_id = self._recorder.begin(name, SCOPE, SOURCE, path, flags, code=self._forward.of(module))
         if before is None:
             thread.outermost = module
         return _Call(event_id, before)
 
     def leave_module(self, call: _Call, error: BaseException | None) -> None:
         """It has run."""
-        thread = self._thread
+        thread = self._threads.own
         if thread.steps:
             self._end_left(thread.steps, sys._getframe())
         thread.outermost = call.outermost
@@ -138,7 +153,7 @@ class ModuleRanges:
 
     def enter_step(self, optimizer: object, frame: FrameType) -> None:
         """An optimizer is about to step."""
-        steps = self._thread.steps
+        steps = self._threads.own.steps
         self._end_left(steps, frame)
         code = self._step.of(optimizer)
         if self._torch_announces_optimizer():  # its range is open already
@@ -149,7 +164,9 @@ class ModuleRanges:
 
     def leave_step(self, frame: FrameType) -> None:
         """What ``frame`` began is over."""
-        steps = self._thread.steps
+        thread = self._threads.own
+        thread.training.end_step()
+        steps = thread.steps
         self._end_left(steps, frame)
         if steps and steps[-1].frame is frame:
             self._recorder.end(steps.pop().event_id)

@@ -27,7 +27,7 @@
 //                | ordinal of the next begin's parent  |  0        |      |
 //
 // flags of a begin: EventFlag in bits 0-7, but for bit 5, which is kBaseBegin (no begin says that the clock jumped); EventSource in
-// bits 8-10. Flags of an end: EventFlag in bits 0-15. Free: bit 7 of a begin's flags, bits 7-15 of an end's, and four sources.
+// bits 8-10. Flags of an end: EventFlag in bits 0-15. Free: bits 8-15 of an end's flags, and three sources.
 //
 // A begin carries no id: the n-th begin, mark or memory record of a thread has ordinal n, which writer and reader both count.
 #pragma once
@@ -65,7 +65,7 @@ constexpr uint32_t kEndFlagsMask = (1u << (kEndOrdinalShift - kFlagsShift)) - 1;
 constexpr uint32_t kSlotMask = (1u << (32 - kSlotShift)) - 1;
 
 // What begins and ends may say of EventFlag; ends say kShown too.
-constexpr uint32_t kEventFlags = kAsync | kError | kStaticRuntimeOutVariant | kNcclMeta | kPartial;
+constexpr uint32_t kEventFlags = kAsync | kError | kStaticRuntimeOutVariant | kNcclMeta | kPartial | kEvaluation;
 constexpr uint32_t kBaseBegin = 32;    // in a begin's flags: its parent is what the last Context says
 constexpr uint32_t kSourceShift = 8;   // EventSource in a begin's flags
 constexpr uint32_t kSourceMask = 7u << kSourceShift;

@@ -275,7 +275,7 @@ void Drain::read_begin(Thread& thread, uint64_t head, uint64_t at) {
 }
 
 void Drain::announce(const Thread& thread, const Row& row) {
-  out_.opened.add({row.event_id, row.name, row.source, row.start_ns + row.offset_ns, thread.index, row.context});
+  out_.opened.add({row.event_id, row.name, row.source, row.start_ns + row.offset_ns, thread.index, row.context, row.flags});
 }
 
 void Drain::read_point(Thread& thread, uint64_t head, uint64_t at) {

@@ -86,7 +86,8 @@
   X(uint8_t, source, 0) \
   X(int64_t, start_ns, 0) \
   X(uint32_t, thread, 0) \
-  X(uint32_t, context, 0)
+  X(uint32_t, context, 0) \
+  X(uint32_t, flags, 0)
 
 // Those that index the names, of the usual ones.
 #define RECFN_USUAL_TEXT_COLUMNS(X) \

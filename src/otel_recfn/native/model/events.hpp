@@ -22,11 +22,12 @@ enum EventFlag : uint32_t {
   kPartial = 16,
   kClockJumped = 32,
   kShown = 64,
-  kCrossing = 128,
+  kEvaluation = 128,
+  kCrossing = 256,
 };
 
 // A row with one of these may overlap what is beside it in its thread.
-constexpr uint32_t kOverlapping = 129;
+constexpr uint32_t kOverlapping = 257;
 
 enum EventSource : uint32_t {
   kTorchSource = 0,

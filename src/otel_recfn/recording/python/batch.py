@@ -96,6 +96,7 @@ class BatchBuilder:
                 start_ns=opened.start_ns + opened.offset_ns,
                 thread=self._thread(opened.log),
                 context=self._context(opened.context),
+                flags=opened.flags,
             )
         )
 

@@ -32,6 +32,9 @@ SOURCES: dict[int, SourceTraits] = {
     EventSource.PYTHON_CALL: SourceTraits(by_scope=False, call_prefix=""),
 }
 
+OPTIMIZER, OPTIMIZER_STEP = "Optimizer.", "Optimizer.step#"
+"""How the names of ranges begin in which optimizers work (``zero_grad``, too), and in which they step."""
+
 UNNAMED_STEP = "step"
 """What a step is called that the program gave no name."""
 

@@ -124,7 +124,8 @@ class SpanMapper:
         start_ns = max(trace.start_ns, 0)
         start = trace.start
         sampled = start.attributes if start is not None else {}
-        attributes = {**sampled, "recfn.root": True, **_thread_attributes(trace.thread), **(trace.folded or {})}
+        number = {"recfn.step.number": trace.number} if trace.number >= 0 else {}
+        attributes = {**sampled, "recfn.root": True, **number, **_thread_attributes(trace.thread), **(trace.folded or {})}
         return ReadableSpan(
             name=text_of_utf8(trace.name),
             context=trace.context,

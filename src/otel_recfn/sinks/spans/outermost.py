@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from otel_recfn.batches.announced import announced_in
 from otel_recfn.batches.number_sets import distinct, groups, is_in
 from otel_recfn.model.batch import Batch, Track
-from otel_recfn.model.sources import SOURCES, trace_name
-
-OPTIMIZER_STEP = "Optimizer.step#"
+from otel_recfn.model.events import EventFlag, EventSource
+from otel_recfn.model.sources import OPTIMIZER, OPTIMIZER_STEP, SOURCES, trace_name
 
 
 class TopLevel(NamedTuple):
@@ -24,11 +23,27 @@ class TopLevel(NamedTuple):
     source: int
     start_ns: int
     thread: Track
+    flags: int = 0
 
     @property
     def is_step(self) -> bool:
         """Whether the range is an optimizer's step."""
         return self.name.startswith(OPTIMIZER_STEP)
+
+    @property
+    def is_of_optimizer(self) -> bool:
+        """Whether it is that, or an optimizer does something else in it."""
+        return self.name.startswith(OPTIMIZER)
+
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether it is a module call that is no part of training."""
+        return bool(self.flags & EventFlag.EVALUATION)
+
+    @property
+    def is_training(self) -> bool:
+        """Whether it is known to be a part of training."""
+        return not self.is_evaluation and (self.source == EventSource.MODULE or self.is_of_optimizer)
 
     @property
     def begins_trace(self) -> bool:
@@ -49,13 +64,17 @@ class RootRows:
     first_row: dict[int, int]
     ends: dict[int, int]
     stepped: set[int]
+    trained: set[int]
+    """In which modules are called in training."""
+    evaluated: set[int]
+    """Or outside of it."""
     training_threads: set[Track]
 
 
 def begins_of(batch: Batch, contexts: frozenset[int]) -> list[TopLevel]:
     """The top-level begins that the batch announces, of those in these contexts."""
     return [
-        TopLevel(one.event_id, one.name, one.source, one.start_ns, batch.tracks[one.thread])
+        TopLevel(one.event_id, one.name, one.source, one.start_ns, batch.tracks[one.thread], one.flags)
         for one in announced_in(batch, contexts)
     ]
 
@@ -66,11 +85,15 @@ def rows_by_root(batch: Batch, rootless: NDArray[np.bool_]) -> RootRows:
     roots, first, counts = groups(batch.root[rows])
     top = rows[batch.parent[rows] == 0]
     steps = rows[is_in(batch.name[rows], _step_names(batch, rows))]
+    calls = rows[(batch.source[rows] == EventSource.MODULE) & ~is_in(rows, steps)]
+    evaluated = (batch.flags[calls] & np.uint32(EventFlag.EVALUATION)) != 0
     return RootRows(
         spans=dict(zip(roots.tolist(), counts.tolist(), strict=True)),
         first_row=dict(zip(roots.tolist(), rows[first].tolist(), strict=True)),
         ends=dict(zip(batch.event_id[top].tolist(), batch.end_ns[top].tolist(), strict=True)),
         stepped=set(batch.root[steps].tolist()),
+        trained=set(batch.root[calls[~evaluated]].tolist()),
+        evaluated=set(batch.root[calls[evaluated]].tolist()),
         training_threads={batch.tracks[index] for index in distinct(batch.thread[steps]).tolist()},
     )
 

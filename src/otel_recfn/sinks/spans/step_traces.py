@@ -8,8 +8,9 @@ Others are called after their thread, or what their process works for (``surroun
 A trace is decided when a top-level range begins, since its descendants' rows come first. A begin starts a new trace when
 
 * the top-level range before it was, or contained, an ``Optimizer.step#`` range (several optimizers in a row are one step);
+* modules were called outside of training (a validation loop, say), and the range is a call in training or an optimizer's;
 * its source's ranges begin traces, as module calls do, and the trace holds one already; a thread that trains calls modules many
-  times per step (the model, the loss), so there it takes 64, as in an evaluation loop;
+  times per step (the model, the loss), so there it takes 1024, and 64 in an evaluation loop;
 * the trace holds 2000 ranges (where a unit has a budget: 100,000 of a training step or call); it is neither of these, and began
   10 seconds ago; nothing ran in the thread for more than a second; or the wall clock was set back behind its start;
 * the program was told of a trace for it already (``promised_traces.py``).
@@ -148,11 +149,13 @@ class StepTraces:
         trace.open.add(begin.event_id)
         note_call(trace, begin)
         thread.last_root, thread.after_step = begin.event_id, begin.is_step
-        trace.trains = trace.trains or thread.after_step
+        if begin.is_step:
+            thread.note_step(trace)
 
     def _start_trace(self, thread: ThreadSteps, begin: TopLevel, target: SpanTarget) -> StepTrace:
         """What the sampler sees as name is what is known now: the root span's own name is decided at its end."""
-        start = self._surroundings.start_root(target, TRAINING if thread.trains else self._name_of(begin))
+        trains = thread.trains and not begin.is_evaluation
+        start = self._surroundings.start_root(target, TRAINING if trains else self._name_of(begin))
         if start is None:
             self.unsampled += 1
         elif (start.parent is None or start.parent.is_remote) and not self.limiter.admit(begin.start_ns):
@@ -173,14 +176,15 @@ class StepTraces:
             if trace is None or root not in rows.spans:
                 continue
             trace.spans += rows.spans[root]
+            trace.evaluates = root not in rows.trained and (trace.evaluates or root in rows.evaluated)
             if root in rows.stepped:
                 self._note_step(trace, root)
             if root in rows.ends:
                 self._note_end(trace, root, rows.ends[root])
 
     def _note_step(self, trace: StepTrace, root: int) -> None:
-        trace.trains = True
         thread = self._thread(trace.thread)
+        thread.note_step(trace)
         if thread.last_root == root:
             thread.after_step = True
 
@@ -192,8 +196,8 @@ class StepTraces:
             self._give_out(trace)
 
     def _note_training(self, begins: Iterable[TopLevel], rows: RootRows) -> None:
-        """A thread trains from its first optimizer step on; within this batch, from before it."""
-        for info in {begin.thread for begin in begins if begin.is_step} | rows.training_threads:
+        """A thread trains from the first on that an optimizer does in it; within this batch, from before it."""
+        for info in {begin.thread for begin in begins if begin.is_of_optimizer} | rows.training_threads:
             self._thread(info).trains = True
 
     def _adopt_unannounced(self, batch: Batch, rows: RootRows, target: SpanTarget) -> None:

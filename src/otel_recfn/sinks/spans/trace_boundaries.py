@@ -15,7 +15,8 @@ from otel_recfn.sinks.spans.root_limiter import NS_PER_SECOND
 
 TRAINING = "training step"
 MAX_SPANS = 2000
-MAX_CALLS_WHEN_TRAINING = 64
+MAX_CALLS_WHEN_TRAINING = 1024
+MAX_CALLS_WHEN_EVALUATING = 64
 IDLE_NS = NS_PER_SECOND
 REST_NS = NS_PER_SECOND // 10
 """After so long, operators without a step or call around them are another piece of work."""
@@ -37,6 +38,10 @@ class StepTrace:
     """How many of its top-level ranges are of a source whose ranges begin traces."""
     called: str = ""
     trains: bool = False
+    number: int = -1
+    """Which training step of its thread it is, from 0."""
+    evaluates: bool = False
+    """The modules that were called last were called outside of training."""
     aside: bool = False
     """It is a worker process's: how long it takes says nothing, since it waits for whom it works."""
     open: set[int] = field(default_factory=set)
@@ -64,9 +69,17 @@ class ThreadSteps:
     """Which trace a thread works on now, and what it did last."""
 
     trains: bool = False
+    steps: int = 0
+    """How many of its traces were training steps."""
     after_step: bool = False
     current: StepTrace | None = None
     last_root: int = 0
+
+    def note_step(self, trace: StepTrace) -> None:
+        """An optimizer steps in a trace of the thread."""
+        if not trace.trains:
+            trace.trains, trace.number = True, self.steps
+            self.steps += 1
 
 
 def starts_new(thread: ThreadSteps, trace: StepTrace, begin: TopLevel, most_spans: int) -> bool:
@@ -80,7 +93,9 @@ def starts_new(thread: ThreadSteps, trace: StepTrace, begin: TopLevel, most_span
     """
     if thread.after_step and not begin.is_step:
         return True
-    calls = MAX_CALLS_WHEN_TRAINING if thread.trains else 1
+    if trace.evaluates and begin.is_training:
+        return True
+    calls = 1 if not thread.trains else MAX_CALLS_WHEN_EVALUATING if trace.evaluates else MAX_CALLS_WHEN_TRAINING
     if begin.begins_trace and trace.calls >= calls:
         return True
     if begin.start_ns < trace.start_ns:
@@ -108,3 +123,4 @@ def note_call(trace: StepTrace, begin: TopLevel) -> None:
     if begin.begins_trace:
         trace.called = trace.called if trace.calls else begin.trace_name
         trace.calls += 1
+    trace.evaluates = trace.evaluates or begin.is_evaluation

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
-from traced_program import MS, Program, grouping, module, op, optimizer, taken_from
+from traced_program import MS, Program, evaluation, grouping, module, op, optimizer, taken_from
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.model.events import EventSource, make_event_id
@@ -49,11 +51,62 @@ class TestBoundaries:
         program.traces.close_all()
         assert program.names() == ["module call: Net_0", "module call: Net_0"]
 
-    def test_training_thread_takes_64_module_calls(self, one_batch: bool) -> None:
+    @pytest.mark.parametrize("most", [64, 1024])
+    def test_training_thread_takes_many_module_calls(self, one_batch: bool, most: int) -> None:
         program = Program()
         program.run(optimizer(), one_batch=one_batch)
-        traces = program.run(*[module()] * 65, one_batch=one_batch)
-        assert grouping(traces) == "a" * 64 + "b"
+        call = evaluation() if most == 64 else module()
+        traces = program.run(*[call] * (most + 1), one_batch=one_batch)
+        assert grouping(traces) == "a" * most + "b"
+
+    def test_validation_is_no_part_of_a_training_step(self, one_batch: bool) -> None:
+        program = Program()
+        program.run(optimizer(), one_batch=one_batch)
+        step, validation = [op("to"), module(), op("loss"), op("backward"), optimizer()], [op("to"), evaluation(), op("metric")]
+        traces = program.run(*step, *step, *validation, *validation, *step, *validation, one_batch=one_batch)
+        assert grouping(traces) == "a" * 5 + "b" * 5 + "c" * 6 + "c" + "d" * 4 + "e" * 3  # the first copy may be a validation's
+        program.traces.close_all()
+        training, validating = "training step", "module call: Net_0"
+        assert program.names() == [training, training, training, validating, training, validating]
+
+    @pytest.mark.parametrize("first", [op("Optimizer.zero_grad#SGD.zero_grad"), optimizer()])
+    def test_training_goes_on_without_a_module_call(self, one_batch: bool, first: dict[str, Any]) -> None:
+        program = Program()
+        program.run(optimizer(), one_batch=one_batch)
+        traces = program.run(evaluation(), evaluation(), first, optimizer(), one_batch=one_batch)
+        assert grouping(traces) == "aabb"
+
+    def test_validation_in_a_range_ends_where_training_goes_on(self, one_batch: bool) -> None:
+        program = Program()
+        program.run(optimizer(), one_batch=one_batch)
+        validation = {**op("validate"), "children": [evaluation()]}
+        assert grouping(program.run(validation, op(), module(), optimizer(), one_batch=one_batch)) == "aabb"
+
+    def test_training_in_a_range_goes_on(self, one_batch: bool) -> None:
+        """That it trains isn't known when it begins; but the step isn't torn apart."""
+        program = Program()
+        program.run(optimizer(), one_batch=one_batch)
+        forward = {**op("forward"), "children": [module()]}
+        assert grouping(program.run(evaluation(), forward, optimizer(), one_batch=one_batch)) == "aaa"
+
+    def test_the_first_step_of_a_thread_is_one_trace_where_it_begins_with_its_optimizer(self, one_batch: bool) -> None:
+        zeroed = op("Optimizer.zero_grad#SGD.zero_grad")
+        traces = Program().run(zeroed, module(), module("nn.Module: Loss_0"), optimizer(), one_batch=one_batch)
+        assert grouping(traces) == "aaaa"
+
+    def test_evaluation_after_training_in_a_step_is_a_part_of_it(self, one_batch: bool) -> None:
+        program = Program()
+        program.run(optimizer(), one_batch=one_batch)
+        assert grouping(program.run(module("nn.Module: Teacher_0"), module(), op(), optimizer(), one_batch=one_batch)) == "aaaa"
+
+    def test_training_steps_are_numbered_in_their_thread(self, one_batch: bool) -> None:
+        program = Program()
+        step = [module(), op("backward"), optimizer(), optimizer()]
+        program.run(*step, evaluation(), *step, *step, one_batch=one_batch)
+        program.run(*step, thread=WORKER_THREAD, one_batch=one_batch)
+        program.traces.close_all()
+        numbers = {(trace.thread.number, trace.number) for trace in taken_from(program.traces) if trace.trains}
+        assert numbers == {(1, 0), (1, 1), (1, 2), (2, 0)}
 
     def test_full_trace_ends_at_the_next_begin(self, one_batch: bool) -> None:
         program = Program()

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler
 
 from batches import BASE_NS, MAIN_THREAD, make_batch
 from otel_recfn.model.batch import Batch, Track
-from otel_recfn.model.events import EventSource, make_event_id
+from otel_recfn.model.events import EventFlag, EventSource, make_event_id
 from otel_recfn.sinks.spans.program_spans import ProgramSpans
 from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.sinks.spans.step_traces import StepTraces
@@ -24,6 +24,10 @@ MS = 1_000_000
 
 def module(name: str = "nn.Module: Net_0") -> dict[str, Any]:
     return {"name": name, "source": EventSource.MODULE}
+
+
+def evaluation(name: str = "nn.Module: Net_0") -> dict[str, Any]:
+    return {**module(name), "flags": EventFlag.EVALUATION}
 
 
 def optimizer() -> dict[str, Any]:
@@ -76,7 +80,8 @@ class Program:
         return {"event_id": event_id, "start_ns": start_ns, "thread": thread, **one}, rows
 
     def _row(self, one: dict[str, Any], thread: Track, event_id: int, parent: int = 0) -> dict[str, Any]:
-        columns = {"name": one["name"], "source": one["source"], "event_id": event_id, "thread": thread}
+        columns = {"name": one["name"], "source": one["source"], "flags": one.get("flags", 0)}
+        columns |= {"event_id": event_id, "thread": thread}
         return {**columns, "parent": parent, "root": parent or event_id, "start_ns": self.now_ns, "end_ns": self.now_ns}
 
     def _next_id(self, thread: Track) -> int:

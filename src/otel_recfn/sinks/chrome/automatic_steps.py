@@ -1,16 +1,20 @@
 """Training steps that nobody marked, as slices ``ProfilerStep#<n>`` around what ran in them, by which readers find iterations.
 
-    thread ──[fwd]─[loss]─[bwd]─[Optimizer.step#]───[fwd]─[loss]─ ...      top-level ranges, in order
-             └──────── ProfilerStep#0 ─────────┘   └── the next one
+    thread ──[fwd]─[loss]─[bwd]─[Optimizer.step#]───[val]─[val]───[fwd]─[loss]─ ...      top-level ranges, in order
+             └──────── ProfilerStep#0 ─────────┘                 └── the next one
 
 A step ends with an optimizer's step, or with the last of several in a row. It begins with the first range after the step before
-it, or after a second in which nothing ran. Where the program has steps of its own (``step``, ``profile().step()``, those of
-``torch.profiler``), or works in spans of its own, which say what a step is, nothing is added.
+it, after a second in which nothing ran, or with the range by which training goes on after modules were called outside of it.
+Where the program has steps of its own (``step``, ``profile().step()``, those of ``torch.profiler``), nothing is added.
+
+Spans of the program's are slices, too (``span_slices.py``). A change of the current span before anything is trained begins a
+step anew, so that it lies in its epoch's, say. After a later change it lies across spans, and stands on a track of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
@@ -18,26 +22,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.batches.number_sets import distinct, is_in
-from otel_recfn.model.batch import Batch, Track
-from otel_recfn.model.events import OVERLAPPING, EventKind, EventSource
+from otel_recfn.model.batch import NO_CONTEXT, Batch, SpanContextRef, Track
+from otel_recfn.model.events import OVERLAPPING, EventFlag, EventKind, EventSource
+from otel_recfn.model.sources import OPTIMIZER, OPTIMIZER_STEP
 
-OPTIMIZER_STEP = "Optimizer.step#"
 STEP_NAME = "ProfilerStep"
 IDLE_NS = 1_000_000_000
 MOST_ROOTS = 1000
-"""So many top-level ranges that an optimizer has stepped in are known while they are open."""
+"""So many top-level ranges of which it is known, while they are open, what an optimizer or a module did in them."""
 MOST_THREADS = 256
 Bools = NDArray[np.bool_]
-Values = TypeVar("Values", NDArray[np.bool_], NDArray[np.int64])
+Ids = NDArray[np.uint64]
+NO_IDS: Ids = np.zeros(0, np.uint64)
+Values = TypeVar("Values", NDArray[np.bool_], NDArray[np.int64], NDArray[np.uint64])
 
 
 class StepSlice(NamedTuple):
     """A step of a thread."""
 
-    name: str
+    number: int
     track: Track
     start_ns: int
     end_ns: int
+    nests: bool
+    """It lies right among the slices of its thread. Else it needs a track of its own."""
+
+    @property
+    def name(self) -> str:
+        """As torch.profiler names its steps."""
+        return f"{STEP_NAME}#{self.number}"
 
 
 class _Thread(NamedTuple):
@@ -47,63 +60,118 @@ class _Thread(NamedTuple):
     start_ns: int = 0
     end_ns: int = -IDLE_NS - 1
     """As long ago as a rest where nothing ran yet."""
+    trained: bool = False
+    """Modules were called in training in it, or optimizers worked."""
     trains: bool = False
     """An optimizer has stepped in it."""
     stepped_last: bool = False
     """That was in its last range."""
     is_marked: bool = False
     """It is a step of the program's own."""
+    evaluates: bool = False
+    """Modules were called outside of training, and nothing has been trained since."""
+    context: SpanContextRef = NO_CONTEXT
+    """What was current in its last range."""
+    nests: bool = True
+    """And in all of them."""
+    last: int = 0
+    """The event id of its last range."""
     number: int = 0
 
-    def step(self, next_ns: int | None) -> StepSlice:
-        """The stretch as a step: a nanosecond longer than its ranges where it can be, so that readers draw it around them."""
+    def step(self, next_ns: int | None, following: SpanContextRef = NO_CONTEXT) -> StepSlice:
+        """The stretch as a step: a nanosecond longer than its ranges where it can be, so that readers draw it around them.
+
+        It can't where another span is current next, whose slice may begin where the last range ends.
+        """
         end_ns = self.end_ns + 1 if next_ns is None else max(self.end_ns, min(self.end_ns + 1, next_ns))
-        return StepSlice(f"{STEP_NAME}#{self.number}", self.track, self.start_ns, end_ns)
+        end_ns = end_ns if following == self.context else self.end_ns
+        return StepSlice(self.number, self.track, self.start_ns, end_ns, self.nests)
+
+
+class _Roots(NamedTuple):
+    """Top-level ranges that haven't ended, by what happened in them. One may be in each."""
+
+    stepped: Ids = NO_IDS
+    """An optimizer has stepped."""
+    trained: Ids = NO_IDS
+    """An optimizer worked, or modules were called in training."""
+    evaluated: Ids = NO_IDS
+    """Modules were called outside of training."""
+
+    def after(self, batch: Batch) -> _Roots:
+        """With what a batch's rows tell."""
+        evaluated = (batch.flags & np.uint32(EventFlag.EVALUATION)) != 0
+        is_call = (batch.source == EventSource.MODULE) & ~evaluated
+        trained = is_call | is_in(batch.name, _named(batch, OPTIMIZER))
+        told = is_in(batch.name, _named(batch, OPTIMIZER_STEP)), trained, evaluated
+        return _Roots(*[distinct(np.concatenate((ids, batch.root[rows]))) for ids, rows in zip(self, told, strict=True)])
+
+    def without(self, batch: Batch) -> _Roots:
+        """Those that ended with the batch are not waited for any more."""
+        return _Roots(*[ids[~is_in(ids, batch.event_id)][-MOST_ROOTS:] for ids in self])
+
+    def are_among(self, ids: Ids) -> tuple[Bools, Bools, Bools]:
+        """Which of these have stepped, trained, and evaluated alone."""
+        trained = is_in(ids, self.trained)
+        return is_in(ids, self.stepped), trained, is_in(ids, self.evaluated) & ~trained
+
+
+NO_ROOTS = _Roots()
 
 
 class AutomaticSteps:
     """What is known of them; replaced, never changed."""
 
-    def __init__(
-        self, threads: Mapping[int, _Thread] = MappingProxyType({}), stepped: NDArray[np.uint64] | None = None
-    ) -> None:
-        self._threads = threads
-        self._stepped = np.zeros(0, np.uint64) if stepped is None else stepped
-        """Top-level ranges in which an optimizer has stepped, and which hadn't ended."""
+    def __init__(self, threads: Mapping[int, _Thread] = MappingProxyType({}), roots: _Roots = NO_ROOTS) -> None:
+        self._threads, self._roots = threads, roots
 
     def after(self, batch: Batch) -> tuple[AutomaticSteps, list[StepSlice]]:
         """What is known after a batch, and the steps that are over."""
-        stepped = np.concatenate((self._stepped, batch.root[is_in(batch.name, _optimizers(batch))]))
-        rows, threads, over = _top_level(batch), dict(self._threads), list[StepSlice]()
+        rows, threads, over, roots = _top_level(batch), dict(self._threads), list[StepSlice](), self._roots.after(batch)
         for index in distinct(batch.thread[rows]).tolist():
-            own, track = rows[batch.thread[rows] == index], batch.tracks[index]
-            own = own[np.argsort(batch.event_id[own], kind="stable")]
+            track = batch.tracks[index]
             thread = threads.pop(track.number, None) or _Thread(track)
-            threads[track.number] = _after_rows(thread, batch, own, is_in(batch.event_id[own], stepped), over)
-        waiting = distinct(stepped[~is_in(stepped, batch.event_id)])
-        return AutomaticSteps(dict(list(threads.items())[-MOST_THREADS:]), waiting[-MOST_ROOTS:]), over
+            threads[track.number] = _after_rows(thread, batch, rows[batch.thread[rows] == index], roots, over)
+        return AutomaticSteps(dict(list(threads.items())[-MOST_THREADS:]), roots.without(batch)), over
 
     def open(self) -> list[StepSlice]:
         """The steps that are not over, as they are so far."""
         return [thread.step(None) for thread in self._threads.values() if thread.trains]
 
 
-def _after_rows(thread: _Thread, batch: Batch, rows: NDArray[np.int64], stepped: Bools, over: list[StepSlice]) -> _Thread:
-    """A thread after more of its top-level ranges, in the order of their begins."""
-    starts, ends, marked = batch.start_ns[rows], batch.end_ns[rows], _are_marked(batch, rows)
+def _after_rows(thread: _Thread, batch: Batch, rows: NDArray[np.int64], roots: _Roots, over: list[StepSlice]) -> _Thread:
+    """A thread after more of its top-level ranges, in the order of their ends.
+
+    One that began before the one before it is around it, with a span of the program's in between.
+    """
+    around = batch.event_id[rows] < _shifted(thread.last, batch.event_id[rows])
+    thread, marked = thread._replace(last=int(batch.event_id[rows[-1]])), _are_marked(batch, rows)
+    chosen = marked | ~around
+    rows, around, marked = rows[chosen], around[chosen], marked[chosen]
+    if not len(rows):
+        return thread
+    starts, ends, context = batch.start_ns[rows], batch.end_ns[rows], batch.context[rows]
+    stepped, trained, evaluated = roots.are_among(batch.event_id[rows])
     stepped &= ~marked
     after_step, after_marked = _shifted(thread.stepped_last, stepped), _shifted(thread.is_marked, marked)
     rests = starts - _shifted(thread.end_ns, ends) > IDLE_NS
-    begins = np.flatnonzero((after_step & ~stepped) | marked | after_marked | rests).tolist()
-    for first, last in zip([0, *begins], [*begins, len(rows)], strict=True):
-        if first in begins:
-            if thread.trains:
-                over.append(thread.step(int(starts[first])))
-            thread = thread._replace(start_ns=int(starts[first]), trains=False, number=thread.number + thread.trains)
-        if first < last:
-            trains = thread.trains or bool(stepped[first:last].any())
-            thread = thread._replace(end_ns=int(ends[last - 1]), trains=trains)
-    return thread._replace(stepped_last=bool(stepped[-1]), is_marked=bool(marked[-1]))
+    told = np.flatnonzero(trained | evaluated)
+    resumes = told[trained[told] & _shifted(thread.evaluates, evaluated[told])]
+    begins = {*np.flatnonzero((after_step & ~stepped) | marked | after_marked | rests).tolist(), *resumes.tolist()}
+    changes = np.flatnonzero(np.diff(context)) + 1
+    for first, last in pairwise(sorted({0, *begins, *changes.tolist(), len(rows)})):
+        current, start_ns = batch.contexts[context[first]], int(starts[first])
+        if first in begins or (current != thread.context and not thread.trained):
+            is_step = thread.trains and not around[first]  # else the program has marked what is around it
+            if is_step:
+                over.append(thread.step(start_ns, current))
+            number = thread.number + is_step
+            thread = _Thread(thread.track, start_ns, context=current, last=thread.last, number=number)
+        has_trained = thread.trained or bool(trained[first:last].any())
+        trains, nests = thread.trains or bool(stepped[first:last].any()), thread.nests and thread.context == current
+        thread = thread._replace(end_ns=int(ends[last - 1]), trained=has_trained, trains=trains, context=current, nests=nests)
+    evaluates = bool(evaluated[told[-1]]) if len(told) else thread.evaluates
+    return thread._replace(stepped_last=bool(stepped[-1]), is_marked=bool(marked[-1]), evaluates=evaluates)
 
 
 def _shifted(before: int, values: Values) -> Values:
@@ -112,18 +180,16 @@ def _shifted(before: int, values: Values) -> Values:
 
 
 def _top_level(batch: Batch) -> NDArray[np.int64]:
-    """The threads' own ranges that lie in no other one, nor in a span."""
-    in_no_span = [index for index, ref in enumerate(batch.contexts) if not ref.span_id]
+    """The threads' own ranges that lie in no other one."""
     threads = [index for index, track in enumerate(batch.tracks) if track.is_thread]
     is_slice = (batch.kind == EventKind.RANGE) & ((batch.flags & OVERLAPPING) == 0) & (batch.thread == batch.end_thread)
-    return np.flatnonzero(is_slice & (batch.parent == 0) & is_in(batch.context, in_no_span) & is_in(batch.thread, threads))
+    return np.flatnonzero(is_slice & (batch.parent == 0) & is_in(batch.thread, threads))
 
 
-def _optimizers(batch: Batch) -> list[int]:
-    return [index for index, name in enumerate(batch.names) if name.startswith(OPTIMIZER_STEP)]
+def _named(batch: Batch, beginning: str) -> list[int]:
+    return [index for index, name in enumerate(batch.names) if name.startswith(beginning)]
 
 
 def _are_marked(batch: Batch, rows: NDArray[np.int64]) -> Bools:
-    names = [index for index, name in enumerate(batch.names) if name.startswith(f"{STEP_NAME}#")]
-    marked: Bools = (batch.source[rows] == EventSource.STEP) | is_in(batch.name[rows], names)
+    marked: Bools = (batch.source[rows] == EventSource.STEP) | is_in(batch.name[rows], _named(batch, f"{STEP_NAME}#"))
     return marked

@@ -37,6 +37,8 @@ FIRST_OTHER_TID = 1 << 30
 """Beyond the thread ids of Linux, and within the 32 bits that Perfetto reads of one."""
 FIRST_SPANS_TID = 3 << 29
 """The same for a thread's track of spans that don't nest among its ranges."""
+FIRST_STEPS_TID = 7 << 28
+"""And of steps that don't."""
 
 
 def trace_tid(track: Track) -> int:
@@ -111,9 +113,10 @@ def encode_steps(steps: Sequence[StepSlice], pid: int, base_ns: int) -> bytes:
     """Write slices of training steps, as torch.profiler's."""
     chunks = []
     for each in steps:
-        start = f'"pid":{pid},"tid":{trace_tid(each.track)},"ts":{microseconds(each.start_ns - base_ns)}'
-        name = f'"cat":"user_annotation","name":{json_string(each.name)}'
-        chunks.append(f',\n{{"ph":"X",{start},"dur":{microseconds(each.end_ns - each.start_ns)},{name},"args":{{}}}}')
+        tid = trace_tid(each.track) if each.nests else FIRST_STEPS_TID + each.track.number
+        start = f'"pid":{pid},"tid":{tid},"ts":{microseconds(each.start_ns - base_ns)}'
+        name = f'"cat":"user_annotation","name":{json_string(each.name)},"args":{{"recfn.step.number":{each.number}}}'
+        chunks.append(f',\n{{"ph":"X",{start},"dur":{microseconds(each.end_ns - each.start_ns)},{name}}}')
     return "".join(chunks).encode()
 
 

@@ -31,8 +31,16 @@ from otel_recfn.batches.links.protocol import FindsLinks, Links
 from otel_recfn.batches.number_sets import is_in
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.events import OVERLAPPING
-from otel_recfn.sinks.chrome.automatic_steps import AutomaticSteps
-from otel_recfn.sinks.chrome.encoder import FIRST_SPANS_TID, encode_events, encode_flows, encode_spans, encode_steps, trace_tid
+from otel_recfn.sinks.chrome.automatic_steps import AutomaticSteps, StepSlice
+from otel_recfn.sinks.chrome.encoder import (
+    FIRST_SPANS_TID,
+    FIRST_STEPS_TID,
+    encode_events,
+    encode_flows,
+    encode_spans,
+    encode_steps,
+    trace_tid,
+)
 from otel_recfn.sinks.chrome.memory_totals import MemoryTotals
 from otel_recfn.sinks.chrome.metadata import TraceIds, footer, header, process_events, track_events
 from otel_recfn.sinks.chrome.node_numbers import NodeNumbers
@@ -136,7 +144,7 @@ class ChromeTraceFile:
         arrows = _arrows(batch, self._links.match(batch))
         self._put_encoded(encode_flows(*arrows, before.flows + 1, self._pid, self._base_ns, self._memory))
         self._put(self._span_events(over, self._thread_names))
-        self._put(encode_steps(ended, self._pid, self._base_ns) + counted)
+        self._put(self._step_events(ended, self._thread_names) + counted)
         self._contents = _Contents(slices, before.flows + len(arrows[0]), still_open, traces, numbers, totals, steps)
 
     def forget_links(self) -> None:
@@ -196,7 +204,7 @@ class ChromeTraceFile:
 
     def _open_events(self) -> bytes:
         ranges, known = self._contents.open, dict(self._thread_names)
-        steps = encode_steps(self._contents.steps.open(), self._pid, self._base_ns)
+        steps = self._step_events(self._contents.steps.open(), known)
         if ranges is None or not len(ranges):
             return steps + self._span_events(self._contents.slices.open(), known)
         slices, over = self._contents.slices.after(ranges)
@@ -208,15 +216,21 @@ class ChromeTraceFile:
 
     def _span_events(self, slices: Sequence[SpanSlice], known: dict[int, str]) -> bytes:
         """Slices of the program's spans, and the names of the tracks that they need."""
-        names = "".join([self._name_track(each, known) for each in slices if not each.nests])
+        names = "".join([self._name_track(each.track, FIRST_SPANS_TID, "spans", known) for each in slices if not each.nests])
         return names.encode() + encode_spans(slices, self._pid, self._base_ns)
 
-    def _name_track(self, span: SpanSlice, known: dict[int, str]) -> str:
-        tid, name = FIRST_SPANS_TID + span.track.number, f"{span.track.name or f'thread {trace_tid(span.track)}'}: spans"
+    def _step_events(self, slices: Sequence[StepSlice], known: dict[int, str]) -> bytes:
+        """Slices of training steps, and the names of the tracks that they need."""
+        names = "".join([self._name_track(each.track, FIRST_STEPS_TID, "steps", known) for each in slices if not each.nests])
+        return names.encode() + encode_steps(slices, self._pid, self._base_ns)
+
+    def _name_track(self, thread: Track, first_tid: int, of: str, known: dict[int, str]) -> str:
+        """Of a thread's track beside that of its ranges."""
+        tid, name = first_tid + thread.number, f"{thread.name or f'thread {trace_tid(thread)}'}: {of}"
         if known.get(tid) == name:
             return ""
         known[tid] = name
-        return track_events(name, self._pid, tid, span.track.number)
+        return track_events(name, self._pid, tid, thread.number)
 
     def _thread_events(self, batch: Batch, known: dict[int, str]) -> bytes:
         """The names of the tracks that are new in the batch, or have another name than is known; threads come first."""

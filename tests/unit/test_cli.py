@@ -253,3 +253,27 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         cli.main(["--version"])
     assert left.value.code == 0
     assert capsys.readouterr().out == f"otel-recfn {__version__}\n"
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+@pytest.mark.parametrize("listens", [True, False])
+@pytest.mark.parametrize("after", ["", ":no-port", "[", ":1/#?"])
+def test_the_doctor_tells_no_secret(
+    protocol: str, listens: bool, after: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    secrets = ("some-user", "passw0rd", "k3y-of-query", "t0ken")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        if not listens:
+            server.close()
+        endpoint = f"http://some-user:passw0rd/@127.0.0.1{after or f':{port}'}/v1/traces?key=k3y-of-query"
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", endpoint)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer t0ken\u20ac,t0ken")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
+        monkeypatch.setenv("OTEL_RECFN_SPAN_EXPORTER", endpoint)
+        monkeypatch.setattr(examine_export, "REQUEST_SECONDS", 0.2)
+        told = as_text(
+            [examination._careful(name, of) for name, of in examination.EXAMINATIONS if name in ("settings", "endpoint")]
+        )
+    assert [secret for secret in secrets if secret in told + caplog.text] == []
+    assert "http://127.0.0.1" in told

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from otel_recfn.cli import examine_export, examine_recording, examine_torch
 from otel_recfn.cli.check import Check
+from otel_recfn.sinks.otlp.official import secrets_from_environment
+from otel_recfn.support.safe_text import safe_error
 
 EXAMINATIONS: tuple[tuple[str, Callable[[], Check]], ...] = (
     ("package", examine_recording.package),
@@ -36,4 +38,4 @@ def _careful(name: str, examination: Callable[[], Check]) -> Check:
     try:
         return examination()
     except Exception as error:
-        return Check(name, False, f"could not be examined: {type(error).__name__}: {error}")
+        return Check(name, False, f"could not be examined: {safe_error(error, secrets_from_environment())}")

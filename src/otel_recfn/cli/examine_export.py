@@ -12,8 +12,10 @@ from urllib.parse import urlsplit
 
 from otel_recfn.cli.check import Check
 from otel_recfn.recording.backend import recorder
+from otel_recfn.sinks.otlp.official import secrets_from_environment
 from otel_recfn.sources.otel_context import ContextWatcher
 from otel_recfn.sources.protocol import Wanted
+from otel_recfn.support.safe_text import safe_endpoint, safe_request_error, safe_text, secrets_of
 
 CONNECT_SECONDS = 0.5
 REQUEST_SECONDS = 2
@@ -66,7 +68,9 @@ def exporters() -> Check:
         return Check("exporters", False, f"OTEL_TRACES_EXPORTER=none: no spans leave the process; unset it ({listed})")
     missing = [name for name in asked if name not in installed]
     if missing:
-        return Check("exporters", False, f"OTEL_TRACES_EXPORTER asks for {', '.join(missing)}, not installed; {listed}")
+        return Check(
+            "exporters", False, f"OTEL_TRACES_EXPORTER asks for {safe_text(', '.join(missing))}, not installed; {listed}"
+        )
     return Check("exporters", True, f"OTEL_TRACES_EXPORTER={','.join(asked)}; {listed}")
 
 
@@ -76,14 +80,18 @@ def endpoint() -> Check:
     named = _traces_setting("ENDPOINT")
     port = DEFAULT_PORTS.get(protocol, 4318)
     url = named or f"http://localhost:{port}"
-    where = f"{url} ({protocol}{'' if named else ', the default'})"
-    parts = urlsplit(url if "//" in url else f"//{url}")
+    where = f"{safe_endpoint(url)} ({protocol}{'' if named else ', the default'})"
     try:
+        parts = urlsplit(url if "//" in url else f"//{url}")
         address = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else port)
         with socket.create_connection(address, timeout=CONNECT_SECONDS):
             pass
     except (OSError, ValueError) as error:
-        return Check("endpoint", False if named else None, f"{where}: nothing listens there ({error}); {COLLECTOR}")
+        return Check(
+            "endpoint",
+            False if named else None,
+            f"{where}: nothing listens there ({safe_request_error(error, secrets_of(url))}); {COLLECTOR}",
+        )
     refused = _refusal_of_a_request(protocol)
     if refused is None:
         return Check("endpoint", True, f"{where}: takes OTLP requests")
@@ -93,20 +101,19 @@ def endpoint() -> Check:
 def _refusal_of_a_request(protocol: str) -> str | None:
     """What became of a request without spans, as the program's exporter would send it; None where it was taken."""
     module = "grpc" if protocol == "grpc" else "http"
-    exporter = import_module(f"opentelemetry.exporter.otlp.proto.{module}.trace_exporter").OTLPSpanExporter(
-        timeout=REQUEST_SECONDS
-    )
+    made = import_module(f"opentelemetry.exporter.otlp.proto.{module}.trace_exporter").OTLPSpanExporter
     heard = _Heard()
     logger = logging.getLogger("opentelemetry")
     logger.addHandler(heard)
     propagated, logger.propagate = logger.propagate, False
     try:
+        exporter = made(timeout=REQUEST_SECONDS)
         taken = exporter.export([]).name == "SUCCESS"
         exporter.shutdown()
     finally:
         logger.propagate = propagated
         logger.removeHandler(heard)
-    return None if taken else heard.message or "no answer"
+    return None if taken else safe_text(heard.message, secrets_from_environment()) or "no answer"
 
 
 class _Heard(logging.Handler):

@@ -24,6 +24,7 @@ from otel_recfn.sinks.protocol import (
     tells_of_spans,
     wants_unsampled,
 )
+from otel_recfn.support.safe_text import safe_exception, safe_text
 
 log = logging.getLogger("otel_recfn")
 T = TypeVar("T")
@@ -166,8 +167,9 @@ class GuardedSinks:
                 log.error("the sink %r found no memory; it goes on, and what it misses is counted", handed.sink.name)
             return otherwise
         except (Exception, SystemExit) as error:  # a sink can't end the program, or the thread that drains
-            unexpected = not isinstance(error, OSError)  # a full disk needs no traceback
-            log.error("the sink %r failed and was removed; the others go on: %r", handed.sink.name, error, exc_info=unexpected)
+            unexpected = safe_exception(error) if not isinstance(error, OSError) else None  # a full disk needs no traceback
+            text = "the sink %r failed and was removed; the others go on: %s"
+            log.error(text, handed.sink.name, safe_text(repr(error)), exc_info=unexpected)
             self._remove(handed)
             return otherwise
 

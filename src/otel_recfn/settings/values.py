@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from otel_recfn.model.errors import SettingError
 from otel_recfn.model.python_calls import PythonCalls
 from otel_recfn.model.scope import RecordScope
+from otel_recfn.support.safe_text import safe_text
 
 if TYPE_CHECKING:
     from otel_recfn.sinks.protocol import Sink
@@ -68,7 +69,7 @@ class Kind(Generic[T]):
 
 
 def _refusal(name: str, value: object, allowed: str) -> SettingError:
-    return SettingError(f"{name}={value!r} is not allowed; allowed: {allowed}")
+    return SettingError(f"{name}={safe_text(repr(value))} is not allowed; allowed: {allowed}")
 
 
 def _provider(value: Any) -> Any:

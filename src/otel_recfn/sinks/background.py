@@ -34,6 +34,7 @@ from otel_recfn.sinks.background_worker import Worker
 from otel_recfn.sinks.paced import ToldOfDrops
 from otel_recfn.sinks.protocol import Sink, is_told_of_open_ranges, tell_of_process_end, tells_of_spans, wants_unsampled
 from otel_recfn.support.own_thread import OwnThread
+from otel_recfn.support.safe_text import safe_exception, safe_text
 from otel_recfn.support.thread_time import wait_while_it_computes
 
 log = logging.getLogger("otel_recfn")
@@ -199,8 +200,9 @@ class BackgroundSink:
         error = self._worker.error
         if error is not None and not self._told:
             self._told = True
-            unexpected = error if not isinstance(error, OSError) else None  # a full disk needs no traceback
-            log.error("the sink %r failed, and what it had not taken is lost: %r", self.name, error, exc_info=unexpected)
+            unexpected = safe_exception(error) if not isinstance(error, OSError) else None  # a full disk needs no traceback
+            text = "the sink %r failed, and what it had not taken is lost: %s"
+            log.error(text, self.name, safe_text(repr(error)), exc_info=unexpected)
 
     @property
     def wants_unsampled(self) -> bool:

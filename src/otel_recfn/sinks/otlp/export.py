@@ -19,12 +19,21 @@ from otel_recfn.sinks.otlp.file_transport import PREFIX, opens_file
 from otel_recfn.sinks.otlp.grpc_transport import GrpcTarget, GrpcTransport
 from otel_recfn.sinks.otlp.http_transport import HttpTarget, HttpTransport
 from otel_recfn.sinks.otlp.mapper import OtlpMapper
-from otel_recfn.sinks.otlp.official import GRPC, HTTP, UnreadableExporterError, made, protocol_from_environment, target_of
+from otel_recfn.sinks.otlp.official import (
+    GRPC,
+    HTTP,
+    UnreadableExporterError,
+    made,
+    protocol_from_environment,
+    secrets_from_environment,
+    target_of,
+)
 from otel_recfn.sinks.otlp.outcome import OpensTransports, Transport
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.provider import SpanTarget
 from otel_recfn.sinks.spans.turn import Turn
 from otel_recfn.sinks.spans.way_out import Delivery, WayOut
+from otel_recfn.support.safe_text import safe_text
 
 _logger = logging.getLogger(__name__)
 
@@ -121,9 +130,12 @@ def way_out(
     except UnreadableExporterError as error:
         _logger.warning("otel-recfn: span_exporter: %s; spans go through the provider's span processors", error)
     except ImportError as error:
-        raise SettingError(f"span_exporter={exporter!r} needs {error.name}; install opentelemetry-exporter-otlp") from error
+        raise SettingError(
+            f"span_exporter={safe_text(repr(exporter))} needs {error.name}; install opentelemetry-exporter-otlp"
+        ) from error
     except Exception as error:  # what the official exporters raise where the environment says what they don't know
-        raise SettingError(f"span_exporter={exporter!r}: {error}") from error
+        text = safe_text(error, secrets_from_environment())
+        raise SettingError(f"span_exporter={safe_text(repr(exporter))}: {text}") from None
     return None
 
 

@@ -43,6 +43,7 @@ class FileTransport:
 
     concurrent = 1
     encoding = ""
+    hidden: tuple[str, ...] = ()
 
     def __init__(self, asked: Path, level: int) -> None:
         self._file = self._opened(asked, level)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from otel_recfn.sinks.otlp.answers import partial_success, retry_info_s
 from otel_recfn.sinks.otlp.outcome import TOO_LARGE, Outcome, Verdict
+from otel_recfn.support.safe_text import safe_endpoint, safe_text, secrets_of
 
 METHOD = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 RETRYABLE = {"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"}
@@ -39,7 +41,8 @@ class GrpcTransport:
     encoding = ""
 
     def __init__(self, target: GrpcTarget, grpc: Any) -> None:
-        self._target, self._error, self.where = target, grpc.RpcError, target.endpoint
+        self._target, self._error, self.where = target, grpc.RpcError, safe_endpoint(target.endpoint)
+        self.hidden = secrets_of(target.endpoint, target.metadata)
         named = {name for name, _ in target.options}
         options = (*target.options, *[(name, value) for name, value in RECONNECTS if name not in named])
         if target.credentials is None:
@@ -55,17 +58,17 @@ class GrpcTransport:
         try:
             answer = self._export(body, timeout=self._target.timeout_s, metadata=self._target.metadata)
         except self._error as error:
-            return _outcome(error)
+            return _outcome(error, self.hidden)
         told = partial_success(answer)
-        return Outcome(Verdict.TAKEN, told.message, told.rejected)
+        return Outcome(Verdict.TAKEN, safe_text(told.message, self.hidden), told.rejected)
 
     def close(self) -> None:
         """Let go of the connection."""
         self._channel.close()
 
 
-def _outcome(error: Any) -> Outcome:
-    code, message = error.code().name, f"gRPC {error.code().name}: {error.details()}"
+def _outcome(error: Any, hidden: Sequence[str]) -> Outcome:
+    code, message = error.code().name, f"gRPC {error.code().name}: {safe_text(error.details(), hidden)}"
     details = dict(error.trailing_metadata() or ()).get(DETAILS, b"")
     delay_s = retry_info_s(details) if isinstance(details, bytes) else None
     if code in RETRYABLE or (code in RETRYABLE_IF_TOLD and delay_s is not None):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import encodings.idna  # noqa: F401  requests would import it in the thread that sends, as well as netrc
 import netrc  # noqa: F401
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.otlp.answers import partial_success, retry_after_s
 from otel_recfn.sinks.otlp.outcome import TOO_LARGE, Outcome, Verdict
+from otel_recfn.support.safe_text import safe_endpoint, safe_request_error, safe_text, secrets_of
 
 RETRYABLE = {429, 502, 503, 504}
 CONTENT_TOO_LARGE = 413
@@ -35,7 +37,8 @@ class HttpTransport:
 
     def __init__(self, target: HttpTarget) -> None:
         self._target, self._session = target, target.session
-        self.where, self.encoding = target.endpoint, target.encoding
+        self.where, self.encoding = safe_endpoint(target.endpoint), target.encoding
+        self.hidden = secrets_of(target.endpoint, target.headers.items())
         self._headers = {key: value for key, value in target.headers.items() if key.lower() != "content-encoding"}
         if target.encoding:
             self._headers["Content-Encoding"] = target.encoding
@@ -52,13 +55,13 @@ class HttpTransport:
                 allow_redirects=False,
                 stream=True,
             ) as response:
-                return _outcome(response, _content(response))
+                return _outcome(response, _content(response), self.hidden)
         except OUT_OF_MEMORY:
             raise
         except OSError as error:  # all of requests' are
-            if isinstance(error, ValueError):  # an endpoint that is no URL, a header that is none
-                return Outcome(Verdict.REFUSED, repr(error))
-            return Outcome(Verdict.AGAIN, repr(error))
+            # a ValueError: an endpoint that is no URL, a header that is none
+            verdict = Verdict.REFUSED if isinstance(error, ValueError) else Verdict.AGAIN
+            return Outcome(verdict, safe_request_error(error, self.hidden))
 
     def close(self) -> None:
         """Let go of connections."""
@@ -77,15 +80,15 @@ def _content(response: Any) -> bytes:
     return content
 
 
-def _outcome(response: Any, content: bytes) -> Outcome:
+def _outcome(response: Any, content: bytes, hidden: Sequence[str]) -> Outcome:
     status = response.status_code
     if 200 <= status < 300:
         told = partial_success(content) if "protobuf" in response.headers.get("Content-Type", "") else None
-        return Outcome(Verdict.TAKEN, told.message, told.rejected) if told else Outcome(Verdict.TAKEN)
-    message = f"HTTP {status} {response.reason}"
+        return Outcome(Verdict.TAKEN, safe_text(told.message, hidden), told.rejected) if told else Outcome(Verdict.TAKEN)
+    message = f"HTTP {status} {safe_text(response.reason, hidden)}"
     if status in RETRYABLE:
         return Outcome(Verdict.AGAIN, message, delay_s=retry_after_s(response.headers.get("Retry-After")))
     if 300 <= status < 400:
-        location = response.headers.get("Location", "nowhere")
+        location = safe_text(response.headers.get("Location", "nowhere"), hidden)
         message += f" to {location}, which is not followed: set the endpoint to where spans are taken"
     return Outcome(Verdict.REFUSED, f"{message}: {TOO_LARGE}" if status == CONTENT_TOO_LARGE else message)

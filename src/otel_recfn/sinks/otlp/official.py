@@ -17,6 +17,7 @@ from typing import Any
 
 from otel_recfn.sinks.otlp.grpc_transport import GrpcTarget
 from otel_recfn.sinks.otlp.http_transport import HttpTarget
+from otel_recfn.support.safe_text import secrets_of
 
 PACKAGE = "opentelemetry.exporter.otlp.proto."
 HTTP, GRPC = "http", "grpc"
@@ -43,6 +44,18 @@ def protocol_from_environment(environment: Mapping[str, str] | None = None) -> s
             f"the protocol {asked!r} is not there; set OTEL_EXPORTER_OTLP_TRACES_PROTOCOL to grpc or http/protobuf"
         )
     return protocol
+
+
+def secrets_from_environment() -> tuple[str, ...]:
+    """What of ``OTEL_EXPORTER_OTLP_*`` is to be in no text."""
+    headers = [text.partition("=") for setting in _variables("HEADERS") for text in setting.split(",")]
+    named = [(name.strip(), value) for name, _, value in headers]
+    return tuple([secret for endpoint in (*_variables("ENDPOINT"), "") for secret in secrets_of(endpoint, named)])
+
+
+def _variables(name: str) -> list[str]:
+    found = [os.environ.get(f"OTEL_EXPORTER_OTLP_{signal}{name}") for signal in ("TRACES_", "")]
+    return [each for each in found if each]
 
 
 def protocol_of(exporter: object) -> str | None:

@@ -24,7 +24,7 @@ class Outcome(NamedTuple):
 
     verdict: Verdict
     message: str = ""
-    """In the server's words or ours."""
+    """As ``safe_text`` says it."""
     rejected: int = 0
     """Spans of a taken request that the server did not take."""
     delay_s: float | None = None
@@ -36,6 +36,8 @@ class Transport(Protocol):
 
     where: str
     """For messages."""
+    hidden: tuple[str, ...]
+    """What is to be in no message."""
     encoding: str
     """How bodies are to be compressed; empty where they aren't."""
     concurrent: int

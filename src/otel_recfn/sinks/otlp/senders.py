@@ -17,6 +17,7 @@ from otel_recfn.sinks.otlp.envelope import Request
 from otel_recfn.sinks.otlp.outcome import Outcome, Transport, Verdict
 from otel_recfn.sinks.otlp.request_queue import RequestQueue
 from otel_recfn.support.own_thread import OwnThread, at_work
+from otel_recfn.support.safe_text import safe_request_error
 from otel_recfn.support.timed_lock import while_taken
 
 _logger = logging.getLogger(__name__)
@@ -85,8 +86,9 @@ class Senders:
         except OUT_OF_MEMORY:
             return Outcome(Verdict.AGAIN, "there was no memory")
         except _ANY_ERROR as error:  # of an adapter of the program's, say
-            self._tell_once("raised", f"sending raised {error!r}")
-            return Outcome(Verdict.REFUSED, repr(error))
+            message = safe_request_error(error, self._transport.hidden)
+            self._tell_once("raised", f"sending raised {message}")
+            return Outcome(Verdict.REFUSED, message)
 
     def _tell(self, outcome: Outcome) -> None:
         with contextlib.suppress(*OUT_OF_MEMORY):

@@ -21,6 +21,7 @@ from otel_recfn.sinks.lost_places import LostAt
 from otel_recfn.sinks.spans.export_watch import ExportWatch
 from otel_recfn.sinks.spans.provider import Receiver, SpanTarget
 from otel_recfn.sinks.spans.turn import Turn
+from otel_recfn.support.safe_text import safe_exception
 
 FLUSH_TIMEOUT_S = 30.0
 EXPORT_SECONDS = 1.0
@@ -250,8 +251,8 @@ class SpanDelivery:
             for receiver in each:
                 try:
                     receiver.receive(span)
-                except _ANY_ERROR:
-                    self._log_once("a span processor raised in on_end; its spans count as failed")
+                except _ANY_ERROR as error:
+                    self._log_once("a span processor raised in on_end; its spans count as failed", error)
 
     def flush(self, timeout_s: float) -> bool:
         """Have the processors export; what no exporter took by the end of it counts as failed, until one reports otherwise."""
@@ -333,10 +334,10 @@ class SpanDelivery:
             "spans_pending": watched - exported - failed,
         }
 
-    def _log_once(self, message: str) -> None:
+    def _log_once(self, message: str, error: BaseException) -> None:
         if not self._logged:
             self._logged = True
             try:
-                _logger.exception("otel-recfn: %s", message)
+                _logger.error("otel-recfn: %s", message, exc_info=safe_exception(error))
             except OUT_OF_MEMORY:  # the other spans come first
                 pass

@@ -42,6 +42,7 @@ from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.spans.hashed_resource import hashed
 from otel_recfn.sinks.spans.limits import AttributeValue
 from otel_recfn.support.interrupts import raised_by_signal_handler
+from otel_recfn.support.safe_text import safe_exception
 from otel_recfn.version import __version__
 
 SCOPE_NAME = "otel_recfn"
@@ -235,8 +236,9 @@ class SpanTarget:
         """Have the processors export what they hold. May take longer than ``timeout_s``: the BatchSpanProcessor ignores it."""
         try:
             return self._provider.force_flush(max(0, int(timeout_s * 1000))) is not False
-        except (Exception, SystemExit):
-            _logger.exception("otel-recfn: a span processor raised in force_flush; spans that it held count as failed")
+        except (Exception, SystemExit) as error:
+            text = "otel-recfn: a span processor raised in force_flush; spans that it held count as failed"
+            _logger.error(text, exc_info=safe_exception(error))
             return False
 
     def _processors(self) -> list[Any]:

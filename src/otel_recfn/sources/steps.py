@@ -93,6 +93,10 @@ class StepBase:
     def __call__(self, func: F) -> F:
         return _decorated(type(self), self._name, self._number, func)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle it as one that is not open."""
+        return type(self), (self._name, self._number)
+
     def __repr__(self) -> str:
         return f"step({self._name!r}, {self._number!r})"
 

@@ -137,6 +137,11 @@ PyObject* range_repr(PyObject* self) {
   return PyUnicode_FromFormat("record_function(%R, %R)", range.name, range.args);
 }
 
+// For copies and pickles: another one of the same name and args, which is not open.
+PyObject* range_reduce(PyObject* self, PyObject*) {
+  return Py_BuildValue("O(OO)", Py_TYPE(self), as_range(self)->name, as_range(self)->args);
+}
+
 PyObject* range_recorder(PyObject*, void*) { return Py_NewRef(record_function_helpers.recorder); }
 
 PyGetSetDef range_properties[] = {{"_recorder", range_recorder, nullptr, nullptr, nullptr},
@@ -150,6 +155,7 @@ PyMethodDef range_methods[] = {
     {"__aenter__", range_aenter, METH_NOARGS, "Open the range in this task."},
     {"__aexit__", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(range_aexit)), METH_VARARGS | METH_KEYWORDS,
      "Close it; an exception marks it."},
+    {"__reduce__", range_reduce, METH_NOARGS, "Copy and pickle it as one that is not open."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyMemberDef range_members[] = {

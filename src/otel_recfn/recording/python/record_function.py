@@ -142,6 +142,10 @@ class RecordFunctionBase:
     ) -> None:
         await aexit(self, kind, error, traceback)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle it as one that is not open."""
+        return type(self), (self.name, self.args)
+
     def __repr__(self) -> str:
         return f"record_function({self.name!r})" if self.args is None else f"record_function({self.name!r}, {self.args!r})"
 

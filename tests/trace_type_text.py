@@ -26,10 +26,10 @@ _OPTIONS = {
 }
 VALUES = {
     "::std::optional<ScalarType>()": "=None",
-    "layout_or_default(::std::nullopt)": "=None",
-    "device_or_default(::std::nullopt)": "=None",
-    "pinned_memory_or_default(::std::nullopt)": "=None",
-    "c10::MemoryFormat::Preserve": "=preserve",
+    "layout_or_default(::std::nullopt)": "=0",
+    "device_or_default(::std::nullopt)": '="cpu"',
+    "pinned_memory_or_default(::std::nullopt)": "=False",
+    "c10::MemoryFormat::Preserve": "=1",
     **{cpp.format("out"): f"out.{option}" for cpp, option in _OPTIONS.items()},
 }
 """C++ expressions of inputs that are no arguments, as our facts write them."""

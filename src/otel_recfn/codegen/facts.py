@@ -31,7 +31,7 @@ class Input:
     name: str
     """Its name in the node."""
     value: str
-    """An argument's name; or ``out.dtype``, an option of an argument; or ``=None``, a constant."""
+    """An argument's name; or ``out.dtype``, an option of an argument; or ``=None``, a constant in Python."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,15 @@ class Facts:
     guard: Guard | None = None
 
 
-ADDED_OPTIONS = (*(Input("options", "=None") for _ in OPTIONS), Input("memory_format", "=preserve"))
-"""The inputs that ``Rules.options_added`` asks for."""
+ADDED_OPTIONS = (
+    Input("options", "=None"),
+    Input("options", "=0"),
+    Input("options", '="cpu"'),
+    Input("options", "=False"),
+    Input("memory_format", "=1"),
+)
+"""The inputs that ``Rules.options_added`` asks for: options that nobody gave, in PyTorch's numbers. They are no dtype, the
+strided layout, the CPU, memory that is not pinned, and the argument's memory format."""
 
 
 def facts_of(operator: Operator, rules: Rules) -> Facts:

@@ -25,7 +25,7 @@ class Rules:
     renamed: Mapping[str, str] = field(default_factory=dict)
     """By operator name without overload: the name that is recorded instead."""
     options_added: frozenset[str] = frozenset()
-    """Operators whose variants that write, when recorded as ones that don't, get empty options and a memory format."""
+    """Operators whose variants that write, when recorded as ones that don't, get default options and a memory format."""
     factories: frozenset[str] = frozenset()
     """Operators whose out variants are recorded with the options of the result, though they have tensors as inputs."""
     factory_category: str = "factory"

@@ -6,6 +6,7 @@ of the file have to be complete ones as PyTorch's own are, with a ``dispatch`` w
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from otel_recfn.codegen.schema_file import LINE, Entry
 
 REFUSALS = (AssertionError, RuntimeError, ValueError, KeyError, IndexError, TypeError, NotImplementedError)
 """What torchgen raises at what it can't read."""
+_LISTS_AND_TEXTS = re.compile(r"""(?<==)(\[[^\]]*\]|"[^"]*"|'[^']*')""")
+"""Defaults that may have commas."""
+_ODD_BLANKS = re.compile(r",\S|\s\s|\s=|=\s|[(\[]\s|\s[)\]\[]|\)->|->\S")
 DEFAULT_NAMESPACE = "aten"
 KEYS_BESIDE_FIELDS = {"func", "dispatch", LINE}
 
@@ -91,7 +95,22 @@ def _parsed(entry: Entry, model: Any) -> _Parsed:
 
 
 def _refused(entry: Entry, error: BaseException) -> SchemaError:
-    return SchemaError(entry.location, f"{entry.schema!r} can't be read: {error or type(error).__name__}")
+    text = f"{entry.schema!r} can't be read: {str(error).strip() or type(error).__name__}"
+    return SchemaError(entry.location, f"{text}{_way_out_of_blanks(entry.schema)}")
+
+
+def _way_out_of_blanks(schema: str) -> str:
+    """What to say where blanks aren't those by which PyTorch's parser tells arguments apart: its error says nothing of them."""
+    for default in _LISTS_AND_TEXTS.findall(schema):
+        if ", " in default and default.startswith("["):
+            return f"; the blank in the default {default} ends the argument there: write {default.replace(' ', '')}"
+        if ", " in default:
+            return f"; the comma and blank in the default {default} end the argument there: a text can't have them"
+    if _ODD_BLANKS.search(_LISTS_AND_TEXTS.sub("", schema)):
+        return (
+            "; write one blank after each comma between arguments and around ->, and none beside =, brackets or another blank"
+        )
+    return ""
 
 
 def _generated(entries: Sequence[Entry], model: Any) -> list[_Parsed]:

@@ -127,7 +127,6 @@ class Wrapper:
 
 def _input(given: Input) -> str:
     if given.value.startswith("="):
-        constant = given.value.removeprefix("=")
-        return f'Constant("{given.name}", {constant})' if constant == "None" else f'Constant("{given.name}", "{constant}")'
+        return f'Constant("{given.name}", {given.value.removeprefix("=")})'
     argument, _, option = given.value.partition(".")
     return f'Option("{given.name}", "{argument}", "{option}")' if option else f'"{argument}"'

@@ -222,6 +222,30 @@ def test_schemas_that_python_has_no_signature_for(tmp_path: Path, functions: lis
     assert str(raised.value).startswith(f"{file}:{len(functions)}: ")
 
 
+BETWEEN = "write one blank after each comma between arguments and around ->"
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (
+            "f(Tensor a, int[2] x=[1, 2]) -> Tensor",
+            r"the blank in the default \[1, 2\] ends the argument there: write \[1,2\]$",
+        ),
+        ("f(Tensor a, *, int[3] x=[1,2, 3], int y=1) -> Tensor", r"the default \[1,2, 3\] .* write \[1,2,3\]$"),
+        ('f(Tensor a, str x="a, b") -> Tensor', 'the comma and blank in the default "a, b" end the argument'),
+        ("f(Tensor a, int x = 1) -> Tensor", BETWEEN),
+        ("f(Tensor a,int x) -> Tensor", BETWEEN),
+        ("f(Tensor a,  int x) -> Tensor", BETWEEN),
+        ("f(Tensor a)->Tensor", BETWEEN),
+        ("f(Tenso a, int[2] x=[1,2]) -> Tensor", "unrecognized type Tenso$"),
+    ],
+)
+def test_an_error_names_the_blank_that_is_to_blame(tmp_path: Path, function: str, told: str) -> None:
+    with pytest.raises(SchemaError, match=told):
+        generate(Request(schema(tmp_path, function)))
+
+
 ODD_NAMES = """
 - func: odd::lambda(Tensor self, Tensor lambda, *, int from, int? None=None) -> Tensor
 - func: odd::and(Tensor self, int torch=1, *, MemoryFormat memory_format=contiguous_format) -> Tensor

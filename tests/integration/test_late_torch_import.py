@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _ctypes
 import hashlib
 import importlib.util
 import shlex
@@ -145,6 +146,42 @@ def test_a_whole_library_that_cannot_be_loaded_is_built_again(run_with: Run, cac
     output = run_with(f"import torch; attach(){USE}", CXX=compiler)
     assert "cannot be loaded" in output
     assert "building it again" in output
+
+
+def test_a_library_that_is_none_of_ours_is_built_again(run_with: Run, cache: Path, compiler: str) -> None:
+    """As an empty one, which can be loaded, is."""
+    (built,) = cache.glob("*.so")
+    content = Path(_ctypes.__file__).read_bytes()
+    checksum = hashlib.sha256(content).hexdigest()[:32]
+    built.rename(built.with_name(f"{built.stem.rpartition('-')[0]}-{checksum}.so")).write_bytes(content)
+    output = run_with(f"import torch; attach(){USE}", CXX=compiler)
+    assert "building it again" in output
+
+
+FAILING = """#!/bin/sh
+echo run >> {runs}
+echo "ld: cannot find -lc10" >&2
+exit 1
+"""
+
+
+def test_a_build_that_fails_is_tried_and_told_once_in_a_process(run_with: Run, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    (script := tmp_path / "compiler").write_text(FAILING.format(runs=tmp_path / "runs"))
+    script.chmod(0o700)
+    program = """
+from otel_recfn import OtelRecordFunctionInstrumentor, profile
+for _ in range(3):
+    with profile():
+        torch.nn.ReLU()(torch.ones(2))
+    OtelRecordFunctionInstrumentor().instrument(chrome_trace="trace.json")
+    OtelRecordFunctionInstrumentor().uninstrument()
+"""
+    for processes in (1, 2):
+        output = run_with(program, OTEL_RECFN_CACHE_DIR=str(tmp_path), CXX=str(script))
+        assert output.count("PyTorch operators are not observed, everything else is: compiling torch_observer") == 1
+        assert output.count("INFO building torch_observer") == 1
+        assert len((tmp_path / "runs").read_text().splitlines()) == processes * len(observer_build.STANDARDS)
 
 
 def test_without_a_compiler_the_rest_works(run_with: Run, tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from typing import Any, Protocol, cast
 from otel_recfn.model.errors import RecfnError
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.pytorch import details, observer_build
-from otel_recfn.pytorch.unavailable import ObserverUnavailable
 from otel_recfn.runtime import callback_lists, thread_locals
 from otel_recfn.runtime.range_properties import InputsError, OperatorName
 from otel_recfn.support.forks import Order, around_forks
@@ -102,11 +101,7 @@ def load() -> Library:
     """
     global _library
     if _library is None:
-        try:
-            library = _open(observer_build.build(observer_build.TORCH_CALLBACKS))
-        except ImportError as error:  # torch was rebuilt in place under the same version, or the file is damaged
-            log.info("the cached torch_callbacks cannot be loaded (%s); building it again", error)
-            library = _open_again()
+        library = observer_build.load(observer_build.TORCH_CALLBACKS, _open)
         details.tell_losses(library.features(), details.CALLBACKS)
         library.attach(tuple(RecordScope), OperatorName, _schema, InputsError, RangeOver, _goes_on_to_the_program)
         atexit.register(library.close)
@@ -114,14 +109,6 @@ def load() -> Library:
         thread_locals.share_torchs_flags(library)
         _library = library
     return _library
-
-
-def _open_again() -> Library:
-    try:
-        return _open(observer_build.build(observer_build.TORCH_CALLBACKS, again=True))
-    except ImportError as error:
-        message = f"the built library cannot be loaded: {error}; run `otel-recfn doctor`"
-        raise ObserverUnavailable(message) from error
 
 
 def _open(path: Path) -> Library:

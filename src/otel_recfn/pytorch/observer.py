@@ -193,12 +193,8 @@ def _load_once(core_api: int) -> None:
     global _loaded
     if _loaded is not None:
         return
-    path = observer_build.build(observer_build.TORCH_OBSERVER)
-    try:
-        library = _open(path)
-    except OSError as error:  # torch was rebuilt in place under the same version, or the file is damaged
-        log.info("the cached torch observer cannot be loaded (%s); building it again", error)
-        library = _open(observer_build.build(observer_build.TORCH_OBSERVER, again=True))
+    opened = observer_build.load(observer_build.TORCH_OBSERVER, _open)
+    library = opened.library
     attached = library.recfn_observer_attach(core_api)
     if attached == 2:
         raise ObserverUnavailable(
@@ -207,10 +203,10 @@ def _load_once(core_api: int) -> None:
     if attached != 0:
         raise ObserverUnavailable("there is no memory left to register what has to be done around a fork; free some")
     details.tell_losses(_features(library), details.OPERATORS)
-    _loaded = _Loaded(library, path)
+    _loaded = opened
 
 
-def _open(path: Path) -> ctypes.CDLL:
+def _open(path: Path) -> _Loaded:
     library = ctypes.CDLL(str(path))
     library.recfn_observer_attach.argtypes = [ctypes.c_void_p]
     library.recfn_observer_enable.argtypes = [ctypes.c_int]
@@ -225,7 +221,7 @@ def _open(path: Path) -> ctypes.CDLL:
     gpu_times.declare(library)
     library.recfn_observer_features.restype = ctypes.c_char_p
     library.recfn_observer_last_error.restype = ctypes.c_char_p
-    return library
+    return _Loaded(library, path)
 
 
 def _features(library: ctypes.CDLL) -> str:

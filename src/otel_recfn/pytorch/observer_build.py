@@ -12,13 +12,16 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import os
 import platform
 import re
 import shlex
 import sys
 import sysconfig
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from otel_recfn.pytorch import build_cache, cpp_compiler, private_cache, torch_installation
 from otel_recfn.pytorch.torch_installation import TorchInstallation
@@ -34,6 +37,9 @@ FLAGS = ("-fPIC", "-fvisibility=hidden", "-DNDEBUG") + (
 STANDARDS = ("-std=c++17", "-std=c++20")
 """In the order in which they are tried: the headers up to torch 2.13 take the first, later ones need the second."""
 _OWN_INCLUDE = re.compile(r'^#include "(.+)"', re.MULTILINE)
+CANNOT_BE_LOADED = (OSError, ImportError, AttributeError)
+"""What a library raises that is cut, of another machine or torch, or none of ours."""
+T = TypeVar("T")
 WAIT_SECONDS = 2.0 * cpp_compiler.COMPILE_SECONDS
 """For another process that compiles, with each standard."""
 
@@ -80,14 +86,45 @@ def find_built(library: Library) -> Path | None:
     return _in_cache(private_cache.open_directory(), torch_installation.find_torch(), library)
 
 
+_failed: dict[tuple[str, ...], str] = {}
+"""Why this process can't have a library, by what a user may change: each capture asks, and compilers take time to fail."""
+
+
+def load(library: Library, open_library: Callable[[Path], T]) -> T:
+    """Open the library; built before where the cache doesn't have it, and built anew where it has one that can't be loaded.
+
+    Raises:
+        ObserverUnavailable: it can't be compiled or loaded here.
+        CacheUnsafe: the cache can't be trusted.
+    """
+    path = build(library)
+    try:
+        return open_library(path)
+    except CANNOT_BE_LOADED as error:
+        log.info("the cached %s cannot be loaded (%s); building it again", library.name, error)
+        unusable = f"{path} cannot be loaded: {error}; run `otel-recfn doctor`"
+    try:
+        return open_library(build(library, again=True))
+    except CANNOT_BE_LOADED as error:
+        message = f"what was built of {library.name} cannot be loaded: {error}; run `otel-recfn doctor`"
+    except ObserverUnavailable as error:
+        message = f"{unusable}. It cannot be built again: {error}"
+    _failed[_asked(torch_installation.find_torch(), library)] = message
+    raise ObserverUnavailable(message)
+
+
 def build(library: Library, *, again: bool = False) -> Path:
     """The library for the installed torch; compiled if the cache doesn't have it yet (``again``: even if it does).
+
+    What a compiler has failed at is not tried again in this process.
 
     Raises:
         ObserverUnavailable: it can't be compiled here.
         CacheUnsafe: the cache can't be trusted.
     """
     torch = torch_installation.find_torch()
+    if (message := _failed.get(_asked(torch, library))) is not None:
+        raise ObserverUnavailable(message)
     cache = private_cache.open_directory()
     built = None if again else _in_cache(cache, torch, library)
     if built is not None:
@@ -168,10 +205,16 @@ def _compile(compiler: list[str], torch: TorchInstallation, library: Library, ou
         if complaint is None:
             return
         complaints.append(f"$ {shlex.join(command)}\n{complaint[-1500:].strip()}")
-    raise ObserverUnavailable(
+    message = (
         f"compiling {library.name} for torch {torch.version} failed; the commands and the end of what they said are below. "
-        f"Try another compiler with CXX=..., {BUILD_AHEAD}.\n" + "\n".join(complaints)
+        f"Try another compiler with CXX=..., {BUILD_AHEAD}; then start the program again.\n" + "\n".join(complaints)
     )
+    _failed[_asked(torch, library)] = message
+    raise ObserverUnavailable(message)
+
+
+def _asked(torch: TorchInstallation, library: Library) -> tuple[str, ...]:
+    return library.name, str(torch), str(private_cache.chosen_directory()), os.environ.get("CXX", "")
 
 
 def _arguments(torch: TorchInstallation, library: Library, output: Path) -> list[str]:

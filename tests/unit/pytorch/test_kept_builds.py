@@ -180,3 +180,59 @@ def test_a_descriptor_that_the_program_took_over_meanwhile_is_left_to_it(
     [number] = taken
     assert os.read(number, 99) == b"the program's"
     os.close(number)
+
+
+def test_what_a_compiler_failed_at_is_not_tried_again_in_the_process(
+    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_compiler(monkeypatch, log, FAILING)
+    told = set()
+    for _ in range(3):
+        with pytest.raises(ObserverUnavailable, match="something is missing") as raised:
+            observer_build.build(TORCH_OBSERVER)
+        told.add(str(raised.value))
+    assert len(told) == 1
+    assert runs(log) == len(observer_build.STANDARDS)
+    monkeypatch.setenv("CXX", f"{os.environ['CXX']} -another")
+    use = Path(os.environ["CXX"].split()[0])
+    use.write_text(COPYING.format(log=log, seconds=0))
+    assert observer_build.build(TORCH_OBSERVER).exists()
+
+
+def open_library(path: Path) -> str:
+    text = path.read_text()
+    if text != "library\n":
+        raise OSError(f"{path} is of another machine")
+    return text
+
+
+def test_what_cannot_be_loaded_is_built_anew(torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_compiler(monkeypatch, log, COPYING.replace("echo library", "echo other"))
+    observer_build.build(TORCH_OBSERVER)
+    use_compiler(monkeypatch, log, COPYING)
+    for _ in range(2):
+        assert observer_build.load(TORCH_OBSERVER, open_library) == "library\n"
+    assert runs(log) == 2
+    assert len([*cache.glob("*.so")]) == 1
+
+
+def test_what_cannot_be_loaded_when_it_is_built_anew_is_not_built_once_more(
+    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_compiler(monkeypatch, log, COPYING.replace("echo library", "echo other"))
+    for _ in range(3):
+        with pytest.raises(ObserverUnavailable, match="is of another machine"):
+            observer_build.load(TORCH_OBSERVER, open_library)
+    assert runs(log) == 2
+
+
+def test_what_can_be_neither_loaded_nor_built_says_both(
+    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_compiler(monkeypatch, log, COPYING.replace("echo library", "echo other"))
+    observer_build.build(TORCH_OBSERVER)
+    use_compiler(monkeypatch, log, FAILING)
+    for _ in range(3):
+        with pytest.raises(ObserverUnavailable, match=r"is of another machine(.|\n)*something is missing"):
+            observer_build.load(TORCH_OBSERVER, open_library)
+    assert runs(log) == 1 + len(observer_build.STANDARDS)

@@ -27,9 +27,14 @@ def chosen_directory() -> Path:
     """Where the cache is or would be; touches nothing."""
     explicit = os.environ.get(ENVIRONMENT_VARIABLE)
     if explicit:
-        return Path(explicit).expanduser().absolute()
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser().absolute() / "otel-recfn"
+        return _at_home(explicit)
+    return _at_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "otel-recfn"
+
+
+def _at_home(path: str) -> Path:
+    """The absolute path. In a container the user may have neither a HOME nor a name, and is at home in / as far as we know."""
+    expanded = os.path.expanduser(path)
+    return Path(f"/{expanded[2:]}" if expanded.split("/")[0] == "~" else expanded).absolute()
 
 
 def open_directory() -> Path:
@@ -43,6 +48,7 @@ def open_directory() -> Path:
         _make(directory)
         directory = directory.parent.resolve() / directory.name
         check_directory(directory)
+        _check_readable(directory)
     except OSError as error:
         raise CacheUnsafe(f"the cache {directory} cannot be used: {error}; {_way_out()}") from error
     return directory
@@ -60,6 +66,15 @@ def check_directory(directory: Path) -> None:
             _check_owner(ancestor, status, "a directory above the cache")
         else:
             _check_owner_and_mode(ancestor, status, "a directory above the cache")
+
+
+def _check_readable(directory: Path) -> None:
+    """Else it would seem to be empty."""
+    try:
+        os.listdir(directory)
+    except PermissionError:
+        user, way_out = os.geteuid(), f"chmod 755 {directory} where it was made, or {_way_out()}"
+        raise CacheUnsafe(f"the cache {directory} cannot be read by user {user}; {way_out}") from None
 
 
 def check_file(path: Path) -> None:

@@ -222,6 +222,11 @@ inline bool may_run_python(const Begin& begin) {
 
 inline bool is_call(const Begin& begin) { return (begin.flags & kSourceMask) == kPythonCallSource << kSourceShift; }
 
+// Work that is launched from here on lies in the thread's Python range.
+inline void hand_on_what_waits(Globals& globals, ThreadBuffer& buffer) {
+  if (__builtin_expect(buffer.to_hand_on != nullptr, 0)) globals.hand_on_now.load(std::memory_order_relaxed)(buffer);
+}
+
 template <bool kTorch>
 [[gnu::noinline]] inline uint64_t drop_too_deep(ThreadBuffer& buffer, bool selected) {
   if (selected) count_dropped_begin(buffer);
@@ -242,6 +247,7 @@ template <bool kTorch>
   uint64_t ordinal = 0;
   uint32_t base = 0;
   if (!kTorch && !is_call(begin) && !is_enabled(globals)) return 0;
+  if (kTorch) hand_on_what_waits(globals, buffer);
   if (__builtin_expect(selected, 1)) {
     base = place_begin(globals, buffer, kMayLook, kTorch && is_frame_of_call(begin) ? kFrame : kNoFrame);
     if (__builtin_expect(buffer.depth >= deepest, 0)) return drop_too_deep<kTorch>(buffer, true);  // looking may run Python

@@ -6,7 +6,7 @@
 
 namespace recfn {
 
-constexpr uint64_t kCoreApiVersion = 12;
+constexpr uint64_t kCoreApiVersion = 13;
 constexpr uint64_t kCoreLayout =
     kCoreApiVersion << 56 | (sizeof(Globals) & 0xFFFFFFF) << 28 | (sizeof(ThreadBuffer) & 0xFFFFFFF);
 

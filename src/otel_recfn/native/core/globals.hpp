@@ -28,7 +28,9 @@ struct Globals {
   // returns an entry that nobody needs any more.
   std::atomic<const Launch* (*)()> launch{nullptr};
   std::atomic<void* (*)(void*& carried, const Launch&)> hand_on{nullptr};
-  std::atomic<void (*)(void*)> let_go{nullptr};  // bindings: gives a launch's entry back; needs no GIL
+  // Bindings: hands on what the thread has `to_hand_on`; gives a launch's entry back. Need no GIL.
+  std::atomic<void (*)(ThreadBuffer&)> hand_on_now{nullptr};
+  std::atomic<void (*)(void*)> let_go{nullptr};
   // Torch observer: how many frames TorchScript's interpreter has in the calling thread.
   std::atomic<uint64_t (*)()> torchscript_frames{nullptr};
   std::atomic<bool> frames_move{false};  // a TorchScript function has run in a thread that works for another

@@ -95,6 +95,7 @@ void identify(ThreadBuffer& buffer, uint64_t number) {
 void on_thread_end(void* buffer) {
   auto& ended = *static_cast<ThreadBuffer*>(buffer);
   if (const auto farewell = globals().on_thread_exit.load()) farewell(ended);
+  if (void* entry = std::exchange(ended.to_hand_on, nullptr)) globals().let_go.load()(entry);
   tls_without = kNever;
   tls_buffer = nullptr;
   ended.ended.store(true, std::memory_order_release);

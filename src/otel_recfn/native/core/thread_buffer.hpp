@@ -128,7 +128,8 @@ struct ThreadBuffer {
   uint64_t context_since = 0;  // the begins after so many have it
   Context current_below;    // what was current as the last look found one of PyTorch's ranges on the stack
   uint64_t handed_on = UINT64_MAX;  // the serial of what this thread handed on last
-  void* carried = nullptr;          // torch observer: the object in which it did
+  void* to_hand_on = nullptr;       // a reference to the entry that PyTorch's next begin here hands on
+  void* carried = nullptr;          // torch observer: the object in which this thread hands on
   std::atomic<uint64_t> dropped{0};
   std::atomic<uint64_t> unsampled{0};  // begins not recorded, because the thread rests
   std::atomic<uint64_t> shortened{0};  // begins recorded without what there was no room for, their name for instance

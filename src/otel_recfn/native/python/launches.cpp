@@ -1,6 +1,7 @@
 #include "python/launches.hpp"
 
 #include <atomic>
+#include <utility>
 
 #include "core/registry.hpp"
 #include "python/task_chain.hpp"
@@ -62,23 +63,62 @@ bool view_launch(const Launch& launch, TaskView& view) {
   return true;
 }
 
-void hand_on(ThreadBuffer* buffer, TaskEntry* entry) {
+namespace {
+
+// Takes a reference. Needs no GIL.
+void set_launch(ThreadBuffer& buffer, TaskEntry* entry) {
   const auto set = globals().hand_on.load(std::memory_order_relaxed);
-  if (set == nullptr || buffer == nullptr || buffer->handed_on == serial_of(entry)) return;
-  Launch launch{entry, kLaunchedTask | serial_of(entry), buffer->number};
-  if (const Launch* other = launch_of_another(buffer)) launch.task = other->task, launch.thread = other->thread;
+  if (set == nullptr) return let_go(entry);
+  Launch launch{entry, kLaunchedTask | serial_of(entry), buffer.number};
+  if (const Launch* other = launch_of_another(&buffer)) launch.task = other->task, launch.thread = other->thread;
+  buffer.handed_on = serial_of(entry);
+  let_go(set(buffer.carried, launch));
+}
+
+void hand_on_now(ThreadBuffer& buffer) {
+  auto* entry = static_cast<TaskEntry*>(std::exchange(buffer.to_hand_on, nullptr));
+  buffer.handed_on == serial_of(entry) ? let_go(entry) : set_launch(buffer, entry);
+}
+
+void change_launch(ThreadBuffer& buffer, TaskEntry* entry) {
+  if (buffer.handed_on == serial_of(entry)) return;
   Py_XINCREF(reinterpret_cast<PyObject*>(entry));
-  buffer->handed_on = serial_of(entry);
-  void* const gone = set(buffer->carried, launch);
-  Py_XDECREF(static_cast<PyObject*>(gone));
+  set_launch(buffer, entry);
   give_back();
+}
+
+void change_later(ThreadBuffer& buffer, TaskEntry* entry) {
+  auto* before = static_cast<TaskEntry*>(std::exchange(buffer.to_hand_on, entry));
+  Py_XINCREF(reinterpret_cast<PyObject*>(entry));
+  Py_XDECREF(reinterpret_cast<PyObject*>(before));
+}
+
+}  // namespace
+
+void hand_on(ThreadBuffer* buffer, TaskEntry* entry) {
+  if (buffer == nullptr) return;
+  change_later(*buffer, nullptr);
+  change_launch(*buffer, entry);
+}
+
+void hand_on_later(ThreadBuffer* buffer, TaskEntry* entry) {
+  if (buffer != nullptr) change_later(*buffer, entry);
 }
 
 void hand_on_no_more(const TaskEntry& entry, TaskEntry* outer) {
   ThreadBuffer* buffer = registry().existing();
-  if (buffer != nullptr && buffer->handed_on == entry.serial) hand_on(buffer, outer);
+  if (buffer == nullptr) return;
+  if (buffer->to_hand_on == &entry) {
+    change_later(*buffer, buffer->handed_on != serial_of(outer) ? outer : nullptr);
+  } else if (buffer->handed_on == entry.serial) {
+    change_launch(*buffer, outer);
+    buffer->context_stale = buffer->context_stale || outer == nullptr;  // the current span may be no entry of the task's
+  }
 }
 
-void start_launches() { globals().let_go.store(let_go); }
+void start_launches() {
+  globals().hand_on_now.store(hand_on_now);
+  globals().let_go.store(let_go);
+}
 
 }  // namespace recfn

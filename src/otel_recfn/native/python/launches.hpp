@@ -1,7 +1,7 @@
 // What the calling thread works for, and what it hands on to the threads that work for it.
 //
-//     a range begins or ends ─┐
-//     a look ─────────────────┴► hand_on ─► PyTorch's thread-local state ─► another thread ─► launch_of_another
+//     a range begins ─► hand_on_later ─► PyTorch's next begin ─┐
+//     a look, a range's end ─► hand_on ────────────────────────┴► PyTorch's thread-local state ─► another thread
 //
 // PyTorch copies its thread-local state where work is launched, and installs the copy where that runs (observer/launch.hpp). There
 // the launching task's entry stands for what a contextvars context has elsewhere. Such a thread reads it without the GIL: whoever
@@ -28,7 +28,10 @@ bool view_launch(const Launch& launch, TaskView& view);
 // From here on the calling thread, whose buffer that is, hands that on, null for nothing.
 void hand_on(ThreadBuffer* buffer, TaskEntry* entry);
 
-// The entry is over: if it is handed on, `outer` is from here on.
+// The same from PyTorch's next begin in the thread on: a range in which none begins costs next to nothing.
+void hand_on_later(ThreadBuffer* buffer, TaskEntry* entry);
+
+// The entry is over: if it is handed on, or would be later, `outer` is from here on.
 void hand_on_no_more(const TaskEntry& entry, TaskEntry* outer);
 
 // To be called once.

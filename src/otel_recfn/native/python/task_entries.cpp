@@ -30,9 +30,8 @@ TaskEntry* value_in_task(const ThreadBuffer* buffer) {
 
 // A span is handed on by the next look, which knows its context.
 void set_value_in_task(ThreadBuffer* buffer, TaskEntry* entry) {
-  const bool elsewhere = launch_of_another(buffer) != nullptr;
-  if (elsewhere || entry == nullptr || entry->placed) hand_on(buffer, entry);
-  if (elsewhere) return;
+  if (launch_of_another(buffer) != nullptr) return hand_on(buffer, entry);
+  if (entry != nullptr && entry->placed) hand_on_later(buffer, entry);
   Py_XDECREF(PyContextVar_Set(innermost_var, entry != nullptr ? reinterpret_cast<PyObject*>(entry) : Py_None));
   PyErr_Clear();
 }
@@ -71,7 +70,6 @@ TaskEntry* task_chain::new_entry() {
   entry->length = 0;
   entry->ended = false;
   entry->times_let_go.store(0, std::memory_order_relaxed);
-  entry->next_let_go = nullptr;
   entry->scope = entry->source = 0;
   entry->placed = false;
   entry->context = Context{};
@@ -217,7 +215,9 @@ void task_chain::end_range_entry(TaskEntry& entry) {
 
 void task_chain::pop_span(TaskEntry* entry) {
   ThreadBuffer* buffer = registry().existing();
-  if (innermost(buffer) == entry) set_value_in_task(buffer, living(entry->outer, recording_now()));
+  TaskEntry* outer = living(entry->outer, recording_now());
+  if (innermost(buffer) == entry) set_value_in_task(buffer, outer);
+  hand_on_no_more(*entry, outer);
 }
 
 void hand_on_torchs_range(ThreadBuffer& buffer) {

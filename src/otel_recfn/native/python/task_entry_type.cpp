@@ -129,6 +129,7 @@ PyObject* before_launch(PyObject*, PyObject* launcher) {
   const uint32_t recording = globals().recording.load(std::memory_order_acquire);
   ThreadBuffer* buffer = (recording & kRecordingBit) != 0 ? registry().current() : nullptr;
   if (buffer != nullptr && catch_up(globals(), *buffer, kMayLook)) {
+    hand_on_what_waits(globals(), *buffer);
     look_if_changed(globals(), *buffer);
     hand_on_torchs_range(*buffer);
   }

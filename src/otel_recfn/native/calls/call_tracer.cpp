@@ -63,6 +63,7 @@ PyObject* untrace_calls(PyObject*, PyObject*) try {
 }
 
 PyObject* go_on_after_fork(PyObject*, PyObject*) {
+  forget_other_threads();
   tracer->turn(tracer->tracing, false);
   Py_RETURN_NONE;
 }

@@ -49,11 +49,12 @@ int enter_named_by_frame(ThreadCalls& calls, const Begun& begun, PyObject* of_fr
 
 // Begins these frames' calls, and gives the frames back.
 int enter_stack(ThreadCalls& calls, PyFrameObject** frames, int count) {
+  const uint64_t tracing = calls.met_in;
   int result = 0;
   for (int at = count; at-- > 0;) {
     const Made code(reinterpret_cast<PyObject*>(PyFrame_GetCode(frames[at])));
     const Begun begun{reinterpret_cast<PyCodeObject*>(code.object), instruction_of(frames[at]), frames[at], frames[at]};
-    if (result == 0) result = enter_slowly(calls, begun);
+    if (result == 0 && calls.met_in == tracing) result = enter_slowly(calls, begun);
     calls.shown = 0;  // depth is counted from where tracing began
     Py_DECREF(frames[at]);
   }
@@ -73,6 +74,7 @@ bool has_greenlets() { return PyDict_GetItemString(PyImport_GetModuleDict(), "gr
 
 // From any thread.
 void end_and_forget(ThreadCalls& calls) {
+  if (calls.met_in == kNotMet) return;
   ThreadBuffer* own = registry().current();
   if (calls.buffer == own) stack_leaf_of(calls);
   const uint64_t leaf = own != nullptr && calls.buffer != own ? registry().open_leaf(calls.buffer) : 0;
@@ -87,7 +89,7 @@ void end_and_forget(ThreadCalls& calls) {
 }  // namespace
 
 void push_slowly(ThreadCalls& calls, OpenCall call, uint64_t tracing) try {
-  if (tracer->tracing != tracing) return end_call(calls, call.entry);
+  if (calls.met_in != tracing) return end_call(calls, call.entry);
   calls.stack.grow();
   calls.stack.push(call);
 } catch (const std::bad_alloc&) {  // its exit would be taken for another's
@@ -98,7 +100,7 @@ void push_slowly(ThreadCalls& calls, OpenCall call, uint64_t tracing) try {
 
 int enter_slowly(ThreadCalls& calls, Begun begun) {
   stack_leaf_of(calls);
-  const uint64_t tracing = tracer->tracing;
+  const uint64_t tracing = calls.met_in;
   if (calls.hidden_from != kNothingHidden || is_deep_enough(calls)) return push(calls, {0, begun.key}, tracing), 0;
   PyObject* const code = reinterpret_cast<PyObject*>(begun.code);
   if (begun.frame == nullptr) begun.frame = PyEval_GetFrame();
@@ -110,14 +112,14 @@ int enter_slowly(ThreadCalls& calls, Begun begun) {
   }
   if (name->hides == Hides::kNothing) return push(calls, {begin(calls, *name), begun.key}, tracing), 0;
   if (name->hides == Hides::kAskFrame) return enter_named_by_frame(calls, begun, name->of_frame, tracing);
-  if (name->hides == Hides::kAllBelow) calls.hide_below();
+  if (name->hides == Hides::kAllBelow && calls.met_in == tracing) calls.hide_below();
   push(calls, {ThreadCalls::kHidden, begun.key}, tracing);
   return 0;
 }
 
 int enter_c_slowly(ThreadCalls& calls, PyObject* callable, CFunction function) {
   stack_leaf_of(calls);
-  const uint64_t tracing = tracer->tracing;
+  const uint64_t tracing = calls.met_in;
   if (hides_its_c_calls(calls)) return push(calls, {ThreadCalls::kOfC, nullptr}, tracing), 0;
   const CallName* name = function.definition != nullptr ? tracer->names.functions().find(function) : nullptr;
   if (name == nullptr) name = tracer->names.of_function(callable, function);
@@ -147,18 +149,21 @@ void leave_c_slowly(ThreadCalls& calls) {
 }
 
 void enter_after_fork(ThreadCalls& calls, OpenCall call) {
-  if (calls.buffer != nullptr) push(calls, call, tracer->tracing);
+  if (calls.met_in == tracer->tracing) push(calls, call, calls.met_in);
 }
 
 int meet_thread(ThreadCalls& calls, PyFrameObject* innermost) {
   if (!is_recording()) return 0;
-  const Made is_own(PyObject_CallNoArgs(tracer->is_own_thread));
+  const uint64_t tracing = calls.tracing;
+  const Made asked(Py_NewRef(tracer->is_own_thread));
+  const Made is_own(PyObject_CallNoArgs(asked.object));
   if (is_own.object == nullptr) return without_name();
+  if (tracer->tracing != tracing) return 0;
   calls.left_out = is_own.object == Py_True;
   ThreadBuffer* buffer = calls.left_out ? nullptr : registry().current();
   if (buffer == nullptr) return 0;
   stack_leaf(*buffer);  // of an earlier tracing: the drain will have it taken away
-  calls.buffer = buffer, calls.met_in = calls.tracing, calls.thread = PyThreadState_GetID(PyThreadState_Get());
+  calls.buffer = buffer, calls.met_in = tracing, calls.thread = PyThreadState_GetID(PyThreadState_Get());
   PyFrameObject* frames[kMaxStartFrames];
   int count = 0;
   Py_XINCREF(innermost);
@@ -167,7 +172,8 @@ int meet_thread(ThreadCalls& calls, PyFrameObject* innermost) {
     frame = PyFrame_GetBack(frame);
     if (count == kMaxStartFrames) Py_XDECREF(frame);
   }
-  return enter_stack(calls, frames, count) < 0 ? -1 : 1;
+  if (enter_stack(calls, frames, count) < 0) return -1;
+  return calls.met_in == tracing ? 1 : 0;
 }
 
 void end_all_calls() {

@@ -3,8 +3,10 @@
 //   begin    name of the code object ─► begin_call ─► push the event id      at first sight the name is made
 //   end                                 end_range  ◄─ pop
 //
-// Where Python runs meanwhile (to name a module, to read the context), another thread may stop tracing: then what was begun is
-// ended at once.
+// Where Python runs meanwhile (to name a module, to read the context), another thread may stop tracing. It ends what is on this
+// thread's stack of calls and empties that, and takes nothing else away: what this thread has begun since goes to its own buffer,
+// and is ended at once by `push`, the one place that puts it on the stack, because the thread is no longer in the tracing in which
+// it began that.
 #pragma once
 #include "cpython/python.hpp"
 
@@ -79,7 +81,8 @@ inline int instruction_of(PyFrameObject* frame) {
 [[gnu::noinline]] void leave_python_slowly(ThreadCalls& calls, const void* frame);
 [[gnu::noinline]] void leave_c_slowly(ThreadCalls& calls);
 
-// Begins what is on the thread's stack already. 1: it is traced from now on; 0: it isn't, or not yet; -1: with the error set.
+// Begins what is on the thread's stack already. 1: it is traced from now on; 0: it isn't, or not yet, or tracing was stopped
+// meanwhile; -1: with the error set.
 int meet_thread(ThreadCalls& calls, PyFrameObject* innermost);
 
 // Only notes where calls begin that end later: nothing here asks Python or takes a lock.
@@ -112,12 +115,12 @@ inline uint64_t pop(ThreadCalls& calls) {
   return entry;
 }
 
-// What can't be pushed is ended: because tracing was stopped meanwhile, or for want of memory.
+// `tracing`: the one in which the call began. What can't be pushed is ended: because that was stopped, or for want of memory.
 void push_slowly(ThreadCalls& calls, OpenCall call, uint64_t tracing);
 
 inline void push(ThreadCalls& calls, OpenCall call, uint64_t tracing) {
   calls.shown += event_id_of(call.entry) != 0;
-  const bool fits = !calls.stack.is_full() && tracer->tracing == tracing;
+  const bool fits = !calls.stack.is_full() && calls.met_in == tracing;
   if (__builtin_expect(!fits, 0)) return push_slowly(calls, call, tracing);
   calls.stack.push(call);
 }
@@ -131,7 +134,7 @@ inline void push(ThreadCalls& calls, OpenCall call, uint64_t tracing) {
 // Puts the C call that is on no stack (leaf_calls.hpp) on both, before anything else is done with them.
 inline void stack_leaf_of(ThreadCalls& calls) {
   if (calls.buffer == nullptr || calls.buffer->leaf.load(std::memory_order_relaxed) == 0) return;
-  push(calls, {stack_leaf(*calls.buffer) | ThreadCalls::kOfC, nullptr}, tracer->tracing);
+  push(calls, {stack_leaf(*calls.buffer) | ThreadCalls::kOfC, nullptr}, calls.met_in);
 }
 
 [[gnu::always_inline]] inline bool takes_next(const ThreadCalls& calls) {

@@ -41,7 +41,6 @@ ThreadCalls* meet(bool is_python) {
   if (calls == nullptr || calls->left_out) return nullptr;
   const void* const key = is_python ? running_frame(PyThreadState_Get()) : nullptr;
   if (tracer->forked) return enter_after_fork(*calls, {is_python ? ThreadCalls::kHidden : ThreadCalls::kOfC, key}), nullptr;
-  if (calls->buffer != nullptr) return calls;
   PyFrameObject* const frame = PyEval_GetFrame();
   const Made back(is_python && frame != nullptr ? reinterpret_cast<PyObject*>(PyFrame_GetBack(frame)) : nullptr);
   return meet_thread(*calls, is_python ? reinterpret_cast<PyFrameObject*>(back.object) : frame) > 0 ? calls : nullptr;

@@ -30,11 +30,15 @@ bool tell_end_of_thread(ThreadCalls* calls) {
   return made && pthread_setspecific(key, calls) == 0;
 }
 
+template <typename Kept>
+void free_unless(Kept is_kept) {
+  const auto rest = std::partition(known().begin(), known().end(), is_kept);
+  std::for_each(rest, known().end(), [](ThreadCalls* calls) { delete calls; });
+  known().erase(rest, known().end());
+}
+
 void free_ended() {
-  const auto is_alive = [](const ThreadCalls* calls) { return !calls->ended.load(std::memory_order_acquire); };
-  const auto ended = std::partition(known().begin(), known().end(), is_alive);
-  std::for_each(ended, known().end(), [](ThreadCalls* calls) { delete calls; });
-  known().erase(ended, known().end());
+  free_unless([](const ThreadCalls* calls) { return !calls->ended.load(std::memory_order_acquire); });
 }
 
 ThreadCalls* make() try {
@@ -59,6 +63,10 @@ ThreadCalls* thread_calls(uint64_t tracing) {
 const std::vector<ThreadCalls*>& all_thread_calls() {
   free_ended();
   return known();
+}
+
+void forget_other_threads() {
+  free_unless([](const ThreadCalls* calls) { return calls == tls_calls; });
 }
 
 }  // namespace recfn

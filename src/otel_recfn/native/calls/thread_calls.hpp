@@ -21,7 +21,7 @@ struct ThreadCalls {
   CallStack stack;
   size_t hidden_from = kNothingHidden;  // how many calls are around the one below which nothing is shown; the stack is shut
   size_t shown = 0;                     // how many of those that began while it traces are ranges
-  ThreadBuffer* buffer = nullptr;       // null: the thread hasn't been met yet
+  ThreadBuffer* buffer = nullptr;       // the thread's own, from its first meeting until it ends: nobody takes it away meanwhile
   uint64_t tracing = 0;                 // while which it was told of
   uint64_t met_in = kNotMet;            // the tracing that has met it
   uint64_t thread = 0;                  // then: the id of its PyThreadState
@@ -33,7 +33,7 @@ struct ThreadCalls {
 
   void forget() {
     stack.clear(), show_again();
-    shown = 0, buffer = nullptr, met_in = kNotMet, left_out = false;
+    shown = 0, met_in = kNotMet, left_out = false;
   }
 };
 
@@ -44,5 +44,8 @@ ThreadCalls* thread_calls(uint64_t tracing);
 
 // Those of every thread that lives. Needs the GIL.
 const std::vector<ThreadCalls*>& all_thread_calls();
+
+// In a forked child: frees those of the parent's other threads.
+void forget_other_threads();
 
 }  // namespace recfn

@@ -24,6 +24,8 @@ from otel_recfn.support.interrupts import interruption_before
 from otel_recfn.support.timed_lock import while_taken
 
 START_SECONDS = 1.0
+_FIRST_CODE = getattr(getattr(threading.Thread, "_bootstrap", None), "__code__", None)
+"""What a thread of ``threading`` runs first."""
 
 
 class _Gate:
@@ -138,10 +140,16 @@ class OwnThread(threading.Thread):
             self.join(timeout_s)
 
 
-def is_own_thread() -> bool:
-    """Whether the calling thread is one of ours."""
+def is_own_thread() -> bool | None:
+    """Whether the calling thread is one of ours; None while ``threading`` has just started it and doesn't know it yet."""
     ident = threading.get_ident()
-    return any([thread.ident == ident and isinstance(thread, OwnThread) for thread in threading.enumerate()])
+    for thread in threading.enumerate():
+        if thread.ident == ident:
+            return isinstance(thread, OwnThread)
+    outermost = sys._getframe()
+    while outermost.f_back is not None:
+        outermost = outermost.f_back
+    return None if outermost.f_code is _FIRST_CODE else False
 
 
 @contextmanager

@@ -70,7 +70,8 @@ PyObject* go_on_after_fork(PyObject*, PyObject*) {
 
 PyMethodDef functions[] = {
     {"trace_calls", trace_calls, METH_VARARGS,
-     "trace_calls(texts, is_own_thread): takes what the profile function or the callbacks are told from now on."},
+     "trace_calls(texts, is_own_thread): takes what the profile function or the callbacks are told from now on. A thread of which\n"
+     "is_own_thread() says None is asked about again at its next call."},
     {"show_calls", show_calls, METH_O, "show_calls(texts): other names and limits from now on, in the middle of tracing."},
     {"profile_calls", profile_calls, METH_NOARGS,
      "profile_calls() -> of how many threads it is news that they have another profile function, and keep it, or had one for a "

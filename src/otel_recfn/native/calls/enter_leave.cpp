@@ -158,7 +158,7 @@ int meet_thread(ThreadCalls& calls, PyFrameObject* innermost) {
   const Made asked(Py_NewRef(tracer->is_own_thread));
   const Made is_own(PyObject_CallNoArgs(asked.object));
   if (is_own.object == nullptr) return without_name();
-  if (tracer->tracing != tracing) return 0;
+  if (is_own.object == Py_None || tracer->tracing != tracing) return 0;  // None: its name isn't known yet either
   calls.left_out = is_own.object == Py_True;
   ThreadBuffer* buffer = calls.left_out ? nullptr : registry().current();
   if (buffer == nullptr) return 0;

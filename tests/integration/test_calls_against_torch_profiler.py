@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +54,14 @@ class Training:
             pass
 
 
-def test_the_same_calls_as_torch_profiler(tmp_path: Path) -> None:
+@pytest.mark.parametrize("modules", ["without modules", "with modules", "beside modules"])
+def test_the_same_calls_as_torch_profiler(tmp_path: Path, modules: str) -> None:
     training = Training()
     training.train()  # what is imported and made at first use
-    with torch.profiler.profile(with_stack=True) as theirs:
+    with torch.profiler.profile(with_stack=True, with_modules=True) as theirs:
         training.train()
-    with profile(python_calls=True) as ours:
+    beside = profile(modules=True) if modules == "beside modules" else nullcontext()
+    with beside, profile(python_calls=True, modules=modules == "with modules") as ours:
         training.train()
     theirs.export_chrome_trace(str(tmp_path / "theirs.json"))
     ours.export_chrome_trace(tmp_path / "ours.json")

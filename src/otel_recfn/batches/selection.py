@@ -20,6 +20,7 @@ from otel_recfn.batches.ancestry import Ancestry, Tree
 from otel_recfn.batches.announced import announced
 from otel_recfn.batches.number_sets import is_in
 from otel_recfn.batches.remembered import Ids, Mask
+from otel_recfn.batches.traced_calls import traced_calls
 from otel_recfn.model.batch import Batch, Opened
 from otel_recfn.model.events import EventKind, EventSource, Extra
 from otel_recfn.model.python_calls import ALL_CALLS, PythonCalls
@@ -141,6 +142,8 @@ class Selection:
     def _seen(self, batch: Batch) -> Mask:
         wanted = self._selected
         in_scope = np.take(self._takes, batch.source.astype(np.intp) * NUM_SCOPES + batch.scope)
+        if EventSource.PYTHON_CALL in wanted.sources and EventSource.MODULE not in wanted.sources:
+            in_scope |= traced_calls(batch)  # a module's call has one range, also where another capture asked for it
         own_run = batch.profiler == (wanted.profiler or 0)
         memory = bool(wanted.extras & Extra.MEMORY)
         seen = np.where(batch.kind == EventKind.MARK, own_run, np.where(batch.kind == EventKind.MEMORY, memory, in_scope))

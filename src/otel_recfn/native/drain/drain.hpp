@@ -142,7 +142,8 @@ class Drain {
   static const OpenRange* range_around(const Thread& thread, bool base);
   Place told_place(const Thread& thread, bool base, uint64_t event_id) const;
   std::optional<Place> place_in_named(const Thread& thread) const;
-  static uint64_t innermost_call(const Thread& thread);
+  bool is_call(const FullRow& row) const;
+  uint64_t innermost_call(const Thread& thread) const;
   void keep_closed_remotely(Thread& thread, const OpenRange& closed);
   void collect_other_offsets();
   int64_t offset_of(const Thread& thread, uint64_t parent, int64_t start_ns) const;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string_view>
 
 namespace recfn {
 namespace {
@@ -51,10 +52,17 @@ void Drain::keep_closed_remotely(Thread& thread, const OpenRange& closed) {
   kept.push_back({closed.ordinal, {closed.row.parent, closed.row.parent != 0 ? closed.row.root : 0, closed.row.context}});
 }
 
+// Whether it is a Python call: a traced one, or a module's inside one, which is no optimizer's step.
+bool Drain::is_call(const FullRow& row) const {
+  if (row.source != kModuleSource || caller_of(row) == 0) return row.source == kPythonCallSource;
+  const std::string_view prefix = kCallPrefixes[kModuleSource];
+  return names_.text(row.name).compare(0, prefix.size(), prefix) == 0;
+}
+
 // Event id of the innermost Python call that is open in the thread, whatever lies between; 0: there is none.
-uint64_t Drain::innermost_call(const Thread& thread) {
-  const auto is_call = [](const OpenRange& open) { return open.row.source == kPythonCallSource; };
-  const auto found = std::find_if(thread.open.rbegin(), thread.open.rend(), is_call);
+uint64_t Drain::innermost_call(const Thread& thread) const {
+  const auto holds_call = [this](const OpenRange& open) { return is_call(open.row); };
+  const auto found = std::find_if(thread.open.rbegin(), thread.open.rend(), holds_call);
   return found != thread.open.rend() ? found->row.event_id : 0;
 }
 

@@ -10,16 +10,15 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from otel_recfn.batches.traced_calls import traced_calls
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import EventKind, EventSource
-from otel_recfn.model.sources import is_call
 
 
 class PythonIds:
     """Of the calls in the batches, in which each row's event id stands once."""
 
     def __init__(self, batches: Sequence[Batch]) -> None:
-        found = [(batch.event_id[rows], batch.start_ns[rows]) for batch in batches for rows in [_traced_calls(batch)]]
+        found = [(batch.event_id[rows], batch.start_ns[rows]) for batch in batches for rows in [traced_calls(batch)]]
         event_ids = np.concatenate([np.empty(0, dtype=np.uint64), *[ids for ids, _ in found]])
         starts = np.concatenate([np.empty(0, dtype=np.int64), *[times for _, times in found]])
         numbers = np.empty(len(event_ids), dtype=np.uint64)
@@ -33,13 +32,3 @@ class PythonIds:
             return np.zeros(len(event_ids), dtype=np.uint64)
         places = np.minimum(np.searchsorted(self._event_ids, event_ids), len(self._event_ids) - 1)
         return np.where(self._event_ids[places] == event_ids, self._numbers[places], np.uint64(0))
-
-
-def _traced_calls(batch: Batch) -> NDArray[np.bool_]:
-    """The rows that are Python calls, or a module's or an optimizer's inside one."""
-    traced = batch.source == EventSource.PYTHON_CALL
-    inside = ~traced & (batch.caller != 0)
-    for name, source in set(zip(batch.name[inside].tolist(), batch.source[inside].tolist(), strict=True)):
-        if is_call(source, batch.names[name]):
-            traced |= inside & (batch.name == name) & (batch.source == source)
-    return np.asarray(traced & (batch.kind == EventKind.RANGE))

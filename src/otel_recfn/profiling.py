@@ -16,7 +16,7 @@ from otel_recfn.model.errors import ATTEMPTS, OUT_OF_MEMORY, PAUSE_SECONDS, Recf
 from otel_recfn.model.events import EventSource, Extra
 from otel_recfn.model.python_calls import PythonCalls
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.pytorch.called_objects import CalledObject, CalledObjects, latest_tracing
+from otel_recfn.pytorch.called_objects import CalledObject, CalledObjects, captures_of_calls
 from otel_recfn.pytorch.thread_memory import thread_memory
 from otel_recfn.recording.protocol import PROFILE_BUFFER_BYTES
 from otel_recfn.session import process_session
@@ -172,9 +172,9 @@ class profile:
         self._capture = Capture(self._selected, [EventStoreSink(self._store)], buffer_bytes=PROFILE_BUFFER_BYTES)
         self._running = True
         try:
-            process_session().start(self._capture)
             if EventSource.PYTHON_CALL in self._selected.sources:
-                self._called = latest_tracing.called
+                self._called = captures_of_calls.begin()
+            process_session().start(self._capture)
             if self._selected.extras & Extra.MEMORY:
                 thread_memory.keep(self._capture)
         except BaseException:
@@ -203,6 +203,8 @@ class profile:
                 time.sleep(PAUSE_SECONDS)
 
     def _stop(self) -> None:
+        if self._called is not None:
+            captures_of_calls.end(self._called)
         if self._capture is not None:
             thread_memory.give_up(self._capture)
             process_session().stop(self._capture, STOP_SECONDS)
@@ -259,7 +261,9 @@ class profile:
     def modules(self) -> list[CalledObject]:
         """Of the ``nn.Module``s that were called: parameters and gradients at the first call. Needs ``python_calls``.
 
-        Modules are in the order of these calls, each without those in it; their names are those of their ranges.
+        Modules are in the order of these calls, each without those in it; their names are those of their ranges. Each says which
+        of its parameters it leaves out (``left_out``); of more than 10,000 modules or optimizers the first are told, and
+        ``lost["called_objects"]`` is how many are not.
         """
         self._begun()
         return self._called.modules() if self._called is not None else []
@@ -292,7 +296,10 @@ class profile:
     @property
     def lost(self) -> dict[str, int]:
         """What ran and is not in the profile, by counter; empty where all is."""
-        return process_session().lost_since_begin(self._begun())
+        lost = process_session().lost_since_begin(self._begun())
+        if self._called is not None and self._called.left_out:
+            lost["called_objects"] = self._called.left_out
+        return lost
 
     def _rows(self) -> Batch:
         self._look()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,11 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 
-def facts(*shape: int) -> TensorFacts:
-    meant = torch.empty(*shape)
-    return TensorFacts(shape, tuple(meant.stride()), "torch.float32", "cpu")
+def facts(of: Any) -> TensorFacts:
+    assert of._cdata and of.untyped_storage()._cdata
+    return TensorFacts(
+        tuple(of.shape), tuple(of.stride()), str(of.dtype), "cpu", "torch.strided", of._cdata, of.untyped_storage()._cdata
+    )
 
 
 def test_parameters_and_gradients_at_the_first_call() -> None:
@@ -26,12 +29,16 @@ def test_parameters_and_gradients_at_the_first_call() -> None:
             model(torch.ones(4, 3)).sum().backward()
     outer, linear, relu = prof.modules()
     assert (outer.kind, outer.parameters, relu.kind) == ("Sequential", (), "ReLU")
-    assert linear.parameters == (ParameterFacts("weight", facts(2, 3), None), ParameterFacts("bias", facts(2), None))
+    weight, bias = model[0].weight, model[0].bias
+    assert linear.parameters == (ParameterFacts("weight", facts(weight), None), ParameterFacts("bias", facts(bias), None))
+    assert [(each.self_id, each.class_id) for each in prof.modules()] == [
+        (id(each), id(type(each))) for each in (model, model[0], model[1])
+    ]
     names = [event.name for event in prof.events() if event.name.startswith("nn.Module: ")]
     assert names == [outer.name, linear.name, relu.name] * 2
     with profile(python_calls=True) as again:
         model(torch.ones(4, 3))
-    assert [each.gradient for each in again.modules()[1].parameters] == [facts(2, 3), facts(2)]
+    assert [each.gradient for each in again.modules()[1].parameters] == [facts(weight.grad), facts(bias.grad)]
     assert [each.gradient for each in linear.parameters] == [None, None]
 
 
@@ -54,8 +61,9 @@ def test_state_of_optimizers_after_their_first_step() -> None:
     [adam] = prof.optimizers()
     assert adam.kind == "Adam"
     weight, bias = adam.parameters
-    assert (weight.name, weight.tensor, weight.gradient) == ("0.0", facts(2, 3), facts(2, 3))
-    assert (bias.name, bias.state["exp_avg"], bias.state["step"].shape) == ("1.0", facts(2), ())
+    assert (weight.name, weight.tensor, weight.gradient) == ("0.0", facts(model.weight), facts(model.weight.grad))
+    exp_avg = optimizer.state[model.bias]["exp_avg"]
+    assert (bias.name, bias.state["exp_avg"], bias.state["step"].shape) == ("1.0", facts(exp_avg), ())
 
 
 def test_no_object_is_kept_alive_and_another_at_its_address_is_another() -> None:
@@ -83,15 +91,57 @@ def test_a_module_with_attributes_of_its_own_is_no_error() -> None:
     odd.__dict__["_parameters"] = None
     with profile(python_calls=True) as prof:
         odd(1)
-    assert [(each.kind, each.parameters) for each in prof.modules()] == [("Odd", ())]
+    assert [(each.kind, each.parameters, each.left_out) for each in prof.modules()] == [("Odd", (), ("*",))]
 
 
-def test_a_profile_has_those_of_its_own_tracing() -> None:
+def test_what_shares_memory_and_what_has_no_strides() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+    model[1].weight = model[0].weight
+    model[2].weight = torch.nn.Parameter(model[0].weight.detach()[:2])
+    model[2].mask = torch.nn.Parameter(torch.eye(3).to_sparse())
+    with profile(python_calls=True) as prof:
+        model[:2](torch.ones(1, 3)), model[2].register_parameter("bias", None), model[2](torch.ones(1, 3))
+    first, second, third = [each for each in prof.modules() if each.kind == "Linear"]
+    own, shared, view = [each.parameters[0].tensor for each in (first, second, third)]
+    assert own == shared
+    assert (view.storage_id, view.tensor_id != own.tensor_id) == (own.storage_id, True)
+    [mask] = [each.tensor for each in third.parameters if each.name == "mask"]
+    assert (mask.layout, mask.strides, mask.storage_id) == ("torch.sparse_coo", (), 0)
+
+
+def test_parameters_that_are_left_out_are_named() -> None:
+    class Own(torch.nn.Parameter):  # type: ignore[misc,unused-ignore]
+        pass
+
     model = torch.nn.Linear(3, 2)
-    with profile(python_calls=True) as first:
+    model.weight = Own(torch.ones(2, 3))
+    with profile(python_calls=True) as prof:
         model(torch.ones(4, 3))
+    [linear] = prof.modules()
+    assert ([each.name for each in linear.parameters], linear.left_out) == (["bias"], ("weight",))
+
+
+def test_objects_beyond_the_bound_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("otel_recfn.pytorch.called_objects.MOST_OBJECTS", 2)
+    modules = [torch.nn.ReLU() for _ in range(5)]
+    with profile(python_calls=True) as prof:
+        for module in (*modules, *modules):
+            module(torch.ones(1))
+    assert (len(prof.modules()), prof.lost["called_objects"]) == (2, 3)
+
+
+def test_a_profile_has_those_of_its_own_run() -> None:
+    before, inside, after = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    batch = torch.ones(4, 3)
+    with profile(python_calls=True) as outer:
+        before(batch)
+        with profile(python_calls=True) as inner:
+            inside(batch), before(batch)
+        after(batch)
     with profile(python_calls=True) as second:
         pass
     with profile() as without:
-        model(torch.ones(4, 3))
-    assert ([len(each.modules()) for each in (first, second, without)]) == [1, 0, 0]
+        after(batch)
+    assert [each.self_id for each in outer.modules()] == [id(before), id(inside), id(after)]
+    assert [each.self_id for each in inner.modules()] == [id(inside), id(before)]
+    assert [len(each.modules()) for each in (second, without)] == [0, 0]

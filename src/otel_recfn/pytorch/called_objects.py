@@ -1,20 +1,21 @@
 """The modules and optimizers that traced calls were made of: what parameters and gradients they had at first sight.
 
-Looked up once for each object and tracing, and kept as texts and numbers: no object is kept alive. An object is told from
+Looked up once for each object and capture that asks, and kept as texts and numbers: no object is kept alive. An object is told from
 another one at the same address by a weak reference, which is dead where it is gone (``support/weak_identity.py``).
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from otel_recfn.support.weak_identity import WeakIdentityMap
 
 MOST_OBJECTS = 10_000
-"""Of a tracing: a program that makes modules in every step would fill the memory."""
+"""Of a capture: a program that makes modules in every step would fill the memory."""
+ALL = "*"
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,11 @@ class TensorFacts:
     """Empty where its layout has none."""
     dtype: str
     device: str
+    layout: str
+    tensor_id: int
+    """The same for the same tensor while it lives, for a weight that two modules share; as torch.profiler's ``impl_ptr``."""
+    storage_id: int
+    """The same for tensors that share their memory; 0 where the layout has none."""
 
 
 @dataclass(frozen=True)
@@ -47,16 +53,29 @@ class CalledObject:
     """Of a module, as its ranges are called."""
     kind: str
     """The name of its class."""
+    self_id: int
+    """``id`` of the object, which another one may have when it is gone."""
+    class_id: int
+    """``id`` of its class."""
     parameters: tuple[ParameterFacts, ...]
+    left_out: tuple[str, ...] = ()
+    """The names of parameters that are not among these: of a class of their own, whose attributes may be anything. ``*``: all,
+    because the object has them in a way of its own."""
+
+
+Named: TypeAlias = "Iterable[tuple[str, ParameterFacts | None]]"
+"""Parameters by their names; None for what is left out."""
 
 
 class CalledObjects:
-    """What was called in a tracing. From any thread."""
+    """What was called while a capture ran. From any thread."""
 
     def __init__(self) -> None:
         self._known: WeakIdentityMap[bool] = WeakIdentityMap()
         self._modules: list[CalledObject] = []
         self._optimizers: list[CalledObject] = []
+        self.left_out = 0
+        """Objects that were called when there were MOST_OBJECTS of their kind already."""
 
     def modules(self) -> list[CalledObject]:
         """In the order in which they were first called; without the modules in them."""
@@ -74,50 +93,67 @@ class CalledObjects:
         """It has just made a step."""
         self._see(optimizer, name, self._optimizers, _parameters_of_optimizer)
 
-    def _see(self, seen: object, name: str, among: list[CalledObject], read: Callable[[Any], list[ParameterFacts]]) -> None:
-        if self._known.get(seen) or len(among) >= MOST_OBJECTS:
+    def _see(self, seen: object, name: str, among: list[CalledObject], read: Callable[[Any], Named]) -> None:
+        if self._known.get(seen):
             return
         self._known.set(seen, True)
+        if len(among) >= MOST_OBJECTS:
+            self.left_out += 1
+            return
+        kind = type(seen)
         try:
-            parameters = tuple(read(seen))
+            named = list(read(seen))
+            parameters = tuple([facts for _, facts in named if facts is not None])
+            left_out = tuple([name for name, facts in named if facts is None])
         except Exception:  # a class of the program's own, which has no such attributes
-            parameters = ()
-        among.append(CalledObject(name, type(seen).__name__, parameters))
+            parameters, left_out = (), (ALL,)
+        among.append(CalledObject(name, kind.__name__, id(seen), id(kind), parameters, left_out))
 
 
-class LatestTracing:
-    """Of the one tracer of the process."""
+class Captures:
+    """Those that ask for what is called in them, while they run."""
 
     def __init__(self) -> None:
-        self.called = CalledObjects()
-        """In the tracing that runs, or else in the last one."""
+        self._running: list[CalledObjects] = []
 
-    def begin(self) -> None:
-        """Another tracing begins: all objects are looked at anew."""
-        self.called = CalledObjects()
+    def begin(self) -> CalledObjects:
+        """What is called from now on."""
+        called = CalledObjects()
+        self._running.append(called)
+        return called
+
+    def end(self, called: CalledObjects) -> None:
+        """Nothing more is added to it."""
+        if called in self._running:
+            self._running.remove(called)
+
+    def see_module(self, module: object, name: str) -> None:
+        """It is being called."""
+        for called in list(self._running):
+            called.see_module(module, name)
+
+    def see_optimizer(self, optimizer: object, name: str) -> None:
+        """It has just made a step."""
+        for called in list(self._running):
+            called.see_optimizer(optimizer, name)
 
 
-latest_tracing = LatestTracing()
+captures_of_calls = Captures()
 
 
-def _parameters_of_module(module: Any) -> list[ParameterFacts]:
-    found = []
+def _parameters_of_module(module: Any) -> Named:
     for name, parameter in list(module._parameters.items()):
-        facts = _facts(parameter)
-        if isinstance(name, str) and facts is not None:
-            found.append(ParameterFacts(name, facts, _facts(parameter.grad)))
-    return found
+        if parameter is not None:
+            facts = _facts(parameter)
+            yield str(name), None if facts is None else ParameterFacts(str(name), facts, _facts(parameter.grad))
 
 
-def _parameters_of_optimizer(optimizer: Any) -> list[ParameterFacts]:
-    found = []
+def _parameters_of_optimizer(optimizer: Any) -> Named:
     for number, group in enumerate(list(optimizer.param_groups)):
         for place, parameter in enumerate(list(group.get("params", ()))):
-            facts = _facts(parameter)
-            if facts is not None:
-                state = _state(optimizer.state.get(parameter, {}))
-                found.append(ParameterFacts(f"{number}.{place}", facts, _facts(parameter.grad), state))
-    return found
+            facts, name = _facts(parameter), f"{number}.{place}"
+            state = {} if facts is None else _state(optimizer.state.get(parameter, {}))
+            yield name, None if facts is None else ParameterFacts(name, facts, _facts(parameter.grad), state)
 
 
 def _state(kept: Mapping[Any, Any]) -> dict[str, TensorFacts]:
@@ -130,5 +166,18 @@ def _facts(value: Any) -> TensorFacts | None:
     torch: Any = sys.modules["torch"]
     if type(value) not in (torch.Tensor, torch.nn.Parameter):
         return None
-    strides = tuple(value.stride()) if value.layout == torch.strided else ()
-    return TensorFacts(tuple(value.shape), strides, str(value.dtype), str(value.device))
+    has_storage = value.layout == torch.strided
+    return TensorFacts(
+        shape=tuple(value.shape),
+        strides=tuple(value.stride()) if has_storage else (),
+        dtype=str(value.dtype),
+        device=str(value.device),
+        layout=str(value.layout),
+        tensor_id=_address(value),
+        storage_id=_address(value.untyped_storage()) if has_storage else 0,
+    )
+
+
+def _address(object_of_torchs: Any) -> int:
+    """Of the C++ object: reading a storage's data_ptr() would make a lazy copy of the program's a real one."""
+    return int(getattr(object_of_torchs, "_cdata", 0))

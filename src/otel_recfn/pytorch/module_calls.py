@@ -9,7 +9,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from otel_recfn.pytorch import details
-from otel_recfn.pytorch.called_objects import latest_tracing
+from otel_recfn.pytorch.called_objects import captures_of_calls
 from otel_recfn.pytorch.module_names import InstanceNames
 from otel_recfn.sources.calls.protocol import Hides
 
@@ -40,13 +40,13 @@ class ModuleCalls:
         if module is None:
             return None
         name = self._names.name(module)
-        latest_tracing.called.see_module(module, name)
+        captures_of_calls.see_module(module, name)
         return None if self._hooks_announce() else name
 
     def _step(self, usual: str, frame: FrameType) -> str:
         optimizer = _first_argument(frame)
         if optimizer is not None:
-            latest_tracing.called.see_optimizer(optimizer, self._optimizers.name(optimizer))
+            captures_of_calls.see_optimizer(optimizer, self._optimizers.name(optimizer))
         return usual
 
 

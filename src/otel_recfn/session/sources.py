@@ -15,7 +15,6 @@ from typing import TypeVar
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.model.events import EventSource
-from otel_recfn.pytorch.called_objects import latest_tracing
 from otel_recfn.pytorch.module_calls import FILES_OF_CALLS, ModuleCalls
 from otel_recfn.pytorch.module_names import InstanceNames
 from otel_recfn.pytorch.modules import ModuleRanges
@@ -40,7 +39,7 @@ def sources_of_process(recorder: Recorder) -> list[Source]:
     observer, names = TorchObserver(recorder), InstanceNames()
     modules = ModuleRanges(recorder, observer.announces_user_ranges, names)
     texts = partial(ProgramTexts, ModuleCalls(names, modules.announces_now), FILES_OF_CALLS)
-    calls = CallSource(call_tracer(recorder), texts, latest_tracing.begin)
+    calls = CallSource(call_tracer(recorder), texts)
     return [ContextWatcher(recorder), observer, modules, calls]
 
 

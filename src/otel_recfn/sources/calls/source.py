@@ -24,15 +24,14 @@ class CallSource:
     Args:
         tracer: makes them.
         texts: what calls are called, of those that are asked for.
-        begins: called before it begins to trace.
     """
 
     name = "python_calls"
     announces: EventSource | None = EventSource.PYTHON_CALL
     needs: str | None = None
 
-    def __init__(self, tracer: CallTracer, texts: Callable[[PythonCalls], CallTexts], begins: Callable[[], None]) -> None:
-        self._tracer, self._texts, self._begins = tracer, texts, begins
+    def __init__(self, tracer: CallTracer, texts: Callable[[PythonCalls], CallTexts]) -> None:
+        self._tracer, self._texts = tracer, texts
         self._shown: PythonCalls | None = None
         """What it traces now."""
         self._told = False
@@ -58,7 +57,6 @@ class CallSource:
             self._tracer.show(self._texts(wanted.calls))
 
     def _start(self, texts: CallTexts) -> None:
-        self._begins()
         self._told = False
         self._telling(partial(self._tracer.start, texts))
 

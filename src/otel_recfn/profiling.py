@@ -261,8 +261,8 @@ class profile:
     def modules(self) -> list[CalledObject]:
         """Of the ``nn.Module``s that were called: parameters and gradients at the first call. Needs ``python_calls``.
 
-        Modules are in the order of these calls, each without those in it; their names are those of their ranges. Each says which
-        of its parameters it leaves out (``left_out``); of more than 10,000 modules or optimizers the first are told, and
+        Modules are in the order of these calls, each without those in it; their names are those of their ranges. Each says
+        which of its parameters it leaves out (``left_out``); of more than 10,000 modules or optimizers the first are told, and
         ``lost["called_objects"]`` is how many are not.
         """
         self._begun()

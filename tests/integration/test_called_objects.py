@@ -16,7 +16,8 @@ pytestmark = pytest.mark.torch
 
 
 def facts(of: Any) -> TensorFacts:
-    assert of._cdata and of.untyped_storage()._cdata
+    assert of._cdata
+    assert of.untyped_storage()._cdata
     return TensorFacts(
         tuple(of.shape), tuple(of.stride()), str(of.dtype), "cpu", "torch.strided", of._cdata, of.untyped_storage()._cdata
     )

@@ -1,7 +1,7 @@
 """The modules and optimizers that traced calls were made of: what parameters and gradients they had at first sight.
 
-Looked up once for each object and capture that asks, and kept as texts and numbers: no object is kept alive. An object is told from
-another one at the same address by a weak reference, which is dead where it is gone (``support/weak_identity.py``).
+Looked up once for each object and capture that asks, and kept as texts and numbers: no object is kept alive. An object is told
+from another one at the same address by a weak reference, which is dead where it is gone (``support/weak_identity.py``).
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ class Draining:
     def _drain(self, close_open: bool, leaving: Capture | None, open_ranges: bool) -> Batch | None:
         now = close_open or open_ranges or leaving is not None
         self._hand_out(now=now)
-        self._sources.look()
+        self._sources.look(last=close_open)
         self._take_produced(last=close_open)
         look = self._looks.is_due(self._captures.open_range_s)
         wanted = look or open_ranges or self._captures.need_open_ranges or self._placement is not None

@@ -110,11 +110,11 @@ class Sources:
                 switch.told = _HALF
                 raise
 
-    def look(self) -> None:
+    def look(self, *, last: bool) -> None:
         """Let the enabled sources that watch something look at it."""
         for switch in [switch for switch in self._switches if switch.told is not None]:
             if isinstance(switch.source, Watcher):
-                self._asked(switch, switch.source.look, None)
+                self._asked(switch, partial(switch.source.look, last=last), None)
 
     @property
     def produce(self) -> bool:

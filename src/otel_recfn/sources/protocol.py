@@ -85,8 +85,11 @@ class Source(Protocol):
 class Watcher(Source, Protocol):
     """A source that others may disturb without its being told."""
 
-    def look(self) -> None:
-        """See whether all is as it left it. Before each drain, from one thread at a time; must not wait."""
+    def look(self, *, last: bool) -> None:
+        """See whether all is as it left it. Before each drain, from one thread at a time; must not wait.
+
+        ``last``: the last capture ends with that drain.
+        """
 
 
 @runtime_checkable

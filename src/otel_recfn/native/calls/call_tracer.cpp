@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -30,13 +31,21 @@ PyObject* show_calls(PyObject*, PyObject* texts) {
   Py_RETURN_NONE;
 }
 
+void note_begin() {
+  tracer->began_at = read_ticks(tracer->globals->use_cycle_counter), tracer->newest_thread = 0;
+  PyThreadState* at = PyInterpreterState_ThreadHead(PyInterpreterState_Get());
+  for (; at != nullptr; at = PyThreadState_Next(at)) {
+    tracer->newest_thread = std::max<uint64_t>(tracer->newest_thread, PyThreadState_GetID(at));
+  }
+}
+
 PyObject* trace_calls(PyObject*, PyObject* args) {
   PyObject *texts, *is_own_thread;
   if (!PyArg_ParseTuple(args, "OO:trace_calls", &texts, &is_own_thread)) return nullptr;
   if (!CodeNames::prepare()) return PyErr_Format(PyExc_RuntimeError, "CPython has no place for the names of code objects");
   if (!tracer->names.read(texts) || !read_limits(texts)) return nullptr;
   const Made earlier(std::exchange(tracer->is_own_thread, Py_NewRef(is_own_thread)));
-  if (!tracer->is_on()) forget_told_threads();
+  if (!tracer->is_on()) note_begin(), forget_told_threads();
   tracer->turn(tracer->tracing + !tracer->is_on(), tracer->forked);
   Py_RETURN_NONE;
 }
@@ -49,6 +58,14 @@ PyObject* profile_calls(PyObject*, PyObject*) try {
 }
 
 PyObject* profiles_other_threads(PyObject*, PyObject*) { return PyBool_FromLong(reaches_other_threads()); }
+
+PyObject* stand_in(PyObject*, PyObject* native_ids) try {
+  if (!PyDict_Check(native_ids)) return PyErr_Format(PyExc_TypeError, "a dict of native ids by ident");
+  if (stand_in_for_blocked_threads(native_ids) < 0) return nullptr;
+  Py_RETURN_NONE;
+} catch (const std::bad_alloc&) {
+  return PyErr_NoMemory();
+}
 
 PyObject* callbacks(PyObject*, PyObject*) { return monitoring_callbacks(); }
 
@@ -78,6 +95,9 @@ PyMethodDef functions[] = {
      "while; those without one have ours now."},
     {"profiles_other_threads", profiles_other_threads, METH_NOARGS,
      "profiles_other_threads() -> whether CPython has the means by which profile_calls reaches threads that run already."},
+    {"stand_in_for_blocked_threads", stand_in, METH_O,
+     "stand_in_for_blocked_threads(native ids by ident): begins, for these threads, the calls that were open when tracing "
+     "began, where nothing was told of them since. Once a tracing, before its last drain."},
     {"profile_this_thread", profile_this_thread, METH_VARARGS,
      "A profile function that puts the native one in its own place."},
     {"monitoring_callbacks", callbacks, METH_NOARGS,

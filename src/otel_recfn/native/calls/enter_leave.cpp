@@ -2,9 +2,13 @@
 
 #include <frameobject.h>
 
+#include <algorithm>
 #include <new>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "calls/profiled_threads.hpp"
 #include "core/registry.hpp"
 #include "cpython/made.hpp"
 #include "python/text.hpp"
@@ -17,15 +21,16 @@ namespace {
 
 constexpr int kMaxStartFrames = 128;  // as Python's `sources/calls/protocol.py` has it
 
-uint64_t begin(ThreadCalls& calls, const CallName& name) try {
-  if (!is_recording()) return 0;
+uint64_t begin(ThreadCalls& calls, const CallName& name, uint64_t began_at = 0) try {
   Globals& globals = *tracer->globals;
+  if (calls.stands_for_another) return begin_call_for_another(globals, *calls.buffer, name.name(), began_at);
+  if (!is_recording()) return 0;
   uint64_t event_id;
   const bool has_contexts = globals.context_version.load(std::memory_order_relaxed) != nullptr;
   const uint64_t version = has_contexts ? context_version_of(globals, PyThreadState_Get()) : 0;
-  if (begin_known_call(globals, *calls.buffer, name.known(), version, event_id)) return event_id;
+  if (began_at == 0 && begin_known_call(globals, *calls.buffer, name.known(), version, event_id)) return event_id;
   const std::string text = name.text;  // reading the context may run Python, and that may have the name freed
-  return begin_call(globals, *calls.buffer, {text.data(), static_cast<uint32_t>(text.size())}, name.hash);
+  return begin_call(globals, *calls.buffer, {text.data(), static_cast<uint32_t>(text.size())}, name.hash, began_at);
 } catch (const std::bad_alloc&) {
   return count_dropped(*calls.buffer), 0;
 }
@@ -42,18 +47,41 @@ int enter_named_by_frame(ThreadCalls& calls, const Begun& begun, PyObject* of_fr
   if (answer.object == nullptr && without_name() < 0) return -1;
   const bool named = answer.object != nullptr && PyUnicode_Check(answer.object);
   const Utf8 name(named ? answer.object : nullptr, kMaxNameBytes);
-  const bool shown = named && !is_deep_enough(calls) && is_recording();
-  push(calls, {shown ? begin_call(*tracer->globals, *calls.buffer, name.text()) : 0, begun.key}, tracing);
+  uint64_t event_id = 0;
+  if (named && !is_deep_enough(calls)) {
+    CallName by_frame;
+    by_frame.text.assign(name.text().data, name.text().size);
+    event_id = begin(calls, hashed(std::move(by_frame)), begun.began_at);
+  }
+  push(calls, {event_id, begun.key}, tracing);
   return 0;
 }
 
+// The frames from this one outwards, which is given back, innermost first.
+int stack_of(PyFrameObject* innermost, PyFrameObject** frames) {
+  int count = 0;
+  for (PyFrameObject* frame = innermost; frame != nullptr && count < kMaxStartFrames;) {
+    frames[count++] = frame;
+    frame = PyFrame_GetBack(frame);
+    if (count == kMaxStartFrames) Py_XDECREF(frame);
+  }
+  return count;
+}
+
+// Since when the calls are open that are on a thread's stack as it is met: of one that was there when tracing began, since then, as
+// all that it did since would have been told. Unless it has other records of this recording, which these can't stand before.
+uint64_t open_since(const ThreadBuffer& buffer, uint64_t thread) {
+  const bool has_recorded = buffer.rests != 0 || buffer.generation == tracer->globals->generation.load(std::memory_order_relaxed);
+  return thread <= tracer->newest_thread && !has_recorded && !had_other_profile_function(thread) ? tracer->began_at : 0;
+}
+
 // Begins these frames' calls, and gives the frames back.
-int enter_stack(ThreadCalls& calls, PyFrameObject** frames, int count) {
+int enter_stack(ThreadCalls& calls, PyFrameObject** frames, int count, uint64_t began_at) {
   const uint64_t tracing = calls.met_in;
   int result = 0;
   for (int at = count; at-- > 0;) {
     const Made code(reinterpret_cast<PyObject*>(PyFrame_GetCode(frames[at])));
-    const Begun begun{reinterpret_cast<PyCodeObject*>(code.object), instruction_of(frames[at]), frames[at], frames[at]};
+    const Begun begun{reinterpret_cast<PyCodeObject*>(code.object), instruction_of(frames[at]), frames[at], frames[at], began_at};
     if (result == 0 && calls.met_in == tracing) result = enter_slowly(calls, begun);
     calls.shown = 0;  // depth is counted from where tracing began
     Py_DECREF(frames[at]);
@@ -110,7 +138,7 @@ int enter_slowly(ThreadCalls& calls, Begun begun) {
     if (without_name() < 0) return -1;
     return push(calls, {ThreadCalls::kHidden, begun.key}, tracing), 0;
   }
-  if (name->hides == Hides::kNothing) return push(calls, {begin(calls, *name), begun.key}, tracing), 0;
+  if (name->hides == Hides::kNothing) return push(calls, {begin(calls, *name, begun.began_at), begun.key}, tracing), 0;
   if (name->hides == Hides::kAskFrame) return enter_named_by_frame(calls, begun, name->of_frame, tracing);
   if (name->hides == Hides::kAllBelow && calls.met_in == tracing) calls.hide_below();
   push(calls, {ThreadCalls::kHidden, begun.key}, tracing);
@@ -155,6 +183,7 @@ void enter_after_fork(ThreadCalls& calls, OpenCall call) {
 int meet_thread(ThreadCalls& calls, PyFrameObject* innermost) {
   if (!is_recording()) return 0;
   const uint64_t tracing = calls.tracing;
+  calls.thread = PyThreadState_GetID(PyThreadState_Get());
   const Made asked(Py_NewRef(tracer->is_own_thread));
   const Made is_own(PyObject_CallNoArgs(asked.object));
   if (is_own.object == nullptr) return without_name();
@@ -163,17 +192,50 @@ int meet_thread(ThreadCalls& calls, PyFrameObject* innermost) {
   ThreadBuffer* buffer = calls.left_out ? nullptr : registry().current();
   if (buffer == nullptr) return 0;
   stack_leaf(*buffer);  // of an earlier tracing: the drain will have it taken away
-  calls.buffer = buffer, calls.met_in = tracing, calls.thread = PyThreadState_GetID(PyThreadState_Get());
+  calls.buffer = buffer, calls.met_in = tracing;
   PyFrameObject* frames[kMaxStartFrames];
-  int count = 0;
   Py_XINCREF(innermost);
-  for (PyFrameObject* frame = innermost; frame != nullptr && count < kMaxStartFrames;) {
-    frames[count++] = frame;
-    frame = PyFrame_GetBack(frame);
-    if (count == kMaxStartFrames) Py_XDECREF(frame);
-  }
-  if (enter_stack(calls, frames, count) < 0) return -1;
+  const int count = stack_of(innermost, frames);
+  if (enter_stack(calls, frames, count, open_since(*buffer, calls.thread)) < 0) return -1;
   return calls.met_in == tracing ? 1 : 0;
+}
+
+namespace {
+
+bool was_told_of(uint64_t thread) {
+  const std::vector<ThreadCalls*>& all = all_thread_calls();
+  return std::any_of(all.begin(), all.end(), [thread](const ThreadCalls* calls) {
+    return calls->thread == thread && calls->tracing == tracer->tracing && (calls->left_out || calls->met_in == tracer->tracing);
+  });
+}
+
+// -1 with the error set.
+int stand_in_for(PyThreadState* thread, uint64_t native_id) {
+  const uint64_t id = PyThreadState_GetID(thread);
+  if (id > tracer->newest_thread || was_told_of(id) || had_other_profile_function(id)) return 0;
+  ThreadBuffer* const buffer = registry().stand_in(thread->thread_id, native_id);
+  if (buffer == nullptr) return 0;
+  ThreadCalls calls;
+  calls.buffer = buffer, calls.tracing = calls.met_in = tracer->tracing, calls.stands_for_another = true;
+  PyFrameObject* frames[kMaxStartFrames];
+  const int result = enter_stack(calls, frames, stack_of(PyThreadState_GetFrame(thread), frames), tracer->began_at);
+  buffer->ended.store(true, std::memory_order_release);
+  return result;
+}
+
+}  // namespace
+
+int stand_in_for_blocked_threads(PyObject* native_ids) {
+  if (!tracer->is_on() || tracer->stood_in_for == tracer->tracing) return 0;
+  tracer->stood_in_for = tracer->tracing;
+  int result = 0;
+  each_thread([&](PyThreadState* thread) {
+    const Made ident(PyLong_FromUnsignedLong(thread->thread_id));
+    PyObject* const native_id = ident.object != nullptr ? PyDict_GetItem(native_ids, ident.object) : nullptr;
+    if (native_id != nullptr) result = stand_in_for(thread, PyLong_AsUnsignedLongLong(native_id));
+    return result == 0;
+  });
+  return result;
 }
 
 void end_all_calls() {

@@ -29,6 +29,9 @@ struct Tracer {
   uint64_t tracing = 0;  // odd while it traces; another number each time
   bool forked = false;   // in a child, until locks that another thread of the parent held have been made anew
   uint64_t ready = 0;    // `tracing`, while calls can be recorded; else 0
+  uint64_t began_at = 0;        // in ticks
+  uint64_t newest_thread = 0;   // the id of the PyThreadState that was made last before that
+  uint64_t stood_in_for = 0;    // `tracing`, once the calls of threads that haven't been met were begun for them
   bool c_calls = true;
   size_t max_depth = SIZE_MAX;
   Globals* globals = nullptr;
@@ -61,6 +64,7 @@ struct Begun {
   int instruction;
   PyFrameObject* frame;
   const void* key;  // OpenCall::frame
+  uint64_t began_at = 0;  // in ticks; 0: now
 };
 
 inline int instruction_of(PyFrameObject* frame) {
@@ -84,6 +88,10 @@ inline int instruction_of(PyFrameObject* frame) {
 // Begins what is on the thread's stack already. 1: it is traced from now on; 0: it isn't, or not yet, or tracing was stopped
 // meanwhile; -1: with the error set.
 int meet_thread(ThreadCalls& calls, PyFrameObject* innermost);
+
+// Begins, in buffers that stand for them, what was on the stacks of threads when tracing began of which nothing was told since:
+// they have been blocked. `native_ids`: of the threads that this is for, by `pthread_self`. Once a tracing. -1 with the error set.
+int stand_in_for_blocked_threads(PyObject* native_ids);
 
 // Only notes where calls begin that end later: nothing here asks Python or takes a lock.
 void enter_after_fork(ThreadCalls& calls, OpenCall call);

@@ -14,12 +14,6 @@
 namespace recfn {
 namespace {
 
-CallName hashed(CallName name) {
-  const ThreadBuffer* buffer = registry().current();
-  name.hash = buffer != nullptr ? hash_name(name.name(), buffer->name_seed) : 0;
-  return name;
-}
-
 // The same, or null where it isn't of a library or the program, but may be freed: pybind11 makes and frees such names.
 const char* in_library(const char* text) {
   Dl_info library;
@@ -27,6 +21,12 @@ const char* in_library(const char* text) {
 }
 
 }  // namespace
+
+CallName hashed(CallName name) {
+  const ThreadBuffer* buffer = registry().current();
+  name.hash = buffer != nullptr ? hash_name(name.name(), buffer->name_seed) : 0;
+  return name;
+}
 
 int without_name() {
   if (!PyErr_Occurred()) return 0;

@@ -29,6 +29,9 @@ class FirstSight {
   FunctionNames functions_;
 };
 
+// With the hash that threads' dictionaries have.
+CallName hashed(CallName name);
+
 // A name could not be had. Returns -1 where that was a signal handler's doing, whose exception is the program's.
 int without_name();
 

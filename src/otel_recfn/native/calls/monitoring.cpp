@@ -51,10 +51,11 @@ ThreadCalls* calls_for_begin(bool is_python) {
   return calls != nullptr || !tracer->is_on() ? calls : meet(is_python);
 }
 
-// Also in a child whose hooks haven't run yet.
+// Also in a child whose hooks haven't run yet. What ends may be the first that is told of a thread.
 ThreadCalls* calls_for_end() {
   ThreadCalls* const calls = tls_calls;
-  return calls != nullptr && tracer->is_on() && calls->met_in == tracer->tracing ? calls : nullptr;
+  if (calls != nullptr && tracer->is_on() && calls->met_in == tracer->tracing) return calls;
+  return tracer->is_on() && !tracer->forked ? meet(false) : nullptr;
 }
 
 PyObject* without_calls() { return answer(PyErr_Occurred() ? -1 : 0); }
@@ -89,7 +90,9 @@ CFunction called(Arguments arguments) { return CFunction::of(arguments[2], first
 }
 
 [[gnu::noinline]] PyObject* on_other_end() {
-  if (ThreadCalls* const calls = calls_for_end()) leave_python_slowly(*calls, running_frame(PyThreadState_Get()));
+  ThreadCalls* const calls = calls_for_end();
+  if (calls == nullptr) return without_calls();
+  leave_python_slowly(*calls, running_frame(PyThreadState_Get()));
   return none();
 }
 
@@ -128,7 +131,8 @@ CFunction called(Arguments arguments) { return CFunction::of(arguments[2], first
 
 [[gnu::noinline]] PyObject* on_other_end_of_c(Arguments arguments) {
   ThreadCalls* const calls = calls_for_end();
-  if (calls != nullptr && called(arguments).definition != nullptr) leave_c_slowly(*calls);
+  if (calls == nullptr) return without_calls();
+  if (called(arguments).definition != nullptr) leave_c_slowly(*calls);
   return none();
 }
 

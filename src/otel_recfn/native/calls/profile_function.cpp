@@ -74,12 +74,14 @@ namespace {
   return what == PyTrace_RETURN ? on_return(calls, frame) : 0;
 }
 
-// At a thread's first event of a tracing, and in a child before its own hooks have run.
+// At a thread's first event of a tracing, which may be the return of what was on its stack before, and in a child before its own
+// hooks have run.
 [[gnu::noinline]] int begin_first(PyFrameObject* frame, int what, PyObject* argument) {
   ThreadCalls* calls = thread_calls(tracer->tracing);
   if (calls == nullptr || calls->left_out) return 0;
   const OpenCall begun = what == PyTrace_CALL ? OpenCall{ThreadCalls::kHidden, frame} : OpenCall{ThreadCalls::kOfC, nullptr};
-  if (tracer->forked) return enter_after_fork(*calls, begun), 0;
+  const bool begins = what == PyTrace_CALL || what == PyTrace_C_CALL;
+  if (tracer->forked) return begins ? enter_after_fork(*calls, begun) : void(), 0;
   const Made back(what == PyTrace_CALL ? reinterpret_cast<PyObject*>(PyFrame_GetBack(frame)) : nullptr);
   const int met = meet_thread(*calls, what == PyTrace_CALL ? reinterpret_cast<PyFrameObject*>(back.object) : frame);
   return met > 0 ? on_event(*calls, frame, what, argument) : met;
@@ -88,10 +90,10 @@ namespace {
 // Where calls can't be recorded now, or the thread hasn't been met.
 [[gnu::noinline]] int on_event_elsewhere(PyFrameObject* frame, int what, PyObject* argument) {
   if (!tracer->is_on()) return unprofile_this_thread(), 0;
-  if (what == PyTrace_CALL || what == PyTrace_C_CALL) return begin_first(frame, what, argument);
+  const bool begins = what == PyTrace_CALL || what == PyTrace_C_CALL;
   ThreadCalls* const calls = tls_calls;
   const bool met = calls != nullptr && calls->met_in == tracer->tracing;
-  return met ? on_event(*calls, frame, what, argument) : 0;
+  return begins || !met ? begin_first(frame, what, argument) : on_event(*calls, frame, what, argument);
 }
 
 }  // namespace

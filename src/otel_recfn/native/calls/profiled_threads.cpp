@@ -31,11 +31,17 @@ std::vector<uint64_t>& told() {
   return *instance;
 }
 
+// Those that had one at any time.
+std::vector<uint64_t>& ever_told() {
+  static auto* instance = new std::vector<uint64_t>;
+  return *instance;
+}
+
 // Whether it is news that the thread has another profile function.
 bool is_news(uint64_t thread, bool has_other) {
   const auto at = std::find(told().begin(), told().end(), thread);
   if (has_other == (at != told().end())) return false;
-  if (has_other) return told().push_back(thread), true;
+  if (has_other) return told().push_back(thread), ever_told().push_back(thread), true;
   return told().erase(at), false;
 }
 
@@ -61,23 +67,10 @@ Py_ssize_t profile(PyThreadState* thread, Py_tracefunc function) {
   return was_traced || news ? 1 : 0;
 }
 
-// Each thread once. Setting a profile function may let other threads run, which may start and end: so the list is read anew.
+// Those that can be reached.
 template <typename Work>
-bool each_thread(Work work) {
-  std::vector<uint64_t> done;
-  if (!reaches_other_threads()) return work(PyThreadState_Get());
-  PyInterpreterState* const interpreter = PyInterpreterState_Get();
-  for (PyThreadState* at = PyInterpreterState_ThreadHead(interpreter); at != nullptr;) {
-    const uint64_t id = PyThreadState_GetID(at);
-    if (std::find(done.begin(), done.end(), id) != done.end()) {
-      at = PyThreadState_Next(at);
-      continue;
-    }
-    done.push_back(id);
-    if (!work(at)) return false;
-    at = PyInterpreterState_ThreadHead(interpreter);
-  }
-  return true;
+bool each_reached(Work work) {
+  return reaches_other_threads() ? each_thread(work) : work(PyThreadState_Get());
 }
 
 }  // namespace
@@ -87,7 +80,7 @@ bool reaches_other_threads() { return set_profile() != nullptr; }
 Py_ssize_t profile_threads(Py_tracefunc function) {
   Py_ssize_t others = 0;
   if (reaches_other_threads() && have_it_all(function)) return 0;
-  const bool all = each_thread([&](PyThreadState* thread) {
+  const bool all = each_reached([&](PyThreadState* thread) {
     const Py_ssize_t other = profile(thread, function);
     others += other;
     return other >= 0;
@@ -96,7 +89,11 @@ Py_ssize_t profile_threads(Py_tracefunc function) {
   return all ? others : -1;
 }
 
-void forget_told_threads() { told().clear(); }
+bool had_other_profile_function(uint64_t thread) {
+  return std::find(ever_told().begin(), ever_told().end(), thread) != ever_told().end();
+}
+
+void forget_told_threads() { told().clear(), ever_told().clear(); }
 
 PyObject* profile_this_thread(PyObject*, PyObject*) {
   if (tracer->is_on()) {
@@ -112,7 +109,7 @@ void unprofile_this_thread() {
 }
 
 void unprofile_threads(Py_tracefunc function) {
-  each_thread([&](PyThreadState* thread) {
+  each_reached([&](PyThreadState* thread) {
     if (thread->c_profilefunc == function && set(thread, nullptr, nullptr) < 0) PyErr_Clear();
     return true;
   });

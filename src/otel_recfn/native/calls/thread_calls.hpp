@@ -24,8 +24,9 @@ struct ThreadCalls {
   ThreadBuffer* buffer = nullptr;       // the thread's own, from its first meeting until it ends: nobody takes it away meanwhile
   uint64_t tracing = 0;                 // while which it was told of
   uint64_t met_in = kNotMet;            // the tracing that has met it
-  uint64_t thread = 0;                  // then: the id of its PyThreadState
+  uint64_t thread = 0;                  // the id of its PyThreadState, once somebody asked whether it is to be traced
   bool left_out = false;                // it isn't traced
+  bool stands_for_another = false;      // the buffer isn't the thread's own, but stands for another one
   std::atomic<bool> ended{false};
 
   void hide_below() { hidden_from = stack.size(), stack.shut(); }

@@ -172,7 +172,7 @@ template <bool kTorch>
   const uint64_t forward = begin.forward_thread_id <= UINT32_MAX ? begin.forward_thread_id : 0;
   const uint64_t head = header(numbers ? kLongBegin : kBegin, begin.scope, begin.flags | base, slot, forward);
   buffer.write_soon_from(buffer.head);
-  const uint64_t ticks = read_ticks(globals.use_cycle_counter);
+  const uint64_t ticks = !kTorch && begin.began_at != 0 ? begin.began_at : read_ticks(globals.use_cycle_counter);
   const uint64_t ordinal = buffer.ordinal.load(std::memory_order_relaxed) + 1;
   buffer.ordinal.store(ordinal, std::memory_order_relaxed);
   ++buffer.open_recorded;
@@ -270,13 +270,25 @@ template <bool kTorch>
 }
 
 // Opens a range for a call on the thread's stack, which no task is in for itself. Returns as begin_range does.
-[[gnu::noinline]] inline uint64_t begin_call(Globals& globals, ThreadBuffer& buffer, Text name, uint64_t name_hash = 0) {
+// `began_at`: in ticks; 0: now.
+[[gnu::noinline]] inline uint64_t begin_call(Globals& globals, ThreadBuffer& buffer, Text name, uint64_t name_hash = 0,
+                                             uint64_t began_at = 0) {
   Begin begin;
-  begin.name = name, begin.name_hash = name_hash;
+  begin.name = name, begin.name_hash = name_hash, begin.began_at = began_at;
   begin.flags = kPythonCallSource << kSourceShift;
   const uint64_t event_id = begin_range<false>(globals, buffer, begin, true);
   if (event_id != 0) buffer.stack[buffer.depth - 1].word &= ~OpenEntry::kEnteredBit;
   return event_id;
+}
+
+// The same in a buffer that stands for another thread (`Registry::stand_in`), which nobody else writes: nothing is looked at, the
+// call lies in the one that was begun there before it, and stays open.
+[[gnu::noinline]] inline uint64_t begin_call_for_another(Globals& globals, ThreadBuffer& buffer, Text name, uint64_t began_at) {
+  Begin begin;
+  begin.name = name, begin.began_at = began_at;
+  begin.flags = kPythonCallSource << kSourceShift;
+  const uint64_t ordinal = put_begin<false>(globals, buffer, begin, buffer.open_recorded == 0 ? kBaseBegin : 0);
+  return ordinal != 0 ? make_event_id(buffer.number, ordinal) : 0;
 }
 
 // The range is not the innermost: it ended out of order, or began on another thread.

@@ -151,6 +151,22 @@ ThreadBuffer* Registry::create() {
   return buffer;
 }
 
+ThreadBuffer* Registry::stand_in(uint64_t ident, uint64_t native_id) try {
+  std::lock_guard lock(mutex_);
+  buffers_.reserve(buffers_.size() + 1);
+  const auto is_of_thread = [ident](const ThreadBuffer* buffer) { return buffer->ident == ident && !buffer->ended.load(); };
+  const auto own = std::find_if(buffers_.begin(), buffers_.end(), is_of_thread);
+  ThreadBuffer* buffer = map_buffer(buffer_bytes_ / 8);
+  if (buffer == nullptr) return nullptr;
+  buffer->name_seed = name_seed(), buffer->number = new_number(), buffer->ident = ident, buffer->native_id = native_id;
+  buffer->thread_id.store(own != buffers_.end() ? (*own)->thread_id.load() : buffer->number);
+  buffers_.push_back(buffer);
+  enter_generation(*buffer, globals().generation.load());
+  return buffer;
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+
 // False when there is no memory for that.
 bool Registry::keep(ThreadBuffer* buffer) {
   try {

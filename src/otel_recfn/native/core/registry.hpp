@@ -34,6 +34,10 @@ class Registry {
   // Frees the buffer of an ended thread, all of whose records were drained; its counts stay in the totals.
   void retire(ThreadBuffer* buffer);
 
+  // A buffer of its own number for rows of a thread that doesn't write them itself, by `pthread_self` and the system's id (0: not
+  // known). Whoever asked writes it, and sets `ended` then. Null without memory.
+  ThreadBuffer* stand_in(uint64_t ident, uint64_t native_id);
+
   // Where the drain waits.
   DrainWaker& waker();
 

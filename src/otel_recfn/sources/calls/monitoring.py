@@ -24,14 +24,14 @@ class Monitoring:
         """Of those that the tracer takes, the numbers."""
         self._set = 0
         """The events that it is told of."""
-        self._taken = False
+        self.is_taken = False
         """By the program, as it was told."""
 
     def start(self, *, c_calls: bool) -> bool:
         """Whether there is a place for the tool; then its events come."""
         monitoring: Any = getattr(sys, "monitoring", None)
         self._tool = _taken(monitoring) if monitoring is not None else None
-        self._taken = False
+        self.is_taken = False
         if self._tool is None:
             return False
         callbacks = _native.monitoring_callbacks()
@@ -50,10 +50,10 @@ class Monitoring:
 
     def has_been_taken(self) -> bool:
         """Whether it is news that the program has taken its place or its events away."""
-        if self._tool is None or self._taken:
+        if self._tool is None or self.is_taken:
             return False
-        self._taken = not self._has_place() or _monitoring().get_events(self._tool) & self._set != self._set
-        return self._taken
+        self.is_taken = not self._has_place() or _monitoring().get_events(self._tool) & self._set != self._set
+        return self.is_taken
 
     def stop(self) -> None:
         """No more events."""

@@ -15,7 +15,7 @@ from otel_recfn import _native
 from otel_recfn.sources.calls.monitoring import Monitoring
 from otel_recfn.sources.calls.protocol import CallTexts
 from otel_recfn.support.forks import Order, around_forks
-from otel_recfn.support.own_thread import is_own_thread
+from otel_recfn.support.own_thread import OwnThread, is_own_thread
 
 log = logging.getLogger("otel_recfn")
 
@@ -55,12 +55,18 @@ class NativeTracer:
         _native.show_calls(texts)
         self._monitoring.change(c_calls=texts.c_calls)
 
-    def look(self) -> None:
+    def look(self, *, last: bool) -> None:
         """See CallTracer.look."""
         if not self._profiles:
             self._left_alone += self._monitoring.has_been_taken()
         elif _native.profiles_other_threads():
             self._left_alone += _native.profile_calls()
+        if last and self._sees_all_threads():
+            threads = [thread for thread in threading.enumerate() if not isinstance(thread, OwnThread)]
+            _native.stand_in_for_blocked_threads({thread.ident: thread.native_id or 0 for thread in threads})
+
+    def _sees_all_threads(self) -> bool:
+        return _native.profiles_other_threads() if self._profiles else not self._monitoring.is_taken
 
     def stop(self) -> None:
         """See CallTracer.stop."""

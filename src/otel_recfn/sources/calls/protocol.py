@@ -74,8 +74,11 @@ class CallTracer(Protocol):
     def show(self, texts: CallTexts) -> None:
         """Calls that begin from now on are called and left out as these say. While it traces."""
 
-    def look(self) -> None:
-        """At each drain: trace threads again that another profile function has left, and count those that have or had one."""
+    def look(self, *, last: bool) -> None:
+        """At each drain: trace threads again that another profile function has left, and count those that have or had one.
+
+        ``last``: the drain is the last one, so that threads which have been blocked since tracing began get their calls now.
+        """
 
     def stop(self) -> None:
         """Leave every thread as it was, and end the calls that are open."""

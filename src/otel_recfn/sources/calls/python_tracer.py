@@ -72,7 +72,7 @@ class PythonTracer:
         self._known = WeakIdentityMap()
         self._texts = texts
 
-    def look(self) -> None:
+    def look(self, *, last: bool) -> None:
         """See CallTracer.look: of the calling thread, because Python can't ask what profile function another has."""
         calls: ThreadCalls | None = getattr(self._local, "calls", None)
         if calls is None or self._texts is None or sys.getprofile() == self._on_event:
@@ -84,7 +84,7 @@ class PythonTracer:
 
     def stop(self) -> None:
         """See CallTracer.stop."""
-        self.look()
+        self.look(last=True)
         self._texts = None
         if threading.getprofile() == self._on_event:
             threading.setprofile(None)

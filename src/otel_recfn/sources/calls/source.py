@@ -60,10 +60,10 @@ class CallSource:
         self._told = False
         self._telling(partial(self._tracer.start, texts))
 
-    def look(self) -> None:
+    def look(self, *, last: bool) -> None:
         """See Watcher.look."""
         if _active is self:
-            self._telling(self._tracer.look)
+            self._telling(partial(self._tracer.look, last=last))
 
     def _telling(self, find: Callable[[], None]) -> None:
         before = self._tracer.threads_left_alone()

@@ -7,6 +7,7 @@ import json
 import platform
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from copy import copy
 from pathlib import Path
@@ -54,6 +55,12 @@ class BuildNativeOrSayWhy(build_ext):
     """A failed compile is noted and told, and the installation goes on with the Python twin."""
 
     def run(self) -> None:
+        if sysconfig.get_config_var("Py_GIL_DISABLED"):
+            self._note(
+                "otel-recfn needs a GIL, and this CPython is free-threaded: install with the usual build",
+                "nothing will be recorded",
+            )
+            return
         try:
             super().run()
             reason = ""
@@ -95,10 +102,10 @@ class BuildNativeOrSayWhy(build_ext):
         flags = [word for word in command if word not in OVERFLOW and not word.startswith(("-W", "-g"))]
         return f"build/any-python-{hashlib.sha256(repr((flags, COMPILE, self.plat_name)).encode()).hexdigest()[:8]}"
 
-    def _note(self, reason: str) -> None:
+    def _note(self, reason: str, instead: str = "the Python twin will serve") -> None:
         if reason:
             self._remove_earlier_builds()
-            print(f"otel-recfn: native recorder not built, the Python twin will serve. {reason}", file=sys.stderr)
+            print(f"otel-recfn: native recorder not built, {instead}. {reason}", file=sys.stderr)
         package = Path("src/otel_recfn") if self.inplace else Path(self.build_lib) / "otel_recfn"
         package.mkdir(parents=True, exist_ok=True)
         (package / "native_build.json").write_text(json.dumps({"built": not reason, "reason": reason}))

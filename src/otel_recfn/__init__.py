@@ -118,9 +118,9 @@ def _home(module: str) -> ModuleType:
     try:
         return import_module(module)
     except ImportError:  # numpy's, say
-        from otel_recfn.support.interpreters import refuse_subinterpreter
+        from otel_recfn.support.interpreters import refuse_unrecorded
 
-        refuse_subinterpreter()
+        refuse_unrecorded()
         raise
 
 

@@ -26,7 +26,7 @@ from otel_recfn.settings import Settings
 from otel_recfn.settings.table import sdk_is_disabled, unknown_variables
 from otel_recfn.settings.values import DURATION
 from otel_recfn.support import process_role, spawned  # noqa: F401 - before the program forks, so that a child is known as one
-from otel_recfn.support.interpreters import refuse_subinterpreter
+from otel_recfn.support.interpreters import refuse_unrecorded
 
 if TYPE_CHECKING:
     from otel_recfn.batches.links.shared import SharedLinks
@@ -117,7 +117,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
         Raises:
             SettingError: a setting is unknown or has a value that isn't allowed, or the Chrome trace can't be written there.
-            InterpreterError: this is a subinterpreter.
+            InterpreterError: this is a subinterpreter, or a free-threaded CPython.
 
         ``opentelemetry-instrument`` would not go on to other instrumentations after an error, so there both are logged instead;
         and there recording starts when the program imports torch, or uses ranges of ours, as many programs never do.
@@ -164,7 +164,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         self._capture = None
         if not settings.enabled or (sdk_is_disabled() and not settings.has_destination_beside_global_providers):
             return
-        refuse_subinterpreter()
+        refuse_unrecorded()
         self._hand_over(settings)
         if self._automatic and not settings.python_calls:
             self._start_when_used(settings)

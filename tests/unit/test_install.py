@@ -45,6 +45,19 @@ def without_compiler(tmp_path: Path) -> dict[str, str]:
     return {"CC": "/bin/false", "CXX": "/bin/false", "LDSHARED": "/bin/false", "PATH": str(empty)}
 
 
+def test_a_free_threaded_cpython_gets_no_native_part(tree: Path) -> None:
+    """Where one is there, it says of itself what is said for it here."""
+    free_threaded = "import runpy, sysconfig; sysconfig.get_config_vars()['Py_GIL_DISABLED'] = 1; runpy.run_path('setup.py')"
+    command = [sys.executable, "-c", free_threaded, "build"]
+    done = subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    [said] = [line for line in done.stderr.splitlines() if "free-threaded" in line]
+    assert "nothing will be recorded" in said
+    [note] = tree.glob("build/lib*/otel_recfn/native_build.json")
+    assert json.loads(note.read_text())["built"] is False
+    assert not list(tree.glob("build/**/_native*.so"))
+
+
 def test_it_installs_without_a_compiler_and_says_why(tree: Path, without_compiler: dict[str, str]) -> None:
     done = run_setup(tree, "bdist_wheel", "--dist-dir", "out", **without_compiler)
     assert done.returncode == 0, done.stderr

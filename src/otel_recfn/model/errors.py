@@ -12,7 +12,10 @@ class SettingError(RecfnError, ValueError):
 
 
 class InterpreterError(RecfnError, ImportError):
-    """Recording was asked for in a subinterpreter. It is an ImportError because numpy raises that there, too."""
+    """Recording was asked for in a subinterpreter, or in a free-threaded CPython.
+
+    It is an ImportError because numpy raises that in a subinterpreter, too.
+    """
 
 
 OUT_OF_MEMORY = (MemoryError, SystemError)

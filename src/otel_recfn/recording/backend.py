@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from otel_recfn.model.errors import SettingError
 from otel_recfn.recording.protocol import Recorder
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.interpreters import in_main_interpreter
+from otel_recfn.support.interpreters import in_main_interpreter, is_free_threaded
 from otel_recfn.support.locked import locked_by
 from otel_recfn.support.twins import VARIABLE, wanted_twin
 
@@ -58,6 +58,8 @@ def recorder() -> Recorder:
 def _make(wanted: str) -> Backend:
     if wanted not in ALLOWED:
         raise SettingError(f"{VARIABLE}={wanted!r} is not a recorder; allowed: {', '.join(ALLOWED)}")
+    if is_free_threaded():
+        return Backend(_python(), "python", "this CPython is free-threaded, and nothing is recorded without a GIL")
     if not in_main_interpreter():
         return Backend(_python(), "python", "this is a subinterpreter, where nothing is recorded")
     if wanted == "python":

@@ -9,7 +9,7 @@ from otel_recfn.recording.backend import recorder
 from otel_recfn.session.session import Session
 from otel_recfn.support.error_text import add_control_flow
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.interpreters import refuse_subinterpreter
+from otel_recfn.support.interpreters import refuse_unrecorded
 from otel_recfn.support.locked import locked_by
 
 _making = ForkSafeLock()
@@ -22,11 +22,11 @@ def process_session() -> Session:
 
     Raises:
         SettingError: ``OTEL_RECFN_RECORDER`` asks for a recorder that isn't there.
-        InterpreterError: this is a subinterpreter.
+        InterpreterError: this is a subinterpreter, or a free-threaded CPython.
     """
     global _session
     if _session is None:
-        refuse_subinterpreter()
+        refuse_unrecorded()
         stop = details.PYTHON["stopped_recomputation"]
         when_imported(stop.place[0], _know_stopped_recomputation, stop.lost)
         made = Session(recorder())

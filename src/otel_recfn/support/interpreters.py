@@ -1,4 +1,4 @@
-"""Tells subinterpreters apart: only the main interpreter records, because there is one recorder in a process."""
+"""Which interpreter this is: only the main one records, since a process has one recorder, and only under a GIL."""
 
 from __future__ import annotations
 
@@ -20,8 +20,21 @@ def in_main_interpreter() -> bool:
         return True
 
 
-def refuse_subinterpreter() -> None:
-    """Raises InterpreterError in a subinterpreter."""
+def is_free_threaded() -> bool:
+    """Whether this CPython was built to run without a GIL, which guards the state of the native part.
+
+    Also where ``PYTHON_GIL=1`` switches it on: there our native part would be another one, for other headers.
+    """
+    return "t" in getattr(sys, "abiflags", "")
+
+
+def refuse_unrecorded() -> None:
+    """Raises InterpreterError where nothing is recorded: in a subinterpreter, and in a free-threaded CPython."""
+    if is_free_threaded():
+        raise InterpreterError(
+            "otel-recfn needs a GIL, and this CPython is free-threaded: instrument or profile with the usual build, "
+            "whose name has no t at its end; record_function works here too, and records nothing"
+        )
     if not in_main_interpreter():
         raise InterpreterError(
             "otel-recfn records in the main interpreter only, and this is a subinterpreter: "

@@ -1,0 +1,63 @@
+"""In a free-threaded CPython recording is refused in words, and ranges record nothing.
+
+What is asked is ``sys.abiflags``, which has a ``t`` there, as the tests set it here.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+
+import pytest
+
+from patience import PATIENCE_S
+
+REFUSED = "otel-recfn needs a GIL, and this CPython is free-threaded"
+RAISES = """
+try:
+    {}
+except otel_recfn.errors.InterpreterError as error:
+    print(error)
+"""
+
+
+def said(program: str) -> tuple[str, str]:
+    """What a program says in such a CPython: as its output, and in the log."""
+    start = "import sys; sys.abiflags = 't'; import otel_recfn, otel_recfn.errors\n"
+    command = [sys.executable, "-c", start + program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+def test_the_flag_says_what_cpython_was_built_as() -> None:
+    assert ("t" in sys.abiflags) == bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+
+
+@pytest.mark.parametrize("start", ["otel_recfn.OtelRecordFunctionInstrumentor().instrument()", "otel_recfn.profile().start()"])
+def test_recording_is_refused_in_one_line(start: str) -> None:
+    output, log = said(RAISES.format(start))
+    assert output.startswith(REFUSED)
+    assert len(output.splitlines()) == 1
+    assert log == ""
+
+
+def test_other_instrumentations_go_on() -> None:
+    output, log = said("otel_recfn.OtelRecordFunctionInstrumentor().instrument(skip_dep_check=True); print('went on')")
+    assert output == "went on\n"
+    assert log.count("free-threaded") == 1
+
+
+def test_ranges_run_and_record_nothing() -> None:
+    program = """
+with otel_recfn.record_function("range"):
+    print(otel_recfn.record_function("function")(lambda: 1)())
+"""
+    assert said(program) == ("1\n", "")
+
+
+@pytest.mark.parametrize("command", ["build", "doctor"])
+def test_commands_say_so(command: str) -> None:
+    output, log = said(f"from otel_recfn.cli import main; main(['{command}'])")
+    assert "free-threaded" in output + log

@@ -7,7 +7,7 @@ said=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$said"' EXIT
 
 versions=()
-for version in 3.10 3.11 3.12 3.13; do
+for version in 3.10 3.11 3.12 3.13 3.14 3.15; do
     [ "$version" = "$main" ] && continue
     python=$(scripts/interpreter.sh "$version")
     if [ -z "$python" ]; then

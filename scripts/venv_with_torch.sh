@@ -19,7 +19,7 @@ if [ -x "$folder/bin/python" ]; then
     install
     exit
 fi
-for candidate in "$python" $(for version in 3.11 3.12 3.13 3.10; do "$here/interpreter.sh" "$version"; done); do
+for candidate in "$python" $(for version in 3.11 3.12 3.13 3.10 3.14 3.15; do "$here/interpreter.sh" "$version"; done); do
     if "$candidate" -m venv "$folder" && install; then
         exit
     fi

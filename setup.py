@@ -52,14 +52,11 @@ FOR_ANY_PYTHON = joined_sources(WITHOUT_PYTHON)
 
 
 class BuildNativeOrSayWhy(build_ext):
-    """A failed compile is noted and told, and the installation goes on with the Python twin."""
+    """A failed compile is noted and told, and the installation goes on; without the native part nothing is recorded."""
 
     def run(self) -> None:
         if sysconfig.get_config_var("Py_GIL_DISABLED"):
-            self._note(
-                "otel-recfn needs a GIL, and this CPython is free-threaded: install with the usual build",
-                "nothing will be recorded",
-            )
+            self._note("otel-recfn needs a GIL, and this CPython is free-threaded: install with the usual build")
             return
         try:
             super().run()
@@ -102,10 +99,10 @@ class BuildNativeOrSayWhy(build_ext):
         flags = [word for word in command if word not in OVERFLOW and not word.startswith(("-W", "-g"))]
         return f"build/any-python-{hashlib.sha256(repr((flags, COMPILE, self.plat_name)).encode()).hexdigest()[:8]}"
 
-    def _note(self, reason: str, instead: str = "the Python twin will serve") -> None:
+    def _note(self, reason: str) -> None:
         if reason:
             self._remove_earlier_builds()
-            print(f"otel-recfn: native recorder not built, {instead}. {reason}", file=sys.stderr)
+            print(f"otel-recfn: native part not built, so nothing will be recorded: {reason}", file=sys.stderr)
         package = Path("src/otel_recfn") if self.inplace else Path(self.build_lib) / "otel_recfn"
         package.mkdir(parents=True, exist_ok=True)
         (package / "native_build.json").write_text(json.dumps({"built": not reason, "reason": reason}))

@@ -17,8 +17,8 @@ from command_line import number_given
 
 from otel_recfn import record_function
 from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
-from otel_recfn.recording.backend import recorder
-from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
+from otel_recfn.recording.recorder import recorder
+from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.runtime.callback import RecordFunctionCallback
 from otel_recfn.runtime.callbacks import add_global_callback, remove_callback
 from otel_recfn.runtime.record_function import RecordFunction
@@ -97,10 +97,10 @@ def observed_by(callback: RecordFunctionCallback) -> Setting:
 @contextmanager
 def recording() -> Iterator[None]:
     """The recorder alone."""
-    recorder().start(ALL_SCOPES_MASK, DEFAULT_BUFFER_BYTES)
+    recorder.start(ALL_SCOPES_MASK, DEFAULT_BUFFER_BYTES)
     yield
-    recorder().stop()
-    assert len(recorder().drain(close_open=True)) >= RANGES
+    recorder.stop()
+    assert len(recorder.drain(close_open=True)) >= RANGES
 
 
 @contextmanager

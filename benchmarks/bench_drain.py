@@ -32,8 +32,8 @@ from torch_programs import Training
 from otel_recfn import RecordScope
 from otel_recfn.model.scope import scopes_mask
 from otel_recfn.pytorch.observer import TorchObserver
-from otel_recfn.recording.backend import recorder
-from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
+from otel_recfn.recording.recorder import recorder
+from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.sources.protocol import Wanted
 
 ROUNDS = 20
@@ -71,7 +71,7 @@ def in_turns(sides: dict[str, Turn], steps: int, rounds: int) -> tuple[int, dict
 
 
 def drained(training: Training, steps: int, drains: ThreadPoolExecutor) -> tuple[int, int]:
-    ours = recorder()
+    ours = recorder
     dropped = ours.counters().dropped
     with observed(ours):
         train(training, steps)

@@ -41,8 +41,8 @@ from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 from otel_recfn.model.scope import ALL_SCOPES_MASK
 from otel_recfn.pytorch.observer import TorchObserver
-from otel_recfn.recording.backend import recorder
-from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
+from otel_recfn.recording.recorder import recorder
+from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.sinks.in_memory import InMemorySink
 from otel_recfn.sources.protocol import Wanted
 
@@ -131,7 +131,7 @@ def operator_sides(loop: Any, folder: Path) -> Iterator[Side]:
 @contextmanager
 def ours_alone() -> Iterator[None]:
     """Nothing drains while operators run: the buffer holds a turn."""
-    ours, observer = recorder(), TorchObserver(recorder())
+    ours, observer = recorder, TorchObserver(recorder)
     ours.start(ALL_SCOPES_MASK, DEFAULT_BUFFER_BYTES)
     observer.enable(Wanted())
     if not observer.enabled:
@@ -261,7 +261,7 @@ def range_turn(statement: str, names: dict[str, Any], count: int) -> float:
 
 
 def recorded(statement: str, names: dict[str, Any], count: int) -> float:
-    ours = recorder()
+    ours = recorder
     ours.start(ALL_SCOPES_MASK, DEFAULT_BUFFER_BYTES)
     try:
         return range_turn(statement, names, count)
@@ -287,7 +287,7 @@ def report_bytes() -> None:
     size = 1 << 20
     relu_input = torch.ones(1)
     for name, one in (("a Python range", _python_range), ("an operator", lambda: relu_input.is_set_to(relu_input))):
-        ours, observer = recorder(), TorchObserver(recorder())
+        ours, observer = recorder, TorchObserver(recorder)
         ours.drain(close_open=True)
         ours.start(ALL_SCOPES_MASK, size)
         observer.enable(Wanted())

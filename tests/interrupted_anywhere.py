@@ -1,6 +1,6 @@
 """A program whose signal handler runs at the Nth line of ours, for one N after the other. Prints what went wrong.
 
-    python tests/interrupted_anywhere.py native profile legacy 1 1
+    python tests/interrupted_anywhere.py profile legacy 1 1
 
 The last numbers say which line is tried first, and every which line from there on.
 """
@@ -8,19 +8,13 @@ The last numbers say which line is tried first, and every which line from there 
 from __future__ import annotations
 
 import itertools
-import logging
-import os
 import sys
 from contextlib import suppress
 from typing import Any
 
-RECORDER, INTERRUPTED, HANDLED = sys.argv[1:4]
-FIRST, EVERY = map(int, sys.argv[4:6])
-os.environ["OTEL_RECFN_RECORDER"] = RECORDER
-
-from interruption import Interruption  # noqa: E402 - after the environment is set
-from otel_recfn import profile, record_function  # noqa: E402
-from otel_recfn.legacy import (  # noqa: E402
+from interruption import Interruption
+from otel_recfn import profile, record_function
+from otel_recfn.legacy import (
     EventKind,
     ProfilerConfig,
     ProfilerError,
@@ -29,24 +23,12 @@ from otel_recfn.legacy import (  # noqa: E402
     enable_profiler_legacy,
     profiler_enabled,
 )
-from otel_recfn.recording.backend import recorder  # noqa: E402
+from otel_recfn.recording.recorder import recorder
+
+INTERRUPTED, HANDLED = sys.argv[1:3]
+FIRST, EVERY = map(int, sys.argv[3:5])
 
 wrong: list[tuple[int, str, str]] = []
-
-
-class RefusedDrains(logging.Filter):
-    """Notices that the Python recorder told that it can't drain in the middle of a drain, and lets nothing else through."""
-
-    seen = False
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        refusal = RECORDER == "python" and "in the middle of a drain" in str(record.exc_info)
-        self.seen = self.seen or refusal
-        return not refusal
-
-
-refused = RefusedDrains()
-logging.getLogger("otel_recfn").addFilter(refused)
 
 
 def profiled(name: str) -> list[str]:
@@ -73,8 +55,7 @@ WORK = {"profile": profiled, "legacy": legacy}
 
 
 def check(line: int, place: str, name: str, found: list[str]) -> None:
-    told = refused.seen and name == "in the handler" and not found
-    if found.count(name) != 1 and not told:
+    if found.count(name) != 1:
         wrong.append((line, place, f"{name}: {found}"))
 
 
@@ -118,7 +99,7 @@ def check_that_nothing_is_left(line: int, place: str) -> None:
     """What was interrupted by an exception records no more, and is no hindrance."""
     if profiler_enabled():
         disable_profiler_legacy()
-    if recorder().recording:
+    if recorder.recording:
         wrong.append((line, place, "something is recorded for nobody"))
     for name, work in WORK.items():
         check(line, place, f"{name} after it", work(f"{name} after it"))

@@ -1,7 +1,7 @@
 """A program whose signal handler changes what is recorded at the Nth line of ours, for one N after the other. Prints what went
 wrong: spans without their parent, spans that came twice or not, and what is neither a span nor counted as lost.
 
-    python tests/reinstrumented_anywhere.py native reinstrument 1
+    python tests/reinstrumented_anywhere.py reinstrument 1
 
 The last number says every which line is tried.
 """
@@ -10,25 +10,22 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-RECORDER, HANDLED, EVERY = *sys.argv[1:3], int(sys.argv[3])
-os.environ["OTEL_RECFN_RECORDER"] = RECORDER
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider  # noqa: E402 - after the environment is set
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor  # noqa: E402
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter  # noqa: E402
+from interruption import Interruption
+from otel_recfn import OtelRecordFunctionInstrumentor, profile, record_function
+from otel_recfn.recording.recorder import recorder
+from patience import PATIENCE_S
 
-from interruption import Interruption  # noqa: E402
-from otel_recfn import OtelRecordFunctionInstrumentor, profile, record_function  # noqa: E402
-from otel_recfn.recording.backend import recorder  # noqa: E402
-from patience import PATIENCE_S  # noqa: E402
-
+HANDLED, EVERY = sys.argv[1], int(sys.argv[2])
 logging.getLogger("opentelemetry").setLevel(logging.ERROR)  # it warns of whoever instruments twice
 exporter = InMemorySpanExporter()
 provider = TracerProvider(shutdown_on_exit=False)
@@ -145,7 +142,7 @@ def name(spans: tuple[ReadableSpan, ...], one: int) -> str:
 
 def run(line: int) -> bool:
     """Whether there was such a line."""
-    before = recorder().counters()
+    before = recorder.counters()
     interruption = Interruption(line, HANDLERS[HANDLED])
     try:
         work(interruption)
@@ -154,7 +151,7 @@ def run(line: int) -> bool:
     while left:
         left.pop().stop()
     uninstrument()
-    after = recorder().counters()
+    after = recorder.counters()
     lost = sum([getattr(after, one) - getattr(before, one) for one in ("lost_in_drain",)])
     check(line, interruption.place, after.recorded - before.recorded, lost)
     exporter.clear(), missed.clear()

@@ -29,6 +29,7 @@ _HOMES = {
     "PythonCalls": "otel_recfn.model.python_calls",
     "RecordScope": "otel_recfn.model.scope",
     "profile": "otel_recfn.profiling",
+    "record_function": "otel_recfn.pytorch.user_ranges",
     "step": "otel_recfn.pytorch.steps",
 }
 """Where a name is; those that are not here are in ``otel_recfn.observing``."""
@@ -96,32 +97,29 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "_native":  # not imported yet
+        from otel_recfn.support.native_part import native_part
+
+        return native_part()
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "record_function":
-        from otel_recfn.pytorch import torchs_observers
-        from otel_recfn.pytorch.compiling import trace_as_torchs
-        from otel_recfn.recording.backend import recorder
-
-        value: Any = recorder().record_function
-        trace_as_torchs(value)
-        torchs_observers.watch()
-    else:
-        value = getattr(_home(_HOMES.get(name, "otel_recfn.observing")), name)
-    globals()[name] = value
+    value = globals()[name] = getattr(_home(name), name)
     return value
 
 
-def _home(module: str) -> ModuleType:
+def _home(name: str) -> ModuleType:
+    """The module that has it."""
     from importlib import import_module
 
-    try:
-        return import_module(module)
-    except ImportError:  # numpy's, say
-        from otel_recfn.support.interpreters import refuse_unrecorded
+    if name in ("profile", "record_function", "step"):
+        from otel_recfn.model.errors import RecorderUnavailable
+        from otel_recfn.support.native_part import native_part
 
-        refuse_unrecorded()
-        raise
+        try:
+            native_part()
+        except RecorderUnavailable:
+            return import_module("otel_recfn.ranges.unrecorded")
+    return import_module(_HOMES.get(name, "otel_recfn.observing"))
 
 
 def __dir__() -> list[str]:

@@ -12,7 +12,7 @@ from otel_recfn.ranges.protocol import RangeObserver
 from otel_recfn.sources.calls.protocol import CallTexts
 
 LIMITS: dict[str, int]
-"""By the names of ``recording/limits.py``."""
+"""Of texts in bytes of UTF-8, cut at a character (shapes, dtypes and concrete inputs: left out); and how many may be open."""
 
 class Column:
     """Owns the bytes of one column."""
@@ -66,16 +66,23 @@ class record_function:
     def __init__(self, name: str, args: str | None = None) -> None: ...
 
 class TaskEntry:
-    """A range that a task is in. See ``native/task_entries.cpp``."""
+    """A range that a task is in. See ``native/python/task_entries.hpp``."""
 
     event_id: int
     root: int
+    """Event id of the outermost range around it, its own where there is none."""
+    context_words: tuple[int, int, int, int]
+    """What was current where that outermost range began: trace id (upper and lower half), span id, the reading's flags."""
+    is_current: bool
+    """Whether it belongs to the current recording, or to the last one where none is on."""
     scope: int
     source: int
-    serial: int
+    began: int
+    """A number that is larger than that of every range which began before."""
+    outer: TaskEntry | None
+    """What the task had entered before, also where that has ended; a span, which has no root, or None."""
     shown: Any
-    is_current: bool
-    context_words: tuple[int, int, int, int]
+    """Used by whoever shows the range to the program as its current span; None at first, and again when the range has ended."""
 
 def start(scopes: int, buffer_bytes: int, extras: int, sampled_alone: bool, /) -> None: ...
 def stop() -> None: ...
@@ -169,7 +176,6 @@ def span_detached(token: object, /) -> None: ...
 def knows_outer_contexts() -> bool: ...
 def core_api_address() -> int: ...
 def set_record_function_helpers(
-    recorder: object,
     decorate: Callable[..., Any],
     aenter: Callable[..., Any],
     aexit: Callable[..., Any],
@@ -177,7 +183,8 @@ def set_record_function_helpers(
     arguments: Callable[[str, tuple[Any, ...], dict[str, Any] | None], tuple[Any, ...]],
     /,
 ) -> None: ...
-def set_range_observer(observer: RangeObserver | None, version: int, /) -> None: ...
+def set_range_observer(observer: RangeObserver | None, version: int = 0, /) -> None: ...
+def range_observer() -> RangeObserver | None: ...
 def leave_unobserved(ranges: int, version: int, /) -> int: ...
 def take_back_unobserved() -> int: ...
 def encode_chrome_events(*arguments: Any) -> int: ...

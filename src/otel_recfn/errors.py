@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from otel_recfn.codegen.errors import GeneratorError, SchemaError
     from otel_recfn.legacy.errors import ProfilerError
-    from otel_recfn.model.errors import InterpreterError, RecfnError, SettingError
+    from otel_recfn.model.errors import RecfnError, RecorderUnavailable, SettingError
     from otel_recfn.pytorch.callbacks_library import RangeOver
     from otel_recfn.pytorch.private_cache import CacheUnsafe
     from otel_recfn.pytorch.unavailable import ObserverUnavailable
@@ -28,12 +28,12 @@ _HOMES = {
     "DebugInfoError": "runtime.debug_info",
     "GeneratorError": "codegen.errors",
     "InputsError": "runtime.range_properties",
-    "InterpreterError": "model.errors",
     "ObserverUnavailable": "pytorch.unavailable",
     "OperatorMissingError": "tracing.library",
     "ProfilerError": "legacy.errors",
     "RangeOver": "pytorch.callbacks_library",
     "RecfnError": "model.errors",
+    "RecorderUnavailable": "model.errors",
     "SamplingProbabilityError": "runtime.callback",
     "SchemaError": "codegen.errors",
     "SettingError": "model.errors",
@@ -46,12 +46,12 @@ __all__ = [
     "DebugInfoError",
     "GeneratorError",
     "InputsError",
-    "InterpreterError",
     "ObserverUnavailable",
     "OperatorMissingError",
     "ProfilerError",
     "RangeOver",
     "RecfnError",
+    "RecorderUnavailable",
     "SamplingProbabilityError",
     "SchemaError",
     "SettingError",

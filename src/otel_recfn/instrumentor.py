@@ -18,7 +18,7 @@ from otel_recfn.model.errors import (
     ATTEMPTS,
     OUT_OF_MEMORY,
     PAUSE_SECONDS,
-    InterpreterError,
+    RecorderUnavailable,
     SettingError,
     tells_of_no_memory,
 )
@@ -26,7 +26,7 @@ from otel_recfn.settings import Settings
 from otel_recfn.settings.table import sdk_is_disabled, unknown_variables
 from otel_recfn.settings.values import DURATION
 from otel_recfn.support import process_role, spawned  # noqa: F401 - before the program forks, so that a child is known as one
-from otel_recfn.support.interpreters import refuse_unrecorded
+from otel_recfn.support.native_part import native_part
 
 if TYPE_CHECKING:
     from otel_recfn.batches.links.shared import SharedLinks
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("otel_recfn")
 
 STOP_SECONDS = 5.0
-USED_WITH = ("torch", "otel_recfn.recording.backend")
+USED_WITH = ("torch", "otel_recfn.recording.recorder")
 """One of these modules is imported by every program that has something to record, but for Python calls."""
 
 
@@ -117,7 +117,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
         Raises:
             SettingError: a setting is unknown or has a value that isn't allowed, or the Chrome trace can't be written there.
-            InterpreterError: this is a subinterpreter, or a free-threaded CPython.
+            RecorderUnavailable: there is no native part here, or this is a subinterpreter or a free-threaded CPython.
 
         ``opentelemetry-instrument`` would not go on to other instrumentations after an error, so there both are logged instead;
         and there recording starts when the program imports torch, or uses ranges of ours, as many programs never do.
@@ -134,7 +134,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             if not automatic:
                 raise
             log.error("otel-recfn is not instrumenting: %s", error)
-        except InterpreterError as error:
+        except RecorderUnavailable as error:
             if not automatic:
                 raise
             log.warning("otel-recfn is not instrumenting: %s", error)
@@ -164,7 +164,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         self._capture = None
         if not settings.enabled or (sdk_is_disabled() and not settings.has_destination_beside_global_providers):
             return
-        refuse_unrecorded()
+        native_part()
         self._hand_over(settings)
         if self._automatic and not settings.python_calls:
             self._start_when_used(settings)

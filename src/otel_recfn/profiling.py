@@ -18,7 +18,7 @@ from otel_recfn.model.python_calls import PythonCalls
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.pytorch.called_objects import CalledObject, CalledObjects, captures_of_calls
 from otel_recfn.pytorch.thread_memory import thread_memory
-from otel_recfn.recording.protocol import PROFILE_BUFFER_BYTES
+from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
 from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.step_schedule import StepSchedule

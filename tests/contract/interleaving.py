@@ -13,7 +13,7 @@ from recording_helpers import ASYNC, CROSSING, PARTIAL, Capture, Worker, check_l
 
 from otel_recfn.model.batch import Event
 from otel_recfn.model.scope import ALL_SCOPES_MASK
-from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
+from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 
 
 @dataclass(eq=False)

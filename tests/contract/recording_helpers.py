@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 from otel_recfn.model.batch import Batch, Event, Opened
 from otel_recfn.model.events import OVERLAPPING, EventFlag, EventKind, EventSource, make_event_id
 from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
-from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, ContextReading, Recorder, RecorderCounters
+from otel_recfn.recording.recorder import Recorder
+from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES, ContextReading, RecorderCounters
 from patience import PATIENCE_S
 
 T = TypeVar("T")

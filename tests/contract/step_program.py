@@ -9,12 +9,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from otel_recfn.batches.selection import Selected
-from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, Recorder
+from otel_recfn.recording.recorder import Recorder
+from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.session import Session
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.in_memory import InMemorySink
 from otel_recfn.sinks.spans.sink import SpansSink
-from otel_recfn.sources.steps import make_step
+from otel_recfn.sources.steps import step
 from patience import PATIENCE_S
 
 
@@ -22,7 +23,7 @@ class Program:
     """A session with a capture that makes spans, and what came of it."""
 
     def __init__(self, recorder: Recorder, **provider: Any) -> None:
-        self.session, self.step, self.record_function = Session(recorder), make_step(recorder), recorder.record_function
+        self.session, self.step, self.record_function = Session(recorder), step, recorder.record_function
         self.provider, self.exporter = TracerProvider(shutdown_on_exit=False, **provider), InMemorySpanExporter()
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
         self.tracer = self.provider.get_tracer("program")

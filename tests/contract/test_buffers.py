@@ -8,12 +8,12 @@ import time
 import pytest
 from recording_helpers import ASYNC, PARTIAL, SOURCE, USER, Capture, Worker, check_laws, workers_of
 
-from otel_recfn.recording import backend
-from otel_recfn.recording.limits import MAX_DEPTH
-from otel_recfn.recording.protocol import PROFILE_BUFFER_BYTES, Recorder
+from otel_recfn._native import LIMITS
+from otel_recfn.recording.recorder import Recorder
+from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
 from patience import PATIENCE_S
 
-TINY = 4096  # the smallest buffer that both recorders know; 10,000 ranges overfill it in both
+TINY = 4096  # 10,000 ranges overfill it
 
 
 @pytest.fixture
@@ -64,10 +64,7 @@ def test_a_thread_that_recorded_before_may_fill_what_is_allowed_now(recorder: Re
     assert capture.counters().dropped == 0
 
 
-def test_a_profile_loses_none_of_many_ranges_that_nobody_drains_meanwhile() -> None:
-    if (chosen := backend.choose()).kind != "native":
-        pytest.skip(f"the Python twin takes long for so many: {chosen.reason}")
-    recorder = backend.recorder()
+def test_a_profile_loses_none_of_many_ranges_that_nobody_drains_meanwhile(recorder: Recorder) -> None:
     capture = Capture(recorder, buffer_bytes=PROFILE_BUFFER_BYTES)
     with workers_of(1) as [worker]:
         worker.call(fill, capture, 300_000)  # more than 8 MiB
@@ -128,20 +125,20 @@ def test_a_begin_that_is_not_recorded_is_not_the_first_range(recorder: Recorder,
 def test_nesting_deeper_than_the_limit_is_dropped(recorder: Recorder) -> None:
     capture = Capture(recorder)
     with workers_of(1) as [worker]:
-        ids = worker.call(lambda: [capture.begin() for _ in range(MAX_DEPTH + 10)])
-        assert all(ids[:MAX_DEPTH])
-        assert not any(ids[MAX_DEPTH:])
+        ids = worker.call(lambda: [capture.begin() for _ in range(LIMITS["MAX_DEPTH"] + 10)])
+        assert all(ids[: LIMITS["MAX_DEPTH"]])
+        assert not any(ids[LIMITS["MAX_DEPTH"] :])
         worker.call(lambda: [capture.end(event_id) for event_id in reversed(ids)])
         assert worker.call(capture.begin)
         capture.finish()
-    assert capture.counters().recorded == MAX_DEPTH + 1
+    assert capture.counters().recorded == LIMITS["MAX_DEPTH"] + 1
     assert capture.counters().dropped == 10
-    assert [bool(row.flags & PARTIAL) for row in capture.rows()] == [False] * MAX_DEPTH + [True]
+    assert [bool(row.flags & PARTIAL) for row in capture.rows()] == [False] * LIMITS["MAX_DEPTH"] + [True]
 
 
 @pytest.mark.one_python
 def test_waiting_tasks_leave_room_for_the_ranges_of_the_one_that_runs(capture: Capture) -> None:
-    tasks = [capture.begin("task", flags=ASYNC) for _ in range(MAX_DEPTH)]
+    tasks = [capture.begin("task", flags=ASYNC) for _ in range(LIMITS["MAX_DEPTH"])]
     nested = [capture.begin("nested") for _ in range(100)]
     assert 0 in tasks
     assert all(nested)
@@ -285,8 +282,6 @@ def test_a_wait_ends_when_it_is_woken_also_before_it_began(recorder: Recorder) -
 
 
 def test_a_thread_that_fills_a_quarter_of_its_buffer_ends_the_wait(recorder: Recorder, workers: list[Worker]) -> None:
-    if type(recorder).__name__ == "PythonRecorder":
-        pytest.skip("the Python twin is too slow to fill its buffer between two drains")
     capture = Capture(recorder, buffer_bytes=1 << 20)
     recorder.wait(0)
     waiting = threading.Thread(target=recorder.wait, args=(2 * PATIENCE_S,))
@@ -308,17 +303,17 @@ def test_a_context_reader_that_leaves_ranges_open_at_the_deepest_place(capture: 
             left_open.extend(capture.begin("of the reader") for _ in range(5))
 
     def fill() -> list[int]:
-        ids = [capture.begin() for _ in range(MAX_DEPTH - 3)]
+        ids = [capture.begin() for _ in range(LIMITS["MAX_DEPTH"] - 3)]
         capture.recorder.set_context_reader(read)
         capture.recorder.context_attached(object())
         return [*ids, capture.begin("one too many")]
 
     ids = workers[0].call(fill)
     assert not ids[-1]
-    assert sum(bool(event_id) for event_id in [*ids, *left_open[1:]]) == MAX_DEPTH
+    assert sum(bool(event_id) for event_id in [*ids, *left_open[1:]]) == LIMITS["MAX_DEPTH"]
     workers[0].call(lambda: [capture.end(event_id) for event_id in [*left_open[:0:-1], *reversed(ids)]])
     capture.recorder.set_context_reader(None)
     assert workers[0].call(capture.begin, "after")
     rows = capture.finish()
-    assert len(rows) == MAX_DEPTH + 1
-    assert (capture.counters().recorded, capture.counters().dropped) == (MAX_DEPTH + 1, 3)
+    assert len(rows) == LIMITS["MAX_DEPTH"] + 1
+    assert (capture.counters().recorded, capture.counters().dropped) == (LIMITS["MAX_DEPTH"] + 1, 3)

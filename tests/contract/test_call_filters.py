@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from recording_helpers import check_laws
 
 from otel_recfn import PythonCalls
-from otel_recfn.recording.protocol import Recorder
+from otel_recfn.recording.recorder import Recorder
 from thoroughness import examples
 
 HERE = Path(__file__)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from recording_helpers import PARTIAL, SOURCE, USER, Capture, Worker, by_name, check_laws
 
 from otel_recfn.model.scope import ALL_SCOPES_MASK
-from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, Recorder, RecorderCounters
+from otel_recfn.recording.recorder import Recorder
+from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES, RecorderCounters
 
 
 def test_nothing_is_recorded_before_start_and_after_stop(recorder: Recorder) -> None:

@@ -12,7 +12,7 @@ import pytest
 from otel_recfn.batches.selection import Selected
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.recording.protocol import Recorder
+from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session import Session
 from patience import PATIENCE_S
 from running_capture import Running

@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recording_helpers import PARTIAL, SOURCE, USER, Capture, Worker, by_name, events
 
+from otel_recfn._native import LIMITS
 from otel_recfn.model.batch import COLUMN_TYPES, Event
 from otel_recfn.model.events import EventFlag, EventKind, EventSource, Extra
 from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
-from otel_recfn.recording.limits import MAX_SHAPES_BYTES
-from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, Recorder
+from otel_recfn.recording.recorder import Recorder
+from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from thoroughness import examples
 
 TINY = 4096
@@ -241,9 +242,9 @@ def test_an_open_range_keeps_its_texts_while_others_come_and_go(recorder: Record
     said = {"module": "encoder.0", "shapes": "[[2]]", "code": "train.py(3): step", "words": '{"4":"same"}'}
     capture = Capture(recorder)
     opened = recorder.begin("outer", USER, SOURCE, **said)
-    texts = 2 * KEPT_BYTES // MAX_SHAPES_BYTES
+    texts = 2 * KEPT_BYTES // LIMITS["MAX_SHAPES_BYTES"]
     for number in range(texts):
-        capture.end(recorder.begin("inner", USER, SOURCE, words=f"{number}".ljust(MAX_SHAPES_BYTES, "x")))
+        capture.end(recorder.begin("inner", USER, SOURCE, words=f"{number}".ljust(LIMITS["MAX_SHAPES_BYTES"], "x")))
         if number % 100 == 0:
             capture.drain()
     for batch in (recorder.drain(open_ranges=True), recorder.drain(open_ranges=True)):

@@ -9,7 +9,8 @@ from contexts import FIRST, SECOND, ref
 from recording_helpers import Capture, Reader, Worker, by_name, check_laws
 
 from otel_recfn.model.batch import NO_CONTEXT, SpanContextRef
-from otel_recfn.recording.protocol import ContextReading, Recorder
+from otel_recfn.recording.recorder import Recorder
+from otel_recfn.recording.types import ContextReading
 from thoroughness import one_in
 
 

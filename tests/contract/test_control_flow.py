@@ -13,7 +13,7 @@ import pytest
 from opentelemetry import trace
 from step_program import Program
 
-from otel_recfn.recording.protocol import Recorder
+from otel_recfn.recording.recorder import Recorder
 from otel_recfn.runtime.record_function import RecordFunction
 
 

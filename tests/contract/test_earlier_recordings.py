@@ -9,7 +9,8 @@ from recording_helpers import SOURCE, USER, Capture, Worker, difference
 
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.scope import ALL_SCOPES_MASK
-from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, ContextReading, Keep, Recorder, RecorderCounters
+from otel_recfn.recording.recorder import Recorder
+from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES, ContextReading, Keep, RecorderCounters
 
 
 class EndsRecording:

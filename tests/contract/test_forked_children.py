@@ -10,7 +10,7 @@ from recording_helpers import SOURCE, USER, Capture, Worker, by_name, check_laws
 
 from forked import in_child
 from otel_recfn.model.events import ORDINAL_BITS
-from otel_recfn.recording.protocol import RecorderCounters
+from otel_recfn.recording.types import RecorderCounters
 from patience import PATIENCE_S
 
 

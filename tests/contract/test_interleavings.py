@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from interleaving import Driver
 from recording_helpers import Capture, reset, workers_of
 
-from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, Recorder
+from otel_recfn.recording.recorder import Recorder
+from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from thoroughness import examples
 
 WORKERS = 3

@@ -14,7 +14,7 @@ from recording_helpers import check_laws
 
 from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventFlag
-from otel_recfn.recording.protocol import Recorder
+from otel_recfn.recording.recorder import Recorder
 from patience import PATIENCE_S, wait_until
 
 TIMES = 3

@@ -1,4 +1,4 @@
-"""What is kept of what the program says: the same in both twins, stated once in ``recording/limits.py``."""
+"""What is kept of what the program says: ``_native.LIMITS``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recording_helpers import ASYNC, SOURCE, USER, Capture, Worker, reset
 
-from otel_recfn.recording import limits
-from otel_recfn.recording.protocol import Recorder
+from otel_recfn._native import LIMITS
+from otel_recfn.recording.recorder import Recorder
 from thoroughness import examples
 
 TEXTS = st.text(alphabet=st.characters(exclude_categories=[]), max_size=40)
@@ -35,11 +35,6 @@ def kept(text: str, most: int) -> str:
     return "".join(characters)
 
 
-def test_the_native_recorder_has_the_limits_that_are_stated() -> None:
-    native = pytest.importorskip("otel_recfn._native")
-    assert {name: value for name, value in vars(limits).items() if name.isupper()} == native.LIMITS
-
-
 @on_one_recorder
 @given(text=TEXTS | LONG_TEXTS)
 def test_names_modules_and_devices(recorder: Recorder, text: str) -> None:
@@ -50,7 +45,7 @@ def test_names_modules_and_devices(recorder: Recorder, text: str) -> None:
     capture.end(capture.begin("module", module=text))
     recorder.mark(text)
     rows = capture.finish()
-    assert [rows[0].name, rows[1].module, rows[2].name] == [kept(text, limits.MAX_NAME_BYTES)] * 3
+    assert [rows[0].name, rows[1].module, rows[2].name] == [kept(text, LIMITS["MAX_NAME_BYTES"])] * 3
 
 
 @on_one_recorder
@@ -62,8 +57,8 @@ def test_errors(recorder: Recorder, workers: list[Worker], text: str) -> None:
     there = capture.begin("there")
     workers[0].call(capture.end, there, text)
     here_row, there_row = capture.finish()
-    assert here_row.error == kept(text, limits.MAX_ERROR_BYTES)
-    assert there_row.error == kept(text, limits.MAX_REMOTE_ERROR_BYTES)
+    assert here_row.error == kept(text, LIMITS["MAX_ERROR_BYTES"])
+    assert there_row.error == kept(text, LIMITS["MAX_REMOTE_ERROR_BYTES"])
 
 
 @on_one_recorder
@@ -75,12 +70,12 @@ def test_exceptions(recorder: Recorder, message: str) -> None:
         raise ValueError(message)
     [row] = capture.finish()
     text = f"ValueError: {message}" if message else "ValueError"
-    assert row.error == kept(text[:1024], limits.MAX_ERROR_BYTES)
+    assert row.error == kept(text[:1024], LIMITS["MAX_ERROR_BYTES"])
 
 
 @pytest.mark.parametrize("character", ["x", "é", "€"])
 def test_shapes_that_are_too_long_are_left_out(capture: Capture, character: str) -> None:
-    most = limits.MAX_SHAPES_BYTES // len(character.encode())
+    most = LIMITS["MAX_SHAPES_BYTES"] // len(character.encode())
     for length in (most, most + 1):
         begun = capture.recorder.begin("range", USER, SOURCE, shapes=character * length, dtypes="[]")
         capture.end(begun)
@@ -90,7 +85,7 @@ def test_shapes_that_are_too_long_are_left_out(capture: Capture, character: str)
 
 
 @pytest.mark.one_python
-@pytest.mark.parametrize(("flags", "most"), [(0, limits.MAX_DEPTH), (int(ASYNC), limits.MAX_DEPTH_FOR_ASYNC)])
+@pytest.mark.parametrize(("flags", "most"), [(0, LIMITS["MAX_DEPTH"]), (int(ASYNC), LIMITS["MAX_DEPTH_FOR_ASYNC"])])
 def test_open_ranges_of_a_thread(capture: Capture, workers: list[Worker], flags: int, most: int) -> None:
     ids = workers[0].call(lambda: [capture.begin(flags=flags) for _ in range(most + 3)])
     assert [bool(event_id) for event_id in ids] == [True] * most + [False] * 3
@@ -107,8 +102,8 @@ def test_ends_on_other_threads(capture: Capture, workers: list[Worker]) -> None:
         return [capture.begin(flags=int(ASYNC)) for _ in range(count)]
 
     ids = []
-    while len(ids) < limits.MAX_REMOTE_ENDS + too_many:
-        count = min(limits.MAX_DEPTH_FOR_ASYNC, limits.MAX_REMOTE_ENDS + too_many - len(ids))
+    while len(ids) < LIMITS["MAX_REMOTE_ENDS"] + too_many:
+        count = min(LIMITS["MAX_DEPTH_FOR_ASYNC"], LIMITS["MAX_REMOTE_ENDS"] + too_many - len(ids))
         thread = Worker()
         ids += thread.call(begin, count)
         thread.stop()

@@ -12,7 +12,8 @@ from recording_helpers import ASYNC, Worker
 
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
-from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, Recorder
+from otel_recfn.recording.recorder import Recorder
+from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from small_process import Run, in_small_process
 
 __all__ = ["in_small_process"]

@@ -10,12 +10,12 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from recording_helpers import Worker
 
+from otel_recfn._native import LIMITS
 from otel_recfn.batches.gaps import Gaps
 from otel_recfn.batches.selection import Selected
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.recording.limits import MAX_SHAPES_BYTES
-from otel_recfn.recording.protocol import Recorder
+from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session import Session, drain_thread
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks import waiting_batches
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.one_python
 ALWAYS_TAKEN = 8
 DRAINS = 20 * ALWAYS_TAKEN
 LONG_SHAPES = f"[{[1] * 5_400}]"
-assert len(LONG_SHAPES) < MAX_SHAPES_BYTES
+assert len(LONG_SHAPES) < LIMITS["MAX_SHAPES_BYTES"]
 """So that few ranges fill a buffer: each would become a span and an event."""
 
 

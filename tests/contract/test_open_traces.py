@@ -20,7 +20,8 @@ from recording_helpers import reset, run_threads, workers_of
 
 from forked import in_child
 from otel_recfn.batches.selection import Selected
-from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, Recorder
+from otel_recfn.recording.recorder import Recorder
+from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.session import Session, open_ranges
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.background import BackgroundSink
@@ -29,7 +30,7 @@ from otel_recfn.sinks.metrics import pipeline
 from otel_recfn.sinks.spans import open_traces, root_limiter
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 from otel_recfn.sinks.spans.sink import SpansSink
-from otel_recfn.sources.steps import make_step
+from otel_recfn.sources.steps import step
 from patience import PATIENCE_S, wait_until
 from thoroughness import examples
 
@@ -60,7 +61,7 @@ class Program:
         hook: Any = None,
     ) -> None:
         self.recorder, self.clock, self.session = recorder, clock, Session(recorder)
-        self.record_function, self.step = recorder.record_function, make_step(recorder)
+        self.record_function, self.step = recorder.record_function, step
         self.provider, self.exporter = TracerProvider(shutdown_on_exit=False, sampler=sampler), InMemorySpanExporter()
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
         self.tracer = self.provider.get_tracer("program")

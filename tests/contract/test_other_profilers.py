@@ -15,16 +15,15 @@ from calling_program import Node, Traced, by_end, short, tree
 from recording_helpers import check_laws, workers_of
 
 from otel_recfn.model.events import EventFlag
-from otel_recfn.recording.protocol import Recorder
 from patience import PATIENCE_S
 
 TOLD = "another profiler is or was active"
 
 
 @pytest.fixture
-def beside(recorder: Recorder) -> bool:
+def beside() -> bool:
     """Whether other profile functions stand beside the tracer, and not in its place."""
-    return type(recorder).__name__ == "NativeRecorder" and hasattr(sys, "monitoring")
+    return hasattr(sys, "monitoring")
 
 
 def leaf() -> None:
@@ -119,10 +118,8 @@ def test_one_that_stays_is_told_at_the_end_and_left_in_place(
 
 @pytest.mark.parametrize("comes_and_goes", COMING_AND_GOING)
 def test_in_another_thread(
-    traced: Traced, recorder: Recorder, comes_and_goes: Callable[[], None], beside: bool, caplog: pytest.LogCaptureFixture
+    traced: Traced, comes_and_goes: Callable[[], None], beside: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    if type(recorder).__name__ != "NativeRecorder":
-        pytest.skip("Python can't ask what profile function another thread has")
     with workers_of(1) as [worker]:
         running = traced.begin()
         worker.call(leaf)

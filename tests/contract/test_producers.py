@@ -15,7 +15,8 @@ from otel_recfn.model.batch import Batch, Opened, Track
 from otel_recfn.model.events import EventSource, TrackKind, make_event_id
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.model.tables import NO_CONTEXT, SpanContextRef
-from otel_recfn.recording.protocol import ContextReading, Recorder
+from otel_recfn.recording.recorder import Recorder
+from otel_recfn.recording.types import ContextReading
 from otel_recfn.session import Session
 from otel_recfn.sources.protocol import Producer
 from patience import PATIENCE_S

@@ -19,7 +19,7 @@ from recording_helpers import check_laws, workers_of
 
 from otel_recfn import PythonCalls
 from otel_recfn.model.events import EventFlag, EventSource
-from otel_recfn.recording.protocol import Recorder
+from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session import Session
 from patience import PATIENCE_S
 from running_capture import Running
@@ -34,10 +34,6 @@ def traced(recorder: Recorder, no_garbage_collection: None) -> Iterator[Traced]:
     assert sys.getprofile() is None
     assert threading.getprofile() is None
     assert not hasattr(sys, "monitoring") or not {sys.monitoring.get_tool(tool) for tool in (3, 4)} - {None}
-
-
-def is_native(recorder: Recorder) -> bool:
-    return type(recorder).__name__ == "NativeRecorder"
 
 
 def leaf() -> int:
@@ -112,8 +108,7 @@ def test_recursion_to_the_limit(traced: Traced, recorder: Recorder) -> None:
 
     rows = traced.run(lambda: (program(), again()))
     assert sum(short(row) == "endless" for row in rows) > 300
-    if is_native(recorder):
-        assert tree(rows, "again") == [Node("again", (Node("leaf", (Node("<built-in function len>"),)),))]
+    assert tree(rows, "again") == [Node("again", (Node("leaf", (Node("<built-in function len>"),)),))]
     check_laws(by_end(rows))
 
 
@@ -139,9 +134,6 @@ def test_deep_recursion_loses_no_call(traced: Traced, deep_recursion: int) -> No
 
 
 def test_recursion_to_a_high_limit_ends_every_call(traced: Traced, recorder: Recorder, deep_recursion: int) -> None:
-    if not is_native(recorder):
-        pytest.skip("Python's tracer leaves a thread that recurses to the limit, and tells")
-
     def endless() -> None:
         endless()
 
@@ -303,7 +295,7 @@ def test_another_profile_function_stays_and_is_told(
         assert sys.getprofile() is others
     finally:
         sys.setprofile(None)
-    beside = is_native(recorder) and hasattr(sys, "monitoring")
+    beside = hasattr(sys, "monitoring")
     assert [short(row) for row in rows if short(row) == "leaf"] == ["leaf"] * beside
     assert ("another profiler is or was active" in caplog.text) != beside
     assert "call" in events
@@ -349,7 +341,7 @@ def test_a_place_for_a_tool_that_the_program_frees(
         sys.monitoring.free_tool_id(tool)
     assert left == ["another's" if taken else None] * len(used)
     assert len(tree(traced.run(leaf), "leaf")) == 1
-    assert len(caplog.records) == is_native(recorder)  # it is told
+    assert len(caplog.records) == 1  # it is told
 
 
 def test_one_session_traces_at_a_time(traced: Traced, recorder: Recorder, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,7 @@ import pytest
 from recording_helpers import Capture, Worker, reset
 
 from otel_recfn.model.events import EventFlag
-from otel_recfn.recording.protocol import Recorder
+from otel_recfn.recording.recorder import Recorder
 
 
 class Handle:

@@ -10,7 +10,7 @@ from recording_helpers import CROSSING, ERROR, Capture, Worker, by_name
 
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.recording.protocol import Recorder
+from otel_recfn.recording.recorder import Recorder
 
 
 def test_a_with_statement_is_a_range(capture: Capture, record_function: type[Any]) -> None:

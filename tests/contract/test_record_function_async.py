@@ -10,7 +10,7 @@ import pytest
 from opentelemetry import context as otel_context
 from recording_helpers import ASYNC, ERROR, Capture, by_name, check_laws, parents
 
-from otel_recfn.recording.protocol import Recorder
+from otel_recfn.recording.recorder import Recorder
 
 
 def test_an_async_with_is_an_async_range(capture: Capture, record_function: type[Any]) -> None:

@@ -1,4 +1,4 @@
-"""How ``record_function`` may be called, and what it says where it can't be: word for word the same in both twins."""
+"""How ``record_function`` may be called, and what it says where it can't be."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from recording_helpers import ASYNC, ERROR, Capture, Worker, check_laws
 
-from otel_recfn.recording.protocol import RecorderCounters
+from otel_recfn.recording.types import RecorderCounters
 from patience import PATIENCE_S
 
 

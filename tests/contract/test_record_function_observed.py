@@ -9,7 +9,7 @@ from test_record_function_async import *  # noqa: F403
 from test_record_function_async_decorator import *  # noqa: F403
 from test_record_function_decorator import *  # noqa: F403
 
-from otel_recfn.recording.protocol import Recorder
+from otel_recfn.recording.recorder import Recorder
 from otel_recfn.runtime.callbacks import add_global_callback
 
 

@@ -12,7 +12,8 @@ import pytest
 from recording_helpers import Capture
 from runtime_helpers import USER, Notes, in_thread, pairs, run_range
 
-from otel_recfn.recording.protocol import Recorder
+from otel_recfn import _native
+from otel_recfn.recording.recorder import Recorder
 from otel_recfn.runtime.callback import RecordFunctionCallback
 from otel_recfn.runtime.callbacks import (
     add_global_callback,
@@ -56,22 +57,22 @@ def test_record_function_is_recorded_and_observed_under_one_id(capture: Capture)
 
 
 def test_record_function_is_observed_only_while_somebody_wants_it(runtime: Recorder, notes: Notes) -> None:
-    assert runtime.range_observer is None
+    assert _native.range_observer() is None
     handle = add_global_callback(notes.callback())
-    assert runtime.range_observer is not None
+    assert _native.range_observer() is not None
     disable_callback(handle)
-    assert runtime.range_observer is None
+    assert _native.range_observer() is None
     reenable_callback(handle)
-    assert runtime.range_observer is not None
+    assert _native.range_observer() is not None
     remove_callback(handle)
-    assert runtime.range_observer is None
+    assert _native.range_observer() is None
 
 
 def test_a_thread_that_took_its_callbacks_with_it_leaves_nothing_behind(runtime: Recorder, notes: Notes) -> None:
     in_thread(lambda: add_thread_local_callback(notes.callback()))
     with runtime.record_function("load"):
         pass
-    assert runtime.range_observer is None
+    assert _native.range_observer() is None
     assert notes == []
 
 

@@ -11,7 +11,8 @@ from runtime_helpers import FUNCTION, USER, Notes, pairs, run_range
 
 from otel_recfn.model.events import EventFlag, Extra
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, Recorder
+from otel_recfn.recording.recorder import Recorder
+from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.runtime.callback import RecordFunctionCallback
 from otel_recfn.runtime.callbacks import add_global_callback, clear_callbacks
 from otel_recfn.runtime.input_texts import input_texts

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from runtime_helpers import FUNCTION, USER, Notes, in_thread, pairs, run_range
 
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.recording.protocol import Recorder
+from otel_recfn.recording.recorder import Recorder
 from otel_recfn.runtime.callback import RecordFunctionCallback
 from otel_recfn.runtime.callbacks import add_global_callback, add_thread_local_callback, has_callbacks, remove_callback
 from otel_recfn.runtime.record_function import RecordFunction

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from recording_helpers import Capture
 from runtime_helpers import Notes, in_thread, pairs, run_range
 
-from otel_recfn.recording.protocol import Recorder
+from otel_recfn.recording.recorder import Recorder
 from otel_recfn.runtime.callback import RecordFunctionCallback
 from otel_recfn.runtime.callbacks import (
     add_global_callback,

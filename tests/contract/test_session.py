@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from otel_recfn._native import LIMITS
 from otel_recfn.batches.selection import Selected, Selection
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.recording.limits import MAX_DEPTH
-from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, Recorder
+from otel_recfn.recording.recorder import Recorder
+from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.session import Session
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.in_memory import InMemorySink
@@ -143,7 +144,7 @@ def test_a_capture_that_lost_nothing_is_not_told_of_what_an_earlier_one_lost(
     recorder: Recorder, session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
     losing = Running(session, Selected())
-    nested = [recorder.begin("range", USER, EventSource.RECORD_FUNCTION) for _ in range(MAX_DEPTH + 1)]
+    nested = [recorder.begin("range", USER, EventSource.RECORD_FUNCTION) for _ in range(LIMITS["MAX_DEPTH"] + 1)]
     for event_id in reversed(nested):
         recorder.end(event_id)
     losing.stop()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from opentelemetry import context as otel_context
@@ -14,9 +13,8 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 from otel_recfn.batches.selection import Selected
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, Recorder
-from otel_recfn.recording.python import ranges
-from otel_recfn.recording.python.recorder import PythonRecorder
+from otel_recfn.recording.recorder import Recorder
+from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.session import Session
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.in_memory import InMemorySink
@@ -130,29 +128,3 @@ def test_one_that_began_before_the_recording_and_comes_after_its_start_was_decid
         thread.join(PATIENCE_S)
     session.stop(spans, PATIENCE_S)
     assert seen[0] is span
-
-
-@pytest.mark.one_python
-def test_one_whose_begin_is_drained_for_a_capture_that_joins_in_the_middle_of_it(
-    session: Session, spans: Capture, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The native recorder begins a range in one go; the Python twin can be interrupted between any two of its steps."""
-    if not isinstance(recorder, PythonRecorder):
-        pytest.skip("nothing comes in between")
-    earlier, starts = Running(session, Selected()), [spans]
-
-    class Interrupted(ranges.TaskEntry):
-        def __init__(self, *arguments: Any, **keywords: Any) -> None:
-            while starts:
-                session.start(starts.pop())
-            super().__init__(*arguments, **keywords)
-
-    span = NonRecordingSpan(SpanContext(1, 2, False, TraceFlags(TraceFlags.SAMPLED)))
-    with trace.use_span(span):
-        monkeypatch.setattr(ranges, "TaskEntry", Interrupted)
-        range_ = recorder.begin("late", RecordScope.USER_SCOPE, EventSource.RECORD_FUNCTION)
-        is_shown = trace.get_current_span() is not span
-        recorder.end(range_)
-    session.stop(spans, PATIENCE_S)
-    earlier.stop()
-    assert is_shown == (spans.rows > 0)

@@ -14,7 +14,7 @@ import pytest
 from otel_recfn.batches.selection import RECORD_FUNCTIONS, Selected
 from otel_recfn.model.events import EventSource, Extra
 from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
-from otel_recfn.recording.protocol import Recorder
+from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session import Session
 from otel_recfn.sources.protocol import Wanted
 from patience import PATIENCE_S

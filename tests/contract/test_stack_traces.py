@@ -1,4 +1,4 @@
-"""Where what a range was left by was raised: in its row, the same in both twins, and nothing is kept alive for it."""
+"""Where what a range was left by was raised: in its row, and nothing is kept alive for it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from recording_helpers import Capture, Worker, reset
 from test_limits import LONG_TEXTS, TEXTS, kept
 
-from otel_recfn.recording import limits
-from otel_recfn.recording.protocol import Recorder
+from otel_recfn._native import LIMITS
+from otel_recfn.recording.recorder import Recorder
 from otel_recfn.support.stack_trace import failure
 from thoroughness import examples
 
@@ -107,7 +107,7 @@ def test_what_is_kept_of_it(recorder: Recorder, workers: list[Worker], text: str
     there = capture.begin("there")
     workers[0].call(lambda: recorder.end(there, text, stacktrace=stacktrace))
     here_row, there_row = capture.finish()
-    assert here_row.stacktrace == (kept(stacktrace, limits.MAX_STACKTRACE_BYTES) if text else "")
+    assert here_row.stacktrace == (kept(stacktrace, LIMITS["MAX_STACKTRACE_BYTES"]) if text else "")
     assert there_row.stacktrace == ""
 
 
@@ -154,4 +154,7 @@ def test_python_and_native_texts_agree(capture: Capture) -> None:
         error = raised
     [row] = capture.finish()
     text, stacktrace = failure(error)
-    assert (row.error, row.stacktrace) == (kept(text, limits.MAX_ERROR_BYTES), kept(stacktrace, limits.MAX_STACKTRACE_BYTES))
+    assert (row.error, row.stacktrace) == (
+        kept(text, LIMITS["MAX_ERROR_BYTES"]),
+        kept(stacktrace, LIMITS["MAX_STACKTRACE_BYTES"]),
+    )

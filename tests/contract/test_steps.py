@@ -21,9 +21,9 @@ from otel_recfn.model.batch import Event
 from otel_recfn.model.call_names import called_code
 from otel_recfn.model.errors import SettingError
 from otel_recfn.model.events import EventFlag, EventSource
-from otel_recfn.recording.protocol import Recorder
+from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session import Session
-from otel_recfn.sources.steps import StepBase, make_step
+from otel_recfn.sources.steps import step
 from patience import PATIENCE_S
 from running_capture import Running
 
@@ -55,16 +55,11 @@ def alone(recorder: Recorder) -> Iterator[Running]:
     session.at_exit()
 
 
-@pytest.fixture
-def step(recorder: Recorder) -> type[StepBase]:
-    return make_step(recorder)
-
-
 def named(running: Running) -> dict[str, Event]:
     return {event.name: event for event in running.stop().sink.events()}
 
 
-def test_a_step_is_a_range_with_a_number(recorder: Recorder, alone: Running, step: type[StepBase]) -> None:
+def test_a_step_is_a_range_with_a_number(recorder: Recorder, alone: Running) -> None:
     with recorder.record_function("epoch"), step("train", 3), step(), recorder.record_function("in"):
         pass
     rows = named(alone)
@@ -75,7 +70,7 @@ def test_a_step_is_a_range_with_a_number(recorder: Recorder, alone: Running, ste
     assert rows["train"].parent == rows["epoch"].event_id
 
 
-def test_steps_without_a_number_are_counted_by_name(alone: Running, step: type[StepBase]) -> None:
+def test_steps_without_a_number_are_counted_by_name(alone: Running) -> None:
     first, second = f"first {time.time_ns()}", f"second {time.time_ns()}"
     for name in (first, first, second, first):
         with step(name):
@@ -84,7 +79,7 @@ def test_steps_without_a_number_are_counted_by_name(alone: Running, step: type[S
     assert [(row.name, row.step_number) for row in rows] == [(first, 0), (first, 1), (second, 0), (first, 2)]
 
 
-def test_nothing_happens_where_nobody_records(step: type[StepBase]) -> None:
+def test_nothing_happens_where_nobody_records() -> None:
     before = trace.get_current_span()
     with step("unseen", 1) as marked:
         assert trace.get_current_span() is before
@@ -211,7 +206,7 @@ def test_as_a_decorator(program: Program) -> None:
     assert program.paths() == paths
 
 
-def test_what_no_step_can_be(step: type[StepBase]) -> None:
+def test_what_no_step_can_be() -> None:
     with pytest.raises(TypeError, match="takes a name"):
         step(3)  # type: ignore[arg-type]
     for number in (-1, 1 << 63, 1.5, "3"):
@@ -245,7 +240,7 @@ class Generates:
         (functools.partial(generated), "partial", "with"),
     ],
 )
-def test_the_error_of_a_generator_says_what_to_do(step: type[StepBase], function: Any, name: str, instead: str) -> None:
+def test_the_error_of_a_generator_says_what_to_do(function: Any, name: str, instead: str) -> None:
     with pytest.raises(TypeError) as refused:
         step("decode")(function)
     text = str(refused.value)

@@ -16,7 +16,7 @@ from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 from step_program import Program
 
-from otel_recfn.recording.protocol import Recorder
+from otel_recfn.recording.recorder import Recorder
 from patience import PATIENCE_S
 
 

@@ -12,7 +12,7 @@ from opentelemetry.trace import SpanContext
 from recording_helpers import Capture, reset, workers_of
 from task_programs import Program
 
-from otel_recfn.recording.protocol import Recorder
+from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.otel_context import ContextWatcher
 from otel_recfn.sources.protocol import Wanted
 from otel_recfn.sources.range_spans import ShownRanges

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from recording_helpers import SOURCE, USER, Capture, Worker, by_name, check_laws, events
 
+from otel_recfn._native import LIMITS
 from otel_recfn.model.batch import Event
 from otel_recfn.model.events import Extra
 from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
-from otel_recfn.recording.limits import MAX_STACK_BYTES
-from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, Recorder
+from otel_recfn.recording.recorder import Recorder
+from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 
 TINY = 4096
 
@@ -169,7 +170,7 @@ def stack_below(recorder: Recorder, levels: int, file: str) -> list[str]:
     recorder.end(begun[0])
     recorder.stop()
     [row] = events(recorder.drain(close_open=True))
-    assert len(row.stack.encode()) < MAX_STACK_BYTES
+    assert len(row.stack.encode()) < LIMITS["MAX_STACK_BYTES"]
     return row.stack.splitlines()
 
 
@@ -185,7 +186,7 @@ def test_what_does_not_fit_of_a_stack_is_the_outermost(recorder: Recorder) -> No
     """Not the long lines: a stack with holes would show calls that weren't made."""
     file = "x" * 1000 + ".py"
     line = f"{file}(2): deeper"
-    assert stack_below(recorder, 300, file) == [line] * (MAX_STACK_BYTES // (len(line) + 1))
+    assert stack_below(recorder, 300, file) == [line] * (LIMITS["MAX_STACK_BYTES"] // (len(line) + 1))
 
 
 @pytest.mark.one_python

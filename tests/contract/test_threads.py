@@ -8,7 +8,8 @@ import pytest
 from recording_helpers import SOURCE, USER, Capture, check_laws, run_threads
 
 from otel_recfn.model.events import ORDINAL_BITS
-from otel_recfn.recording.protocol import Recorder, RecorderCounters
+from otel_recfn.recording.recorder import Recorder
+from otel_recfn.recording.types import RecorderCounters
 from patience import PATIENCE_S
 
 

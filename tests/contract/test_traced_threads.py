@@ -12,7 +12,7 @@ from recording_helpers import check_laws
 
 from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventFlag
-from otel_recfn.recording.protocol import Recorder
+from otel_recfn.recording.recorder import Recorder
 from otel_recfn.support.own_thread import OwnThread
 from patience import PATIENCE_S
 
@@ -81,8 +81,6 @@ class Blocked:
 
 @pytest.fixture
 def blocked(recorder: Recorder) -> Iterator[Blocked]:
-    if type(recorder).__name__ != "NativeRecorder":
-        pytest.skip("Python's tracer doesn't reach threads that run already")
     with started() as thread:
         yield thread
 

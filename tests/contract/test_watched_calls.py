@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-native = pytest.importorskip("otel_recfn._native")
+from otel_recfn import _native as native
 
 
 class Base:

@@ -9,8 +9,8 @@ from otel_recfn.model.batch import Event
 from otel_recfn.model.events import Extra
 from otel_recfn.model.scope import ALL_SCOPES_MASK
 from otel_recfn.pytorch.observer import TorchObserver
-from otel_recfn.recording.backend import recorder
-from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
+from otel_recfn.recording.recorder import recorder
+from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.sources.protocol import Wanted
 
 
@@ -18,7 +18,7 @@ class Observed:
     """What is being recorded; its rows come once, in the order of their begins."""
 
     def __init__(self) -> None:
-        self.recorder = recorder()
+        self.recorder = recorder
         self.observer = TorchObserver(self.recorder)
 
     def start(self, extras: Extra, scopes: int = ALL_SCOPES_MASK) -> None:

@@ -1,4 +1,4 @@
-"""Modules as people write them, and their ranges on the Python twin."""
+"""Modules as people write them, and their ranges."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from otel_recfn.model.batch import Event
 from otel_recfn.model.scope import ALL_SCOPES_MASK
 from otel_recfn.pytorch.modules import ModuleRanges
-from otel_recfn.recording.python.recorder import PythonRecorder
+from otel_recfn.recording.recorder import recorder
 from otel_recfn.sources.protocol import Wanted
 
 torch = pytest.importorskip("torch")
@@ -21,7 +21,7 @@ class Recording:
     """A recorder that records, with hooks on it."""
 
     def __init__(self) -> None:
-        self.recorder = PythonRecorder()
+        self.recorder = recorder
         self.torch_announces_optimizer = False
         self.ranges = ModuleRanges(self.recorder, lambda: self.torch_announces_optimizer)
         self.recorder.start(ALL_SCOPES_MASK, 1 << 20)

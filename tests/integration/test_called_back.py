@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 from otel_recfn import OtelRecordFunctionInstrumentor
 from otel_recfn.observing import RecordFunctionCallback, add_global_callback, clear_callbacks
-from otel_recfn.recording.backend import recorder
+from otel_recfn.recording.recorder import recorder
 from patience import PATIENCE_S, wait_until
 
 AT_ONCE_S = PATIENCE_S / 3
@@ -87,8 +87,8 @@ class Pauses:
     """Those of the thread that drains."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._wait, self._pausing = recorder().wait, True
-        monkeypatch.setattr(recorder(), "wait", self._note)
+        self._wait, self._pausing = recorder.wait, True
+        monkeypatch.setattr(recorder, "wait", self._note)
 
     def _note(self, seconds: float) -> None:
         self._pausing = True

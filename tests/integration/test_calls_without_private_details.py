@@ -84,7 +84,6 @@ print(sorted({event.name.split(": ")[1] for event in prof.events() if ": of_" in
 @pytest.mark.skipif(not sys.platform.startswith("linux") or shutil.which("gcc") is None, reason="needs Linux and gcc")
 @pytest.mark.parametrize("hidden", [False, True])
 def test_without_the_function_that_reaches_other_threads(tmp_path: Path, hidden: bool) -> None:
-    pytest.importorskip("otel_recfn._native")
     preloaded = {}
     if hidden:
         (tmp_path / "hiding.c").write_text(HIDING)

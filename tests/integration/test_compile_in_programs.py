@@ -1,4 +1,4 @@
-"""``torch.compile`` in processes of their own: whatever is imported first, the Python twin, parts of PyTorch missing."""
+"""``torch.compile`` in processes of their own: whatever is imported first, parts of PyTorch missing."""
 
 from __future__ import annotations
 
@@ -53,10 +53,6 @@ def function(x):
 assert "record_function" not in vars(otel_recfn)
 assert torch.equal(torch.compile(function, backend="eager", fullgraph=True)(torch.ones(2)), torch.ones(2) + 1)
 """)
-
-
-def test_the_python_twin(run_with_dynamo: Run) -> None:
-    run_with_dynamo(f"import torch; from otel_recfn import record_function\n{USE}{ONE_GRAPH}", OTEL_RECFN_RECORDER="python")
 
 
 def test_what_torch_imports_late_stays_so(run_with_torch: Run) -> None:

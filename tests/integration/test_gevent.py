@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("gevent")
 
-pytestmark = [pytest.mark.one_python, pytest.mark.parametrize("backend", ["native", "python"])]
+pytestmark = pytest.mark.one_python
 
 PROGRAM = """
 from gevent import monkey
@@ -51,12 +51,12 @@ def work(requests):
 """
 
 
-def test_ranges_of_greenlets_lie_in_their_requests(run_program: Callable[..., Any], backend: str) -> None:
-    ended = run_program(PROGRAM + "print(work(40))", OTEL_RECFN_RECORDER=backend)
+def test_ranges_of_greenlets_lie_in_their_requests(run_program: Callable[..., Any]) -> None:
+    ended = run_program(PROGRAM + "print(work(40))")
     assert ended.stdout.split() == ["True"]
 
 
-def test_a_forked_child_too(run_program: Callable[..., Any], backend: str) -> None:
+def test_a_forked_child_too(run_program: Callable[..., Any]) -> None:
     program = """
 print(work(5), flush=True)
 exporter.clear()
@@ -66,14 +66,14 @@ if child == 0:
     sys.exit(5)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), work(9))
 """
-    ended = run_program(PROGRAM + program, OTEL_RECFN_RECORDER=backend)
+    ended = run_program(PROGRAM + program)
     assert ended.stdout.split() == ["True", "True", "5", "True"]
 
 
-def test_where_the_threads_are_replaced_while_it_records(run_program: Callable[..., Any], backend: str) -> None:
+def test_where_the_threads_are_replaced_while_it_records(run_program: Callable[..., Any]) -> None:
     """The thread that drains is the system's then."""
     before, patched, after = PROGRAM.partition("from gevent import monkey\nmonkey.patch_all()\n")
     instrumented, tracer, program = after.partition("tracer = ")
     late = before + instrumented + patched + tracer + program + "print(work(40))"
-    ended = run_program(late, OTEL_RECFN_RECORDER=backend)
+    ended = run_program(late)
     assert ended.stdout.split() == ["True"]

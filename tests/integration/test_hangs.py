@@ -49,12 +49,11 @@ with provider.get_tracer("program").start_as_current_span("request"):
 """
 
 
-@pytest.mark.parametrize("recorder", ["native", "python"])
 def test_what_a_killed_program_hung_in_is_known(
-    run_program: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, recorder: str
+    run_program: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     trace = tmp_path / "trace.json.gz"
-    environment: dict[str, Any] = {"OTEL_RECFN_OPEN_RANGE_S": "0.05", "OTEL_RECFN_RECORDER": recorder}
+    environment: dict[str, Any] = {"OTEL_RECFN_OPEN_RANGE_S": "0.05"}
     done = run_program(PROGRAM, str(trace), code=-signal.SIGKILL, **environment)
     slices = {event["name"]: event for event in events_in(trace, "X")}
     request = slices.pop("request")

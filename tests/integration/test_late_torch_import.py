@@ -16,26 +16,21 @@ import pytest
 
 import otel_recfn
 from otel_recfn.pytorch import observer_build
-from otel_recfn.recording import backend
 
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
-    pytest.mark.skipif(
-        backend.choose().kind != "native", reason=f"the observer needs the native recorder: {backend.choose().reason}"
-    ),
 ]
 SOURCE = Path(otel_recfn.__file__).parents[1]
 PRELUDE = """
 import logging, sys
 logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stdout, level=logging.INFO)
 from otel_recfn.model.scope import ALL_SCOPES_MASK
-from otel_recfn.recording.backend import recorder
+from otel_recfn.recording.recorder import recorder
 from otel_recfn.pytorch.late_import import when_torch_is_imported
 from otel_recfn.pytorch.modules import ModuleRanges
 from otel_recfn.pytorch.observer import TorchObserver
 from otel_recfn.sources.protocol import Wanted
-recorder = recorder()
 observer = TorchObserver(recorder)
 modules = ModuleRanges(recorder, lambda: observer.enabled)
 recorder.start(ALL_SCOPES_MASK, 1 << 20)
@@ -232,11 +227,3 @@ for announced in (True, False):
     optimizer.step()
     assert names().count("Optimizer.step#SGD.step") == 1
 """)
-
-
-def test_the_python_twin_has_no_observer_and_says_so(run_with: Run) -> None:
-    output = run_with(
-        "import torch; attach(); torch.nn.ReLU()(torch.ones(2)); assert names() == ['nn.Module: ReLU_0']",
-        OTEL_RECFN_RECORDER="python",
-    )
-    assert output.count("the native recorder is not in use") == 1

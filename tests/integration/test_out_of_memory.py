@@ -8,8 +8,6 @@ from collections.abc import Callable
 
 import pytest
 
-from otel_recfn.recording import backend
-
 PROGRAM = """
 import logging
 import resource
@@ -53,9 +51,6 @@ print([event.name for event in prof.events()], [event.name for event in again.ev
 
 @pytest.mark.one_python
 @pytest.mark.skipif(sys.platform != "linux", reason="the program reads its size from /proc")
-@pytest.mark.skipif(
-    backend.choose().kind != "native", reason="the native part is not built: python setup.py build_ext --inplace"
-)
 def test_the_program_goes_on(run_program: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     done = run_program(PROGRAM)
     assert done.stdout.splitlines() == ["['before', 'after', 'after', 'after']", "['anew'] ['anew']"]

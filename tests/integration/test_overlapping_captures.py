@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from otel_recfn import OtelRecordFunctionInstrumentor, RecordScope, profile, record_function
-from otel_recfn.recording.backend import recorder
+from otel_recfn.recording.recorder import recorder
 
 exporter = InMemorySpanExporter()
 provider = TracerProvider()
@@ -38,14 +38,14 @@ def nest(choose, depth=0):
             with record_function(f"range {depth}"):
                 nest(choose, depth + 1)
         elif kind < 9 and len(handed) < 100:
-            handed.append(recorder().begin("handed", choose.choice([0, 7]), 1, "", kind == 7))
+            handed.append(recorder.begin("handed", choose.choice([0, 7]), 1, "", kind == 7))
             nest(choose, depth + 1)
         else:
             end_one()
 
 def end_one():
     try:
-        recorder().end(handed.popleft())
+        recorder.end(handed.popleft())
     except IndexError:
         pass
 
@@ -111,9 +111,8 @@ print(json.dumps({"spans": len(spans), "rows": rows, "wrong": +wrong}))
 """
 
 
-@pytest.mark.parametrize("recorder", ["native", "python"])
-def test_captures_that_come_and_go_while_ranges_run(run_program: Callable[..., Any], recorder: str) -> None:
-    told = json.loads(run_program(PROGRAM, ROUNDS, OTEL_RECFN_RECORDER=recorder).stdout)
+def test_captures_that_come_and_go_while_ranges_run(run_program: Callable[..., Any]) -> None:
+    told = json.loads(run_program(PROGRAM, ROUNDS).stdout)
     assert told["wrong"] == {}
     assert told["spans"] > 100
     assert told["rows"] > 100

@@ -15,7 +15,7 @@ from otel_recfn.model.scope import ALL_SCOPES_MASK
 from otel_recfn.pytorch import callbacks_library, details
 from otel_recfn.pytorch.modules import ModuleRanges
 from otel_recfn.pytorch.profiler_starts import ProfilerStarts
-from otel_recfn.recording.python.recorder import PythonRecorder
+from otel_recfn.recording.recorder import recorder
 from otel_recfn.sources.protocol import Wanted
 
 torch = pytest.importorskip("torch")
@@ -54,7 +54,6 @@ class Broken(torch.nn.Module):
 
 def recorded() -> list[tuple[str, str]]:
     """Names and errors of what a module call, a step and a module that raises are recorded as."""
-    recorder = PythonRecorder()
     ranges = ModuleRanges(recorder, lambda: False)
     recorder.start(ALL_SCOPES_MASK, 1 << 20)
     ranges.enable(Wanted())

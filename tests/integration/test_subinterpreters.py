@@ -69,9 +69,9 @@ OtelRecordFunctionInstrumentor().instrument(skip_dep_check=True)
 print("went on")
 """
 PROFILE = """
-from otel_recfn import profile, record_function
-with profile():
-    pass
+from otel_recfn import profile, record_function, step
+with record_function("inside"), step("inside"):
+    profile()
 """
 NATIVE = "import otel_recfn._native"
 PROGRAMS = (RANGE, INSTRUMENT, AUTOMATIC, PROFILE, NATIVE)
@@ -101,12 +101,11 @@ def runs() -> dict[tuple[str, ...], Told]:
     return {}
 
 
-@pytest.fixture(params=["native", "python"])
+@pytest.fixture
 def told(
     run_program: Callable[..., Any],
     run_prepared: Callable[[PreparedPrograms], Callable[..., Any]],
     prepared: PreparedPrograms,
-    request: pytest.FixtureRequest,
     runs: dict[tuple[str, ...], Told],
 ) -> Callable[[str, str, str], list[str]]:
     """What a program says in a subinterpreter of its own; those of all programs run in one main interpreter."""
@@ -114,7 +113,7 @@ def told(
     def run(kind: str, main_records: str) -> Told:
         start = run_prepared(prepared) if main_records == "yes" else run_program
         programs = [what for what in PROGRAMS if runs_in(kind, what)]
-        done = start(PROGRAM, kind, main_records, *programs, OTEL_RECFN_RECORDER=request.param)
+        done = start(PROGRAM, kind, main_records, *programs)
         *said, last = done.stdout.split("END\n")
         assert last.splitlines() == [*(["['after', 'before', 'decorated after']"] if main_records == "yes" else []), "over"]
         return dict(zip(programs, map(str.splitlines, said), strict=True))
@@ -124,7 +123,7 @@ def told(
             pytest.importorskip("_testcapi")
         if not runs_in(kind, what):
             pytest.skip("wrapt breaks isolated interpreters here")
-        key = request.param, kind, main_records
+        key = kind, main_records
         if key not in runs:
             runs[key] = run(kind, main_records)
         return runs[key][what]
@@ -141,7 +140,7 @@ class TestSubinterpreter:
     @pytest.mark.parametrize("what", [INSTRUMENT, PROFILE], ids=["instrument", "profile"])
     def test_recording_is_refused(self, told: Callable[..., list[str]], kind: str, main_records: str, what: str) -> None:
         (line,) = told(what, kind, main_records)
-        assert line.startswith("raised InterpreterError otel-recfn records in the main interpreter only")
+        assert line.startswith("raised RecorderUnavailable otel-recfn records in the main interpreter only")
 
     def test_automatic_instrumentation_goes_on_with_the_next(
         self, told: Callable[..., list[str]], kind: str, main_records: str

@@ -1,4 +1,4 @@
-"""Ranges of modules and optimizers, on the Python twin, from programs as people write them."""
+"""Ranges of modules and optimizers, from programs as people write them."""
 
 from __future__ import annotations
 

@@ -112,16 +112,9 @@ def test_threads_that_run_already_are_traced() -> None:
         go.set()
         assert done.wait(PATIENCE_S)
     thread.join(PATIENCE_S)
-    if prof_is_native():
-        by_id = {event.event_id: event for event in prof.events()}
-        [call] = [event for event in by_id.values() if event.name.endswith(": load")]
-        assert by_id[call.parent].name.endswith(": wait_and_load")
-
-
-def prof_is_native() -> bool:
-    from otel_recfn.recording import backend
-
-    return backend.choose().kind == "native"
+    by_id = {event.event_id: event for event in prof.events()}
+    [call] = [event for event in by_id.values() if event.name.endswith(": load")]
+    assert by_id[call.parent].name.endswith(": wait_and_load")
 
 
 def test_captures_that_ask_for_none_see_none() -> None:

@@ -17,13 +17,11 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SimpleSpanProcessor
 
 from otel_recfn import cli
-from otel_recfn.cli import examination, examine_export, examine_recording, examine_torch
+from otel_recfn.cli import examination, examine_export, examine_torch
 from otel_recfn.cli.check import Check, works
 from otel_recfn.cli.doctor_report import as_json, as_text
 from otel_recfn.pytorch import details, observer_build, torch_installation
 from otel_recfn.pytorch.unavailable import ObserverUnavailable
-from otel_recfn.recording import backend
-from otel_recfn.recording.python.recorder import PythonRecorder
 from otel_recfn.version import __version__
 from patience import PATIENCE_S
 
@@ -72,11 +70,6 @@ def test_exit_codes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
     monkeypatch.setattr(examination, "EXAMINATIONS", (("broken", lambda: 1 / 0),))
     assert cli.main(["doctor"]) == 1
     assert "no  broken      could not be examined: ZeroDivisionError" in capsys.readouterr().out
-
-
-def test_the_python_twin_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "_chosen", backend.Backend(PythonRecorder(), "python", "no compiler was there"))
-    assert examine_recording.recorder() == Check("recorder", False, "python: no compiler was there")
 
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+from otel_recfn import _native
+
 OF_312 = ("PyUnstable_Eval_RequestCodeExtraIndex", "PyUnstable_Code_GetExtra", "PyUnstable_Code_SetExtra")
 BEFORE_312 = ("_PyEval_RequestCodeExtraIndex", "_PyCode_GetExtra", "_PyCode_SetExtra", "_PyEval_SetProfile")
 EVENTS = ("PY_START", "PY_RESUME", "PY_THROW", "PY_RETURN", "PY_YIELD", "PY_UNWIND", "CALL", "C_RETURN", "C_RAISE")
@@ -22,7 +24,6 @@ def test_this_cpython_has_the_function(name: str) -> None:
 
 @pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="CPython has it from 3.12 on")
 def test_this_cpython_monitors_what_is_taken() -> None:
-    _native = pytest.importorskip("otel_recfn._native")
     assert sorted(_native.monitoring_callbacks()) == sorted(EVENTS)
     assert all(getattr(sys.monitoring.events, name) for name in EVENTS)
     assert sys.monitoring.MISSING is not None

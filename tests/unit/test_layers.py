@@ -59,12 +59,12 @@ def test_no_module_imports_torch_when_it_is_loaded(name: str, path: Path) -> Non
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("otel_recfn.recording.backend", "from otel_recfn.sinks.spans.sink import SpanSink"),
-        ("otel_recfn.recording.backend", "from otel_recfn import session"),
-        ("otel_recfn.recording.backend", "from ..sinks import spans"),
-        ("otel_recfn.recording.backend", "def late():\n    import otel_recfn.instrumentor"),
+        ("otel_recfn.recording.recorder", "from otel_recfn.sinks.spans.sink import SpanSink"),
+        ("otel_recfn.recording.recorder", "from otel_recfn import session"),
+        ("otel_recfn.recording.recorder", "from ..sinks import spans"),
+        ("otel_recfn.recording.recorder", "def late():\n    import otel_recfn.instrumentor"),
         ("otel_recfn.sinks.spans.sink", "if TYPE_CHECKING:\n    from otel_recfn.sources import torch_observer"),
-        ("otel_recfn.model.batch", "from otel_recfn.recording.protocol import Recorder"),
+        ("otel_recfn.model.batch", "from otel_recfn.recording.recorder import Recorder"),
         ("otel_recfn.settings", "import otel_recfn.session"),
         ("otel_recfn.session", "from otel_recfn.settings import Settings"),
     ],
@@ -77,12 +77,12 @@ def test_a_planted_violation_is_found(module: str, source: str, allowed: dict[st
     ("module", "source"),
     [
         ("otel_recfn.cli", "from otel_recfn.session import Session"),
-        ("otel_recfn.session", "from otel_recfn.recording.backend import choose"),
+        ("otel_recfn.session", "from otel_recfn.recording.recorder import recorder"),
         (
             "otel_recfn.sinks.spans.sink",
             "from ..protocol import Sink\nfrom ...model.batch import Batch\nimport otel_recfn.batches",
         ),
-        ("otel_recfn.recording.native_recorder", "from otel_recfn import _native"),
+        ("otel_recfn.recording.recorder", "from otel_recfn import _native"),
     ],
 )
 def test_what_the_picture_allows_is_let_through(module: str, source: str, allowed: dict[str, set[str]]) -> None:

@@ -24,11 +24,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def build() -> int:
     """Compile what is compiled against torch, unless it is there; print where it is."""
     from otel_recfn.pytorch import observer_build
-    from otel_recfn.support.interpreters import refuse_unrecorded
+    from otel_recfn.support.native_part import native_part
 
     logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
     try:
-        refuse_unrecorded()
+        native_part()
         for library in observer_build.LIBRARIES:
             print(observer_build.build(library))
     except RecfnError as error:

@@ -8,9 +8,9 @@ from dataclasses import fields
 
 from otel_recfn.cli.check import Check
 from otel_recfn.model.errors import RecfnError
-from otel_recfn.recording import backend
 from otel_recfn.settings import Settings
 from otel_recfn.settings.table import unknown_variables
+from otel_recfn.support.native_part import native_part
 from otel_recfn.version import __version__
 
 
@@ -20,9 +20,11 @@ def package() -> Check:
 
 
 def recorder() -> Check:
-    """Whether the native recorder or the Python one records, and why."""
-    chosen = backend.choose()
-    return Check("recorder", chosen.kind == "native", f"{chosen.kind}: {chosen.reason}")
+    """Whether there is the native part, and why not."""
+    try:
+        return Check("recorder", True, str(native_part().__file__))
+    except RecfnError as error:
+        return Check("recorder", False, str(error))
 
 
 def settings() -> Check:

@@ -16,9 +16,9 @@ from otel_recfn.pytorch.observer_build import Library
 LOAD_SECONDS = 300
 LOAD_OBSERVER = """
 import torch
-from otel_recfn.recording.backend import recorder
+from otel_recfn.recording.recorder import recorder
 from otel_recfn.pytorch.observer import TorchObserver
-observer = TorchObserver(recorder())
+observer = TorchObserver(recorder)
 observer.ensure_loaded()
 print(observer.status().features)
 """

@@ -22,7 +22,7 @@ from otel_recfn.legacy.run import ProfilerRun
 from otel_recfn.pytorch.compiling import trace_instead
 from otel_recfn.pytorch.observer import set_profiler
 from otel_recfn.pytorch.thread_memory import thread_memory
-from otel_recfn.recording.backend import recorder
+from otel_recfn.recording.recorder import recorder
 from otel_recfn.runtime.callbacks import INVALID_CALLBACK_HANDLE, remove_callback
 from otel_recfn.runtime.debug_info import (
     DebugInfoKind,
@@ -160,7 +160,7 @@ def _belong_to(info: object) -> None:
     """From here on the calling thread's rows are those of the run ``info``."""
     run = info if isinstance(info, ProfilerRun) and info.config.records_events else None
     number = run.number if run is not None else 0
-    recorder().set_profiler(number)
+    recorder.set_profiler(number)
     set_profiler(number)
     if run is not None and run.config.profile_memory:
         thread_memory.keep(MEMORY_OWNER)

@@ -28,8 +28,8 @@ from otel_recfn.legacy.event_kind import EventKind
 from otel_recfn.legacy.from_batch import event_lists
 from otel_recfn.legacy.result import ThreadEventLists
 from otel_recfn.model.scope import ALL_SCOPES_MASK
-from otel_recfn.recording.backend import recorder
-from otel_recfn.recording.protocol import PROFILE_BUFFER_BYTES
+from otel_recfn.recording.recorder import recorder
+from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
 from otel_recfn.runtime.callbacks import INVALID_CALLBACK_HANDLE
 from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
@@ -96,13 +96,13 @@ class ProfilerRun:
         if self.config.state == ProfilerState.NVTX:
             cuda_stubs().mark(name)
         elif self.config.records_events:
-            event_id = recorder().mark(name)
+            event_id = recorder.mark(name)
             if include_cuda and self.config.state == ProfilerState.CUDA and cuda_stubs().enabled():
                 self.cuda_times.record(EventKind.MARK, event_id)
 
     def mark_start(self) -> None:
         """The mark that times are relative to, kept beside the store: it survives when the oldest events are dropped."""
-        self._start_mark = LegacyEvent(EventKind.MARK, START_PROFILE, recorder().current_thread_id(), cpu_ns=time.time_ns())
+        self._start_mark = LegacyEvent(EventKind.MARK, START_PROFILE, recorder.current_thread_id(), cpu_ns=time.time_ns())
         self.mark(START_PROFILE, include_cuda=False)
 
     def add_remote_events(self, events: Iterable[LegacyEvent]) -> None:

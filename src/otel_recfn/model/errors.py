@@ -11,11 +11,8 @@ class SettingError(RecfnError, ValueError):
     """A setting has a value that is not allowed; the message names the setting and the allowed values."""
 
 
-class InterpreterError(RecfnError, ImportError):
-    """Recording was asked for in a subinterpreter, or in a free-threaded CPython.
-
-    It is an ImportError because numpy raises that in a subinterpreter, too.
-    """
+class RecorderUnavailable(RecfnError, ImportError):
+    """Nothing can be recorded here: there is no native part, or this is a subinterpreter or a free-threaded CPython."""
 
 
 OUT_OF_MEMORY = (MemoryError, SystemError)

@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from otel_recfn.pytorch import details
-from otel_recfn.recording.protocol import Recorder
+from otel_recfn.recording.recorder import Recorder
 
 log = logging.getLogger("otel_recfn")
 

@@ -12,7 +12,7 @@ from types import FrameType, FunctionType
 from typing import Any, Protocol
 
 from otel_recfn.pytorch import details
-from otel_recfn.recording.protocol import Recorder
+from otel_recfn.recording.recorder import Recorder
 
 native: Any
 try:

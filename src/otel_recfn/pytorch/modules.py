@@ -28,7 +28,7 @@ from otel_recfn.pytorch.evaluation import ThreadTraining
 from otel_recfn.pytorch.method_code import MethodCode
 from otel_recfn.pytorch.module_hooks import Handle, set_hooks
 from otel_recfn.pytorch.module_names import InstanceNames, ModulePaths
-from otel_recfn.recording.protocol import Recorder
+from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.protocol import Wanted
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.interrupts import raised_by_signal_handler

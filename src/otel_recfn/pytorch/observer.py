@@ -17,7 +17,7 @@ from otel_recfn.model.scope import RecordScope
 from otel_recfn.pytorch import details, gpu_times, native_range, observer_build
 from otel_recfn.pytorch.backward_passes import BackwardPasses
 from otel_recfn.pytorch.unavailable import ObserverUnavailable
-from otel_recfn.recording.protocol import Recorder
+from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.protocol import Wanted
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.locked import locked_by

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from otel_recfn.model.sources import UNNAMED_STEP
-from otel_recfn.pytorch.compiling import trace_as_torchs, trace_instead, trace_objects_as_torchs
-from otel_recfn.recording.backend import recorder
-from otel_recfn.sources.steps import make_step
+from otel_recfn.pytorch.compiling import trace_instead, trace_objects_as_torchs
+from otel_recfn.pytorch.user_ranges import record_function
+from otel_recfn.sources.steps import step
 
-record_function: Any = recorder().record_function
-step = make_step(recorder())
+__all__ = ["step"]
 
 
 def traced_step(name: str | None = None, _number: int | None = None) -> Any:
@@ -18,6 +17,5 @@ def traced_step(name: str | None = None, _number: int | None = None) -> Any:
     return record_function(UNNAMED_STEP if name is None else name)
 
 
-trace_as_torchs(record_function)
 trace_instead(step, traced_step)
 trace_objects_as_torchs(step)

@@ -1,7 +1,7 @@
 """``async with record_function(...)``: a range that belongs to a task, not to a place on its thread's stack.
 
 Tasks take turns on a thread, so such a range may end while ranges that began after it are still open: it is asynchronous.
-``Recorder.enter`` and ``leave`` tell the recorder when the task is in it.
+``enter`` and ``leave`` tell the recorder (``recording/recorder.py``) when the task is in it.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
+from otel_recfn import _native
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.ranges.protocol import RangeHandle, RangeRecorder, UserRange
+from otel_recfn.ranges.protocol import RangeHandle, UserRange
 from otel_recfn.support.stack_trace import failure
 
 USER_SCOPE, SOURCE, ASYNC = int(RecordScope.USER_SCOPE), int(EventSource.RECORD_FUNCTION), int(EventFlag.ASYNC)
@@ -22,7 +23,7 @@ class Entered(NamedTuple):
 
     handle: RangeHandle
     entered: Any | None
-    """What ``Recorder.enter`` returned; None where the range was not recorded."""
+    """What ``enter`` returned; None where the range was not recorded."""
 
 
 R = TypeVar("R", bound=UserRange)
@@ -31,14 +32,14 @@ R = TypeVar("R", bound=UserRange)
 class RecordedRange:
     """A range that the recorder alone sees."""
 
-    __slots__ = ("_recorder", "event_id")
+    __slots__ = ("event_id",)
 
-    def __init__(self, recorder: RangeRecorder, event_id: int) -> None:
-        self._recorder, self.event_id = recorder, event_id
+    def __init__(self, event_id: int) -> None:
+        self.event_id = event_id
 
     def end(self, error: str = "", stacktrace: str = "") -> None:
         """Close it."""
-        self._recorder.end(self.event_id, error, stacktrace=stacktrace)
+        _native.end(self.event_id, error, stacktrace=stacktrace)
 
 
 class NotRecorded:
@@ -56,22 +57,21 @@ NOT_RECORDED = NotRecorded()
 
 def open_range(range_: UserRange, flags: int = 0) -> RangeHandle:
     """Begin a range, through the recorder's range observer where one is set. ``flags``: EventFlag bits."""
-    recorder = range_._recorder
-    observer = recorder.range_observer
+    observer = _native.range_observer()
     if observer is not None:
         return observer(range_.name, range_.args, flags, range_._code or "")
-    event_id = recorder.begin(range_.name, USER_SCOPE, SOURCE, "", flags, code=range_._code or "")
+    event_id = _native.begin(range_.name, USER_SCOPE, SOURCE, "", flags, code=range_._code or "")
     try:
-        return RecordedRange(recorder, event_id) if event_id else NOT_RECORDED
+        return RecordedRange(event_id) if event_id else NOT_RECORDED
     except BaseException:  # a signal handler's, say: nobody else could end the range
-        recorder.end(event_id)
+        _native.end(event_id)
         raise
 
 
 async def aenter(range_: R) -> R:
     """Begin a range and make it the innermost one of this task."""
     handle = open_range(range_, ASYNC)
-    entered = Entered(handle, range_._recorder.enter(handle.event_id) if handle.event_id else None)
+    entered = Entered(handle, _native.enter(handle.event_id) if handle.event_id else None)
     if range_._entered is None:
         range_._entered = []
     range_._entered.append(entered)
@@ -82,18 +82,19 @@ async def aexit(
     range_: UserRange, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
 ) -> None:
     """End the range that this task entered."""
-    taken = _take_entered(range_._recorder, range_._entered or [])
+    taken = _take_entered(range_._entered or [])
     if taken is None:
         return
     handle, entered = taken
     if entered is not None:
-        range_._recorder.leave(entered)
+        _native.leave(entered)
     handle.end(*failure(error if handle.event_id else None))
 
 
-def _take_entered(recorder: RangeRecorder, entered: list[Entered]) -> Entered | None:
+def _take_entered(entered: list[Entered]) -> Entered | None:
     """Of an object that many tasks may have entered: the newest range that this task is in, else the newest of all."""
     for index in range(len(entered) - 1, -1, -1):
-        if entered[index].entered is not None and recorder.is_in(entered[index].entered):
+        in_task = entered[index].entered
+        if in_task is not None and _native.is_in(in_task):
             return entered.pop(index)
     return entered.pop() if entered else None

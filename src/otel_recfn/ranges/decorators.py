@@ -18,6 +18,7 @@ import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any, TypeVar, cast
 
+from otel_recfn import _native
 from otel_recfn.ranges.async_range import ASYNC, open_range
 from otel_recfn.ranges.protocol import UserRange
 from otel_recfn.ranges.tracing import is_traced
@@ -32,7 +33,7 @@ def decorate(record_function: Callable[..., Any], name: str, args: str | None, f
     """``func`` with a range around each call.
 
     Args:
-        record_function: the twin's type; each call makes an object of it.
+        record_function: the type; each call makes an object of it.
         name: of the ranges.
         args: passed on to ``record_function``.
         func: a function of any kind.
@@ -171,8 +172,8 @@ class _ResumedRange:
             self._leave(entered)
 
     def _enter(self) -> Any | None:
-        return self._range._recorder.enter(self._handle.event_id) if self._handle.event_id else None
+        return _native.enter(self._handle.event_id) if self._handle.event_id else None
 
     def _leave(self, entered: Any | None) -> None:
         if entered is not None:
-            self._range._recorder.leave(entered)
+            _native.leave(entered)

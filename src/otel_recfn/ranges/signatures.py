@@ -1,7 +1,6 @@
-"""How ``record_function`` and its methods are called: the same error for the same mistake, whichever twin is asked.
+"""How ``record_function`` and its methods are called: what says so where they are called otherwise.
 
-The Python twin calls ``record_function.__init__`` and has the other signatures itself; the native one comes here with every
-call that is not the usual one, and takes the arguments that are returned.
+The type in C comes here with every call that is not the usual one, and takes the arguments that are returned.
 """
 
 from __future__ import annotations

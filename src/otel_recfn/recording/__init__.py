@@ -1,1 +1,1 @@
-"""The recorder: per-thread buffers, and the drain that pairs and seals. Two twins behind one protocol."""
+"""The recorder: per-thread buffers, and the drain that pairs and seals."""

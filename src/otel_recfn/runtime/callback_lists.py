@@ -14,8 +14,9 @@ from collections.abc import Callable
 from typing import Concatenate, ParamSpec
 
 from otel_recfn.ranges.protocol import RangeObserver
+from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.watched import Watcher, Watching, unwatch, watch
-from otel_recfn.runtime import carried, process_recorder, thread_locals
+from otel_recfn.runtime import carried, thread_locals
 from otel_recfn.runtime.callback_entries import CallbackEntry, Entries, any_enabled, has, switched, with_entry, without
 from otel_recfn.runtime.mirror import Mirror
 from otel_recfn.runtime.other_observers import OtherObservers, Others
@@ -149,14 +150,14 @@ def may_work_for_another() -> bool:
 def is_enabled() -> bool:
     """Whether RecordFunction is on in the calling thread: PyTorch's own switch, where that can be read."""
     on = thread_locals.torchs_switch()
-    return process_recorder.recorder.thread_enabled() if on is None else on
+    return recorder.thread_enabled() if on is None else on
 
 
 def enable(enabled: bool) -> None:
     """Switch RecordFunction in the calling thread, in PyTorch too."""
     if enabled == is_enabled():
         return
-    process_recorder.recorder.set_thread_enabled(enabled)
+    recorder.set_thread_enabled(enabled)
     if _mirror is not None:
         _mirror.switched_thread(enabled)
 
@@ -176,7 +177,7 @@ def _tell_of_seed(value: int) -> None:
 
 def _draw_anew(state: ThreadState) -> None:
     state.version = STALE
-    process_recorder.recorder.take_back_unobserved()
+    recorder.take_back_unobserved()
 
 
 # --- callbacks that failed
@@ -228,7 +229,7 @@ def watch_ranges() -> None:
     global _watching
     wanted = any_enabled(_global_entries) or len(_threads_with_callbacks) > 0
     observed = wanted or Others.told is not None
-    process_recorder.recorder.set_range_observer(_observer if observed else None, _version)
+    recorder.set_range_observer(_observer if observed else None, _version)
     if wanted:
         _watching = watch(_watcher)
     else:

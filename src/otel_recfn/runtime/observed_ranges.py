@@ -5,7 +5,8 @@ from __future__ import annotations
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.ranges.async_range import NOT_RECORDED, RecordedRange
 from otel_recfn.ranges.protocol import RangeHandle
-from otel_recfn.runtime import callback_lists, process_recorder
+from otel_recfn.recording.recorder import recorder
+from otel_recfn.runtime import callback_lists
 from otel_recfn.runtime.other_observers import Others
 from otel_recfn.runtime.record_function import SOURCE, RecordFunction
 from otel_recfn.runtime.step_callbacks import get_step_callbacks, leave_next_unobserved
@@ -27,6 +28,5 @@ def _record_range(name: str, flags: int, code: str) -> RangeHandle:
     """Begin a range that no callback wants: for the recorder alone."""
     if not callback_lists.global_entries():
         callback_lists.watch_ranges()  # the thread whose callback wanted ranges may have ended
-    recorder = process_recorder.recorder
     event_id = recorder.begin(name, RecordScope.USER_SCOPE, SOURCE, "", flags, code=code)
-    return RecordedRange(recorder, event_id) if event_id else NOT_RECORDED
+    return RecordedRange(event_id) if event_id else NOT_RECORDED

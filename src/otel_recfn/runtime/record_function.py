@@ -21,7 +21,7 @@ from typing import Any
 from otel_recfn.model.arguments import INT64, whole_number
 from otel_recfn.model.events import EventSource, Extra
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.runtime import process_recorder
+from otel_recfn.recording.recorder import recorder
 from otel_recfn.runtime.callback_runs import run_ends, run_starts
 from otel_recfn.runtime.input_texts import input_texts, input_words
 from otel_recfn.runtime.other_observers import NOT_TOLD, Others, RangeElsewhere, RangeToTell
@@ -57,7 +57,7 @@ class RecordFunction(RangeProperties):
         self._elsewhere: RangeElsewhere | None = None
         self._code = ""
         self._forget()
-        if self._step.needs_ids or process_recorder.recorder.recording:
+        if self._step.needs_ids or recorder.recording:
             self._handle = next_handle()
 
     # --- the range
@@ -115,7 +115,7 @@ class RecordFunction(RangeProperties):
         finally:
             if self._elsewhere is not None:
                 self._end_elsewhere(self._elsewhere)
-            process_recorder.recorder.end(self.event_id, error, self._flags, stacktrace)
+            recorder.end(self.event_id, error, self._flags, stacktrace)
             self._step = _NOTHING[self._step.scope]
             self._forget()
 
@@ -134,11 +134,10 @@ class RecordFunction(RangeProperties):
         """Whether callbacks run on this range, or the recorder may record it."""
         if self._over:
             return False
-        return bool(self._step.callbacks) or self._open or process_recorder.recorder.recording or Others.told is not None
+        return bool(self._step.callbacks) or self._open or recorder.recording or Others.told is not None
 
     def needs_inputs(self) -> bool:
         """Whether somebody reads the inputs; else don't collect them."""
-        recorder = process_recorder.recorder
         wants_shapes = recorder.recording and bool(recorder.extras & SHAPES)
         return self._step.needs_inputs or wants_shapes or Others.told is not None
 
@@ -151,12 +150,12 @@ class RecordFunction(RangeProperties):
     @staticmethod
     def current_thread_id() -> int:
         """RecordFunction's logical id of the calling thread; never given to another thread."""
-        return process_recorder.recorder.current_thread_id()
+        return recorder.current_thread_id()
 
     @staticmethod
     def get_default_node_id() -> int:
         """The node's number in distributed profiling, -1 where it has none."""
-        return process_recorder.recorder.default_node_id()
+        return recorder.default_node_id()
 
     @staticmethod
     def set_default_node_id(node_id: int) -> None:
@@ -165,7 +164,7 @@ class RecordFunction(RangeProperties):
         Raises:
             SettingError: no 64-bit number.
         """
-        process_recorder.recorder.set_default_node_id(whole_number(node_id, "node_id", INT64))
+        recorder.set_default_node_id(whole_number(node_id, "node_id", INT64))
 
     # --- inside
 
@@ -186,7 +185,6 @@ class RecordFunction(RangeProperties):
         told.end(bool(self._flags & ASYNC))
 
     def _begin_row(self, inputs: Sequence[Any]) -> None:
-        recorder = process_recorder.recorder
         wants_shapes = inputs and recorder.recording and recorder.extras & SHAPES
         wants_words = inputs and recorder.recording and recorder.extras & FLOPS
         shapes, dtypes, concrete_inputs = input_texts(inputs) if wants_shapes else ("", "", "")

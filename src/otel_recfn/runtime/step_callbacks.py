@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.runtime import callback_lists, process_recorder, thread_locals
+from otel_recfn.recording.recorder import recorder
+from otel_recfn.runtime import callback_lists, thread_locals
 from otel_recfn.runtime.callback_entries import CallbackEntry
 from otel_recfn.runtime.sampling import ScopeSampler, StepCallbacks
 from otel_recfn.runtime.thread_locals import RunningCallback, ThreadState
@@ -14,7 +15,7 @@ def get_step_callbacks(scope: RecordScope) -> StepCallbacks:
     """The callbacks of the range that begins now: global ones first, then this thread's. Each call counts as a range."""
     state = thread_locals.current()
     sampler = _sampler(state, scope)
-    thread_id = process_recorder.recorder.current_thread_id()
+    thread_id = recorder.current_thread_id()
     if state.in_callback or not callback_lists.is_enabled():
         sampler.draw()
         return StepCallbacks((), thread_id, scope)
@@ -32,12 +33,12 @@ def leave_next_unobserved() -> None:
     state = thread_locals.current()
     sampler = _sampler(state, RecordScope.USER_SCOPE)
     if not callback_lists.may_work_for_another():
-        sampler.pass_over(process_recorder.recorder.leave_unobserved(sampler.ranges_without_callbacks(), state.version))
+        sampler.pass_over(recorder.leave_unobserved(sampler.ranges_without_callbacks(), state.version))
 
 
 def _sampler(state: ThreadState, scope: RecordScope) -> ScopeSampler:
     """The calling thread's sampler, with all ranges counted that began."""
-    unobserved = process_recorder.recorder.take_back_unobserved() if scope == RecordScope.USER_SCOPE else 0
+    unobserved = recorder.take_back_unobserved() if scope == RecordScope.USER_SCOPE else 0
     own = callback_lists.thread_entries(state)
     if state.version != callback_lists.version():
         state.version, state.samplers = callback_lists.version(), {}

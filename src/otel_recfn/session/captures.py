@@ -15,7 +15,7 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import OUT_OF_MEMORY, tells_of_no_memory
 from otel_recfn.model.events import EventSource, Extra
 from otel_recfn.model.python_calls import together
-from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
+from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.session.capture import Capture, Due, View, whole
 from otel_recfn.sources.protocol import Wanted
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_recfn.model.errors import OUT_OF_MEMORY
-from otel_recfn.recording.protocol import Recorder
+from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session.draining import Draining
 from otel_recfn.support.own_thread import OwnThread, at_work
 from otel_recfn.support.timed_lock import taken

@@ -25,7 +25,8 @@ from functools import partial
 from otel_recfn.batches.placement import Placement
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import ATTEMPTS, OUT_OF_MEMORY, PAUSE_SECONDS
-from otel_recfn.recording.protocol import Keep, Recorder
+from otel_recfn.recording.recorder import Recorder
+from otel_recfn.recording.types import Keep
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.captures import Captures
 from otel_recfn.session.open_ranges import Looks

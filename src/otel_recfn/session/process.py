@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import otel_recfn.recording.late_imports  # noqa: F401
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.late_import import when_imported
-from otel_recfn.recording.backend import recorder
+from otel_recfn.recording.recorder import recorder
 from otel_recfn.session.session import Session
 from otel_recfn.support.error_text import add_control_flow
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.interpreters import refuse_unrecorded
 from otel_recfn.support.locked import locked_by
 
 _making = ForkSafeLock()
@@ -18,18 +16,12 @@ _session: Session | None = None
 
 @locked_by(_making)
 def process_session() -> Session:
-    """The one session: the process has one recorder.
-
-    Raises:
-        SettingError: ``OTEL_RECFN_RECORDER`` asks for a recorder that isn't there.
-        InterpreterError: this is a subinterpreter, or a free-threaded CPython.
-    """
+    """The one session: the process has one recorder."""
     global _session
     if _session is None:
-        refuse_unrecorded()
         stop = details.PYTHON["stopped_recomputation"]
         when_imported(stop.place[0], _know_stopped_recomputation, stop.lost)
-        made = Session(recorder())
+        made = Session(recorder)
         _session = _session or made  # a signal handler may have made it meanwhile
     return _session
 

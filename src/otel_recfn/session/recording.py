@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_recfn.recording.protocol import Recorder
+from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session.captures import Captures
 from otel_recfn.session.draining import Draining
 from otel_recfn.sources.protocol import Wanted

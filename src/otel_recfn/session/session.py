@@ -20,7 +20,8 @@ from functools import partial
 
 from otel_recfn.model.errors import ATTEMPTS, OUT_OF_MEMORY, PAUSE_SECONDS, tells_of_no_memory
 from otel_recfn.pytorch.late_import import is_imported, when_imported
-from otel_recfn.recording.protocol import RECORDER_LOSSES, Recorder
+from otel_recfn.recording.recorder import Recorder
+from otel_recfn.recording.types import RECORDER_LOSSES
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.captures import Captures
 from otel_recfn.session.drain_thread import DrainThread

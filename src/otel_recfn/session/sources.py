@@ -19,7 +19,7 @@ from otel_recfn.pytorch.module_calls import FILES_OF_CALLS, ModuleCalls
 from otel_recfn.pytorch.module_names import InstanceNames
 from otel_recfn.pytorch.modules import ModuleRanges
 from otel_recfn.pytorch.observer import TorchObserver
-from otel_recfn.recording.protocol import Recorder
+from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.calls.choice import call_tracer
 from otel_recfn.sources.calls.source import CallSource
 from otel_recfn.sources.calls.texts import ProgramTexts

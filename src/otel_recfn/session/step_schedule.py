@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from otel_recfn.recording.backend import recorder
+from otel_recfn.recording.recorder import recorder
 
 RECORDED = ("RECORD", "RECORD_AND_SAVE")
 
@@ -66,7 +66,7 @@ class StepSchedule:
             recordings._begin()
         self._action = action
         if action in RECORDED and self._schedule is not None:
-            self._open = recorder().record_function(f"ProfilerStep#{self.number}")
+            self._open = recorder.record_function(f"ProfilerStep#{self.number}")
             self._open.__enter__()
 
     def _end_ready(self, recordings: Recordings) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from otel_recfn.model.errors import SettingError
 from otel_recfn.model.events import EventSource, Extra
-from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES, PROFILE_BUFFER_BYTES
+from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES, PROFILE_BUFFER_BYTES
 from otel_recfn.settings import values
 from otel_recfn.settings.values import Kind
 
@@ -331,11 +331,4 @@ class OfTheProcess(NamedTuple):
     meaning: str
 
 
-OF_THE_PROCESS = (
-    OfTheProcess(
-        ENVIRONMENT_PREFIX + "RECORDER",
-        "`auto`",
-        "`native` or `python`, to insist on one; else the native one where it was built",
-    ),
-    OfTheProcess(ENVIRONMENT_PREFIX + "CACHE_DIR", "per user", "where the observer's builds are kept"),
-)
+OF_THE_PROCESS = (OfTheProcess(ENVIRONMENT_PREFIX + "CACHE_DIR", "per user", "where the observer's builds are kept"),)

@@ -27,7 +27,7 @@ from opentelemetry.context import Context
 
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.recording.protocol import Recorder
+from otel_recfn.recording.recorder import recorder
 from otel_recfn.sources.suppression import is_suppressed
 from otel_recfn.support.interrupts import raised_by_signal_handler
 from otel_recfn.support.seen_spans import remember_current
@@ -117,7 +117,7 @@ def next_number(name: str) -> int:
     return next(counted)
 
 
-def open_step(recorder: Recorder, name: str, number: int, flags: int, code: str) -> OpenStep | None:
+def open_step(name: str, number: int, flags: int, code: str) -> OpenStep | None:
     """Begin a step in this task; None where nobody would see it. ``flags``, ``code``: as of ``Recorder.begin``."""
     spans = shown_steps.spans
     if spans is None and not recorder.recording:
@@ -126,15 +126,15 @@ def open_step(recorder: Recorder, name: str, number: int, flags: int, code: str)
     span = spans.start_step(name, number, code) if spans is not None and not is_suppressed(around) else None
     opened = OpenStep(span, innermost_step())
     try:
-        _enter(recorder, opened, around)
-        _begin(recorder, opened, name, number, flags, code)
+        _enter(opened, around)
+        _begin(opened, name, number, flags, code)
     except BaseException:  # a signal handler's: nobody else could end the step
-        close_step(recorder, opened, None)
+        close_step(opened, None)
         raise
     return opened
 
 
-def close_step(recorder: Recorder, opened: OpenStep, error: BaseException | None) -> None:
+def close_step(opened: OpenStep, error: BaseException | None) -> None:
     """End a step, in whatever task or thread."""
     opened.ended = True
     if _innermost.get() is opened:
@@ -148,7 +148,7 @@ def close_step(recorder: Recorder, opened: OpenStep, error: BaseException | None
         _end_span(opened.span, error, text)
 
 
-def _enter(recorder: Recorder, opened: OpenStep, around: Context) -> None:
+def _enter(opened: OpenStep, around: Context) -> None:
     if opened.span is not None:
         opened.seen = trace.set_span_in_context(opened.span, around)
         opened.attached = shown_steps.attached()
@@ -157,7 +157,7 @@ def _enter(recorder: Recorder, opened: OpenStep, around: Context) -> None:
     _innermost.set(opened)
 
 
-def _begin(recorder: Recorder, opened: OpenStep, name: str, number: int, flags: int, code: str) -> None:
+def _begin(opened: OpenStep, name: str, number: int, flags: int, code: str) -> None:
     opened.begins = opened.span is not None
     try:
         opened.event_id = recorder.begin(name, USER_SCOPE, SOURCE, flags=flags, step_number=number, code=code)

@@ -9,7 +9,7 @@ those before goes on with the unwrapped ones.
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -17,7 +17,8 @@ from opentelemetry.context import Context
 from opentelemetry.trace import TraceFlags
 
 from otel_recfn.model.events import ContextFlag, EventSource
-from otel_recfn.recording.protocol import ContextReading, Recorder, TaskRange
+from otel_recfn.recording.recorder import Recorder
+from otel_recfn.recording.types import ContextReading
 from otel_recfn.sources.open_steps import begins_now, seen_in_step, shown_steps
 from otel_recfn.sources.protocol import Wanted
 from otel_recfn.sources.range_spans import RangeSpans, ShownRanges, range_of
@@ -27,6 +28,9 @@ from otel_recfn.support.locked import locked
 from otel_recfn.support.seen_spans import remember_current, seen_spans
 from otel_recfn.support.spawned import span_around_thread
 from otel_recfn.support.wrapped_function import After, WrappedFunction
+
+if TYPE_CHECKING:
+    from otel_recfn._native import TaskEntry
 
 log = logging.getLogger("otel_recfn")
 
@@ -213,6 +217,6 @@ def _call_all_three() -> None:
     otel_context.detach(otel_context.attach(otel_context.get_current()))
 
 
-def _reading_of_range(range_: TaskRange, span: object, flags: ContextFlag) -> ContextReading:
+def _reading_of_range(range_: TaskEntry, span: object, flags: ContextFlag) -> ContextReading:
     high, low, span_id, own_flags = range_.context_words
     return ContextReading(high << 64 | low, span_id, own_flags | flags, range_.event_id, range_.root, span)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import wrapt
 from opentelemetry import trace
@@ -18,8 +18,11 @@ from opentelemetry.context import Context
 from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 
 from otel_recfn.model.events import ContextFlag, EventSource
-from otel_recfn.recording.protocol import Recorder, TaskRange
+from otel_recfn.recording.recorder import Recorder
 from otel_recfn.support.span_ids import span_id as span_id_of
+
+if TYPE_CHECKING:
+    from otel_recfn._native import TaskEntry
 
 SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _SAMPLED_ALONE, _STEP = int(ContextFlag.SAMPLED), int(ContextFlag.STEP)
@@ -35,7 +38,7 @@ class RangeSpan(wrapt.ObjectProxy):  # type: ignore[type-arg,misc,unused-ignore]
         context: the span context of the range's span.
     """
 
-    def __init__(self, span: trace.Span, range_: TaskRange, context: SpanContext) -> None:
+    def __init__(self, span: trace.Span, range_: TaskEntry, context: SpanContext) -> None:
         super().__init__(span)
         self._self_range, self._self_context = range_, context
 
@@ -61,13 +64,13 @@ class RangeSpan(wrapt.ObjectProxy):  # type: ignore[type-arg,misc,unused-ignore]
         return self.__wrapped__.__reduce_ex__(protocol)
 
 
-def range_of(span: object) -> TaskRange | None:
+def range_of(span: object) -> TaskEntry | None:
     """The range that a span shows, None where it is the program's own."""
     return span._self_range if type(span) is RangeSpan else None
 
 
 class Shown(NamedTuple):
-    """How a range was shown last; kept in ``TaskRange.shown``."""
+    """How a range was shown last; kept in ``TaskEntry.shown``."""
 
     attached: Context
     """What was attached then."""
@@ -138,7 +141,7 @@ class RangeSpans:
                 return self._with_range(range_, span, attached)
         return attached
 
-    def _with_range(self, range_: TaskRange, span: trace.Span, attached: Context) -> Context:
+    def _with_range(self, range_: TaskEntry, span: trace.Span, attached: Context) -> Context:
         shown: Shown | None = range_.shown
         if shown is not None and shown.attached is attached:
             return shown.seen
@@ -150,7 +153,7 @@ class RangeSpans:
         range_.shown = Shown(attached, seen)
         return seen if range_.shown is not None else attached  # None: another thread ended the range meanwhile
 
-    def _span_context(self, range_: TaskRange) -> SpanContext | None:
+    def _span_context(self, range_: TaskEntry) -> SpanContext | None:
         """Of the range's span; None where it has none, as below a span that is not sampled."""
         if not self._spans.has_target():
             return None
@@ -163,12 +166,12 @@ class RangeSpans:
             return None
         return _below(trace_id, TraceState.from_header([trace_state]) if trace_state else None, range_)
 
-    def _becomes_span(self, range_: TaskRange) -> bool:
+    def _becomes_span(self, range_: TaskEntry) -> bool:
         """What is on its way while a recording ends is the newest until the next one begins, and nobody gets its row."""
         began_later = range_.began > self._since or self._had_begun(range_.began, range_.event_id)
         return began_later and self._takes(range_.scope, range_.source) and self._recorder.recording
 
-    def _root_of(self, range_: TaskRange) -> int:
+    def _root_of(self, range_: TaskEntry) -> int:
         """The outermost range around it that becomes a span: another one is recorded for others, who were there before."""
         is_known, becoming, around = range_.event_id == range_.root, range_, range_.outer
         while around is not None:  # also through ranges that have ended, while this one goes on
@@ -179,14 +182,14 @@ class RangeSpans:
         return becoming.event_id if is_known else range_.root
 
 
-def _has_own_span(range_: TaskRange) -> bool:
+def _has_own_span(range_: TaskEntry) -> bool:
     """Whether it is a step with a span of the program's."""
     if range_.source != _STEP_SOURCE or range_.root != range_.event_id:
         return False
     return bool(range_.context_words[3] & _STEP)
 
 
-def _below(trace_id: int, trace_state: TraceState | None, range_: TaskRange) -> SpanContext:
+def _below(trace_id: int, trace_state: TraceState | None, range_: TaskEntry) -> SpanContext:
     return SpanContext(trace_id, span_id_of(range_.event_id), False, SAMPLED, trace_state)
 
 

@@ -12,7 +12,6 @@ from otel_recfn.model.arguments import whole_number
 from otel_recfn.model.sources import UNNAMED_STEP
 from otel_recfn.ranges.decorators import is_of_kind
 from otel_recfn.ranges.tracing import is_traced
-from otel_recfn.recording.protocol import Recorder
 from otel_recfn.sources.open_steps import ASYNC, OpenStep, close_step, innermost_step, next_number, open_step
 from otel_recfn.support.code_text import code_text
 
@@ -20,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 NUMBERS = 0, (1 << 63) - 1
 
 
-class StepBase:
+class step:
     """A step of training, decoding or whatever the program does again and again.
 
         for number, batch in enumerate(loader):
@@ -42,8 +41,8 @@ class StepBase:
         SettingError: ``number`` is no whole number from 0 to 2**63 - 1.
     """
 
+    __module__ = "otel_recfn"
     __slots__ = ("_code", "_name", "_number", "_open")
-    _recorder: Recorder
     args = None
     """As ``record_function`` has them: none."""
 
@@ -56,7 +55,7 @@ class StepBase:
         self._open: list[OpenStep] = []
 
     @classmethod
-    def _of_code(cls, name: str, number: int | None, code: str) -> StepBase:
+    def _of_code(cls, name: str, number: int | None, code: str) -> step:
         """A step that is a call of a decorated function."""
         made = cls(name, number)
         made._code = code
@@ -72,16 +71,16 @@ class StepBase:
         """The number that it was made with."""
         return self._number
 
-    def __enter__(self) -> StepBase:
+    def __enter__(self) -> step:
         self._enter(0)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         if (left := self._newest()) is not None:
             self._open.remove(left)
-            close_step(self._recorder, left, error)
+            close_step(left, error)
 
-    async def __aenter__(self) -> StepBase:
+    async def __aenter__(self) -> step:
         self._enter(ASYNC)
         return self
 
@@ -102,7 +101,7 @@ class StepBase:
 
     def _enter(self, flags: int) -> None:
         number = next_number(self._name) if self._number is None else self._number
-        opened = open_step(self._recorder, self._name, number, flags, self._code)
+        opened = open_step(self._name, number, flags, self._code)
         if opened is not None:
             self._open.append(opened)
 
@@ -114,12 +113,6 @@ class StepBase:
                 return inner
             inner = inner.outer
         return self._open[-1] if self._open else None
-
-
-def make_step(recorder: Recorder) -> type[StepBase]:
-    """The ``step`` class whose ranges ``recorder`` records."""
-    namespace = {"_recorder": recorder, "__slots__": (), "__doc__": StepBase.__doc__, "__module__": "otel_recfn"}
-    return type("step", (StepBase,), namespace)
 
 
 def _decorated(step: Any, name: str, number: int | None, func: F) -> F:

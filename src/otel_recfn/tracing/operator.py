@@ -8,7 +8,8 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.runtime import process_recorder, thread_locals
+from otel_recfn.recording.recorder import recorder
+from otel_recfn.runtime import thread_locals
 from otel_recfn.runtime.helpers import record_outputs
 from otel_recfn.runtime.input_texts import input_texts, input_words
 from otel_recfn.runtime.record_function import FLOPS, SHAPES, SOURCE, RecordFunction
@@ -126,9 +127,7 @@ class Operator:
         state = thread_locals.current()
         step = get_step_callbacks(RecordScope.FUNCTION)
         if not step.callbacks:
-            return (
-                self._recorded(state, args, kwargs) if process_recorder.recorder.recording else self._call(state, args, kwargs)
-            )
+            return self._recorded(state, args, kwargs) if recorder.recording else self._call(state, args, kwargs)
         range_ = RecordFunction(step)
         range_._keep_from_others()  # PyTorch tells them of its operators
         inputs = (*args, *kwargs.values()) if range_.needs_inputs() else ()
@@ -141,7 +140,6 @@ class Operator:
 
     def _recorded(self, state: ThreadState, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A range for the recorder alone: without a RecordFunction, which nobody would see."""
-        recorder = process_recorder.recorder
         wants_shapes = recorder.extras & SHAPES
         inputs = (*args, *kwargs.values())
         shapes, dtypes, concrete_inputs = input_texts(inputs) if wants_shapes else ("", "", "")

@@ -7,19 +7,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 import pytest
 
-from otel_recfn.recording import backend
 from prepared_programs import PreparedPrograms
 from soak import SOAK
 
 Run: TypeAlias = Callable[..., "subprocess.CompletedProcess[str]"]
 HERE = Path(__file__).parent
-RECORDERS = ["python", *(["native"] if backend.choose().kind == "native" else [])]
 HEAD = f"import sys\nsys.path.insert(0, {str(HERE)!r})\n"
 IMPORTED = ("numpy.typing", "opentelemetry.sdk.trace.export", "opentelemetry.instrumentation.instrumentor", "isal.igzip_lib")
 IMPORTED += ("multiprocessing.context", "encodings.idna", "hashlib", "hmac", "mmap", "netrc", "secrets", "shlex")
@@ -53,7 +50,7 @@ def preloaded(library: Path) -> Iterator[PreparedPrograms]:
 
 
 @pytest.fixture
-def run_preloaded(run_prepared: Callable[[PreparedPrograms], Run], preloaded: PreparedPrograms) -> Run:
+def run_failing(run_prepared: Callable[[PreparedPrograms], Run], preloaded: PreparedPrograms) -> Run:
     """Runs a program in which allocations can be made to fail."""
     start = run_prepared(preloaded)
 
@@ -61,17 +58,3 @@ def run_preloaded(run_prepared: Callable[[PreparedPrograms], Run], preloaded: Pr
         return start(HEAD + program + LEAVE, *arguments, FAULT_FINENESS=str(FINENESS), **environment)
 
     return run
-
-
-@pytest.fixture(params=RECORDERS)
-def run_failing(request: pytest.FixtureRequest, run_preloaded: Run) -> Run:
-    """The same with each recorder."""
-    return partial(run_preloaded, OTEL_RECFN_RECORDER=request.param)
-
-
-@pytest.fixture
-def run_native(run_preloaded: Run) -> Run:
-    """The same where there is a native part."""
-    if "native" not in RECORDERS:
-        pytest.skip("there is no native part here")
-    return run_preloaded

@@ -6,12 +6,9 @@ RECORD = """
 import threading
 from failing_allocations import each_failure, with_failures
 from otel_recfn.model.events import EventFlag, EventKind
-from otel_recfn.recording import backend
-from otel_recfn.recording.protocol import ContextReading
+from otel_recfn.recording.recorder import recorder
+from otel_recfn.recording.types import ContextReading
 
-recorder = backend.recorder()
-from otel_recfn.recording.python import batch as python_batch  # as the session imports both, before anything is recorded
-from otel_recfn.recording.python import pairing as python_pairing
 count = 0
 left_open = []
 rows = {}

@@ -19,7 +19,7 @@ logging.disable(logging.CRITICAL)
 from failing_allocations import COARSE, each_failure, keep_code_of_others
 from opentelemetry import context
 from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, profile, record_function
-from otel_recfn.recording.backend import recorder
+from otel_recfn.recording.recorder import recorder
 
 WRAPPED = [(context._RUNTIME_CONTEXT, name) for name in ("attach", "detach", "get_current")]
 PATIENCE_S = 60
@@ -88,7 +88,7 @@ def open_files():
 
 
 def check_that_nothing_is_left(beside):
-    assert recorder().recording == beside
+    assert recorder.recording == beside
     assert beside or [getattr(*wrapped) for wrapped in WRAPPED] == plain
     until = time.monotonic() + PATIENCE_S
     # A thread that Python lost count of while it began ends with a traceback, for which Python opens the source for a moment.

@@ -44,7 +44,6 @@ assert counters.recorded == len(rows), (counters, len(rows))
 ENDS = (
     RECORD
     + """
-import os
 from failing_allocations import COARSE
 
 DEPTH = 200
@@ -60,7 +59,7 @@ def end_all():
         recorder.end(event_id)
 
 
-ids, failed = opened(), 0
+ids = opened()
 before = recorder.counters()
 for raised in each_failure(end_all, fineness=COARSE):
     if raised is not None:  # the loop found no memory
@@ -70,9 +69,7 @@ for raised in each_failure(end_all, fineness=COARSE):
     left_open = sum([1 for row in rows.events() if row.flags & EventFlag.PARTIAL])
     after = recorder.counters()
     assert (len(rows), left_open) == (DEPTH, after.lost_ends - before.lost_ends), (len(rows), left_open, before, after)
-    failed += left_open
     ids, before = opened(), after
-assert failed > 0 or os.environ["OTEL_RECFN_RECORDER"] == "native"
 """
 )
 

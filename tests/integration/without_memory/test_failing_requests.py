@@ -204,5 +204,5 @@ assert failed > 20, failed
 
 
 @pytest.mark.parametrize("program", [HAND, SEND, CROWD], ids=["into requests", "out of the queue", "crowded out"])
-def test_each_span_goes_once(program: str, run_preloaded: Callable[..., object]) -> None:
-    run_preloaded(program)
+def test_each_span_goes_once(program: str, run_failing: Callable[..., object]) -> None:
+    run_failing(program)

@@ -19,7 +19,7 @@ from otel_recfn.legacy import (
 )
 from otel_recfn.legacy.cuda_callbacks import NOT_TIMED, nvtx_text
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.recording.backend import recorder
+from otel_recfn.recording.recorder import recorder
 from otel_recfn.runtime.callbacks import has_thread_local_callbacks
 from otel_recfn.runtime.record_function import RecordFunction
 
@@ -101,11 +101,11 @@ class TestTiming:
 
     def test_changes_of_memory_have_the_newest_time_of_their_thread(self, cuda: FakeCuda) -> None:
         enable_profiler_legacy(ProfilerConfig(ProfilerState.CUDA, profile_memory=True))
-        recorder().memory(1, "cpu")
+        recorder.memory(1, "cpu")
         with record_function("outer"):
-            recorder().memory(2, "cuda:0")
+            recorder.memory(2, "cuda:0")
             operator("aten::mm")
-            recorder().memory(-2, "cuda:0")
+            recorder.memory(-2, "cuda:0")
         (events,) = disable_profiler_legacy()
         first, second, third = (event for event in events if event.kind == EventKind.MEMORY_ALLOC)
         assert not first.has_cuda

@@ -25,8 +25,8 @@ from otel_recfn.legacy import (
 from otel_recfn.legacy.event_kind import EventKind
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.recording.backend import recorder
-from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
+from otel_recfn.recording.recorder import recorder
+from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.runtime.debug_info import DebugInfoError, DebugInfoGuard, DebugInfoKind, debug_info_get
 from otel_recfn.runtime.record_function import RecordFunction
 from otel_recfn.session import process_session
@@ -80,7 +80,7 @@ class TestEvents:
 
     def test_modules_are_no_record_functions(self) -> None:
         enable_profiler_legacy(CPU)
-        recorder().end(recorder().begin("nn.Module: Linear", RecordScope.USER_SCOPE, EventSource.MODULE))
+        recorder.end(recorder.begin("nn.Module: Linear", RecordScope.USER_SCOPE, EventSource.MODULE))
         assert ranges(disable_profiler_legacy()) == set()
 
     def test_a_range_from_before_has_no_events(self) -> None:

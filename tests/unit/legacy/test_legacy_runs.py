@@ -18,7 +18,7 @@ from otel_recfn.legacy import (
     enable_profiler_legacy,
     profiler_enabled,
 )
-from otel_recfn.recording.backend import recorder
+from otel_recfn.recording.recorder import recorder
 from otel_recfn.runtime.debug_info import DebugInfoGuard, DebugInfoKind
 from otel_recfn.runtime.state import ThreadLocalState, ThreadLocalStateGuard
 from patience import PATIENCE_S, wait_until
@@ -122,8 +122,8 @@ class TestDisableOptions:
 
     def test_a_run_that_nobody_refers_to_ends(self) -> None:
         in_a_thread(lambda: enable_profiler_legacy(CPU))
-        wait_until(lambda: not recorder().recording)
-        assert not recorder().recording
+        wait_until(lambda: not recorder.recording)
+        assert not recorder.recording
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

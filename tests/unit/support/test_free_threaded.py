@@ -17,7 +17,7 @@ REFUSED = "otel-recfn needs a GIL, and this CPython is free-threaded"
 RAISES = """
 try:
     {}
-except otel_recfn.errors.InterpreterError as error:
+except otel_recfn.errors.RecorderUnavailable as error:
     print(error)
 """
 
@@ -35,7 +35,7 @@ def test_the_flag_says_what_cpython_was_built_as() -> None:
     assert ("t" in sys.abiflags) == bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 
-@pytest.mark.parametrize("start", ["otel_recfn.OtelRecordFunctionInstrumentor().instrument()", "otel_recfn.profile().start()"])
+@pytest.mark.parametrize("start", ["otel_recfn.OtelRecordFunctionInstrumentor().instrument()", "otel_recfn.profile()"])
 def test_recording_is_refused_in_one_line(start: str) -> None:
     output, log = said(RAISES.format(start))
     assert output.startswith(REFUSED)

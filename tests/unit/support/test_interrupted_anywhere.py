@@ -18,11 +18,8 @@ pytestmark = pytest.mark.one_python
 
 PROGRAM = Path(__file__).parent.parent.parent / "interrupted_anywhere.py"
 REINSTRUMENTED = PROGRAM.with_name("reinstrumented_anywhere.py")
-CASES = [
-    *itertools.product(["native"], ["profile", "legacy"], ["profile", "legacy", "look", "left running", "raise"]),
-    *itertools.product(["python"], ["profile"], ["profile", "raise"]),
-]
-EVERY = len([case for case in CASES if case[0] == "native"])
+CASES = [*itertools.product(["profile", "legacy"], ["profile", "legacy", "look", "left running", "raise"])]
+EVERY = len(CASES)
 """So many lines apart, and each of these cases begins at another one; all are tried with ``OTEL_RECFN_SOAK``."""
 STANDING_PROFILE_DROPS = "otel-recfn lost event_store.dropped="  # it keeps ten events
 IMPORTED = ("otel_recfn.profiling", "otel_recfn.legacy", "opentelemetry.sdk.trace.export")
@@ -30,43 +27,38 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="module")
-def prepared() -> Iterator[dict[str, PreparedPrograms]]:
-    """By recorder: has imported what the programs do, which takes as long as trying fifty lines."""
-    programs = {recorder: PreparedPrograms(*IMPORTED, OTEL_RECFN_RECORDER=recorder) for recorder in ("native", "python")}
+def prepared() -> Iterator[PreparedPrograms]:
+    """Has imported what the programs do, which takes as long as trying fifty lines."""
+    programs = PreparedPrograms(*IMPORTED)
     yield programs
-    for each in programs.values():
-        each.close()
+    programs.close()
 
 
 @pytest.fixture
-def run(prepared: dict[str, PreparedPrograms], tmp_path: Path) -> Run:
-    """Runs a program of the tests' folder, with the recorder that it is told first."""
+def run(prepared: PreparedPrograms, tmp_path: Path) -> Run:
+    """Runs a program of the tests' folder."""
 
     def run(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         script = tmp_path / program.name
         script.write_text(program.read_text(encoding="utf-8"), encoding="utf-8")
         environment = {**os.environ, "PYTHONPATH": str(program.parent)}
-        return prepared[arguments[0]].run(script, arguments, environment, PATIENCE_S * SOAK)
+        return prepared.run(script, arguments, environment, PATIENCE_S * SOAK)
 
     return run
 
 
-@pytest.mark.parametrize(("recorder", "interrupted", "handler"), CASES)
-def test_a_signal_handler_interrupts_any_line(run: Run, recorder: str, interrupted: str, handler: str) -> None:
-    if recorder == "native":
-        pytest.importorskip("otel_recfn._native")
+@pytest.mark.parametrize(("interrupted", "handler"), CASES)
+def test_a_signal_handler_interrupts_any_line(run: Run, interrupted: str, handler: str) -> None:
     every = 1 if SOAK > 1 else EVERY
-    first = 1 + CASES.index((recorder, interrupted, handler)) % every
-    done = run(PROGRAM, recorder, interrupted, handler, str(first), str(every))
+    first = 1 + CASES.index((interrupted, handler)) % every
+    done = run(PROGRAM, interrupted, handler, str(first), str(every))
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
     told = [line for line in done.stderr.splitlines() if not (handler == "look" and STANDING_PROFILE_DROPS in line)]
-    may_lose = handler == "raise" or recorder == "python"
-    assert may_lose or not told
+    assert handler == "raise" or not told
 
 
 @pytest.mark.parametrize("handler", ["reinstrument", "uninstrument", "flush", "profile", "left running"])
 def test_every_span_has_its_parent_whatever_a_signal_handler_switches(run: Run, handler: str) -> None:
-    pytest.importorskip("otel_recfn._native")
     every = 1 if SOAK > 1 else 149
-    done = run(REINSTRUMENTED, "native", handler, str(every))
+    done = run(REINSTRUMENTED, handler, str(every))
     assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")

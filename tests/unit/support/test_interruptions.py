@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -11,15 +10,16 @@ from types import FrameType
 
 import pytest
 
+from otel_recfn import _native
+from otel_recfn.recording.recorder import recorder
 from otel_recfn.support.interrupts import raised_by_signal_handler
 from patience import PATIENCE_S
 
 INTERRUPTED_READER = """
 import os
 import signal
-from otel_recfn.recording.backend import recorder
+from otel_recfn.recording.recorder import recorder
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
-recorder = recorder()
 recorder.start(1023, 1 << 16)
 
 def read():
@@ -103,23 +103,14 @@ def test_an_exception_of_our_own_is_not_a_handlers() -> None:
     assert not raised_by_signal_handler(raised.value)
 
 
-@pytest.mark.parametrize("recorder", ["native", "python"])
-def test_a_keyboard_interrupt_during_the_look_at_the_context_is_not_lost(recorder: str) -> None:
-    if recorder == "native":
-        pytest.importorskip("otel_recfn._native")
+def test_a_keyboard_interrupt_during_the_look_at_the_context_is_not_lost() -> None:
     program = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED_READER],
-        env={**os.environ, "OTEL_RECFN_RECORDER": recorder},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=True,
+        [sys.executable, "-c", INTERRUPTED_READER], capture_output=True, text=True, timeout=PATIENCE_S, check=True
     )
     assert program.stdout == "100\n"
 
 
 def test_a_signal_handler_may_profile_whatever_it_interrupts() -> None:
-    pytest.importorskip("otel_recfn._native")
     program = subprocess.run(
         [sys.executable, "-c", PROFILING_HANDLER], capture_output=True, text=True, timeout=PATIENCE_S, check=True
     )
@@ -129,20 +120,18 @@ def test_a_signal_handler_may_profile_whatever_it_interrupts() -> None:
 def test_a_drain_within_a_drain_leaves_every_name_in_its_place_and_gives_every_row_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    native = pytest.importorskip("otel_recfn._native")
-    recorder = pytest.importorskip("otel_recfn.recording.native_recorder").NativeRecorder()
-    drain = native.drain
+    drain = _native.drain
     batches = []
 
     def interrupted(*arguments: object) -> object:
         drained = drain(*arguments)
-        monkeypatch.setattr(native, "drain", drain)
+        monkeypatch.setattr(_native, "drain", drain)
         batches.append(recorder.drain())  # as a signal handler that looks at its profile
         return drained
 
     recorder.start(1023, 1 << 16)
     for name in ("first", "second"):
-        monkeypatch.setattr(native, "drain", interrupted)
+        monkeypatch.setattr(_native, "drain", interrupted)
         with recorder.record_function(f"{name} name that is new"):
             pass
         batches.append(recorder.drain())

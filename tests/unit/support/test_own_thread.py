@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from otel_recfn import profile
-from otel_recfn.recording.backend import recorder
+from otel_recfn.recording.recorder import recorder
 from otel_recfn.support import forks, own_thread
 from otel_recfn.support.own_thread import OwnThread, at_work, resting
 from patience import PATIENCE_S
@@ -223,7 +223,7 @@ def test_what_a_signal_handler_raises_as_a_thread_starts_reaches_the_program(han
     for number in range(3):
         with pytest.raises(error):
             profile().start()
-        assert not recorder().recording, number
+        assert not recorder.recording, number
 
 
 def test_an_error_that_is_being_handled_as_a_thread_fails_to_start_is_not_raised_again(monkeypatch: pytest.MonkeyPatch) -> None:

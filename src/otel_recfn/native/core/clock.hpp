@@ -1,4 +1,18 @@
-// Ticks to monotonic and to Unix nanoseconds: the C++ side of model/clock.py, which states the rules.
+// Time: ticks while recording, monotonic nanoseconds while pairing, Unix nanoseconds everywhere else.
+//
+//     ticks --line--> CLOCK_MONOTONIC --offset--> Unix time
+//
+// Durations come from the monotonic clock alone. Where ticks are a cycle counter, their rate is measured against CLOCK_MONOTONIC
+// every second or more, and the error of the line is corrected over the next second, by 500 ppm at most, or at once where a
+// recording begins. Where ticks are the monotonic clock itself, the line is exact. The clock is CLOCK_MONOTONIC and not
+// CLOCK_MONOTONIC_RAW, because NTP slews the former as it slews the wall clock: the two differ by a number that changes only when
+// somebody sets the wall clock.
+//
+// That number is the offset. It is read on every drain, and one offset is used for a whole tree of ranges (TreeOffsets): a range
+// that is open when the wall clock is set ends with the offset it began with. A change of over a second is a jump, which the
+// batch reports. A smaller change is followed silently, without making ranges of a thread overlap that didn't.
+//
+// tests/models/clock.py is the reference that a property test compares with.
 #pragma once
 #include <algorithm>
 #include <array>

@@ -6,7 +6,7 @@
 namespace recfn {
 namespace {
 
-PyObject* observer = nullptr;  // (name, args, flags) -> a handle with event_id and end(error); see recording/protocol.py
+PyObject* observer = nullptr;  // (name, args, flags) -> a handle with event_id and end(error); see ranges/protocol.py
 uint64_t observer_version = 0;
 
 // Of the calling thread; they count while `version` is the observer's.
@@ -18,8 +18,8 @@ thread_local Unobserved unobserved RECFN_FAST_TLS = {0, 0};
 
 PyObject* set_range_observer(PyObject*, PyObject* args) {
   PyObject* wanted;
-  unsigned long long version;
-  if (!PyArg_ParseTuple(args, "OK", &wanted, &version)) return nullptr;
+  unsigned long long version = 0;
+  if (!PyArg_ParseTuple(args, "O|K", &wanted, &version)) return nullptr;
   PyObject* before = observer;
   observer = wanted != Py_None ? Py_NewRef(wanted) : nullptr;
   observer_version = version;
@@ -31,6 +31,8 @@ PyObject* set_range_observer(PyObject*, PyObject* args) {
   Py_XDECREF(before);
   Py_RETURN_NONE;
 }
+
+PyObject* range_observer(PyObject*, PyObject*) { return Py_NewRef(observer != nullptr ? observer : Py_None); }
 
 PyObject* leave_unobserved(PyObject*, PyObject* args) {
   unsigned long long ranges, version;
@@ -46,7 +48,8 @@ PyObject* take_back_unobserved(PyObject*, PyObject*) {
 }
 
 PyMethodDef observer_functions[] = {
-    {"set_range_observer", set_range_observer, METH_VARARGS, "set_range_observer(observer | None, version)"},
+    {"set_range_observer", set_range_observer, METH_VARARGS, "set_range_observer(observer | None, version=0)"},
+    {"range_observer", range_observer, METH_NOARGS, "range_observer() -> what was set, or None"},
     {"leave_unobserved", leave_unobserved, METH_VARARGS, "leave_unobserved(ranges, version) -> how many won't be observed."},
     {"take_back_unobserved", take_back_unobserved, METH_NOARGS, "take_back_unobserved() -> how many of them were left."},
     {nullptr, nullptr, 0, nullptr}};

@@ -10,10 +10,9 @@
 
 namespace recfn {
 
-// The rarely used parts are written in Python (ranges/, support/stack_trace.py); the native recorder sets them once.
+// The rarely used parts are written in Python (ranges/, support/stack_trace.py); recording/recorder.py sets them once.
 struct RecordFunctionHelpers {
-  PyObject *recorder = nullptr, *decorate = nullptr, *aenter = nullptr, *aexit = nullptr, *failure = nullptr;
-  PyObject* arguments = nullptr;
+  PyObject *decorate = nullptr, *aenter = nullptr, *aexit = nullptr, *failure = nullptr, *arguments = nullptr;
 };
 
 struct RangeEntry {

@@ -142,11 +142,6 @@ PyObject* range_reduce(PyObject* self, PyObject*) {
   return Py_BuildValue("O(OO)", Py_TYPE(self), as_range(self)->name, as_range(self)->args);
 }
 
-PyObject* range_recorder(PyObject*, void*) { return Py_NewRef(record_function_helpers.recorder); }
-
-PyGetSetDef range_properties[] = {{"_recorder", range_recorder, nullptr, nullptr, nullptr},
-                                  {nullptr, nullptr, nullptr, nullptr, nullptr}};
-
 PyMethodDef range_methods[] = {
     {"_of_code", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(range_of_code)), METH_FASTCALL | METH_STATIC, nullptr},
     {"__enter__", range_enter, METH_NOARGS, "Open the range in this thread."},
@@ -183,7 +178,6 @@ PyTypeObject range_type() {
   type.tp_doc = kDoc;
   type.tp_methods = range_methods;
   type.tp_members = range_members;
-  type.tp_getset = range_properties;
   type.tp_new = range_new;
   type.tp_vectorcall = range_vectorcall;
   return type;
@@ -192,9 +186,8 @@ PyTypeObject range_type() {
 PyTypeObject RecordFunctionType = range_type();
 
 PyObject* set_helpers(PyObject*, PyObject* args) {
-  PyObject *recorder, *decorate, *aenter, *aexit, *failure, *arguments;
-  if (!PyArg_ParseTuple(args, "OOOOOO", &recorder, &decorate, &aenter, &aexit, &failure, &arguments)) return nullptr;
-  Py_XSETREF(record_function_helpers.recorder, Py_NewRef(recorder));
+  PyObject *decorate, *aenter, *aexit, *failure, *arguments;
+  if (!PyArg_ParseTuple(args, "OOOOO", &decorate, &aenter, &aexit, &failure, &arguments)) return nullptr;
   Py_XSETREF(record_function_helpers.decorate, Py_NewRef(decorate));
   Py_XSETREF(record_function_helpers.aenter, Py_NewRef(aenter));
   Py_XSETREF(record_function_helpers.aexit, Py_NewRef(aexit));
@@ -204,7 +197,7 @@ PyObject* set_helpers(PyObject*, PyObject* args) {
 }
 
 PyMethodDef helper_functions[] = {{"set_record_function_helpers", set_helpers, METH_VARARGS,
-                                   "set_record_function_helpers(recorder, decorate, aenter, aexit, failure, arguments)"},
+                                   "set_record_function_helpers(decorate, aenter, aexit, failure, arguments)"},
                                   {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

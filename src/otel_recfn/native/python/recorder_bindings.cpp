@@ -1,5 +1,4 @@
-// What is recorded, and for whom: the recorder's switches in Python. recording/native_recorder.py gives them the shape of the
-// protocol.
+// What is recorded, and for whom: the recorder's switches in Python, which recording/recorder.py describes.
 #include "python/recorder_bindings.hpp"
 
 #include <pthread.h>
@@ -154,7 +153,6 @@ PyMethodDef recorder_functions[] = {
     {"core_api_address", core_api_address, METH_NOARGS, "core_api_address() -> address of the CoreApi table."},
     {nullptr, nullptr, 0, nullptr}};
 
-// By the names of recording/limits.py.
 int add_limits(PyObject* module) {
   PyObject* limits = Py_BuildValue(
       "{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:K}", "MAX_NAME_BYTES", kMaxNameBytes, "MAX_ERROR_BYTES", kMaxErrorBytes,

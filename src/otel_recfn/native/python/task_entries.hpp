@@ -2,7 +2,9 @@
 //
 //     task's context --> innermost TaskEntry --outer--> TaskEntry --outer--> ...     an immutable value of one ContextVar
 //
-// The C++ side of recording/python/task.py, which states the rules. Everything here needs the GIL.
+// A ContextVar gives each asyncio task, greenlet and thread a chain of its own, and a child task (or `asyncio.to_thread`) the
+// chain of its parent as it was at the launch. A range that ended out of order, or elsewhere, stays in the chains that have it
+// and is skipped from then on; so is a span that is no longer current. Everything here needs the GIL.
 #pragma once
 #include "cpython/python.hpp"
 

@@ -203,7 +203,7 @@ PyTypeObject entry_type() {
   type.tp_basicsize = sizeof(TaskEntry);
   type.tp_dealloc = dealloc;
   type.tp_flags = Py_TPFLAGS_DEFAULT;
-  type.tp_doc = "See recording/protocol.py: TaskRange.";
+  type.tp_doc = "A range that a task is in.";
   type.tp_members = entry_members;
   type.tp_getset = entry_properties;
   return type;

@@ -13,7 +13,7 @@ import threading
 from types import FrameType
 from typing import Any
 
-from otel_recfn.recording.protocol import Recorder
+from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.calls.protocol import MAX_START_FRAMES, CallText, CallTexts, Hides
 from otel_recfn.support.interrupts import raised_by_signal_handler
 from otel_recfn.support.own_thread import is_own_thread

@@ -9,7 +9,7 @@ from batches import make_batch
 from otel_recfn.batches.selection import Selected
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import make_event_id
-from otel_recfn.recording.protocol import DEFAULT_BUFFER_BYTES
+from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.spans.budgets import Volume

@@ -1,4 +1,4 @@
-"""``native/core/clock.hpp`` converts as ``model/clock.py`` does: compiled here, and given the same readings."""
+"""``native/core/clock.hpp`` converts as the model (``models/clock.py``) does: compiled here, and given the same readings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_recfn.model.clock import ClockMapping, Reading, Ticks, TreeOffsets
+from models.clock import ClockMapping, Reading, Ticks, TreeOffsets
 from patience import PATIENCE_S
 
 pytestmark = pytest.mark.one_python
@@ -99,7 +99,7 @@ later = st.tuples(st.integers(0, 20 * SECOND), st.integers(-SECOND, SECOND), st.
     steps=st.lists(st.tuples(st.sampled_from(["anchor", "anchor", "begin"]), st.one_of(later, readings)), max_size=20),
     asked=st.lists(st.integers(0, MOST_TICKS), max_size=5),
 )
-def test_the_twins_agree(
+def test_it_agrees_with_the_model(
     native: NativeClock, first: Reading, rate: float, steps: list[tuple[str, object]], asked: list[int]
 ) -> None:
     clock, now = ClockMapping(first, rate), first
@@ -127,7 +127,7 @@ def test_the_twins_agree(
         st.tuples(st.booleans(), st.integers(-2 * SECOND, 2 * SECOND), st.booleans(), st.integers(0, SECOND)), max_size=20
     ),
 )
-def test_the_twins_choose_the_same_offsets(
+def test_it_chooses_the_offsets_of_the_model(
     native: NativeClock, first: Reading, begins: list[tuple[bool, int, bool, int]]
 ) -> None:
     clock, offsets, now = ClockMapping(first), TreeOffsets(), first.monotonic_ns

@@ -1,4 +1,4 @@
-"""What the native drain gives, as numpy sees it: columns without a copy, announced ranges as columns until they're read."""
+"""What a drain gives, as numpy sees it: columns without a copy, announced ranges as columns until they're read."""
 
 from __future__ import annotations
 

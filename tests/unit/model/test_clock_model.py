@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_recfn.model.clock import ClockMapping, Reading, Ticks, TreeOffsets
+from models.clock import ClockMapping, Reading, Ticks, TreeOffsets
 
 START = 1_700_000_000_000_000_000
 SECOND = 1_000_000_000

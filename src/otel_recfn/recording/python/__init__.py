@@ -1,1 +1,0 @@
-"""The Python twin of the native recorder."""

@@ -1,0 +1,362 @@
+"""The process's recorder: ``_native``'s functions, and what they drain as a Batch.
+
+    source threads                         drain (one thread at a time)
+    begin/end ──► own buffer, bounded ──►  pair, name, nest, seal ──► Batch
+
+A recorder never raises into the thread that records. What doesn't fit the thread's buffer is dropped and counted: a dropped
+begin drops its end, so that what remains still nests. Before that, its name is shortened.
+
+Raises:
+    RecorderUnavailable: on import, where there is no native part (``support/native_part.py``).
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from otel_recfn import _native
+from otel_recfn.model.events import Extra
+from otel_recfn.ranges.async_range import aenter, aexit
+from otel_recfn.ranges.decorators import decorate
+from otel_recfn.ranges.signatures import arguments
+from otel_recfn.recording.trace_states import TraceStates
+from otel_recfn.recording.types import ContextReading, Keep, RecorderCounters
+from otel_recfn.recording.watched import Watching, unwatch, watch
+from otel_recfn.support.greenlets import threads_are_greenlets
+from otel_recfn.support.imports import imported
+from otel_recfn.support.stack_trace import failure
+from otel_recfn.support.waker import Waker
+
+if TYPE_CHECKING:
+    from otel_recfn.model.batch import Batch, Track
+
+PACKAGE = Path(__file__).parents[1]
+_LOW_64 = (1 << 64) - 1
+_MAX_REMEMBERED_THREADS = 4096
+SOON_SECONDS = 0.1
+"""As a drain would come, where there is one."""
+
+
+class Recorder:
+    """Begin and end from any thread; start, stop and drain from one thread at a time.
+
+    Its state lives in the extension module, so ``recorder`` below is the only one.
+    """
+
+    record_function: type[Any] = _native.record_function
+    """The public ``record_function``."""
+
+    begin = staticmethod(_native.begin)
+    """Open a range in this thread. Returns its event id, or 0 when it is not recorded (not recording, or no room).
+
+    Its parent is what began last, as the calling task sees it: the innermost open range, or the span that is current. A range
+    with EventFlag.ASYNC is among those ranges only between ``enter`` and ``leave``, any other from here to its end.
+
+    The keywords are columns of its row, as ``model/columns.py`` describes them; ``handle`` 0 becomes the event id.
+    ``_native.LIMITS`` says what is kept of texts.
+    """
+    end = staticmethod(_native.end)
+    """Close a range, from any thread. Zero and ids that are no longer open are ignored.
+
+    ``error`` is ``"<exception type>: <message>"`` and sets EventFlag.ERROR; ``flags`` are EventFlag bits known only now.
+    ``stacktrace`` says where that was raised; it isn't kept where the range began on another thread.
+    """
+    begin_call = staticmethod(_native.begin_call)
+    """Open a range of EventSource.PYTHON_CALL: a call on this thread's stack. Returns as ``begin`` does.
+
+    It ends by ``end``, in this thread. What begins in the thread lies in it, whatever the task, unless something that the
+    calling task is in (a range, or the span that is current) began later. The program doesn't see it as its current span.
+    """
+    enter = staticmethod(_native.enter)
+    """From here on the calling task is in that open range; ``leave`` takes what is returned.
+
+    What the task has begun since goes on enclosing, and after that the range, if it was begun in it. None where nothing
+    changes: the range is over, or the task has begun something newer outside it.
+    """
+    leave = staticmethod(_native.leave)
+    """The task is not in that range any more. From any task, also where it is over already."""
+    is_in = staticmethod(_native.is_in)
+    """Whether the calling task is in what it, or the task that launched it, entered."""
+    mark = staticmethod(_native.mark)
+    """Note a moment: a row of EventKind.MARK in this thread. Returns its event id, or 0 when it is not recorded."""
+    say_code = staticmethod(_native.say_code)
+    """What this thread's innermost range is a call of, where that is one of PyTorch's: its begin could not say it."""
+    memory = staticmethod(_native.memory)
+    """Note bytes that were allocated (negative: freed) on a device: a row of EventKind.MEMORY, named ``[memory]``.
+
+    Returns its event id, or 0 when it is not recorded: also where Extra.MEMORY was not asked for.
+    """
+
+    set_profiler = staticmethod(_native.set_profiler)
+    """From here on this thread's rows belong to that profiler run (32 bits); 0 for none."""
+    profiler = staticmethod(_native.profiler)
+    """The profiler run that this thread's next row belongs to."""
+    set_thread_enabled = staticmethod(_native.set_thread_enabled)
+    """Set whether what begins in this thread is recorded, from any source; returns the setting before. Ends always are."""
+    thread_enabled = staticmethod(_native.thread_enabled)
+    """That setting. Where PyTorch is observed it is PyTorch's switch of the thread, whoever sets it."""
+    current_thread_id = staticmethod(_native.current_thread_id)
+    """RecordFunction's logical id of this thread: PyTorch's where PyTorch is observed, else the recorder's number of it.
+
+    Never reused, and new in a forked child.
+    """
+    new_track = staticmethod(_native.new_track)
+    """A thread number that no thread has, for ranges that none begins: those of a GPU's stream, say.
+
+    ``make_event_id`` of it and of numbers from 1 gives event ids that no other range of the process has. Never reused; a
+    forked child needs another one.
+    """
+    set_default_node_id = staticmethod(_native.set_default_node_id)
+    """Set this process's number in a distributed run, for rows from the next drain on. -1: PyTorch's own, if it has one."""
+    default_node_id = staticmethod(_native.default_node_id)
+    """The number that was set; else PyTorch's own where PyTorch is observed; else -1."""
+    dropped_by_thread = staticmethod(_native.dropped_by_thread)
+    """What ``counters().dropped`` counts, by number of the thread, of threads that still run."""
+
+    ranges_after = staticmethod(_native.ranges_after)
+    """The calling task's open ranges that began after a span became current, innermost first.
+
+    All of the task's open ranges, if ``span_attached`` wasn't called for the span. Asynchronous ranges count only while the
+    task has entered them.
+    """
+    serial = staticmethod(_native.task_serial)
+    """A number larger than the ``began`` of every range so far."""
+    span_attached = staticmethod(_native.span_attached)
+    """The calling task attached a context with a span as the new current one; the token is what detaches it."""
+    context_attached = staticmethod(_native.context_attached)
+    """The calling task attached a context with the same current span as before; the token is what detaches it."""
+    span_detached = staticmethod(_native.span_detached)
+    """The calling task detached the context that it had attached with that token."""
+    before_launch = staticmethod(_native.before_launch)
+    """Gives an object's ``launches``, by which PyTorch is about to launch work: that lies in what is current then."""
+    launching_span = staticmethod(_native.launching_span)
+    """The span that is current in the calling thread because PyTorch works there for another one; None elsewhere."""
+
+    set_range_observer = staticmethod(_native.set_range_observer)
+    """Let an observer open the ranges of ``record_function`` in the recorder's place, also while nothing is recorded.
+
+    Ranges that are open now end the way they began. What the observer raises goes on to the program. A new version cancels
+    what ``leave_unobserved`` was told before, in every thread.
+    """
+    leave_unobserved = staticmethod(_native.leave_unobserved)
+    """Don't hand the observer so many of the calling thread's next ranges, as long as its version is this one.
+
+    Returns how many it won't be handed.
+    """
+    take_back_unobserved = staticmethod(_native.take_back_unobserved)
+    """Hand the observer the calling thread's next range again. Returns how many were still to be left to the recorder."""
+
+    core_api_address = staticmethod(_native.core_api_address)
+    """Where the torch observer finds the recorder's C interface (``native/core/core_api.hpp``)."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._waker = Waker()
+        self._epoch = 0
+        self._watching: Watching | None = None
+        self._when_recorded: Callable[[], object] | None = None
+        self._thread_names: dict[int, str] = {}
+        self._trace_states = TraceStates()
+        _native.set_record_function_helpers(decorate, aenter, aexit, failure, arguments)
+        _native.set_own_directory(str(PACKAGE) + os.sep)
+        _native.set_context_reader(None, self._note_thread)
+
+    def start(self, scopes: int, buffer_bytes: int, extras: Extra = Extra.NONE, sampled_alone: bool = False) -> None:
+        """Record ranges whose scope's bit is set in ``scopes``, and those of SOURCES_WITHOUT_SCOPES whatever it is.
+
+        Where nothing was recorded, what began before belongs to nobody from now on, drained or not.
+        Calling it while recording changes the scopes and extras. ``buffer_bytes`` bounds the buffer of each thread; one that
+        has recorded before keeps a larger bound. With Extra.STACK ranges that Python begins carry the stack that led to them,
+        unless they are of RecordScope.BACKWARD_FUNCTION; the other extras are for whoever calls ``begin`` and ``memory``.
+
+        ``sampled_alone``: nobody wants ranges that become no spans. Where the context reader says of a range outside other
+        recorded ones that its span is not sampled, or that instrumentation is suppressed, the range is counted as ``unsampled``
+        and not recorded; so is what lies in it, up to a change of the context. Nor are marks and memory there.
+
+        It imports what ``drain`` needs: a thread of ours must not, and a signal handler that drains while it is imported would
+        find it half imported.
+        """
+        imported("otel_recfn.recording.drained_columns")
+        self._watching = watch(self)
+        _native.start(scopes, buffer_bytes, extras, sampled_alone)
+
+    def stop(self) -> None:
+        """Record no more begins. Ends of recorded ranges are still accepted until the final drain."""
+        _native.stop()
+        unwatch(self._watching)
+
+    @property
+    def recording(self) -> bool:
+        """Whether a begin would be recorded now."""
+        return _native.recording()
+
+    @property
+    def extras(self) -> Extra:
+        """As of the last ``start``."""
+        return Extra(_native.extras())
+
+    def drain(self, *, close_open: bool = False, open_ranges: bool = False, keep: Keep | None = None) -> Batch:
+        """Everything that closed since the last drain, sealed; ranges that are still open wait for a later drain.
+
+        ``close_open`` seals those too, as EventFlag.PARTIAL with ``end_ns`` now: the capture ends here. ``open_ranges`` adds
+        copies of them, partial too, beyond ``Batch.closed``, the innermost of a thread first; they stay open. With ``keep`` a
+        signal handler that interrupts this, and drains, finds the batch there if it isn't among what it drains itself.
+
+        Where memory is short, a batch may hold a part only (``Batch.complete``), and the next drain goes on.
+
+        Raises:
+            MemoryError: there was none for any part; the next drain has it. With ``close_open`` it is given up instead, and
+                counted as ``lost_in_drain``.
+        """
+        try:
+            while True:
+                batch, drain = self._sealed(close_open, open_ranges)
+                into, entry = ([], batch) if keep is None else (keep.into, keep.entry_of(batch))
+                if _native.taken(drain, into, entry):
+                    return batch
+                # A signal handler drained meanwhile, and has these rows.
+        except MemoryError:
+            if close_open:
+                _native.discard()
+            raise
+
+    def _sealed(self, close_open: bool, open_ranges: bool) -> tuple[Batch, int]:
+        """What the drain read, and its number, to acknowledge it by."""
+        from otel_recfn.model.batch import Batch, SpanContextRef
+        from otel_recfn.recording.drained_columns import announced, columns
+
+        known_epoch, known, drained_ns = self._epoch, len(self._names), time.time_ns()
+        raw = _native.drain(close_open, open_ranges, known_epoch, known)
+        rows, opened, epoch, new_names, threads, contexts, closed, jump_ns, complete, drain = raw
+        self._take_names(epoch, known if epoch == known_epoch else 0, new_names)
+        batch = Batch(
+            **columns(rows),
+            names=self._names,
+            tracks=self._tracks(threads),
+            contexts=[
+                SpanContextRef(high << 64 | low, span_id, *self.split_flags(flags)) for high, low, span_id, flags in contexts
+            ],
+            opened=announced(opened, self._names),
+            closed=closed,
+            clock_jump_ns=jump_ns,
+            drained_ns=drained_ns,
+            complete=complete,
+        )
+        return batch, drain
+
+    def wait(self, timeout_s: float) -> None:
+        """Until ``wake``, until a thread has filled a quarter of its buffer, or until ``timeout_s`` seconds have passed."""
+        if threads_are_greenlets():
+            self._waker.wait(timeout_s)  # the native wait would hold up all of them
+        else:
+            _native.wait(timeout_s)
+
+    def wake(self) -> None:
+        """End a wait, or the next one before it begins."""
+        _native.wake()
+        self._waker.wake()
+
+    def call_when_recorded(self, call: Callable[[], object]) -> None:
+        """Call this once, when a thread that Python knows has recorded its first range from now on, or soon after it.
+
+        The call may come from another thread, and while a range begins. Later calls of this replace earlier ones.
+        """
+        self._when_recorded = call
+
+    def counters(self) -> RecorderCounters:
+        """What was recorded and what was lost."""
+        return RecorderCounters(*_native.counters())
+
+    def set_context_reader(self, reader: Callable[[], ContextReading | None] | None) -> None:
+        """Set the function that reads the current OpenTelemetry context; None: there is none.
+
+        It is called in the recording thread, with the GIL, when a range begins directly below Python code and the thread's
+        context may have changed: after ``span_attached``, ``context_attached`` or ``span_detached``, or after a switch of the
+        contextvars context.
+        """
+        _native.set_context_reader(None if reader is None else partial(_read_words, reader), self._note_thread)
+
+    def keep_trace_state(self, text: str) -> int:
+        """A span's trace state (a W3C header) as bits for ``ContextReading.flags``; none for an empty one.
+
+        ``Batch.contexts`` holds the text again. Beyond a limit the texts that were not used for longest are forgotten.
+        """
+        return self._trace_states.keep(text)
+
+    def split_flags(self, flags: int) -> tuple[int, str]:
+        """The ContextFlag bits of such flags, and the trace state in them."""
+        return self._trace_states.split(flags)
+
+    def _take_names(self, epoch: int, first: int, new_names: list[str]) -> None:
+        # Batches of an earlier epoch keep the earlier list: it is left alone, not emptied.
+        if epoch != self._epoch:
+            self._names, self._epoch = [], epoch
+        # A signal handler that drained since then has taken some of them.
+        self._names.extend(new_names[len(self._names) - first :])
+
+    def _note_thread(self, number: int) -> bool:
+        """Called in a thread at its first look at the context: its name may be gone when the drain comes.
+
+        Returns whether Python started the thread.
+        """
+        call, self._when_recorded = self._when_recorded, None
+        if call is not None:
+            self._call_soon(call)
+        ident = threading.get_ident()
+        for thread in threading.enumerate():
+            if thread.ident == ident:
+                self._remember(number, thread.name)
+                return type(thread).__name__ != "_DummyThread"  # which stands for a thread that others started
+        return False
+
+    def _call_soon(self, call: Callable[[], object]) -> None:
+        """In another thread: this one begins a range, and may hold any lock."""
+        try:
+            if threads_are_greenlets():  # what a thread of the system's starts would never go on
+                _thread.start_new_thread(_call_later, (SOON_SECONDS, call))
+            else:
+                _native.call_later(SOON_SECONDS, call)
+        except (MemoryError, RuntimeError):  # no more threads: the next thread that records tries again
+            self._when_recorded = self._when_recorded or call
+
+    def _remember(self, number: int, name: str) -> None:
+        if len(self._thread_names) >= _MAX_REMEMBERED_THREADS:
+            self._thread_names.pop(next(iter(self._thread_names)), None)
+        self._thread_names[number] = name
+
+    def _tracks(self, threads: list[tuple[int, int, int, int]]) -> list[Track]:
+        from otel_recfn.model.batch import Track
+
+        living = {thread.ident: thread.name for thread in threading.enumerate()}
+        infos = []
+        for number, thread_id, native_id, ident in threads:
+            name = living.get(ident) or self._thread_names.get(number, "")
+            if name and number not in self._thread_names:
+                self._remember(number, name)
+            infos.append(Track(number, thread_id, native_id, ident if name else 0, name))
+        return infos
+
+
+def _call_later(seconds: float, call: Callable[[], object]) -> None:
+    time.sleep(seconds)
+    call()
+
+
+def _read_words(reader: Callable[[], ContextReading | None]) -> tuple[int, int, int, int, int, int, object] | None:
+    """A reading in 64-bit words, as the extension takes it."""
+    reading = reader()
+    if reading is None:
+        return None
+    trace_id, span_id, flags, enclosing, root, span = reading
+    return trace_id >> 64, trace_id & _LOW_64, span_id, flags, enclosing, root, span
+
+
+recorder = Recorder()
+"""The process's one recorder."""

@@ -1,0 +1,62 @@
+"""What a recorder is told and tells, as small types, and the sizes of its buffers: without the native part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from otel_recfn.model.batch import Batch
+
+DEFAULT_BUFFER_BYTES = 8 << 20
+"""Per recording thread. 8 MiB hold 170,000 operators of 48 bytes each."""
+PROFILE_BUFFER_BYTES = 256 << 20
+"""The same for captures that are to have every range: taken in larger and larger parts, where the drain comes late."""
+
+
+class ContextReading(NamedTuple):
+    """What the context reader saw in the calling thread."""
+
+    trace_id: int
+    span_id: int
+    flags: int
+    """ContextFlag bits, and those that ``Recorder.keep_trace_state`` gave."""
+    enclosing: int = 0
+    """Event id of the range whose span is the current one; 0 where the current span is the program's own."""
+    root: int = 0
+    """Event id of the outermost range around ``enclosing``."""
+    span: object = None
+    """The current span itself: the object that ``span_attached`` was given."""
+
+
+class RecorderCounters(NamedTuple):
+    """Since the process began (since the fork, in a forked child).
+
+    ``recorded`` = rows drained + still open or undrained + ``lost_in_drain``.
+    """
+
+    recorded: int
+    """Begins, marks and memory reports that were recorded, but for those that were under way when their recording ended."""
+    dropped: int
+    """Those that were not recorded, because the thread's buffer was full or its ranges nested too deep; nor were their ends."""
+    lost_ends: int
+    """Ends on another thread that found their queue full; such a range is sealed as partial when its capture ends."""
+    lost_in_drain: int = 0
+    """Recorded, and given up: the last drain of their recording found no memory for them, or the next one began before it."""
+    shortened: int = 0
+    """Recorded without what there was no room for: the name (``<many names>`` stands for it), shapes, module or stack."""
+    unsampled: int = 0
+    """Those that were not recorded, because nobody wanted what lies in the current span (see ``Recorder.start``)."""
+
+
+class Keep(NamedTuple):
+    """Where a drained batch is kept."""
+
+    into: list[Any]
+    """Gets an entry for it, at the instant at which the recorder lets go of it."""
+    entry_of: Callable[[Batch], Any]
+    """Makes the entry. May be called for batches that are not kept after all."""
+
+
+RECORDER_LOSSES = ("dropped", "lost_ends", "lost_in_drain", "shortened")
+"""The counters that say what was lost."""

@@ -1,0 +1,54 @@
+"""The native part: the one way to it, and the one error where it is missing.
+
+``from otel_recfn import _native`` comes here, too, where nobody has imported it yet.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import ModuleType
+
+from otel_recfn.model.errors import RecorderUnavailable
+from otel_recfn.support.imports import imported
+from otel_recfn.support.interpreters import in_main_interpreter, is_free_threaded
+
+BUILD_NOTE = Path(__file__).parent.parent / "native_build.json"
+WAY_OUT = (
+    "install a C++ compiler (Debian: apt-get install g++), then otel-recfn once more from where it came from, "
+    "with pip install --force-reinstall --no-cache-dir"
+)
+
+
+def native_part() -> ModuleType:
+    """``otel_recfn._native``.
+
+    Raises:
+        RecorderUnavailable: it was not built, or this is a subinterpreter or a free-threaded CPython.
+    """
+    if is_free_threaded():
+        raise RecorderUnavailable(
+            "otel-recfn needs a GIL, and this CPython is free-threaded: instrument or profile with the usual build, "
+            "whose name has no t at its end; record_function works here too, and records nothing"
+        )
+    if not in_main_interpreter():
+        raise RecorderUnavailable(
+            "otel-recfn records in the main interpreter only, and this is a subinterpreter: "
+            "instrument or profile there; record_function works here too, and records nothing"
+        )
+    try:
+        return imported("otel_recfn._native")
+    except ImportError as error:
+        raise RecorderUnavailable(
+            f"otel-recfn has no native part here, so nothing is recorded ({_why(error)}); {WAY_OUT}"
+        ) from error
+
+
+def _why(error: ImportError) -> str:
+    """What setup.py noted about the build, or what the import said where it noted nothing or a success."""
+    try:
+        note = json.loads(BUILD_NOTE.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return str(error)
+    reason = "" if note.get("built") else str(note.get("reason", ""))
+    return f"its build failed: {reason}" if reason else str(error)

@@ -157,7 +157,7 @@ def test_the_native_part_is_the_main_interpreters(told: Callable[..., list[str]]
 def test_cpython_still_tells_interpreters_apart() -> None:
     from importlib import import_module
 
-    from otel_recfn.support.interpreters import MODULE
+    from otel_recfn.support.native_part import INTERPRETERS
 
-    module = import_module(MODULE)
+    module = import_module(INTERPRETERS)
     assert module.get_current() == module.get_main()

@@ -32,7 +32,7 @@ class Column:
     announced: bool = False
     """Also told of a top-level range that began: ``Opened`` has it."""
     seldom: bool = False
-    """Few drains have any: the native recorder doesn't write it in those where it is empty in every row."""
+    """Few drains have any: the recorder doesn't write it in those where it is empty in every row."""
 
 
 COLUMNS = (

@@ -19,7 +19,6 @@ from typing import Any
 from otel_recfn.pytorch.details import PYTHON
 from otel_recfn.pytorch.late_import import when_imported
 from otel_recfn.ranges import tracing
-from otel_recfn.support.interpreters import in_main_interpreter
 
 log = logging.getLogger("otel_recfn")
 
@@ -53,8 +52,7 @@ def trace_into_graphs(captured: Any, enter: Any, leave: Any) -> None:
 
 
 def _when_compiling(write: Callable[..., None], *arguments: Any) -> None:
-    if in_main_interpreter():  # PyTorch can't be imported in a subinterpreter
-        when_imported("torch._dynamo", partial(_carefully, write, *arguments), LOST)
+    when_imported("torch._dynamo", partial(_carefully, write, *arguments), LOST)
 
 
 def _carefully(write: Callable[..., None], *arguments: Any) -> None:

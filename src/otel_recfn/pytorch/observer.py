@@ -9,7 +9,7 @@ import ctypes
 import logging
 import sys
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 from otel_recfn.model.errors import RecfnError
 from otel_recfn.model.events import EventSource
@@ -40,14 +40,6 @@ class ObserverStatus(NamedTuple):
     without_memory: int = 0
     """Operators since the process began whose memory was not recorded though it was asked for: PyTorch reports to one profiler
     alone, and torch.profiler (or another) was active in their thread."""
-
-
-@runtime_checkable
-class HasCoreApi(Protocol):
-    """The native recorder: its C functions can be called by another library."""
-
-    def core_api_address(self) -> int:
-        """Address of the recorder's table of C functions."""
 
 
 class _Loaded(NamedTuple):
@@ -131,11 +123,6 @@ class TorchObserver:
             ObserverUnavailable: that can't be here.
             CacheUnsafe: the cache of built libraries can't be trusted.
         """
-        if not isinstance(self._recorder, HasCoreApi):
-            raise ObserverUnavailable(
-                "the native recorder is not in use, and the observer needs it (see `otel-recfn doctor`); "
-                "install a C++ compiler, then reinstall otel-recfn"
-            )
         if "torch" not in sys.modules:
             raise ObserverUnavailable("torch is not imported in this process yet; import it first")
         _load_once(self._recorder.core_api_address())

@@ -13,7 +13,6 @@ from typing import Any
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.late_import import when_torch_is_imported
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.interpreters import in_main_interpreter
 from otel_recfn.support.locked import locked_by
 
 OBSERVERS = (
@@ -37,7 +36,7 @@ def running() -> int:
 
 def watch() -> None:
     """Tell ranges to them from now on, or once torch is imported."""
-    if _is_first() and in_main_interpreter():  # PyTorch can't be imported in a subinterpreter
+    if _is_first():
         when_torch_is_imported(_wrap_all)
 
 

@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from types import ModuleType
 
 from otel_recfn.model.errors import RecorderUnavailable
 from otel_recfn.support.imports import imported
-from otel_recfn.support.interpreters import in_main_interpreter, is_free_threaded
 
+INTERPRETERS = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
+"""CPython's module that can tell interpreters apart."""
 BUILD_NOTE = Path(__file__).parent.parent / "native_build.json"
 WAY_OUT = (
     "install a C++ compiler (Debian: apt-get install g++), then otel-recfn once more from where it came from, "
@@ -26,12 +28,12 @@ def native_part() -> ModuleType:
     Raises:
         RecorderUnavailable: it was not built, or this is a subinterpreter or a free-threaded CPython.
     """
-    if is_free_threaded():
+    if _is_free_threaded():
         raise RecorderUnavailable(
             "otel-recfn needs a GIL, and this CPython is free-threaded: instrument or profile with the usual build, "
             "whose name has no t at its end; record_function works here too, and records nothing"
         )
-    if not in_main_interpreter():
+    if not _in_main_interpreter():
         raise RecorderUnavailable(
             "otel-recfn records in the main interpreter only, and this is a subinterpreter: "
             "instrument or profile there; record_function works here too, and records nothing"
@@ -42,6 +44,23 @@ def native_part() -> ModuleType:
         raise RecorderUnavailable(
             f"otel-recfn has no native part here, so nothing is recorded ({_why(error)}); {WAY_OUT}"
         ) from error
+
+
+def _in_main_interpreter() -> bool:
+    """Whether this code runs in the main interpreter; also where CPython can't tell."""
+    try:
+        module = imported(INTERPRETERS)
+        return bool(module.get_current() == module.get_main())
+    except (ImportError, AttributeError):
+        return True
+
+
+def _is_free_threaded() -> bool:
+    """Whether this CPython was built to run without a GIL, which guards the state of the native part.
+
+    Also where ``PYTHON_GIL=1`` switches it on: there our native part would be another one, for other headers.
+    """
+    return "t" in getattr(sys, "abiflags", "")
 
 
 def _why(error: ImportError) -> str:

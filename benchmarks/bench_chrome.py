@@ -5,7 +5,7 @@
 Kineto profiles a small model and exports; its events become batches, as the drain hands them over, and are written by our
 sink, with the shapes and dtypes that Kineto's file has, and without, as by default. Every side takes its turn in each round;
 printed are the median of wall clock, and the median and the least of processor time, which a busy machine disturbs less.
-"Encoded only" is the native encoder without links, arrows and file.
+"Encoded only" is the encoder without links, arrows and file.
 
 Two tables: each file replacing that of the round before, in memory that the page cache has used; and each file a new one, all
 of them kept. A virtual machine that touches memory for the first time waits for its host, which costs more than all else; what
@@ -93,19 +93,8 @@ def write(batches: list[Batch], path: Path) -> None:
     sink.close(1.0)
 
 
-def write_with_twin(batches: list[Batch], path: Path) -> None:
-    """The same with the Python encoder."""
-    encoders = chrome_trace_file.encode_events, chrome_trace_file.encode_flows
-    chrome_trace_file.encode_events = chrome_encoder.encode_events_in_python
-    chrome_trace_file.encode_flows = chrome_encoder.encode_flows_in_python
-    try:
-        write(batches, path)
-    finally:
-        chrome_trace_file.encode_events, chrome_trace_file.encode_flows = encoders
-
-
 def encode_only(batches: list[Batch]) -> None:
-    """The native encoder, nothing written."""
+    """The encoder, nothing written."""
     memory = bytearray()
     for batch in batches:
         rows = np.argsort(batch.event_id, kind="stable").astype(np.int64, copy=False)
@@ -153,7 +142,6 @@ def one_round(operators: int, batches: list[Batch], place: Path) -> dict[str, Co
         "ours .json.gz": fresh(place / "ours.json.gz", lambda path: write(batches, path)),
         "ours .json, no shapes": fresh(place / "plain.json", lambda path: write(plain, path)),
         "ours .json.gz, no shapes": fresh(place / "plain.json.gz", lambda path: write(plain, path)),
-        "ours .json, Python twin": fresh(place / "twin.json", lambda path: write_with_twin(batches, path)),
         "the bytes of ours.json alone": fresh(place / "raw.json", lambda path: path.write_bytes(content)),
     }
 

@@ -1,9 +1,9 @@
-"""What folding costs a row: the plan, the fold, a capture's tree and the metrics, in C++ and in Python; beside them, SDK spans.
+"""What folding costs a row: the plan, the fold, a capture's tree and the metrics; beside them, SDK spans.
 
     python benchmarks/bench_fold.py [steps]
 
 Training steps of a small transformer, each a unit, as in a loop that opens a span for each. Processor time. Every side takes
-its turn in each round, and the fastest counts; Python's fold and the spans are measured on fewer rows.
+its turn in each round, and the fastest counts; the spans are measured on fewer rows.
 
 Then the fold by itself ("added" is `add`, "in all" also `finish`), and what the spans' thread does with batches of several
 sizes up to the spans that it makes (`folding_stage.py`), with the budgets that are there unless somebody asks for others.
@@ -29,9 +29,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from training_steps import Row, paths, program
 
 from batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
-from otel_recfn.batches.fold.native_fold import NativeFold
-from otel_recfn.batches.fold.protocol import Fold
-from otel_recfn.batches.fold.python_fold import PythonFold
+from otel_recfn.batches.fold.units import Fold
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.spans.sink import SpansSink
 
@@ -81,16 +79,16 @@ class Cost(NamedTuple):
     in_all: float
 
 
-def fold(twin: Callable[[int, int, int, int], Fold], columns: Columns, budget: int) -> Cost:
+def fold(columns: Columns, budget: int) -> Cost:
     """As the spans' thread does it: batch by batch, and every unit finished when the next one has begun, or when it is full."""
     most, added_ns, done, given, count = max(budget, KEPT_AT_MOST), 0, 0, 0, len(columns.unit)
-    folds = twin(most, 0, MOST_ROWS, 4 * most)  # as `Folding` asks for
+    folds = Fold(most, 0, MOST_ROWS, 4 * most)  # as `Folding` asks for
     total = -time.thread_time_ns()
     for batch in batches(columns):
         first, rows = 0, len(batch.unit)
         while first < rows:
             began = time.thread_time_ns()
-            first += folds.add(*[column[first:] for column in batch], given + first)
+            first += folds._fold.add(*[column[first:] for column in batch], given + first)
             added_ns += time.thread_time_ns() - began
             if first < rows:
                 folds.finish([int(batch.unit[first - 1])], [budget], [True])
@@ -149,18 +147,17 @@ def fastest(costs: Sequence[Cost]) -> Cost:
     return min(costs, key=lambda cost: cost.in_all)
 
 
-def report(title: str, rows: Sequence[Row], few: Sequence[Row], units: bool, budget: int, batch: Batch) -> None:
+def report(title: str, rows: Sequence[Row], units: bool, budget: int, batch: Batch) -> None:
     """One line per side, with how many times faster than making spans it is."""
-    many, some = (columns_of(each, each[-1].unit + 1 if units else 1) for each in (rows, few))
+    many = columns_of(rows, rows[-1].unit + 1 if units else 1)
     sides: dict[str, Callable[[], Cost]] = {
-        "fold, native": lambda: fold(NativeFold, many, budget),
-        "fold, Python": lambda: fold(PythonFold, some, budget),
+        "fold": lambda: fold(many, budget),
         "SDK spans of all rows": lambda: spans(batch),
     }
     came: dict[str, list[Cost]] = {name: [] for name in sides}
     for number in range(ROUNDS):
         for name, side in sides.items():
-            if number < 2 or name == "fold, native":
+            if number < 2 or name == "fold":
                 came[name].append(side())
     peer = fastest(came["SDK spans of all rows"]).in_all
     print(f"\n{title}, {budget} spans for a unit")
@@ -170,17 +167,15 @@ def report(title: str, rows: Sequence[Row], few: Sequence[Row], units: bool, bud
         print(f"{name:<26}{best.added:>15,.0f}{best.in_all:>16,.0f}{peer / best.in_all:>10,.1f}")
 
 
-def report_parts(rows: Sequence[Row], few: Sequence[Row], batch: Batch) -> None:
+def report_parts(rows: Sequence[Row], batch: Batch) -> None:
     """One line for each part."""
-    many, some = batches_of(rows, ROWS_PER_BATCH), batches_of(few, ROWS_PER_BATCH)
-    native, python = [columns_of(each, each[-1].unit + 1) for each in (rows, few)]
-    of_fold = [min(fold(NativeFold, native, 50).in_all for _ in range(ROUNDS)), fold(PythonFold, python, 50).in_all]
-    print(f"\n{'ns a row':<26}{'native':>15}{'Python':>16}")
-    print(f"{'plan':<26}{ns_a_row(plan, many, ROUNDS):>15,.0f}{ns_a_row(plan, many, ROUNDS, native=False):>16,.0f}")
-    print(f"{'fold':<26}{of_fold[0]:>15,.0f}{of_fold[1]:>16,.0f}")
-    print(f"{'tree, of a capture':<26}{'':>15}{ns_a_row(tree, many, ROUNDS):>16,.0f}")
-    print(f"{'metrics':<26}{ns_a_row(metrics, many, ROUNDS):>15,.0f}{ns_a_row(metrics, some, 2, native=False):>16,.0f}")
-    print(f"{'SDK spans of all rows':<26}{'':>15}{spans(batch).in_all:>16,.0f}")
+    many, columns = batches_of(rows, ROWS_PER_BATCH), columns_of(rows, rows[-1].unit + 1)
+    print(f"\n{'':<26}{'ns a row':>15}")
+    print(f"{'plan':<26}{ns_a_row(plan, many, ROUNDS):>15,.0f}")
+    print(f"{'fold':<26}{min(fold(columns, 50).in_all for _ in range(ROUNDS)):>15,.0f}")
+    print(f"{'tree, of a capture':<26}{ns_a_row(tree, many, ROUNDS):>15,.0f}")
+    print(f"{'metrics':<26}{ns_a_row(metrics, many, ROUNDS):>15,.0f}")
+    print(f"{'SDK spans of all rows':<26}{spans(batch).in_all:>15,.0f}")
 
 
 def report_stage(title: str, rows: Sequence[Row], sizes: Sequence[int]) -> None:
@@ -202,10 +197,10 @@ def main() -> None:
     of_a_step = [row for row in rows if row.unit == 0]
     print(f"{len(rows):,} rows, {steps} steps of {len(of_a_step):,} ranges on {paths(of_a_step)} paths")
     batch = batch_of(few)
-    report_parts(rows, few, batch)
+    report_parts(rows, batch)
     for budget in (1000, 50):
-        report("each step a unit", rows, few, True, budget, batch)
-    report("one unit", rows, few, False, 1000, batch)
+        report("each step a unit", rows, True, budget, batch)
+    report("one unit", rows, False, 1000, batch)
     report_stage("each step a unit", rows, (20_000, 3_000, 300))
     service = small_units(UNITS_OF_A_SERVICE)
     report_stage(f"{UNITS_OF_A_SERVICE} units of 60 to 1,100 ranges", service, (30_000, 3_000, 300))

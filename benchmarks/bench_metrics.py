@@ -1,15 +1,14 @@
-"""What metrics cost a row: its duration summed up by scope and name, natively and in Python; beside it, ``Histogram.record``.
+"""What metrics cost a row: its duration summed up by scope and name; beside it, ``Histogram.record``.
 
     python benchmarks/bench_metrics.py [repeats]
 
-The first two in the thread that drains; what the readers' own threads do when they collect stands below.
+The first in the thread that drains; what the readers' own threads do when they collect stands below.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import numpy as np
 from command_line import number_given
@@ -20,7 +19,6 @@ from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.columns import COLUMN_TYPES
 from otel_recfn.model.tables import Track
-from otel_recfn.sinks.metrics import adding, durations
 from otel_recfn.sinks.metrics.sink import MetricsSink
 
 ROWS, NAMES, REPEATS = 20_000, 120, 7
@@ -37,21 +35,6 @@ def batch() -> Batch:
     return Batch(**columns, names=names, tracks=[Track(1, 1, 1, 1, "MainThread")])
 
 
-@contextmanager
-def in_python() -> Iterator[None]:
-    """Without the native part."""
-    kept = durations.add_durations, durations.find_series
-
-    def add(*arguments: object) -> None:
-        adding.add_durations(*arguments, add=adding.add_durations_in_python)  # type: ignore[arg-type]
-
-    durations.add_durations, durations.find_series = add, adding.find_series_in_python
-    try:
-        yield
-    finally:
-        durations.add_durations, durations.find_series = kept
-
-
 def best(function: Callable[[], object], repeats: int) -> float:
     """The fastest of some runs, in nanoseconds."""
     times = []
@@ -66,11 +49,9 @@ def measure(title: str, views: list[View], record: float, repeats: int) -> None:
     """Print a row for the batch's ranges, beside one ``Histogram.record`` for each, and what a collection costs."""
     reader, rows = InMemoryMetricReader(), batch()
     sink = MetricsSink(MeterProvider([reader], views=views, shutdown_on_exit=False))
-    native = best(lambda: sink.write(rows), repeats) / ROWS
-    with in_python():
-        python = best(lambda: sink.write(rows), repeats) / ROWS
+    taken = best(lambda: sink.write(rows), repeats) / ROWS
     collection = min([_collected(sink, rows, reader) for _ in range(repeats)]) / 1e6
-    print(f"{title:<28}{native:>10.1f}{python:>10.1f}{record / native:>12.0f}{record / python:>12.1f}{collection:>18.2f}")
+    print(f"{title:<28}{taken:>10.1f}{record / taken:>12.0f}{collection:>18.2f}")
 
 
 def _collected(sink: MetricsSink, rows: Batch, reader: InMemoryMetricReader) -> int:
@@ -93,7 +74,7 @@ def main() -> None:
     repeats = number_given(__doc__, "repeats", REPEATS)
     record = recorded(repeats)
     print(f"Histogram.record, ns a value: {record:,.0f}")
-    print(f"{'':<28}{'native':>10}{'Python':>10}{'x native':>12}{'x Python':>12}{'a collection, ms':>18}")
+    print(f"{'':<28}{'ours':>10}{'x ours':>12}{'a collection, ms':>18}")
     measure("explicit buckets, ns a row", [], record, repeats)
     measure("exponential, ns a row", EXPONENTIAL, record, repeats)
     none = MetricsSink(None)

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
@@ -27,8 +28,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import SpanContext
 
 from batches import make_batch
-from otel_recfn.batches.links.choice import links_maker
-from otel_recfn.batches.rows.choice import rows_planner
+from otel_recfn.batches.links import LinkFinder
 from otel_recfn.batches.span_plan import SpanPlan, fates_of, plan_spans
 from otel_recfn.sinks.otlp import mapper as mapping
 from otel_recfn.sinks.otlp.encoded import encoded
@@ -45,11 +45,10 @@ def sample_plan(spans: int) -> SpanPlan:
     """Operators below a span of the program, with the attributes that they have by default."""
     batch = sample_batch()
     batch = batch.take(slice(min(spans, len(batch))))
-    links, planner = links_maker()().match(make_batch([])), rows_planner()
+    links = LinkFinder().match(make_batch([]))
     return plan_spans(
-        planner,
         batch,
-        fates_of(planner, batch),
+        fates_of(batch),
         links,
         lambda one: SpanContext(one.trace_id, one.span_id, False, SAMPLED),
         lambda _root: None,
@@ -106,19 +105,19 @@ def kept_progress(work: Callable[[], object], seconds: float) -> list[float]:
 
 def held_us(mapper: OtlpMapper, plan: SpanPlan, seconds: float) -> float:
     """Processor time with the GIL for a batch: that of the Python around the encoder, and of its reading of the columns."""
-    encode, kept = mapping._encode_natively, []
+    native, kept = mapping._native, []
 
     def keep(*given: Any) -> Any:
-        kept[:] = [encode(*given)]
+        kept[:] = [native.encode_otlp_spans(*given)]
         return kept[0]
 
-    mapping._encode_natively = keep
+    mapping._native = SimpleNamespace(encode_otlp_spans=keep)
     try:
         mapper.spans(plan)
-        mapping._encode_natively = lambda *_: kept[0]
+        mapping._native = SimpleNamespace(encode_otlp_spans=lambda *_: kept[0])
         around = best_ns(lambda: mapper.spans(plan), seconds, time.thread_time_ns)
     finally:
-        mapping._encode_natively = encode
+        mapping._native = native
     nothing = plan.part(slice(0))
     return (around + best_ns(lambda: mapper.spans(nothing), seconds, time.thread_time_ns)) / 1000
 
@@ -135,7 +134,7 @@ def main() -> None:
     made = theirs.spans(plan)
     ways: dict[str, tuple[Callable[[], object], int]] = {
         "ours, from columns": (lambda: ours.spans(plan), len(ours.spans(plan).data)),
-        "ours, Python twin": (lambda: encoded(theirs.spans(plan)), len(encoded(made).data)),
+        "ours, from SDK spans": (lambda: encoded(theirs.spans(plan)), len(encoded(made).data)),
         "SDK spans alone": (lambda: theirs.spans(plan), 0),
         "encode_spans of them": (lambda: encode_spans(made).SerializeToString(), len(encode_spans(made).SerializeToString())),
     }
@@ -145,8 +144,7 @@ def main() -> None:
     official = cost["encode_spans of them"]
     print(f"ours is {official / cost['ours, from columns']:.0f} times faster than encode_spans", end="")
     print(f", {(official + cost['SDK spans alone']) / cost['ours, from columns']:.0f} times than making and encoding spans")
-    if mapping.is_native():
-        print(f"the GIL is held for {held_us(ours, plan, options.seconds):.0f} us of a batch of {count:,} spans")
+    print(f"the GIL is held for {held_us(ours, plan, options.seconds):.0f} us of a batch of {count:,} spans")
     for name in ("ours, from columns", "encode_spans of them"):
         shares = kept_progress(ways[name][0], PROGRESS_TURNS * options.seconds)
         low, median, high = statistics.quantiles(shares, n=4)

@@ -24,8 +24,7 @@ from training_steps import Program, Row, linear, op
 
 from batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
 from otel_recfn.batches.ends import order_of_ends
-from otel_recfn.batches.links.choice import links_maker
-from otel_recfn.batches.rows.choice import rows_planner
+from otel_recfn.batches.links import LinkFinder
 from otel_recfn.batches.span_plan import SpanPlan, fates_of, plan_spans
 from otel_recfn.model.batch import NO_CONTEXT, Batch, SpanContextRef
 from otel_recfn.model.columns import COLUMN_TYPES, COLUMNS
@@ -127,9 +126,9 @@ class Stage:
     def __init__(self) -> None:
         self._spans = spans = ProgramSpans()
         self._traces = StepTraces(None, Surroundings(spans))
-        self._links, self._planner = links_maker()(), rows_planner()
+        self._links = LinkFinder()
         budgets = Budgets(1000, VOLUME)
-        self._folding = Folding(budgets, 1000, 0, OpenUnits(spans, _span_context, self._planner), self._traces)
+        self._folding = Folding(budgets, 1000, 0, OpenUnits(spans, _span_context), self._traces)
         self._taken = [0, 0, 0]
 
     def cost(self, batches: Sequence[Batch]) -> StageCost:
@@ -159,8 +158,8 @@ class Stage:
         return done
 
     def _plan(self, batch: Batch) -> SpanPlan:
-        order, fates = order_of_ends(batch, self._planner), fates_of(self._planner, batch)
-        return plan_spans(self._planner, batch, fates, self._links.match(batch), _span_context, lambda root: None, order)
+        order, fates = order_of_ends(batch), fates_of(batch)
+        return plan_spans(batch, fates, self._links.match(batch), _span_context, lambda root: None, order)
 
     def _add(self, plan: SpanPlan) -> None:
         self._folding.begin_batch(plan.batch)

@@ -18,7 +18,7 @@ class Column:
     """Owns the bytes of one column."""
 
 class Fold:
-    """See ``batches/fold/protocol.py`` and ``native/python/fold_type.cpp``."""
+    """See ``batches/fold/units.py`` and ``native/python/fold_type.cpp``."""
 
     def __init__(self, budget: int, min_duration_ns: int, most_rows: int, most_waiting: int) -> None: ...
     def add(
@@ -39,7 +39,7 @@ class Fold:
     def taken(self) -> None: ...
 
 class ForwardRanges:
-    """See ``batches/links/native_links.py`` and ``native/links/links_type.cpp``."""
+    """See ``batches/links.py`` and ``native/links/links_type.cpp``."""
 
     def __len__(self) -> int: ...
     @staticmethod

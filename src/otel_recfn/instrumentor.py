@@ -29,7 +29,7 @@ from otel_recfn.support import process_role, spawned  # noqa: F401 - before the 
 from otel_recfn.support.native_part import native_part
 
 if TYPE_CHECKING:
-    from otel_recfn.batches.links.shared import SharedLinks
+    from otel_recfn.batches.links import SharedLinks
     from otel_recfn.session.capture import Capture
     from otel_recfn.session.session import Session
     from otel_recfn.sinks.chrome.background import TraceFileWriter
@@ -215,7 +215,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             raise
 
     def _start(self, settings: Settings) -> None:
-        from otel_recfn.batches.links.shared import SharedLinks
+        from otel_recfn.batches.links import SharedLinks
         from otel_recfn.pytorch.data_worker import data_worker
         from otel_recfn.session import process_session
         from otel_recfn.session.capture import Capture

@@ -1,4 +1,4 @@
-"""The tracer of Python calls, with each recorder: what becomes a range, and that calls nest whatever a program does."""
+"""The tracer of Python calls: what becomes a range, and that calls nest whatever a program does."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_call_ends_with_the_exception_that_leaves_it(traced: Traced) -> None:
     assert tree(traced.run(program), "program") == [Node("program", (inner_node, leaf_node) * 2)]
 
 
-def test_recursion_to_the_limit(traced: Traced, recorder: Recorder) -> None:
+def test_recursion_to_the_limit(traced: Traced) -> None:
     def endless() -> None:
         endless()
 
@@ -281,9 +281,7 @@ def test_nothing_of_ours_is_shown(traced: Traced, recorder: Recorder) -> None:
     assert not [row.name for row in rows if "otel_recfn" in row.name and "test_" not in row.name]
 
 
-def test_another_profile_function_stays_and_is_told(
-    traced: Traced, recorder: Recorder, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_another_profile_function_stays_and_is_told(traced: Traced, caplog: pytest.LogCaptureFixture) -> None:
     events: list[str] = []
 
     def others(frame: object, event: str, argument: object) -> None:
@@ -302,9 +300,7 @@ def test_another_profile_function_stays_and_is_told(
 
 
 @pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="no sys.monitoring here")
-def test_without_a_place_for_a_tool_the_profile_function_serves(
-    traced: Traced, recorder: Recorder, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_a_place_for_a_tool_the_profile_function_serves(traced: Traced, caplog: pytest.LogCaptureFixture) -> None:
     taken = [tool for tool in (3, 4) if not sys.monitoring.get_tool(tool)]
     for tool in taken:
         sys.monitoring.use_tool_id(tool, "another's")
@@ -320,9 +316,7 @@ def test_without_a_place_for_a_tool_the_profile_function_serves(
 
 @pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="no sys.monitoring here")
 @pytest.mark.parametrize("taken", [False, True])
-def test_a_place_for_a_tool_that_the_program_frees(
-    traced: Traced, recorder: Recorder, caplog: pytest.LogCaptureFixture, taken: bool
-) -> None:
+def test_a_place_for_a_tool_that_the_program_frees(traced: Traced, caplog: pytest.LogCaptureFixture, taken: bool) -> None:
     tools = {tool for tool in (3, 4) if not sys.monitoring.get_tool(tool)}
     first = traced.begin()
     used = [tool for tool in tools if sys.monitoring.get_tool(tool)]

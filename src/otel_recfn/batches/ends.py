@@ -7,19 +7,19 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.batches.rows.protocol import PlansRows
+from otel_recfn.batches.rows import rows_cross
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag
 
 _PARTIAL, _SHOWN = int(EventFlag.PARTIAL), np.uint32(EventFlag.SHOWN)
 
 
-def order_of_ends(batch: Batch, planner: PlansRows) -> NDArray[np.int64] | None:
+def order_of_ends(batch: Batch) -> NDArray[np.int64] | None:
     """The batch's rows in an order in which each comes after those that ended before it; None: as they stand.
 
     A drain reads one thread after the other. So a range may stand before one of another thread that lies in it.
     """
-    if batch.closed < len(batch) or not planner.cross(batch):
+    if batch.closed < len(batch) or not rows_cross(batch):
         return None
     return np.argsort(batch.end_ns, kind="stable").astype(np.int64, copy=False)
 

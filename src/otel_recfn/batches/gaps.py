@@ -22,7 +22,7 @@ import numpy as np
 from otel_recfn.batches.ancestry import followed
 from otel_recfn.batches.merging import merged
 from otel_recfn.batches.number_sets import is_in
-from otel_recfn.batches.owed.choice import owed_finder
+from otel_recfn.batches.owed import still_owed
 from otel_recfn.batches.remembered import Columns, Ids, Mask, Remembered, by_id
 from otel_recfn.batches.thread_marks import ThreadMarks
 from otel_recfn.model.batch import Batch
@@ -42,7 +42,6 @@ class Gaps:
     """
 
     def __init__(self, most_remembered: int = 1 << 17) -> None:
-        self._still_owed = owed_finder()
         self._owed = self._owed_roots = np.zeros(0, np.uint64)
         """Parents, and outermost ranges, of rows that were handed on, which haven't come yet. Of the outermost ones, some
         never come: they had been dropped before."""
@@ -116,8 +115,8 @@ class Gaps:
     def _add(self, batch: Batch, came: Ids) -> None:
         if not len(batch):
             return
-        owed = self._still_owed(self._owed, batch.parent, came)
-        owed_roots = self._still_owed(self._owed_roots, batch.root, came)
+        owed = still_owed(self._owed, batch.parent, came)
+        owed_roots = still_owed(self._owed_roots, batch.root, came)
         forgotten = np.concatenate([owed[MAX_OWED:], owed_roots[MAX_OWED:]])
         if len(forgotten):
             self._may_be_awaited.add(forgotten)

@@ -16,8 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 from opentelemetry.trace import SpanContext
 
-from otel_recfn.batches.links.protocol import Links
-from otel_recfn.batches.rows.protocol import Above, Fate, Fates, Ids, KnownContexts, Places, PlansRows
+from otel_recfn.batches.links import Links
+from otel_recfn.batches.rows import (
+    Above,
+    Fate,
+    Fates,
+    Ids,
+    KnownContexts,
+    Places,
+    fates_of_rows,
+    linked_contexts,
+    linked_roots,
+    linked_rows,
+    planned_rows,
+    wanted_above,
+)
 from otel_recfn.model.batch import Batch, SpanContextRef
 from otel_recfn.model.empty_columns import empty_column
 from otel_recfn.model.events import ContextFlag
@@ -86,9 +99,9 @@ def fate_of(context: SpanContextRef) -> Fate:
     return _IN_SPAN if flags & _SAMPLED else _UNSAMPLED
 
 
-def fates_of(planner: PlansRows, batch: Batch) -> Fates:
+def fates_of(batch: Batch) -> Fates:
     """What becomes of each row, as far as its context tells."""
-    return planner.fates(batch, _known(batch))
+    return fates_of_rows(batch, _known(batch))
 
 
 def _known(batch: Batch) -> KnownContexts:
@@ -101,7 +114,6 @@ def _of_step(batch: Batch) -> Fates:
 
 
 def plan_spans(
-    planner: PlansRows,
     batch: Batch,
     fates: Fates,
     links: Links,
@@ -112,7 +124,6 @@ def plan_spans(
     """The plan of a batch.
 
     Args:
-        planner: of rows.
         batch: the batch.
         fates: of its rows, as ``fates_of`` says.
         links: of the batch.
@@ -121,22 +132,22 @@ def plan_spans(
         order: of the batch's rows, for those of the plan; None: as they stand.
     """
     table = _SpansAbove(span_of, root_of)
-    above = table.above(batch.contexts, *planner.wanted(batch, fates))
-    planned = planner.rows(batch, fates, _of_step(batch), above, order)
-    linked_id, linked_above = _linked(planner, table, links, planned.row, len(batch))
+    above = table.above(batch.contexts, *wanted_above(batch, fates))
+    planned = planned_rows(batch, fates, _of_step(batch), above, order)
+    linked_id, linked_above = _linked(table, links, planned.row, len(batch))
     return SpanPlan(batch, planned.fate, planned.row, planned.parent, planned.above, linked_id, linked_above, table.spans)
 
 
-def _linked(planner: PlansRows, table: _SpansAbove, links: Links, row: Places, rows: int) -> tuple[Ids, Places]:
+def _linked(table: _SpansAbove, links: Links, row: Places, rows: int) -> tuple[Ids, Places]:
     """Of each of these rows of so many, the span id and the trace of the forward range that has a span."""
     if not len(links.row) or not len(row):
         return empty_column(np.uint64, len(row)), empty_column(np.int64, len(row))
-    contexts = planner.linked_contexts(links)
+    contexts = linked_contexts(links)
     fate = np.zeros(len(links.contexts), np.uint8)
     for index in contexts.tolist():
         fate[index] = int(fate_of(links.contexts[index]))
-    roots = planner.linked_roots(links, fate) if (fate == _ROOTLESS).any() else _NO_IDS
-    return planner.linked(links, fate, table.above(links.contexts, np.flatnonzero(fate == _IN_SPAN), roots), row, rows)
+    roots = linked_roots(links, fate) if (fate == _ROOTLESS).any() else _NO_IDS
+    return linked_rows(links, fate, table.above(links.contexts, np.flatnonzero(fate == _IN_SPAN), roots), row, rows)
 
 
 class _SpansAbove:

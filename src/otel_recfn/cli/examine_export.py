@@ -131,13 +131,10 @@ class _Heard(logging.Handler):
 
 def native_otlp() -> Check:
     """Whether ``span_exporter`` could take the place of the provider's exporter."""
-    from otel_recfn.sinks.otlp.mapper import is_native
     from otel_recfn.sinks.otlp.official import UnreadableExporterError, is_official, protocol_of, target_of
     from otel_recfn.sinks.spans.provider import ProviderResolver
 
     name, target = "native OTLP", ProviderResolver().resolve()
-    if not is_native():
-        return Check(name, None, "the native part was not built: span_exporter would encode spans in Python")
     exporter = target.sole_exporter() if target is not None else None
     protocol = protocol_of(exporter) if is_official(exporter) else None
     if protocol is None:

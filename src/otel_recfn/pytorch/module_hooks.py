@@ -11,14 +11,9 @@ from collections.abc import Callable
 from types import FrameType, FunctionType
 from typing import Any, Protocol
 
+from otel_recfn import _native
 from otel_recfn.pytorch import details
 from otel_recfn.recording.recorder import Recorder
-
-native: Any
-try:
-    from otel_recfn import _native as native
-except ImportError:  # no compiler where this was installed
-    native = None
 
 
 class Hooked(Protocol):
@@ -59,17 +54,17 @@ class _WatchedModules:
 
     def remove(self) -> None:
         """No more."""
-        native.unwatch_calls()
+        _native.unwatch_calls()
 
 
 def _watch_modules(hooked: Hooked, recorder: Recorder) -> list[Handle]:
     function = details.find("module_call")
-    if native is None or not isinstance(function, FunctionType):
+    if not isinstance(function, FunctionType):
         return []
     # CPython 3.11 runs `super().__call__(x)` without a look at who watches, but not what that hands on.
     inner = details.find("module_call_impl") if sys.version_info[:2] == (3, 11) else None
     functions = (function, inner) if isinstance(inner, FunctionType) else (function,)
-    native.watch_calls(functions, _enter(hooked, recorder), _leave(hooked), details.find("frame_observer"))
+    _native.watch_calls(functions, _enter(hooked, recorder), _leave(hooked), details.find("frame_observer"))
     return [_WatchedModules()]
 
 

@@ -20,7 +20,7 @@ from otel_recfn.pytorch.module_names import InstanceNames
 from otel_recfn.pytorch.modules import ModuleRanges
 from otel_recfn.pytorch.observer import TorchObserver
 from otel_recfn.recording.recorder import Recorder
-from otel_recfn.sources.calls.choice import call_tracer
+from otel_recfn.sources.calls.native_tracer import NativeTracer
 from otel_recfn.sources.calls.source import CallSource
 from otel_recfn.sources.calls.texts import ProgramTexts
 from otel_recfn.sources.otel_context import ContextWatcher
@@ -39,7 +39,7 @@ def sources_of_process(recorder: Recorder) -> list[Source]:
     observer, names = TorchObserver(recorder), InstanceNames()
     modules = ModuleRanges(recorder, observer.announces_user_ranges, names)
     texts = partial(ProgramTexts, ModuleCalls(names, modules.announces_now), FILES_OF_CALLS)
-    calls = CallSource(call_tracer(recorder), texts)
+    calls = CallSource(NativeTracer(), texts)
     return [ContextWatcher(recorder), observer, modules, calls]
 
 

@@ -9,10 +9,10 @@ import random
 
 import numpy as np
 from failing_allocations import each_failure
-from otel_recfn.batches.fold.native_fold import NativeFold
-from otel_recfn.batches.fold.unit import LINKABLE
+from otel_recfn.batches.fold.units import Fold
 from otel_recfn.model.events import EventFlag, make_event_id
 
+LINKABLE = 1 << 31
 draw, rows, open_ranges, begun = random.Random(1), [], [], 0
 for clock in range(6000):
     if open_ranges and (len(open_ranges) == 7 or draw.random() < 0.5):
@@ -30,8 +30,8 @@ fold, told, added = None, None, 0
 
 def first_rows():
     global fold, added
-    fold = NativeFold(100, 0, 1 << 40, 400)
-    added = fold.add(*columns, 0)
+    fold = Fold(100, 0, 1 << 40, 400)
+    added = fold._fold.add(*columns, 0)
 
 
 def finish():
@@ -59,7 +59,7 @@ for raised in each_failure(first_rows):
     cut, raising = cut + (0 < added < len(rows)), raising + (raised is not None)
     assert sum(fold.rows([0, 1])) == added
     while added < len(rows):
-        added += fold.add(*[column[added:] for column in columns], added)
+        added += fold._fold.add(*[column[added:] for column in columns], added)
     assert ended() == expected
     fold, added = None, 0
 assert cut > 10 and raising, (cut, raising)
@@ -80,15 +80,15 @@ assert all_told() == expected
 FEW_AT_ONCE = """
 import numpy as np
 from failing_allocations import with_failures
-from otel_recfn.batches.fold.native_fold import NativeFold
+from otel_recfn.batches.fold.units import Fold
 from otel_recfn.model.events import make_event_id
 
 MUCH = 1 << 20  # bytes: what units like the first one would need
 UNITS, ROWS = 400, 700
 rows = [(max(0, row - 300), make_event_id(1, row + 1), 0, row + 1, row, 5, 0) for row in range(ROWS)]
 kinds = (np.uint32, np.uint64, np.uint64, np.uint32, np.int64, np.int64, np.uint32)
-fold, told = NativeFold(9, 0, 1 << 40), []
-assert fold.add(*[np.array(column, kind) for column, kind in zip(zip(*rows), kinds)], 0) == ROWS
+fold, told = Fold(9, 0, 1 << 40), []
+assert fold._fold.add(*[np.array(column, kind) for column, kind in zip(zip(*rows), kinds)], 0) == ROWS
 raised, failed = with_failures(
     lambda: told.append(fold.finish(list(range(UNITS)), [0] * UNITS, [False] * UNITS)), 0, 1_000_000, MUCH
 )

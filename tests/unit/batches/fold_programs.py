@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from hypothesis import strategies as st
 
+from models.folding import LINKABLE, FoldModel
 from otel_recfn.batches.fold.finished import FinishedUnits
-from otel_recfn.batches.fold.protocol import Fold
-from otel_recfn.batches.fold.unit import LINKABLE
+from otel_recfn.batches.fold.units import Fold
 from otel_recfn.model.events import EventFlag, make_event_id
 
 NEVER_FULL = 1 << 30
-MakeFold = Callable[..., Fold]
-"""Of a budget, and maybe a shortest duration and a number of rows."""
+
+
+class ColumnFold(Fold):
+    """Takes columns, too."""
+
+    def add(self, *columns: np.ndarray | int) -> int:
+        return self._fold.add(*columns)
+
+
+AnyFold = ColumnFold | FoldModel
 
 
 @dataclass(frozen=True)
@@ -83,7 +91,7 @@ def columns(rows: Sequence[Row], first_row: int = 0) -> tuple[np.ndarray | int, 
     return *[np.array([getattr(row, name) for row in rows], kind) for name, kind in kinds.items()], first_row
 
 
-def finished(fold: Fold, rows: Sequence[Row], budget: int, cuts: Sequence[int] = (), unit: int = 0) -> FinishedUnits:
+def finished(fold: AnyFold, rows: Sequence[Row], budget: int, cuts: Sequence[int] = (), unit: int = 0) -> FinishedUnits:
     """What one unit comes to when the rows are added in these pieces."""
     edges = [0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]
     for first, last in itertools.pairwise(edges):

@@ -6,14 +6,13 @@ import itertools
 from collections import Counter
 
 import pytest
-from fold_programs import MakeFold, Row, columns, finished, nested, same, threads
+from fold_programs import NEVER_FULL, ColumnFold, Row, columns, finished, nested, same, threads
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.folding import LINKABLE, OTHER
 from otel_recfn.batches.fold.finished import FinishedUnits
-from otel_recfn.batches.fold.folded import OTHER
-from otel_recfn.batches.fold.protocol import MOST_WAITING
-from otel_recfn.batches.fold.unit import LINKABLE
+from otel_recfn.batches.fold.units import MOST_WAITING
 from otel_recfn.model.events import ORDINAL_BITS, EventFlag, make_event_id
 from thoroughness import examples
 
@@ -21,6 +20,10 @@ pytestmark = pytest.mark.one_python
 
 budgets = st.integers(0, 12)
 some = examples(50)  # rows of a whole program each
+
+
+def fold_of(budget: int, min_duration_ns: int = 0, most_rows: int = NEVER_FULL) -> ColumnFold:
+    return ColumnFold(budget, min_duration_ns, most_rows)
 
 
 def shown_budget(rows: int, budget: int) -> int:
@@ -45,7 +48,7 @@ def totals(one: FinishedUnits) -> tuple[int, int]:
 
 @some
 @given(rows=nested(), budget=budgets, first_budget=budgets)
-def test_the_longest_are_kept_and_hang_together(fold_of: MakeFold, rows: list[Row], budget: int, first_budget: int) -> None:
+def test_the_longest_are_kept_and_hang_together(rows: list[Row], budget: int, first_budget: int) -> None:
     one = finished(fold_of(max(first_budget, budget)), rows, budget)
     longest = sorted(rows, key=lambda row: (-row.duration_ns, row.event_id))[: shown_budget(len(rows), budget)]
     assert set(one.kept.tolist()) == {row.event_id for row in longest}
@@ -55,7 +58,7 @@ def test_the_longest_are_kept_and_hang_together(fold_of: MakeFold, rows: list[Ro
 
 @some
 @given(rows=threads(), budget=budgets, cuts=st.lists(st.integers(0, 60)))
-def test_all_is_there_however_it_is_cut(fold_of: MakeFold, rows: list[Row], budget: int, cuts: list[int]) -> None:
+def test_all_is_there_however_it_is_cut(rows: list[Row], budget: int, cuts: list[int]) -> None:
     own = self_times(rows)
     for unit in (0, 1):
         one = finished(fold_of(12), rows, budget, unit=unit)
@@ -66,7 +69,7 @@ def test_all_is_there_however_it_is_cut(fold_of: MakeFold, rows: list[Row], budg
 
 @some
 @given(rows=threads(), budget=budgets)
-def test_who_is_kept_lies_in_what_stands_before_it(fold_of: MakeFold, rows: list[Row], budget: int) -> None:
+def test_who_is_kept_lies_in_what_stands_before_it(rows: list[Row], budget: int) -> None:
     one = finished(fold_of(12), rows, budget)
     known = [0, *one.kept.tolist()]
     assert all(parent in known[: place + 1] for place, parent in enumerate(one.kept_parent.tolist()))
@@ -77,14 +80,14 @@ def test_who_is_kept_lies_in_what_stands_before_it(fold_of: MakeFold, rows: list
 
 @some
 @given(rows=nested(), budget=budgets, less=budgets)
-def test_fewer_at_once_are_the_same_as_fewer_later(fold_of: MakeFold, rows: list[Row], budget: int, less: int) -> None:
+def test_fewer_at_once_are_the_same_as_fewer_later(rows: list[Row], budget: int, less: int) -> None:
     less = min(less, budget)
     same(finished(fold_of(less), rows, less), finished(fold_of(budget), rows, less))
 
 
 @some
 @given(rows=nested(), budget=budgets)
-def test_what_is_folded_stands_on_the_nearest_kept_range_by_its_path(fold_of: MakeFold, rows: list[Row], budget: int) -> None:
+def test_what_is_folded_stands_on_the_nearest_kept_range_by_its_path(rows: list[Row], budget: int) -> None:
     one = finished(fold_of(budget), rows, budget)
     by_id, kept = {row.event_id: row for row in rows}, set(one.kept.tolist())
     expected: dict[tuple[int, tuple[int, ...]], list[Row]] = {}
@@ -121,7 +124,7 @@ def paths_of(one: FinishedUnits) -> dict[tuple[int, tuple[int, ...]], list[objec
 
 @some
 @given(rows=threads(), budget=budgets, parts=st.lists(st.integers(0, 60), max_size=4))
-def test_parts_of_a_unit_add_up_and_hang_together(fold_of: MakeFold, rows: list[Row], budget: int, parts: list[int]) -> None:
+def test_parts_of_a_unit_add_up_and_hang_together(rows: list[Row], budget: int, parts: list[int]) -> None:
     fold, rows = fold_of(12), [row for row in rows if row.unit == 0]
     edges = [0, *sorted({cut for cut in parts if cut < len(rows)}), len(rows)]
     came: list[FinishedUnits] = []
@@ -134,7 +137,7 @@ def test_parts_of_a_unit_add_up_and_hang_together(fold_of: MakeFold, rows: list[
         assert set(one.kept_parent.tolist()) <= {0, *one.kept.tolist()}
 
 
-def test_paths_are_bounded_and_the_rest_is_counted_as_other(fold_of: MakeFold) -> None:
+def test_paths_are_bounded_and_the_rest_is_counted_as_other() -> None:
     rows = [Row(make_event_id(1, number), 0, number, number, 1) for number in range(1, 3000)]
     one = finished(fold_of(0), rows, 0)
     assert len(one.path_name) <= 1025
@@ -144,7 +147,7 @@ def test_paths_are_bounded_and_the_rest_is_counted_as_other(fold_of: MakeFold) -
 
 @pytest.mark.parametrize("budget", [0, 2, 40])
 @pytest.mark.parametrize("depth", [1, 2, 5])
-def test_what_is_counted_as_other_is_not_counted_again_in_what_it_lies_in(fold_of: MakeFold, depth: int, budget: int) -> None:
+def test_what_is_counted_as_other_is_not_counted_again_in_what_it_lies_in(depth: int, budget: int) -> None:
     above, rows = make_event_id(1, 1), []
     for number in range(1500):
         ids = [make_event_id(1, 2 + number * depth + place) for place in range(depth)]
@@ -166,21 +169,21 @@ def test_what_is_counted_as_other_is_not_counted_again_in_what_it_lies_in(fold_o
     assert totals(one) == (len(rows), 100_000)
 
 
-def test_shorter_ranges_are_folded_first_of_all(fold_of: MakeFold) -> None:
+def test_shorter_ranges_are_folded_first_of_all() -> None:
     rows = [Row(make_event_id(1, number), 0, 1, number, number) for number in range(1, 10)]
     one = finished(fold_of(100, min_duration_ns=6), rows, 100)
     assert sorted(one.kept.tolist()) == [row.event_id for row in rows if row.duration_ns >= 6]
     assert one.path_count.tolist() == [5]
 
 
-def test_a_full_unit_is_told_at_the_row_that_fills_it(fold_of: MakeFold) -> None:
+def test_a_full_unit_is_told_at_the_row_that_fills_it() -> None:
     rows = [Row(make_event_id(1, number), 0, 1, number, 1, unit=number % 2) for number in range(1, 10)]
     fold = fold_of(100, most_rows=3)
     assert fold.add(*columns(rows)) == 5
     assert fold.rows([0, 1, 7]) == [2, 3, 0]
 
 
-def test_a_folded_range_that_others_link_to_is_told_with_its_holder(fold_of: MakeFold) -> None:
+def test_a_folded_range_that_others_link_to_is_told_with_its_holder() -> None:
     inner, outer, alone = [Row(make_event_id(1, number), 0, 1, 0, time, LINKABLE) for number, time in ((2, 1), (1, 9), (3, 2))]
     inner = Row(inner.event_id, outer.event_id, 1, 0, 1, LINKABLE)
     one = finished(fold_of(5), [inner, outer, alone], 2)
@@ -192,7 +195,7 @@ def test_a_folded_range_that_others_link_to_is_told_with_its_holder(fold_of: Mak
 
 
 @pytest.mark.parametrize("most", [1, 5])
-def test_what_may_be_kept_yet_is_told(fold_of: MakeFold, most: int) -> None:
+def test_what_may_be_kept_yet_is_told(most: int) -> None:
     rows = [Row(make_event_id(1, number), 0, 1, 0, number) for number in range(1, 9)]
     fold = fold_of(most)
     fold.add(*columns(rows))
@@ -204,7 +207,7 @@ def test_what_may_be_kept_yet_is_told(fold_of: MakeFold, most: int) -> None:
     assert fold.kept().tolist() == [70]
 
 
-def test_few_more_than_the_budget_are_held(fold_of: MakeFold) -> None:
+def test_few_more_than_the_budget_are_held() -> None:
     fold = fold_of(20)
     fold.add(*columns([Row(make_event_id(1, number), 0, 1, number, number) for number in range(1, 9000)]))
     assert len(fold.kept()) <= 20 + MOST_WAITING

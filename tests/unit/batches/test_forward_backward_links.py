@@ -1,18 +1,15 @@
-"""Forward-backward links, from hand-made batches; both twins find the same."""
+"""Forward-backward links, from hand-made batches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch
-from otel_recfn.batches.links.protocol import FindsLinks, Links
-from otel_recfn.batches.links.python_links import PythonLinks
+from otel_recfn.batches.links import LinkFinder
 from otel_recfn.model.batch import Batch, SpanContextRef, Track
 from otel_recfn.model.events import ORDINAL_MASK, EventKind, make_event_id
 from otel_recfn.model.scope import RecordScope
@@ -20,7 +17,6 @@ from otel_recfn.model.scope import RecordScope
 pytestmark = pytest.mark.one_python
 
 BACKWARD = RecordScope.BACKWARD_FUNCTION
-Made = Callable[..., Any]
 
 
 def forward(sequence_nr: int, **columns: Any) -> dict[str, Any]:
@@ -30,17 +26,6 @@ def forward(sequence_nr: int, **columns: Any) -> dict[str, Any]:
 def backward(sequence_nr: int, forward_thread_id: int = 1, **columns: Any) -> dict[str, Any]:
     link = {"sequence_nr": sequence_nr, "forward_thread_id": forward_thread_id, "scope": BACKWARD}
     return {"name": "MulBackward0", "thread": WORKER_THREAD, **link, **columns}
-
-
-@pytest.fixture(params=["python", "native"])
-def made(request: pytest.FixtureRequest) -> Made:
-    """Makes finders of links of one twin."""
-    if request.param == "python":
-        return PythonLinks
-    pytest.importorskip("otel_recfn._native")
-    from otel_recfn.batches.links.native_links import NativeLinks
-
-    return NativeLinks
 
 
 class ForwardRange(NamedTuple):
@@ -54,7 +39,7 @@ class ForwardRange(NamedTuple):
     context: SpanContextRef
 
 
-def linked(links: FindsLinks, batch: Batch) -> list[tuple[int, ForwardRange]]:
+def linked(links: LinkFinder, batch: Batch) -> list[tuple[int, ForwardRange]]:
     """The backward rows, each with its forward range."""
     row, *numbers, thread, context, threads, contexts = links.match(batch)
     columns = (column.tolist() for column in (row, *numbers, thread, context))
@@ -64,50 +49,50 @@ def linked(links: FindsLinks, batch: Batch) -> list[tuple[int, ForwardRange]]:
     ]
 
 
-def linked_ids(links: FindsLinks, *rows: dict[str, Any]) -> list[tuple[int, int]]:
+def linked_ids(links: LinkFinder, *rows: dict[str, Any]) -> list[tuple[int, int]]:
     return [(row, found.event_id) for row, found in linked(links, make_batch(rows))]
 
 
-def test_a_backward_range_finds_its_forward_range_with_all_that_is_known_of_it(made: Made) -> None:
+def test_a_backward_range_finds_its_forward_range_with_all_that_is_known_of_it() -> None:
     current = context(trace_id=7, span_id=8)
     batch = make_batch([forward(3, event_id=11, root=10, context=current), backward(3)])
-    [(row, found)] = linked(made(), batch)
+    [(row, found)] = linked(LinkFinder(), batch)
     assert row == 1
     assert found == (11, 10, BASE_NS, BASE_NS + 500, MAIN_THREAD, current)
 
 
-def test_the_forward_may_be_in_an_earlier_batch_or_later_in_the_same(made: Made) -> None:
-    links = made()
+def test_the_forward_may_be_in_an_earlier_batch_or_later_in_the_same() -> None:
+    links = LinkFinder()
     assert linked_ids(links, forward(1, event_id=11)) == []
     assert linked_ids(links, backward(1), backward(2), forward(2, event_id=12)) == [(0, 11), (1, 12)]
 
 
-def test_of_ranges_with_one_number_the_one_that_started_last_is_the_forward(made: Made) -> None:
+def test_of_ranges_with_one_number_the_one_that_started_last_is_the_forward() -> None:
     inner, outer = forward(5, event_id=12, start_ns=BASE_NS + 10), forward(5, event_id=11, start_ns=BASE_NS)
-    assert linked_ids(made(), inner, outer, backward(5)) == [(2, 12)]
+    assert linked_ids(LinkFinder(), inner, outer, backward(5)) == [(2, 12)]
 
 
-def test_also_when_the_enclosing_one_ends_in_a_later_batch(made: Made) -> None:
-    links = made()
+def test_also_when_the_enclosing_one_ends_in_a_later_batch() -> None:
+    links = LinkFinder()
     linked(links, make_batch([forward(5, event_id=12, start_ns=BASE_NS + 10)] + [forward(n) for n in range(10, 40)]))
     assert linked_ids(links, forward(5, event_id=11, start_ns=BASE_NS), backward(5)) == [(1, 12)]
 
 
-def test_the_same_number_of_another_thread_is_another_node(made: Made) -> None:
+def test_the_same_number_of_another_thread_is_another_node() -> None:
     rows = [forward(5, event_id=11), forward(5, thread=WORKER_THREAD, event_id=21), backward(5, 1), backward(5, 2)]
-    assert linked_ids(made(), *rows) == [(2, 11), (3, 21)]
+    assert linked_ids(LinkFinder(), *rows) == [(2, 11), (3, 21)]
 
 
-def test_the_thread_is_found_by_its_logical_id(made: Made) -> None:
+def test_the_thread_is_found_by_its_logical_id() -> None:
     renumbered = MAIN_THREAD._replace(number=9, thread_id=4)
-    assert linked_ids(made(), forward(5, thread=renumbered, event_id=11), backward(5, 4)) == [(1, 11)]
+    assert linked_ids(LinkFinder(), forward(5, thread=renumbered, event_id=11), backward(5, 4)) == [(1, 11)]
 
 
-def test_each_of_two_backward_passes_is_linked(made: Made) -> None:
-    assert linked_ids(made(), forward(5, event_id=11), backward(5), backward(5)) == [(1, 11), (2, 11)]
+def test_each_of_two_backward_passes_is_linked() -> None:
+    assert linked_ids(LinkFinder(), forward(5, event_id=11), backward(5), backward(5)) == [(1, 11), (2, 11)]
 
 
-def test_what_is_no_forward_or_no_backward_is_left_alone(made: Made) -> None:
+def test_what_is_no_forward_or_no_backward_is_left_alone() -> None:
     rows = [
         forward(-1),
         forward(5, kind=EventKind.MARK),
@@ -119,15 +104,15 @@ def test_what_is_no_forward_or_no_backward_is_left_alone(made: Made) -> None:
         backward(8, forward_thread_id=99),
         {"scope": RecordScope.FUNCTION, "sequence_nr": 5, "forward_thread_id": 1},
     ]
-    assert linked_ids(made(), *rows) == []
+    assert linked_ids(LinkFinder(), *rows) == []
 
 
-def test_an_empty_batch_has_no_links(made: Made) -> None:
-    assert linked(made(), make_batch([])) == []
+def test_an_empty_batch_has_no_links() -> None:
+    assert linked(LinkFinder(), make_batch([])) == []
 
 
-def test_memory_is_bounded_and_what_started_first_is_forgotten_first(made: Made) -> None:
-    links = made(max_forward_ranges=100)
+def test_memory_is_bounded_and_what_started_first_is_forgotten_first() -> None:
+    links = LinkFinder(max_forward_ranges=100)
     current = [context(trace_id=1, span_id=step + 1) for step in range(30)]
     for step in range(30):
         rows = [forward(10 * step + n, start_ns=BASE_NS + 10 * step + n, context=current[step]) for n in range(10)]
@@ -139,8 +124,8 @@ def test_memory_is_bounded_and_what_started_first_is_forgotten_first(made: Made)
     assert found.context == current[29]
 
 
-def test_of_ranges_that_have_a_backward_few_are_remembered_and_none_of_the_others_is_forgotten_for_them(made: Made) -> None:
-    links = made(max_matched_ranges=20)
+def test_of_ranges_that_have_a_backward_few_are_remembered_and_none_of_the_others_is_forgotten_for_them() -> None:
+    links = LinkFinder(max_matched_ranges=20)
     waiting = range(0, 300, 10)
     for step in range(30):
         current = context(trace_id=1, span_id=step + 1)
@@ -154,8 +139,8 @@ def test_of_ranges_that_have_a_backward_few_are_remembered_and_none_of_the_other
     ]
 
 
-def test_what_is_left_after_forgetting_is_found_as_before_with_its_tables(made: Made) -> None:
-    links = made(max_forward_ranges=8)
+def test_what_is_left_after_forgetting_is_found_as_before_with_its_tables() -> None:
+    links = LinkFinder(max_forward_ranges=8)
     for step in range(40):
         current = context(trace_id=1, span_id=step + 1)
         thread = (MAIN_THREAD, WORKER_THREAD)[step % 2]
@@ -169,7 +154,7 @@ def test_what_is_left_after_forgetting_is_found_as_before_with_its_tables(made: 
 
 
 @given(st.data())
-def test_links_are_those_of_a_plain_search(made: Made, data: st.DataObject) -> None:
+def test_links_are_those_of_a_plain_search(data: st.DataObject) -> None:
     """Random numbers, threads and starts in random batches, against the definition."""
     threads = [MAIN_THREAD, WORKER_THREAD]
     thread, number = st.sampled_from(threads), st.integers(0, 6)
@@ -177,7 +162,7 @@ def test_links_are_those_of_a_plain_search(made: Made, data: st.DataObject) -> N
     forwards = st.builds(lambda n, t, s: forward(n, thread=t, start_ns=s), number, thread, start)
     backwards = st.builds(lambda n, t: backward(n, t.thread_id), number, thread)
     batches = data.draw(st.lists(st.lists(st.one_of(forwards, backwards), max_size=12), max_size=8))
-    links, seen, ordinal = made(), [], 0
+    links, seen, ordinal = LinkFinder(), [], 0
     for rows in batches:
         for row in rows:
             ordinal += 1
@@ -203,15 +188,22 @@ any_row = st.fixed_dictionaries(
 
 
 @given(batches=st.lists(st.lists(any_row, max_size=12).map(make_batch), max_size=5))
-def test_both_twins_tell_the_same(batches: list[Batch]) -> None:
-    native_links = pytest.importorskip("otel_recfn.batches.links.native_links", reason="there is no native part here")
-    python, native = PythonLinks(), native_links.NativeLinks()
+def test_any_rows_are_linked_as_the_definition_says(batches: list[Batch]) -> None:
+    links, last_started = LinkFinder(), {}
     for batch in batches:
-        mine, theirs = native.match(batch), python.match(batch)
-        for name in Links._fields[:-2]:
-            assert getattr(mine, name).dtype == getattr(theirs, name).dtype
-            np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name), name)
-        assert (mine.tracks, mine.contexts) == (theirs.tracks, theirs.contexts)
+        rows = [(at, row) for at, row in enumerate(batch.events()) if row.kind == EventKind.RANGE]
+        numbered = [(at, row) for at, row in rows if 0 <= row.sequence_nr <= ORDINAL_MASK]
+        for _, row in numbered:
+            if row.scope != BACKWARD and not row.forward_thread_id:
+                key = row.thread.thread_id, row.sequence_nr
+                last_started[key] = max(row, last_started.get(key, row), key=lambda one: one.start_ns)
+        expected = []
+        for at, row in numbered:
+            found = last_started.get((row.forward_thread_id, row.sequence_nr))
+            if row.scope == BACKWARD and row.forward_thread_id and found is not None:
+                columns = found.event_id, found.root, found.start_ns, found.end_ns, found.thread, found.context
+                expected.append((at, ForwardRange(*columns)))
+        assert linked(links, batch) == expected
 
 
 def _starts(seen: list[dict[str, Any]], wanted: dict[str, Any]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Rows of several batches as one: they say what they said, in the order that is asked for, and both twins gather alike."""
+"""Rows of several batches as one: they say what they said, in the order that is asked for."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
-from otel_recfn.batches.fold.gathered import Gathers, gather_in_python, gathered
+from otel_recfn.batches.fold.gathered import gather, gathered
 from otel_recfn.batches.merging import merged
 from otel_recfn.model.batch import COLUMN_TYPES, Batch
 from otel_recfn.model.columns import COLUMNS
 from otel_recfn.model.empty_columns import empty_column, empty_in_all
 
-native_gather = pytest.importorskip("otel_recfn.batches.fold.native_gather", reason="there is no native part here")
 pytestmark = pytest.mark.one_python
-TWINS = [gather_in_python, native_gather.gather_natively]
 any_row = st.fixed_dictionaries(
     {
         "event_id": st.integers(1, 1 << 62),
@@ -47,11 +45,10 @@ def test_rows_say_what_they_said(batches: list[Batch], same_names: bool, data: s
     wanted = data.draw(st.lists(st.sampled_from(places), max_size=12))
     part, row = column([part for part, _ in wanted]), column([row for _, row in wanted])
     said = [list(batch.events()) for batch in batches]
-    for gather in TWINS:
-        whole = gathered(gather, batches, part, row)
-        assert list(whole.events()) == [said[part][row] for part, row in wanted]
-        assert [getattr(whole, name).dtype for name in COLUMN_TYPES] == [*COLUMN_TYPES.values()]
-        assert (whole.shapes == 0).tolist() == [not said[part][row].shapes for part, row in wanted]
+    whole = gathered(batches, part, row)
+    assert list(whole.events()) == [said[part][row] for part, row in wanted]
+    assert [getattr(whole, name).dtype for name in COLUMN_TYPES] == [*COLUMN_TYPES.values()]
+    assert (whole.shapes == 0).tolist() == [not said[part][row].shapes for part, row in wanted]
 
 
 def sharing(batch: Batch) -> Batch:
@@ -67,7 +64,7 @@ def test_what_all_batches_share_is_shared_by_what_is_made_of_them(batches: list[
     row = column([at for batch in batches for at in range(len(batch))])
     said, empty = [row for batch in batches for row in batch.events()], empty_in_all(batches)
     assert len(empty) >= 10 if all(shares[: len(batches)]) else not empty
-    for whole in (gathered(gather_in_python, batches, part, row), gathered(TWINS[1], batches, part, row), merged(batches)):
+    for whole in (gathered(batches, part, row), merged(batches)):
         assert list(whole.events()) == said
         assert empty_in_all([whole]).keys() == empty.keys()
 
@@ -76,11 +73,10 @@ def test_what_all_batches_share_is_shared_by_what_is_made_of_them(batches: list[
 def test_columns_need_not_be_contiguous(batch: Batch, step: int) -> None:
     apart = batch.take(slice(None, None, -step))
     rows = column(range(len(apart)))
-    assert list(gathered(native_gather.gather_natively, [apart], rows * 0, rows).events()) == list(apart.events())
+    assert list(gathered([apart], rows * 0, rows).events()) == list(apart.events())
 
 
-@pytest.mark.parametrize("gather", TWINS[1:])
 @pytest.mark.parametrize("wanted", [(0, 1), (0, -1), (1, 0), (-1, 0)])
-def test_what_no_batch_has_is_refused(gather: Gathers, wanted: tuple[int, int]) -> None:
+def test_what_no_batch_has_is_refused(wanted: tuple[int, int]) -> None:
     with pytest.raises(IndexError):
         gather({"parent": np.dtype(np.uint64)}, [make_batch([{}])], *[column([place]) for place in wanted])

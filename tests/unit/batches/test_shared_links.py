@@ -13,9 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from batches import MAIN_THREAD, context, make_batch
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
-from otel_recfn.batches.links.choice import links_maker
-from otel_recfn.batches.links.protocol import FindsLinks, Links
-from otel_recfn.batches.links.shared import SharedLinks
+from otel_recfn.batches.links import LinkFinder, Links, SharedLinks
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import make_event_id
 from otel_recfn.model.scope import RecordScope
@@ -36,14 +34,13 @@ BACKWARD: dict[str, Any] = {
 def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     """How often links were found, by the first event of the batch."""
     found: Counter[int] = Counter()
-    finder: type = links_maker()  # type: ignore[assignment]
-    match = finder.match
+    match = LinkFinder.match
 
-    def counted(self: FindsLinks, batch: Batch) -> Links:
+    def counted(self: LinkFinder, batch: Batch) -> Links:
         found[int(batch.event_id[0])] += 1
         return match(self, batch)
 
-    monkeypatch.setattr(finder, "match", counted)
+    monkeypatch.setattr(LinkFinder, "match", counted)
     return found
 
 

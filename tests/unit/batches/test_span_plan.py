@@ -9,13 +9,10 @@ import numpy as np
 from opentelemetry.trace import SpanContext
 
 from batches import context, make_batch
-from otel_recfn.batches.links.choice import links_maker
-from otel_recfn.batches.rows.choice import rows_planner
+from otel_recfn.batches.links import LinkFinder
 from otel_recfn.batches.span_plan import SpanPlan, fates_of, plan_spans
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.model.tables import SpanContextRef
-
-PLANNER = rows_planner()
 
 
 def span_of(of: SpanContextRef) -> SpanContext:
@@ -24,7 +21,7 @@ def span_of(of: SpanContextRef) -> SpanContext:
 
 def planned(rows: int) -> SpanPlan:
     batch = make_batch([{"context": context(5, 7 + number % 2)} for number in range(rows)])
-    return plan_spans(PLANNER, batch, fates_of(PLANNER, batch), links_maker()().match(batch), span_of, lambda root: None)
+    return plan_spans(batch, fates_of(batch), LinkFinder().match(batch), span_of, lambda root: None)
 
 
 def test_a_part_has_the_same_rows_of_every_column() -> None:
@@ -58,11 +55,11 @@ def test_contexts_of_forward_ranges_that_nothing_links_to_are_not_looked_at() ->
         for number, one in enumerate(contexts)
     ]
     backward = {"event_id": 900, "scope": RecordScope.BACKWARD_FUNCTION, "sequence_nr": 7, "forward_thread_id": 1}
-    links = links_maker()()
+    links = LinkFinder()
     links.match(make_batch(forward))
     batch = make_batch([{**backward, "context": context(2, 9)}])
     found = links.match(batch)
     looked = Looked(found.contexts)
-    plan = plan_spans(PLANNER, batch, fates_of(PLANNER, batch), found._replace(contexts=looked), span_of, lambda root: None)
+    plan = plan_spans(batch, fates_of(batch), found._replace(contexts=looked), span_of, lambda root: None)
     assert plan.spans_above[int(plan.linked_above[0])].span_id == contexts[7].span_id
     assert len(looked.at) == 1

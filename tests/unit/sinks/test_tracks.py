@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from batches import MAIN_THREAD, STREAM, context, make_batch
-from otel_recfn.batches.links.choice import links_maker
+from otel_recfn.batches.links import LinkFinder
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, make_event_id
 from otel_recfn.model.scope import RecordScope
@@ -97,7 +97,7 @@ def test_a_stream_is_nobodys_forward_thread() -> None:
     other = {"thread": STREAM._replace(thread_id=MAIN_THREAD.thread_id), "sequence_nr": 5}
     backward = {"scope": RecordScope.BACKWARD_FUNCTION, "sequence_nr": 5, "forward_thread_id": MAIN_THREAD.thread_id}
     batch = make_batch([forward, other, backward])
-    links = links_maker()().match(batch)
+    links = LinkFinder().match(batch)
     assert links.event_id.tolist() == [make_event_id(MAIN_THREAD.number, 1)]
 
 

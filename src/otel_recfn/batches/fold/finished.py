@@ -1,4 +1,4 @@
-"""What folding tells of finished units, in columns, so that both twins tell it alike."""
+"""What folding tells of finished units, in columns."""
 
 from __future__ import annotations
 

@@ -1,13 +1,14 @@
-"""Rows of several batches as one, in any order: the Python twin of gathering their columns, and the tables that they index."""
+"""Rows of several batches as one, in any order: their columns, gathered natively, and the tables that they index."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from otel_recfn import _native
 from otel_recfn.batches.fold.finished import Places
 from otel_recfn.model.batch import COLUMN_TYPES, TEXT_COLUMNS, Batch
 from otel_recfn.model.columns import CONTEXT_COLUMNS, TRACK_COLUMNS
@@ -18,32 +19,20 @@ ColumnTypes = Mapping[str, np.dtype[Any]]
 _OF_A_BATCH: ColumnTypes = {name: np.dtype(kind) for name, kind in COLUMN_TYPES.items()}
 
 
-class Gathers(Protocol):
-    """The contract of gathering columns."""
-
-    def __call__(self, types: ColumnTypes, parts: Sequence[object], part: Places, row: Places) -> Columns:
-        """These columns of rows, each of which is that row of that one of the parts. They are the parts' attributes."""
-
-
-def gather_in_python(types: ColumnTypes, parts: Sequence[object], part: Places, row: Places) -> Columns:
-    """See ``Gathers``."""
-    columns: Columns = {name: np.zeros(len(row), kind) for name, kind in types.items()}
-    for number, one in enumerate(parts):
-        here = np.flatnonzero(part == number)
-        for name, column in columns.items():
-            column[here] = getattr(one, name)[row[here]]
-    return columns
+def gather(types: ColumnTypes, parts: Sequence[object], part: Places, row: Places) -> Columns:
+    """These columns of rows, each of which is that row of that one of the parts. They are the parts' attributes."""
+    raw: dict[str, Any] = _native.gather_rows(tuple(types), tuple(parts), part, row)
+    return {name: np.frombuffer(raw[name], kind) for name, kind in types.items()}
 
 
-def gathered(gather: Gathers, batches: Sequence[Batch], part: Places, row: Places) -> Batch:
+def gathered(batches: Sequence[Batch], part: Places, row: Places) -> Batch:
     """A batch of these rows, with nothing announced. It has the batches' tables one after the other, without looking at them.
 
     Columns that the batches share, as there is nothing in them, aren't read.
 
     Args:
-        gather: their columns.
         batches: at least one.
-        part, row: see ``Gathers``.
+        part, row: see ``gather``.
     """
     empty = empty_in_all(batches)
     types = {name: kind for name, kind in _OF_A_BATCH.items() if name not in empty}

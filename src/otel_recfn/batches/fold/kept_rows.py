@@ -14,7 +14,7 @@ import numpy as np
 from opentelemetry.trace import SpanContext
 
 from otel_recfn.batches.fold.finished import Ids, Places
-from otel_recfn.batches.fold.gathered import ColumnTypes, Gathers, gather_in_python, gathered
+from otel_recfn.batches.fold.gathered import ColumnTypes, gather, gathered
 from otel_recfn.batches.merging import merged
 from otel_recfn.batches.number_sets import distinct
 from otel_recfn.batches.span_plan import SpanPlan
@@ -75,11 +75,10 @@ class KeptRows:
 
     Args:
         kept: the numbers of the rows that are kept at the moment, in ascending order.
-        gather: columns of rows.
     """
 
-    def __init__(self, kept: Callable[[], Places], gather: Gathers = gather_in_python) -> None:
-        self._kept, self._gather = kept, gather
+    def __init__(self, kept: Callable[[], Places]) -> None:
+        self._kept = kept
         self._held: list[_Held] = []
         self._numbers = self._rows = 0
         self._most = ROWS_TO_SPARE
@@ -126,7 +125,7 @@ class KeptRows:
                 place[here] = one.find(numbers[here])
         if place.min() < 0:
             raise MemoryError
-        return _taken(self._gather, held, part, place)
+        return _taken(held, part, place)
 
     def _used(self, part: Places) -> tuple[list[_Held], Places]:
         """What is held that rows are in, and where each row's stands among these."""
@@ -151,7 +150,7 @@ class KeptRows:
         for held in self._held:
             first, last = np.searchsorted(numbers, (held.first, held.end)).tolist()
             if first < last:
-                parts.append(_part(self._gather, held, numbers[first:last]))
+                parts.append(_part(held, numbers[first:last]))
         return parts
 
 
@@ -161,16 +160,16 @@ def _has_any(held: _Held, numbers: Places) -> bool:
     return bool(first < last)
 
 
-def _part(gather: Gathers, held: _Held, numbers: Places) -> _Held:
+def _part(held: _Held, numbers: Places) -> _Held:
     place = held.find(numbers)
     if place.min() < 0:
         numbers, place = numbers[place >= 0], place[place >= 0]
     own = gather(_COLUMNS, [held], np.zeros_like(place), place)
-    batch = gathered(gather, [held.batch], np.zeros_like(place), own["row"])
+    batch = gathered([held.batch], np.zeros_like(place), own["row"])
     return _Held(held.first, held.end, numbers, place, batch, own["linked_id"], own["linked_above"], held.spans)
 
 
-def _taken(gather: Gathers, held: Sequence[_Held], part: Places, place: Places) -> KeptRanges:
+def _taken(held: Sequence[_Held], part: Places, place: Places) -> KeptRanges:
     """The rows at these places of these parts of what is held."""
     has_links = not all([one.linked_id.base is shared_column(np.uint64) for one in held])
     own = gather(_COLUMNS if has_links else _ROWS, held, part, place)
@@ -183,7 +182,7 @@ def _taken(gather: Gathers, held: Sequence[_Held], part: Places, place: Places) 
             begins.append(len(spans))
             spans += one.spans
         linked_above = np.where(linked_id != 0, own["linked_above"] + np.array(begins, np.int64)[part], 0)
-    return KeptRanges(gathered(gather, [one.batch for one in held], part, own["row"]), linked_id, linked_above, spans)
+    return KeptRanges(gathered([one.batch for one in held], part, own["row"]), linked_id, linked_above, spans)
 
 
 def _together(parts: Sequence[_Held]) -> _Held:

@@ -1,6 +1,6 @@
 """What spans say of the ranges that were folded: which sums stand on which span, and which paths have a span of their own.
 
-All in columns; both twins tell it alike. What is folded directly into a unit whose span can't say so stands on a summary of its
+All in columns. What is folded directly into a unit whose span can't say so stands on a summary of its
 path with the most time. What is left of a unit's budget goes to further summaries, those of the paths with the most time.
 
 A summary is as long as its ranges were together and begins where the first of them began, moved so that it stays within its
@@ -9,11 +9,12 @@ parent; where ranges ran beside each other for longer than the parent, it is cut
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from otel_recfn import _native
 from otel_recfn.batches.fold.finished import FinishedUnits, Places, Times
 
 TOP_NAMES = 3
@@ -63,10 +64,15 @@ class Told(NamedTuple):
 
 _TYPES: dict[str, Any] = {"top_name": np.uint32}
 TOLD_TYPES: dict[str, Any] = {name: _TYPES.get(name, np.int64) for name in Told._fields}
+_PATH_COLUMNS = (
+    *("path_unit", "path_holder", "path_above", "path_name", "path_count", "path_total_ns", "path_self_ns"),
+    "path_first_ns",
+)
 
 
-class Tells(Protocol):
-    """A twin."""
-
-    def __call__(self, done: FinishedUnits, kept: KeptExtents, units: UnitsToTell) -> Told:
-        """What is told of units that were finished together; an IndexError where a path indexes nothing."""
+def told_of(done: FinishedUnits, kept: KeptExtents, units: UnitsToTell) -> Told:
+    """What is told of units that were finished together; an IndexError where a path indexes nothing."""
+    told: Any = _native.tell_folded(
+        tuple([getattr(done, name) for name in _PATH_COLUMNS]), tuple(kept), tuple(units), TOP_NAMES
+    )
+    return Told(*[np.frombuffer(raw, kind) for raw, kind in zip(told, TOLD_TYPES.values(), strict=True)])

@@ -1,5 +1,5 @@
 // One unit: keeps the longest of its ranges, and folds the others into the nearest kept one around them. Python's
-// `batches/fold/unit.py` says the same at more length.
+// `batches/fold/units.py` says how they rank; `tests/models/folding.py` does the same, to be read.
 #pragma once
 #include <cstddef>
 #include <cstdint>

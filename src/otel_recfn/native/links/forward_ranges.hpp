@@ -1,4 +1,4 @@
-// The forward ranges that backward ones may belong to. Python's `batches/links/` says what belongs to what.
+// The forward ranges that backward ones may belong to. Python's `batches/links.py` says what belongs to what.
 #pragma once
 #include <array>
 #include <cstddef>

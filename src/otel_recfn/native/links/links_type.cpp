@@ -219,7 +219,7 @@ PyTypeObject links_type() {
   type.tp_methods = methods;
   type.tp_as_sequence = &as_sequence;
   type.tp_flags = Py_TPFLAGS_DEFAULT;
-  type.tp_doc = "ForwardRanges(): those that backward ranges may belong to. See Python's `batches/links/`.";
+  type.tp_doc = "ForwardRanges(): those that backward ranges may belong to. See Python's `batches/links.py`.";
   return type;
 }
 

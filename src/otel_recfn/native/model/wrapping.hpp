@@ -1,4 +1,4 @@
-// Sums of 64 bits without undefined behaviour where times are nonsense, or many. The same as Python's `batches/fold/wrapping.py`.
+// Sums of 64 bits without undefined behaviour where times are nonsense, or many.
 #pragma once
 #include <cstdint>
 

@@ -1,4 +1,4 @@
-// What the spans of rows link to. Python's `batches/rows/` says the same in numpy.
+// What the spans of rows link to. Python's `batches/rows.py` says what is what.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Outermost ranges of a batch: those that ended in it, and those that it announces. Python's `batches/rows/` says the same.
+// Outermost ranges of a batch: those that ended in it, and those that it announces. Python's `batches/rows.py` names them.
 #pragma once
 #include <cstddef>
 #include <cstdint>

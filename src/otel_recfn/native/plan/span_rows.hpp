@@ -1,4 +1,4 @@
-// What becomes of each row of a batch, and above which span. Python's `batches/rows/` says the same in numpy.
+// What becomes of each row of a batch, and above which span. Python's `batches/rows.py` says what is what.
 #pragma once
 #include "columns/column_view.hpp"
 #include "cpython/python.hpp"

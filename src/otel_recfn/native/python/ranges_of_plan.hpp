@@ -9,7 +9,7 @@
 
 namespace recfn {
 
-// As Python's `PlannedRanges` (`batches/fold/protocol.py`).
+// As Python's `PlannedRanges` (`batches/fold/units.py`).
 class RangesOfPlan {
  public:
   // `given`: that tuple's items.

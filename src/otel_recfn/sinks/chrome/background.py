@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_recfn.batches.links.shared import SharedLinks
+from otel_recfn.batches.links import SharedLinks
 from otel_recfn.model.columns import ROW_BYTES
 from otel_recfn.sinks.background import BackgroundSink
 from otel_recfn.sinks.chrome.sink import ChromeTraceSink

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from otel_recfn.batches.links.shared import SharedLinks
+from otel_recfn.batches.links import SharedLinks
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import OUT_OF_MEMORY, SettingError
 from otel_recfn.sinks.chrome.python_ids import PythonIds

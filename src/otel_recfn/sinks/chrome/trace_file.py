@@ -26,8 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.batches.links.choice import links_maker
-from otel_recfn.batches.links.protocol import FindsLinks, Links
+from otel_recfn.batches.links import LinkFinder, Links, SharedLinks
 from otel_recfn.batches.number_sets import is_in
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.events import OVERLAPPING
@@ -89,14 +88,13 @@ class ChromeTraceFile:
         *,
         family: str | None = None,
         mode: int = 0o600,
-        links: FindsLinks | None = None,
+        links: SharedLinks | None = None,
         find_span: FindSpan = seen_spans.find,
     ) -> None:
         self._pid = os.getpid()
         self._base_ns = time.time_ns() // WEEK_NS * WEEK_NS
         self._stream: TextStream = GzipStream() if path.suffix == ".gz" else PlainStream()
-        self._make_links = links_maker()
-        self._links: FindsLinks = links or self._make_links()
+        self._links: LinkFinder | SharedLinks = links or LinkFinder()
         self._thread_names: dict[int, str] = {}
         self._memory = bytearray()
         self._contents = self._shown = _Contents(SpanSlices(find_span))
@@ -149,7 +147,7 @@ class ChromeTraceFile:
 
     def forget_links(self) -> None:
         """No arrow leads to a range from before."""
-        self._links = self._make_links()
+        self._links = LinkFinder()
 
     def set_open(self, ranges: Batch) -> None:
         """From the next ``show`` on these are the ranges that are open for long, until ``append`` is given them."""
@@ -179,7 +177,7 @@ class ChromeTraceFile:
             return False
         self._stream.take_back()
         self._contents = self._shown
-        self._links = self._make_links()
+        self._links = LinkFinder()
         self._thread_names.clear()
         return True
 

@@ -3,29 +3,23 @@
     header │ deflate blocks, up to a byte's end │ last blocks, stored: the text's end │ CRC-32, length
            └──── put ... put, flush ───────────► └──── tail: what follows takes its place ──────────
 
-Intel's igzip compresses where it is installed (four times as fast as zlib at its fastest, and smaller), else zlib. It is used
-where the native part can tidy up after it (``vector_state.cpp``): streams are also written in the program's own threads.
+Intel's igzip compresses where it is installed (four times as fast as zlib at its fastest, and smaller), else zlib. After it
+``vector_state.cpp`` tidies up, because streams are also written in the program's own threads.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable
 from typing import Any
 
+from otel_recfn import _native
+
 deflate: Any
-tidy_up: Callable[[], None]
 try:
     from isal import isal_zlib as deflate
-
-    from otel_recfn._native import zero_upper_vectors as tidy_up
-except ImportError:  # no wheel for this platform, or no compiler
+except ImportError:  # no wheel for this platform
     deflate = zlib
-
-    def tidy_up() -> None:
-        """zlib needs no tidying up."""
-
 
 HEADER = b"\x1f\x8b\x08\x00" + bytes(4) + b"\x04\xff"
 """RFC 1952: gzip, deflate, no flags, no time, fastest compression, unknown system."""
@@ -50,13 +44,13 @@ class GzipStream:
         self._crc = deflate.crc32(data, self._crc)
         self._length += len(data)
         compressed: bytes = self._compressor.compress(data)
-        tidy_up()
+        _native.zero_upper_vectors()
         return start + compressed
 
     def flush(self) -> bytes:
         """Returns the bytes that are still to be appended so that everything that was put is in the file."""
         flushed: bytes = self._compressor.flush(zlib.Z_SYNC_FLUSH)
-        tidy_up()
+        _native.zero_upper_vectors()
         return flushed
 
     def state(self) -> tuple[int, int]:

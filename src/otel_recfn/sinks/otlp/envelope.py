@@ -10,24 +10,19 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
+from otel_recfn import _native
 from otel_recfn.sinks.lost_places import NOWHERE, LostAt, with_more
 from otel_recfn.sinks.otlp.encoded import NO_SPANS, EncodedSpans
 from otel_recfn.sinks.otlp.kin import Kin
 from otel_recfn.sinks.otlp.span_bytes import attribute_fields
 from otel_recfn.sinks.otlp.wire import BYTES, field, text, varint
-
-_joined: Callable[[list[bytes | memoryview]], bytes]
-try:
-    from otel_recfn._native import join_bytes as _joined  # without the GIL
-except ImportError:  # no compiler where this was installed
-    _joined = b"".join
 
 _RESOURCE_SPANS, _SCOPE_SPANS = 1 << 3 | BYTES, 2 << 3 | BYTES
 """How the two messages around spans begin."""
@@ -98,7 +93,7 @@ class Envelope:
         head = varint(_SCOPE_SPANS) + varint(of_scope)
         of_resource = len(self._resource) + len(head) + of_scope + len(self._after_scope)
         before = (varint(_RESOURCE_SPANS), varint(of_resource), self._resource, head, self._scope)
-        return _joined([*before, *spans, self._after_spans, self._after_scope])
+        return _native.join_bytes([*before, *spans, self._after_spans, self._after_scope])
 
 
 def made_of(

@@ -1,4 +1,4 @@
-"""Plans to spans in bytes: natively where it was built, else by way of the SDK's spans, with the same bytes.
+"""Plans to spans in bytes: natively, and by way of the SDK's spans where limits cut them, with the same bytes.
 
 plan ──► native/otlp, from columns ──────────────┐
      └─► SpanMapper ──► span_bytes, from objects ┴─► EncodedSpans
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from opentelemetry.trace import SpanContext
 
+from otel_recfn import _native
 from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.tables import Track
 from otel_recfn.sinks.lost_places import Places, place_by_number
@@ -23,19 +24,6 @@ from otel_recfn.sinks.spans.limits import AttributeValue
 from otel_recfn.sinks.spans.mapping import MAX_KEPT_BASES, NOTHING_TOLD, SpanMapper
 from otel_recfn.sinks.spans.provider import SpanTarget
 from otel_recfn.support.span_ids import current_key
-
-native: Any
-try:
-    from otel_recfn import _native as native
-except ImportError:  # no compiler where this was installed
-    native = None
-
-_encode_natively = getattr(native, "encode_otlp_spans", None)
-
-
-def is_native() -> bool:
-    """Whether spans are encoded without the GIL."""
-    return _encode_natively is not None
 
 
 class OtlpMapper(SpanMapper):
@@ -54,7 +42,7 @@ class OtlpMapper(SpanMapper):
             plan: the plan.
             told: further attributes, by row.
         """
-        if _encode_natively is None or not self._limits.unbound:
+        if not self._limits.unbound:
             return encoded(super().spans(plan, told))
         columns = (plan.row, plan.parent, plan.above, plan.linked_id, plan.linked_above)
         above = [_above(span) for span in plan.spans_above]
@@ -62,7 +50,8 @@ class OtlpMapper(SpanMapper):
             {row: attribute_fields(SPAN_ATTRIBUTES, told[row]) for row in plan.row.tolist() if row in told} if told else {}
         )
         fragments = Fragments(plan.batch, self._fields_of)
-        data, ends, places, own, around = _encode_natively(plan.batch, columns, above, current_key(), fragments, further)
+        made: Any = _native.encode_otlp_spans(plan.batch, columns, above, current_key(), fragments, further)
+        data, ends, places, own, around = made
         self._bound_caches()
         trace_ids = [span.trace_id for span in plan.spans_above]
         numbered = Places(np.frombuffer(places, np.int64), place_by_number(trace_ids, plan.batch.tracks))

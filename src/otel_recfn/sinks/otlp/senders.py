@@ -11,8 +11,9 @@ from typing import Any
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
+from otel_recfn import _native
 from otel_recfn.model.errors import OUT_OF_MEMORY
-from otel_recfn.sinks.files.gzip_stream import deflate, tidy_up
+from otel_recfn.sinks.files.gzip_stream import deflate
 from otel_recfn.sinks.otlp.envelope import Request
 from otel_recfn.sinks.otlp.outcome import Outcome, Transport, Verdict
 from otel_recfn.sinks.otlp.request_queue import RequestQueue
@@ -113,5 +114,5 @@ def _compressed(body: bytes, encoding: str) -> bytes:
     bits = GZIP_BITS if encoding == "gzip" else zlib.MAX_WBITS
     packer: Any = deflate.compressobj(FASTEST, zlib.DEFLATED, bits)
     compressed: bytes = packer.compress(body) + packer.flush()
-    tidy_up()
+    _native.zero_upper_vectors()
     return compressed

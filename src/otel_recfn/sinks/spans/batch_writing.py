@@ -12,10 +12,7 @@ import numpy as np
 from opentelemetry.trace import SpanContext, TraceState
 
 from otel_recfn.batches.ends import cut_off_as_shown, order_of_ends
-from otel_recfn.batches.links.choice import links_maker
-from otel_recfn.batches.links.protocol import FindsLinks
-from otel_recfn.batches.links.shared import SharedLinks
-from otel_recfn.batches.rows.protocol import PlansRows
+from otel_recfn.batches.links import LinkFinder, SharedLinks
 from otel_recfn.batches.span_plan import Fate, fate_of, fates_of, plan_spans
 from otel_recfn.model.batch import Batch, SpanContextRef
 from otel_recfn.model.errors import OUT_OF_MEMORY
@@ -43,7 +40,6 @@ class BatchWriting:
         target: where spans go.
         way: to there.
         surroundings: of the ranges.
-        planner: of rows.
         writer: of plans.
         links: shared with other sinks of the capture; None for its own.
         folds: whether units are folded, which takes rows in the order of their ends.
@@ -54,15 +50,13 @@ class BatchWriting:
         target: CurrentTarget,
         way: Way,
         surroundings: Surroundings,
-        planner: PlansRows,
         writer: Writer,
         links: SharedLinks | None,
         folds: bool,
     ) -> None:
-        self._target, self._way, self._surroundings, self._planner = target, way, surroundings, planner
+        self._target, self._way, self._surroundings = target, way, surroundings
         self._writer, self._folds = writer, folds
-        self._make_links = links_maker()
-        self._links: FindsLinks = links or self._make_links()
+        self._links: LinkFinder | SharedLinks = links or LinkFinder()
         self._pending = PendingBatches()
         self.has_more: Callable[[], bool] = no_more
         """Whether another batch follows at once: then units are decided for both together."""
@@ -158,7 +152,7 @@ class BatchWriting:
         self._way.traces.close_all()
         self._writer.note_gap()
         if isinstance(self._links, SharedLinks):
-            self._links = self._make_links()  # the others' lead to what was lost, too
+            self._links = LinkFinder()  # the others' lead to what was lost, too
 
     def _write_pending(self) -> None:
         self._way.delivery.hand()  # what is left where there was no memory in the middle
@@ -180,13 +174,13 @@ class BatchWriting:
 
     def _write(self, pending: Pending) -> None:
         pending.batch = cut_off_as_shown(self._surroundings.without_inherited(pending.batch))
-        pending.order = order_of_ends(pending.batch, self._planner) if self._folds else None
+        pending.order = order_of_ends(pending.batch) if self._folds else None
         target, batch, accounts = self._target.use(), pending.batch, self._way.accounts
         if target is None:
             counts = accounts.plus(rows=len(batch), no_provider=len(batch))
             accounts.counts, pending.taken = counts, len(batch)
             return
-        fates = fates_of(self._planner, batch)
+        fates = fates_of(batch)
         rootless = frozenset([index for index, one in enumerate(batch.contexts) if fate_of(one) == _ROOTLESS])
         most = int(fates.max(initial=0))
         self._way.traces.advance(batch, fates == _ROOTLESS if most >= _ROOTLESS else _NO_ROWS, rootless, target)
@@ -195,7 +189,7 @@ class BatchWriting:
             accounts.counts, pending.taken = accounts.plus_rows(fates, pending.taken, len(batch)), len(batch)
         else:
             links = self._links.match(batch)
-            plan = plan_spans(self._planner, batch, fates, links, span_context, self._root_context, pending.order)
+            plan = plan_spans(batch, fates, links, span_context, self._root_context, pending.order)
             self._writer.write(plan, pending)
         self._undecided += len(batch)
         if self._undecided >= MOST_UNDECIDED or not self._way.has_more():

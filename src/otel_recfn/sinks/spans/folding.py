@@ -13,14 +13,13 @@ from itertools import accumulate
 import numpy as np
 
 from otel_recfn.batches.distinct import Distinct
-from otel_recfn.batches.fold.choice import fold, gatherer, teller
 from otel_recfn.batches.fold.finished import FinishedUnits, Ids, Places
 from otel_recfn.batches.fold.kept_rows import KeptRanges, KeptRows
-from otel_recfn.batches.fold.protocol import MOST_WAITING, PlannedRanges
-from otel_recfn.batches.fold.told import KeptExtents, Told, UnitsToTell
+from otel_recfn.batches.fold.told import KeptExtents, Told, UnitsToTell, told_of
+from otel_recfn.batches.fold.units import MOST_WAITING, Fold, PlannedRanges
 from otel_recfn.batches.number_sets import distinct, is_in
 from otel_recfn.batches.remembered import Remembered, by_id
-from otel_recfn.batches.rows.protocol import SpanSums
+from otel_recfn.batches.rows import SpanSums
 from otel_recfn.batches.span_plan import Fate, SpanPlan
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import ATTEMPTS, OUT_OF_MEMORY
@@ -77,11 +76,10 @@ class Folding:
     def __init__(self, budgets: Budgets, most: int, min_duration_ns: int, units: OpenUnits, traces: StepTraces) -> None:
         self._budgets, self._units, self._traces = budgets, units, traces
         self._most_held = most + max(MOST_WAITING, 4 * most)
-        self._fold = fold(most, min_duration_ns, MAX_ROWS_OF_A_UNIT, self._most_held - most)
-        self._tell = teller()
+        self._fold = Fold(most, min_duration_ns, MAX_ROWS_OF_A_UNIT, self._most_held - most)
         self._names: Distinct[str] = Distinct([OTHER_NAME])
         self._finished: list[_Finished] = []
-        self._rows = KeptRows(self._kept, gatherer())
+        self._rows = KeptRows(self._kept)
         self._spans_of = Remembered(MAX_LINKABLE, columns=2)
         """Of ranges that others may link to, by their event id, which needs no working out: the span that tells of them."""
         self._adding: SpanPlan | None = None
@@ -257,7 +255,7 @@ class Folding:
         budgets: Sequence[int],
     ) -> list[Piece]:
         batch, own, names = ranges.batch, span_ids(done.kept), self._names.values
-        told = self._tell(done, KeptExtents(batch.start_ns, batch.end_ns), self._known_of(done, units, traces, budgets))
+        told = told_of(done, KeptExtents(batch.start_ns, batch.end_ns), self._known_of(done, units, traces, budgets))
         summaries = Summaries(done, told, own, [unit.above for unit in units], names)
         in_kept = told.holder >= 0
         self._note_spans(done, units, batch, own, told, summaries)

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from opentelemetry.trace import SpanContext
 
 from otel_recfn.batches.number_sets import is_in
-from otel_recfn.batches.owed.choice import owed_finder
-from otel_recfn.batches.rows.protocol import PlansRows, SpanSums
+from otel_recfn.batches.owed import still_owed
+from otel_recfn.batches.rows import SpanSums, outermost_begun, outermost_ended, sums_above
 from otel_recfn.batches.span_plan import Fate, SpanPlan, fate_of
 from otel_recfn.model.batch import Batch, SpanContextRef
 from otel_recfn.sinks.spans.budgets import UnitEnd
@@ -59,14 +59,12 @@ class OpenUnits:
     Args:
         spans: the program's.
         span_of: the span that a context stands for.
-        planner: of rows.
     """
 
-    def __init__(self, spans: ProgramSpans, span_of: Callable[[SpanContextRef], SpanContext], planner: PlansRows) -> None:
-        self._spans, self._span_of, self._planner = spans, span_of, planner
+    def __init__(self, spans: ProgramSpans, span_of: Callable[[SpanContextRef], SpanContext]) -> None:
+        self._spans, self._span_of = spans, span_of
         self._units: dict[tuple[int, int], OpenUnit] = {}
         self._count = self._batches = 0
-        self._still_owed = owed_finder()
         self._open = _NO_IDS
         """Announced outermost ranges that haven't ended."""
 
@@ -78,8 +76,8 @@ class OpenUnits:
         self._batches += 1
         if not len(batch.opened) and not len(self._open):
             return
-        begun = self._planner.begun(batch)
-        self._open = self._still_owed(self._open, begun.event_id, self._planner.ended(batch))
+        begun = outermost_begun(batch)
+        self._open = still_owed(self._open, begun.event_id, outermost_ended(batch))
         counts = begun.of_context
         for index in np.flatnonzero(counts).tolist():
             context = batch.contexts[index]
@@ -94,7 +92,7 @@ class OpenUnits:
 
     def sums(self, plan: SpanPlan) -> SpanSums:
         """What the rows of a plan tell together."""
-        return self._planner.sums(plan.batch, plan.row, plan.above, len(plan.spans_above))
+        return sums_above(plan.batch, plan.row, plan.above, len(plan.spans_above))
 
     def numbers(self, plan: SpanPlan, sums: SpanSums) -> NDArray[np.uint32]:
         """The number of each unit that rows of a plan are of, by the index of the span above."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from otel_recfn.batches.gaps import Gaps
 from otel_recfn.batches.merging import merged
-from otel_recfn.batches.rows.protocol import Places
+from otel_recfn.batches.rows import Places
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.waiting_batches import WaitingBatches
 

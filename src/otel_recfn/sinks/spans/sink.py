@@ -20,9 +20,7 @@ from functools import partial
 
 from opentelemetry.trace import Span, SpanContext, TracerProvider
 
-from otel_recfn.batches.links.shared import SharedLinks
-from otel_recfn.batches.rows.choice import rows_planner
-from otel_recfn.batches.rows.protocol import PlansRows
+from otel_recfn.batches.links import SharedLinks
 from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import OUT_OF_MEMORY
@@ -107,20 +105,19 @@ class SpansSink:
         self._way = Way(self._delivery, self._traces, sent, ToldLosses(self._delivery, recorder_lost, dropped_by_thread))
         self._recorder_lost, self._dropped_by_thread = recorder_lost, dropped_by_thread
         self._target = CurrentTarget(tracer_provider, self._way_out, self._way, hook)
-        planner = rows_planner()  # it imports, which the spans' thread must not
-        self._writer = self._make_writer(volume, planner)
-        self._writing = BatchWriting(self._target, self._way, self._surroundings, planner, self._writer, links, folds)
+        self._writer = self._make_writer(volume)
+        self._writing = BatchWriting(self._target, self._way, self._surroundings, self._writer, links, folds)
         self._open_traces = OpenTraces(self._way, self._target.hook, volume.of_unit, span_context)
         self._closed = False
         self._take_left: Callable[[], list[Batch]] = list
         self._left: list[Batch] | None = None
         """What was queued when the worker was superseded; None where it isn't taken."""
 
-    def _make_writer(self, volume: Volume, planner: PlansRows) -> Writer:
+    def _make_writer(self, volume: Volume) -> Writer:
         if volume.of_unit is None:
             return EveryRange(self._way)
         budgets = Budgets(volume.of_unit, volume)
-        units = OpenUnits(self._spans, span_context, planner)
+        units = OpenUnits(self._spans, span_context)
         folding = Folding(budgets, volume.of_unit, volume.min_duration_ns, units, self._traces)
         return Folded(self._way, folding, volume.per_second)
 

@@ -1,9 +1,6 @@
 """Traces calls natively, in every thread, also those that run already.
 
 By ``sys.monitoring`` where CPython has it and a place for one more tool is free, else by the profile function of each thread.
-
-Raises:
-    ImportError: on import, where the native part was not built.
 """
 
 from __future__ import annotations
@@ -79,7 +76,3 @@ class NativeTracer:
     def threads_left_alone(self) -> int:
         """See CallTracer.threads_left_alone."""
         return self._left_alone
-
-    def threads_cut_short(self) -> int:
-        """See CallTracer.threads_cut_short: none."""
-        return 0

@@ -1,4 +1,4 @@
-"""The contract between the source of Python calls and a tracer, which is Python's or the native one.
+"""The contract between the source of Python calls and a tracer, which is the native one.
 
 A tracer sets itself as the profile function of threads, and keeps for each of them the stack of calls that it has seen begin:
 
@@ -88,6 +88,3 @@ class CallTracer(Protocol):
 
         A place among the tools of ``sys.monitoring`` that the program took away while it traced counts as one.
         """
-
-    def threads_cut_short(self) -> int:
-        """How many were traced no more because they recursed to the limit, since the process began."""

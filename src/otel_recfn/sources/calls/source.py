@@ -81,5 +81,4 @@ class CallSource:
 
     def counters(self) -> dict[str, int]:
         """See Source.counters."""
-        tracer = self._tracer
-        return {"threads_left_alone": tracer.threads_left_alone(), "threads_cut_short": tracer.threads_cut_short()}
+        return {"threads_left_alone": self._tracer.threads_left_alone()}

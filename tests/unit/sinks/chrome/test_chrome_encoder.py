@@ -1,4 +1,4 @@
-"""The two encoders of Chrome events: the same bytes, valid JSON, no nanosecond lost."""
+"""Chrome events: the bytes of the model, valid JSON, no nanosecond lost."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batches import BASE_NS, MAIN_THREAD, STREAM, WORKER_THREAD, make_batch
+from models.chrome_events import model_events, model_flows
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, EventKind, EventSource
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.sinks.chrome import encoder as chrome_encoder
-from otel_recfn.sinks.chrome.encoder import encode_events_in_python, encode_flows_in_python
+from otel_recfn.sinks.chrome.encoder import encode_events, encode_flows
 
-has_native = chrome_encoder.encode_events is not encode_events_in_python
-ENCODERS = [encode_events_in_python] + ([chrome_encoder.encode_events] if has_native else [])
 PID = 4242
 
 any_text = st.text(st.characters(exclude_categories=()), max_size=20)  # lone surrogates and control characters too
@@ -77,55 +75,45 @@ def parsed(data: bytes) -> list[dict[str, Any]]:
     return events
 
 
-@pytest.fixture(params=ENCODERS, ids=["python", "native"][: len(ENCODERS)])
-def encode(request: pytest.FixtureRequest) -> Any:
-    """Rows as dicts to events, by each twin."""
-
-    def encode_rows(*given_rows: dict[str, Any], base_ns: int = 0) -> list[dict[str, Any]]:
-        batch = make_batch(given_rows)
-        return parsed(encoded(request.param, batch, row_numbers(batch), PID, base_ns))
-
-    return encode_rows
+def encode(*given_rows: dict[str, Any], base_ns: int = 0) -> list[dict[str, Any]]:
+    """Rows as dicts to events."""
+    batch = make_batch(given_rows)
+    return parsed(encoded(encode_events, batch, row_numbers(batch), PID, base_ns))
 
 
-@pytest.mark.skipif(not has_native, reason="the native part is not built: python setup.py build_ext --inplace")
 @given(st.lists(rows, max_size=6), times)
-def test_the_twins_write_the_same_bytes(given_rows: list[dict[str, Any]], base_ns: int) -> None:
+def test_it_writes_the_models_bytes(given_rows: list[dict[str, Any]], base_ns: int) -> None:
     batch = make_batch(given_rows)
     order = row_numbers(batch)[::-1]
-    native = encoded(chrome_encoder.encode_events, batch, order, PID, base_ns)
-    assert native == encoded(encode_events_in_python, batch, order, PID, base_ns)
+    native = encoded(encode_events, batch, order, PID, base_ns)
+    assert native == encoded(model_events, batch, order, PID, base_ns)
     parsed(native)
 
 
-@pytest.mark.skipif(not has_native, reason="the native part is not built: python setup.py build_ext --inplace")
 @given(st.lists(rows, max_size=6))
-def test_the_twins_write_the_same_bytes_with_python_ids(given_rows: list[dict[str, Any]]) -> None:
+def test_it_writes_the_models_bytes_with_python_ids(given_rows: list[dict[str, Any]]) -> None:
     batch = make_batch(given_rows)
     order, ids = row_numbers(batch)[::-1], np.arange(7, 7 + len(batch), dtype=np.uint64)
     written = []
-    for encoder in ENCODERS:
+    for encoder in (encode_events, model_events):
         memory = bytearray()
         written.append(bytes(memory[: encoder(batch, order, PID, 0, memory, ids)]))
     assert written[0] == written[1]
 
 
-@pytest.mark.parametrize("encoder", ENCODERS)
-def test_python_ids_stand_in_place_of_event_ids(encoder: Any) -> None:
+def test_python_ids_stand_in_place_of_event_ids() -> None:
     batch = make_batch([{"name": "f", "source": EventSource.PYTHON_CALL, "event_id": 9, "caller": 3}])
     memory = bytearray()
-    size = encoder(batch, row_numbers(batch), PID, 0, memory, np.array([4], dtype=np.uint64))
+    size = encode_events(batch, row_numbers(batch), PID, 0, memory, np.array([4], dtype=np.uint64))
     [event] = parsed(bytes(memory[:size]))
     assert (event["args"]["Event id"], event["args"]["Python id"], event["args"]["Python parent id"]) == (9, 4, 3)
 
 
-@pytest.mark.skipif(not has_native, reason="the native part is not built: python setup.py build_ext --inplace")
 def test_python_ids_of_another_length_are_refused() -> None:
     with pytest.raises(ValueError, match="python_ids of another length"):
-        chrome_encoder.encode_events(make_batch([{}]), np.array([0]), PID, 0, bytearray(), np.empty(0, dtype=np.uint64))
+        encode_events(make_batch([{}]), np.array([0]), PID, 0, bytearray(), np.empty(0, dtype=np.uint64))
 
 
-@pytest.mark.skipif(not has_native, reason="the native part is not built: python setup.py build_ext --inplace")
 def test_many_operators_that_share_some_of_what_they_say() -> None:
     threads = (MAIN_THREAD, WORKER_THREAD)
     scopes = (RecordScope.FUNCTION, RecordScope.USER_SCOPE)
@@ -141,35 +129,33 @@ def test_many_operators_that_share_some_of_what_they_say() -> None:
             for number in range(5000)
         ]
     )
-    native = encoded(chrome_encoder.encode_events, batch, row_numbers(batch), PID, 0)
-    assert native == encoded(encode_events_in_python, batch, row_numbers(batch), PID, 0)
+    native = encoded(encode_events, batch, row_numbers(batch), PID, 0)
+    assert native == encoded(model_events, batch, row_numbers(batch), PID, 0)
     said = {
         json.dumps([event["name"], event.get("cat"), event["tid"], event["args"].get("Input Dims")]) for event in parsed(native)
     }
     assert len(said) > 2000
 
 
-@pytest.mark.skipif(not has_native, reason="the native part is not built: python setup.py build_ext --inplace")
 @given(st.lists(st.tuples(unsigned, times, unsigned, times), max_size=5), st.integers(0, 1 << 53), times)
-def test_the_twins_write_the_same_arrows(ends: list[tuple[int, int, int, int]], first_id: int, base_ns: int) -> None:
+def test_it_writes_the_models_arrows(ends: list[tuple[int, int, int, int]], first_id: int, base_ns: int) -> None:
     types = (np.uint64, np.int64, np.uint64, np.int64)
     columns = [np.array([end[column] for end in ends], dtype=kind) for column, kind in enumerate(types)]
-    native = encoded(chrome_encoder.encode_flows, *columns, first_id, PID, base_ns)
-    assert native == encoded(encode_flows_in_python, *columns, first_id, PID, base_ns)
+    native = encoded(encode_flows, *columns, first_id, PID, base_ns)
+    assert native == encoded(model_flows, *columns, first_id, PID, base_ns)
     assert len(parsed(native)) == 2 * len(ends)
 
 
 @given(name=any_text, start_ns=times, duration_ns=st.integers(0, 1 << 40), base_ns=times)
 def test_names_and_nanoseconds_come_back(name: str, start_ns: int, duration_ns: int, base_ns: int) -> None:
     batch = make_batch([{"name": name, "start_ns": start_ns, "end_ns": start_ns + duration_ns}])
-    for encoder in ENCODERS:
-        [event] = parsed(encoded(encoder, batch, row_numbers(batch), PID, base_ns))
-        assert event["name"] == name.encode(errors="backslashreplace").decode()
-        assert event["ts"] * 1000 + base_ns == start_ns
-        assert event["dur"] * 1000 == duration_ns
+    [event] = parsed(encoded(encode_events, batch, row_numbers(batch), PID, base_ns))
+    assert event["name"] == name.encode(errors="backslashreplace").decode()
+    assert event["ts"] * 1000 + base_ns == start_ns
+    assert event["dur"] * 1000 == duration_ns
 
 
-def test_a_complete_event_has_the_keys_of_torch_profiler(encode: Any) -> None:
+def test_a_complete_event_has_the_keys_of_torch_profiler() -> None:
     [event] = encode(
         {
             "event_id": 77,
@@ -213,13 +199,13 @@ def test_a_complete_event_has_the_keys_of_torch_profiler(encode: Any) -> None:
 
 
 @pytest.mark.parametrize("row", [{}, {"event_id": 77, "handle": 77}])
-def test_what_was_not_recorded_or_is_said_already_is_absent(encode: Any, row: dict[str, Any]) -> None:
+def test_what_was_not_recorded_or_is_said_already_is_absent(row: dict[str, Any]) -> None:
     [event] = encode(row)
     assert set(event["args"]) == {"Event id", "Scope", "Thread id"}
 
 
 @pytest.mark.parametrize("number", [0, 7, 10, 99, 12_345_678, 99_999_999, 100_000_000, 10**16 - 1, 10**16, (1 << 63) - 1])
-def test_numbers_of_every_length(encode: Any, number: int) -> None:
+def test_numbers_of_every_length(number: int) -> None:
     [event] = encode({"event_id": number, "flops": -number or -1})
     assert event["args"]["Event id"] == number
     assert event["args"]["Flops"] == (-number or -1)
@@ -229,7 +215,7 @@ def test_a_plain_operator_takes_few_bytes() -> None:
     start_ns = BASE_NS + 4_377_655_219_495_852
     row = {"name": "aten::addmm", "handle": 123_456, "sequence_nr": 123, "start_ns": start_ns, "end_ns": start_ns + 12_345}
     batch = make_batch([row])
-    assert len(encoded(ENCODERS[-1], batch, row_numbers(batch), PID, BASE_NS)) <= 220
+    assert len(encoded(encode_events, batch, row_numbers(batch), PID, BASE_NS)) <= 220
 
 
 @pytest.mark.parametrize(
@@ -245,11 +231,11 @@ def test_a_plain_operator_takes_few_bytes() -> None:
         ({"kind": EventKind.MEMORY}, "cpu_instant_event"),
     ],
 )
-def test_categories_are_those_of_torch_profiler(encode: Any, row: dict[str, Any], category: str) -> None:
+def test_categories_are_those_of_torch_profiler(row: dict[str, Any], category: str) -> None:
     assert encode(row)[0]["cat"] == category
 
 
-def test_traced_calls_have_the_ids_of_torch_profiler(encode: Any) -> None:
+def test_traced_calls_have_the_ids_of_torch_profiler() -> None:
     function, module, number, operator = encode(
         {"event_id": 11, "name": "model.py(3): forward", "source": EventSource.PYTHON_CALL},
         {"event_id": 12, "name": "nn.Module: Linear_7", "source": EventSource.MODULE, "caller": 11},
@@ -267,7 +253,7 @@ def test_traced_calls_have_the_ids_of_torch_profiler(encode: Any) -> None:
 
 
 @pytest.mark.parametrize("row", [{"flags": EventFlag.ASYNC}, {"end_thread": WORKER_THREAD}])
-def test_an_async_range_is_no_slice(encode: Any, row: dict[str, Any]) -> None:
+def test_an_async_range_is_no_slice(row: dict[str, Any]) -> None:
     begin, end = encode({"event_id": 0x1F, **row}, base_ns=BASE_NS)
     assert (begin["ph"], begin["id2"], begin["ts"]) == ("b", {"local": "0x1f"}, 0)
     assert (end["ph"], end["id2"], end["ts"]) == ("e", {"local": "0x1f"}, Decimal("0.500"))
@@ -276,66 +262,65 @@ def test_an_async_range_is_no_slice(encode: Any, row: dict[str, Any]) -> None:
     assert begin["args"]["End thread id"] == row.get("end_thread", MAIN_THREAD).thread_id
 
 
-def test_a_mark_is_an_instant(encode: Any) -> None:
+def test_a_mark_is_an_instant() -> None:
     [event] = encode({"kind": EventKind.MARK})
     assert (event["ph"], event["s"], "dur" in event) == ("i", "t", False)
 
 
 @pytest.mark.parametrize("nbytes", [4096, -4096, 0])
-def test_a_change_of_memory_is_an_instant_as_of_torch_profiler(encode: Any, nbytes: int) -> None:
+def test_a_change_of_memory_is_an_instant_as_of_torch_profiler(nbytes: int) -> None:
     [event] = encode({"kind": EventKind.MEMORY, "name": "[memory]", "nbytes": nbytes, "device": "cuda:0"})
     assert (event["ph"], event["s"], event["name"], event["cat"]) == ("i", "t", "[memory]", "cpu_instant_event")
     assert (event["args"]["Bytes"], event["args"]["Device"]) == (nbytes, "cuda:0")
 
 
-def test_a_range_that_ends_before_it_begins_lasts_no_time(encode: Any) -> None:
+def test_a_range_that_ends_before_it_begins_lasts_no_time() -> None:
     assert encode({"start_ns": 10, "end_ns": 5})[0]["dur"] == 0
 
 
-def test_errors_and_partial_ranges_say_so(encode: Any) -> None:
+def test_errors_and_partial_ranges_say_so() -> None:
     [event] = encode({"flags": EventFlag.PARTIAL | EventFlag.ERROR, "error": 'ValueError: "a"\n'})
     assert event["args"]["Partial"] is True
     assert event["args"]["Error"] == 'ValueError: "a"\n'
 
 
-def test_a_thread_without_a_system_id_has_the_number_of_the_recorder(encode: Any) -> None:
+def test_a_thread_without_a_system_id_has_the_number_of_the_recorder() -> None:
     assert encode({"thread": MAIN_THREAD._replace(native_id=0, number=5)})[0]["tid"] == 5
 
 
-@pytest.mark.skipif(not has_native, reason="the native part is not built: python setup.py build_ext --inplace")
 class TestNativeRefuses:
     """What would read outside a column is an error, not a crash."""
 
     def test_rows_that_are_not_there(self) -> None:
         for row in (-1, 1):
             with pytest.raises(IndexError, match="of a batch of 1 rows"):
-                encoded(chrome_encoder.encode_events, make_batch([{}]), np.array([row]), PID, 0)
+                encoded(encode_events, make_batch([{}]), np.array([row]), PID, 0)
 
     def test_columns_of_another_type(self) -> None:
         with pytest.raises(TypeError, match="items of 4 bytes"):
-            encoded(chrome_encoder.encode_events, make_batch([{}]), np.array([0], dtype=np.int32), PID, 0)
+            encoded(encode_events, make_batch([{}]), np.array([0], dtype=np.int32), PID, 0)
 
     def test_names_and_threads_that_are_not_there(self) -> None:
         batch = make_batch([{}])
         batch.name[0] = 99
         with pytest.raises(IndexError):
-            encoded(chrome_encoder.encode_events, batch, np.array([0]), PID, 0)
+            encoded(encode_events, batch, np.array([0]), PID, 0)
         batch = make_batch([{}])
         batch.thread[0] = 99
         with pytest.raises(IndexError, match="track index 99 of 1"):
-            encoded(chrome_encoder.encode_events, batch, np.array([0]), PID, 0)
+            encoded(encode_events, batch, np.array([0]), PID, 0)
 
     def test_arrows_of_unequal_columns(self) -> None:
         one, two = np.zeros(1, dtype=np.uint64), np.zeros(2, dtype=np.uint64)
         with pytest.raises(ValueError, match="different lengths"):
-            encoded(chrome_encoder.encode_flows, one, one.astype(np.int64), two, one.astype(np.int64), 1, PID, 0)
+            encoded(encode_flows, one, one.astype(np.int64), two, one.astype(np.int64), 1, PID, 0)
 
     def test_columns_need_not_be_contiguous(self) -> None:
         batch = make_batch([{"name": "a"}, {"name": "b"}])
         order = np.array([0, 9, 1, 9])[::2]
-        assert [event["name"] for event in parsed(encoded(chrome_encoder.encode_events, batch, order, PID, 0))] == ["a", "b"]
+        assert [event["name"] for event in parsed(encoded(encode_events, batch, order, PID, 0))] == ["a", "b"]
 
     def test_memory_that_is_in_use(self) -> None:
         memory = bytearray(1)
         with memoryview(memory), pytest.raises(BufferError):
-            chrome_encoder.encode_events(make_batch([{}]), np.array([0]), PID, 0, memory)
+            encode_events(make_batch([{}]), np.array([0]), PID, 0, memory)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from batches import make_batch
-from otel_recfn.batches.links.shared import SharedLinks
+from otel_recfn.batches.links import SharedLinks
 from otel_recfn.sinks.chrome.background import TraceFileWriter
 from otel_recfn.sinks.files.last_minute import RemovedAtSigterm
 from patience import PATIENCE_S

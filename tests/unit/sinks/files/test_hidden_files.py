@@ -15,7 +15,7 @@ import pytest
 from batches import make_batch
 from forked import fork, killed_in_child
 from otel_recfn.sinks.chrome.sink import ChromeTraceSink
-from otel_recfn.sinks.files import last_minute, whole_file
+from otel_recfn.sinks.files import whole_file
 from otel_recfn.sinks.files.hidden_files import make_hidden
 from otel_recfn.support.own_file import OwnFile
 from patience import PATIENCE_S
@@ -23,7 +23,6 @@ from trace_files import names_in
 
 pytestmark = pytest.mark.one_python
 
-native = pytest.mark.skipif(last_minute.native is None, reason="the native part removes them")
 
 WRITER = """
 import signal, sys, time
@@ -73,7 +72,6 @@ def hidden(directory: Path) -> list[str]:
 
 
 class TestSigterm:
-    @native
     def test_leaves_the_trace_alone_and_ends_the_program_as_ever(self, tmp_path: Path) -> None:
         process = writer(tmp_path)
         assert len(hidden(tmp_path)) == 1
@@ -82,7 +80,6 @@ class TestSigterm:
         assert os.listdir(tmp_path) == ["trace.json"]
         assert names_in(tmp_path / "trace.json") == ["op"]
 
-    @native
     def test_needs_no_main_thread_that_comes_back(self, tmp_path: Path) -> None:
         """A program that is stuck in C, holding the GIL, ends as it did without us."""
         process = writer(tmp_path, after="import ctypes; print('ready', flush=True); ctypes.PyDLL(None).sleep(3600)")
@@ -105,7 +102,6 @@ class TestSigterm:
         process.kill()
         process.wait(PATIENCE_S)
 
-    @native
     def test_children_of_a_fork_remove_their_own(self, tmp_path: Path) -> None:
         """The parent's stays."""
         path = tmp_path / "trace.json"
@@ -129,13 +125,11 @@ class TestSigterm:
         sink.close(1.0)
         assert names_in(path) == ["parent", "parent"]
 
-    @native
     @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="which signals are caught is read in /proc")
     def test_the_default_is_back_when_the_trace_is_closed(self, tmp_path: Path) -> None:
         done = subprocess.run([sys.executable, "-c", CAUGHT], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
         assert done.stdout.split() == ["False", "True", "True", "False"]
 
-    @native
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a namespace of processes")
     def test_the_first_process_of_a_container_does_not_end_and_keeps_its_files(self, tmp_path: Path) -> None:
         """There SIGTERM's default does nothing."""

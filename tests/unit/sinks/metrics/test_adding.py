@@ -1,8 +1,9 @@
-"""Sums of durations: by series, natively and in Python, and their buckets at every bound."""
+"""Sums of durations: by series, and their buckets at every bound."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections import Counter
 from math import inf, nextafter
 
 import numpy as np
@@ -15,18 +16,13 @@ from opentelemetry.sdk.metrics._internal.exponential_histogram.mapping.exponent_
 from opentelemetry.sdk.metrics._internal.exponential_histogram.mapping.logarithm_mapping import LogarithmMapping
 
 from batches import make_batch
+from otel_recfn import _native
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, EventKind
-from otel_recfn.sinks.metrics.adding import (
-    Tally,
-    add_durations,
-    add_durations_in_python,
-    find_series,
-    find_series_in_python,
-)
+from otel_recfn.sinks.metrics.adding import Tally, add_durations, find_series
 from otel_recfn.sinks.metrics.buckets import Layout, PowerRule, least_above
 from otel_recfn.sinks.metrics.power_indices import bucket_indices
-from otel_recfn.sinks.metrics.series import SeriesTable
+from otel_recfn.sinks.metrics.series import OVERFLOW, SeriesTable
 from otel_recfn.sinks.metrics.sums import FIELDS, DurationSums, Of
 from thoroughness import examples
 
@@ -50,33 +46,55 @@ ROWS = st.lists(
 )
 
 
-def found(table: SeriesTable, batch: Batch, find: Callable[..., list[int]] = find_series) -> NDArray[np.int32]:
+def found(table: SeriesTable, batch: Batch) -> NDArray[np.int32]:
     """The series of each row, all of them known."""
     numbers = np.zeros(len(batch), np.int32)
     slots = table.slots(batch)
-    table.learn(find(batch, slots, numbers))
-    assert find(batch, slots, numbers) == []
+    table.learn(find_series(batch, slots, numbers))
+    assert find_series(batch, slots, numbers) == []
     return numbers
 
 
 @examples(150)
 @given(st.lists(ROWS, max_size=4))
-def test_both_twins_come_to_the_same_sums(batches: list[list[dict[str, int]]]) -> None:
-    pytest.importorskip("otel_recfn._native")
-    tables, sums = [SeriesTable(6), SeriesTable(6)], [DurationSums(LAYOUT), DurationSums(LAYOUT)]
-    tallies = [np.zeros(len(Tally), np.int64) for _ in range(2)]
-    for rows in batches:
-        batch = make_batch(rows)
-        numbers = [found(table, batch, find) for table, find in zip(tables, (find_series, find_series_in_python), strict=True)]
-        assert numbers[0].tolist() == numbers[1].tolist()
-        add_durations(batch, numbers[0], sums[0], tallies[0])
-        add_durations(batch, numbers[1], sums[1], tallies[1], add_durations_in_python)
-    assert tallies[0].tolist() == tallies[1].tolist()
-    assert sums[0].series.tolist() == sums[1].series.tolist()
-    for mine, other in zip(sums[0].bounded, sums[1].bounded, strict=True):
-        assert mine.tolist() == other.tolist()
-    for series in range(len(tables[0])):
-        assert [one.buckets(series) for one in sums[0].powers] == [one.buckets(series) for one in sums[1].powers]
+def test_sums_are_those_of_the_rows(given_batches: list[list[dict[str, int]]]) -> None:
+    table, sums, tally = SeriesTable(6), DurationSums(LAYOUT), np.zeros(len(Tally), np.int64)
+    durations: list[list[int]] = [[] for _ in range(7)]
+    became: Counter[Tally] = Counter()
+    for batch in map(make_batch, given_batches):
+        add_durations(batch, found(table, batch), sums, tally)
+        known = {(one.scope, one.name): number for number, one in enumerate(table.series) if one is not None}
+        for row in batch.events():
+            if row.kind != EventKind.RANGE:
+                became[Tally.OTHER_KINDS] += 1
+            elif row.flags & EventFlag.PARTIAL:
+                became[Tally.PARTIAL] += 1
+            else:
+                number = known.get((row.scope, row.name), OVERFLOW)
+                became.update([Tally.COUNTED] + [Tally.OVERFLOWED] * (number == OVERFLOW))
+                durations[number].append(max(row.end_ns - row.start_ns, 0))
+    assert tally.tolist() == [became[one] for one in Tally]
+    for number, all_ns in enumerate(durations):
+        if all_ns:
+            plain = [len(all_ns), sum(all_ns), min(all_ns), max(all_ns), all_ns[-1], all_ns.count(0)]
+            assert sums.series[number, : len(Of)].tolist() == plain
+        for least_ns, counts in zip(LAYOUT.least_ns, sums.bounded, strict=True):
+            places = Counter(bisect_right(least_ns.tolist(), ns) for ns in all_ns)
+            assert counts[number].tolist() == [places[place] for place in range(len(least_ns) + 1)]
+        for one in sums.powers:
+            assert one.buckets(number) == power_buckets(one.rule, [ns for ns in all_ns if ns])
+
+
+def power_buckets(rule: PowerRule, all_ns: list[int]) -> tuple[int, int, list[int]]:
+    """At the finest scale at which all lie in so many buckets: that, the lowest bucket, and the counts from there on."""
+    indices = bucket_indices(np.array(all_ns, np.int64), rule.max_scale, rule.factor).tolist()
+    if not indices:
+        return rule.max_scale, 0, []
+    coarser = 0
+    while (max(indices) >> coarser) - (min(indices) >> coarser) >= rule.max_size:
+        coarser += 1
+    counts = Counter(index >> coarser for index in indices)
+    return rule.max_scale - coarser, min(counts), [counts[index] for index in range(min(counts), max(counts) + 1)]
 
 
 @given(st.one_of(st.floats(-1.0, 1e9), st.integers(0, 10**15).map(lambda ns: ns / 1e9)))
@@ -131,20 +149,19 @@ def test_sums_keep_what_they_have_when_they_grow() -> None:
 
 
 def test_wrong_arrays_are_refused_and_touch_no_memory() -> None:
-    native = pytest.importorskip("otel_recfn._native")
     batch, table = batch_of([("a", 0, 1)]), SeriesTable()
     slots = found(table, batch)
     short = np.zeros(1, np.int64)
     series, tally = np.zeros((4, FIELDS), np.int64), np.zeros(len(Tally), np.int64)
     with pytest.raises(ValueError, match="tally"):
-        native.add_durations(batch, slots, series, short, [], [])
+        _native.add_durations(batch, slots, series, short, [], [])
     with pytest.raises(ValueError, match="counts"):
-        native.add_durations(batch, slots, series, tally, [(np.zeros(3, np.int64), short)], [])
+        _native.add_durations(batch, slots, series, tally, [(np.zeros(3, np.int64), short)], [])
     with pytest.raises(ValueError, match="ranges"):
-        native.add_durations(batch, slots, series, tally, [], [(20, 1.0, np.zeros(1, np.int32), 160, short, short)])
+        _native.add_durations(batch, slots, series, tally, [], [(20, 1.0, np.zeros(1, np.int32), 160, short, short)])
     with pytest.raises(ValueError, match="scale"):
-        native.add_durations(batch, slots, series, tally, [], [(21, 1.0, np.zeros(1, np.int32), 160, short, short)])
+        _native.add_durations(batch, slots, series, tally, [], [(21, 1.0, np.zeros(1, np.int32), 160, short, short)])
     with pytest.raises(TypeError, match="numbers"):
-        native.add_durations(batch, slots.astype(np.int64), series, tally, [], [])
-    native.add_durations(batch, slots, np.zeros((0, FIELDS), np.int64), tally, [], [])
+        _native.add_durations(batch, slots.astype(np.int64), series, tally, [], [])
+    _native.add_durations(batch, slots, np.zeros((0, FIELDS), np.int64), tally, [], [])
     assert tally.tolist() == [0, 0, 0, 0]

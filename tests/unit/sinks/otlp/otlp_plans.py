@@ -11,15 +11,13 @@ from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.trace import SpanContext, TraceState
 
 from batches import MAIN_THREAD, STREAM, WORKER_THREAD, context, make_batch
-from otel_recfn.batches.links.choice import links_maker
-from otel_recfn.batches.rows.choice import rows_planner
+from otel_recfn.batches.links import LinkFinder
 from otel_recfn.batches.span_plan import SpanPlan, fates_of, plan_spans
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.model.tables import Track
 from otel_recfn.sinks.spans.provider import SAMPLED, ProviderResolver, SpanTarget
 
-PLANNER = rows_planner()
 INT64 = st.one_of(st.sampled_from([0, 1, -1, -(1 << 63), (1 << 63) - 1, 127, 128]), st.integers(-(1 << 63), (1 << 63) - 1))
 UINT64 = st.one_of(st.sampled_from([0, 1, (1 << 63), (1 << 64) - 1]), st.integers(0, (1 << 64) - 1))
 TEXTS = st.one_of(
@@ -93,7 +91,7 @@ def plans(draw: st.DrawFn) -> tuple[SpanPlan, Mapping[int, Mapping[str, Any]]]:
 def plan_of(rows: list[dict[str, Any]]) -> SpanPlan:
     """The plan of these rows, which lie in spans of the program."""
     batch = make_batch(rows)
-    return plan_spans(PLANNER, batch, fates_of(PLANNER, batch), links_maker()().match(batch), _span_of, lambda _root: None)
+    return plan_spans(batch, fates_of(batch), LinkFinder().match(batch), _span_of, lambda _root: None)
 
 
 def target(limits: SpanLimits | None = None) -> SpanTarget:

@@ -18,9 +18,9 @@ from opentelemetry.trace.status import Status, StatusCode
 from otlp_plans import INT64, TEXTS, plan_of, plans, target
 
 from batches import context
+from otel_recfn import _native
 from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.events import EventFlag, EventSource
-from otel_recfn.sinks.otlp import mapper as mapping
 from otel_recfn.sinks.otlp.encoded import EncodedSpans, encoded
 from otel_recfn.sinks.otlp.kin import Kin, kin_in, read_kin
 from otel_recfn.sinks.otlp.mapper import OtlpMapper
@@ -58,7 +58,10 @@ def test_rows_become_the_spans_that_the_official_encoder_writes(plan: tuple[Span
     where = target(limits)
     ours, objects = OtlpMapper(where).spans(*plan), SpanMapper(where).spans(*plan)
     assert read(ours) == official(objects)
-    assert (ours.data, ours.ends.tolist()) == (encoded(objects).data, encoded(objects).ends.tolist())  # the twins' bytes
+    assert (ours.data, ours.ends.tolist()) == (
+        encoded(objects).data,
+        encoded(objects).ends.tolist(),
+    )  # of both encoders
     kin = [column.tolist() for column in kin_of(official(objects))]
     for found in (ours.kin, encoded(objects).kin, read_kin(ours.data, ours.ends).kin):
         assert [column.tolist() for column in found] == kin
@@ -120,7 +123,6 @@ def test_every_text_that_may_be_recorded_arrives(text: str) -> None:
     assert span.status.message == span.name
 
 
-@pytest.mark.skipif(mapping._encode_natively is None, reason="the native part was not built")
 @pytest.mark.parametrize("column", ["name", "module", "thread", "scope", "error"])
 def test_a_row_that_names_what_no_table_has_is_refused(column: str) -> None:
     plan = plan_of([{"context": context(1, 2)}])
@@ -129,13 +131,11 @@ def test_a_row_that_names_what_no_table_has_is_refused(column: str) -> None:
         OtlpMapper(target()).spans(plan)
 
 
-@pytest.mark.skipif(mapping._encode_natively is None, reason="the native part was not built")
 @pytest.mark.parametrize("column", ["above", "row"])
 def test_a_plan_that_names_what_it_has_not_is_refused(column: str) -> None:
     plan = plan_of([{"context": context(1, 2)}, {"context": context(1, 2)}])
-    encode = mapping._encode_natively
     columns = {name: getattr(plan, name) for name in ("row", "parent", "above", "linked_id", "linked_above")}
     for bad in (np.array([0, 2]), np.array([-1, 0])):
         given = tuple({**columns, column: bad}.values())
         with pytest.raises(IndexError):
-            encode(plan.batch, given, [(bytes(16), b"", 1)], 0, None, {})
+            _native.encode_otlp_spans(plan.batch, given, [(bytes(16), b"", 1)], 0, None, {})

@@ -14,7 +14,7 @@ from opentelemetry.sdk.resources import Resource
 from otlp_plans import plan_of, target
 
 from batches import context
-from otel_recfn.sinks.otlp import envelope
+from otel_recfn import _native
 from otel_recfn.sinks.otlp.answers import MOST_DELAY_S, PartialSuccess, partial_success, retry_after_s, retry_info_s
 from otel_recfn.sinks.otlp.backoff import FIRST_S, JITTER, LONGEST_S, Backoff
 from otel_recfn.sinks.otlp.encoded import encoded
@@ -64,13 +64,13 @@ def test_requests_are_bounded_and_cut_no_span(batches: list[list[int]], most: in
 
 @given(st.lists(st.binary(max_size=9)))
 def test_bytes_are_joined_as_python_joins_them(parts: list[bytes]) -> None:
-    assert envelope._joined([memoryview(part) for part in parts]) == b"".join(parts)
+    assert _native.join_bytes([memoryview(part) for part in parts]) == b"".join(parts)
 
 
 def test_parts_without_bytes_are_refused() -> None:
     for parts in ([b"a", 1], [b"a", None, b"b"]):
         with pytest.raises(TypeError):
-            envelope._joined(parts)  # type: ignore[arg-type]
+            _native.join_bytes(parts)  # type: ignore[arg-type]
 
 
 class Clock:

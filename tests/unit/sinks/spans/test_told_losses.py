@@ -18,7 +18,6 @@ from otel_recfn.model.events import make_event_id
 from otel_recfn.model.tables import NO_CONTEXT, SpanContextRef, Track
 from otel_recfn.sinks.background import BackgroundSink
 from otel_recfn.sinks.lost_places import MOST_PLACES, NOWHERE, LostAt, Place, with_more
-from otel_recfn.sinks.otlp import mapper
 from otel_recfn.sinks.otlp.export import OtlpWayOut
 from otel_recfn.sinks.otlp.outcome import Outcome, Verdict
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
@@ -232,10 +231,7 @@ def test_what_a_server_rejects_of_a_request_is_told_where_most_of_its_spans_were
     run.close()
 
 
-@pytest.mark.parametrize("native", [True, False], ids=["native", "python"])
-def test_requests_that_the_queue_had_no_room_for(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not native:
-        monkeypatch.setattr(mapper, "_encode_natively", None)
+def test_requests_that_the_queue_had_no_room_for() -> None:
     run = Run("requests", request_bytes=300, queue_bytes=1)
     run.write_ranges(("lost", MAIN_THREAD, ONE), ("lost", SECOND_WORKER, TWO))  # each in a request of its own
     lost = run.sink.counters()["spans_crowded_out"]

@@ -1,4 +1,4 @@
-"""What is owed after a batch, by both twins: of any ids, those of a thread that count up as well as others."""
+"""What is owed after a batch: of any ids, those of a thread that count up as well as others."""
 
 from __future__ import annotations
 
@@ -9,16 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_recfn.batches.owed.choice import owed_finder
-from otel_recfn.batches.owed.protocol import Ids, StillOwed
-from otel_recfn.batches.owed.python_owed import still_owed_in_python
+from otel_recfn.batches.owed import Ids, still_owed
 from otel_recfn.model.events import make_event_id
-
-native_owed = pytest.importorskip("otel_recfn.batches.owed.native_owed", reason="there is no native part here")
 
 pytestmark = pytest.mark.one_python
 
-TWINS = (still_owed_in_python, native_owed.still_owed_natively)
 FEW, MANY = (1, 2, (1 << 24) - 1), tuple(range(1, 12))
 
 
@@ -40,15 +35,14 @@ def _columns(given_ids: tuple[list[int], ...]) -> Any:
 @given(
     st.one_of(columns(FEW, 30), columns(FEW, 1 << 39), columns(MANY, 30), columns(MANY, 1 << 39)),
 )
-def test_both_find_what_has_not_come_each_once_and_the_newest_first(given_ids: tuple[Ids, Ids, Ids]) -> None:
+def test_it_finds_what_has_not_come_each_once_and_the_newest_first(given_ids: tuple[Ids, Ids, Ids]) -> None:
     before, around, came = [column.tolist() for column in given_ids]
     newly = sorted(set(around) - set(came) - {0})
     expected = newly + [one for one in before if one not in {*newly, *came}]
-    assert [still_owed(*given_ids).tolist() for still_owed in TWINS] == [expected, expected]
+    assert still_owed(*given_ids).tolist() == expected
 
 
-@pytest.mark.parametrize("still_owed", TWINS)
-def test_many_siblings_of_a_range_that_is_open_owe_it_once(still_owed: StillOwed) -> None:
+def test_many_siblings_of_a_range_that_is_open_owe_it_once() -> None:
     came = np.arange(make_event_id(3, 10), make_event_id(3, 30_010), dtype=np.uint64)
     around = np.full(len(came), make_event_id(3, 9), np.uint64)
     assert still_owed(came[:5], around, came).tolist() == [make_event_id(3, 9)]
@@ -57,10 +51,4 @@ def test_many_siblings_of_a_range_that_is_open_owe_it_once(still_owed: StillOwed
 def test_a_column_of_other_numbers_is_refused() -> None:
     ids_of_none, wrong = np.zeros(0, np.uint64), np.zeros(3, np.float32)
     with pytest.raises(TypeError, match="around"):
-        native_owed.still_owed_natively(ids_of_none, wrong, ids_of_none)
-
-
-def test_python_s_is_taken_where_the_user_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert owed_finder() is native_owed.still_owed_natively
-    monkeypatch.setenv("OTEL_RECFN_RECORDER", "python")
-    assert owed_finder() is still_owed_in_python
+        still_owed(ids_of_none, wrong, ids_of_none)

@@ -1,4 +1,4 @@
-"""Both twins tell the same of what was folded."""
+"""What is told of folded ranges is what the model tells."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fold_programs import NEVER_FULL, Row, columns, threads
+from fold_programs import NEVER_FULL, ColumnFold, Row, columns, threads
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_recfn.batches.fold.choice import teller
+from models.telling import told_of_model
 from otel_recfn.batches.fold.finished import FinishedUnits
-from otel_recfn.batches.fold.python_fold import PythonFold
-from otel_recfn.batches.fold.python_teller import tell_in_python
-from otel_recfn.batches.fold.told import KeptExtents, Told, UnitsToTell
+from otel_recfn.batches.fold.told import KeptExtents, Told, UnitsToTell, told_of
 from thoroughness import examples
 
-native_teller = pytest.importorskip("otel_recfn.batches.fold.native_teller", reason="there is no native part here")
 pytestmark = pytest.mark.one_python
 
 UNITS = [0, 1, 2, 3]
@@ -26,7 +23,7 @@ times = st.lists(st.integers(0, 80), min_size=len(UNITS), max_size=len(UNITS))
 
 
 def finished(rows: list[Row], budget: int) -> tuple[FinishedUnits, KeptExtents]:
-    fold = PythonFold(budget, 0, NEVER_FULL)
+    fold = ColumnFold(budget, 0, NEVER_FULL)
     fold.add(*columns(rows, 0))
     done = fold.finish(UNITS, [budget] * len(UNITS), [False] * len(UNITS))
     kept = [rows[place] for place in done.kept_row.tolist()]
@@ -42,34 +39,28 @@ def same(one: Told, other: Told) -> None:
 
 @examples(60)
 @given(rows=threads(), kept=st.integers(0, 6), budget=per_unit, first=times, longest=times, tells=per_unit)
-def test_both_tell_the_same(
+def test_it_tells_what_the_model_tells(
     rows: list[Row], kept: int, budget: list[int], first: list[int], longest: list[int], tells: list[int]
 ) -> None:
     done, extents = finished(rows, kept)
     start_ns = np.array(first, np.int64)
     tells_itself = np.array([one > 0 for one in tells], np.uint8)
     units = UnitsToTell(start_ns, start_ns + np.array(longest, np.int64), np.array(budget, np.int64), tells_itself)
-    told = tell_in_python(done, extents, units)
-    same(native_teller.tell_natively(done, extents, units), told)
+    told = told_of_model(done, extents, units)
+    same(told_of(done, extents, units), told)
     assert told.ranges.sum() == done.path_count.sum()
     assert (told.end_ns >= told.start_ns).all()
 
 
 @examples(20)
 @given(rows=threads(), kept=st.integers(0, 6), budget=per_unit)
-def test_both_tell_the_same_of_sums_of_more_than_64_bits(rows: list[Row], kept: int, budget: list[int]) -> None:
+def test_it_tells_what_the_model_tells_of_sums_of_more_than_64_bits(rows: list[Row], kept: int, budget: list[int]) -> None:
     done, extents = finished([replace(row, duration_ns=1 << 62) for row in rows], kept)
     start_ns = np.zeros(len(UNITS), np.int64)
     units = UnitsToTell(start_ns, start_ns + 80, np.array(budget, np.int64), np.zeros(len(UNITS), np.uint8))
-    told = tell_in_python(done, extents, units)
-    same(native_teller.tell_natively(done, extents, units), told)
+    told = told_of_model(done, extents, units)
+    same(told_of(done, extents, units), told)
     assert (told.end_ns >= told.start_ns).all()
-
-
-def test_the_native_one_is_taken_unless_another_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert teller() is native_teller.tell_natively
-    monkeypatch.setenv("OTEL_RECFN_RECORDER", "python")
-    assert teller() is tell_in_python
 
 
 @pytest.mark.parametrize("field", ["path_unit", "path_holder", "path_above"])
@@ -78,6 +69,6 @@ def test_a_path_that_indexes_nothing_is_refused(field: str) -> None:
     none = np.zeros(0, np.int64)
     units = UnitsToTell(*[np.zeros(len(UNITS), np.int64)] * 3, np.zeros(len(UNITS), np.uint8))
     with pytest.raises(IndexError):
-        native_teller.tell_natively(done._replace(**{field: np.array([9])}), extents, units)
+        told_of(done._replace(**{field: np.array([9])}), extents, units)
     with pytest.raises(ValueError, match="different lengths"):
-        native_teller.tell_natively(done, KeptExtents(none, np.zeros(1, np.int64)), units)
+        told_of(done, KeptExtents(none, np.zeros(1, np.int64)), units)

@@ -1,4 +1,4 @@
-"""Both twins of folding give the same columns for any rows, however these come; the native one refuses what it can't read."""
+"""Folding gives the columns of the model for any rows, however these come, and refuses what it can't read."""
 
 from __future__ import annotations
 
@@ -12,19 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fold_programs import NEVER_FULL, MakeFold, Row, columns, same, threads
+from fold_programs import NEVER_FULL, AnyFold, ColumnFold, Row, columns, same, threads
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_recfn.batches.fold.choice import fold as chosen_fold
-from otel_recfn.batches.fold.protocol import MOST_WAITING, Fold
-from otel_recfn.batches.fold.python_fold import PythonFold
-from otel_recfn.batches.fold.unit import LINKABLE, MAX_AWAITED
+from models.folding import LINKABLE, MAX_AWAITED, FoldModel
+from otel_recfn.batches.fold.units import MOST_WAITING
 from otel_recfn.model.events import EventFlag, make_event_id
 
 pytestmark = pytest.mark.one_python
-
-native_fold = pytest.importorskip("otel_recfn.batches.fold.native_fold", reason="there is no native part here")
 
 IDS = [0, *[make_event_id(thread, number) for thread in (1, 2) for number in range(1, 9)], (1 << 64) - 1]
 FLAGS = [0, 0, 0, int(EventFlag.ASYNC), int(EventFlag.SHOWN), LINKABLE]
@@ -63,7 +59,10 @@ budgets = st.integers(-1, 12)
 
 
 def play(
-    fold: Fold, rows: Sequence[Row], cuts: Sequence[int], ends: Sequence[tuple[list[int], list[int], list[bool]]]
+    fold: AnyFold,
+    rows: Sequence[Row],
+    cuts: Sequence[int],
+    ends: Sequence[tuple[list[int], list[int], list[bool]]],
 ) -> list[object]:
     """Add the rows in pieces, finish some units after each, and all in the end. What each call gave."""
     came: list[object] = []
@@ -96,16 +95,18 @@ def compare(one: Sequence[object], other: Sequence[object]) -> None:
 
 
 @given(rows=any_rows, how=settings, cuts=st.lists(st.integers(0, 60), max_size=4), ends=st.lists(ends_of_units(), max_size=5))
-def test_both_give_the_same(
+def test_it_gives_what_the_model_gives(
     rows: list[Row], how: tuple[int, int, int, int], cuts: list[int], ends: list[tuple[list[int], list[int], list[bool]]]
 ) -> None:
-    compare(play(native_fold.NativeFold(*how), rows, cuts, ends), play(PythonFold(*how), rows, cuts, ends))
+    compare(play(ColumnFold(*how), rows, cuts, ends), play(FoldModel(*how), rows, cuts, ends))
 
 
 @given(rows=any_rows, how=settings, time=st.sampled_from([1 << 61, 1 << 62, -(1 << 62)]))
-def test_both_give_the_same_for_sums_of_more_than_64_bits(rows: list[Row], how: tuple[int, int, int, int], time: int) -> None:
+def test_it_gives_what_the_model_gives_for_sums_of_many_bits(
+    rows: list[Row], how: tuple[int, int, int, int], time: int
+) -> None:
     long = [replace(row, duration_ns=time) for row in rows]
-    compare(play(native_fold.NativeFold(*how), long, [], []), play(PythonFold(*how), long, [], []))
+    compare(play(ColumnFold(*how), long, [], []), play(FoldModel(*how), long, [], []))
 
 
 def long_program(seed: int, rows: int, names: int, flags: Sequence[int] = (0,)) -> list[Row]:
@@ -134,36 +135,34 @@ MANY_FLAGS = {"plain": (0,), "async": (0,) * 9 + (int(EventFlag.ASYNC),), "linka
 @pytest.mark.parametrize("budget", [0, 3, 200])
 @pytest.mark.parametrize("names", [5, 100_000])
 @pytest.mark.parametrize("kind", MANY_FLAGS)
-def test_both_give_the_same_for_long_programs(budget: int, names: int, kind: str) -> None:
+def test_it_gives_what_the_model_gives_for_long_programs(budget: int, names: int, kind: str) -> None:
     rows = long_program(budget, 12_000, names, MANY_FLAGS[kind])
     ends = [([0, 1], [budget, budget // 2], [True, True]), ([2], [budget], [True])]
-    of_python = play(PythonFold(budget, 0, NEVER_FULL), rows, [3000, 9000], ends)
-    compare(play(native_fold.NativeFold(budget, 0, NEVER_FULL), rows, [3000, 9000], ends), of_python)
-    assert names == 5 or 0 in of_python[-2].path_name, "no path was left for some"
+    of_the_model = play(FoldModel(budget, 0, NEVER_FULL), rows, [3000, 9000], ends)
+    compare(play(ColumnFold(budget, 0, NEVER_FULL), rows, [3000, 9000], ends), of_the_model)
+    assert names == 5 or 0 in of_the_model[-2].path_name, "no path was left for some"
 
 
 @pytest.mark.parametrize("names", [5, 300])
-def test_both_give_the_same_for_durations_of_every_size(names: int) -> None:
+def test_it_gives_what_the_model_gives_for_durations_of_every_size(names: int) -> None:
     draw = random.Random(names)
     rows = [replace(row, duration_ns=draw.getrandbits(draw.randrange(50))) for row in long_program(0, 4000, names)]
     ends = [([0], [20], [True]), ([0], [0], [True])]
     how = 30, 0, NEVER_FULL, 50
-    compare(play(native_fold.NativeFold(*how), rows, [1000, 3000], ends), play(PythonFold(*how), rows, [1000, 3000], ends))
+    compare(play(ColumnFold(*how), rows, [1000, 3000], ends), play(FoldModel(*how), rows, [1000, 3000], ends))
 
 
-def test_both_forget_the_same_self_times_where_they_are_too_many() -> None:
+def test_it_forgets_the_models_self_times_where_they_are_too_many() -> None:
     count = MAX_AWAITED + 100
     rows = [Row(make_event_id(1, 2 * number), make_event_id(1, 2 * number - 1), 1, number, 5) for number in range(1, count)]
     rows += [Row(make_event_id(1, 2 * number - 1), 0, 2, number, 9) for number in range(1, count, 7)]
     ends, cuts = [([0], [20], [True])], [count - 1]
-    compare(
-        play(native_fold.NativeFold(9, 0, NEVER_FULL), rows, cuts, ends), play(PythonFold(9, 0, NEVER_FULL), rows, cuts, ends)
-    )
+    compare(play(ColumnFold(9, 0, NEVER_FULL), rows, cuts, ends), play(FoldModel(9, 0, NEVER_FULL), rows, cuts, ends))
 
 
-def test_a_unit_may_be_named_once(fold_of: MakeFold) -> None:
+def test_a_unit_may_be_named_once() -> None:
     with pytest.raises(ValueError, match="named twice"):
-        fold_of(3).finish([1, 1], [3, 3], [False, False])
+        ColumnFold(3, 0, NEVER_FULL).finish([1, 1], [3, 3], [False, False])
 
 
 def good() -> list[np.ndarray]:
@@ -172,7 +171,7 @@ def good() -> list[np.ndarray]:
 
 @pytest.mark.parametrize("number", [None, "1", 1.5])
 def test_what_is_no_number_is_refused(number: object) -> None:
-    fold = native_fold.NativeFold(3, 0, 9)
+    fold = ColumnFold(3, 0, 9)
     with pytest.raises(TypeError):
         fold.add(*good()[:-1], number)
     assert fold.rows([0]) == [0]
@@ -195,7 +194,7 @@ def test_what_is_no_number_is_refused(number: object) -> None:
     ],
 )
 def test_columns_that_are_none_are_refused(place: int, wrong: object) -> None:
-    fold, rows = native_fold.NativeFold(3, 0, 9), good()
+    fold, rows = ColumnFold(3, 0, 9), good()
     rows[place] = wrong(rows[place])
     with pytest.raises((TypeError, ValueError)):
         fold.add(*rows)
@@ -205,7 +204,7 @@ def test_columns_that_are_none_are_refused(place: int, wrong: object) -> None:
 
 def test_columns_with_steps_are_read() -> None:
     rows = [Row(make_event_id(1, number), 0, 1, number, number) for number in range(1, 9)]
-    fold = native_fold.NativeFold(9, 0, 99)
+    fold = ColumnFold(9, 0, 99)
     assert fold.add(*[column[::-2] for column in columns(rows)[:-1]], 0) == 4
     assert sorted(fold.finish([0], [9], [False]).kept.tolist()) == [row.event_id for row in rows[1::2]]
 
@@ -226,7 +225,7 @@ def test_columns_with_steps_are_read() -> None:
     ],
 )
 def test_what_are_no_units_are_refused(arguments: tuple[object, ...]) -> None:
-    fold = native_fold.NativeFold(3, 0, 9)
+    fold = ColumnFold(3, 0, 9)
     fold.add(*good())
     with pytest.raises((TypeError, ValueError)):
         fold.finish(*arguments)
@@ -236,11 +235,11 @@ def test_what_are_no_units_are_refused(arguments: tuple[object, ...]) -> None:
 @pytest.mark.parametrize("arguments", [(), (1, 2), (1, 2, "3"), (1.5, 2, 3), (None, None, None)])
 def test_what_is_no_setting_is_refused(arguments: tuple[object, ...]) -> None:
     with pytest.raises(TypeError):
-        native_fold.NativeFold(*arguments)
+        ColumnFold(*arguments)
 
 
 def test_threads_that_use_one_fold_at_once_get_an_error_and_no_crash() -> None:
-    fold, rows = native_fold.NativeFold(1000, 0, NEVER_FULL), columns(long_program(2, 10_000, 50))
+    fold, rows = ColumnFold(1000, 0, NEVER_FULL), columns(long_program(2, 10_000, 50))
     refused, added = [], []
 
     def add() -> None:
@@ -260,21 +259,8 @@ def test_threads_that_use_one_fold_at_once_get_an_error_and_no_crash() -> None:
     assert all("one thread at a time" in text for text in refused)
 
 
-def test_the_native_one_is_taken_unless_the_user_asks_for_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OTEL_RECFN_RECORDER", raising=False)
-    assert isinstance(chosen_fold(1, 2, 3), native_fold.NativeFold)
-    monkeypatch.setenv("OTEL_RECFN_RECORDER", " Python")
-    assert isinstance(chosen_fold(1, 2, 3), PythonFold)
-
-
-def test_pythons_is_taken_where_there_is_no_native_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OTEL_RECFN_RECORDER", raising=False)
-    monkeypatch.setitem(__import__("sys").modules, "otel_recfn.batches.fold.native_fold", None)
-    assert isinstance(chosen_fold(1, 2, 3), PythonFold)
-
-
 def test_what_was_finished_is_there_until_it_was_taken() -> None:
-    fold = native_fold.NativeFold(2, 0, NEVER_FULL)
+    fold = ColumnFold(2, 0, NEVER_FULL)
     fold.add(*columns(long_program(0, 500, 9)))
     raw = fold._fold
     # Not the bytes: what pads a row is never read, and may be anything.
@@ -291,7 +277,7 @@ def test_what_was_finished_is_there_until_it_was_taken() -> None:
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="how much memory a process has is read as Linux tells it")
 def test_what_units_needed_is_used_again() -> None:
     rows = columns(long_program(0, 8000, 100_000, (0, 0, LINKABLE, int(EventFlag.ASYNC))))
-    fold, sizes = native_fold.NativeFold(200, 0, NEVER_FULL), []
+    fold, sizes = ColumnFold(200, 0, NEVER_FULL), []
     for _ in range(120):
         for goes_on in (True, False):
             fold.add(*rows)

@@ -1,1 +1,0 @@
-"""Which forward range each backward range belongs to, across batches."""

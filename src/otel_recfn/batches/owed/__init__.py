@@ -1,1 +1,0 @@
-"""Which ranges rows lie in that have not come yet."""

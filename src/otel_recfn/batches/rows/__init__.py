@@ -1,1 +1,0 @@
-"""What becomes of each row of a batch, and above which span."""

@@ -1,0 +1,147 @@
+"""Chrome trace events of a batch, to be read: the bytes that the encoder writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otel_recfn.model.batch import COLUMN_TYPES, Batch, Event, Track
+from otel_recfn.model.events import OVERLAPPING, EventFlag, EventKind, EventSource
+from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.sources import SOURCES, UNNAMED_STEP, is_call
+from otel_recfn.sinks.chrome.encoder import microseconds, trace_tid
+from otel_recfn.support.json_text import json_of_utf8, json_string
+
+MODULE_PREFIX = SOURCES[EventSource.MODULE].call_prefix or ""
+MOST_DIGITS = 9
+"""Of a module's number."""
+
+
+def model_events(
+    batch: Batch,
+    rows: NDArray[np.int64],
+    pid: int,
+    base_ns: int,
+    memory: bytearray,
+    python_ids: NDArray[np.uint64] | None = None,
+) -> int:
+    """As ``encode_events``."""
+    chosen = replace(batch, **{column: getattr(batch, column)[rows] for column in COLUMN_TYPES}, closed=-1)
+    ids = (chosen.event_id if python_ids is None else python_ids[rows]).tolist()
+    pairs = zip(chosen.rows(), ids, strict=True)
+    chunks = [chunk for row, python_id in pairs for chunk in _event(Event(**row), python_id, pid, base_ns)]
+    return _filled(memory, "".join([f",\n{{{chunk}}}" for chunk in chunks]))
+
+
+def model_flows(
+    from_tid: Any, from_ns: Any, to_tid: Any, to_ns: Any, first_id: int, pid: int, base_ns: int, memory: bytearray
+) -> int:
+    """As ``encode_flows``."""
+    chunks = []
+    columns = (from_tid.tolist(), from_ns.tolist(), to_tid.tolist(), to_ns.tolist())
+    for number, (start_tid, start_ns, end_tid, end_ns) in enumerate(zip(*columns, strict=True), first_id):
+        for phase, tid, time_ns, binding in (("s", start_tid, start_ns, ""), ("f", end_tid, end_ns, ',"bp":"e"')):
+            where = f'"pid":{pid},"tid":{tid},"ts":{microseconds(time_ns - base_ns)}'
+            chunks.append(f',\n{{"ph":"{phase}","id":{number},{where},"cat":"fwdbwd","name":"fwdbwd"{binding}}}')
+    return _filled(memory, "".join(chunks))
+
+
+def _filled(memory: bytearray, text: str) -> int:
+    data = text.encode()
+    memory[: len(data)] = data
+    return len(data)
+
+
+def _event(event: Event, python_id: int, pid: int, base_ns: int) -> Iterator[str]:
+    """A row's event, or the two that an asynchronous range has, each without its braces."""
+    start = _moment(event.thread, pid, event.start_ns - base_ns)
+    name = f'"cat":"{_category(event)}","name":{json_string(_name(event))}'
+    args = '"args":{' + ",".join([f'"{key}":{value}' for key, value in _args(event, python_id)]) + "}"
+    if event.kind != EventKind.RANGE:
+        yield f'"ph":"i","s":"t",{start},{name},{args}'
+    elif _is_async(event):
+        end = _moment(event.end_thread, pid, max(event.start_ns, event.end_ns) - base_ns)
+        yield f'"ph":"b",{_local_id(event)},{start},{name},{args}'
+        yield f'"ph":"e",{_local_id(event)},{end},{name}'
+    else:
+        yield f'"ph":"X",{start},"dur":{microseconds(max(0, event.duration_ns))},{name},{args}'
+
+
+def _local_id(event: Event) -> str:
+    """Of this process: other ones, whose traces may be read together with this one, count from the same number."""
+    return f'"id2":{{"local":"{event.event_id:#x}"}}'
+
+
+def _moment(thread: Track, pid: int, time_ns: int) -> str:
+    return f'"pid":{pid},"tid":{trace_tid(thread)},"ts":{microseconds(time_ns)}'
+
+
+def _name(event: Event) -> str:
+    """A step's as torch.profiler names its steps, by which its readers find them."""
+    if event.step_number == -1:
+        return event.name
+    return f"{'ProfilerStep' if event.name == UNNAMED_STEP else event.name}#{event.step_number}"
+
+
+def _category(event: Event) -> str:
+    """As torch.profiler's, which its readers look for: a module's call is Python, an optimizer's step an annotation."""
+    if event.kind != EventKind.RANGE:
+        return "cpu_instant_event"
+    if is_call(event.source, event.name):
+        return "python_function"
+    return "user_annotation" if event.scope == RecordScope.USER_SCOPE else "cpu_op"
+
+
+def _is_async(event: Event) -> bool:
+    return bool(event.flags & OVERLAPPING) or event.thread != event.end_thread
+
+
+def _args(event: Event, python_id: int) -> Iterator[tuple[str, object]]:
+    yield "Scope", f'"{event.scope.name}"'
+    if event.thread.is_thread:
+        yield "Thread id", event.thread_id
+    optional = (
+        ("Input Dims", json_of_utf8(event.shapes), ""),
+        ("Input type", json_of_utf8(event.dtypes), ""),
+        ("Concrete Inputs", json_of_utf8(event.concrete_inputs), ""),
+        ("Call stack", json_string(event.stack), '""'),
+        ("Module", json_string(event.module), '""'),
+        ("Error", json_string(event.error), '""'),
+        ("Device", json_string(event.device), '""'),
+        ("Event id", event.event_id, None),
+        ("External id", event.handle, event.event_id if event.handle else 0),
+        ("Sequence number", event.sequence_nr, -1),
+        ("Fwd thread id", event.forward_thread_id, 0),
+        ("Node id", event.node_id, -1),
+        ("Debug handle", event.debug_handle, -1),
+        ("Flops", event.flops, 0),
+        ("Bytes", event.nbytes if event.kind == EventKind.MEMORY else None, None),
+        ("Python id", python_id if _is_traced_call(event) else -1, -1),
+        ("Python parent id", event.caller if _is_traced_call(event) else 0, 0),
+        ("Python module id", _module_number(event), None),
+    )
+    yield from [(key, value) for key, value, absent in optional if value != absent]
+    if event.kind == EventKind.RANGE and _is_async(event):
+        yield "Async", "true"
+        if event.end_thread.is_thread:
+            yield "End thread id", event.end_thread_id
+    if event.flags & EventFlag.PARTIAL:
+        yield "Partial", "true"
+
+
+def _is_traced_call(event: Event) -> bool:
+    """Whether it is among the Python calls that are traced: one itself, or a module's call inside one."""
+    if event.kind != EventKind.RANGE:
+        return False
+    return event.source == EventSource.PYTHON_CALL or (event.caller != 0 and is_call(event.source, event.name))
+
+
+def _module_number(event: Event) -> int | None:
+    """The number at the end of the name of a module's call that is traced."""
+    name, _, number = event.name.rpartition("_")
+    is_module = name.startswith(MODULE_PREFIX) and number.isdecimal() and number.isascii() and len(number) <= MOST_DIGITS
+    return int(number) if is_module and _is_traced_call(event) else None

@@ -1,0 +1,333 @@
+"""Folding, to be read: which ranges of a unit are kept, and the sums of the others by their path of names.
+
+A unit's ranges wait until there are enough of them, or it ends; then all that are held are compared, the longest are kept, and
+the others are folded into the nearest kept range around them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from otel_recfn.batches.fold.finished import DIGITS, FINISHED_TYPES, FinishedUnits
+from otel_recfn.batches.fold.units import MOST_WAITING, PlannedRanges
+from otel_recfn.model.events import ORDINAL_BITS, OVERLAPPING, EventFlag
+from otel_recfn.model.scope import RecordScope
+
+OTHER = 0
+"""The number of the name for what no path was left for."""
+PATHS_OF_A_SPAN, PATHS_OF_A_UNIT = 128, 1024
+MAX_AWAITED = 1 << 16
+"""Of more ranges that parts of a unit were handed on of before they came, the self times are forgotten."""
+LINKABLE = 1 << 31
+"""A flag of a row, beside those of EventFlag: others may link to it."""
+SHOWN = int(EventFlag.SHOWN)
+FORCED = 1 << 62
+"""Ranks above every duration."""
+Rank = tuple[int, int, int]
+NOTHING: Rank = (-1, 0, 0)
+
+
+def wrapped(number: int) -> int:
+    """What is left of a sum in 64 bits, one of them the sign."""
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+@dataclass
+class Path:
+    """The sums of ranges of one path of names, and the paths in it by name. Times in nanoseconds."""
+
+    count: int = 0
+    total_ns: int = 0
+    self_ns: int = 0
+    shortest_ns: int = 0
+    longest_ns: int = 0
+    first: tuple[int, int] = (0, 0)
+    """When the first began, and its event id."""
+    digits: Counter[int] = field(default_factory=Counter)
+    """How many had a duration of so many binary digits."""
+    below: dict[int, Path] = field(default_factory=dict)
+
+    def add(self, other: Path) -> None:
+        """All of another path, without what lies in it."""
+        self.shortest_ns = min(self.shortest_ns, other.shortest_ns) if self.count else other.shortest_ns
+        self.first = min(self.first, other.first) if self.count else other.first
+        self.longest_ns = max(self.longest_ns, other.longest_ns)
+        self.count += other.count
+        self.total_ns, self.self_ns = wrapped(self.total_ns + other.total_ns), wrapped(self.self_ns + other.self_ns)
+        self.digits += other.digits
+
+    def paths(self) -> Iterator[tuple[tuple[int, ...], Path]]:
+        """Every path below this one, each before what lies in it; of several the one with the most time first."""
+        for name, path in sorted(self.below.items(), key=lambda item: (-item[1].total_ns, item[0])):
+            yield (name,), path
+            for names, inner in path.paths():
+                yield (name, *names), inner
+
+
+class Tree:
+    """What was folded into one span, or directly into a unit, or waits for a range that hasn't come: at most so many paths."""
+
+    def __init__(self, most: int) -> None:
+        self.root, self.size, self.most = Path(), 0, most
+        self.linkable: list[int] = []
+
+    def add(self, above: Path, name: int, other: Path) -> Path:
+        """Add up what is of that name and lies in ``above``; where no path is left, as other. Where it is added up."""
+        place, counts = above.below.get(name), True
+        if place is None and self.size >= self.most:
+            # what it lies in has its time already, but for what lies directly in the span
+            name, counts = OTHER, above is self.root
+            above = self.root
+            place = above.below.get(name)
+        if place is None:
+            place = above.below[name] = Path()
+            self.size += 1
+        if not counts:
+            other.total_ns = 0
+        place.add(other)
+        return place
+
+    def merge(self, above: Path, other: Tree) -> None:
+        """What was folded into another one lies in ``above``."""
+        self._merge(above, other.root)
+        self.linkable += other.linkable
+
+    def _merge(self, above: Path, other: Path) -> None:
+        for name, path in other.below.items():
+            self._merge(self.add(above, name, path), path)
+
+
+class Range(NamedTuple):
+    """One that has ended."""
+
+    event_id: int
+    parent: int
+    name: int
+    start_ns: int
+    duration_ns: int
+    flags: int
+    row: int
+
+
+@dataclass(eq=False)
+class Held:
+    """A range that isn't folded, or not yet."""
+
+    range: Range
+    parent: int = 0
+    """A range that it lies in and that may be kept with it; 0 where there is none."""
+    children_ns: int = 0
+    folded: Tree | None = None
+    highest: Rank = NOTHING
+    """The highest rank in it."""
+    rank: Rank = NOTHING
+    place: tuple[Tree, Path] | None = None
+    """Of a range that was folded: where."""
+
+    @property
+    def self_ns(self) -> int:
+        """Without what lies in it in its thread; an asynchronous range has none."""
+        return 0 if self.range.flags & OVERLAPPING else wrapped(self.range.duration_ns - self.children_ns)
+
+
+@dataclass
+class Awaited:
+    """What came of a range that hasn't come itself."""
+
+    folded: Tree | None = None
+    children_ns: int = 0
+
+
+class Unit:
+    """One unit's ranges."""
+
+    def __init__(self, budget: int, min_duration_ns: int, most_waiting: int) -> None:
+        self.budget, self.min_duration_ns, self.most_waiting = budget, min_duration_ns, max(1, most_waiting)
+        self.awaited: dict[int, Awaited] = {}
+        self.begin_part()
+
+    def begin_part(self) -> None:
+        self.rows = self.compared = 0
+        self.held: list[Held] = []
+        """Those that were kept when ranges were compared last, and those that wait."""
+        self.folded = Tree(PATHS_OF_A_UNIT)
+        self.by_id: dict[int, Held] = {}
+
+    def add(self, one: Range) -> None:
+        if len(self.held) - self.compared >= self.most_waiting:
+            self.compare(self.budget, parents_may_come=True)
+        self.held.append(Held(one))
+        self.rows += 1
+
+    def finish(self, budget: int) -> tuple[list[Held], Tree]:
+        """What is kept, outermost ranges first, and what lies directly in the unit. A quarter of a small budget is for sums."""
+        shown = budget if self.rows <= budget else max(0, budget - max(1, budget // 4))
+        self.compare(min(shown, self.budget), parents_may_come=False)
+        kept, folded = sorted(self.held, key=lambda one: one.rank, reverse=True), self.folded
+        for one in kept:
+            one.parent = one.parent if self.by_id.get(one.parent) in kept else 0
+        owed = [(parent, around.children_ns) for parent, around in self.awaited.items() if around.children_ns]
+        self.awaited = {parent: Awaited(children_ns=time) for parent, time in owed[:MAX_AWAITED]}
+        self.begin_part()
+        return kept, folded
+
+    def compare(self, budget: int, *, parents_may_come: bool) -> None:
+        """Keep so many of what is held, and fold the others."""
+        self.note_parents()
+        if not parents_may_come:
+            for awaited in self.awaited.values():
+                if awaited.folded is not None:
+                    self.folded.merge(self.folded.root, awaited.folded)
+                    awaited.folded = None
+        self.rank()
+        kept = self.longest(budget)
+        for one in reversed(self.held):  # what is around a range comes after it
+            if one not in kept:
+                self.fold(one, kept, parents_may_come)
+        self.held = [one for one in self.held if one in kept]
+        self.compared = len(self.held)
+
+    def note_parents(self) -> None:
+        """Of those that wait: which of the others each lies in, and how long these were."""
+        self.by_id = {one.range.event_id: one for one in reversed(self.held)}
+        earlier = {one.range.event_id for one in self.held[: self.compared]}
+        for one in self.held[self.compared :]:
+            event_id, parent = one.range.event_id, one.range.parent
+            earlier.add(event_id)
+            came = self.awaited.pop(event_id, Awaited()) if self.by_id[event_id] is one else Awaited()
+            one.children_ns, one.folded = wrapped(one.children_ns + came.children_ns), came.folded
+            if not one.range.flags & OVERLAPPING and parent not in earlier:
+                one.parent = parent
+            if one.parent and one.parent >> ORDINAL_BITS == event_id >> ORDINAL_BITS:
+                around = self.by_id.get(parent) or self.awaited.setdefault(parent, Awaited())
+                around.children_ns = wrapped(around.children_ns + one.range.duration_ns)
+
+    def rank(self) -> None:
+        """By duration, then the first begun; above all that lies in it."""
+        for one in self.held:
+            one.highest = NOTHING
+        for one in self.held:
+            own = FORCED if one.range.flags & SHOWN else one.range.duration_ns
+            own = own if own >= self.min_duration_ns else -1
+            duration, order, height = one.highest
+            is_first = self.by_id[one.range.event_id] is one
+            one.rank = max((own, -one.range.event_id, 0), (duration, order, height + 1)) if is_first else NOTHING
+            if one.parent and (around := self.by_id.get(one.parent)) is not None:
+                around.highest = max(around.highest, one.rank)
+
+    def longest(self, budget: int) -> set[Held]:
+        forced = {one for one in self.held if one.rank[0] == FORCED}
+        others = [one for one in self.held if one not in forced and one.rank[0] >= 0]
+        return forced | set(sorted(others, key=lambda one: one.rank, reverse=True)[: max(0, budget - len(forced))])
+
+    def fold(self, one: Held, kept: set[Held], parents_may_come: bool) -> None:
+        around = self.by_id.get(one.parent) if one.parent else None
+        if around is not None and around not in kept:
+            assert around.place is not None
+            tree, above = around.place
+        else:
+            tree = self.tree_of(one.parent, around, parents_may_come)
+            above = tree.root
+        it, duration = one.range, one.range.duration_ns
+        digits = Counter({duration.bit_length(): 1})
+        sums = Path(1, duration, one.self_ns, duration, duration, (it.start_ns, it.event_id), digits)
+        place = tree.add(above, it.name, sums)
+        one.place = tree, place
+        if it.flags & LINKABLE:
+            tree.linkable.append(it.event_id)
+        if one.folded is not None:
+            tree.merge(place, one.folded)
+
+    def tree_of(self, parent: int, around: Held | None, parents_may_come: bool) -> Tree:
+        """What a range with that parent, which isn't folded itself, is folded into."""
+        holder: Held | Awaited | None = around
+        if holder is None and parent and parents_may_come:
+            holder = self.awaited.setdefault(parent, Awaited())
+        if holder is None:
+            return self.folded
+        if holder.folded is None:
+            holder.folded = Tree(PATHS_OF_A_SPAN)
+        return holder.folded
+
+
+class FoldModel:
+    """As ``Fold``, and ``add`` of columns."""
+
+    def __init__(self, budget: int, min_duration_ns: int, most_rows: int, most_waiting: int = MOST_WAITING) -> None:
+        self.how, self.most_rows = (budget, min_duration_ns, most_waiting), most_rows
+        self.units: dict[int, Unit] = {}
+
+    def add(self, unit: Any, *columns_and_first_row: Any) -> int:
+        *columns, first_row = columns_and_first_row
+        numbers = range(first_row, first_row + len(unit))
+        for done, (number, *row) in enumerate(zip(unit.tolist(), *[one.tolist() for one in columns], numbers, strict=True), 1):
+            one = self.units.setdefault(number, Unit(*self.how))
+            one.add(Range(*row))
+            if one.rows >= self.most_rows:
+                return done
+        return len(unit)
+
+    def add_planned(self, ranges: PlannedRanges, first_row: int) -> int:
+        return self.add(*columns_of(ranges), first_row)
+
+    def kept(self) -> np.ndarray:
+        return np.array(sorted(held.range.row for one in self.units.values() for held in one.held), np.int64)
+
+    def rows(self, units: Sequence[int]) -> list[int]:
+        return [self.units[number].rows if number in self.units else 0 for number in units]
+
+    def finish(self, units: Sequence[int], budgets: Sequence[int], goes_on: Sequence[bool]) -> FinishedUnits:
+        columns: dict[str, list[Any]] = {name: [] for name in FINISHED_TYPES}
+        for place, (number, budget, more) in enumerate(zip(units, budgets, goes_on, strict=True)):
+            kept, folded = (self.units.get(number) or Unit(*self.how)).finish(budget)
+            first = len(columns["kept"])
+            for one in kept:
+                values = (one.range.event_id, one.range.row, place, one.parent, one.self_ns, one.rank[0] == FORCED)
+                names = ("kept", "kept_row", "kept_unit", "kept_parent", "kept_self_ns", "kept_forced")
+                _append(columns, dict(zip(names, values, strict=True)))
+            _add_tree(columns, place, -1, folded)
+            for holder, one in enumerate(kept, first):
+                if one.folded is not None:
+                    _add_tree(columns, place, holder, one.folded)
+            if not more:
+                self.units.pop(number, None)
+        return FinishedUnits(**{name: np.array(column, FINISHED_TYPES[name]) for name, column in columns.items()})
+
+
+def columns_of(ranges: PlannedRanges) -> tuple[Any, ...]:
+    """What ``FoldModel.add`` is told of them."""
+    batch, row = ranges.batch, ranges.row
+    event_id, start_ns = batch.event_id[row], batch.start_ns[row]
+    linkable = (batch.sequence_nr[row] >= 0) & (batch.scope[row] != RecordScope.BACKWARD_FUNCTION)
+    flags = batch.flags[row] | np.where(linkable, np.uint32(LINKABLE), np.uint32(0))
+    flags[np.isin(event_id, ranges.shown)] |= np.uint32(SHOWN)
+    unit, name = ranges.unit[ranges.above], ranges.name[batch.name[row]]
+    return unit, event_id, ranges.parent, name, start_ns, np.maximum(batch.end_ns[row] - start_ns, 0), flags
+
+
+def _add_tree(columns: dict[str, list[Any]], unit: int, holder: int, tree: Tree) -> None:
+    places: dict[tuple[int, ...], int] = {(): -1}
+    for names, path in tree.root.paths():
+        places[names] = len(columns["path_unit"])
+        digits = [number for number in path.digits if number < DIGITS]
+        least = min(digits, default=0)
+        columns["counts"] += [path.digits[number] for number in range(least, max(digits) + 1)] if digits else []
+        row = {
+            "unit": unit, "holder": holder, "above": places[names[:-1]], "name": names[-1], "count": path.count,
+            "total_ns": path.total_ns, "self_ns": path.self_ns, "shortest_ns": path.shortest_ns,
+            "longest_ns": path.longest_ns, "first_ns": path.first[0], "first_id": path.first[1],
+            "digits": least, "counts_end": len(columns["counts"]),
+        }  # fmt: skip
+        _append(columns, {f"path_{name}": value for name, value in row.items()})
+    for event_id in tree.linkable:
+        _append(columns, {"linkable": event_id, "linkable_unit": unit, "linkable_holder": holder})
+
+
+def _append(columns: dict[str, list[Any]], row: dict[str, Any]) -> None:
+    for name, value in row.items():
+        columns[name].append(value)

@@ -6,19 +6,12 @@ Our threads must not import anything: a forked child would wait for ever for a m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.model.events import ORDINAL_BITS
-
 Numbers = NDArray[Any]
-MOST_THREADS = 4
-PLACES_OF_AN_ID = 16
-FEW = 8
-"""So many times fewer ids than they are looked for among are not worth a table."""
 
 
 class Groups(NamedTuple):
@@ -69,34 +62,6 @@ def is_in_ordered(numbers: Numbers, ordered: Numbers) -> NDArray[np.bool_]:
     place = np.searchsorted(ordered, numbers)
     place[place == len(ordered)] = 0
     found: NDArray[np.bool_] = ordered[place] == numbers
-    return found
-
-
-def are_among(event_ids: Numbers, ordered: Numbers) -> NDArray[np.bool_]:
-    """Which event ids are among these, which ascend.
-
-    A thread's count up, so that mostly nearly all between its smallest and its largest are there: those have a table.
-    """
-    if len(ordered) > FEW * len(event_ids):
-        return is_in_ordered(event_ids, ordered)
-    threads = ordered >> np.uint64(ORDINAL_BITS)
-    begins = np.flatnonzero(_is_first(threads)).tolist()
-    if len(begins) > MOST_THREADS:
-        return is_in_ordered(event_ids, ordered)
-    found = np.zeros(len(event_ids), np.bool_)
-    for begin, end in pairwise([*begins, len(ordered)]):
-        found |= _are_among_those_of_a_thread(event_ids, ordered[begin:end])
-    return found
-
-
-def _are_among_those_of_a_thread(event_ids: Numbers, ordered: Numbers) -> NDArray[np.bool_]:
-    first, size = ordered[0], int(ordered[-1] - ordered[0]) + 1
-    if size > PLACES_OF_AN_ID * len(ordered):
-        return is_in_ordered(event_ids, ordered)
-    there = np.zeros(size + 1, np.bool_)
-    there[(ordered - first).view(np.int64)] = True
-    place = np.minimum(event_ids - first, np.uint64(size))  # also of smaller ids: no number is below 0
-    found: NDArray[np.bool_] = there[place.view(np.int64)]
     return found
 
 

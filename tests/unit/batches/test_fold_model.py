@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.folding import LINKABLE, MAX_AWAITED, FoldModel
+from otel_recfn.batches.fold import units
 from otel_recfn.batches.fold.units import MOST_WAITING
 from otel_recfn.model.events import EventFlag, make_event_id
 
@@ -264,7 +265,7 @@ def test_what_was_finished_is_there_until_it_was_taken() -> None:
     fold.add(*columns(long_program(0, 500, 9)))
     raw = fold._fold
     # Not the bytes: what pads a row is never read, and may be anything.
-    first, again = [native_fold._columns(raw.finish([0], [2], [True])) for _ in range(2)]
+    first, again = [units._columns(raw.finish([0], [2], [True])) for _ in range(2)]
     same(first, again)
     fold.add(*good())
     raw.taken()

@@ -20,9 +20,9 @@ from otel_recfn.pytorch.module_names import InstanceNames
 from otel_recfn.pytorch.modules import ModuleRanges
 from otel_recfn.pytorch.observer import TorchObserver
 from otel_recfn.recording.recorder import Recorder
-from otel_recfn.sources.calls.native_tracer import NativeTracer
 from otel_recfn.sources.calls.source import CallSource
 from otel_recfn.sources.calls.texts import ProgramTexts
+from otel_recfn.sources.calls.tracer import CallTracer
 from otel_recfn.sources.otel_context import ContextWatcher
 from otel_recfn.sources.protocol import Producer, Source, Wanted, Watcher
 from otel_recfn.support.again_at_end import AgainAtEnd
@@ -39,7 +39,7 @@ def sources_of_process(recorder: Recorder) -> list[Source]:
     observer, names = TorchObserver(recorder), InstanceNames()
     modules = ModuleRanges(recorder, observer.announces_user_ranges, names)
     texts = partial(ProgramTexts, ModuleCalls(names, modules.announces_now), FILES_OF_CALLS)
-    calls = CallSource(NativeTracer(), texts)
+    calls = CallSource(CallTracer(), texts)
     return [ContextWatcher(recorder), observer, modules, calls]
 
 

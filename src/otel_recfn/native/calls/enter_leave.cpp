@@ -19,7 +19,7 @@ TracerPlace tracer_place;
 
 namespace {
 
-constexpr int kMaxStartFrames = 128;  // as Python's `sources/calls/protocol.py` has it
+constexpr int kMaxStartFrames = 128;  // so many of the innermost calls that were open when tracing began, of each thread
 
 uint64_t begin(ThreadCalls& calls, const CallName& name, uint64_t began_at = 0) try {
   Globals& globals = *tracer->globals;

@@ -1,6 +1,6 @@
-"""The contract between the source of Python calls and a tracer, which is the native one.
+"""What the tracer of Python calls asks of whoever names them.
 
-A tracer sets itself as the profile function of threads, and keeps for each of them the stack of calls that it has seen begin:
+The tracer sets itself as the profile function of threads, and keeps for each of them the stack of calls that it has seen begin:
 
     call    name of the code object ─► Recorder.begin_call ─► push
     return                             Recorder.end        ◄─ pop
@@ -16,9 +16,6 @@ from collections.abc import Callable
 from enum import IntEnum
 from types import CodeType, FrameType
 from typing import Protocol, TypeAlias
-
-MAX_START_FRAMES = 128
-"""So many of the innermost calls that were open when tracing began are traced, of each thread."""
 
 
 class Hides(IntEnum):
@@ -41,7 +38,7 @@ class CallTexts(Protocol):
         prefixes: what to take away from the names of files, the longest first.
         own: beginnings of the names of our files.
         own_that_calls: of these, those that call functions of the program.
-        asked: endings of the names of files about which the native tracer, which knows the rest from these attributes, asks.
+        asked: endings of the names of files about which the tracer, which knows the rest from these attributes, asks.
         included: files, and folders with a slash at their end, whose functions are shown, as they are or without a prefix; all
             where there are none.
         excluded: those whose functions are not shown.
@@ -63,28 +60,3 @@ class CallTexts(Protocol):
 
     def of_function(self, function: object) -> str:
         """Of calls of a C function."""
-
-
-class CallTracer(Protocol):
-    """From any thread; ``start`` and ``stop`` by one at a time."""
-
-    def start(self, texts: CallTexts) -> None:
-        """Trace every thread that can be had. A thread with another profile function keeps that, and is counted."""
-
-    def show(self, texts: CallTexts) -> None:
-        """Calls that begin from now on are called and left out as these say. While it traces."""
-
-    def look(self, *, last: bool) -> None:
-        """At each drain: trace threads again that another profile function has left, and count those that have or had one.
-
-        ``last``: the drain is the last one, so that threads which have been blocked since tracing began get their calls now.
-        """
-
-    def stop(self) -> None:
-        """Leave every thread as it was, and end the calls that are open."""
-
-    def threads_left_alone(self) -> int:
-        """How many had another profile function when tracing began or for a while of it, since the process began.
-
-        A place among the tools of ``sys.monitoring`` that the program took away while it traced counts as one.
-        """

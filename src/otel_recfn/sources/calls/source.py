@@ -9,7 +9,8 @@ from functools import partial
 
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.python_calls import PythonCalls
-from otel_recfn.sources.calls.protocol import CallTexts, CallTracer
+from otel_recfn.sources.calls.protocol import CallTexts
+from otel_recfn.sources.calls.tracer import CallTracer
 from otel_recfn.sources.protocol import Wanted
 
 log = logging.getLogger("otel_recfn")

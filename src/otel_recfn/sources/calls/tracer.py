@@ -1,4 +1,4 @@
-"""Traces calls natively, in every thread, also those that run already.
+"""Traces calls, in every thread, also those that run already.
 
 By ``sys.monitoring`` where CPython has it and a place for one more tool is free, else by the profile function of each thread.
 """
@@ -17,8 +17,8 @@ from otel_recfn.support.own_thread import OwnThread, is_own_thread
 log = logging.getLogger("otel_recfn")
 
 
-class NativeTracer:
-    """A CallTracer. Its ranges go to the native recorder.
+class CallTracer:
+    """Its ranges go to the recorder. From any thread; ``start`` and ``stop`` by one at a time.
 
     In a forked child calls are recorded from when all else of ours is as it should be in a child: before, recording one might
     wait for a lock that another thread of the parent held.
@@ -32,7 +32,7 @@ class NativeTracer:
         around_forks(Order.CALLS, in_child=_native.go_on_after_fork)
 
     def start(self, texts: CallTexts) -> None:
-        """See CallTracer.start."""
+        """Trace every thread that can be had. A thread with another profile function keeps that, and is counted."""
         _native.trace_calls(texts, is_own_thread)
         self._profiles = not self._monitoring.start(c_calls=texts.c_calls)
         if self._profiles:
@@ -48,12 +48,15 @@ class NativeTracer:
             self._left_alone += 1
 
     def show(self, texts: CallTexts) -> None:
-        """See CallTracer.show."""
+        """Calls that begin from now on are called and left out as these say. While it traces."""
         _native.show_calls(texts)
         self._monitoring.change(c_calls=texts.c_calls)
 
     def look(self, *, last: bool) -> None:
-        """See CallTracer.look."""
+        """At each drain: trace threads again that another profile function has left, and count those that have or had one.
+
+        ``last``: the drain is the last one, so that threads which have been blocked since tracing began get their calls now.
+        """
         if not self._profiles:
             self._left_alone += self._monitoring.has_been_taken()
         elif _native.profiles_other_threads():
@@ -66,7 +69,7 @@ class NativeTracer:
         return _native.profiles_other_threads() if self._profiles else not self._monitoring.is_taken
 
     def stop(self) -> None:
-        """See CallTracer.stop."""
+        """Leave every thread as it was, and end the calls that are open."""
         self._profiles = False
         if threading.getprofile() is _native.profile_this_thread:
             threading.setprofile(None)
@@ -74,5 +77,8 @@ class NativeTracer:
         self._monitoring.stop()
 
     def threads_left_alone(self) -> int:
-        """See CallTracer.threads_left_alone."""
+        """How many had another profile function when tracing began or for a while of it, since the process began.
+
+        A place among the tools of ``sys.monitoring`` that the program took away while it traced counts as one.
+        """
         return self._left_alone

@@ -11,11 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import otel_recfn
-from otel_recfn.batches.number_sets import are_among, counts_of, distinct, groups, is_in
-from otel_recfn.model.events import make_event_id
+from otel_recfn.batches.number_sets import counts_of, distinct, groups, is_in
 
-IDS = [0, (1 << 64) - 1, *[make_event_id(thread, ordinal) for thread in (1, 2, 3, 4, 5, 7) for ordinal in (1, 2, 3, 4, 9, 999)]]
-"""Those of a thread lie close together, or not."""
 COLUMNS = {"uint32": (1 << 32) - 1, "uint64": (1 << 64) - 1}
 few = st.lists(st.integers(0, 5), max_size=30)
 
@@ -26,12 +23,6 @@ def columns(draw: st.DrawFn) -> np.ndarray:
     kind = draw(st.sampled_from(sorted(COLUMNS)))
     top = draw(st.sampled_from([5, COLUMNS[kind]]))
     return np.array([top - each for each in draw(few)], dtype=kind)
-
-
-@given(st.lists(st.sampled_from(IDS)), st.lists(st.sampled_from(IDS)) | st.lists(st.sampled_from(IDS[:14])))
-def test_event_ids_are_among_others(event_ids: list[int], others: list[int]) -> None:
-    found = are_among(np.array(event_ids, np.uint64), np.array(sorted(others), np.uint64))
-    assert found.tolist() == [each in others for each in event_ids]
 
 
 @given(columns())

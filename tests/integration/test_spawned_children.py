@@ -98,6 +98,37 @@ if __name__ == "__main__":
     assert found["in a thread"][::2] == [found["worker"][0], found["worker"][1]]  # as in a forked child
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_steps_of_a_child_without_a_provider(run_program: Run, tmp_path: Path, method: str) -> None:
+    """Nobody takes a span of the program's there; the step is told as other ranges are."""
+    program = (
+        BEGIN
+        + """
+from otel_recfn import step
+
+def in_child():
+    with step("step", 3):
+        work("inside")
+    work("after")
+
+if __name__ == "__main__":
+    trace.set_tracer_provider(provided())
+    instrumentor.instrument(span_exporter="file:told.jsonl")
+    with trace.get_tracer("program").start_as_current_span("request"):
+        started(sys.argv[1], in_child)
+"""
+    )
+    run_program(program, method)
+    trace_id, request, _ = spans(tmp_path)["request"]
+    [told] = tmp_path.glob("told.pid*.jsonl")
+    requests = [json.loads(line) for line in told.read_text().splitlines()]
+    found = {span["name"]: span for each in requests for span in each["resourceSpans"][0]["scopeSpans"][0]["spans"]}
+    parents = {name: span["parentSpanId"] for name, span in found.items()}
+    assert parents == {"step": f"{request:016x}", "inside": found["step"]["spanId"], "after": f"{request:016x}"}
+    assert {span["traceId"] for span in found.values()} == {f"{trace_id:032x}"}
+    assert {"key": "recfn.step.number", "value": {"intValue": "3"}} in found["step"]["attributes"]
+
+
 @pytest.mark.parametrize("where", ["in the program", *METHODS])
 def test_threads_that_python_does_not_know_stay_so(run_program: Run, tmp_path: Path, where: str) -> None:
     """PyTorch's are such: whoever asks ``threading`` for the calling one makes one that stays."""

@@ -86,10 +86,16 @@ class Receiver(NamedTuple):
 
 
 class SpanTarget:
-    """An SDK provider, as far as finished spans need it."""
+    """An SDK provider, as far as finished spans need it.
 
-    def __init__(self, provider: Any, tracer: Any) -> None:
-        self._provider, self._tracer = provider, tracer
+    Args:
+        provider: the SDK's.
+        tracer: one of its tracers.
+        is_set: the program has set the provider; the spans of another one are seen by nobody.
+    """
+
+    def __init__(self, provider: Any, tracer: Any, is_set: bool = True) -> None:
+        self._provider, self._tracer, self._is_set = provider, tracer, is_set
         self._sampler_failed = False
         self._resource = Resource.get_empty()
         self._hashed = (self._resource, self._resource)
@@ -123,7 +129,9 @@ class SpanTarget:
             return None
 
     def start_span(self, name: str, attributes: Mapping[str, AttributeValue]) -> trace.Span | None:
-        """A span as any of the program's, below the current one; None where a sampler or a processor raises."""
+        """A span as any of the program's, below the current one; None where a sampler or a processor raises, or it has none."""
+        if not self._is_set:
+            return None
         try:
             span: trace.Span = self._tracer.start_span(name, attributes=attributes)
         except Exception as error:
@@ -302,7 +310,7 @@ class ProviderResolver:
             return None
         tracer = provider.get_tracer(SCOPE_NAME, __version__, schema_url=SCHEMA_URL)
         if all([hasattr(tracer, part) for part in _TRACER_PARTS]):
-            return SpanTarget(provider, tracer)
+            return SpanTarget(provider, tracer, provider is not self._otherwise)
         if not isinstance(tracer, trace.NoOpTracer):
             self._warn_foreign(provider)
         return None

@@ -221,3 +221,25 @@ def test_the_engine_of_backward_passes_is_put_back() -> None:
     assert ours.run_backward.__self__ is theirs
     traces.instrumentor.uninstrument()
     assert variable._execution_engine is theirs
+
+
+def test_an_engine_of_the_programs_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    variable = torch.autograd.variable.Variable
+    theirs = variable._execution_engine
+
+    class Counting(type(theirs)):  # type: ignore[misc]
+        """It knows how often it ran."""
+
+        passes = 0
+
+        def run_backward(self, *arguments: Any, **keywords: Any) -> Any:
+            self.passes += 1
+            return theirs.run_backward(*arguments, **keywords)
+
+    monkeypatch.setattr(variable, "_execution_engine", Counting())
+    traces = Traces(every_range=True)
+    with traces.tracer.start_as_current_span("step"):
+        torch.ones(2, requires_grad=True).sum().backward()
+    passes = variable._execution_engine.passes
+    assert traces.all_paths()[f"step/{NODE}SumBackward0"] == 1
+    assert passes == 1

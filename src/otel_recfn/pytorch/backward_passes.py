@@ -15,6 +15,9 @@ from otel_recfn.recording.recorder import Recorder
 
 log = logging.getLogger("otel_recfn")
 
+PYTORCHS = "torch._C"
+"""The module of the engine's class."""
+
 
 class BackwardPasses:
     """Tells the recorder of each pass that begins, while ``watch`` was called last and not ``leave``.
@@ -31,7 +34,7 @@ class BackwardPasses:
     def watch(self) -> None:
         """Put our engine in PyTorch's place. torch has been imported."""
         theirs = details.find("backward")
-        if theirs is None or theirs is self._ours:
+        if type(theirs).__module__ != PYTORCHS:  # none, ours, or one of the program's, which is no other object's to stand for
             return
         try:
             self._ours, self._theirs = _engine_that_tells(theirs, self._recorder), theirs

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
+import greenlet
 import pytest
 from opentelemetry import trace
 from step_program import Program
@@ -39,6 +40,7 @@ NO_FAILURES: list[BaseException] = [
     asyncio.CancelledError("no more"),
     Cancelled(),
     concurrent.futures.CancelledError(),
+    greenlet.GreenletExit(),
     exits_by(0),
     exits_by(None),
     exits_by(False),

@@ -464,6 +464,6 @@ class TestMultiprocessing:
         instrumentor.instrument()
         instrumentor.uninstrument()
         monkeypatch.delattr(multiprocessing.process.BaseProcess, "_bootstrap")
+        monkeypatch.setattr(multiprocessing.spawn, spawned.GIVEN, None, raising=False)
         exec(spawned.ARRIVES, {"given": {}})
-        monkeypatch.delattr(multiprocessing.spawn, spawned.GIVEN)
         assert capfd.readouterr().err == ""

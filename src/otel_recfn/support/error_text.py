@@ -14,7 +14,11 @@ MAX_CHARACTERS = 1024
 """The text is cut here so that a long one doesn't wait in a buffer; the recorder's exact limit is in bytes."""
 
 _control_flow: tuple[type[BaseException], ...] = (GeneratorExit, StopIteration, StopAsyncIteration)
-_CANCELLED = {"asyncio.exceptions": "CancelledError", "concurrent.futures": "CancelledError"}
+_CANCELLED = {
+    "asyncio.exceptions": "CancelledError",
+    "concurrent.futures": "CancelledError",
+    "greenlet": "GreenletExit",
+}
 """By module: such an exception can't be there before its module is imported, which we don't do ourselves."""
 _EXIT_CODE = SystemExit.__dict__["code"]
 

@@ -62,7 +62,8 @@ PyObject* call_unseen(PyObject* function, PyObject* const* args, size_t count, P
   PyObject* result = PyObject_Vectorcall(function, args, count, nullptr);
   if (before.object == Py_None) return result;
   PyObject* raised = take_raised();
-  Py_XDECREF(PyObject_CallOneArg(set_observer, before.object));
+  const Made back(PyObject_CallOneArg(set_observer, before.object));
+  if (back.object == nullptr) PyErr_Clear();
   if (raised != nullptr) raise_again(raised);
   return result;
 }

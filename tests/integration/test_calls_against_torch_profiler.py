@@ -1,4 +1,4 @@
-"""The same program under torch.profiler(with_stack=True) and traced by us: the same calls, in each other as often."""
+"""The same program under torch.profiler(with_stack=True) and traced by us: the same calls, from the same lines, as often."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from otel_recfn import profile
+from otel_recfn import PythonCalls, profile
+from otel_recfn.model.call_names import python_call_name
+from otel_recfn.model.events import EventSource
 from trace_files import read_trace
 
 torch = pytest.importorskip("torch")
@@ -68,6 +70,56 @@ def test_the_same_calls_as_torch_profiler(tmp_path: Path, modules: str) -> None:
     expected, found = calls_of_training(tmp_path / "theirs.json"), calls_of_training(tmp_path / "ours.json")
     assert expected.total() > 500
     assert found == expected
+
+
+@pytest.mark.parametrize("modules", [False, True])
+def test_the_same_call_sites_as_torch_profiler(modules: bool) -> None:
+    training = Training()
+    training.train()
+    with torch.profiler.profile(with_stack=True, with_modules=True) as theirs:
+        training.train()
+    with profile(python_calls=PythonCalls(call_sites=True), modules=modules) as ours:
+        training.train()
+    expected: Counter[tuple[str, ...]] = Counter()
+    for root in theirs.profiler.kineto_results.experimental_event_tree():
+        count_sites(root, (), expected)
+    assert expected.total() > 500
+    assert sites_of_training(ours.events()) == expected
+
+
+def count_sites(event: Any, above: tuple[str, ...], counts: Counter[tuple[str, ...]]) -> None:
+    """Of each call below ``Training.train``: the line that called it, before its own name and those of the calls around it."""
+    caller = getattr(event.extra_fields, "caller", None)
+    if caller is not None:
+        above = (comparable(event.name), *above)
+        if below_train(above):
+            site = python_call_name(caller.file_name, caller.line_number, caller.function_name)
+            counts[(site, *below_train(above))] += 1
+    for child in event.children:
+        count_sites(child, above, counts)
+
+
+def sites_of_training(events: list[Any]) -> Counter[tuple[str, ...]]:
+    """The same of ours."""
+    by_id = {event.event_id: event for event in events}
+    calls = {
+        event.event_id for event in events if event.source == EventSource.PYTHON_CALL or event.name.startswith("nn.Module: ")
+    }
+    counts: Counter[tuple[str, ...]] = Counter()
+    for event in events:
+        above, caller = [], event if event.event_id in calls else None
+        while caller is not None:
+            above.append(comparable(caller.name))
+            caller = by_id.get(caller.caller)
+        if below_train(tuple(above)):
+            counts[(event.call_site, *below_train(tuple(above)))] += 1
+    return counts
+
+
+def below_train(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Up to the call of ``Training.train``; nothing for what isn't below it, as that call itself."""
+    ends = [at for at, name in enumerate(names) if name.endswith(": train")]
+    return names[: ends[0]] if ends else ()
 
 
 def calls_of_training(path: Path) -> Counter[tuple[str, ...]]:

@@ -14,8 +14,9 @@ pytest.importorskip("otel_recfn._native")
 BUSY = """
 import contextvars, sys, threading
 
-from otel_recfn import profile
+from otel_recfn import PythonCalls, profile
 
+calls = PythonCalls(call_sites=sys.argv[2] == "with call sites")
 over = threading.Event()
 named_by_python = compile("def asked(): pass", "/made/torch/nn/modules/module.py", "exec")
 
@@ -39,7 +40,7 @@ for thread in threads:
 sys.setswitchinterval(1e-6)
 try:
     for _ in range(int(sys.argv[1])):
-        with profile(python_calls=True, max_events=1000):
+        with profile(python_calls=calls, max_events=1000):
             pass
 finally:
     over.set()
@@ -59,5 +60,6 @@ assert by_id[above.parent].name.endswith("): <module>"), by_id[above.parent].nam
 """
 
 
-def test_threads_that_are_beginning_calls(run_program: Callable[..., Any]) -> None:
-    run_program(BUSY, str(60 * SOAK))
+@pytest.mark.parametrize("call_sites", ["with call sites", "without"])
+def test_threads_that_are_beginning_calls(run_program: Callable[..., Any], call_sites: str) -> None:
+    run_program(BUSY, str(60 * SOAK), call_sites)

@@ -112,6 +112,7 @@ def _args(event: Event, python_id: int) -> Iterator[tuple[str, object]]:
         ("Module", json_string(event.module), '""'),
         ("Error", json_string(event.error), '""'),
         ("Device", json_string(event.device), '""'),
+        ("Call site", json_string(event.call_site), '""'),
         ("Event id", event.event_id, None),
         ("External id", event.handle, event.event_id if event.handle else 0),
         ("Sequence number", event.sequence_nr, -1),

@@ -20,8 +20,8 @@ VARIABLE = "OTEL_RECFN_PYTHON_CALLS"
         ("false", False),
         ("include=my_app, my_lib;max_depth=20", PythonCalls(include=("my_app", "my_lib"), max_depth=20)),
         (
-            "exclude=/opt/lib;min_duration_ns=1000;c_calls=no;",
-            PythonCalls(exclude=("/opt/lib",), min_duration_ns=1000, c_calls=False),
+            "exclude=/opt/lib;min_duration_ns=1000;c_calls=no;call_sites=yes;",
+            PythonCalls(exclude=("/opt/lib",), min_duration_ns=1000, c_calls=False, call_sites=True),
         ),
     ],
 )
@@ -29,7 +29,9 @@ def test_what_the_environment_says(text: str, meant: bool | PythonCalls) -> None
     assert Settings.resolve({}, {VARIABLE: text}).python_calls == meant
 
 
-@pytest.mark.parametrize("text", ["depth=3", "max_depth=many", "max_depth=0", "include=", "c_calls=perhaps", "yes=", "3"])
+@pytest.mark.parametrize(
+    "text", ["depth=3", "max_depth=many", "max_depth=0", "include=", "c_calls=perhaps", "call_sites=3", "yes=", "3"]
+)
 def test_what_the_environment_can_not_say(text: str) -> None:
     with pytest.raises(SettingError, match=rf"^{VARIABLE}=.*include=my_app,my_lib;max_depth=20$"):
         Settings.resolve({}, {VARIABLE: text})
@@ -46,3 +48,4 @@ def test_together_captures_ask_for_what_one_of_them_asks_for() -> None:
     second = PythonCalls(include=("b", "e"), exclude=("d",), min_duration_ns=7, max_depth=9, c_calls=False)
     assert together([first, second]) == PythonCalls(("a", "b", "e"), ("d",), 5, 9, c_calls=False)
     assert together([first, ALL_CALLS]) == ALL_CALLS == together([])
+    assert together([PythonCalls(call_sites=True), ALL_CALLS]) == PythonCalls(call_sites=True)

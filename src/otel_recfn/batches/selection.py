@@ -183,5 +183,7 @@ class Selection:
         }
         names = [name for extra, columns in unwanted.items() if not self._selected.extras & extra for name in columns]
         if EventSource.PYTHON_CALL not in self._selected.sources:
-            names.append("caller")
+            names += ["caller", "call_site"]
+        elif not self._selected.calls.call_sites:
+            names.append("call_site")
         return {name: np.zeros(int(rows.sum()), getattr(batch, name).dtype) for name in names}

@@ -47,6 +47,7 @@ class ColumnArrays:
     step_number: NDArray[np.int64]
     stacktrace: NDArray[np.uint32]
     code: NDArray[np.uint32]
+    call_site: NDArray[np.uint32]
     concrete_inputs: NDArray[np.uint32]
     words: NDArray[np.uint32]
 
@@ -117,6 +118,8 @@ class ColumnValues:
     """Where the exception was raised that the range was left by."""
     code: str
     """What it is a call of, where that is known: ``file(line): function``."""
+    call_site: str
+    """Of a Python call, where asked for: the line that called, ``file(line): function``."""
     concrete_inputs: str
     """JSON, a string per input, as torch.profiler writes numbers and short lists of them: ``["","1","[2, 3]","True"]``."""
     words: str

@@ -86,6 +86,13 @@ COLUMNS = (
     Column("stacktrace", np.uint32, "Where the exception was raised that the range was left by.", str, seldom=True),
     Column("code", np.uint32, "What it is a call of, where that is known: ``file(line): function``.", str, seldom=True),
     Column(
+        "call_site",
+        np.uint32,
+        "Of a Python call, where asked for: the line that called, ``file(line): function``.",
+        str,
+        seldom=True,
+    ),
+    Column(
         "concrete_inputs",
         np.uint32,
         'JSON, a string per input, as torch.profiler writes numbers and short lists of them: ``["","1","[2, 3]","True"]``.',

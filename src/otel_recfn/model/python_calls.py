@@ -23,6 +23,7 @@ class PythonCalls:
         min_duration_ns: shorter calls are left out, unless they were open when the recorder was read (every 100 to 250 ms).
         max_depth: how many calls may be shown within each other, from where tracing began; None: any number.
         c_calls: whether calls of C functions are shown.
+        call_sites: whether each call says the line that called it, as ``call_site`` of events and in Chrome traces.
 
     Raises:
         ValueError: a value of another kind.
@@ -33,6 +34,7 @@ class PythonCalls:
     min_duration_ns: int = 0
     max_depth: int | None = None
     c_calls: bool = True
+    call_sites: bool = False
 
     def __post_init__(self) -> None:
         for name in ("include", "exclude"):
@@ -41,8 +43,9 @@ class PythonCalls:
             raise ValueError(f"min_duration_ns={self.min_duration_ns!r}; a whole number of nanoseconds from 0")
         if self.max_depth is not None and not _is_number(self.max_depth, 1):
             raise ValueError(f"max_depth={self.max_depth!r}; None or a whole number from 1")
-        if not isinstance(self.c_calls, bool):
-            raise ValueError(f"c_calls={self.c_calls!r}; True or False")
+        for name in ("c_calls", "call_sites"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise ValueError(f"{name}={value!r}; True or False")
 
     def __or__(self, other: PythonCalls) -> PythonCalls:
         """What shows every call that one of the two shows."""
@@ -55,6 +58,7 @@ class PythonCalls:
             min_duration_ns=min(self.min_duration_ns, other.min_duration_ns),
             max_depth=None if None in depths else max([depth for depth in depths if depth is not None]),
             c_calls=self.c_calls or other.c_calls,
+            call_sites=self.call_sites or other.call_sites,
         )
 
 

@@ -216,6 +216,7 @@ _PARTS_OF_CALLS: dict[str, Callable[[str], Any]] = {
     "min_duration_ns": int,
     "max_depth": int,
     "c_calls": _parse_bool,
+    "call_sites": _parse_bool,
 }
 
 

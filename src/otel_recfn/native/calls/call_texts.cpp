@@ -82,10 +82,20 @@ CallName CallTexts::of_code(PyCodeObject* code, int line) const {
   } else if (ends_with_one_of(asked_, file)) {
     name.hides = Hides::kAskFrame;
   } else {
-    name.text = shown + "(" + std::to_string(line) + "): " + as_utf8(code->co_name);
-    name.text.resize(cut_at_character(name.text.data(), name.text.size(), kMaxNameBytes));
+    name.text = text_of(shown, code, line);
   }
   return name;
+}
+
+std::string CallTexts::of_line(PyCodeObject* code, int line) const {
+  const std::string file = as_utf8(code->co_filename);
+  return start_among(own_, file) == nullptr ? text_of(trimmed(file), code, line) : std::string();
+}
+
+std::string CallTexts::text_of(const std::string& shown, PyCodeObject* code, int line) {
+  std::string text = shown + "(" + std::to_string(line) + "): " + as_utf8(code->co_name);
+  text.resize(cut_at_character(text.data(), text.size(), kMaxNameBytes));
+  return text;
 }
 
 // Its repr, without the address.

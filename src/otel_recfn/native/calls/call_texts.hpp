@@ -16,6 +16,8 @@ class CallTexts {
 
   // Of calls that run this code from that line on. Nothing with Hides::kAskFrame where Python has to be asked.
   CallName of_code(PyCodeObject* code, int line) const;
+  // A line of code, as calls of it are called; empty for ours.
+  std::string of_line(PyCodeObject* code, int line) const;
   // Of calls of a C function.
   static std::string of_function(PyObject* callable, const CFunction& function);
   // Whether calls of this C function, which has a definition, are called that.
@@ -25,6 +27,7 @@ class CallTexts {
   using Texts = std::vector<std::string>;
   bool selects(const std::string& file, const std::string& trimmed) const;
   std::string trimmed(const std::string& file) const;
+  static std::string text_of(const std::string& shown, PyCodeObject* code, int line);
 
   Texts prefixes_, own_, own_that_calls_, asked_, included_, excluded_;
 };

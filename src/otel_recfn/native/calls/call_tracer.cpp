@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <new>
+#include <string>
 #include <utility>
 
 #include "calls/enter_leave.hpp"
@@ -12,17 +13,23 @@
 #include "calls/profiled_threads.hpp"
 #include "core/registry.hpp"
 #include "cpython/made.hpp"
+#include "python/python_stack.hpp"
 
 namespace recfn {
 namespace {
 
+std::string call_site_of_now() { return call_site(nullptr); }
+
 // What Python's CallTexts say of which calls are shown. False with the error set.
 bool read_limits(PyObject* texts) {
   const Made c_calls(PyObject_GetAttrString(texts, "c_calls")), max_depth(PyObject_GetAttrString(texts, "max_depth"));
-  if (c_calls.object == nullptr || max_depth.object == nullptr) return false;
+  const Made call_sites(PyObject_GetAttrString(texts, "call_sites"));
+  if (c_calls.object == nullptr || max_depth.object == nullptr || call_sites.object == nullptr) return false;
   const size_t most = max_depth.object == Py_None ? SIZE_MAX : PyLong_AsSize_t(max_depth.object);
   if (PyErr_Occurred()) return false;
   tracer->c_calls = PyObject_IsTrue(c_calls.object) != 0, tracer->max_depth = most;
+  tracer->call_sites = PyObject_IsTrue(call_sites.object) != 0;
+  call_site_now = tracer->call_sites ? call_site_of_now : nullptr;
   return true;
 }
 
@@ -71,6 +78,7 @@ PyObject* callbacks(PyObject*, PyObject*) { return monitoring_callbacks(); }
 
 PyObject* untrace_calls(PyObject*, PyObject*) try {
   if (!tracer->is_on()) Py_RETURN_NONE;
+  call_site_now = nullptr;
   tracer->turn(tracer->tracing + 1, tracer->forked);
   end_all_calls();
   unprofile_threads(on_profile_event);

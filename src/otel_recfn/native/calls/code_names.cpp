@@ -1,5 +1,6 @@
 #include "calls/code_names.hpp"
 
+#include <algorithm>
 #include <new>
 #include <utility>
 #include <vector>
@@ -30,14 +31,15 @@ struct NamesOfCode {
   PyObject* code;    // which they go with
   uint64_t version;  // whose names they are
   Entry first;
-  std::vector<Entry> others;
+  std::vector<Entry> others;  // by instruction: a long function may call from thousands
 };
 
 Py_ssize_t place = -1;
 
-const CallName* found(PyObject* code, const Entry& entry) {
-  if (entry.name != nullptr && entry.name->hides == Hides::kNothing) recent_names.keep(code, entry.instruction, *entry.name);
-  return entry.name;
+// Where that instruction's is, or would be.
+std::vector<Entry>::const_iterator place_among(const std::vector<Entry>& entries, int instruction) {
+  const auto is_before = [](const Entry& entry, int other) { return entry.instruction < other; };
+  return std::lower_bound(entries.begin(), entries.end(), instruction, is_before);
 }
 
 void free_name(const PyObject* code, const Entry& entry) {
@@ -85,11 +87,9 @@ bool CodeNames::prepare() {
 const CallName* CodeNames::find(PyObject* code, int instruction, uint64_t version) {
   const NamesOfCode* names = names_of(code);
   if (names == nullptr || names->version != version) return nullptr;
-  if (names->first.instruction == instruction) return found(code, names->first);
-  for (const Entry& entry : names->others) {
-    if (entry.instruction == instruction) return found(code, entry);
-  }
-  return nullptr;
+  if (names->first.instruction == instruction) return names->first.name;
+  const auto at = place_among(names->others, instruction);
+  return at != names->others.end() && at->instruction == instruction ? at->name : nullptr;
 }
 
 const CallName* CodeNames::keep(PyObject* code, int instruction, uint64_t version, CallName name) try {
@@ -102,7 +102,7 @@ const CallName* CodeNames::keep(PyObject* code, int instruction, uint64_t versio
   if (names->first.name == nullptr) {
     names->first = {instruction, kept};
   } else {
-    names->others.push_back({instruction, kept});
+    names->others.insert(place_among(names->others, instruction), {instruction, kept});
   }
   return kept;
 } catch (const std::bad_alloc&) {

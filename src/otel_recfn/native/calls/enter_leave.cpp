@@ -21,16 +21,31 @@ namespace {
 
 constexpr int kMaxStartFrames = 128;  // so many of the innermost calls that were open when tracing began, of each thread
 
-uint64_t begin(ThreadCalls& calls, const CallName& name, uint64_t began_at = 0) try {
+Text text_of(const std::string& text) { return {text.data(), static_cast<uint32_t>(text.size())}; }
+
+// Whether the call began the short way.
+bool begin_shortly(ThreadCalls& calls, const CallName& name, uint64_t& event_id) {
   Globals& globals = *tracer->globals;
-  if (calls.stands_for_another) return begin_call_for_another(globals, *calls.buffer, name.name(), began_at);
-  if (!is_recording()) return 0;
-  uint64_t event_id;
   const bool has_contexts = globals.context_version.load(std::memory_order_relaxed) != nullptr;
   const uint64_t version = has_contexts ? context_version_of(globals, PyThreadState_Get()) : 0;
-  if (began_at == 0 && begin_known_call(globals, *calls.buffer, name.known(), version, event_id)) return event_id;
-  const std::string text = name.text;  // reading the context may run Python, and that may have the name freed
-  return begin_call(globals, *calls.buffer, {text.data(), static_cast<uint32_t>(text.size())}, name.hash, began_at);
+  return begin_known_call(globals, *calls.buffer, name.known(), version, event_id);
+}
+
+// `frame`: as `call_site` takes it.
+uint64_t begin(ThreadCalls& calls, const CallName& name, PyFrameObject* frame, uint64_t began_at = 0) try {
+  uint64_t event_id;
+  if (!calls.stands_for_another && !is_recording()) return 0;
+  const bool is_short = began_at == 0 && !calls.stands_for_another && !tracer->call_sites;
+  if (is_short && begin_shortly(calls, name, event_id)) return event_id;
+  const std::string text = name.text;  // what follows may run Python, to read the context or in a collection, and free the name
+  const uint64_t hash = name.hash;
+  const std::string site = tracer->call_sites ? call_site(frame) : std::string();
+  RarePrelude rare;
+  rare.call_site = text_of(site);
+  const RarePrelude* const prelude = site.empty() ? nullptr : &rare;
+  Globals& globals = *tracer->globals;
+  if (calls.stands_for_another) return begin_call_for_another(globals, *calls.buffer, text_of(text), began_at, prelude);
+  return begin_call(globals, *calls.buffer, text_of(text), hash, began_at, prelude);
 } catch (const std::bad_alloc&) {
   return count_dropped(*calls.buffer), 0;
 }
@@ -51,7 +66,7 @@ int enter_named_by_frame(ThreadCalls& calls, const Begun& begun, PyObject* of_fr
   if (named && !is_deep_enough(calls)) {
     CallName by_frame;
     by_frame.text.assign(name.text().data, name.text().size);
-    event_id = begin(calls, hashed(std::move(by_frame)), begun.began_at);
+    event_id = begin(calls, hashed(std::move(by_frame)), begun.frame, begun.began_at);
   }
   push(calls, {event_id, begun.key}, tracing);
   return 0;
@@ -116,6 +131,20 @@ void end_and_forget(ThreadCalls& calls) {
 
 }  // namespace
 
+std::string call_site(PyFrameObject* called) try {
+  PyFrameObject* frame = called != nullptr ? PyFrame_GetBack(called) : PyEval_GetFrame();
+  if (called == nullptr) Py_XINCREF(frame);
+  while (frame != nullptr) {
+    const Made held(reinterpret_cast<PyObject*>(frame)), code(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
+    const CallName* line = tracer->names.of_call_site(code.object, frame, instruction_of(frame));
+    if (line == nullptr || !line->text.empty()) return line != nullptr ? line->text : std::string();
+    frame = PyFrame_GetBack(frame);
+  }
+  return {};
+} catch (const std::bad_alloc&) {
+  return {};
+}
+
 void push_slowly(ThreadCalls& calls, OpenCall call, uint64_t tracing) try {
   if (calls.met_in != tracing) return end_call(calls, call.entry);
   calls.stack.grow();
@@ -138,7 +167,10 @@ int enter_slowly(ThreadCalls& calls, Begun begun) {
     if (without_name() < 0) return -1;
     return push(calls, {ThreadCalls::kHidden, begun.key}, tracing), 0;
   }
-  if (name->hides == Hides::kNothing) return push(calls, {begin(calls, *name, begun.began_at), begun.key}, tracing), 0;
+  if (name->hides == Hides::kNothing) {
+    if (!tracer->call_sites) recent_names.keep(code, begun.instruction, *name);
+    return push(calls, {begin(calls, *name, begun.frame, begun.began_at), begun.key}, tracing), 0;
+  }
   if (name->hides == Hides::kAskFrame) return enter_named_by_frame(calls, begun, name->of_frame, tracing);
   if (name->hides == Hides::kAllBelow && calls.met_in == tracing) calls.hide_below();
   push(calls, {ThreadCalls::kHidden, begun.key}, tracing);
@@ -152,8 +184,8 @@ int enter_c_slowly(ThreadCalls& calls, PyObject* callable, CFunction function) {
   const CallName* name = function.definition != nullptr ? tracer->names.functions().find(function) : nullptr;
   if (name == nullptr) name = tracer->names.of_function(callable, function);
   if (name == nullptr && without_name() < 0) return -1;
-  if (name != nullptr && function.definition != nullptr) recent_functions.keep(function, *name);
-  push(calls, {(name != nullptr ? begin(calls, *name) : 0) | ThreadCalls::kOfC, nullptr}, tracing);
+  if (name != nullptr && function.definition != nullptr && !tracer->call_sites) recent_functions.keep(function, *name);
+  push(calls, {(name != nullptr ? begin(calls, *name, nullptr) : 0) | ThreadCalls::kOfC, nullptr}, tracing);
   return 0;
 }
 

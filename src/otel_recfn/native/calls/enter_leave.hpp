@@ -12,6 +12,8 @@
 
 #include <frameobject.h>
 
+#include <string>
+
 #include "calls/c_function.hpp"
 #include "calls/code_names.hpp"
 #include "calls/first_sight.hpp"
@@ -33,6 +35,7 @@ struct Tracer {
   uint64_t newest_thread = 0;   // the id of the PyThreadState that was made last before that
   uint64_t stood_in_for = 0;    // `tracing`, once the calls of threads that haven't been met were begun for them
   bool c_calls = true;
+  bool call_sites = false;      // each call says which line called it: then none begins the short way, and no name is kept for that
   size_t max_depth = SIZE_MAX;
   Globals* globals = nullptr;
   PyObject* is_own_thread = nullptr;
@@ -84,6 +87,10 @@ inline int instruction_of(PyFrameObject* frame) {
 // call isn't open: CPython tells of the end of one whose begin or end another tool's callback refused, too.
 [[gnu::noinline]] void leave_python_slowly(ThreadCalls& calls, const void* frame);
 [[gnu::noinline]] void leave_c_slowly(ThreadCalls& calls);
+
+// The line that called, of the innermost frame that isn't ours. `called`: the Python call's frame; null: what is called has none.
+// Nothing without memory.
+std::string call_site(PyFrameObject* called);
 
 // Begins what is on the thread's stack already. 1: it is traced from now on; 0: it isn't, or not yet, or tracing was stopped
 // meanwhile; -1: with the error set.

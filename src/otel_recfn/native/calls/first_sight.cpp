@@ -14,6 +14,8 @@
 namespace recfn {
 namespace {
 
+constexpr int kFirstCallSite = -3;  // from here on downwards, instead of an instruction: of the call that it makes
+
 // The same, or null where it isn't of a library or the program, but may be freed: pybind11 makes and frees such names.
 const char* in_library(const char* text) {
   Dl_info library;
@@ -73,6 +75,16 @@ const CallName* FirstSight::of_code(PyObject* code, PyFrameObject* frame, int in
   const CallName* kept = CodeNames::keep(code, instruction, version, hashed(std::move(name)));
   if (kept == nullptr) Py_XDECREF(of_frame);
   return kept;
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+
+const CallName* FirstSight::of_call_site(PyObject* code, PyFrameObject* frame, int instruction) try {
+  const int place = kFirstCallSite - instruction;
+  if (const CallName* known = CodeNames::find(code, place, version_)) return known;
+  CallName line;
+  line.text = texts_.of_line(reinterpret_cast<PyCodeObject*>(code), PyFrame_GetLineNumber(frame));
+  return CodeNames::keep(code, place, version_, std::move(line));
 } catch (const std::bad_alloc&) {
   return nullptr;
 }

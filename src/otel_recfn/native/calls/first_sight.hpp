@@ -13,6 +13,8 @@ class FirstSight {
 
   // Of calls that run this code from that instruction on. Null without memory, or with the error set.
   const CallName* of_code(PyObject* code, PyFrameObject* frame, int instruction);
+  // Of the line that the frame is at, where it calls. Without a text for ours; null without memory. Runs no Python.
+  const CallName* of_call_site(PyObject* code, PyFrameObject* frame, int instruction);
   // Of calls of a C function. Null without memory.
   const CallName* of_function(PyObject* callable, const CFunction& function);
 

@@ -45,7 +45,8 @@ EventLabels::Key EventLabels::key_of(Py_ssize_t row) const {
   const auto step = static_cast<uint64_t>(columns_.step_number[row]);
   const auto step_low = static_cast<uint32_t>(step), step_high = static_cast<uint32_t>(step >> 32);
   return {columns_.name[row],  columns_.thread[row], columns_.shapes[row], columns_.dtypes[row], columns_.concrete_inputs[row],
-          columns_.module[row], columns_.error[row], columns_.stack[row],  columns_.device[row], sort, step_low, step_high};
+          columns_.module[row], columns_.error[row], columns_.stack[row],  columns_.device[row], columns_.call_site[row],
+          sort, step_low, step_high};
 }
 
 Py_ssize_t EventLabels::find(Py_ssize_t row, std::optional<uint64_t> thread_id) {
@@ -128,6 +129,7 @@ bool EventLabels::append_texts(Py_ssize_t row) {
       {columns_.concrete_inputs[row], ",\"Concrete Inputs\":", true},
       {columns_.stack[row], ",\"Call stack\":", false}, {columns_.module[row], ",\"Module\":", false},
       {columns_.error[row], ",\"Error\":", false},      {columns_.device[row], ",\"Device\":", false},
+      {columns_.call_site[row], ",\"Call site\":", false},
   };
   for (const Text& text : texts) {
     if (text.name == 0) continue;

@@ -37,7 +37,7 @@ class EventLabels {
   PaddedText named(uint32_t label) const { return {memory_.data() + labels_[label].begin, labels_[label].named}; }
 
  private:
-  using Key = std::array<uint32_t, 12>;
+  using Key = std::array<uint32_t, 13>;
   struct Label {
     Key key;
     size_t begin = 0, named = 0, size = 0;

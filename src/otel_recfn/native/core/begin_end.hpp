@@ -270,10 +270,11 @@ template <bool kTorch>
 }
 
 // Opens a range for a call on the thread's stack, which no task is in for itself. Returns as begin_range does.
-// `began_at`: in ticks; 0: now.
+// `began_at`: in ticks; 0: now. `rare`: its call site, or null.
 [[gnu::noinline]] inline uint64_t begin_call(Globals& globals, ThreadBuffer& buffer, Text name, uint64_t name_hash = 0,
-                                             uint64_t began_at = 0) {
+                                             uint64_t began_at = 0, const RarePrelude* rare = nullptr) {
   Begin begin;
+  begin.prelude.rare = rare;
   begin.name = name, begin.name_hash = name_hash, begin.began_at = began_at;
   begin.flags = kPythonCallSource << kSourceShift;
   const uint64_t event_id = begin_range<false>(globals, buffer, begin, true);
@@ -283,8 +284,10 @@ template <bool kTorch>
 
 // The same in a buffer that stands for another thread (`Registry::stand_in`), which nobody else writes: nothing is looked at, the
 // call lies in the one that was begun there before it, and stays open.
-[[gnu::noinline]] inline uint64_t begin_call_for_another(Globals& globals, ThreadBuffer& buffer, Text name, uint64_t began_at) {
+[[gnu::noinline]] inline uint64_t begin_call_for_another(Globals& globals, ThreadBuffer& buffer, Text name, uint64_t began_at,
+                                                         const RarePrelude* rare) {
   Begin begin;
+  begin.prelude.rare = rare;
   begin.name = name, begin.began_at = began_at;
   begin.flags = kPythonCallSource << kSourceShift;
   const uint64_t ordinal = put_begin<false>(globals, buffer, begin, buffer.open_recorded == 0 ? kBaseBegin : 0);

@@ -24,7 +24,8 @@ inline uint32_t slot_words(Text text) { return text.size != 0 ? text_words(text)
 inline uint32_t rare_words(const RarePrelude& rare) {
   return text_words(rare.module) + text_words(rare.shapes_text) + text_words(rare.dtypes_text) +
          text_words(rare.concrete_text) + text_words(rare.words_text) + slot_words(rare.stack) + slot_words(rare.code) +
-         (rare.shape_words != 0 ? 1 + rare.shape_words : 0) + (rare.flops != 0 ? 2 : 0) + (rare.step_number != -1 ? 2 : 0);
+         slot_words(rare.call_site) + (rare.shape_words != 0 ? 1 + rare.shape_words : 0) +
+         (rare.flops != 0 ? 2 : 0) + (rare.step_number != -1 ? 2 : 0);
 }
 
 // How many words may stand before a begin, at most.
@@ -58,6 +59,7 @@ inline void put_rare(ThreadBuffer& buffer, const RarePrelude& rare) {
   put_text_record(buffer, kWordsText, rare.words_text);
   if (rare.stack.size != 0) put_stack(buffer, kCallStack, rare.stack);
   if (rare.code.size != 0) put_stack(buffer, kCalledCode, rare.code);
+  if (rare.call_site.size != 0) put_stack(buffer, kCallSite, rare.call_site);
   if (rare.shape_words != 0) {
     buffer.put(header(kShapes, 0, 0, 0, rare.shape_words));
     for (uint32_t at = 0; at < rare.shape_words; ++at) buffer.put(rare.shapes[at]);

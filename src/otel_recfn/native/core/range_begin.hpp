@@ -16,7 +16,7 @@ struct Failure {
 
 // The part of a prelude that few ranges have, or only when somebody asked for it.
 struct RarePrelude {
-  Text module, stack, code;
+  Text module, stack, code, call_site;
   Text shapes_text, dtypes_text, concrete_text, words_text;
   const uint64_t* shapes = nullptr;
   uint32_t shape_words = 0;

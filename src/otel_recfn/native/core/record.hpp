@@ -56,7 +56,7 @@ enum RecordKind : uint64_t {
 };
 
 enum TextKind : uint64_t { kModuleText = 0, kErrorText = 1, kShapesText = 2, kDtypesText = 3, kConcreteText = 4, kWordsText = 5 };
-enum StackKind : uint64_t { kCallStack = 0, kStacktrace = 1, kCalledCode = 2, kCodeOfOpen = 3 };
+enum StackKind : uint64_t { kCallStack = 0, kStacktrace = 1, kCalledCode = 2, kCodeOfOpen = 3, kCallSite = 4 };
 enum NumberKind : uint64_t { kFlopsNumber = 0, kStepNumber = 1 };
 
 constexpr uint32_t kFlagsShift = 8, kSlotShift = 19, kEndOrdinalShift = 24;

@@ -159,6 +159,9 @@ void Drain::read_stack(Thread& thread, uint64_t head) {
     case kCalledCode:
       pending(thread).fill_seldom().code = text;
       return;
+    case kCallSite:
+      pending(thread).fill_seldom().call_site = text;
+      return;
     default:
       return read_code_of_open(thread, head);
   }

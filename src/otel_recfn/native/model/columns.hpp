@@ -37,6 +37,7 @@
   X(int64_t, step_number, -1) \
   X(uint32_t, stacktrace, 0) \
   X(uint32_t, code, 0) \
+  X(uint32_t, call_site, 0) \
   X(uint32_t, concrete_inputs, 0) \
   X(uint32_t, words, 0)
 
@@ -76,6 +77,7 @@
   X(uint32_t, device, 0) \
   X(uint32_t, stacktrace, 0) \
   X(uint32_t, code, 0) \
+  X(uint32_t, call_site, 0) \
   X(uint32_t, concrete_inputs, 0) \
   X(uint32_t, words, 0)
 
@@ -103,5 +105,6 @@
   X(uint32_t, device, 0) \
   X(uint32_t, stacktrace, 0) \
   X(uint32_t, code, 0) \
+  X(uint32_t, call_site, 0) \
   X(uint32_t, concrete_inputs, 0) \
   X(uint32_t, words, 0)

@@ -9,6 +9,9 @@
 #include "cpython/interpreters.hpp"
 
 namespace recfn {
+
+std::string (*call_site_now)() = nullptr;
+
 namespace {
 
 std::string& own_directory() {

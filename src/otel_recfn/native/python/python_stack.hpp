@@ -3,6 +3,7 @@
 #include "cpython/python.hpp"
 
 #include <cstdint>
+#include <string>
 
 namespace recfn {
 
@@ -12,6 +13,9 @@ uint32_t python_stack(char* text, uint32_t size);
 
 // The same for threads that don't hold the GIL; nothing in threads that Python doesn't know.
 uint32_t python_stack_with_gil(char* text, uint32_t size);
+
+// While traced calls say which line called them: that line, for what begins now. Else null. The GIL must be held.
+extern std::string (*call_site_now)();
 
 int add_python_stack(PyObject* module);
 

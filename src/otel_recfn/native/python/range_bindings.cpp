@@ -9,6 +9,8 @@
 #include "python/text.hpp"
 
 #include <algorithm>
+#include <string>
+#include <string_view>
 
 namespace recfn {
 namespace {
@@ -21,6 +23,13 @@ ThreadBuffer* buffer_or_drop() {
 }
 
 bool has_no_scopes(uint32_t source) { return source < 32 && (kSourcesWithoutScopes >> source & 1) != 0; }
+
+// Of a module's call, which is one of the traced calls.
+std::string call_site_of(uint32_t source, Text name) {
+  const std::string_view prefix = kCallPrefixes[kModuleSource];
+  const bool is_call = source == kModuleSource && std::string_view(name.data, name.size).substr(0, prefix.size()) == prefix;
+  return is_call && call_site_now != nullptr ? call_site_now() : std::string();
+}
 
 PyObject* as_event_id(uint64_t event_id) { return PyLong_FromUnsignedLongLong(event_id); }
 
@@ -63,6 +72,8 @@ PyObject* begin(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* ke
   rare.module = module_text.text();
   rare.step_number = call.step_number;
   rare.code = code_text.text();
+  const std::string site = call_site_of(call.source, name_text.text());
+  rare.call_site = {site.data(), static_cast<uint32_t>(site.size())};
   if (words_text.text().size <= kMaxShapesBytes) rare.words_text = words_text.text();
   if (longest <= kMaxShapesBytes) {
     rare.shapes_text = shapes_text.text(), rare.dtypes_text = dtypes_text.text(), rare.concrete_text = concrete_text.text();

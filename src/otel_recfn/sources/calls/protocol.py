@@ -43,6 +43,7 @@ class CallTexts(Protocol):
             where there are none.
         excluded: those whose functions are not shown.
         c_calls: whether calls of C functions are shown.
+        call_sites: whether each call says which line called it.
         max_depth: how many calls may be shown within each other, of those that began while it traces; None: any number.
     """
 
@@ -53,6 +54,7 @@ class CallTexts(Protocol):
     included: tuple[str, ...]
     excluded: tuple[str, ...]
     c_calls: bool
+    call_sites: bool
     max_depth: int | None
 
     def of_code(self, code: CodeType, line: int) -> CallText:

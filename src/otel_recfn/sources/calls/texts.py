@@ -35,7 +35,7 @@ class ProgramTexts:
     def __init__(self, namer: FrameNamer, asked: tuple[str, ...], calls: PythonCalls = ALL_CALLS) -> None:
         self._namer = namer
         self.included, self.excluded = places_of(calls.include), places_of(calls.exclude)
-        self.c_calls, self.max_depth = calls.c_calls, calls.max_depth
+        self.c_calls, self.call_sites, self.max_depth = calls.c_calls, calls.call_sites, calls.max_depth
         self.prefixes = path_prefixes(sys.path)
         self.own: tuple[str, ...] = (OWN,)
         self.own_that_calls = OWN_THAT_CALLS

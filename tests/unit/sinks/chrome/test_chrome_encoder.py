@@ -53,6 +53,7 @@ rows = st.fixed_dictionaries(
         "stack": any_text,
         "nbytes": signed,
         "device": any_text,
+        "call_site": any_text,
         "caller": st.one_of(st.just(0), unsigned),
         "step_number": signed,
     },

@@ -1,0 +1,289 @@
+"""``PythonCalls(call_sites=True)``: each call says the line that called it, as Python's own frames say it meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_recfn import PythonCalls, profile, record_function
+from otel_recfn.model.batch import Event
+from otel_recfn.model.call_names import python_call_name
+from patience import PATIENCE_S
+from trace_files import read_trace
+
+pytest.importorskip("otel_recfn._native")
+
+HERE = Path(__file__)
+WITH_SITES = PythonCalls(call_sites=True)
+told: list[str] = []
+"""By ``tell``: what called it, each time."""
+
+
+def tell(*_: object) -> int:
+    """Note the frame that this was called from, and its line."""
+    note(sys._getframe(1))
+    return len(told)
+
+
+def note(frame: Any) -> None:
+    told.append(python_call_name(Path(frame.f_code.co_filename).name, frame.f_lineno, frame.f_code.co_name))
+
+
+def short(site: str) -> str:
+    """Without the folders of the file."""
+    place, _, function = site.partition("(")
+    return f"{Path(place).name}({function}"
+
+
+def from_two_lines() -> None:
+    tell()
+    tell(); tell()  # fmt: skip  # noqa: E702
+    for _ in range(3):
+        tell(
+            tell(),
+        )
+
+
+def recursing(depth: int = 5) -> None:
+    tell()
+    if depth:
+        recursing(
+            depth - 1,
+        )
+    tell()
+
+
+def resumed() -> Iterator[int]:
+    yield tell()
+    yield tell()
+    yield from (tell() for _ in range(2))
+
+
+def from_generators() -> None:
+    generator = resumed()
+    next(generator)
+    for _ in generator:
+        tell()
+
+
+def from_c() -> None:
+    sorted([1, 2, 3], key=tell)
+    list(map(tell, [1, 2]))
+    functools.reduce(
+        tell,
+        [1, 2, 3],
+    )
+
+
+def from_lambdas_and_comprehensions() -> None:
+    (lambda: tell())()
+    named = lambda: [tell() for _ in range(2)]  # noqa: E731
+    named()
+    [tell() for _ in range(2)]
+    {tell(): tell() for _ in range(2)}
+
+
+def decorator(function: Callable[[], object]) -> Callable[[], object]:
+    @functools.wraps(function)
+    def wrapper() -> object:
+        return function()
+
+    return wrapper
+
+
+@decorator
+def decorated() -> None:
+    note(sys._getframe(1))
+
+
+def from_decorators() -> None:
+    decorated()
+    functools.partial(decorated)()
+
+
+class Methods:
+    def __enter__(self) -> None:
+        tell()
+
+    def __exit__(self, *_: object) -> None:
+        tell()
+
+    def __getattr__(self, name: str) -> int:
+        return tell()
+
+    def __del__(self) -> None:
+        tell()
+
+
+def from_methods() -> None:
+    with Methods():
+        tell()
+    _ = (Methods().anything, Methods().else_)
+
+
+def from_exec() -> None:
+    exec("\n\ntell()", globals())
+
+
+async def awaiting(depth: int) -> None:
+    tell()
+    await asyncio.sleep(0)
+    if depth:
+        await awaiting(depth - 1)
+    tell()
+
+
+def from_coroutines() -> None:
+    async def both() -> None:
+        await asyncio.gather(awaiting(1), awaiting(2))
+
+    asyncio.run(both())
+
+
+def from_exceptions() -> None:
+    generator = resumed()
+    try:
+        tell()
+        next(generator)
+        generator.throw(
+            ValueError(),
+        )
+    except ValueError:
+        tell()
+    finally:
+        tell()
+
+
+def from_a_thread() -> None:
+    thread = threading.Thread(target=from_two_lines)
+    thread.start()
+    thread.join(PATIENCE_S)
+
+
+PROGRAMS = (
+    from_two_lines,
+    recursing,
+    from_generators,
+    from_c,
+    from_lambdas_and_comprehensions,
+    from_decorators,
+    from_methods,
+    from_exec,
+    from_coroutines,
+    from_exceptions,
+    from_a_thread,
+)
+
+
+def sites_of(events: list[Event], *functions: str) -> list[str]:
+    """Of the calls of these, in the order of their begins."""
+    calls = [event for event in events if event.name.rpartition(": ")[2] in functions]
+    return [event.call_site for event in sorted(calls, key=lambda event: event.event_id & ((1 << 40) - 1))]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_call_says_the_line_that_called_it(program: Callable[[], object]) -> None:
+    program()  # what is imported at first use
+    told.clear()
+    with profile(python_calls=WITH_SITES) as prof:
+        program()
+    assert told
+    assert [short(site) for site in sites_of(prof.events(), "tell", "decorated")] == told
+
+
+def test_a_call_of_a_c_function_does_too() -> None:
+    with profile(python_calls=WITH_SITES) as prof:
+        len("a")
+        [1].index(
+            1,
+        )
+    first = sys._getframe().f_lineno - 4
+    named = {event.name: event.call_site for event in prof.events()}
+    assert short(named["<built-in function len>"]) == f"{HERE.name}({first}): test_a_call_of_a_c_function_does_too"
+    assert short(named["<built-in method index of list object>"]).startswith(f"{HERE.name}({first + 1}): ")
+
+
+def test_what_of_ours_lies_between_calls_nothing() -> None:
+    @record_function("ours")
+    def in_range() -> None:
+        tell()
+
+    with profile(python_calls=WITH_SITES) as prof:
+        in_range(); line = sys._getframe().f_lineno  # fmt: skip  # noqa: E702
+    [site] = sites_of(prof.events(), "in_range")
+    assert short(site) == f"{HERE.name}({line}): test_what_of_ours_lies_between_calls_nothing"
+
+
+def test_a_line_of_what_is_left_out_is_said_too() -> None:
+    told.clear()
+    with profile(python_calls=PythonCalls(exclude=(HERE.stem,), call_sites=True)) as prof:
+        functools.reduce(lambda left, right: str.upper(left) or threading.get_ident(), ["a", "b"])
+        threading.Event().is_set()
+    [site] = sites_of(prof.events(), "is_set")
+    assert short(site).endswith(": test_a_line_of_what_is_left_out_is_said_too")
+
+
+def test_calls_that_are_open_at_the_start_say_where_they_were_called() -> None:
+    at_rest, go_on = threading.Event(), threading.Event()
+
+    def waits() -> None:
+        at_rest.set()
+        go_on.wait(PATIENCE_S)
+
+    def runs() -> None:
+        waits()
+
+    def starts() -> list[Event]:
+        with profile(python_calls=WITH_SITES) as prof:
+            pass
+        return prof.events()
+
+    thread = threading.Thread(target=runs, name="blocked")
+    thread.start()
+    assert at_rest.wait(PATIENCE_S)
+    events = starts(); line = sys._getframe().f_lineno  # fmt: skip  # noqa: E702
+    go_on.set()
+    thread.join(PATIENCE_S)
+    assert [short(site) for site in sites_of(events, "starts")] == [
+        f"{HERE.name}({line}): test_calls_that_are_open_at_the_start_say_where_they_were_called"
+    ]
+    line_of_call = runs.__code__.co_firstlineno + 1
+    assert [short(site) for site in sites_of(events, "waits")] == [f"{HERE.name}({line_of_call}): runs"]
+
+
+def test_the_outermost_call_says_none() -> None:
+    with profile(python_calls=WITH_SITES) as prof:
+        from_a_thread()
+    assert sites_of(prof.events(), "_bootstrap") == [""]
+
+
+def test_captures_that_ask_for_none_see_none_and_others_go_on() -> None:
+    told.clear()
+    with profile(python_calls=True) as without:
+        from_two_lines()
+        del told[:]
+        with profile(python_calls=WITH_SITES) as prof, profile() as ranges:
+            from_two_lines()
+            with record_function("range"):
+                pass
+        from_two_lines()
+    assert set(sites_of(without.events(), "tell")) == {""}
+    assert len(sites_of(without.events(), "tell")) == 3 * 9
+    assert [short(site) for site in sites_of(prof.events(), "tell")] == told[:9]
+    assert [(event.name, event.call_site) for event in ranges.events()] == [("range", "")]
+
+
+def test_a_chrome_trace_has_it(tmp_path: Path) -> None:
+    told.clear()
+    with profile(python_calls=WITH_SITES) as prof:
+        from_two_lines()
+    prof.export_chrome_trace(tmp_path / "trace.json")
+    events = [event for event in read_trace(tmp_path / "trace.json")["traceEvents"] if event["name"].endswith(": tell")]
+    assert [short(event["args"]["Call site"]) for event in sorted(events, key=lambda event: event["args"]["Python id"])] == told

@@ -81,7 +81,8 @@ def exported() -> Iterator[Exported]:
 def chrome_names(path: Path) -> Counter[tuple[int, str]]:
     """Event id and name of every range in a Chrome file (an asynchronous one has a begin and an end)."""
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-    ranges = [event for event in events if event["ph"] in ("X", "b") and "span_id" not in event["args"]]
+    ours = [event for event in events if event["ph"] in ("X", "b") and "span_id" not in event["args"]]
+    ranges = [event for event in ours if "recfn.step.number" not in event["args"]]  # slices around training steps are no ranges
     return Counter((event["args"]["Event id"], event["name"]) for event in ranges)
 
 

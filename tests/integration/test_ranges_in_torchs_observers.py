@@ -20,6 +20,7 @@ from otel_recfn import (  # noqa: E402
     RecordFunction,
     RecordFunctionCallback,
     RecordScope,
+    _native,
     add_global_callback,
     enable_record_function,
     profile,
@@ -29,7 +30,6 @@ from otel_recfn import (  # noqa: E402
 )
 from otel_recfn.pytorch import torchs_observers  # noqa: E402
 from otel_recfn.pytorch.range_in_torch import TorchsRange  # noqa: E402
-from otel_recfn.recording.recorder import recorder  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer", "no_callbacks_left")]
 
@@ -154,7 +154,7 @@ def test_ranges_are_in_what_torchs_observers_record(theirs: Any, observed: bool)
     if ours is not None:
         rows = [event.name for event in ours.events()]
         assert (rows.count("outer"), rows.count("inner"), rows.count("aten::neg")) == (1, 1, 1)
-    assert recorder.range_observer is None
+    assert _native.range_observer() is None
 
 
 def test_what_torchs_profiler_shows_is_what_it_shows_of_its_own_ranges(kineto: Kineto, tmp_path: Path) -> None:
@@ -340,5 +340,5 @@ assert "profiler" not in str(traced.graph), traced.graph
 
 def test_without_observers_nothing_is_asked() -> None:
     with profile():
-        assert recorder.range_observer is None
+        assert _native.range_observer() is None
         assert not torchs_observers.running()

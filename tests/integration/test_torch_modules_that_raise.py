@@ -155,11 +155,13 @@ def test_an_optimizer_that_raises(recording: Recording) -> None:
     assert (step.name, step.error, outer.error) == ("Optimizer.step#Broken.step", torch_modules.LEFT_UNSEEN, "")
 
 
-def test_a_hook_that_fails_takes_itself_away(recording: Recording, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_hook_that_fails_takes_itself_away(
+    recording: Recording, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object) -> int:
         raise RuntimeError("recorder")
 
-    recording.recorder.begin = broken  # type: ignore[method-assign]
+    monkeypatch.setattr(recording.recorder, "begin", broken)
     with caplog.at_level(logging.ERROR, logger="otel_recfn"):
         assert torch.equal(nn.Sequential(nn.ReLU(), nn.ReLU())(X), X)
     assert caplog.text.count("a module hook of otel-recfn failed") == 1
@@ -167,12 +169,12 @@ def test_a_hook_that_fails_takes_itself_away(recording: Recording, caplog: pytes
 
 
 def test_a_hook_that_failed_is_not_set_again_when_another_capture_begins(
-    recording: Recording, caplog: pytest.LogCaptureFixture
+    recording: Recording, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> int:
         raise RuntimeError("recorder")
 
-    recording.recorder.begin = broken  # type: ignore[method-assign]
+    monkeypatch.setattr(recording.recorder, "begin", broken)
     with caplog.at_level(logging.ERROR, logger="otel_recfn"):
         nn.ReLU()(X)
         recording.ranges.enable(Wanted())

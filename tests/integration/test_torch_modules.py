@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 import sys
 import threading
@@ -130,6 +131,7 @@ def test_modules_and_threads_that_are_gone_leave_nothing(recording: Recording) -
             thread.start()
             thread.join()
         assert len(recording.events()) == count
+        gc.collect()
         ours = [tracemalloc.Filter(True, module.__file__) for module in (modules, module_names, weak_identity)]
         return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces(ours).traces)
 

@@ -257,7 +257,7 @@ def test_an_open_range_keeps_its_texts_while_others_come_and_go(recorder: Record
 
 
 KEPT_BYTES = 8 << 20
-"""So many bytes of texts the native recorder keeps from drain to drain, before it forgets those that nothing refers to."""
+"""So many bytes of texts the recorder keeps from drain to drain, before it forgets those that nothing refers to."""
 
 
 def test_each_row_carries_the_node_id_under_which_it_began(capture: Capture) -> None:

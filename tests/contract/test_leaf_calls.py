@@ -1,4 +1,4 @@
-"""Calls of C functions in which no other call begins, whatever else happens: the native tracer has a place for them."""
+"""Calls of C functions in which no other call begins, whatever else happens: the tracer has a place for them."""
 
 from __future__ import annotations
 

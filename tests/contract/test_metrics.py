@@ -1,4 +1,4 @@
-"""Durations and counters of a capture as metrics, with both recorders."""
+"""Durations and counters of a capture as metrics."""
 
 from __future__ import annotations
 

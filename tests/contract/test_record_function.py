@@ -1,4 +1,4 @@
-"""The public ``record_function`` of both recorders."""
+"""The public ``record_function``."""
 
 from __future__ import annotations
 

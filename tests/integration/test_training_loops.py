@@ -39,6 +39,14 @@ class Loop:
     def forward(self, model: Any = None) -> Any:
         return self.loss((model or self.model)(X), X)
 
+    def closure(self) -> Any:
+        """All of a step but the optimizer's own."""
+        with record_function("batch"):
+            loss = self.forward()
+        self.optimizer.zero_grad()
+        loss.backward()
+        return loss
+
     def train(self, batches: int = 2, accumulated: int = 1) -> None:
         self.model.train()
         for _ in range(batches):
@@ -208,17 +216,10 @@ def test_a_step_that_computes_all_in_the_optimizers_closure(traced: Traces) -> N
     def program() -> None:
         loop = Loop()
 
-        def closure() -> Any:
-            with record_function("batch"):
-                loss = loop.forward()
-            loop.optimizer.zero_grad()
-            loss.backward()
-            return loss
-
         for _ in range(2):
             for _ in range(2):
                 torch.ones(3)
-                loop.optimizer.step(closure)
+                loop.optimizer.step(loop.closure)
             loop.validate(1)
 
     run = traced(program)
@@ -330,13 +331,6 @@ def test_a_loop_as_lightning_has_it(traced: Traces) -> None:
     def program() -> None:
         loop = Loop()
 
-        def closure() -> Any:
-            with record_function("batch"):
-                loss = loop.forward()
-            loop.optimizer.zero_grad()
-            loss.backward()
-            return loss
-
         def validate() -> None:
             loop.model.eval()
             with torch.inference_mode():
@@ -350,7 +344,7 @@ def test_a_loop_as_lightning_has_it(traced: Traces) -> None:
         for _ in range(2):
             for batch in range(4):
                 X.clone()
-                loop.optimizer.step(closure)
+                loop.optimizer.step(loop.closure)
                 if batch % 2:
                     validate()
             loop.schedule.step()

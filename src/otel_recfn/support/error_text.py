@@ -1,4 +1,4 @@
-"""Whether an exception is a failure, and its text for the ``error`` column: the same for both recorders and for every source.
+"""Whether an exception is a failure, and its text for the ``error`` column: the same for every source.
 
 Exceptions that Python, or a library, steers by are none: a generator that is closed early, an iterator that ends, a task that
 is cancelled, a program that exits well. Nor are exceptions that are derived from those.

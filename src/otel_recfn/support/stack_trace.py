@@ -1,4 +1,4 @@
-"""An exception's stack trace as the text of the ``stacktrace`` column, the same for both recorders and for every source.
+"""An exception's stack trace as the text of the ``stacktrace`` column, the same for every source.
 
 It is what Python prints, but for the lines of source code: reading those may read files, and call loaders of the program's.
 Frames are read and let go at once, so nothing that they hold lives longer for it.

@@ -1,4 +1,4 @@
-// The native tracer of Python calls, as Python sees it.
+// The tracer of Python calls, as Python sees it.
 #pragma once
 #include "cpython/python.hpp"
 

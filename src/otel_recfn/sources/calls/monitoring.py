@@ -1,4 +1,4 @@
-"""Our tool of ``sys.monitoring``, which CPython has from 3.12 on: its events go to the native tracer."""
+"""Our tool of ``sys.monitoring``, which CPython has from 3.12 on: its events go to the tracer."""
 
 from __future__ import annotations
 

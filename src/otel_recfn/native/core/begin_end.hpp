@@ -147,9 +147,10 @@ inline void count_unsampled(ThreadBuffer& buffer) {
   return true;
 }
 
-// Writes the begin and what stands before it. Returns its ordinal, or 0 when there is no room.
+// Writes the begin and what stands before it. `began_at`: in ticks; 0: now. Returns its ordinal, or 0 when there is no room.
 template <bool kTorch>
-[[gnu::always_inline]] inline uint64_t put_begin(Globals& globals, ThreadBuffer& buffer, Begin begin, uint32_t base) {
+[[gnu::always_inline]] inline uint64_t put_begin(Globals& globals, ThreadBuffer& buffer, Begin begin, uint32_t base,
+                                                 uint64_t began_at = 0) {
   bool named;
   const uint64_t hash = begin.name_hash != 0 ? begin.name_hash : hash_name(begin.name, buffer.name_seed);
   uint32_t slot = find_name_slot(buffer, begin.name, hash, named);
@@ -172,7 +173,7 @@ template <bool kTorch>
   const uint64_t forward = begin.forward_thread_id <= UINT32_MAX ? begin.forward_thread_id : 0;
   const uint64_t head = header(numbers ? kLongBegin : kBegin, begin.scope, begin.flags | base, slot, forward);
   buffer.write_soon_from(buffer.head);
-  const uint64_t ticks = !kTorch && begin.began_at != 0 ? begin.began_at : read_ticks(globals.use_cycle_counter);
+  const uint64_t ticks = began_at != 0 ? began_at : read_ticks(globals.use_cycle_counter);
   const uint64_t ordinal = buffer.ordinal.load(std::memory_order_relaxed) + 1;
   buffer.ordinal.store(ordinal, std::memory_order_relaxed);
   ++buffer.open_recorded;
@@ -237,7 +238,8 @@ template <bool kTorch>
 // Opens a range. Returns its event id, or 0 when it is not recorded. A begin of torch leaves an entry on the stack in that case
 // too, because its end is called whatever became of the begin.
 template <bool kTorch>
-[[gnu::always_inline]] inline uint64_t begin_range(Globals& globals, ThreadBuffer& buffer, Begin begin, bool selected) {
+[[gnu::always_inline]] inline uint64_t begin_range(Globals& globals, ThreadBuffer& buffer, Begin begin, bool selected,
+                                                   uint64_t began_at = 0) {
   if (__builtin_expect(!catch_up(globals, buffer, kMayLook), 0)) {
     if (selected) count_unsampled(buffer);
     selected = false;
@@ -254,7 +256,7 @@ template <bool kTorch>
     if (__builtin_expect(base == kRestsNow, 0)) {
       count_unsampled(buffer);
     } else {
-      ordinal = put_begin<kTorch>(globals, buffer, begin, base);
+      ordinal = put_begin<kTorch>(globals, buffer, begin, base, began_at);
       if (__builtin_expect(ordinal == 0, 0)) count_dropped_begin(buffer);
     }
   }
@@ -275,9 +277,9 @@ template <bool kTorch>
                                              uint64_t began_at = 0, const RarePrelude* rare = nullptr) {
   Begin begin;
   begin.prelude.rare = rare;
-  begin.name = name, begin.name_hash = name_hash, begin.began_at = began_at;
+  begin.name = name, begin.name_hash = name_hash;
   begin.flags = kPythonCallSource << kSourceShift;
-  const uint64_t event_id = begin_range<false>(globals, buffer, begin, true);
+  const uint64_t event_id = begin_range<false>(globals, buffer, begin, true, began_at);
   if (event_id != 0) buffer.stack[buffer.depth - 1].word &= ~OpenEntry::kEnteredBit;
   return event_id;
 }
@@ -288,9 +290,9 @@ template <bool kTorch>
                                                          const RarePrelude* rare) {
   Begin begin;
   begin.prelude.rare = rare;
-  begin.name = name, begin.began_at = began_at;
+  begin.name = name;
   begin.flags = kPythonCallSource << kSourceShift;
-  const uint64_t ordinal = put_begin<false>(globals, buffer, begin, buffer.open_recorded == 0 ? kBaseBegin : 0);
+  const uint64_t ordinal = put_begin<false>(globals, buffer, begin, buffer.open_recorded == 0 ? kBaseBegin : 0, began_at);
   return ordinal != 0 ? make_event_id(buffer.number, ordinal) : 0;
 }
 

@@ -21,7 +21,7 @@ inline uint32_t text_words(Text text) { return text.size != 0 ? 1 + words_of(tex
 // Of a text that put_stack puts.
 inline uint32_t slot_words(Text text) { return text.size != 0 ? text_words(text) + 1 : 0; }
 
-inline uint32_t rare_words(const RarePrelude& rare) {
+[[gnu::noinline]] inline uint32_t rare_words(const RarePrelude& rare) {
   return text_words(rare.module) + text_words(rare.shapes_text) + text_words(rare.dtypes_text) +
          text_words(rare.concrete_text) + text_words(rare.words_text) + slot_words(rare.stack) + slot_words(rare.code) +
          slot_words(rare.call_site) + (rare.shape_words != 0 ? 1 + rare.shape_words : 0) +

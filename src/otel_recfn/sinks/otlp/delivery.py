@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.lost_places import LostAt
 from otel_recfn.sinks.otlp.encoded import EncodedSpans, encoded
 from otel_recfn.sinks.otlp.envelope import Envelope, RequestBuilder
@@ -102,17 +101,12 @@ class OtlpDelivery:
         return Handed(self.handed.spans + len(spans), (*self.handed.waiting, encoded(spans).telling(told)))
 
     def hand(self) -> None:
-        """Put what waits into requests, and those that are full, or old, into the queue.
-
-        Raises:
-            MemoryError: what waits still does, or is in a request; the next call goes on.
-        """
+        """Put what waits into requests, and those that are full, or old, into the queue."""
         while self.handed.waiting and self._builder is not None:
             first, *others = self.handed.waiting
             fitting, rest = self._builder.fitting(first)
-            handed = Handed(self.handed.spans, (rest, *others) if len(rest) else tuple(others))
+            self.handed = Handed(self.handed.spans, (rest, *others) if len(rest) else tuple(others))
             self._builder.add(fitting)
-            self.handed = handed
             if len(rest):
                 self._seal()
         self.idle()
@@ -191,10 +185,9 @@ class OtlpDelivery:
         """Send what earlier spans lie in, and leave out the rest."""
         if self._senders is None or self.is_failing:
             return
-        with contextlib.suppress(*OUT_OF_MEMORY):
-            if self._queue.keep_needed():
-                self._queue.ask_now()
-                self._queue.wait_until_empty(NEEDED_S)
+        if self._queue.keep_needed():
+            self._queue.ask_now()
+            self._queue.wait_until_empty(NEEDED_S)
 
     def counters(self) -> Mapping[str, int]:
         """What became of the spans; the module's docstring says how the counts add up."""
@@ -225,7 +218,7 @@ class OtlpDelivery:
         return in_builder + sum([len(each) for each in self.handed.waiting])
 
     def _seal(self) -> None:
-        """Queue the request that is being filled. Where that fails, it is still there."""
+        """Queue the request that is being filled."""
         if self._builder is None or not self._builder.spans:
             return
         self._start_senders()

@@ -139,21 +139,20 @@ class RequestBuilder:
         return spans.split(max(fitting, 0 if self._spans else 1)) if fitting < len(spans) else (spans, NO_SPANS)
 
     def add(self, spans: EncodedSpans) -> None:
-        """Add what fits.
-
-        Raises:
-            MemoryError: nothing was added.
-        """
+        """Add what fits."""
         if not len(spans):
             return
-        since = self._since if self._spans else time.monotonic()
-        size, count, told = self._size + len(spans.data), self._spans + len(spans), self._told + spans.told
-        places = with_more(self._places, spans.places.counts(spans.told), MOST_PLACES_OF_A_REQUEST)
-        ends = spans.ends + self._size
-        tells = {**self._tells, self._spans: spans.told} if spans.told else self._tells
-        self._ends, self._kin, self._parts = [*self._ends, ends], [*self._kin, spans.kin], [*self._parts, spans.data]
-        self._tells, self._places = tells, places
-        self._size, self._spans, self._since, self._told = size, count, since, told
+        if not self._spans:
+            self._since = time.monotonic()
+        if spans.told:
+            self._tells[self._spans] = spans.told
+        self._places = with_more(self._places, spans.places.counts(spans.told), MOST_PLACES_OF_A_REQUEST)
+        self._ends.append(spans.ends + self._size)
+        self._kin.append(spans.kin)
+        self._parts.append(spans.data)
+        self._size += len(spans.data)
+        self._spans += len(spans)
+        self._told += spans.told
 
     def request(self) -> Request:
         """The request with all of them."""

@@ -3,7 +3,7 @@
 * Of a request that has to go, the spans are kept that others lie in which were sent, are being sent, or are kept themselves.
 * A later span that lies in a dropped one goes up to the nearest one around it that was not dropped, or to the top.
 
-Memory is bounded, so the oldest of both are forgotten. A method that finds no memory may be called again.
+Memory is bounded, so the oldest of both are forgotten.
 """
 
 from __future__ import annotations

@@ -7,9 +7,6 @@ Of those that go, the spans stay that others lie in which were sent (``family.py
                └────── again ─────┘   all wait then, until the server may be asked again
 
 Nobody waits in ``put``. One backoff holds for all requests, since they go to one place.
-
-Each method first makes what it needs memory for and then stores it, so that a failed allocation leaves everything as it was.
-The lock is taken without the condition, and without ``with``: those may find no memory for letting go of it.
 """
 
 from __future__ import annotations
@@ -20,13 +17,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.lost_places import LostAt, Place, with_more
 from otel_recfn.sinks.otlp.backoff import Backoff
 from otel_recfn.sinks.otlp.envelope import Request
 from otel_recfn.sinks.otlp.family import Family, joined
 from otel_recfn.sinks.otlp.outcome import Outcome, Verdict
-from otel_recfn.support.timed_lock import while_taken
 
 MOST_REQUEST_BYTES = 1 << 26
 """The specification's bound."""
@@ -78,8 +73,7 @@ class RequestQueue:
     ) -> None:
         self._most_bytes, self._request_bytes = most_bytes, request_bytes
         self._backoff, self._clock = backoff or Backoff(), clock
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = threading.Condition()
         self._waiting: list[Request] = []
         """The oldest first."""
         self._sending: list[Request] = []
@@ -100,95 +94,64 @@ class RequestQueue:
         return self._backoff.failures
 
     def put(self, request: Request) -> None:
-        """Add a request; the oldest ones go where there is no room for it.
-
-        Raises:
-            MemoryError: it was not added.
-        """
-        while_taken(self._lock, self._put, request)
-
-    def _put(self, request: Request) -> None:
-        size, spans = self.bytes + request.size, self.spans + request.spans
-        self._waiting.append(request)
-        self.bytes, self.spans = size, spans
-        try:
+        """Add a request; the oldest ones go where there is no room for it."""
+        with self._changed:
+            self._waiting.append(request)
+            self.bytes += request.size
+            self.spans += request.spans
             self._make_room()
             self._changed.notify_all()
-        except OUT_OF_MEMORY:  # it is made with the next request
-            pass
 
     def take(self) -> Request | None:
-        """The oldest request, as soon as one may be sent; None when no more will be.
-
-        Raises:
-            MemoryError: none was taken.
-        """
-        return while_taken(self._lock, self._take)
-
-    def _take(self) -> Request | None:
-        while not self._ended:
-            pause = self._pause()
-            if self._waiting and pause <= 0:
-                oldest, *waiting = self._waiting
-                request = self._family.mended(oldest)
-                sending, size = [*self._sending, request], self.bytes + request.size - oldest.size
-                self._sending, self._waiting, self.bytes = sending, waiting, size
-                return request
-            self._changed.wait(pause if self._waiting else None)
-        return None
+        """The oldest request, as soon as one may be sent; None when no more will be."""
+        with self._changed:
+            while not self._ended:
+                pause = self._pause()
+                if self._waiting and pause <= 0:
+                    oldest = self._waiting.pop(0)
+                    request = self._family.mended(oldest)
+                    self._sending.append(request)
+                    self.bytes += request.size - oldest.size
+                    return request
+                self._changed.wait(pause if self._waiting else None)
+            return None
 
     def settle(self, request: Request, outcome: Outcome) -> None:
-        """What became of a request that was taken.
-
-        Raises:
-            MemoryError: that is not noted yet.
-        """
-        while_taken(self._lock, self._settle, request, outcome)
-
-    def _settle(self, request: Request, outcome: Outcome) -> None:
-        counts = self._counted(request, outcome)
-        sending = [each for each in self._sending if each is not request]
-        if outcome.verdict is Verdict.REFUSED or outcome.rejected >= request.spans:
-            self._family.lost(request)
-        elif outcome.verdict is Verdict.TAKEN:
-            self._family.sent(request)
-        if outcome.verdict is Verdict.AGAIN:
-            self._wait_after(outcome)
-            self._waiting = [request, *self._waiting]
-        else:
-            size, spans = self.bytes - request.size, self.spans - request.spans
-            self._backoff.reset()
-            self.bytes, self.spans = size, spans
-        self._sending, self.counts = sending, counts
-        try:
+        """What became of a request that was taken."""
+        with self._changed:
+            self._sending.remove(request)
+            self.counts = self._counted(request, outcome)
+            if outcome.verdict is Verdict.REFUSED or outcome.rejected >= request.spans:
+                self._family.lost(request)
+            elif outcome.verdict is Verdict.TAKEN:
+                self._family.sent(request)
+            if outcome.verdict is Verdict.AGAIN:
+                self._wait_after(outcome)
+                self._waiting.insert(0, request)
+            else:
+                self._backoff.reset()
+                self.bytes -= request.size
+                self.spans -= request.spans
             self._make_room()
             self._changed.notify_all()
-        except OUT_OF_MEMORY:  # with the next one
-            pass
 
     def compressed(self, request: Request, body: bytes, encoding: str) -> None:
         """A request that is being sent has this body from now on."""
-        while_taken(self._lock, self._compressed, request, body, encoding)
-
-    def _compressed(self, request: Request, body: bytes, encoding: str) -> None:
-        self.bytes += len(body) - len(request.body)
-        request.body, request.encoding = body, encoding
+        with self._changed:
+            self.bytes += len(body) - len(request.body)
+            request.body, request.encoding = body, encoding
 
     def ask_now(self) -> None:
         """Send the oldest request at once, unless the server wants to be left alone: somebody waits for it."""
-        while_taken(self._lock, self._ask_now)
-
-    def _ask_now(self) -> None:
-        self._not_before = 0.0
-        self._backoff.begin_anew()  # a channel of gRPC may need a moment more until it has found its server again
-        self._changed.notify_all()
+        with self._changed:
+            self._not_before = 0.0
+            self._backoff.begin_anew()  # a channel of gRPC may need a moment more until it has found its server again
+            self._changed.notify_all()
 
     def wait_until_empty(self, timeout_s: float) -> bool:
         """Whether nothing waits or is being sent, by then."""
-        return while_taken(self._lock, self._wait_for, self._is_empty, max(0.0, timeout_s))
-
-    def _wait_for(self, is_so: Callable[[], bool], timeout_s: float) -> bool:
-        return self._changed.wait_for(is_so, timeout_s)
+        with self._changed:
+            return self._changed.wait_for(self._is_empty, max(0.0, timeout_s))
 
     def has_room(self) -> bool:
         """Whether it is half empty, or nothing can be sent now."""
@@ -196,15 +159,14 @@ class RequestQueue:
 
     def wait_for_room(self, timeout_s: float) -> None:
         """Until it is half empty, or the server fails."""
-        while_taken(self._lock, self._wait_for, self.has_room, timeout_s)
+        with self._changed:
+            self._changed.wait_for(self.has_room, timeout_s)
 
     def end(self) -> None:
         """Nothing is sent any more."""
-        while_taken(self._lock, self._end)
-
-    def _end(self) -> None:
-        self._ended = True
-        self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
 
     def _is_empty(self) -> bool:
         return self._ended or not (self._waiting or self._sending)
@@ -275,24 +237,18 @@ class RequestQueue:
         return self.bytes + size, self.spans - gone.spans
 
     def keep_needed(self) -> bool:
-        """The end comes: what waits is left out, but for what must not be missing. Whether there is any of that.
-
-        Raises:
-            MemoryError: some of it waits on.
-        """
-        return while_taken(self._lock, self._keep_needed)
-
-    def _keep_needed(self) -> bool:
-        place = 0
-        self._most_needed_bytes = max(MOST_NEEDED_BYTES, self._most_bytes)  # nothing comes any more that would need the room
-        while place < len(self._waiting):
-            count = len(self._waiting)
-            if not self._waiting[place].is_needed:
-                gone = self._shrunk(place)
-                (size, spans), left_out = self._sizes(gone), self.left_out + gone.spans
-                self._waiting, self.bytes, self.spans, self.left_out = gone.waiting, size, spans, left_out
-            place += len(self._waiting) == count  # else the next one is there now
-        return len(self._waiting) > 0
+        """The end comes: what waits is left out, but for what must not be missing. Whether there is any of that."""
+        with self._changed:
+            place = 0
+            self._most_needed_bytes = max(MOST_NEEDED_BYTES, self._most_bytes)  # nothing comes that would need the room
+            while place < len(self._waiting):
+                count = len(self._waiting)
+                if not self._waiting[place].is_needed:
+                    gone = self._shrunk(place)
+                    (size, spans), left_out = self._sizes(gone), self.left_out + gone.spans
+                    self._waiting, self.bytes, self.spans, self.left_out = gone.waiting, size, spans, left_out
+                place += len(self._waiting) == count  # else the next one is there now
+            return len(self._waiting) > 0
 
 
 class Gone(NamedTuple):

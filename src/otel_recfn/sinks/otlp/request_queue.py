@@ -1,6 +1,6 @@
 """Requests that wait to be sent, bounded in bytes: where there is no room, the oldest go first.
 
-Of those that go, the spans stay that others lie in which were sent (``family.py``), and at the very end nothing else is sent.
+Of those that go, the spans stay that others lie in which were sent (``family.py``).
 
     put ──► waiting ──take──► being sent ──settle──► gone: taken, or refused
                ▲                  │
@@ -81,12 +81,9 @@ class RequestQueue:
         """When a request may be sent again: as our backoff says, and as the server does."""
         self._ended = False
         self._family = Family()
-        self._most_needed_bytes = MOST_NEEDED_BYTES
         self.counts = Counts()
         self.bytes = self.spans = 0
         """In it."""
-        self.left_out = 0
-        """Spans that were dropped at the very end."""
 
     @property
     def failures(self) -> int:
@@ -197,7 +194,7 @@ class RequestQueue:
         """Those that are being sent stay, because nobody knows yet what becomes of them."""
         while self.bytes - self._needed_bytes() > self._most_bytes and self._crowd_out(False):
             pass
-        while self._needed_bytes() > self._most_needed_bytes and self._crowd_out(True):
+        while self._needed_bytes() > MOST_NEEDED_BYTES and self._crowd_out(True):
             pass
 
     def _needed_bytes(self) -> int:
@@ -235,20 +232,6 @@ class RequestQueue:
         """Bytes and spans, without these."""
         size = sum([request.size for request in gone.waiting]) - sum([request.size for request in self._waiting])
         return self.bytes + size, self.spans - gone.spans
-
-    def keep_needed(self) -> bool:
-        """The end comes: what waits is left out, but for what must not be missing. Whether there is any of that."""
-        with self._changed:
-            place = 0
-            self._most_needed_bytes = max(MOST_NEEDED_BYTES, self._most_bytes)  # nothing comes that would need the room
-            while place < len(self._waiting):
-                count = len(self._waiting)
-                if not self._waiting[place].is_needed:
-                    gone = self._shrunk(place)
-                    (size, spans), left_out = self._sizes(gone), self.left_out + gone.spans
-                    self._waiting, self.bytes, self.spans, self.left_out = gone.waiting, size, spans, left_out
-                place += len(self._waiting) == count  # else the next one is there now
-            return len(self._waiting) > 0
 
 
 class Gone(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -13,10 +12,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from otlp_plans import target
 
 from otel_recfn.sinks.lost_places import Place, Places
-from otel_recfn.sinks.otlp import delivery as delivery_module
 from otel_recfn.sinks.otlp import family, request_queue
 from otel_recfn.sinks.otlp.backoff import Backoff
-from otel_recfn.sinks.otlp.delivery import OtlpDelivery
 from otel_recfn.sinks.otlp.encoded import EncodedSpans
 from otel_recfn.sinks.otlp.envelope import Envelope, Request, RequestBuilder
 from otel_recfn.sinks.otlp.kin import read_kin
@@ -24,8 +21,6 @@ from otel_recfn.sinks.otlp.outcome import Outcome, Verdict
 from otel_recfn.sinks.otlp.request_queue import RequestQueue
 from otel_recfn.sinks.otlp.senders import _compressed
 from otel_recfn.sinks.otlp.wire import field, fixed32, text
-from otel_recfn.sinks.spans.turn import Turn
-from patience import PATIENCE_S
 
 pytestmark = pytest.mark.one_python
 
@@ -163,64 +158,13 @@ def play(seed: int, *, refuses: bool = False) -> None:
             outage.end(chosen.choice((Verdict.TAKEN, Verdict.TAKEN, Verdict.AGAIN)))
         if refuses and not chosen.randrange(3):
             outage.end(chosen.choice((Verdict.REFUSED, Verdict.TAKEN)), rejected=True)
-    if chosen.randrange(2):
-        outage.queue.keep_needed()
     outage.send_all()
     orphans = outage.server.orphans()
     assert [row for row in orphans if row not in outage.sent_before or row[::2] not in outage.refused] == []
     queue, counts = outage.queue, outage.queue.counts
     assert len(outage.server.rows) == counts.exported
-    assert counts.exported + counts.refused + counts.rejected + counts.crowded_out + queue.left_out == len(rows)
+    assert counts.exported + counts.refused + counts.rejected + counts.crowded_out == len(rows)
     assert (queue.bytes, queue.spans) == (0, 0)
-
-
-class Gated:
-    """A server that lets senders wait."""
-
-    where, encoding, concurrent = "here", "", 1
-
-    def __init__(self) -> None:
-        self.gate, self.asked, self.server = threading.Event(), threading.Event(), Server()
-        self.gate.set()
-
-    def send(self, body: bytes) -> Outcome:
-        self.asked.set()
-        assert self.gate.wait(PATIENCE_S)
-        self.server.take(body)
-        return Outcome(Verdict.TAKEN)
-
-    def close(self) -> None:
-        """Nothing."""
-
-
-@pytest.mark.parametrize("parent_is", ["in a request", "in no request yet"])
-def test_what_was_sent_has_its_parents_also_where_the_rest_is_given_up(parent_is: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery_module, "NEEDED_S", PATIENCE_S)
-    gated, [trace_id, _] = Gated(), TRACES
-    delivery = OtlpDelivery(Turn(), lambda: gated, 200, 1 << 20)  # type: ignore[arg-type, return-value]
-    delivery.use(target())
-
-    def send(*rows: Row) -> None:
-        delivery.handed = delivery.with_more(encoded_rows(rows))
-        delivery.hand()
-
-    send(Row(trace_id, 3, 2))
-    assert delivery.flush(PATIENCE_S)
-    gated.gate.clear()
-    gated.asked.clear()
-    others = [Row(trace_id, span_id, 1) for span_id in range(10, 30)]
-    send(*others)
-    assert gated.asked.wait(PATIENCE_S)
-    send(Row(trace_id, 2, 1), Row(trace_id, 1, PROGRAMS))
-    if parent_is == "in a request":
-        delivery._seal()
-    keep_needed = delivery._queue.keep_needed
-    monkeypatch.setattr(delivery._queue, "keep_needed", lambda: (keep_needed(), gated.gate.set())[0])
-    delivery.remove()
-    assert gated.server.orphans() == []
-    counts = delivery.counters()
-    assert counts["spans_exported"] == len(gated.server.rows) < counts["spans"] == 23
-    assert (counts["spans_abandoned"], counts["spans_pending"]) == (23 - counts["spans_exported"], 0)
 
 
 def test_what_must_not_be_missing_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:

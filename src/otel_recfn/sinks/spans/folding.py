@@ -76,7 +76,7 @@ class Folding:
     def __init__(self, budgets: Budgets, most: int, min_duration_ns: int, units: OpenUnits, traces: StepTraces) -> None:
         self._budgets, self._units, self._traces = budgets, units, traces
         self._most_held = most + max(MOST_WAITING, 4 * most)
-        self._fold = Fold(most, min_duration_ns, MAX_ROWS_OF_A_UNIT, self._most_held - most)
+        self._fold = Fold(most, min_duration_ns, self._most_held - most)
         self._names: Distinct[str] = Distinct([OTHER_NAME])
         self._finished: list[_Finished] = []
         self._rows = KeptRows(self._kept)
@@ -91,8 +91,8 @@ class Folding:
         """The part of it that is held and that units don't know of."""
         self._first_row = 0
         """The number of its first row."""
-        self._unit, self._above = np.zeros(0, np.uint32), np.zeros(0, np.int64)
-        """The numbers of the units of that plan, and which of them each row is of."""
+        self._added_to: list[int] = []
+        """The numbers of the units that its rows came to."""
         self._owed: Ids = np.zeros(0, np.uint64)
         """Outermost ranges that haven't come, and have spans below them that were handed on."""
         self._drained_ns = 0
@@ -107,15 +107,21 @@ class Folding:
         self._units.begin_batch(batch)
 
     def add(self, plan: SpanPlan) -> int:
-        """Add the spans of a plan to their units, up to one with which its unit is full. How many were added."""
+        """Add the spans of a plan to their units. How many were added."""
         self._finish_adding()
         self._rows.make_room()
         batch, sums = plan.batch, self._units.sums(plan)
         unit, name = self._units.numbers(plan, sums), self._names.by_index(batch.names, sums.name)
         ranges = PlannedRanges(batch, plan.row, plan.parent, plan.above, unit, name, self._owed)
         self._adding, self._sums, self._first_row = plan, sums, self._rows.new_numbers(len(plan.row))
-        self._unit, self._above = unit, plan.above  # before: when they are added, nothing may fail any more
-        self._added = added = self._fold.add_planned(ranges, self._first_row)
+        self._added_to = unit[sums.rows > 0].tolist()
+        before = sum(self._fold.rows(self._added_to))
+        try:
+            self._fold.add_planned(ranges, self._first_row)
+        except MemoryError:
+            self.lost += before
+            raise
+        self._added = added = len(plan.row)
         try:
             self._finish_adding()
         except Exception:  # no memory, mostly: before anything else is done, it is tried again
@@ -136,17 +142,16 @@ class Folding:
             self._to_note = self._sums = None
 
     def full(self, added: int) -> list[Piece]:
-        """The pieces of the unit that the last added row filled, if it did; of all where there are many names. They go on."""
+        """The pieces of the units that the last added rows filled; of all where there are many names. They go on."""
         if len(self._names.values) > MAX_NAMES:
             pieces = self._decide(self._units.all(), {}, goes_on=True)
             self._names = Distinct([OTHER_NAME])
             return pieces
         if not added:
             return []
-        filled = int(self._unit[self._above[added - 1]])
-        if self._fold.rows([filled])[0] < MAX_ROWS_OF_A_UNIT:
-            return []
-        return self._decide([self._units.of(filled)], {}, goes_on=True)
+        rows = zip(self._added_to, self._fold.rows(self._added_to), strict=True)
+        full = [self._units.of(number) for number, count in rows if count >= MAX_ROWS_OF_A_UNIT]
+        return self._decide(full, {}, goes_on=True) if full else []
 
     def due(self, finished: Iterable[StepTrace]) -> list[Piece]:
         """The pieces of all units to which nothing more can come.

@@ -133,7 +133,7 @@ class BatchWriting:
             accounts.add_rows(fates)
         else:
             links, order = self._links.match(batch), order_of_ends(batch) if self._folds else None
-            self._writer.write(plan_spans(batch, fates, links, span_context, self._root_context, order), order)
+            self._writer.write(plan_spans(batch, fates, links, span_context, self._root_context, order))
         self._undecided += len(batch)
         if self._undecided >= MOST_UNDECIDED or not self._way.has_more():
             self._write_ended()

@@ -57,13 +57,11 @@ class Folding:
     def __init__(self, budgets: Budgets, most: int, min_duration_ns: int, units: OpenUnits, traces: StepTraces) -> None:
         self._budgets, self._units, self._traces = budgets, units, traces
         self._most_held = most + max(MOST_WAITING, 4 * most)
-        self._fold = Fold(most, min_duration_ns, MAX_ROWS_OF_A_UNIT, self._most_held - most)
+        self._fold = Fold(most, min_duration_ns, self._most_held - most)
         self._names: Distinct[str] = Distinct([OTHER_NAME])
         self._rows = KeptRows(self._fold.kept)
         self._spans_of = Remembered(MAX_LINKABLE, columns=2)
         """Of ranges that others may link to, by their event id, which needs no working out: the span that tells of them."""
-        self._last_unit = 0
-        """The number of the unit that the last row of a plan came to; 0 for none."""
         self._owed: Ids = np.zeros(0, np.uint64)
         """Outermost ranges that haven't come, and have spans below them that were handed on."""
         self._drained_ns = 0
@@ -75,36 +73,25 @@ class Folding:
         self._drained_ns = max(self._drained_ns, batch.drained_ns)
         self._units.begin_batch(batch)
 
-    def add(self, plan: SpanPlan) -> int:
-        """Add the spans of a plan to their units, up to one with which its unit is full. How many were added."""
-        self._last_unit = 0
-        if not len(plan.row):
-            return 0
+    def add(self, plan: SpanPlan) -> list[Piece]:
+        """Add the spans of a plan to their units. The pieces of those that are full now, or of all where there are many names;
+        these units go on."""
         self._rows.make_room()
         batch, sums = plan.batch, self._units.sums(plan)
         unit, name = self._units.numbers(plan, sums), self._names.by_index(batch.names, sums.name)
-        ranges = PlannedRanges(batch, plan.row, plan.parent, plan.above, unit, name, self._owed)
         first_row = self._rows.new_numbers(len(plan.row))
-        added = self._fold.add_planned(ranges, first_row)
-        if added < len(plan.row):
-            plan = plan.part(slice(added))
-            sums = self._units.sums(plan)
+        self._fold.add_planned(PlannedRanges(batch, plan.row, plan.parent, plan.above, unit, name, self._owed), first_row)
         self._rows.add(plan, first_row)
         self._units.note(plan, sums)
         if len(self._owed):
             self._owed = self._owed[~is_in(self._owed, batch.event_id[plan.row])]
-        self._last_unit = int(unit[plan.above[-1]])
-        return added
-
-    def full(self) -> list[Piece]:
-        """The pieces of the unit that the last row filled, if it did; of all where there are many names. They go on."""
         if len(self._names.values) > MAX_NAMES:
             pieces = self._decide(self._units.all(), {}, goes_on=True)
             self._names = Distinct([OTHER_NAME])
             return pieces
-        if not self._last_unit or self._fold.rows([self._last_unit])[0] < MAX_ROWS_OF_A_UNIT:
-            return []
-        return self._decide([self._units.of(self._last_unit)], {}, goes_on=True)
+        numbers = unit[sums.rows > 0].tolist()
+        rows = zip(numbers, self._fold.rows(numbers), strict=True)
+        return self._decide([self._units.of(number) for number, count in rows if count >= MAX_ROWS_OF_A_UNIT], {}, goes_on=True)
 
     def due(self, finished: Iterable[StepTrace]) -> list[Piece]:
         """The pieces of all units to which nothing more can come.

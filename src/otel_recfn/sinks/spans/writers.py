@@ -12,9 +12,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Protocol
 
-import numpy as np
-
-from otel_recfn.batches.span_plan import Fates, Places, SpanPlan
+from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.spans.folding import Folding
 from otel_recfn.sinks.spans.hooked_spans import part_that_was_made
@@ -38,8 +36,8 @@ class Writer(Protocol):
     def begin_batch(self, batch: Batch) -> None:
         """A batch comes."""
 
-    def write(self, plan: SpanPlan, order: Places | None) -> None:
-        """Write the spans of a batch, whose rows are taken in this order, or as they stand; counts all of its rows."""
+    def write(self, plan: SpanPlan) -> None:
+        """Write the spans of a batch, and count all of its rows."""
 
     def write_ended(self) -> None:
         """Write what nothing more can come to."""
@@ -70,7 +68,7 @@ class EveryRange:
     def begin_batch(self, batch: Batch) -> None:
         """Nothing is to be noted."""
 
-    def write(self, plan: SpanPlan, order: Places | None) -> None:
+    def write(self, plan: SpanPlan) -> None:
         """Write a plan in chunks of spans; each chunk counts the rows up to the next one's first span."""
         way, first, counted = self._way, 0, 0
         while True:
@@ -135,23 +133,12 @@ class Folded:
         """Note which outermost ranges began."""
         self._folding.begin_batch(batch)
 
-    def write(self, plan: SpanPlan, order: Places | None) -> None:
+    def write(self, plan: SpanPlan) -> None:
         """Add a plan to its units; one that is full is written in part."""
         self._send()
-        fates, places = _in_order(plan.fate, order)
-        rest, counted = plan, 0
-        while True:
-            added = self._folding.add(rest)
-            end = len(plan.batch)
-            if added < len(rest.row):
-                row = rest.row[added]
-                end = int(row if places is None else places[row])
-            self._way.accounts.add_rows(fates[counted:end], folding=added)
-            counted = end
-            self._send_also(self._folding.full())
-            if added == len(rest.row):
-                return
-            rest = rest.part(slice(added, None))
+        pieces = self._folding.add(plan)
+        self._way.accounts.add_rows(plan.fate, folding=len(plan.row))
+        self._send_also(pieces)
 
     def write_ended(self) -> None:
         """Write the units to which nothing more can come."""
@@ -244,12 +231,3 @@ class Folded:
             summaries=made.summaries, folded=made.folded, folding=-made.kept - made.folded, dropped_by_hook=made.dropped
         )
         way.deliver(made.spans, made.plan, made.told)
-
-
-def _in_order(fates: Fates, order: Places | None) -> tuple[Fates, Places | None]:
-    """The fates of rows that are taken in this order, and which place in it each row has."""
-    if order is None:
-        return fates, None
-    places = np.empty(len(order), np.int64)
-    places[order] = np.arange(len(order))
-    return fates[order], places

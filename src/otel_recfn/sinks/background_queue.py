@@ -107,9 +107,8 @@ class WorkQueue:
             self._put_write(kept, len(kept) + len(kept.opened))
         else:
             kept = self._gaps.kept_of(batch)
-            self._gap = True
+            self._gap, self.dropped_at = True, with_more(self.dropped_at, missing(batch, kept))
             self._put_write(kept, len(kept))
-            self.dropped_at = with_more(self.dropped_at, missing(batch, kept))
         return len(kept)
 
     def _fits(self, batch: Batch) -> bool:

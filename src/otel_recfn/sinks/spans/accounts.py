@@ -37,8 +37,8 @@ class Accounts:
         counted = np.bincount(fates, minlength=len(Fate)).tolist()
         self.add(rows=len(fates), **{name: counted[fate] for fate, name in _COUNTERS.items()}, **more)
 
-    def fail_rest(self, spans: int) -> None:
-        """All that has become nothing yet, of what became so many spans, has failed."""
-        others = sum([count for name, count in self.counts.items() if name not in (*_SOURCES, "failed", "folding")])
-        failed = sum([self.counts[name] for name in _SOURCES]) - spans - others
-        self.counts = {**self.counts, "failed": failed, "folding": 0}
+    def settled(self, spans: int) -> Mapping[str, int]:
+        """The counts where all has failed that has become neither one of so many spans nor anything else yet."""
+        others = sum(count for name, count in self.counts.items() if name not in (*_SOURCES, "failed", "folding"))
+        failed = sum(self.counts[name] for name in _SOURCES) - spans - others
+        return {**self.counts, "failed": failed, "folding": 0}

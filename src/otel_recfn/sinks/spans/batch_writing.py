@@ -113,8 +113,9 @@ class BatchWriting:
 
     def _drop_all(self, rows: int) -> None:
         """What is left of the batch that was being written, and whatever isn't decided: nobody knows how far that got."""
-        self._way.accounts.add(rows=rows)
-        self._way.accounts.fail_rest(self._way.delivery.counters()["spans"])
+        accounts = self._way.accounts
+        accounts.add(rows=rows)
+        accounts.counts = accounts.settled(self._way.delivery.counters()["spans"])
         self._way.traces.start_anew()
         self._writer.start_anew()
 

@@ -198,10 +198,9 @@ class SpansSink:
         ``roots_limited`` and ``roots_unsampled`` count traces, ``unsampled`` their rows too.
         """
         traces = {"roots_limited": self._traces.limited, "roots_unsampled": self._traces.unsampled}
-        counts = self._way.accounts.counts
-        if self._closed:
-            counts = {**counts, "failed": counts["failed"] + counts["folding"], "folding": 0}
-        return {**counts, **self._delivery.counters(), **traces}
+        spans, accounts = self._delivery.counters(), self._way.accounts
+        counts = accounts.settled(spans["spans"]) if self._closed else accounts.counts
+        return {**counts, **spans, **traces}
 
     def after_fork_in_child(self) -> Sink | None:
         """A fresh sink; the inherited exporters are unwatched first. Span ids got a new key when the child began."""

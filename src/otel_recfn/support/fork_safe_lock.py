@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections.abc import Callable
@@ -17,7 +18,7 @@ _living: weakref.WeakSet[ForkSafeLock] = weakref.WeakSet()
 
 
 class ForkSafeLock:
-    """Taken by ``call``, or by the decorators of ``locked.py``; reentrant, because a signal handler may take it again.
+    """Taken by ``with``; reentrant, because a signal handler may take it again.
 
     What it guards must be consistent at every moment: a fork may come at any.
     """
@@ -28,6 +29,13 @@ class ForkSafeLock:
         except RuntimeError as error:  # what Python raises where there is no memory for a lock
             raise MemoryError(str(error)) from error
         _living.add(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_error: object) -> None:
+        with contextlib.suppress(RuntimeError):  # in a child that was forked in the block, where it is another lock
+            self._lock.release()
 
     def call(self, work: Callable[P, T], /, *args: P.args, **keywords: P.kwargs) -> T:
         """Call it with the lock. Where there is no memory for that, it raises before the call, and never after it."""

@@ -142,7 +142,7 @@ class BackgroundSink:
             return self._error is None and not self._thread.is_alive() and self._left() == 0
         self._pace.hurry_up(+1)
         try:
-            request.done.wait(max(0.0, timeout_s))
+            request.done.wait(min(max(0.0, timeout_s), threading.TIMEOUT_MAX))
         finally:
             self._pace.hurry_up(-1)
         return request.flushed

@@ -64,7 +64,7 @@ class Fold:
 
         Raises:
             IndexError: one indexes nothing.
-            MemoryError: the units that these are of are forgotten, with what came to them before.
+            MemoryError: some of them were added.
         """
         self._fold.add_planned(ranges, first_row)
 

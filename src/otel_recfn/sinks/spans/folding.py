@@ -115,12 +115,7 @@ class Folding:
         ranges = PlannedRanges(batch, plan.row, plan.parent, plan.above, unit, name, self._owed)
         self._adding, self._sums, self._first_row = plan, sums, self._rows.new_numbers(len(plan.row))
         self._added_to = unit[sums.rows > 0].tolist()
-        before = sum(self._fold.rows(self._added_to))
-        try:
-            self._fold.add_planned(ranges, self._first_row)
-        except MemoryError:
-            self.lost += before
-            raise
+        self._fold.add_planned(ranges, self._first_row)
         self._added = added = len(plan.row)
         try:
             self._finish_adding()

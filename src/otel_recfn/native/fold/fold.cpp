@@ -28,6 +28,12 @@ int64_t Fold::rows(const std::vector<ToFinish>& units) const {
 
 FinishedColumns Fold::finish(const std::vector<ToFinish>& units) {
   FinishedColumns columns;
+  or_empty([&] { columns = finished(units); });
+  return columns;
+}
+
+FinishedColumns Fold::finished(const std::vector<ToFinish>& units) {
+  FinishedColumns columns;
   last_ = nullptr;
   for (size_t place = 0; place < units.size(); ++place) {
     Unit* unit = find(units[place].unit);
@@ -38,11 +44,18 @@ FinishedColumns Fold::finish(const std::vector<ToFinish>& units) {
     if (units[place].goes_on) {
       unit->begin_next_part();
     } else {
+      unit->give_back();
       units_.erase(units[place].unit);
     }
   }
   if (units_.empty()) memory_.trees.shrink(), memory_.awaited.shrink();
   return columns;
+}
+
+void Fold::forget_all() {
+  units_.clear();
+  memory_ = Memory{};
+  last_ = nullptr;
 }
 
 Unit* Fold::find(uint32_t number) const {

@@ -1,4 +1,4 @@
-// Open units, by number, for one thread at a time.
+// Open units, by number, for one thread at a time. Where it finds no memory, it is empty afterwards: trees may be half merged then.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -22,9 +22,13 @@ class Fold {
  public:
   explicit Fold(const Limits& limits) : limits_(limits) {}
 
-  void add(uint32_t number, const Range& one) {
-    if (last_ == nullptr || number != last_number_) find_or_make(number);
-    last_->add(one);
+  // All of these ranges, each to its unit.
+  template <typename Rows>
+  void add(const Rows& ranges) {
+    or_empty([&] {
+      const auto count = ranges.size();
+      for (auto at = count - count; at < count; ++at) add(ranges.unit_of(at), ranges[at]);
+    });
   }
 
   // The numbers of the rows that may be kept yet, in ascending order.
@@ -37,6 +41,22 @@ class Fold {
   FinishedColumns finish(const std::vector<ToFinish>& units);
 
  private:
+  template <typename Work>
+  void or_empty(Work work) {
+    try {
+      work();
+    } catch (...) {
+      forget_all();
+      throw;
+    }
+  }
+
+  void add(uint32_t number, const Range& one) {
+    if (last_ == nullptr || number != last_number_) find_or_make(number);
+    last_->add(one);
+  }
+  FinishedColumns finished(const std::vector<ToFinish>& units);
+  void forget_all();
   Unit* find(uint32_t number) const;
   void find_or_make(uint32_t number);
 

@@ -106,10 +106,7 @@ PyObject* fold_add(PyObject* self, PyObject* args) {
   RangesOfPlan ranges;
   if (!ranges.take(given, first_row) || !ranges.are_known()) return nullptr;
   const Use fold(self);
-  const bool added = fold && without_gil_if(ranges.size() > kManyRows, [&] {
-    for (Py_ssize_t at = 0; at < ranges.size(); ++at) fold->add(ranges.unit_of(at), ranges[at]);
-  });
-  if (!added) return nullptr;
+  if (!fold || !without_gil_if(ranges.size() > kManyRows, [&] { fold->add(ranges); })) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -191,7 +188,7 @@ PyObject* fold_finish(PyObject* self, PyObject* args) {
 
 PyMethodDef fold_methods[] = {
     {"add_planned", fold_add, METH_VARARGS,
-     "add_planned(ranges, first_row): adds all of them. Where there is no memory for that, some were added."},
+     "add_planned(ranges, first_row): adds all of them."},
     {"kept", fold_kept, METH_NOARGS, "kept() -> the numbers of the rows that may be kept yet, in ascending order, as a Column."},
     {"rows", fold_rows, METH_O, "rows(units) -> how many rows came to each, or since its last part."},
     {"finish", fold_finish, METH_VARARGS,

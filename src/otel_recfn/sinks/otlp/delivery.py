@@ -33,8 +33,6 @@ ROOM_SECONDS = 1.0
 FAILURES = 2
 LAST_SENDS_S = 0.2
 """How long threads are waited for whose queue has ended."""
-NEEDED_S = 0.5
-"""How long a server that takes requests may take for what must not be missing, when the time is over."""
 
 
 @dataclass(slots=True)
@@ -61,7 +59,7 @@ class OtlpDelivery:
     def __init__(self, turn: Turn, opens: OpensTransports, request_bytes: int, queue_bytes: int) -> None:
         self._turn, self._opens, self._request_bytes = turn, opens, request_bytes
         self.drives = False  # nothing is ever held back
-        self._queue = RequestQueue(queue_bytes, request_bytes=request_bytes)
+        self._queue = RequestQueue(queue_bytes)
         self._transport: Transport | None = None
         self._senders: Senders | None = None
         self._target: SpanTarget | None = None
@@ -172,22 +170,13 @@ class OtlpDelivery:
         with contextlib.suppress(Exception):  # what can't be put into a request, or has nowhere to go, is abandoned below
             self.hand()
             self._seal()
-        self._send_needed()
         self._queue.end()
         if self._senders is not None:
             self._senders.wait_for_end(LAST_SENDS_S)
-        self._abandoned = self._queue.left_out + self._queue.spans + self._unsent()
+        self._abandoned = self._queue.spans + self._unsent()
         (self._transport or self._opens).close()
         if self._abandoned:
             _logger.warning("otel-recfn: %d spans were not sent in the time that there was at the end", self._abandoned)
-
-    def _send_needed(self) -> None:
-        """Send what earlier spans lie in, and leave out the rest."""
-        if self._senders is None or self.is_failing:
-            return
-        if self._queue.keep_needed():
-            self._queue.ask_now()
-            self._queue.wait_until_empty(NEEDED_S)
 
     def counters(self) -> Mapping[str, int]:
         """What became of the spans; the module's docstring says how the counts add up."""

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 from recording_helpers import SOURCE, USER, Capture, Worker, difference
 
-from otel_recfn.model.batch import Batch
 from otel_recfn.model.scope import ALL_SCOPES_MASK
+from otel_recfn.recording import drained_columns
 from otel_recfn.recording.recorder import Recorder
-from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES, ContextReading, Keep, RecorderCounters
+from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES, ContextReading, RecorderCounters
 
 
 class EndsRecording:
@@ -61,26 +61,23 @@ def test_ranges_that_no_last_drain_has_delivered(capture: Capture, drained: bool
     assert (capture.counters().recorded, lost) == ((5, 2) if drained else (4, 3))
 
 
-def interrupt(_: Batch) -> None:
-    raise KeyboardInterrupt
+def no_memory(*_: object) -> None:
+    raise MemoryError
 
 
-@pytest.mark.parametrize("ended", [0, 3])
 @pytest.mark.parametrize("open_ranges", [False, True])
-def test_what_an_interrupted_drain_had_announced(capture: Capture, ended: int, open_ranges: bool) -> None:
+def test_what_a_drain_found_no_memory_for(capture: Capture, monkeypatch: pytest.MonkeyPatch, open_ranges: bool) -> None:
     recorder = capture.recorder
-    for _ in range(ended):
+    left_open = capture.begin("left open")
+    for _ in range(3):
         capture.end(capture.begin("ended"))
-    capture.begin("left open")
-    with pytest.raises(KeyboardInterrupt):
-        recorder.drain(open_ranges=open_ranges, keep=Keep([], interrupt))
-    recorder.stop()
-    later = Capture(recorder)
-    inside = later.begin("inside")
-    later.end(inside)
-    assert names(later.finish()) == ["inside"]
-    assert [opened.event_id for opened in later.opened()] == [inside]
-    assert capture.counters() == RecorderCounters(recorded=ended + 2, dropped=0, lost_ends=0, lost_in_drain=ended + 1)
+    monkeypatch.setattr(drained_columns, "columns", no_memory)
+    with pytest.raises(MemoryError):
+        recorder.drain(open_ranges=open_ranges)
+    monkeypatch.undo()
+    capture.end(left_open)
+    assert names(capture.finish()) == ["left open"]
+    assert capture.counters() == RecorderCounters(recorded=4, dropped=0, lost_ends=0, lost_in_drain=3)
 
 
 @pytest.mark.parametrize("starts", ["within the begin", "after it"])

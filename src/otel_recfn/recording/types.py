@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from otel_recfn.model.batch import Batch
+from typing import NamedTuple
 
 DEFAULT_BUFFER_BYTES = 8 << 20
 """Per recording thread. 8 MiB hold 170,000 operators of 48 bytes each."""
@@ -42,20 +38,11 @@ class RecorderCounters(NamedTuple):
     lost_ends: int
     """Ends on another thread that found their queue full; such a range is sealed as partial when its capture ends."""
     lost_in_drain: int = 0
-    """Recorded, and given up: the last drain of their recording found no memory for them, or the next one began before it."""
+    """Recorded, and given up: there was no memory for them in a drain, or the next recording began before their last drain."""
     shortened: int = 0
     """Recorded without what there was no room for: the name (``<many names>`` stands for it), shapes, module or stack."""
     unsampled: int = 0
     """Those that were not recorded, because nobody wanted what lies in the current span (see ``Recorder.start``)."""
-
-
-class Keep(NamedTuple):
-    """Where a drained batch is kept."""
-
-    into: list[Any]
-    """Gets an entry for it, at the instant at which the recorder lets go of it."""
-    entry_of: Callable[[Batch], Any]
-    """Makes the entry. May be called for batches that are not kept after all."""
 
 
 RECORDER_LOSSES = ("dropped", "lost_ends", "lost_in_drain", "shortened")

@@ -20,13 +20,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 
 from otel_recfn.batches.placement import Placement
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import ATTEMPTS, OUT_OF_MEMORY, PAUSE_SECONDS
 from otel_recfn.recording.recorder import Recorder
-from otel_recfn.recording.types import Keep
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.captures import Captures
 from otel_recfn.session.open_ranges import Looks
@@ -165,9 +163,9 @@ class Draining:
         self._take_produced(last=close_open)
         look = self._looks.is_due(self._captures.open_range_s)
         wanted = look or open_ranges or self._captures.need_open_ranges or self._placement is not None
-        keep = Keep(self._captures.drained, partial(self._captures.due, leaving=leaving, look=look))
         try:
-            batch = self._recorder.drain(close_open=close_open, open_ranges=wanted and not close_open, keep=keep)
+            batch = self._recorder.drain(close_open=close_open, open_ranges=wanted and not close_open)
+            self._captures.drained.append(self._captures.due(batch, leaving=leaving, look=look))
         except Exception:
             self._tell_failed()
             return None

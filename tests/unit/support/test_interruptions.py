@@ -10,8 +10,6 @@ from types import FrameType
 
 import pytest
 
-from otel_recfn import _native
-from otel_recfn.recording.recorder import recorder
 from otel_recfn.support.interrupts import raised_by_signal_handler
 from patience import PATIENCE_S
 
@@ -115,26 +113,3 @@ def test_a_signal_handler_may_profile_whatever_it_interrupts() -> None:
         [sys.executable, "-c", PROFILING_HANDLER], capture_output=True, text=True, timeout=PATIENCE_S, check=True
     )
     assert (program.stdout, program.stderr) == ("[]\n", "")
-
-
-def test_a_drain_within_a_drain_leaves_every_name_in_its_place_and_gives_every_row_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    drain = _native.drain
-    batches = []
-
-    def interrupted(*arguments: object) -> object:
-        drained = drain(*arguments)
-        monkeypatch.setattr(_native, "drain", drain)
-        batches.append(recorder.drain())  # as a signal handler that looks at its profile
-        return drained
-
-    recorder.start(1023, 1 << 16)
-    for name in ("first", "second"):
-        monkeypatch.setattr(_native, "drain", interrupted)
-        with recorder.record_function(f"{name} name that is new"):
-            pass
-        batches.append(recorder.drain())
-    names = [event.name for batch in batches for event in batch.events()]
-    assert names == ["first name that is new", "second name that is new"]
-    recorder.stop()

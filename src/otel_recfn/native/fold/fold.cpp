@@ -26,9 +26,7 @@ int64_t Fold::rows(const std::vector<ToFinish>& units) const {
   return rows;
 }
 
-FinishedColumns Fold::finish(std::vector<ToFinish> units) {
-  told_.clear();
-  last_ = nullptr;  // so that the next row comes by `find_or_make`
+FinishedColumns Fold::tell(const std::vector<ToFinish>& units) {
   FinishedColumns columns;
   for (size_t place = 0; place < units.size(); ++place) {
     Unit* unit = find(units[place].unit);
@@ -37,12 +35,11 @@ FinishedColumns Fold::finish(std::vector<ToFinish> units) {
     columns.make_room(unit->kept_count(), unit->path_count(), units.size() - place);
     unit->tell(static_cast<int64_t>(place), columns);  // at once: its paths are in the cache yet
   }
-  told_.swap(units);
   return columns;
 }
 
-void Fold::taken() {
-  for (const ToFinish& one : told_) {
+void Fold::end(const std::vector<ToFinish>& units) {
+  for (const ToFinish& one : units) {
     Unit* unit = find(one.unit);
     if (unit != nullptr && one.goes_on) {
       unit->begin_next_part();
@@ -50,7 +47,6 @@ void Fold::taken() {
       units_.erase(one.unit);
     }
   }
-  told_.clear();
   last_ = nullptr;
   if (!units_.empty()) return;
   memory_.trees.shrink();
@@ -63,7 +59,6 @@ Unit* Fold::find(uint32_t number) const {
 }
 
 void Fold::find_or_make(uint32_t number) {
-  told_.clear();
   auto found = units_.find(number);
   if (found == units_.end()) {
     found = units_.emplace(number, std::make_unique<Unit>(memory_, limits_)).first;

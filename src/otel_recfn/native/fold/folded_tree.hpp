@@ -29,7 +29,7 @@ struct FoldedTree {
 // What the trees of all units are made of.
 class Trees {
  public:
-  // So many ranges can be folded into so many trees afterwards without memory running out; merging trees takes none.
+  // So many ranges can be folded into so many trees afterwards without an allocation; merging trees takes none.
   void reserve(size_t folds, size_t trees) {
     paths_.reserve(folds + trees * kNodesOfATree);
     linkables_.reserve(folds);

@@ -22,7 +22,7 @@ struct Path {
 // All nodes of a fold, whatever tree they belong to.
 class Paths {
  public:
-  // So many can be made afterwards without memory running out.
+  // So many can be made afterwards without an allocation.
   void reserve(size_t nodes) {
     if (nodes_.free_items() < nodes) grow(nodes);
     windows_.reserve(nodes_.all_items() + kDigits);  // one for each range, and those of a histogram while it is added to another

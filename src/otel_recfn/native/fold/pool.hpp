@@ -13,7 +13,7 @@ class Pool {
   static constexpr size_t kChunk = 64;
   static constexpr size_t kKeptChunks = 128;
 
-  // So many can be taken afterwards without memory running out.
+  // So many can be taken afterwards without an allocation.
   void reserve(size_t items) {
     while (free_items_ < items) grow();
   }

@@ -30,7 +30,7 @@ void Unit::held(std::vector<int64_t>& rows) const {
   for (const Range& one : held_) rows.push_back(one.row);
 }
 
-// Behind `reserve` nothing in it allocates.
+// Behind `reserve` nothing in it allocates: trees that were half merged could not be given back.
 void Unit::compare(int64_t budget, bool parents_may_come) {
   memory_.comparison.compare(held_, limits_.min_duration_ns, budget);
   reserve();

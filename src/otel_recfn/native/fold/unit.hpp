@@ -15,7 +15,7 @@
 namespace recfn::folding {
 
 struct Limits {
-  int64_t budget, min_duration_ns, most_rows, most_waiting;
+  int64_t budget, min_duration_ns, most_waiting;
 };
 
 // A range that is kept for now, and what was folded into it.
@@ -52,7 +52,7 @@ class Unit {
   Unit& operator=(const Unit&) = delete;
   ~Unit();
 
-  // The next range that has ended: in whole, or nothing of it where memory ran out (std::bad_alloc).
+  // The next range that has ended.
   void add(const Range& one) {
     if (waiting_ >= limits_.most_waiting) compare(limits_.budget, true);
     held_.emplace_back() = one;
@@ -63,7 +63,7 @@ class Unit {
   void held(std::vector<int64_t>& rows) const;
   int64_t first_row() const { return held_.empty() ? 0 : held_.front().row; }
 
-  // Before it tells: folds what is too much. Where memory runs out nothing is lost: this can be called again.
+  // Before it tells: folds what is too much.
   void decide(int64_t budget);
   size_t kept_count() const { return kept_.size(); }
   size_t path_count() const;

@@ -4,16 +4,17 @@
 #include "columns/column.hpp"
 #include "otlp/joined_bytes.hpp"
 #include "cpython/gil.hpp"
+#include "cpython/guarded.hpp"
 #include "otlp/otlp_spans.hpp"
 
 #include <cstdint>
 #include <memory>
-#include <new>
 #include <utility>
 #include <vector>
 
 namespace {
 
+using recfn::guarded;
 using recfn::OtlpSpans;
 using recfn::without_gil_if;
 
@@ -72,14 +73,12 @@ PyObject* encode_spans(PyObject*, PyObject* arguments) {
                         &PyDict_Type, &told)) {
     return nullptr;
   }
-  try {
+  return guarded([&]() -> PyObject* {
     OtlpSpans spans;
     Encoded encoded;
     if (!spans.read(batch, columns, above, key) || !scan(spans) || !spans.share(batch, maker, told)) return nullptr;
     return encode(spans, encoded) ? as_columns(std::move(encoded)) : nullptr;
-  } catch (const std::bad_alloc&) {
-    return PyErr_NoMemory();
-  }
+  });
 }
 
 PyObject* join_bytes(PyObject*, PyObject* parts) {
@@ -87,11 +86,7 @@ PyObject* join_bytes(PyObject*, PyObject* parts) {
     PyErr_SetString(PyExc_TypeError, "parts that are no list; pass a list of objects with the buffer protocol");
     return nullptr;
   }
-  try {
-    return recfn::joined_bytes(parts);
-  } catch (const std::bad_alloc&) {
-    return PyErr_NoMemory();
-  }
+  return guarded([&] { return recfn::joined_bytes(parts); });
 }
 
 PyMethodDef functions[] = {

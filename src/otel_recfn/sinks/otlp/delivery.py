@@ -47,7 +47,7 @@ class OtlpDelivery:
     def __init__(self, opens: OpensTransports, request_bytes: int, queue_bytes: int) -> None:
         self._opens, self._request_bytes = opens, request_bytes
         self.drives = False  # nothing is ever held back
-        self._queue = RequestQueue(queue_bytes, request_bytes=request_bytes)
+        self._queue = RequestQueue(queue_bytes)
         self._transport: Transport | None = None
         self._senders: Senders | None = None
         self._target: SpanTarget | None = None

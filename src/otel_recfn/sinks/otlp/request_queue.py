@@ -1,7 +1,5 @@
 """Requests that wait to be sent, bounded in bytes: where there is no room, the oldest go first.
 
-Of those that go, the spans stay that others lie in which were sent (``family.py``).
-
     put ──► waiting ──take──► being sent ──settle──► gone: taken, or refused
                ▲                  │
                └────── again ─────┘   all wait then, until the server may be asked again
@@ -15,18 +13,11 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from otel_recfn.sinks.lost_places import LostAt, Place, with_more
 from otel_recfn.sinks.otlp.backoff import Backoff
 from otel_recfn.sinks.otlp.envelope import Request
-from otel_recfn.sinks.otlp.family import Family, joined
 from otel_recfn.sinks.otlp.outcome import Outcome, Verdict
-
-MOST_REQUEST_BYTES = 1 << 26
-"""The specification's bound."""
-MOST_NEEDED_BYTES = 1 << 20
-"""Of spans that must not be missing, beyond the bound of the queue."""
 
 
 @dataclass(frozen=True)
@@ -60,18 +51,10 @@ class RequestQueue:
         most_bytes: of all requests in it.
         backoff: how long to wait after a failure.
         clock: seconds that only grow.
-        request_bytes: of a request that is made of what is left of others, before it is compressed.
     """
 
-    def __init__(
-        self,
-        most_bytes: int,
-        backoff: Backoff | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        *,
-        request_bytes: int = MOST_REQUEST_BYTES,
-    ) -> None:
-        self._most_bytes, self._request_bytes = most_bytes, request_bytes
+    def __init__(self, most_bytes: int, backoff: Backoff | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most_bytes = most_bytes
         self._backoff, self._clock = backoff or Backoff(), clock
         self._changed = threading.Condition()
         self._waiting: list[Request] = []
@@ -80,7 +63,6 @@ class RequestQueue:
         self._not_before = self._server_not_before = 0.0
         """When a request may be sent again: as our backoff says, and as the server does."""
         self._ended = False
-        self._family = Family()
         self.counts = Counts()
         self.bytes = self.spans = 0
         """In it."""
@@ -105,10 +87,8 @@ class RequestQueue:
             while not self._ended:
                 pause = self._pause()
                 if self._waiting and pause <= 0:
-                    oldest = self._waiting.pop(0)
-                    request = self._family.mended(oldest)
+                    request = self._waiting.pop(0)
                     self._sending.append(request)
-                    self.bytes += request.size - oldest.size
                     return request
                 self._changed.wait(pause if self._waiting else None)
             return None
@@ -118,10 +98,6 @@ class RequestQueue:
         with self._changed:
             self._sending.remove(request)
             self.counts = self._counted(request, outcome)
-            if outcome.verdict is Verdict.REFUSED or outcome.rejected >= request.spans:
-                self._family.lost(request)
-            elif outcome.verdict is Verdict.TAKEN:
-                self._family.sent(request)
             if outcome.verdict is Verdict.AGAIN:
                 self._wait_after(outcome)
                 self._waiting.insert(0, request)
@@ -192,68 +168,12 @@ class RequestQueue:
 
     def _make_room(self) -> None:
         """Those that are being sent stay, because nobody knows yet what becomes of them."""
-        while self.bytes - self._needed_bytes() > self._most_bytes and self._crowd_out(False):
-            pass
-        while self._needed_bytes() > MOST_NEEDED_BYTES and self._crowd_out(True):
-            pass
-
-    def _needed_bytes(self) -> int:
-        return sum([request.size for request in self._waiting if request.is_needed])
-
-    def _crowd_out(self, is_needed: bool) -> bool:
-        """The oldest that is, or isn't, what must not be missing. False where there is none."""
-        for place, request in enumerate(self._waiting):
-            if request.is_needed == is_needed:
-                gone = self._shrunk(place)
-                counts = gone.counted(self.counts)
-                counts = replace(counts, crowded_out=counts.crowded_out + gone.spans)
-                size, spans = self._sizes(gone)
-                self._waiting, self.counts, self.bytes, self.spans = gone.waiting, counts, size, spans
-                return True
-        return False
-
-    def _shrunk(self, place: int) -> Gone:
-        """Without a request, but for what must not be missing of it; without all of one that is nothing else already."""
-        request = self._waiting[place]
-        before, after = self._waiting[:place], self._waiting[place + 1 :]
-        if request.is_needed:
-            self._family.lost(request)
-            return Gone(request, None, [*before, *after])
-        kept = [*self._sending, *[each for each in self._waiting if each.is_needed]]
-        rest = self._family.reduced(request, kept)
-        if rest is None:
-            return Gone(request, None, [*before, *after])
-        rest.is_needed, rest.places = True, _most_of(request, rest.spans)
-        both = joined(before[-1], rest, self._request_bytes) if before and before[-1].is_needed else None
-        put = [*before, rest] if both is None else [*before[:-1], both]
-        return Gone(request, rest, [*put, *after])
-
-    def _sizes(self, gone: Gone) -> tuple[int, int]:
-        """Bytes and spans, without these."""
-        size = sum([request.size for request in gone.waiting]) - sum([request.size for request in self._waiting])
-        return self.bytes + size, self.spans - gone.spans
-
-
-class Gone(NamedTuple):
-    """What was dropped of a request."""
-
-    request: Request
-    rest: Request | None
-    waiting: list[Request]
-    """What is left of all that waited."""
-
-    @property
-    def spans(self) -> int:
-        """How many."""
-        return self.request.spans - (self.rest.spans if self.rest is not None else 0)
-
-    def counted(self, counts: Counts) -> Counts:
-        """With them."""
-        if self.rest is None:
-            return _with_lost(counts, self.request)
-        told = self.request.told - self.rest.told
-        lost_at = with_more(counts.lost_at, _most_of(self.request, self.spans + told))
-        return replace(counts, lost_tellings=counts.lost_tellings + told, lost_at=lost_at)
+        while self.bytes > self._most_bytes and self._waiting:
+            oldest = self._waiting.pop(0)
+            counts = _with_lost(self.counts, oldest)
+            self.counts = replace(counts, crowded_out=counts.crowded_out + oldest.spans)
+            self.bytes -= oldest.size
+            self.spans -= oldest.spans
 
 
 def _with_lost(counts: Counts, request: Request) -> Counts:

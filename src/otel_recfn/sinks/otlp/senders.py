@@ -11,7 +11,7 @@ from typing import Any
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_recfn import _native
-from otel_recfn.sinks.files.gzip_stream import deflate
+from otel_recfn.sinks.files.text_stream import GZIP_BITS, deflate
 from otel_recfn.sinks.otlp.envelope import Request
 from otel_recfn.sinks.otlp.outcome import Outcome, Transport, Verdict
 from otel_recfn.sinks.otlp.request_queue import RequestQueue
@@ -20,8 +20,6 @@ from otel_recfn.support.safe_text import safe_request_error
 
 _logger = logging.getLogger(__name__)
 
-GZIP_BITS = 31
-"""zlib's way to ask for gzip's header."""
 FASTEST = 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 from email.utils import format_datetime
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -136,6 +137,28 @@ def test_a_request_that_is_being_sent_stays_where_there_is_no_room() -> None:
     assert queue.counts.crowded_out == 5
     queue.settle(sent, Outcome(Verdict.TAKEN))
     assert (queue.counts.crowded_out, queue.counts.exported, queue.bytes, queue.spans) == (5, 1, 0, 0)
+
+
+@given(st.randoms(use_true_random=False), st.sampled_from([1, 20, 1000]))
+def test_every_span_is_counted_once_whatever_becomes_of_its_request(chosen: Random, most_bytes: int) -> None:
+    queue = RequestQueue(most_bytes, Backoff(chance=lambda: 0.0), lambda: 1e9)
+    sending: list[Request] = []
+    spans = 0
+    for _ in range(100):
+        if chosen.randrange(2):
+            request = Request(b"x" * chosen.randrange(1, 10), chosen.randrange(1, 10))
+            spans += request.spans
+            queue.put(request)
+        elif queue._waiting:
+            queue.ask_now()
+            sending += filter(None, [queue.take()])
+        elif sending:
+            request = sending.pop(chosen.randrange(len(sending)))
+            rejected = chosen.choice((0, 1, request.spans))
+            queue.settle(request, Outcome(chosen.choice(list(Verdict)), rejected=rejected))
+        counts = queue.counts
+        assert counts.exported + counts.lost + queue.spans == spans
+        assert queue.bytes <= most_bytes + sum(each.size for each in sending)
 
 
 def test_pauses_grow_up_to_a_bound_and_are_by_chance() -> None:

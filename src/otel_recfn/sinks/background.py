@@ -47,6 +47,8 @@ MAX_ROWS = 800_000
 """Some 80 MB: what a busy service records in the seconds for which the thread may not get the GIL. A thread that runs operators
 without a pause fills a batch of over 200,000 in a quarter of a second."""
 MAX_SHARE = 0.25
+NO_MEMORY = (MemoryError, SystemError)
+"""numpy tells of some allocations that fail by a SystemError."""
 LOOK_S = 0.05
 """So often it is asked whether waiting is of use, where the process ends."""
 TIDYING_S = 0.5
@@ -203,14 +205,14 @@ class BackgroundSink:
                     return
                 self._do(task)
                 self._pace()
-            except MemoryError:  # for waiting, say
+            except NO_MEMORY:  # for waiting, say
                 self._tell_of_memory()
 
     def _do(self, task: Task) -> None:
         try:
             with at_work():
                 self._hand(task)
-        except MemoryError:
+        except NO_MEMORY:
             self._has_missed = True
             self._tell_of_memory()
         finally:
@@ -238,7 +240,7 @@ class BackgroundSink:
     def _tell_of_memory(self) -> None:
         if not self._told_of_memory:
             self._told_of_memory = True
-            with contextlib.suppress(MemoryError):
+            with contextlib.suppress(*NO_MEMORY):
                 log.exception("the sink %r found no memory; it goes on, and what it misses is counted as dropped", self.name)
 
     def _close_inner(self) -> None:

@@ -90,8 +90,9 @@ class TestTime:
 
 
 class TestErrors:
+    @pytest.mark.parametrize("error", [MemoryError(), SystemError("error return without exception set")], ids=repr)
     def test_a_batch_that_finds_no_memory_is_dropped_and_the_next_comes(
-        self, in_background: MakeSink, hung: Gated, caplog: pytest.LogCaptureFixture
+        self, in_background: MakeSink, hung: Gated, caplog: pytest.LogCaptureFixture, error: Exception
     ) -> None:
         """Once in the middle of it, twice before it had any."""
         write, rows_written = hung.write, iter([2, 0, 0])
@@ -101,7 +102,7 @@ class TestErrors:
             if taken is None:
                 return write(batch)
             hung.rows += taken
-            raise MemoryError
+            raise error
 
         hung.write = failing  # type: ignore[method-assign]
         hung.gate.set()

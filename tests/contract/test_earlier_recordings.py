@@ -7,10 +7,9 @@ from collections.abc import Callable
 import pytest
 from recording_helpers import SOURCE, USER, Capture, Worker, difference
 
-from otel_recfn.model.batch import Batch
 from otel_recfn.model.scope import ALL_SCOPES_MASK
 from otel_recfn.recording.recorder import Recorder
-from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES, ContextReading, Keep, RecorderCounters
+from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES, ContextReading, RecorderCounters
 
 
 class EndsRecording:
@@ -59,28 +58,6 @@ def test_ranges_that_no_last_drain_has_delivered(capture: Capture, drained: bool
     assert [opened.event_id for opened in later.opened()] == [inside]
     lost = capture.counters().lost_in_drain
     assert (capture.counters().recorded, lost) == ((5, 2) if drained else (4, 3))
-
-
-def interrupt(_: Batch) -> None:
-    raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("ended", [0, 3])
-@pytest.mark.parametrize("open_ranges", [False, True])
-def test_what_an_interrupted_drain_had_announced(capture: Capture, ended: int, open_ranges: bool) -> None:
-    recorder = capture.recorder
-    for _ in range(ended):
-        capture.end(capture.begin("ended"))
-    capture.begin("left open")
-    with pytest.raises(KeyboardInterrupt):
-        recorder.drain(open_ranges=open_ranges, keep=Keep([], interrupt))
-    recorder.stop()
-    later = Capture(recorder)
-    inside = later.begin("inside")
-    later.end(inside)
-    assert names(later.finish()) == ["inside"]
-    assert [opened.event_id for opened in later.opened()] == [inside]
-    assert capture.counters() == RecorderCounters(recorded=ended + 2, dropped=0, lost_ends=0, lost_in_drain=ended + 1)
 
 
 @pytest.mark.parametrize("starts", ["within the begin", "after it"])

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from otel_recfn.model.batch import Batch
+from typing import NamedTuple
 
 DEFAULT_BUFFER_BYTES = 8 << 20
 """Per recording thread. 8 MiB hold 170,000 operators of 48 bytes each."""
@@ -47,15 +43,6 @@ class RecorderCounters(NamedTuple):
     """Recorded without what there was no room for: the name (``<many names>`` stands for it), shapes, module or stack."""
     unsampled: int = 0
     """Those that were not recorded, because nobody wanted what lies in the current span (see ``Recorder.start``)."""
-
-
-class Keep(NamedTuple):
-    """Where a drained batch is kept."""
-
-    into: list[Any]
-    """Gets an entry for it, at the instant at which the recorder lets go of it."""
-    entry_of: Callable[[Batch], Any]
-    """Makes the entry. May be called for batches that are not kept after all."""
 
 
 RECORDER_LOSSES = ("dropped", "lost_ends", "lost_in_drain", "shortened")

@@ -38,9 +38,9 @@ def switched(entries: Entries, handle: int, enabled: bool) -> Entries:
 
 def has(entries: Entries, handle: int) -> bool:
     """Whether one has this handle."""
-    return any([entry.handle == handle for entry in entries])
+    return any(entry.handle == handle for entry in entries)
 
 
 def any_enabled(entries: Entries) -> bool:
     """Whether one is enabled."""
-    return any([entry.enabled for entry in entries])
+    return any(entry.enabled for entry in entries)

@@ -106,7 +106,7 @@ def thread_entries(state: ThreadState) -> Entries:
     entries = carried.look().callbacks
     if entries is not state.callbacks:
         _take_over(state, entries)
-    if _failed and any([entry.handle in _failed for entry in entries]):
+    if _failed and any(entry.handle in _failed for entry in entries):
         install(state, tuple([entry for entry in entries if entry.handle not in _failed]))
     return state.callbacks
 

@@ -8,7 +8,6 @@ from types import FrameType
 from typing import Any
 
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.locked import locked
 from otel_recfn.tracing.graph import CONSTANT, Graph, Node, Source, Value, is_tensor, type_text
 from otel_recfn.tracing.values import KnownValues, shares_data
 
@@ -54,22 +53,20 @@ class Tracer:
         Returns None after the trace.
         """
         source = Source(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) if frame is not None else None
-        return self._insert(kind, list(inputs), source)
+        pairs = list(inputs)
+        with self._lock:
+            if not self.open:
+                return None
+            values = [self._value(thing, source) for _, thing in pairs]
+            node = Node(kind, values, [name for name, _ in pairs], source=source)
+            self.graph.nodes.append(node)
+            return node
 
-    @locked
-    def _insert(self, kind: str, pairs: list[tuple[str, Any]], source: Source | None) -> Node | None:
-        if not self.open:
-            return None
-        values = [self._value(thing, source) for _, thing in pairs]
-        node = Node(kind, values, [name for name, _ in pairs], source=source)
-        self.graph.nodes.append(node)
-        return node
-
-    @locked
     def set_outputs(self, node: Node | None, results: Iterable[Any]) -> None:
         """The operator returned these, or wrote to them: they are the node's outputs from now on."""
-        if node is not None and self.open:
-            node.outputs = [self._output(each, node.source) for each in results]
+        with self._lock:
+            if node is not None and self.open:
+                node.outputs = [self._output(each, node.source) for each in results]
 
     def warn_of_others(self, operator: str, written: Any) -> None:
         """Warn where somebody else uses the data that an operator writes, and the graph has it return a result instead."""
@@ -84,19 +81,19 @@ class Tracer:
                 stacklevel=4,
             )
 
-    @locked
     def _sharing(self, written: Any) -> int:
-        return sum(each is not written and shares_data(each, written) for each in self._known.living())
+        with self._lock:
+            return sum(each is not written and shares_data(each, written) for each in self._known.living())
 
-    @locked
     def finish(self, result: Any) -> None:
         """The traced function returned this."""
-        self.graph.outputs.append(self._value(result, None))
+        with self._lock:
+            self.graph.outputs.append(self._value(result, None))
 
-    @locked
     def close(self) -> None:
         """Record no more."""
-        self.open = False
+        with self._lock:
+            self.open = False
 
     # --- inside, with the lock
 

@@ -43,7 +43,7 @@ class ExportWatch:
         ``leavable``: those of them whose exports of such spans alone need not be waited for when the process ends.
         """
         wanted = {id(exporter): exporter for exporter in exporters}
-        if wanted.keys() == self._watched.keys() and all([one.scope is scope for one in self._watched.values()]):
+        if wanted.keys() == self._watched.keys() and all(one.scope is scope for one in self._watched.values()):
             return
         self.remove()
         left = {id(exporter) for exporter in leavable}
@@ -79,27 +79,27 @@ class ExportWatch:
     @property
     def is_fast(self) -> bool:
         """Whether every exporter's last export succeeded within ``SLOW_SECONDS``; false before the first one."""
-        return bool(self._watched) and all([one.is_fast and not one.hangs for one in self._watched.values()])
+        return bool(self._watched) and all(one.is_fast and not one.hangs for one in self._watched.values())
 
     @property
     def is_unproven(self) -> bool:
         """Whether an exporter's last export failed, or takes long, or there was none yet."""
-        return any([not one.works or one.hangs for one in self._watched.values()])
+        return any(not one.works or one.hangs for one in self._watched.values())
 
     def owes(self, since: float, seconds: float) -> bool:
         """Whether an export is under way, or ``seconds`` aren't over since ``since`` and the last one of ours."""
         now = time.monotonic()
-        return any([one.exports or now - max(since, one.counted_at) < seconds for one in self._watched.values()])
+        return any(one.exports or now - max(since, one.counted_at) < seconds for one in self._watched.values())
 
     @property
     def is_failing(self) -> bool:
         """Whether an exporter's last export failed, or takes longer than ``SLOW_SECONDS``; false before the first one."""
-        return any([one.failed or one.hangs for one in self._watched.values()])
+        return any(one.failed or one.hangs for one in self._watched.values())
 
     @property
     def has_failed(self) -> bool:
         """Whether an exporter's last export failed; false before the first one."""
-        return any([one.failed for one in list(self._watched.values())])
+        return any(one.failed for one in list(self._watched.values()))
 
     def wait(self, timeout_s: float) -> bool:
         """Until an exporter has finished with some; False when it took longer."""

@@ -296,7 +296,7 @@ class Folded:
 
     def _more_ranges_come(self) -> bool:
         """Whether a later piece has spans of ranges."""
-        return any([len(piece) and isinstance(piece, KeptSpans) for piece in islice(self._pieces, 1, None)])
+        return any(len(piece) and isinstance(piece, KeptSpans) for piece in islice(self._pieces, 1, None))
 
     def _count(self) -> None:
         if self._uncounted is not None:

@@ -78,21 +78,18 @@ class Draining:
             lock.release()
 
     def drain(self, *, close_open: bool = False, leaving: Capture | None = None, open_ranges: bool = False) -> Batch | None:
-        """Drain until nothing waits, and deliver; where memory is short that may take several batches.
+        """Drain once, and deliver.
 
         Args:
             close_open: seal ranges that are open as partial ones.
-            leaving: ends with the last batch.
+            leaving: ends with this batch.
             open_ranges: the batch has copies of ranges that are open, whether the captures need them or not.
 
         Returns:
-            the last batch. None where no capture runs, or the drain failed.
+            the batch. None where no capture runs, or the drain failed.
         """
         with self.held():
-            batch = self._drain(close_open, leaving, open_ranges)
-            while batch is not None and not batch.complete:
-                batch = self._drain(close_open, leaving, open_ranges)
-            return batch
+            return self._drain(close_open, leaving, open_ranges)
 
     def give_up(self, capture: Capture) -> None:
         """Close a capture that ended while its sinks were being written to, once they no longer are."""
@@ -123,15 +120,14 @@ class Draining:
             look = self._looks.is_due(self._captures.open_range_s)
             wanted = look or open_ranges or self._captures.need_open_ranges or self._placement is not None
             batch = self._recorder.drain(close_open=close_open, open_ranges=wanted and not close_open)
-            if look and batch.complete:
+            if look:
                 self._looks.done()
             if batch.clock_jump_ns:
                 self._tell_clock_jump(batch.clock_jump_ns / 1e9)
             self._captures.deliver(batch, leaving, look)
             if self._placement is not None:
                 self._placement.note(batch)
-                if batch.complete:
-                    self._deliver_produced(self._placement, batch)
+                self._deliver_produced(self._placement, batch)
         except Exception:
             self._tell_failed()
             return None
@@ -162,4 +158,4 @@ class Draining:
         """Log that a drain failed, once: where memory is short, many in a row may fail."""
         if not self._failed:
             self._failed = True
-            log.exception("draining failed; what was recorded waits for the next drain, and what doesn't fit is counted")
+            log.exception("draining failed; what it had read is lost and counted, and the next drain goes on behind it")

@@ -17,6 +17,9 @@ LIMITS: dict[str, int]
 class Column:
     """Owns the bytes of one column."""
 
+Contexts = list[tuple[int, int, int, int]]
+Drained = tuple[dict[str, Column], dict[str, Column], int, list[str], list[tuple[int, int, int, int]], Contexts, int, int]
+
 class Fold:
     """See ``batches/fold/units.py`` and ``native/python/fold_type.cpp``."""
 
@@ -129,24 +132,10 @@ def new_track() -> int: ...
 def set_default_node_id(node_id: int, /) -> None: ...
 def default_node_id() -> int: ...
 def set_own_directory(path: str, /) -> None: ...
-def drain(
-    close_open: bool, open_ranges: bool, epoch: int, known: int, /
-) -> tuple[
-    dict[str, Column],
-    dict[str, Column],
-    int,
-    list[str],
-    list[tuple[int, int, int, int]],
-    list[tuple[int, int, int, int]],
-    int,
-    int,
-    bool,
-    int,
-]: ...
-def taken(drain: int, into: list[Any], entry: Any, /) -> bool: ...
+def drain(close_open: bool, open_ranges: bool, epoch: int, known: int, /) -> Drained: ...
+def count_discarded(rows: int, /) -> None: ...
 def wait(seconds: float, /) -> None: ...
 def wake() -> None: ...
-def discard() -> None: ...
 def watch_calls(
     functions: tuple[FunctionType, ...],
     enter: Callable[[Any], Any],

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from threading import get_ident
-from typing import Any
 
 import pytest
 
@@ -101,31 +98,3 @@ def test_one_that_ends_between_a_drain_and_its_delivery_has_what_was_drained(
     assert both == ([["drained"], ["drained", "later"]] if own else [["drained", "later"], ["drained"]])
     assert beside.pop().stop().names() == ["later"]
     assert [other.stop().names() for other in beside] == [["drained", "later"]] * others
-
-
-@pytest.mark.parametrize("others", [False, True])
-def test_one_that_ends_gets_all_where_memory_is_short(
-    recorder: Recorder, session: Session, monkeypatch: pytest.MonkeyPatch, others: bool
-) -> None:
-    """A drain has a part only then."""
-    real, rest, own = recorder.drain, list[Any](), get_ident()
-
-    def drain(**asked: Any) -> Any:
-        if get_ident() != own:  # the thread that drains now and then
-            return real(**asked)
-        if rest:
-            return rest.pop()
-        drained = real(**asked)
-        rest.append(replace(drained.take(slice(1, None)), closed=max(0, drained.closed - 1)))
-        return replace(drained.take(slice(1)), closed=min(1, drained.closed), complete=False)
-
-    ending = Running(session, Selected())
-    beside = [Running(session, Selected())] if others else []
-    outer = begin(recorder, "outer")
-    recorder.end(begin(recorder, "first"))
-    recorder.end(begin(recorder, "second"))
-    monkeypatch.setattr(recorder, "drain", drain)
-    assert sorted(ending.stop().names()) == ["first", "outer", "second"]
-    monkeypatch.undo()
-    recorder.end(outer)
-    assert [sorted(other.stop().names()) for other in beside] == [["first", "outer", "second"]] * others

@@ -8,6 +8,7 @@ import pytest
 from recording_helpers import SOURCE, USER, Capture, Worker, difference
 
 from otel_recfn.model.scope import ALL_SCOPES_MASK
+from otel_recfn.recording import drained_columns
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES, ContextReading, RecorderCounters
 
@@ -58,6 +59,25 @@ def test_ranges_that_no_last_drain_has_delivered(capture: Capture, drained: bool
     assert [opened.event_id for opened in later.opened()] == [inside]
     lost = capture.counters().lost_in_drain
     assert (capture.counters().recorded, lost) == ((5, 2) if drained else (4, 3))
+
+
+def no_memory(*_: object) -> None:
+    raise MemoryError
+
+
+@pytest.mark.parametrize("open_ranges", [False, True])
+def test_what_a_drain_found_no_memory_for(capture: Capture, monkeypatch: pytest.MonkeyPatch, open_ranges: bool) -> None:
+    recorder = capture.recorder
+    left_open = capture.begin("left open")
+    for _ in range(3):
+        capture.end(capture.begin("ended"))
+    monkeypatch.setattr(drained_columns, "columns", no_memory)
+    with pytest.raises(MemoryError):
+        recorder.drain(open_ranges=open_ranges)
+    monkeypatch.undo()
+    capture.end(left_open)
+    assert names(capture.finish()) == ["left open"]
+    assert capture.counters() == RecorderCounters(recorded=4, dropped=0, lost_ends=0, lost_in_drain=3)
 
 
 @pytest.mark.parametrize("starts", ["within the begin", "after it"])

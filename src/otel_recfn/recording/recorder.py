@@ -207,31 +207,26 @@ class Recorder:
         ``close_open`` seals those too, as EventFlag.PARTIAL with ``end_ns`` now: the capture ends here. ``open_ranges`` adds
         copies of them, partial too, beyond ``Batch.closed``, the innermost of a thread first; they stay open.
 
-        Where memory is short, a batch may hold a part only (``Batch.complete``), and the next drain goes on.
-
         Raises:
-            MemoryError: there was none for any part; the next drain has it. With ``close_open`` it is given up instead, and
-                counted as ``lost_in_drain``.
+            MemoryError: what it had read, and what was open, is lost, and counted as ``lost_in_drain``.
         """
+        drained_ns = time.time_ns()
+        raw = _native.drain(close_open, open_ranges, self._epoch, len(self._names))
         try:
-            batch, drain = self._sealed(close_open, open_ranges)
-            _native.taken(drain, [], batch)
-            return batch
+            return self._batch(raw, drained_ns)
         except MemoryError:
-            if close_open:
-                _native.discard()
+            _native.count_discarded(raw[6])
             raise
 
-    def _sealed(self, close_open: bool, open_ranges: bool) -> tuple[Batch, int]:
-        """What the drain read, and its number, to acknowledge it by."""
+    def _batch(self, raw: _native.Drained, drained_ns: int) -> Batch:
         from otel_recfn.model.batch import Batch, SpanContextRef
         from otel_recfn.recording.drained_columns import announced, columns
 
-        known_epoch, known, drained_ns = self._epoch, len(self._names), time.time_ns()
-        raw = _native.drain(close_open, open_ranges, known_epoch, known)
-        rows, opened, epoch, new_names, threads, contexts, closed, jump_ns, complete, drain = raw
-        self._take_names(epoch, known if epoch == known_epoch else 0, new_names)
-        batch = Batch(
+        rows, opened, epoch, new_names, threads, contexts, closed, jump_ns = raw
+        if epoch != self._epoch:  # batches of an earlier epoch keep the earlier list
+            self._names, self._epoch = [], epoch
+        self._names.extend(new_names)
+        return Batch(
             **columns(rows),
             names=self._names,
             tracks=self._tracks(threads),
@@ -242,9 +237,7 @@ class Recorder:
             closed=closed,
             clock_jump_ns=jump_ns,
             drained_ns=drained_ns,
-            complete=complete,
         )
-        return batch, drain
 
     def wait(self, timeout_s: float) -> None:
         """Until ``wake``, until a thread has filled a quarter of its buffer, or until ``timeout_s`` seconds have passed."""
@@ -289,13 +282,6 @@ class Recorder:
     def split_flags(self, flags: int) -> tuple[int, str]:
         """The ContextFlag bits of such flags, and the trace state in them."""
         return self._trace_states.split(flags)
-
-    def _take_names(self, epoch: int, first: int, new_names: list[str]) -> None:
-        # Batches of an earlier epoch keep the earlier list: it is left alone, not emptied.
-        if epoch != self._epoch:
-            self._names, self._epoch = [], epoch
-        # A signal handler that drained since then has taken some of them.
-        self._names.extend(new_names[len(self._names) - first :])
 
     def _note_thread(self, number: int) -> bool:
         """Called in a thread at its first look at the context: its name may be gone when the drain comes.

@@ -38,7 +38,7 @@ class RecorderCounters(NamedTuple):
     lost_ends: int
     """Ends on another thread that found their queue full; such a range is sealed as partial when its capture ends."""
     lost_in_drain: int = 0
-    """Recorded, and given up: the last drain of their recording found no memory for them, or the next one began before it."""
+    """Recorded, and given up: there was no memory for them in a drain, or the next recording began before their last drain."""
     shortened: int = 0
     """Recorded without what there was no room for: the name (``<many names>`` stands for it), shapes, module or stack."""
     unsampled: int = 0

@@ -82,12 +82,11 @@ class Captures:
 
         Args:
             batch: the batch.
-            leaving: a capture that ends when all is drained: it also gets the open ranges then, as partial ones.
+            leaving: a capture that ends: it also gets the open ranges, as partial ones.
             look: captures are told which ranges are open for long.
         """
-        look = look and batch.complete
         for capture in self:
-            view = partial(capture.selection.view, last=capture is leaving and batch.complete, copies=look)
+            view = partial(capture.selection.view, last=capture is leaving, copies=look)
             self._put(capture, batch, view, look)
         self._deliver_all()
 

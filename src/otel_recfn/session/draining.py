@@ -78,21 +78,15 @@ class Draining:
             lock.release()
 
     def drain(self, *, close_open: bool = False, leaving: Capture | None = None, open_ranges: bool = False) -> Batch | None:
-        """Drain until nothing waits, and deliver; where memory is short that may take several batches.
+        """Drain once, and deliver. None where no capture runs, or the drain failed.
 
         Args:
             close_open: seal ranges that are open as partial ones.
-            leaving: ends with the last batch.
+            leaving: ends with this batch.
             open_ranges: the batch has copies of ranges that are open, whether the captures need them or not.
-
-        Returns:
-            the last batch. None where no capture runs, or the drain failed.
         """
         with self.held():
-            batch = self._drain(close_open, leaving, open_ranges)
-            while batch is not None and not batch.complete:
-                batch = self._drain(close_open, leaving, open_ranges)
-            return batch
+            return self._drain(close_open, leaving, open_ranges) if self._captures else None
 
     def give_up(self, capture: Capture) -> None:
         """Close a capture that ended while its sinks were being written to, once they no longer are."""
@@ -115,23 +109,20 @@ class Draining:
         self._placement, self._produced = None, []
 
     def _drain(self, close_open: bool, leaving: Capture | None, open_ranges: bool) -> Batch | None:
-        if not self._captures:
-            return None
         try:
             self._sources.look(last=close_open)
             self._take_produced(last=close_open)
             look = self._looks.is_due(self._captures.open_range_s)
             wanted = look or open_ranges or self._captures.need_open_ranges or self._placement is not None
             batch = self._recorder.drain(close_open=close_open, open_ranges=wanted and not close_open)
-            if look and batch.complete:
+            if look:
                 self._looks.done()
             if batch.clock_jump_ns:
                 self._tell_clock_jump(batch.clock_jump_ns / 1e9)
             self._captures.deliver(batch, leaving, look)
             if self._placement is not None:
                 self._placement.note(batch)
-                if batch.complete:
-                    self._deliver_produced(self._placement, batch)
+                self._deliver_produced(self._placement, batch)
         except Exception:
             self._tell_failed()
             return None
@@ -162,4 +153,4 @@ class Draining:
         """Log that a drain failed, once: where memory is short, many in a row may fail."""
         if not self._failed:
             self._failed = True
-            log.exception("draining failed; what was recorded waits for the next drain, and what doesn't fit is counted")
+            log.exception("draining failed; what was lost by that is counted, and the next drain goes on")

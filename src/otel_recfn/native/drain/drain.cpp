@@ -1,14 +1,13 @@
 #include "drain/drain.hpp"
 
-#include <new>
+#include <algorithm>
+#include <utility>
 
 #include "drain/node_ids.hpp"
 #include "memory/kept_blocks.hpp"
 
 namespace recfn {
 namespace {
-
-constexpr size_t kMaxWaitingRows = 65'536;  // of drains that nobody could take for want of memory; rings are not read beyond
 
 double nominal_ns_per_tick(bool use_cycle_counter) {
   if (!use_cycle_counter) return 1;
@@ -26,27 +25,23 @@ Drain& drain() {
   return *instance;
 }
 
-const Drained& Drain::run(bool close_open, bool open_ranges) {
-  Globals& shared = globals();
-  ++runs_;
-  if (is_earlier_) discard_untaken();
+Drained Drain::run(bool close_open, bool open_ranges, uint64_t epoch, size_t known) {
   if (!clock_started_) start_clock();
-  note_jump(clock_.anchor(read_clocks(shared.use_cycle_counter)));
-  collect_other_offsets();
-  out_.rows.cut(out_.closed);  // without the copies of a run that was not taken
-  node_ids().now();
-  short_of_memory_ = false;
-  if (out_.rows.size() < kMaxWaitingRows) {
+  for (Thread& thread : threads_) thread.listed = false;
+  size_t closed = SIZE_MAX;
+  try {
     read(close_open);
-  } else {
-    short_of_memory_ = true;
+    closed = out_.closed = out_.rows.size();
+    if (open_ranges) copy_open(clock_.monotonic_ns(read_ticks(globals_.use_cycle_counter)));
+    out_.contexts = contexts_;
+    out_.epoch = names_.epoch(), out_.new_names = names_from(epoch, known);
+    return std::exchange(out_, {});
+  } catch (...) {
+    count_discarded(std::min(closed, out_.rows.size()));
+    out_ = {};
+    give_up_open();
+    throw;
   }
-  out_.closed = out_.rows.size();
-  out_.complete = !short_of_memory_;
-  out_.contexts = contexts_;
-  if (open_ranges) copy_open(clock_.monotonic_ns(read_ticks(shared.use_cycle_counter)));
-  if (short_of_memory_ && out_.rows.empty() && out_.opened.empty()) throw std::bad_alloc();
-  return out_;
 }
 
 void Drain::start_clock() {
@@ -55,7 +50,8 @@ void Drain::start_clock() {
 }
 
 void Drain::begin_recording() {
-  give_up_earlier();
+  give_up_open();  // ranges that no last drain has closed
+  remote_.clear();
   earlier_ended_at_ = ended_at_.load();
   if (!clock_started_) start_clock();
   clock_.begin(read_clocks(globals().use_cycle_counter));
@@ -67,16 +63,12 @@ void Drain::end_recording() {
   keep_blocks(false);
 }
 
-// Ranges that no last drain has closed. A signal handler may begin a recording before the last batch is taken: what
-// was read for that one goes with the next run.
-void Drain::give_up_earlier() {
+void Drain::give_up_open() {
   for (Thread& thread : threads_) {
-    discarded_.fetch_add(thread.open.size(), std::memory_order_relaxed);
+    count_discarded(thread.open.size());
     thread.open.clear();
     thread.open_calls = 0;
   }
-  is_earlier_ = true;
-  remote_.clear();
 }
 
 void Drain::note_jump(int64_t jump_ns) {
@@ -88,55 +80,29 @@ void Drain::note_jump(int64_t jump_ns) {
 }
 
 void Drain::read(bool close_open) {
-  const auto attempt = [this](auto work) { short_of_memory_ |= !done(work); };
-  if (out_.rows.empty() && out_.opened.empty() && names_.too_large()) attempt([this] { compact_names(); });
-  attempt([this] { meet_new_threads(); });
+  note_jump(clock_.anchor(read_clocks(globals_.use_cycle_counter)));
+  node_ids().now();
+  compact_contexts();
+  if (names_.too_large()) compact_names();
+  collect_other_offsets();
+  meet_new_threads();
   note_ended();
-  attempt([this] { collect_remote_ends(); });
-  if (!remote_.empty()) attempt([this] { meet_new_threads(); });  // who ended a range since then is known too
-  attempt([this] { list_threads(); });
-  const uint64_t until = close_open ? UINT64_MAX : read_ticks(globals().use_cycle_counter);
+  collect_remote_ends();
+  if (!remote_.empty()) meet_new_threads();  // who ended a range since then is known too
+  list_threads();
+  const uint64_t until = close_open ? UINT64_MAX : read_ticks(globals_.use_cycle_counter);
   for (Thread& thread : threads_) {
-    if (thread.listed) attempt([&] { read_thread(thread, until); });
+    if (thread.listed) read_thread(thread, until);
   }
   tell_closed_elsewhere();
-  if (short_of_memory_) return;
   age_remote_ends();
-  if (close_open) attempt([this] { close_all_open(clock_.monotonic_ns(read_ticks(globals().use_cycle_counter))); });
+  if (close_open) close_all_open(clock_.monotonic_ns(read_ticks(globals_.use_cycle_counter)));
   retire_ended();
-}
-
-bool Drain::taken(uint64_t run) {
-  if (run != runs_) return false;
-  forget_taken();
-  return true;
-}
-
-void Drain::forget_taken() {
-  out_ = Drained{};
-  is_earlier_ = false;
-  for (Thread& thread : threads_) thread.listed = false;
-  done([this] { compact_contexts(); });
-}
-
-void Drain::discard_untaken() {
-  discarded_.fetch_add(out_.closed, std::memory_order_relaxed);
-  forget_taken();
-}
-
-void Drain::discard() {
-  for (bool complete = false; !complete;) {
-    done([&] { complete = run(true, false).complete; });
-    if (!complete && out_.rows.empty()) break;
-    discard_untaken();
-  }
 }
 
 void Drain::after_fork_in_child() {
   threads_.clear(), remote_.clear(), untold_.clear();
   contexts_.assign(1, Context{});
-  out_ = Drained{};
-  is_earlier_ = false;
   discarded_.store(0), too_late_.store(0);
   node_ids().after_fork_in_child();
 }

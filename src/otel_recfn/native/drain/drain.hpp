@@ -3,13 +3,11 @@
 // Runs without the GIL, one at a time (the caller holds `mutex()`). It keeps, per thread, what the ring's records refer back
 // to: the name dictionary, the open ranges, the current context.
 //
-// Memory may run out at any allocation. A record is taken in whole or not at all: then its thread's ring is read on from there by
-// the next drain. What was read waits here until the caller says that it has it, so a drain that fails can simply be run again.
+// A drain that fails (memory runs out, say) gives up what it has read and all that is open, counted; the next one reads on there.
 #pragma once
 #include <atomic>
 #include <cstdint>
 #include <mutex>
-#include <new>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -23,30 +21,15 @@
 
 namespace recfn {
 
-// Does the work, unless memory runs out in it: then it is left as it is for the next drain.
-template <typename Work>
-bool done(Work work) {
-  try {
-    work();
-    return true;
-  } catch (const std::bad_alloc&) {
-    return false;
-  }
-}
-
 class Drain {
  public:
   std::mutex& mutex() { return mutex_; }
-  NamePool& names() { return names_; }
 
-  // What closed since it was last taken. `open_ranges`: copies of the ranges that are still open come after the rows.
-  // Throws std::bad_alloc where memory was too short for what was asked; nothing is lost then.
-  const Drained& run(bool close_open, bool open_ranges);
-  // The caller has what the run with this number returned. False where a later run has that too.
-  bool taken(uint64_t run);
-  uint64_t runs() const { return runs_; }
-  // Gives up what was recorded and not taken, open ranges included; counted.
-  void discard();
+  // What closed since the last run. `open_ranges`: copies of the ranges that are still open come after the rows. `known`: so many
+  // names of that epoch the caller has.
+  Drained run(bool close_open, bool open_ranges, uint64_t epoch, size_t known);
+  // So many rows never got to whoever asked for them. From any thread.
+  void count_discarded(size_t rows) { discarded_.fetch_add(rows, std::memory_order_relaxed); }
   uint64_t discarded() const { return discarded_.load(std::memory_order_relaxed); }
   // A recording begins: its ranges' Unix times are by the wall clock as it is now, and what is left of earlier ones is given up.
   void begin_recording();
@@ -127,13 +110,13 @@ class Drain {
   void read_code_of_open(Thread& thread, uint64_t head);
   Coming coming(Thread& thread, uint64_t head, uint64_t ticks);
   void fill(const Thread& thread, FullRow& row, uint64_t head, const Coming& one) const;
-  void announce(const Thread& thread, const Row& row);
+  void announce(const Thread& thread, uint64_t head, const Coming& one);
   void begun(Thread& thread);
   FullRow& pending(Thread& thread);
   uint32_t& text(Thread& thread, uint32_t kind);
   bool is_of_earlier(const Thread& thread) const;
   void pass_over(Thread& thread, uint64_t ticks);
-  void give_up_earlier();
+  void give_up_open();
   void start_clock();
   void read_end(Thread& thread, uint64_t head, uint64_t ticks);
   void read_context(Thread& thread, uint64_t at);
@@ -160,8 +143,7 @@ class Drain {
   void retire_ended();
   void compact_names();
   void compact_contexts();
-  void forget_taken();
-  void discard_untaken();
+  std::vector<std::string> names_from(uint64_t epoch, size_t known) const;
   uint32_t thread_index(uint64_t number, uint32_t otherwise);
 
   const Globals& globals_ = recfn::globals();
@@ -176,10 +158,7 @@ class Drain {
   std::vector<Context> contexts_{Context{}};
   std::unordered_map<uint64_t, PendingRemote> remote_;
   std::vector<RemoteEnd> untold_;
-  Drained out_;  // what was read and not taken yet
-  bool is_earlier_ = false;  // it is an earlier recording's
-  uint64_t runs_ = 0;
-  bool short_of_memory_ = false;  // in this run
+  Drained out_;  // what this run has read
   std::atomic<uint64_t> discarded_{0}, too_late_{0};
   std::atomic<uint64_t> ended_at_{UINT64_MAX};  // ticks of the last stop
   uint64_t earlier_ended_at_ = UINT64_MAX;      // of the last one before this recording

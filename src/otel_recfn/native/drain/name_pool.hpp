@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
-#include <new>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -26,12 +25,7 @@ class NamePool {
     if (const auto found = index_.find(text); found != index_.end()) return found->second;
     const auto& kept = texts_.emplace_back(text);
     const auto index = static_cast<uint32_t>(texts_.size() - 1);
-    try {
-      index_.emplace(kept, index);
-    } catch (const std::bad_alloc&) {
-      texts_.pop_back();
-      throw;
-    }
+    index_.emplace(kept, index);
     bytes_ += kept.size();
     return index;
   }

@@ -78,14 +78,11 @@ Drain::Place Drain::told_place(const Thread& thread, bool base, uint64_t event_i
 
 void Drain::collect_other_offsets() {
   other_offsets_.clear();
-  const auto collect = [this] {
-    for (const Thread& thread : threads_) {
-      for (const OpenRange& open : thread.open) {
-        if (open.row.offset_ns != clock_.offset_ns()) other_offsets_.emplace(open.row.event_id, open.row.offset_ns);
-      }
+  for (const Thread& thread : threads_) {
+    for (const OpenRange& open : thread.open) {
+      if (open.row.offset_ns != clock_.offset_ns()) other_offsets_.emplace(open.row.event_id, open.row.offset_ns);
     }
-  };
-  done(collect);  // where memory is short, a begin elsewhere goes by the clock
+  }
 }
 
 int64_t Drain::offset_of(const Thread& thread, uint64_t parent, int64_t start_ns) const {
@@ -109,7 +106,6 @@ uint32_t Drain::crossing_if(bool crosses, const Row& row, uint32_t end_flags) {
 
 void Drain::seal(Thread& thread, OpenRange& open, int64_t end_ns, uint32_t flags, LeftBy left_by, uint32_t end_thread) {
   FullRow& range = open.row;
-  out_.rows.make_room_for(range.seldom || left_by.is_told());  // where memory ends here, the range is as it was
   if (left_by.is_told()) range.fill_seldom().error = left_by.error, range.fill_seldom().stacktrace = left_by.stacktrace;
   range.flags |= flags | (left_by.error != 0 ? uint32_t{kError} : 0u);
   end_row(range, end_ns, thread.index, end_thread);
@@ -149,8 +145,7 @@ void Drain::close_remotely_ended(Thread& thread, uint64_t until_ticks) {
     const RemoteEnd& end = found->second.end;
     const uint32_t error = end.error_size != 0 ? names_.intern({end.error, end.error_size}) : 0;
     const uint32_t end_thread = thread_index(end.thread_number, thread.index);
-    out_.rows.make_room_for(open.row.seldom || error != 0);
-    keep_closed_remotely(thread, open);  // the last step for which memory may be missing
+    keep_closed_remotely(thread, open);
     const uint32_t flags = crossing_if(true, open.row, end.flags & (kEventFlags | kShown));
     seal(thread, open, clock_.monotonic_ns(end.ticks), flags, {error, 0}, end_thread);
     remote_.erase(found);
@@ -207,7 +202,6 @@ void Drain::copy_open(int64_t now_ns) {
       FullRow row = open.row;
       row.flags |= kPartial;
       end_row(row, now_ns, thread.index, thread.index);
-      out_.rows.make_room_for(row.seldom.has_value());
       out_.rows.add(row);
     });
   }

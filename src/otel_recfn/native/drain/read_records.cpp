@@ -2,7 +2,6 @@
 #include "drain/drain.hpp"
 
 #include <algorithm>
-#include <new>
 #include <tuple>
 #include <utility>
 
@@ -15,6 +14,26 @@ namespace {
 constexpr uint64_t kReleaseEveryWords = 16'384;
 
 bool is_begin(uint64_t head) { return kind_of(head) == kBegin || kind_of(head) == kLongBegin; }
+
+// Up to where a ring has been read. Its thread may write over that, which it is told now and then, and at the end.
+struct Consumed {
+  explicit Consumed(ThreadBuffer& its_buffer)
+      : buffer(its_buffer), at(its_buffer.consumed.load(std::memory_order_relaxed)), released(at) {}
+  Consumed(const Consumed&) = delete;
+  Consumed& operator=(const Consumed&) = delete;
+  ~Consumed() { buffer.consumed.store(at, std::memory_order_release); }
+
+  void release() {
+    if (at - released < kReleaseEveryWords) return;
+    buffer.consumed.store(at, std::memory_order_release);
+    released = at;
+  }
+
+  ThreadBuffer& buffer;
+  uint64_t at, released;
+};
+
+uint8_t source_of(uint64_t head) { return static_cast<uint8_t>((flags_of(head) & kSourceMask) >> kSourceShift); }
 
 }  // namespace
 
@@ -40,22 +59,13 @@ inline uint64_t Drain::read_record(Thread& thread, uint64_t at) {
 void Drain::read_thread(Thread& thread, uint64_t until_ticks) {
   ThreadBuffer& buffer = *thread.buffer;
   const uint64_t end = buffer.published.load(std::memory_order_acquire);
-  uint64_t at = buffer.consumed.load(std::memory_order_relaxed);
   thread.ring_ends = 0;  // rings may have been added since
-  try {
-    for (uint64_t released = at; at < end;) {
-      if (at >= thread.ring_ends) enter_ring(thread, at);
-      if (is_begin(thread.word(at)) && thread.word(at + 1) > until_ticks) break;
-      at = read_record(thread, at);
-      if (at - released < kReleaseEveryWords) continue;
-      buffer.consumed.store(at, std::memory_order_release);
-      released = at;
-    }
-  } catch (const std::bad_alloc&) {
-    buffer.consumed.store(at, std::memory_order_release);
-    throw;
+  for (Consumed read(buffer); read.at < end;) {
+    if (read.at >= thread.ring_ends) enter_ring(thread, read.at);
+    if (is_begin(thread.word(read.at)) && thread.word(read.at + 1) > until_ticks) break;
+    read.at = read_record(thread, read.at);
+    read.release();
   }
-  buffer.consumed.store(at, std::memory_order_release);
   if (!remote_.empty()) close_remotely_ended(thread, UINT64_MAX);
 }
 
@@ -199,7 +209,7 @@ uint32_t& Drain::text(Thread& thread, uint32_t kind) {
   }
 }
 
-// It is the thread's next one only when begun() says so: until then memory may run out.
+// It is the thread's next one only when begun() says so.
 [[gnu::always_inline]] inline Drain::Coming Drain::coming(Thread& thread, uint64_t head, uint64_t ticks) {
   if (!remote_.empty()) close_remotely_ended(thread, ticks);
   const uint64_t event_id = make_event_id(thread.buffer->number, thread.ordinal + 1);
@@ -224,7 +234,7 @@ uint32_t& Drain::text(Thread& thread, uint32_t kind) {
   row.name = thread.dictionary[slot_of(head)];
   row.scope = static_cast<uint8_t>(scope_of(head));
   row.flags = flags_of(head) & kEventFlags;
-  row.source = static_cast<uint8_t>((flags_of(head) & kSourceMask) >> kSourceShift);
+  row.source = source_of(head);
   row.start_ns = one.start_ns, row.offset_ns = one.offset_ns;
   row.parent = one.place.parent, row.root = one.place.root, row.context = one.place.context;
   if (const int64_t node_id = node_ids_.at(one.ticks); node_id != SeldomRow{}.node_id) row.fill_seldom().node_id = node_id;
@@ -258,8 +268,7 @@ void Drain::read_begin(Thread& thread, uint64_t head, uint64_t at) {
   if (is_of_earlier(thread)) return pass_over(thread, word(at + 1));
   const Coming one = coming(thread, head, word(at + 1));
   const uint64_t caller = thread.open_calls == 0 ? 0 : innermost_call(thread);
-  make_room(thread.open);
-  if (one.place.parent == 0) out_.opened.make_room();
+  if (one.place.parent == 0) announce(thread, head, one);
   if (one.offset_ns != clock_.offset_ns()) other_offsets_.insert_or_assign(one.event_id, one.offset_ns);
   thread.offsets.passed(one.start_ns + one.offset_ns);
   OpenRange& range = thread.open.emplace_back(thread.ordinal + 1, one.event_id);  // filled where it stays: it is large
@@ -272,13 +281,13 @@ void Drain::read_begin(Thread& thread, uint64_t head, uint64_t at) {
     if (row.source == kTorchSource) range.key = row.handle;
   }
   if (caller != 0) row.fill_seldom().caller = caller;
-  if (row.parent == 0) announce(thread, row);
   thread.open_calls += row.source == kPythonCallSource;
   begun(thread);
 }
 
-void Drain::announce(const Thread& thread, const Row& row) {
-  out_.opened.add({row.event_id, row.name, row.source, row.start_ns + row.offset_ns, thread.index, row.context, row.flags});
+void Drain::announce(const Thread& thread, uint64_t head, const Coming& one) {
+  out_.opened.add({one.event_id, thread.dictionary[slot_of(head)], source_of(head), one.start_ns + one.offset_ns, thread.index,
+                   one.place.context, flags_of(head) & kEventFlags});
 }
 
 void Drain::read_point(Thread& thread, uint64_t head, uint64_t at) {
@@ -293,7 +302,6 @@ void Drain::read_point(Thread& thread, uint64_t head, uint64_t at) {
     row.fill_seldom().device = std::exchange(row.name, names_.intern("[memory]"));
     row.fill_seldom().nbytes = static_cast<int64_t>(word(at + 2));
   }
-  out_.rows.make_room_for(row.seldom.has_value());
   end_row(row, row.start_ns, thread.index, thread.index);
   out_.rows.add(row);
   thread.offsets.passed(one.start_ns + one.offset_ns);
@@ -313,10 +321,7 @@ void Drain::read_end(Thread& thread, uint64_t head, uint64_t ticks) {
   if (open != nullptr) {
     const bool innermost = open == &thread.open.back();
     std::optional<int64_t> cut_ns;
-    if (!innermost) {
-      out_.rows.make_room_for(open->row.seldom || thread.left_by.is_told());  // where memory ends here, nothing has moved yet
-      cut_ns = let_out(thread, *open);
-    }
+    if (!innermost) cut_ns = let_out(thread, *open);
     const bool crosses = !innermost && !cut_ns;
     const uint32_t flags = crossing_if(crosses, open->row, end_flags_of(head) & (kEventFlags | kShown));
     seal(thread, *open, cut_ns ? *cut_ns : clock_.monotonic_ns(ticks), flags, thread.left_by, thread.index);

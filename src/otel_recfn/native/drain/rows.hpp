@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <new>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -49,12 +49,6 @@ struct ThreadRow {
   uint64_t number, thread_id, native_id, ident;
 };
 
-// Room for one more, so that the next push_back cannot fail.
-template <typename Items>
-void make_room(Items& items) {
-  if (items.size() == items.capacity()) items.reserve(std::max<size_t>(16, 2 * items.size()));
-}
-
 RECFN_SHARED_COLUMNS(UsualColumns, Row, RECFN_USUAL_COLUMNS)
 RECFN_SHARED_COLUMNS(SeldomColumns, SeldomRow, RECFN_SELDOM_COLUMNS)
 RECFN_SHARED_COLUMNS(OpenedColumns, OpenedRow, RECFN_ANNOUNCED_COLUMNS)
@@ -66,22 +60,14 @@ class Rows {
 
   void reserve(size_t rows) { usual_.reserve(rows); }
 
-  // The next one can be added without memory running out.
-  void make_room_for(bool has_seldom) {
-    usual_.make_room();
-    if (has_seldom || !seldom_.empty()) make_room_beside();
-  }
-
   void add(const FullRow& row) {
     if (row.seldom || !seldom_.empty()) {
+      seldom_.reserve(usual_.capacity());
       seldom_.fill_up(usual_.size());
       seldom_.add(row.seldom.value_or(SeldomRow{}));
     }
     usual_.add(row);
   }
-
-  // Those from the `size`th on are forgotten.
-  void cut(size_t size) { usual_.cut(size), seldom_.cut(size); }
 
   // All columns, but those that are seldom filled where none of them is.
   std::vector<GivenColumn> give() const {
@@ -92,16 +78,6 @@ class Rows {
   }
 
  private:
-  // For as many as there is room for usual ones; where memory is short for so many, for the next ones.
-  void make_room_beside() {
-    if (seldom_.capacity() > usual_.size()) return;
-    try {
-      seldom_.reserve(usual_.capacity());
-    } catch (const std::bad_alloc&) {
-      seldom_.reserve(std::max<size_t>(16, 2 * usual_.size()));
-    }
-  }
-
   RowsInColumns<UsualColumns> usual_;
   RowsInColumns<SeldomColumns> seldom_;  // as many, or none where no row has anything in it
 };
@@ -111,9 +87,10 @@ struct Drained {
   RowsInColumns<OpenedColumns> opened;
   std::vector<ThreadRow> threads;
   std::vector<Context> contexts;
+  std::vector<std::string> new_names;  // those that the caller doesn't have
+  uint64_t epoch = 0;                  // of the names
   int64_t clock_jump_ns = 0;
-  size_t closed = 0;          // rows before the copies of open ranges
-  bool complete = true;       // false: memory was short, and the next drain has more
+  size_t closed = 0;  // rows before the copies of open ranges
 };
 
 #undef RECFN_FIELD

@@ -1,7 +1,4 @@
 // Columns that the drain fills and Python is given: the same memory, so that nothing is copied when a drain ends.
-//
-// Who was given them, and has taken them, sees the rows of then: later ones are added behind these or in other columns, and
-// columns that grow are new ones. Copies of open ranges that nobody took are written over.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -52,7 +49,6 @@ class RowsInColumns {
   bool empty() const { return size_ == 0; }
   size_t capacity() const { return capacity_; }
 
-  // Throws std::bad_alloc, and nothing has changed then.
   void reserve(size_t rows) {
     if (rows <= capacity_) return;
     auto larger = std::make_shared<Columns>(rows);
@@ -60,19 +56,15 @@ class RowsInColumns {
     columns_ = std::move(larger);
     capacity_ = rows;
   }
-  void make_room() {
-    if (size_ == capacity_) reserve(std::max<size_t>(4, 2 * size_));
-  }
 
-  // Room for it was made before.
-  void add(const Row& row) { columns_->put(size_++, row); }
+  void add(const Row& row) {
+    if (size_ == capacity_) reserve(std::max<size_t>(4, 2 * size_));
+    columns_->put(size_++, row);
+  }
   // Rows in which there is nothing, up to so many rows.
   void fill_up(size_t size) {
     while (size_ < size) add(Row{});
   }
-
-  // Those from the `size`th on are forgotten.
-  void cut(size_t size) { size_ = std::min(size_, size); }
 
   std::vector<GivenColumn> give() const { return Columns::give(columns_ ? columns_ : std::make_shared<Columns>(0), size_); }
 

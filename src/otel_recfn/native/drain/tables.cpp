@@ -46,13 +46,13 @@ void Drain::list_threads() {
   for (Thread& thread : threads_) {
     const ThreadBuffer& buffer = *thread.buffer;
     const uint64_t unread = buffer.published.load(std::memory_order_acquire) - buffer.consumed.load(std::memory_order_relaxed);
-    if (unread != 0 || thread.listed || !thread.open.empty()) list(thread);
+    if (unread != 0 || !thread.open.empty()) list(thread);
     if (unread == 0) continue;
     const uint64_t unended = thread.open.size() + buffer.ordinal.load(std::memory_order_relaxed) - thread.ordinal;
     expected += std::min(unended, unread / kEndWords);  // what stays open is no row
   }
   const uint64_t meanwhile = expected / 16;  // more begin and end until their rings are read
-  if (expected != 0) done([&] { out_.rows.reserve(out_.rows.size() + expected + meanwhile); });
+  if (expected != 0) out_.rows.reserve(expected + meanwhile);
 }
 
 void Drain::list(Thread& thread) {
@@ -73,7 +73,6 @@ uint32_t Drain::thread_index(uint64_t number, uint32_t otherwise) {
     list(thread);
     return thread.index;
   }
-  if (short_of_memory_) throw std::bad_alloc();  // it is one that could not be met
   return otherwise;  // it is gone
 }
 
@@ -103,6 +102,12 @@ void Drain::compact_names() {
   each_reference([&kept](uint32_t index) { kept[index] = true; });
   const std::vector<uint32_t> moved = names_.start_epoch(kept);
   each_reference([&moved](uint32_t& index) { index = moved[index]; });
+}
+
+std::vector<std::string> Drain::names_from(uint64_t epoch, size_t known) const {
+  std::vector<std::string> names;
+  for (size_t at = names_.epoch() == epoch ? known : 0; at < names_.size(); ++at) names.push_back(names_.text(at));
+  return names;
 }
 
 void Drain::compact_contexts() {

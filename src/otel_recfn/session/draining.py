@@ -78,18 +78,15 @@ class Draining:
             lock.release()
 
     def drain(self, *, close_open: bool = False, leaving: Capture | None = None, open_ranges: bool = False) -> Batch | None:
-        """Drain once, and deliver.
+        """Drain once, and deliver. None where no capture runs, or the drain failed.
 
         Args:
             close_open: seal ranges that are open as partial ones.
             leaving: ends with this batch.
             open_ranges: the batch has copies of ranges that are open, whether the captures need them or not.
-
-        Returns:
-            the batch. None where no capture runs, or the drain failed.
         """
         with self.held():
-            return self._drain(close_open, leaving, open_ranges)
+            return self._drain(close_open, leaving, open_ranges) if self._captures else None
 
     def give_up(self, capture: Capture) -> None:
         """Close a capture that ended while its sinks were being written to, once they no longer are."""
@@ -112,8 +109,6 @@ class Draining:
         self._placement, self._produced = None, []
 
     def _drain(self, close_open: bool, leaving: Capture | None, open_ranges: bool) -> Batch | None:
-        if not self._captures:
-            return None
         try:
             self._sources.look(last=close_open)
             self._take_produced(last=close_open)
@@ -158,4 +153,4 @@ class Draining:
         """Log that a drain failed, once: where memory is short, many in a row may fail."""
         if not self._failed:
             self._failed = True
-            log.exception("draining failed; what it had read is lost and counted, and the next drain goes on behind it")
+            log.exception("draining failed; what was lost by that is counted, and the next drain goes on")

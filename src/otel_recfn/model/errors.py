@@ -11,6 +11,10 @@ class SettingError(RecfnError, ValueError):
     """A setting has a value that is not allowed; the message names the setting and the allowed values."""
 
 
+class CallRefused(RecfnError):
+    """A signal handler started, stopped or flushed in the middle of a start, stop or flush of its thread."""
+
+
 class RecorderUnavailable(RecfnError, ImportError):
     """Nothing can be recorded here: there is no native part, or this is a subinterpreter or a free-threaded CPython."""
 
@@ -26,7 +30,7 @@ def tells_of_no_memory(error: BaseException) -> bool:
     """Whether an allocation failed: Python tells of one for a lock by a RuntimeError, and numpy of one for looking up what
     computes a column by a TypeError."""
     return isinstance(error, OUT_OF_MEMORY) or any(
-        [isinstance(error, kind) and text in str(error) for kind, text in _TOLD_OTHERWISE]
+        isinstance(error, kind) and text in str(error) for kind, text in _TOLD_OTHERWISE
     )
 
 

@@ -1,8 +1,4 @@
-"""Functions and methods during which a lock is taken.
-
-They stand in place of ``with``: see ``timed_lock.py``. What is raised for want of memory is raised before the call, so whoever
-meets it may call again.
-"""
+"""Functions and methods during which a lock is taken."""
 
 from __future__ import annotations
 
@@ -29,7 +25,8 @@ def locked(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P]
 
     @wraps(method)
     def with_lock(self: Any, /, *args: Any, **keywords: Any) -> T:
-        return self._lock.call(method, self, *args, **keywords)  # type: ignore[no-any-return]
+        with self._lock:
+            return method(self, *args, **keywords)
 
     return with_lock
 
@@ -40,7 +37,8 @@ def locked_by(lock: ForkSafeLock) -> Callable[[Callable[P, T]], Callable[P, T]]:
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         @wraps(function)
         def with_lock(*args: P.args, **keywords: P.kwargs) -> T:
-            return lock.call(function, *args, **keywords)
+            with lock:
+                return function(*args, **keywords)
 
         return with_lock
 

@@ -19,7 +19,7 @@ from batches import make_batch
 from otel_recfn.batches.selection import Selected
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventSource, make_event_id
-from otel_recfn.session.capture import MOST_WAITING, Capture
+from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.background import BackgroundSink
 from otel_recfn.sinks.protocol import Sink
 from otel_recfn.sinks.spans.sink import SpansSink
@@ -82,51 +82,14 @@ def test_a_sink_goes_on_after_it_found_no_memory() -> None:
     assert capture.counters() == {"rows": 6, "raising.rows": 4, "raising.missed": 2}
 
 
-class Roomy(Raising):
-    """A sink that is given again what it found no memory for."""
+def test_a_batch_that_a_capture_cannot_read_is_missed_by_its_sinks() -> None:
+    def without_memory(_batch: Batch) -> Batch:
+        raise MemoryError
 
-    room = True
-
-    def has_room(self) -> bool:
-        return self.room
-
-
-def test_a_batch_waits_for_a_sink_that_has_no_room_and_the_others_get_it_once() -> None:
-    capture = capture_of(roomy := Roomy([]), other := Raising([]))
-    other.name, roomy.room = "other", False
-    for size in (1, 2):
-        capture.write(make_batch([{}] * size))
-    assert (roomy.rows, other.rows) == (0, 1)
-    with pytest.raises(MemoryError):  # so nothing more is drained
-        capture.go_on()
-    roomy.room = True
-    capture.go_on()
-    assert capture.counters() == {"rows": 3, "raising.rows": 3, "other.rows": 3}
-
-
-def test_where_a_capture_ends_sinks_get_it_without_having_room() -> None:
-    capture = capture_of(roomy := Roomy([]))
-    roomy.room = False
-    for size in (1, 2):
-        capture.write(make_batch([{}] * size))
-    capture.close(PATIENCE_S)
-    assert capture.counters() == {"rows": 3, "raising.rows": 3}
-
-
-def test_what_waits_for_room_is_bounded() -> None:
-    capture = capture_of(roomy := Roomy([]))
-    roomy.room = False
-    for _ in range(2 * MOST_WAITING):
-        capture.write(make_batch([{}]))
-    assert roomy.rows == MOST_WAITING
-
-
-def test_a_sink_that_asks_for_room_gets_what_it_found_no_memory_for_again() -> None:
-    capture = capture_of(Roomy([(MemoryError(), 0), (None, 0), (MemoryError(), 0)]))
-    for _ in range(3):
-        capture.write(make_batch([{}] * 2))
-    capture.close(PATIENCE_S)
-    assert capture.counters() == {"rows": 6, "raising.rows": 6}
+    capture = capture_of(Raising([]))
+    capture.write(make_batch([{}] * 2), without_memory)
+    capture.write(make_batch([{}]))
+    assert capture.counters() == {"rows": 3, "raising.rows": 1, "raising.missed": 2}
 
 
 BACKGROUND_ERRORS = st.lists(

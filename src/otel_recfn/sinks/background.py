@@ -91,15 +91,15 @@ class BackgroundSink:
         if isinstance(sink, ToldOfDrops):
             sink.tell_dropped(self._dropped)
         self._thread = OwnThread(self._run, f"otel-recfn {self.name}")
-        self._written = 0
-        """Rows of the batches that the inner sink took."""
+        self._written = self._finished = 0
+        """Rows of the batches that the inner sink took; of those that it was given, whatever became of them."""
         self._most_at_the_end = math.inf
         self._process_ends = False
         self._drained_ns = 0
         self._error: Exception | SystemExit | None = None
         """What the inner sink raised: the work has ended with it."""
         self._has_missed = False
-        """A batch, since the inner sink was told of a gap last."""
+        """The inner sink, for want of memory, since it was told of a gap last."""
         self._told_error = self._told_of_memory = False
         if start:
             self.start()
@@ -142,7 +142,7 @@ class BackgroundSink:
             return self._error is None and not self._thread.is_alive() and self._left() == 0
         self._pace.hurry_up(+1)
         try:
-            request.done.wait(max(0.0, timeout_s))
+            request.done.wait(min(max(0.0, timeout_s), threading.TIMEOUT_MAX))
         finally:
             self._pace.hurry_up(-1)
         return request.flushed
@@ -196,49 +196,50 @@ class BackgroundSink:
                 self._close_inner()
 
     def _work(self) -> None:
-        while not isinstance(task := self._queue.next(), Close):
-            with at_work():
+        while True:
+            try:
+                task = self._queue.next()
+                if isinstance(task, Close):
+                    return
                 self._do(task)
-            self._pace()
+                self._pace()
+            except MemoryError:  # for waiting, say
+                self._tell_of_memory()
 
     def _do(self, task: Task) -> None:
-        rows_before = self._inner_rows()
         try:
-            self._hand(task)
+            with at_work():
+                self._hand(task)
         except MemoryError:
-            missed = len(task.batch) - (self._inner_rows() - rows_before) if isinstance(task, Write) else 0
-            self._queue.miss(missed)
             self._has_missed = True
-            if not self._told_of_memory:
-                self._told_of_memory = True
-                log.exception("the sink %r found no memory for a batch, which is counted as dropped", self.name)
+            self._tell_of_memory()
+        finally:
+            if isinstance(task, Flush):
+                task.done.set()
+        if isinstance(task, Write):
+            self._finished += len(task.batch)
+            self._queue.written(task)
 
     def _hand(self, task: Task) -> None:
         if isinstance(task, Write):
-            self._hand_batch(task)
-        elif isinstance(task, WriteOpen):
-            self._inner.write_open(task.ranges)  # type: ignore[attr-defined]
-        elif isinstance(task, Flush):
-            self._flush_inner(task)
-        elif isinstance(task, Idle) and self._paced is not None and self._paced.idle():
-            self._queue.rest_again()
-
-    def _hand_batch(self, task: Write) -> None:
-        try:
             if (task.after_gap or self._has_missed) and isinstance(self._inner, ToldOfGaps):
                 self._inner.note_gap()
                 self._has_missed = False
             self._inner.write(task.batch)
             self._written += len(task.batch)
-        finally:
-            self._queue.written(task)
-
-    def _flush_inner(self, task: Flush) -> None:
-        try:
+        elif isinstance(task, WriteOpen):
+            self._inner.write_open(task.ranges)  # type: ignore[attr-defined]
+        elif isinstance(task, Flush):
             tell_of_drain(self._inner, task.drained_ns)
             task.flushed = self._inner.flush(max(0.0, task.deadline - time.monotonic()))
-        finally:
-            task.done.set()
+        elif isinstance(task, Idle) and self._paced is not None and self._paced.idle():
+            self._queue.rest_again()
+
+    def _tell_of_memory(self) -> None:
+        if not self._told_of_memory:
+            self._told_of_memory = True
+            with contextlib.suppress(MemoryError):
+                log.exception("the sink %r found no memory; it goes on, and what it misses is counted as dropped", self.name)
 
     def _close_inner(self) -> None:
         """In the time that is left; what the inner sink has not written by then it counts."""
@@ -275,11 +276,12 @@ class BackgroundSink:
 
     def counters(self) -> Mapping[str, int]:
         """The inner sink's, and what became of the rows that it never saw."""
+        dropped = self._dropped()
         left = self._left()
         given_up = self._queue.over or self._error is not None
         own = {
             "rows_received": self._queue.received,
-            "queue_dropped": self._queue.dropped,
+            "queue_dropped": dropped,
             "queued": 0 if given_up else left,
             "abandoned": left if given_up else 0,
         }
@@ -305,15 +307,18 @@ class BackgroundSink:
         )
 
     def _left(self) -> int:
-        """Rows that the inner sink hasn't taken."""
-        return max(0, self._queue.received - self._queue.dropped - self._inner_rows())
+        """Rows that wait, or that nobody will take."""
+        return max(0, self._queue.received - self._dropped() - self._inner_rows())
+
+    def _dropped(self) -> int:
+        """Rows that the queue had no room for, or the inner sink no memory."""
+        finished = self._finished  # before those that it has taken, which may grow meanwhile
+        missed = max(0, finished - self._inner_rows()) if self._told_of_memory else 0
+        return self._queue.dropped + missed
 
     def _inner_rows(self) -> int:
         """How many rows the inner sink has taken; where it doesn't count them itself, those of whole batches."""
         return self._inner.counters().get("rows", self._written)
-
-    def _dropped(self) -> int:
-        return self._queue.dropped
 
     def _put(self, task: Flush | Close) -> bool:
         """False if no thread will do it."""

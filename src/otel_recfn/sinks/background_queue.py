@@ -163,11 +163,6 @@ class WorkQueue:
         with self._changed:
             self._waiting -= write.weight
 
-    def miss(self, rows: int) -> None:
-        """The inner sink got a batch, and missed so many of its rows."""
-        with self._changed:
-            self.dropped += rows
-
     def end(self) -> None:
         """Nothing is taken from here on, and what waits is dropped; who waits for a flush goes on."""
         with self._changed:

@@ -113,7 +113,7 @@ class TestErrors:
         assert (hung.rows, sink.counters()["queue_dropped"]) == (4, 10)
         assert_balanced(sink.counters())
         assert [record.getMessage() for record in caplog.records] == [
-            "the sink 'gated' found no memory for a batch, which is counted as dropped"
+            "the sink 'gated' found no memory; it goes on, and what it misses is counted as dropped"
         ]
 
     @pytest.mark.parametrize("error", [OSError("broken"), SystemExit("broken")], ids=repr)

@@ -120,7 +120,7 @@ class KeptRows:
     def _compact(self) -> None:
         kept = self._kept()
         self._held = [held for held in self._held if _has_any(held, kept)]
-        self._rows = sum([len(held.batch) for held in self._held])
+        self._rows = sum(len(held.batch) for held in self._held)
         if self._rows > ROWS_TO_SPARE or len(self._held) > MOST_BATCHES // 2:
             held = _together(self._parts(kept))
             self._held, self._rows = [held] if len(held.row) else [], len(held.row)

@@ -46,6 +46,8 @@ class PlannedRanges(NamedTuple):
 class Fold:
     """Open units, by number, for one thread at a time. Of many rows, ``add_planned`` and ``finish`` work without the GIL.
 
+    Where one of these finds no memory, it raises MemoryError, and there is no unit any more.
+
     Args:
         budget: how many ranges a unit keeps at most.
         min_duration_ns: shorter ranges are not kept.
@@ -64,7 +66,6 @@ class Fold:
 
         Raises:
             IndexError: one indexes nothing.
-            MemoryError: the units that these are of are forgotten, with what came to them before.
         """
         self._fold.add_planned(ranges, first_row)
 

@@ -26,31 +26,36 @@ int64_t Fold::rows(const std::vector<ToFinish>& units) const {
   return rows;
 }
 
-FinishedColumns Fold::tell(const std::vector<ToFinish>& units) {
+FinishedColumns Fold::finish(const std::vector<ToFinish>& units) {
   FinishedColumns columns;
+  or_empty([&] { columns = finished(units); });
+  return columns;
+}
+
+FinishedColumns Fold::finished(const std::vector<ToFinish>& units) {
+  FinishedColumns columns;
+  last_ = nullptr;
   for (size_t place = 0; place < units.size(); ++place) {
     Unit* unit = find(units[place].unit);
     if (unit == nullptr) continue;
     unit->decide(units[place].budget);
     columns.make_room(unit->kept_count(), unit->path_count(), units.size() - place);
     unit->tell(static_cast<int64_t>(place), columns);  // at once: its paths are in the cache yet
+    if (units[place].goes_on) {
+      unit->begin_next_part();
+    } else {
+      unit->give_back();
+      units_.erase(units[place].unit);
+    }
   }
+  if (units_.empty()) memory_.trees.shrink(), memory_.awaited.shrink();
   return columns;
 }
 
-void Fold::end(const std::vector<ToFinish>& units) {
-  for (const ToFinish& one : units) {
-    Unit* unit = find(one.unit);
-    if (unit != nullptr && one.goes_on) {
-      unit->begin_next_part();
-    } else {
-      units_.erase(one.unit);
-    }
-  }
+void Fold::forget_all() {
+  units_.clear();
+  memory_ = Memory{};
   last_ = nullptr;
-  if (!units_.empty()) return;
-  memory_.trees.shrink();
-  memory_.awaited.shrink();
 }
 
 Unit* Fold::find(uint32_t number) const {

@@ -1,4 +1,4 @@
-// Open units, by number, for one thread at a time.
+// Open units, by number, for one thread at a time. Where it finds no memory, it is empty afterwards: trees may be half merged then.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -22,17 +22,13 @@ class Fold {
  public:
   explicit Fold(const Limits& limits) : limits_(limits) {}
 
-  // All of these ranges, each to its unit. Where that fails, these units are forgotten, with what came to them before.
+  // All of these ranges, each to its unit.
   template <typename Rows>
   void add(const Rows& ranges) {
-    const auto count = ranges.size();
-    try {
+    or_empty([&] {
+      const auto count = ranges.size();
       for (auto at = count - count; at < count; ++at) add(ranges.unit_of(at), ranges[at]);
-    } catch (...) {
-      for (auto at = count - count; at < count; ++at) units_.erase(ranges.unit_of(at));
-      last_ = nullptr;
-      throw;
-    }
+    });
   }
 
   // The numbers of the rows that may be kept yet, in ascending order.
@@ -41,16 +37,26 @@ class Fold {
   int64_t rows(uint32_t number) const;
   int64_t rows(const std::vector<ToFinish>& units) const;
 
-  // What became of these units' rows, which they still have.
-  FinishedColumns tell(const std::vector<ToFinish>& units);
-  // They begin their next part or are forgotten.
-  void end(const std::vector<ToFinish>& units);
+  // What became of these units' rows. They begin their next part or are forgotten.
+  FinishedColumns finish(const std::vector<ToFinish>& units);
 
  private:
+  template <typename Work>
+  void or_empty(Work work) {
+    try {
+      work();
+    } catch (...) {
+      forget_all();
+      throw;
+    }
+  }
+
   void add(uint32_t number, const Range& one) {
     if (last_ == nullptr || number != last_number_) find_or_make(number);
     last_->add(one);
   }
+  FinishedColumns finished(const std::vector<ToFinish>& units);
+  void forget_all();
   Unit* find(uint32_t number) const;
   void find_or_make(uint32_t number);
 

@@ -50,7 +50,6 @@ class Unit {
   Unit(Memory& memory, const Limits& limits);
   Unit(const Unit&) = delete;
   Unit& operator=(const Unit&) = delete;
-  ~Unit();
 
   // The next range that has ended.
   void add(const Range& one) {
@@ -71,10 +70,11 @@ class Unit {
   void tell(int64_t place, FinishedColumns& columns) const;
   // What was told is forgotten; more will come.
   void begin_next_part();
+  // The same, before it is forgotten itself: other units use what it was made of.
+  void give_back();
 
  private:
   void compare(int64_t budget, bool parents_may_come);
-  void reserve();
   Awaited* take_awaited();
   void await_parents();
   void place_kept();

@@ -179,19 +179,16 @@ PyObject* fold_finish(PyObject* self, PyObject* args) {
   if (!fold) return nullptr;
   return guarded([&]() -> PyObject* {
     std::vector<ToFinish> wanted;
-    FinishedColumns told;
+    FinishedColumns finished;
     if (!read_units(units, budgets, goes_on, wanted)) return nullptr;
-    const bool is_long = fold->rows(wanted) > kManyRows;
-    if (!without_gil_if(is_long, [&] { told = fold->tell(wanted); })) return nullptr;
-    PyObject* const tables = table_dict(told);
-    if (tables != nullptr) without_gil_if(is_long, [&] { fold->end(wanted); });
-    return tables;
+    if (!without_gil_if(fold->rows(wanted) > kManyRows, [&] { finished = fold->finish(wanted); })) return nullptr;
+    return table_dict(finished);
   });
 }
 
 PyMethodDef fold_methods[] = {
     {"add_planned", fold_add, METH_VARARGS,
-     "add_planned(ranges, first_row): adds all of them. Where there is no memory for that, their units are forgotten."},
+     "add_planned(ranges, first_row): adds all of them."},
     {"kept", fold_kept, METH_NOARGS, "kept() -> the numbers of the rows that may be kept yet, in ascending order, as a Column."},
     {"rows", fold_rows, METH_O, "rows(units) -> how many rows came to each, or since its last part."},
     {"finish", fold_finish, METH_VARARGS,

@@ -81,7 +81,7 @@ class ToldLosses:
         return max(0, lost + self._delivery.lost_tellings - self._told)
 
     def telling(self, failed: int, plan: SpanPlan, *, more_comes: bool = False) -> Telling:
-        """What the first span of a plan tells.
+        """What the first span of a plan tells, which counts as told from here on.
 
         Args:
             failed: ranges for which something raised.

@@ -5,8 +5,9 @@
 Training steps of a small transformer, each a unit, as in a loop that opens a span for each. Processor time. Every side takes
 its turn in each round, and the fastest counts; the spans are measured on fewer rows.
 
-Then the fold by itself ("added" is `add`, "in all" also `finish`), and what the spans' thread does with batches of several
-sizes up to the spans that it makes (`folding_stage.py`), with the budgets that are there unless somebody asks for others.
+Then the fold by itself ("added" is `add_planned`, "in all" also `finish`), and what the spans' thread does with batches of
+several sizes up to the spans that it makes (`folding_stage.py`), with the budgets that are there unless somebody asks for
+others.
 "turns" are waits for the GIL beside a busy thread.
 """
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +30,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from training_steps import Row, paths, program
 
 from batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
-from otel_recfn.batches.fold.units import Fold
+from otel_recfn.batches.fold.units import Fold, PlannedRanges
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.spans.sink import SpansSink
 
@@ -41,35 +42,21 @@ ROWS_PER_BATCH = 20_000
 MOST_BATCHES_BESIDE = 20
 """Beside a busy thread, each wait for the GIL takes 5 ms."""
 MOST_ROWS = 100_000
+NOTHING_SHOWN = np.zeros(0, np.uint64)
 KEPT_AT_MOST = 1000
 """Of a unit that may be unusual: who is ordinary is known when it has ended."""
 
 
-class Columns(NamedTuple):
-    """What `add` takes."""
-
-    unit: np.ndarray
-    event_id: np.ndarray
-    parent: np.ndarray
-    name: np.ndarray
-    start_ns: np.ndarray
-    duration_ns: np.ndarray
-    flags: np.ndarray
-
-
-def columns_of(rows: Sequence[Row], units: int) -> Columns:
-    """Of rows whose units are put together to so many."""
-    names = {name: number for number, name in enumerate(dict.fromkeys(row.name for row in rows), 1)}
+def planned(rows: Sequence[Row], units: int) -> list[PlannedRanges]:
+    """The rows in batches, their units put together to so many."""
     steps = rows[-1].unit + 1
-    return Columns(
-        np.array([row.unit * units // steps for row in rows], np.uint32),
-        np.array([row.event_id for row in rows], np.uint64),
-        np.array([row.parent for row in rows], np.uint64),
-        np.array([names[row.name] for row in rows], np.uint32),
-        np.array([row.start_ns for row in rows], np.int64),
-        np.array([row.duration_ns for row in rows], np.int64),
-        np.zeros(len(rows), np.uint32),
-    )
+    return [of_units(batch, steps, units) for batch in batches_of(rows, ROWS_PER_BATCH)]
+
+
+def of_units(batch: Batch, steps: int, units: int) -> PlannedRanges:
+    step = np.array([max(0, one.span_id - 1) for one in batch.contexts])
+    unit, name = (step * units // steps).astype(np.uint32), np.arange(len(batch.names), dtype=np.uint32)
+    return PlannedRanges(batch, np.arange(len(batch)), batch.parent, batch.context.astype(np.int64), unit, name, NOTHING_SHOWN)
 
 
 class Cost(NamedTuple):
@@ -79,31 +66,24 @@ class Cost(NamedTuple):
     in_all: float
 
 
-def fold(columns: Columns, budget: int) -> Cost:
+def fold(batches: Sequence[PlannedRanges], budget: int) -> Cost:
     """As the spans' thread does it: batch by batch, and every unit finished when the next one has begun, or when it is full."""
-    most, added_ns, done, given, count = max(budget, KEPT_AT_MOST), 0, 0, 0, len(columns.unit)
-    folds = Fold(most, 0, MOST_ROWS, 4 * most)  # as `Folding` asks for
+    most, added_ns, done, given = max(budget, KEPT_AT_MOST), 0, 0, 0
+    folds = Fold(most, 0, 4 * most)  # as `Folding` asks for
     total = -time.thread_time_ns()
-    for batch in batches(columns):
-        first, rows = 0, len(batch.unit)
-        while first < rows:
-            began = time.thread_time_ns()
-            first += folds._fold.add(*[column[first:] for column in batch], given + first)
-            added_ns += time.thread_time_ns() - began
-            if first < rows:
-                folds.finish([int(batch.unit[first - 1])], [budget], [True])
-        last, given = int(batch.unit[-1]), given + rows
+    for batch in batches:
+        began = time.thread_time_ns()
+        folds.add_planned(batch, given)
+        added_ns += time.thread_time_ns() - began
+        last, given = int(batch.unit[-1]), given + len(batch.row)
         ended = list(range(done, last))
         folds.finish(ended, [budget] * len(ended), [False] * len(ended))
+        if folds.rows([last])[0] >= MOST_ROWS:
+            folds.finish([last], [budget], [True])
         done = last
     folds.finish([done], [budget], [False])
     total += time.thread_time_ns()
-    return Cost(added_ns / count, total / count)
-
-
-def batches(columns: Columns) -> Iterator[Columns]:
-    for first in range(0, len(columns.unit), ROWS_PER_BATCH):
-        yield Columns(*[column[first : first + ROWS_PER_BATCH] for column in columns])
+    return Cost(added_ns / given, total / given)
 
 
 class Discard(SpanProcessor):
@@ -149,7 +129,7 @@ def fastest(costs: Sequence[Cost]) -> Cost:
 
 def report(title: str, rows: Sequence[Row], units: bool, budget: int, batch: Batch) -> None:
     """One line per side, with how many times faster than making spans it is."""
-    many = columns_of(rows, rows[-1].unit + 1 if units else 1)
+    many = planned(rows, rows[-1].unit + 1 if units else 1)
     sides: dict[str, Callable[[], Cost]] = {
         "fold": lambda: fold(many, budget),
         "SDK spans of all rows": lambda: spans(batch),
@@ -169,10 +149,10 @@ def report(title: str, rows: Sequence[Row], units: bool, budget: int, batch: Bat
 
 def report_parts(rows: Sequence[Row], batch: Batch) -> None:
     """One line for each part."""
-    many, columns = batches_of(rows, ROWS_PER_BATCH), columns_of(rows, rows[-1].unit + 1)
+    many, ranges = batches_of(rows, ROWS_PER_BATCH), planned(rows, rows[-1].unit + 1)
     print(f"\n{'':<26}{'ns a row':>15}")
     print(f"{'plan':<26}{ns_a_row(plan, many, ROUNDS):>15,.0f}")
-    print(f"{'fold':<26}{min(fold(columns, 50).in_all for _ in range(ROUNDS)):>15,.0f}")
+    print(f"{'fold':<26}{min(fold(ranges, 50).in_all for _ in range(ROUNDS)):>15,.0f}")
     print(f"{'tree, of a capture':<26}{ns_a_row(tree, many, ROUNDS):>15,.0f}")
     print(f"{'metrics':<26}{ns_a_row(metrics, many, ROUNDS):>15,.0f}")
     print(f"{'SDK spans of all rows':<26}{spans(batch).in_all:>15,.0f}")

@@ -256,24 +256,16 @@ class Unit:
 
 
 class FoldModel:
-    """As ``Fold``, and ``add`` of columns."""
+    """As ``Fold``."""
 
-    def __init__(self, budget: int, min_duration_ns: int, most_rows: int, most_waiting: int = MOST_WAITING) -> None:
-        self.how, self.most_rows = (budget, min_duration_ns, most_waiting), most_rows
+    def __init__(self, budget: int, min_duration_ns: int, most_waiting: int = MOST_WAITING) -> None:
+        self.how = budget, min_duration_ns, most_waiting
         self.units: dict[int, Unit] = {}
 
-    def add(self, unit: Any, *columns_and_first_row: Any) -> int:
-        *columns, first_row = columns_and_first_row
-        numbers = range(first_row, first_row + len(unit))
-        for done, (number, *row) in enumerate(zip(unit.tolist(), *[one.tolist() for one in columns], numbers, strict=True), 1):
-            one = self.units.setdefault(number, Unit(*self.how))
-            one.add(Range(*row))
-            if one.rows >= self.most_rows:
-                return done
-        return len(unit)
-
-    def add_planned(self, ranges: PlannedRanges, first_row: int) -> int:
-        return self.add(*columns_of(ranges), first_row)
+    def add_planned(self, ranges: PlannedRanges, first_row: int) -> None:
+        columns = [column.tolist() for column in columns_of(ranges)]
+        for row, (number, *values) in enumerate(zip(*columns, strict=True), first_row):
+            self.units.setdefault(number, Unit(*self.how)).add(Range(*values, row))
 
     def kept(self) -> np.ndarray:
         return np.array(sorted(held.range.row for one in self.units.values() for held in one.held), np.int64)
@@ -300,7 +292,7 @@ class FoldModel:
 
 
 def columns_of(ranges: PlannedRanges) -> tuple[Any, ...]:
-    """What ``FoldModel.add`` is told of them."""
+    """Their units, and what ``Range`` has of each."""
     batch, row = ranges.batch, ranges.row
     event_id, start_ns = batch.event_id[row], batch.start_ns[row]
     linkable = (batch.sequence_nr[row] >= 0) & (batch.scope[row] != RecordScope.BACKWARD_FUNCTION)

@@ -9,8 +9,6 @@ A range's row comes when it has ended: mostly after the rows below it, sometimes
 
 Memory is bounded, so the oldest of both are forgotten, but for how far they go in each thread (``thread_marks.py``): a range
 that may be awaited is kept, and a row whose parent may have been dropped goes up to its outermost range, or to the top.
-
-A method that runs out of memory changes nothing, and may be called again.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from otel_recfn.batches.ancestry import followed
 from otel_recfn.batches.merging import merged
 from otel_recfn.batches.number_sets import is_in
 from otel_recfn.batches.owed import still_owed
-from otel_recfn.batches.remembered import Columns, Ids, Mask, Remembered, by_id
+from otel_recfn.batches.remembered import Ids, Mask, Remembered, by_id
 from otel_recfn.batches.thread_marks import ThreadMarks
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag
@@ -49,7 +47,6 @@ class Gaps:
         """Dropped ranges, each with its nearest ancestor that was not dropped."""
         self._has_dropped = False
         self._may_be_awaited, self._may_be_dropped = ThreadMarks(), ThreadMarks()
-        self._forgotten: list[Columns] = []
 
     def kept_of(self, batch: Batch) -> Batch:
         """What is still to be handed on of a batch that is dropped, with nothing announced. The caller notes it then."""
@@ -64,7 +61,8 @@ class Gaps:
         if len(rest):
             rest = merged([rest])  # its own tables: the batch's names may be many
         self._has_dropped = True
-        self._forgotten += self._dropped.add(by_id(batch.event_id[gone], nearest[gone]))
+        for forgotten, _ in self._dropped.add(by_id(batch.event_id[gone], nearest[gone])):
+            self._may_be_dropped.add(forgotten)
         return rest
 
     def mended(self, batch: Batch) -> Batch:
@@ -82,9 +80,6 @@ class Gaps:
 
     def _without_forgotten(self, batch: Batch, parent: Ids) -> Ids:
         """The parents, but for those that may have been dropped: nobody knows any more."""
-        while self._forgotten:
-            self._may_be_dropped.add(self._forgotten[-1][0])
-            self._forgotten.pop()
         if not len(self._may_be_dropped):
             return parent
         rows = np.flatnonzero(self._may_be_dropped.reach(parent))
@@ -106,17 +101,10 @@ class Gaps:
 
     def note(self, batch: Batch) -> None:
         """A batch was handed on."""
-        self._add(batch, batch.event_id)
-
-    def owe(self, batch: Batch) -> None:
-        """A batch will be handed on, and noted then: until then neither its rows nor what they lie in may be dropped."""
-        self._add(batch, batch.event_id[:0])
-
-    def _add(self, batch: Batch, came: Ids) -> None:
         if not len(batch):
             return
-        owed = still_owed(self._owed, batch.parent, came)
-        owed_roots = still_owed(self._owed_roots, batch.root, came)
+        owed = still_owed(self._owed, batch.parent, batch.event_id)
+        owed_roots = still_owed(self._owed_roots, batch.root, batch.event_id)
         forgotten = np.concatenate([owed[MAX_OWED:], owed_roots[MAX_OWED:]])
         if len(forgotten):
             self._may_be_awaited.add(forgotten)

@@ -20,12 +20,12 @@ def element_texts(text: str) -> tuple[str, ...]:
     elements = _parsed(text)
     if elements is None:
         return (text_of_utf8(text),)
-    return tuple([text_of_utf8(one) if isinstance(one, str) else json_value(one) for one in elements])
+    return tuple(text_of_utf8(one) if isinstance(one, str) else json_value(one) for one in elements)
 
 
 def flat_shapes(text: str) -> tuple[tuple[int, ...], ...]:
     """The shape of each tensor; nothing for a list of tensors."""
-    return tuple([_flat(shape) for shape in _parsed(text) or ()])
+    return tuple(_flat(shape) for shape in _parsed(text) or ())
 
 
 @lru_cache(MAX_KEPT)

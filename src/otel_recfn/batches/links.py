@@ -27,7 +27,6 @@ from otel_recfn import _native
 from otel_recfn.batches.distinct import Distinct
 from otel_recfn.model.batch import Batch, SpanContextRef, Track
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.locked import locked
 
 Indices = NDArray[np.uint32]
 MAX_FORWARD_RANGES = 1_000_000
@@ -103,10 +102,8 @@ class LinkFinder:
             self._forget(matched - self._most_matched * 3 // 4, only_matched=True)
         count = len(self._ranges)
         if count > self._limit:
-            try:
-                self._forget(count - self._limit * 3 // 4, only_matched=False)
-            finally:  # they are gone also where there was no memory for smaller tables
-                self.forgotten += count - len(self._ranges)
+            self._forget(count - self._limit * 3 // 4, only_matched=False)
+            self.forgotten += count - len(self._ranges)
 
     def _forget(self, count: int, *, only_matched: bool) -> None:
         tracks, contexts = _columns(self._ranges.forget_first(count, only_matched), (np.uint32, np.uint32))
@@ -123,14 +120,13 @@ class SharedLinks:
         self._lock = ForkSafeLock()
         self.start_empty()
 
-    @locked
     def match(self, batch: Batch) -> Links:
         """As ``LinkFinder.match``; asked again for a batch, it has the answer."""
-        found = self._found.get(batch)
-        if found is None:
-            found = self._links.match(batch)
-            self._found[batch] = found
-        return found
+        with self._lock:
+            found = self._found.get(batch)
+            if found is None:
+                found = self._found[batch] = self._links.match(batch)
+            return found
 
     def start_empty(self) -> None:
         """As it was made: in a forked child, where no batch was there yet."""

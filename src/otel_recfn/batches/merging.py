@@ -36,10 +36,10 @@ def _joined(batches: Sequence[Batch], names: Distinct[str] | _Unchanged) -> Batc
         for name, dtype in COLUMN_TYPES.items()
         if name not in empty
     }
-    rows = sum([len(batch) for batch in batches])
+    rows = sum(len(batch) for batch in batches)
     for name, column in empty.items():
         columns[name] = empty_column(column.dtype, rows, column.empty)
-    drained_ns = max([batch.drained_ns for batch in batches], default=0)
+    drained_ns = max((batch.drained_ns for batch in batches), default=0)
     return Batch(**columns, names=names.values, tracks=tracks.known, contexts=contexts.values, drained_ns=drained_ns)
 
 

@@ -37,7 +37,7 @@ class Remembered:
             chunks[-2] = by_id(*[np.concatenate(pair) for pair in pairs])
             chunks.pop()
         forgotten = []
-        while len(chunks) > 1 and sum([len(chunk[0]) for chunk in chunks]) > self._most:
+        while len(chunks) > 1 and sum(len(chunk[0]) for chunk in chunks) > self._most:
             forgotten.append(chunks.popleft())
         return forgotten
 
@@ -49,7 +49,7 @@ class Remembered:
             first: is searched before what is remembered.
         """
         found = np.zeros(len(wanted), np.bool_)
-        values = tuple([np.zeros_like(wanted) for _ in self._nothing[1:]])
+        values = tuple(np.zeros_like(wanted) for _ in self._nothing[1:])
         for ids, *columns in (first or self._nothing, *reversed(self.chunks)):
             if not len(ids) or found.all():
                 continue
@@ -64,4 +64,4 @@ class Remembered:
 def by_id(*columns: Ids) -> Columns:
     """The columns sorted by the first one."""
     order = np.argsort(columns[0])
-    return tuple([column[order] for column in columns])
+    return tuple(column[order] for column in columns)

@@ -25,13 +25,12 @@ class ThreadMarks:
         self._sorted = self._marks
 
     def add(self, ids: Ids) -> None:
-        """These were in the set, too. Where memory runs out, nothing has changed."""
+        """These were in the set, too."""
         marks = np.concatenate([_largest(ids), self._marks])
         largest = _largest(marks)
         order = np.argsort(_first_places(marks))
-        newest = largest[order[:MAX_THREADS]]
-        ordered = np.sort(newest)
-        self._marks, self._sorted = newest, ordered
+        self._marks = largest[order[:MAX_THREADS]]
+        self._sorted = np.sort(self._marks)
 
     def __len__(self) -> int:
         return len(self._marks)

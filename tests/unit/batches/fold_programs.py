@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 from hypothesis import strategies as st
 
 from models.folding import LINKABLE, FoldModel
 from otel_recfn.batches.fold.finished import FinishedUnits
-from otel_recfn.batches.fold.units import Fold
+from otel_recfn.batches.fold.units import Fold, PlannedRanges
+from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, make_event_id
+from otel_recfn.model.scope import RecordScope
 
-NEVER_FULL = 1 << 30
-
-
-class ColumnFold(Fold):
-    """Takes columns, too."""
-
-    def add(self, *columns: np.ndarray | int) -> int:
-        return self._fold.add(*columns)
-
-
-AnyFold = ColumnFold | FoldModel
+AnyFold = Fold | FoldModel
 
 
 @dataclass(frozen=True)
@@ -85,17 +79,33 @@ def threads(draw: st.DrawFn) -> list[Row]:
     return merged
 
 
-def columns(rows: Sequence[Row], first_row: int = 0) -> tuple[np.ndarray | int, ...]:
-    kinds = {"unit": np.uint32, "event_id": np.uint64, "parent": np.uint64, "name": np.uint32}
-    kinds |= {"start_ns": np.int64, "duration_ns": np.int64, "flags": np.uint32}
-    return *[np.array([getattr(row, name) for row in rows], kind) for name, kind in kinds.items()], first_row
+def planned(rows: Sequence[Row]) -> PlannedRanges:
+    """These rows, in a batch that has them in this order; a unit's number is the index of the span above, too."""
+
+    def column(kind: type[np.generic], values: Iterable[int]) -> np.ndarray:
+        return np.array([*values], kind)
+
+    count = len(rows)
+    batch = SimpleNamespace(
+        event_id=column(np.uint64, [row.event_id for row in rows]),
+        start_ns=column(np.int64, [row.start_ns for row in rows]),
+        end_ns=column(np.int64, [row.start_ns + row.duration_ns for row in rows]),
+        sequence_nr=np.full(count, -1, np.int64),
+        name=column(np.uint32, [row.name for row in rows]),
+        flags=column(np.uint32, [row.flags for row in rows]),
+        scope=np.full(count, int(RecordScope.USER_SCOPE), np.uint8),
+    )
+    parent, above = column(np.uint64, [row.parent for row in rows]), column(np.int64, [row.unit for row in rows])
+    units, names = [1 + max([getattr(row, name) for row in rows], default=0) for name in ("unit", "name")]
+    unit, name = np.arange(units, dtype=np.uint32), np.arange(names, dtype=np.uint32)
+    return PlannedRanges(cast(Batch, batch), np.arange(count), parent, above, unit, name, np.zeros(0, np.uint64))
 
 
 def finished(fold: AnyFold, rows: Sequence[Row], budget: int, cuts: Sequence[int] = (), unit: int = 0) -> FinishedUnits:
     """What one unit comes to when the rows are added in these pieces."""
     edges = [0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]
     for first, last in itertools.pairwise(edges):
-        assert fold.add(*columns(rows[first:last], first)) == last - first
+        fold.add_planned(planned(rows[first:last]), first)
     return fold.finish([unit], [budget], [False])
 
 

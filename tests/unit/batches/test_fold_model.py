@@ -5,20 +5,21 @@ from __future__ import annotations
 import random
 import resource
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
-from fold_programs import NEVER_FULL, AnyFold, ColumnFold, Row, columns, same, threads
+from fold_programs import AnyFold, Row, planned, same, threads
 from hypothesis import given
 from hypothesis import strategies as st
 
 from models.folding import LINKABLE, MAX_AWAITED, FoldModel
-from otel_recfn.batches.fold import units
-from otel_recfn.batches.fold.units import MOST_WAITING
+from otel_recfn.batches.fold.units import MOST_WAITING, Fold, PlannedRanges
 from otel_recfn.model.events import EventFlag, make_event_id
 
 pytestmark = pytest.mark.one_python
@@ -53,7 +54,6 @@ any_rows = st.lists(any_row, max_size=40) | scattered() | threads()
 settings = st.tuples(
     st.integers(-1, 9),
     st.sampled_from([-5, 0, 2, 5]),
-    st.sampled_from([NEVER_FULL, NEVER_FULL, 7]),
     st.sampled_from([MOST_WAITING, 0, 1, 2, 5]),
 )
 budgets = st.integers(-1, 12)
@@ -69,12 +69,8 @@ def play(
     came: list[object] = []
     edges = [0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]
     for place, (first, last) in enumerate(pairwise(edges)):
-        while first < last:
-            added = fold.add(*columns(rows[first:last], 1000 * place + first))
-            first += added
-            came += [added, fold.kept(), fold.rows([0, 1, 2, 3])]
-            if first < last:
-                came.append(fold.finish([rows[first - 1].unit], [5], [True]))
+        fold.add_planned(planned(rows[first:last]), 1000 * place + first)
+        came += [fold.kept(), fold.rows([0, 1, 2, 3])]
         came += [fold.finish(*end) for end in ends[place : place + 1]]
     return [*came, fold.finish([3, 2, 0, 1], [4, 4, 4, 4], [False] * 4), fold.kept()]
 
@@ -97,17 +93,15 @@ def compare(one: Sequence[object], other: Sequence[object]) -> None:
 
 @given(rows=any_rows, how=settings, cuts=st.lists(st.integers(0, 60), max_size=4), ends=st.lists(ends_of_units(), max_size=5))
 def test_it_gives_what_the_model_gives(
-    rows: list[Row], how: tuple[int, int, int, int], cuts: list[int], ends: list[tuple[list[int], list[int], list[bool]]]
+    rows: list[Row], how: tuple[int, int, int], cuts: list[int], ends: list[tuple[list[int], list[int], list[bool]]]
 ) -> None:
-    compare(play(ColumnFold(*how), rows, cuts, ends), play(FoldModel(*how), rows, cuts, ends))
+    compare(play(Fold(*how), rows, cuts, ends), play(FoldModel(*how), rows, cuts, ends))
 
 
 @given(rows=any_rows, how=settings, time=st.sampled_from([1 << 61, 1 << 62, -(1 << 62)]))
-def test_it_gives_what_the_model_gives_for_sums_of_many_bits(
-    rows: list[Row], how: tuple[int, int, int, int], time: int
-) -> None:
+def test_it_gives_what_the_model_gives_for_sums_of_many_bits(rows: list[Row], how: tuple[int, int, int], time: int) -> None:
     long = [replace(row, duration_ns=time) for row in rows]
-    compare(play(ColumnFold(*how), long, [], []), play(FoldModel(*how), long, [], []))
+    compare(play(Fold(*how), long, [], []), play(FoldModel(*how), long, [], []))
 
 
 def long_program(seed: int, rows: int, names: int, flags: Sequence[int] = (0,)) -> list[Row]:
@@ -139,8 +133,8 @@ MANY_FLAGS = {"plain": (0,), "async": (0,) * 9 + (int(EventFlag.ASYNC),), "linka
 def test_it_gives_what_the_model_gives_for_long_programs(budget: int, names: int, kind: str) -> None:
     rows = long_program(budget, 12_000, names, MANY_FLAGS[kind])
     ends = [([0, 1], [budget, budget // 2], [True, True]), ([2], [budget], [True])]
-    of_the_model = play(FoldModel(budget, 0, NEVER_FULL), rows, [3000, 9000], ends)
-    compare(play(ColumnFold(budget, 0, NEVER_FULL), rows, [3000, 9000], ends), of_the_model)
+    of_the_model = play(FoldModel(budget, 0), rows, [3000, 9000], ends)
+    compare(play(Fold(budget, 0), rows, [3000, 9000], ends), of_the_model)
     assert names == 5 or 0 in of_the_model[-2].path_name, "no path was left for some"
 
 
@@ -149,8 +143,8 @@ def test_it_gives_what_the_model_gives_for_durations_of_every_size(names: int) -
     draw = random.Random(names)
     rows = [replace(row, duration_ns=draw.getrandbits(draw.randrange(50))) for row in long_program(0, 4000, names)]
     ends = [([0], [20], [True]), ([0], [0], [True])]
-    how = 30, 0, NEVER_FULL, 50
-    compare(play(ColumnFold(*how), rows, [1000, 3000], ends), play(FoldModel(*how), rows, [1000, 3000], ends))
+    how = 30, 0, 50
+    compare(play(Fold(*how), rows, [1000, 3000], ends), play(FoldModel(*how), rows, [1000, 3000], ends))
 
 
 def test_it_forgets_the_models_self_times_where_they_are_too_many() -> None:
@@ -158,55 +152,73 @@ def test_it_forgets_the_models_self_times_where_they_are_too_many() -> None:
     rows = [Row(make_event_id(1, 2 * number), make_event_id(1, 2 * number - 1), 1, number, 5) for number in range(1, count)]
     rows += [Row(make_event_id(1, 2 * number - 1), 0, 2, number, 9) for number in range(1, count, 7)]
     ends, cuts = [([0], [20], [True])], [count - 1]
-    compare(play(ColumnFold(9, 0, NEVER_FULL), rows, cuts, ends), play(FoldModel(9, 0, NEVER_FULL), rows, cuts, ends))
+    compare(play(Fold(9, 0), rows, cuts, ends), play(FoldModel(9, 0), rows, cuts, ends))
 
 
 def test_a_unit_may_be_named_once() -> None:
     with pytest.raises(ValueError, match="named twice"):
-        ColumnFold(3, 0, NEVER_FULL).finish([1, 1], [3, 3], [False, False])
+        Fold(3, 0).finish([1, 1], [3, 3], [False, False])
 
 
-def good() -> list[np.ndarray]:
-    return list(columns([Row(make_event_id(1, 1), 0, 1, 2, 3)]))
+def good() -> PlannedRanges:
+    return planned([Row(make_event_id(1, 1), 0, 1, 2, 3)])
 
 
 @pytest.mark.parametrize("number", [None, "1", 1.5])
-def test_what_is_no_number_is_refused(number: object) -> None:
-    fold = ColumnFold(3, 0, 9)
+def test_what_is_no_number_is_refused(number: Any) -> None:
+    fold = Fold(3, 0)
     with pytest.raises(TypeError):
-        fold.add(*good()[:-1], number)
+        fold.add_planned(good(), number)
     assert fold.rows([0]) == [0]
 
 
-@pytest.mark.parametrize("place", range(7))
+OF_A_ROW = ("row", "parent", "above", "event_id", "start_ns", "end_ns", "sequence_nr", "flags", "scope")
+"""Columns with one value for each range, or each row of the batch."""
+
+
+def replaced(ranges: PlannedRanges, name: str, change: Callable[[np.ndarray], Any]) -> PlannedRanges:
+    """With another column of that name, of the batch's if it has one."""
+    if name in ranges._fields:
+        return ranges._replace(**{name: change(getattr(ranges, name))})
+    return ranges._replace(batch=SimpleNamespace(**{**vars(ranges.batch), name: change(getattr(ranges.batch, name))}))
+
+
+@pytest.mark.parametrize("name", [*OF_A_ROW, "unit", "name", "shown"])
 @pytest.mark.parametrize(
     "wrong",
     [
         lambda column: column.astype(np.float64),
-        lambda column: column.astype(np.int8),
+        lambda column: column.astype(np.int16),
         lambda column: column.astype(
             np.int32 if column.dtype == np.uint32 else np.uint64 if column.dtype == np.int64 else np.int64
         ),
-        lambda column: column.astype(column.dtype.newbyteorder()),
-        lambda column: column.reshape(1, 1),
-        lambda column: np.repeat(column, 2),
+        lambda column: column.reshape(1, -1),
         lambda column: column.tolist(),
         lambda column: None,
     ],
 )
-def test_columns_that_are_none_are_refused(place: int, wrong: object) -> None:
-    fold, rows = ColumnFold(3, 0, 9), good()
-    rows[place] = wrong(rows[place])
+def test_columns_that_are_none_are_refused(name: str, wrong: Callable[[np.ndarray], Any]) -> None:
+    fold = Fold(3, 0)
     with pytest.raises((TypeError, ValueError)):
-        fold.add(*rows)
+        fold.add_planned(replaced(good(), name, wrong), 0)
     assert fold.rows([0]) == [0]
-    assert fold.add(*good()) == 1
+    fold.add_planned(good(), 0)
+    assert fold.rows([0]) == [1]
+
+
+@pytest.mark.parametrize("name", OF_A_ROW)
+def test_columns_of_other_lengths_are_refused(name: str) -> None:
+    fold = Fold(3, 0)
+    with pytest.raises(ValueError, match="equally long"):
+        fold.add_planned(replaced(good(), name, lambda column: np.repeat(column, 2)), 0)
+    assert fold.rows([0]) == [0]
 
 
 def test_columns_with_steps_are_read() -> None:
     rows = [Row(make_event_id(1, number), 0, 1, number, number) for number in range(1, 9)]
-    fold = ColumnFold(9, 0, 99)
-    assert fold.add(*[column[::-2] for column in columns(rows)[:-1]], 0) == 4
+    fold, ranges = Fold(9, 0), planned(rows)
+    every_second = {name: getattr(ranges, name)[::-2] for name in ("row", "parent", "above")}
+    fold.add_planned(ranges._replace(**every_second), 0)
     assert sorted(fold.finish([0], [9], [False]).kept.tolist()) == [row.event_id for row in rows[1::2]]
 
 
@@ -226,27 +238,28 @@ def test_columns_with_steps_are_read() -> None:
     ],
 )
 def test_what_are_no_units_are_refused(arguments: tuple[object, ...]) -> None:
-    fold = ColumnFold(3, 0, 9)
-    fold.add(*good())
+    fold = Fold(3, 0)
+    fold.add_planned(good(), 0)
     with pytest.raises((TypeError, ValueError)):
         fold.finish(*arguments)
     assert fold.finish([0], [1 << 70], [False]).kept.tolist() == [make_event_id(1, 1)]
 
 
-@pytest.mark.parametrize("arguments", [(), (1, 2), (1, 2, "3"), (1.5, 2, 3), (None, None, None)])
+@pytest.mark.parametrize("arguments", [(), (1,), (1, 2, "3"), (1.5, 2, 3), (None, None)])
 def test_what_is_no_setting_is_refused(arguments: tuple[object, ...]) -> None:
     with pytest.raises(TypeError):
-        ColumnFold(*arguments)
+        Fold(*arguments)
 
 
 def test_threads_that_use_one_fold_at_once_get_an_error_and_no_crash() -> None:
-    fold, rows = ColumnFold(1000, 0, NEVER_FULL), columns(long_program(2, 10_000, 50))
+    fold, rows = Fold(1000, 0), planned(long_program(2, 10_000, 50))
     refused, added = [], []
 
     def add() -> None:
         for _ in range(20):
             try:
-                added.append(fold.add(*rows))
+                fold.add_planned(rows, 0)
+                added.append(10_000)
             except RuntimeError as error:
                 refused.append(str(error))
 
@@ -260,28 +273,13 @@ def test_threads_that_use_one_fold_at_once_get_an_error_and_no_crash() -> None:
     assert all("one thread at a time" in text for text in refused)
 
 
-def test_what_was_finished_is_there_until_it_was_taken() -> None:
-    fold = ColumnFold(2, 0, NEVER_FULL)
-    fold.add(*columns(long_program(0, 500, 9)))
-    raw = fold._fold
-    # Not the bytes: what pads a row is never read, and may be anything.
-    first, again = [units._columns(raw.finish([0], [2], [True])) for _ in range(2)]
-    same(first, again)
-    fold.add(*good())
-    raw.taken()
-    assert fold.rows([0]) == [501], "what came since has not been told"
-    told = fold.finish([0], [2], [False])
-    assert len(told.kept) + told.path_count.sum() == 501
-    assert fold.rows([0]) == [0]
-
-
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="how much memory a process has is read as Linux tells it")
 def test_what_units_needed_is_used_again() -> None:
-    rows = columns(long_program(0, 8000, 100_000, (0, 0, LINKABLE, int(EventFlag.ASYNC))))
-    fold, sizes = ColumnFold(200, 0, NEVER_FULL), []
+    rows = planned(long_program(0, 8000, 100_000, (0, 0, LINKABLE, int(EventFlag.ASYNC))))
+    fold, sizes = Fold(200, 0), []
     for _ in range(120):
         for goes_on in (True, False):
-            fold.add(*rows)
+            fold.add_planned(rows, 0)
             fold.finish([0], [100], [goes_on])
         sizes.append(int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize())
     assert sizes[-1] - sizes[20] < 4 << 20

@@ -6,13 +6,13 @@ import itertools
 from collections import Counter
 
 import pytest
-from fold_programs import NEVER_FULL, ColumnFold, Row, columns, finished, nested, same, threads
+from fold_programs import Row, finished, nested, planned, same, threads
 from hypothesis import given
 from hypothesis import strategies as st
 
 from models.folding import LINKABLE, OTHER
 from otel_recfn.batches.fold.finished import FinishedUnits
-from otel_recfn.batches.fold.units import MOST_WAITING
+from otel_recfn.batches.fold.units import MOST_WAITING, Fold
 from otel_recfn.model.events import ORDINAL_BITS, EventFlag, make_event_id
 from thoroughness import examples
 
@@ -22,8 +22,8 @@ budgets = st.integers(0, 12)
 some = examples(50)  # rows of a whole program each
 
 
-def fold_of(budget: int, min_duration_ns: int = 0, most_rows: int = NEVER_FULL) -> ColumnFold:
-    return ColumnFold(budget, min_duration_ns, most_rows)
+def fold_of(budget: int, min_duration_ns: int = 0) -> Fold:
+    return Fold(budget, min_duration_ns)
 
 
 def shown_budget(rows: int, budget: int) -> int:
@@ -129,7 +129,7 @@ def test_parts_of_a_unit_add_up_and_hang_together(rows: list[Row], budget: int, 
     edges = [0, *sorted({cut for cut in parts if cut < len(rows)}), len(rows)]
     came: list[FinishedUnits] = []
     for first, last in itertools.pairwise(edges):
-        fold.add(*columns(rows[first:last]))
+        fold.add_planned(planned(rows[first:last]), first)
         came.append(fold.finish([0], [budget], [last < len(rows)]))
     assert sum(totals(one)[0] for one in came) == len(rows)
     assert sum(totals(one)[1] for one in came) == sum(self_times(rows).values())
@@ -176,11 +176,10 @@ def test_shorter_ranges_are_folded_first_of_all() -> None:
     assert one.path_count.tolist() == [5]
 
 
-def test_a_full_unit_is_told_at_the_row_that_fills_it() -> None:
-    rows = [Row(make_event_id(1, number), 0, 1, number, 1, unit=number % 2) for number in range(1, 10)]
-    fold = fold_of(100, most_rows=3)
-    assert fold.add(*columns(rows)) == 5
-    assert fold.rows([0, 1, 7]) == [2, 3, 0]
+def test_the_rows_of_each_unit_are_counted() -> None:
+    fold = fold_of(100)
+    fold.add_planned(planned([Row(make_event_id(1, number), 0, 1, number, 1, unit=number % 2) for number in range(1, 10)]), 0)
+    assert fold.rows([0, 1, 7]) == [4, 5, 0]
 
 
 def test_a_folded_range_that_others_link_to_is_told_with_its_holder() -> None:
@@ -198,16 +197,16 @@ def test_a_folded_range_that_others_link_to_is_told_with_its_holder() -> None:
 def test_what_may_be_kept_yet_is_told(most: int) -> None:
     rows = [Row(make_event_id(1, number), 0, 1, 0, number) for number in range(1, 9)]
     fold = fold_of(most)
-    fold.add(*columns(rows))
+    fold.add_planned(planned(rows), 0)
     may_be_kept = fold.kept().tolist()
     assert set(may_be_kept) >= set(range(8 - most, 8))
     assert may_be_kept == sorted(may_be_kept)
     assert fold.finish([0], [8], [True]).kept_row.tolist() == list(range(7, 7 - most, -1))
-    fold.add(*columns(rows[:1], 70))
+    fold.add_planned(planned(rows[:1]), 70)
     assert fold.kept().tolist() == [70]
 
 
 def test_few_more_than_the_budget_are_held() -> None:
     fold = fold_of(20)
-    fold.add(*columns([Row(make_event_id(1, number), 0, 1, number, number) for number in range(1, 9000)]))
+    fold.add_planned(planned([Row(make_event_id(1, number), 0, 1, number, number) for number in range(1, 9000)]), 0)
     assert len(fold.kept()) <= 20 + MOST_WAITING

@@ -53,13 +53,6 @@ def test_rows_of_several_batches_come_in_the_order_that_is_asked_for() -> None:
     assert told(rows.take(numbers())) == []
 
 
-def test_one_that_there_was_no_memory_for_is_told() -> None:
-    rows = KeptRows(numbers)
-    add(rows, plan_of([11]))
-    with pytest.raises(MemoryError):
-        rows.take(numbers(0, 1))
-
-
 @given(
     sizes=st.lists(st.integers(1, 5), min_size=1, max_size=12),
     steps=st.integers(1, 4),

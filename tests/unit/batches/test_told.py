@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fold_programs import NEVER_FULL, ColumnFold, Row, columns, threads
+from fold_programs import Row, planned, threads
 from hypothesis import given
 from hypothesis import strategies as st
 
 from models.telling import told_of_model
 from otel_recfn.batches.fold.finished import FinishedUnits
 from otel_recfn.batches.fold.told import KeptExtents, Told, UnitsToTell, told_of
+from otel_recfn.batches.fold.units import Fold
 from thoroughness import examples
 
 pytestmark = pytest.mark.one_python
@@ -23,8 +24,8 @@ times = st.lists(st.integers(0, 80), min_size=len(UNITS), max_size=len(UNITS))
 
 
 def finished(rows: list[Row], budget: int) -> tuple[FinishedUnits, KeptExtents]:
-    fold = ColumnFold(budget, 0, NEVER_FULL)
-    fold.add(*columns(rows, 0))
+    fold = Fold(budget, 0)
+    fold.add_planned(planned(rows), 0)
     done = fold.finish(UNITS, [budget] * len(UNITS), [False] * len(UNITS))
     kept = [rows[place] for place in done.kept_row.tolist()]
     start_ns = np.array([row.start_ns for row in kept], np.int64)

@@ -49,7 +49,7 @@ def gathered(batches: Sequence[Batch], part: Places, row: Places) -> Batch:
         for name in [name for name in of_it if name in types]:
             column = columns[name]
             columns[name] = np.where(column == 0, column, column + begins[part]) if table == "names" else column + begins[part]
-    drained_ns = max([batch.drained_ns for batch in batches])
+    drained_ns = max(batch.drained_ns for batch in batches)
     return Batch(**columns, **tables, drained_ns=drained_ns)
 
 

@@ -7,7 +7,6 @@ dropped now and then, for many rows at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +19,6 @@ from otel_recfn.batches.number_sets import distinct
 from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.empty_columns import empty_column, shared_column
-from otel_recfn.model.errors import OUT_OF_MEMORY
 
 ROWS_TO_SPARE = 1 << 15
 """So many rows may be held in vain, some 5 MB, before they are looked through."""
@@ -57,12 +55,10 @@ class _Held(NamedTuple):
     spans: Sequence[SpanContext]
 
     def find(self, numbers: Places) -> Places:
-        """Where these stand, of which each lies between the first and the last one; -1 for what isn't there."""
+        """Where these stand, which are there."""
         if self.number is None:
             return numbers - self.first
-        place = np.searchsorted(self.number, numbers).astype(np.int64, copy=False)
-        place[self.number[place] != numbers] = -1
-        return place
+        return np.searchsorted(self.number, numbers).astype(np.int64, copy=False)
 
 
 _ROWS: ColumnTypes = {"row": np.dtype(np.int64)}
@@ -90,8 +86,7 @@ class KeptRows:
     def make_room(self) -> None:
         """Drop what isn't kept, if it is much. Before the next rows come: by then many units of the last ones are decided."""
         if self._rows > self._most or len(self._held) >= MOST_BATCHES:
-            with suppress(*OUT_OF_MEMORY):  # it only saves memory, and is tried again
-                self._compact()
+            self._compact()
 
     def new_numbers(self, count: int) -> int:
         """Numbers for rows that are to come, each given once. The first one."""
@@ -108,37 +103,24 @@ class KeptRows:
         self._rows += len(plan.batch)
 
     def take(self, numbers: Places) -> KeptRanges:
-        """The rows with these numbers, in this order.
-
-        Raises:
-            MemoryError: also where there was none for keeping one of them.
-        """
+        """The rows with these numbers, which are kept, in this order."""
         if not len(numbers):
             return self._nothing
-        part = np.searchsorted(np.array([held.first for held in self._held], np.int64), numbers, "right") - 1
-        held, part = self._used(part)
-        end = np.array([one.end for one in held], np.int64)
-        place = np.where(numbers < end[part], numbers - np.array([one.first for one in held], np.int64)[part], -1)
+        first = np.array([held.first for held in self._held], np.int64)
+        part = np.searchsorted(first, numbers, "right") - 1
+        used = np.flatnonzero(np.bincount(part))
+        held, part = [self._held[at] for at in used.tolist()], np.searchsorted(used, part).astype(np.int64, copy=False)
+        place = numbers - first[used][part]
         for at, one in enumerate(held):
             if one.number is not None:
-                here = np.flatnonzero((part == at) & (place >= 0))
+                here = np.flatnonzero(part == at)
                 place[here] = one.find(numbers[here])
-        if place.min() < 0:
-            raise MemoryError
         return _taken(held, part, place)
-
-    def _used(self, part: Places) -> tuple[list[_Held], Places]:
-        """What is held that rows are in, and where each row's stands among these."""
-        counts = np.bincount(part + 1, minlength=len(self._held) + 1)  # the first: of rows before all that is held
-        if counts[0]:
-            raise MemoryError
-        used = np.flatnonzero(counts[1:])
-        return [self._held[at] for at in used.tolist()], np.searchsorted(used, part).astype(np.int64, copy=False)
 
     def _compact(self) -> None:
         kept = self._kept()
         self._held = [held for held in self._held if _has_any(held, kept)]
-        self._rows = sum([len(held.batch) for held in self._held])
+        self._rows = sum(len(held.batch) for held in self._held)
         if self._rows > ROWS_TO_SPARE or len(self._held) > MOST_BATCHES // 2:
             held = _together(self._parts(kept))
             self._held, self._rows = [held] if len(held.row) else [], len(held.row)
@@ -162,8 +144,6 @@ def _has_any(held: _Held, numbers: Places) -> bool:
 
 def _part(held: _Held, numbers: Places) -> _Held:
     place = held.find(numbers)
-    if place.min() < 0:
-        numbers, place = numbers[place >= 0], place[place >= 0]
     own = gather(_COLUMNS, [held], np.zeros_like(place), place)
     batch = gathered([held.batch], np.zeros_like(place), own["row"])
     return _Held(held.first, held.end, numbers, place, batch, own["linked_id"], own["linked_above"], held.spans)

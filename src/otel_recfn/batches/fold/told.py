@@ -72,7 +72,5 @@ _PATH_COLUMNS = (
 
 def told_of(done: FinishedUnits, kept: KeptExtents, units: UnitsToTell) -> Told:
     """What is told of units that were finished together; an IndexError where a path indexes nothing."""
-    told: Any = _native.tell_folded(
-        tuple([getattr(done, name) for name in _PATH_COLUMNS]), tuple(kept), tuple(units), TOP_NAMES
-    )
+    told: Any = _native.tell_folded(tuple(getattr(done, name) for name in _PATH_COLUMNS), tuple(kept), tuple(units), TOP_NAMES)
     return Told(*[np.frombuffer(raw, kind) for raw, kind in zip(told, TOLD_TYPES.values(), strict=True)])

@@ -46,20 +46,19 @@ class PlannedRanges(NamedTuple):
 class Fold:
     """Open units, by number, for one thread at a time. Of many rows, ``add_planned`` and ``finish`` work without the GIL.
 
+    Where one of these finds no memory, it raises MemoryError, and there is no unit any more.
+
     Args:
         budget: how many ranges a unit keeps at most.
         min_duration_ns: shorter ranges are not kept.
-        most_rows: a unit with so many rows has to be finished in part.
         most_waiting: so many rows of a unit, at least one, wait before they are compared.
     """
 
-    def __init__(self, budget: int, min_duration_ns: int, most_rows: int, most_waiting: int = MOST_WAITING) -> None:
-        self._fold = _native.Fold(budget, min_duration_ns, most_rows, most_waiting)
+    def __init__(self, budget: int, min_duration_ns: int, most_waiting: int = MOST_WAITING) -> None:
+        self._fold = _native.Fold(budget, min_duration_ns, most_waiting)
 
-    def add_planned(self, ranges: PlannedRanges, first_row: int) -> int:
-        """Add ranges that have ended, up to one with which its unit is full. How many were added.
-
-        It also ends before a row for which there is no memory, and raises MemoryError where that is the first.
+    def add_planned(self, ranges: PlannedRanges, first_row: int) -> None:
+        """Add ranges that have ended.
 
         Args:
             ranges: what is added.
@@ -68,7 +67,7 @@ class Fold:
         Raises:
             IndexError: one indexes nothing.
         """
-        return self._fold.add_planned(ranges, first_row)
+        self._fold.add_planned(ranges, first_row)
 
     def kept(self) -> Places:
         """The numbers of the rows that may be kept yet, in ascending order."""
@@ -82,8 +81,6 @@ class Fold:
     def finish(self, units: Sequence[int], budgets: Sequence[int], goes_on: Sequence[bool]) -> FinishedUnits:
         """What became of these units' rows; those that don't go on are forgotten.
 
-        Where it finds no memory, it keeps what it has, so that it can be asked again.
-
         Args:
             units: their numbers, each once.
             budgets: how many spans each may have.
@@ -92,14 +89,9 @@ class Fold:
         Raises:
             ValueError: a unit is named twice.
         """
-        told = _columns(self._fold.finish(units, budgets, goes_on))
-        self._fold.taken()
-        return told
-
-
-def _columns(raw: Mapping[str, Any]) -> FinishedUnits:
-    tables = {name: np.frombuffer(raw[name], kind) for name, kind in _ROWS.items()}
-    return FinishedUnits(**{column: tables[table][column] for table, columns in _TABLES.items() for column in columns})
+        raw: Mapping[str, Any] = self._fold.finish(units, budgets, goes_on)
+        tables = {name: np.frombuffer(raw[name], kind) for name, kind in _ROWS.items()}
+        return FinishedUnits(**{column: tables[table][column] for table, columns in _TABLES.items() for column in columns})
 
 
 _TABLES = {

@@ -38,7 +38,6 @@ class CallStack {
   void pop() { --end_; }
   void clear() { end_ = first_ + 1; }
 
-  // Throws std::bad_alloc.
   void grow() {
     const size_t used = size() + 1, room = used < kFirstRoom ? kFirstRoom : 2 * used;
     std::unique_ptr<OpenCall[]> larger(new OpenCall[room]);

@@ -12,13 +12,18 @@
 #include "calls/profile_function.hpp"
 #include "calls/profiled_threads.hpp"
 #include "core/registry.hpp"
+#include "cpython/guarded.hpp"
 #include "cpython/made.hpp"
 #include "python/python_stack.hpp"
 
 namespace recfn {
 namespace {
 
-std::string call_site_of_now() { return call_site(nullptr); }
+std::string call_site_of_now() {
+  std::string site;
+  had_memory_for([&site] { site = call_site(nullptr); });
+  return site;
+}
 
 // What Python's CallTexts say of which calls are shown. False with the error set.
 bool read_limits(PyObject* texts) {
@@ -33,8 +38,14 @@ bool read_limits(PyObject* texts) {
   return true;
 }
 
+bool read_texts(PyObject* texts) {
+  bool read = false;
+  if (!had_memory_for([&] { read = tracer->names.read(texts) && read_limits(texts); })) PyErr_NoMemory();
+  return read;
+}
+
 PyObject* show_calls(PyObject*, PyObject* texts) {
-  if (!tracer->names.read(texts) || !read_limits(texts)) return nullptr;
+  if (!read_texts(texts)) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -50,41 +61,36 @@ PyObject* trace_calls(PyObject*, PyObject* args) {
   PyObject *texts, *is_own_thread;
   if (!PyArg_ParseTuple(args, "OO:trace_calls", &texts, &is_own_thread)) return nullptr;
   if (!CodeNames::prepare()) return PyErr_Format(PyExc_RuntimeError, "CPython has no place for the names of code objects");
-  if (!tracer->names.read(texts) || !read_limits(texts)) return nullptr;
+  if (!read_texts(texts)) return nullptr;
   const Made earlier(std::exchange(tracer->is_own_thread, Py_NewRef(is_own_thread)));
   if (!tracer->is_on()) note_begin(), forget_told_threads();
   tracer->turn(tracer->tracing + !tracer->is_on(), tracer->forked);
   Py_RETURN_NONE;
 }
 
-PyObject* profile_calls(PyObject*, PyObject*) try {
-  const Py_ssize_t others = profile_threads(on_profile_event);
-  return others >= 0 ? PyLong_FromSsize_t(others) : nullptr;
-} catch (const std::bad_alloc&) {
-  return PyErr_NoMemory();
+PyObject* profile_calls(PyObject*, PyObject*) {
+  return guarded([] {
+    const Py_ssize_t others = profile_threads(on_profile_event);
+    return others >= 0 ? PyLong_FromSsize_t(others) : nullptr;
+  });
 }
 
 PyObject* profiles_other_threads(PyObject*, PyObject*) { return PyBool_FromLong(reaches_other_threads()); }
 
-PyObject* stand_in(PyObject*, PyObject* native_ids) try {
+PyObject* stand_in(PyObject*, PyObject* native_ids) {
   if (!PyDict_Check(native_ids)) return PyErr_Format(PyExc_TypeError, "a dict of native ids by ident");
-  if (stand_in_for_blocked_threads(native_ids) < 0) return nullptr;
-  Py_RETURN_NONE;
-} catch (const std::bad_alloc&) {
-  return PyErr_NoMemory();
+  return guarded([native_ids] { return stand_in_for_blocked_threads(native_ids) < 0 ? nullptr : Py_NewRef(Py_None); });
 }
 
 PyObject* callbacks(PyObject*, PyObject*) { return monitoring_callbacks(); }
 
-PyObject* untrace_calls(PyObject*, PyObject*) try {
+PyObject* untrace_calls(PyObject*, PyObject*) {
   if (!tracer->is_on()) Py_RETURN_NONE;
   call_site_now = nullptr;
   tracer->turn(tracer->tracing + 1, tracer->forked);
   end_all_calls();
   unprofile_threads(on_profile_event);
   Py_RETURN_NONE;
-} catch (const std::bad_alloc&) {
-  return PyErr_NoMemory();
 }
 
 PyObject* go_on_after_fork(PyObject*, PyObject*) {

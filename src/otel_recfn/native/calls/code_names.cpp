@@ -1,7 +1,7 @@
 #include "calls/code_names.hpp"
 
 #include <algorithm>
-#include <new>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -92,21 +92,18 @@ const CallName* CodeNames::find(PyObject* code, int instruction, uint64_t versio
   return at != names->others.end() && at->instruction == instruction ? at->name : nullptr;
 }
 
-const CallName* CodeNames::keep(PyObject* code, int instruction, uint64_t version, CallName name) try {
+const CallName* CodeNames::keep(PyObject* code, int instruction, uint64_t version, CallName name) {
   NamesOfCode* names = names_of(code);
   if (names == nullptr) names = new_names(code, version);
   if (names == nullptr) return nullptr;
   if (names->version != version) clear(*names), names->version = version;
-  if (names->first.name != nullptr) names->others.reserve(names->others.size() + 1);
-  auto* kept = new CallName(std::move(name));
+  auto kept = std::make_unique<CallName>(std::move(name));
   if (names->first.name == nullptr) {
-    names->first = {instruction, kept};
+    names->first = {instruction, kept.get()};
   } else {
-    names->others.insert(place_among(names->others, instruction), {instruction, kept});
+    names->others.insert(place_among(names->others, instruction), {instruction, kept.get()});
   }
-  return kept;
-} catch (const std::bad_alloc&) {
-  return nullptr;
+  return kept.release();
 }
 
 }  // namespace recfn

@@ -51,7 +51,7 @@ class CodeNames {
   // Of calls that run this code from that instruction on; null where it isn't known yet. Names of another version than the
   // present one aren't. Numbers below kAtBegin stand for what is called from an instruction (first_sight.cpp).
   static const CallName* find(PyObject* code, int instruction, uint64_t version);
-  // Null without memory.
+  // Null where CPython has no place for it.
   static const CallName* keep(PyObject* code, int instruction, uint64_t version, CallName name);
 };
 

@@ -3,13 +3,13 @@
 #include <frameobject.h>
 
 #include <algorithm>
-#include <new>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "calls/profiled_threads.hpp"
 #include "core/registry.hpp"
+#include "cpython/guarded.hpp"
 #include "cpython/made.hpp"
 #include "python/text.hpp"
 
@@ -32,7 +32,7 @@ bool begin_shortly(ThreadCalls& calls, const CallName& name, uint64_t& event_id)
 }
 
 // `frame`: as `call_site` takes it.
-uint64_t begin(ThreadCalls& calls, const CallName& name, PyFrameObject* frame, uint64_t began_at = 0) try {
+uint64_t begin(ThreadCalls& calls, const CallName& name, PyFrameObject* frame, uint64_t began_at = 0) {
   uint64_t event_id;
   if (!calls.stands_for_another && !is_recording()) return 0;
   const bool is_short = began_at == 0 && !calls.stands_for_another && !tracer->call_sites;
@@ -46,8 +46,6 @@ uint64_t begin(ThreadCalls& calls, const CallName& name, PyFrameObject* frame, u
   Globals& globals = *tracer->globals;
   if (calls.stands_for_another) return begin_call_for_another(globals, *calls.buffer, text_of(text), began_at, prelude);
   return begin_call(globals, *calls.buffer, text_of(text), hash, began_at, prelude);
-} catch (const std::bad_alloc&) {
-  return count_dropped(*calls.buffer), 0;
 }
 
 bool hides_its_c_calls(const ThreadCalls& calls) {
@@ -131,7 +129,7 @@ void end_and_forget(ThreadCalls& calls) {
 
 }  // namespace
 
-std::string call_site(PyFrameObject* called) try {
+std::string call_site(PyFrameObject* called) {
   PyFrameObject* frame = called != nullptr ? PyFrame_GetBack(called) : PyEval_GetFrame();
   if (called == nullptr) Py_XINCREF(frame);
   while (frame != nullptr) {
@@ -141,21 +139,20 @@ std::string call_site(PyFrameObject* called) try {
     frame = PyFrame_GetBack(frame);
   }
   return {};
-} catch (const std::bad_alloc&) {
-  return {};
 }
 
-void push_slowly(ThreadCalls& calls, OpenCall call, uint64_t tracing) try {
+// Where there is no memory the thread isn't traced any more: the call's exit would be taken for another's.
+void push_slowly(ThreadCalls& calls, OpenCall call, uint64_t tracing) {
   if (calls.met_in != tracing) return end_call(calls, call.entry);
-  calls.stack.grow();
-  calls.stack.push(call);
-} catch (const std::bad_alloc&) {  // its exit would be taken for another's
+  if (had_memory_for([&calls] { calls.stack.grow(); })) return calls.stack.push(call);
   end_call(calls, call.entry);
   while (!calls.stack.empty()) pop(calls);
   calls.left_out = true;
 }
 
-int enter_slowly(ThreadCalls& calls, Begun begun) {
+namespace {
+
+int enter(ThreadCalls& calls, Begun begun) {
   stack_leaf_of(calls);
   const uint64_t tracing = calls.met_in;
   if (calls.hidden_from != kNothingHidden || is_deep_enough(calls)) return push(calls, {0, begun.key}, tracing), 0;
@@ -177,7 +174,7 @@ int enter_slowly(ThreadCalls& calls, Begun begun) {
   return 0;
 }
 
-int enter_c_slowly(ThreadCalls& calls, PyObject* callable, CFunction function) {
+int enter_c(ThreadCalls& calls, PyObject* callable, CFunction function) {
   stack_leaf_of(calls);
   const uint64_t tracing = calls.met_in;
   if (hides_its_c_calls(calls)) return push(calls, {ThreadCalls::kOfC, nullptr}, tracing), 0;
@@ -187,6 +184,24 @@ int enter_c_slowly(ThreadCalls& calls, PyObject* callable, CFunction function) {
   if (name != nullptr && function.definition != nullptr && !tracer->call_sites) recent_functions.keep(function, *name);
   push(calls, {(name != nullptr ? begin(calls, *name, nullptr) : 0) | ThreadCalls::kOfC, nullptr}, tracing);
   return 0;
+}
+
+// What a begin needs memory for and doesn't get is not recorded.
+template <typename Enter>
+int or_dropped(ThreadCalls& calls, Enter enter) {
+  int result = 0;
+  if (!had_memory_for([&] { result = enter(); })) count_dropped(*calls.buffer);
+  return result;
+}
+
+}  // namespace
+
+int enter_slowly(ThreadCalls& calls, Begun begun) {
+  return or_dropped(calls, [&] { return enter(calls, begun); });
+}
+
+int enter_c_slowly(ThreadCalls& calls, PyObject* callable, CFunction function) {
+  return or_dropped(calls, [&] { return enter_c(calls, callable, function); });
 }
 
 // What began in a call that ends is over with it, but for what runs in other greenlets: these end calls in another order than that

@@ -89,7 +89,6 @@ inline int instruction_of(PyFrameObject* frame) {
 [[gnu::noinline]] void leave_c_slowly(ThreadCalls& calls);
 
 // The line that called, of the innermost frame that isn't ours. `called`: the Python call's frame; null: what is called has none.
-// Nothing without memory.
 std::string call_site(PyFrameObject* called);
 
 // Begins what is on the thread's stack already. 1: it is traced from now on; 0: it isn't, or not yet, or tracing was stopped

@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 #include <frameobject.h>
 
-#include <new>
 #include <utility>
 
 #include "calls/code_names.hpp"
@@ -38,10 +37,9 @@ int without_name() {
 }
 
 bool FirstSight::read(PyObject* texts) {
-  PyObject* of_code = PyObject_GetAttrString(texts, "of_code");
-  if (of_code == nullptr || !texts_.read(texts)) return Py_XDECREF(of_code), false;
-  std::swap(of_code_, of_code);
-  Py_XDECREF(of_code);
+  Made of_code(PyObject_GetAttrString(texts, "of_code"));
+  if (of_code.object == nullptr || !texts_.read(texts)) return false;
+  std::swap(of_code_, of_code.object);
   functions_.clear();
   recent_names.clear();
   ++version_;
@@ -66,7 +64,7 @@ bool FirstSight::ask_python(PyObject* code, int line, CallName& name) {
   return true;
 }
 
-const CallName* FirstSight::of_code(PyObject* code, PyFrameObject* frame, int instruction) try {
+const CallName* FirstSight::of_code(PyObject* code, PyFrameObject* frame, int instruction) {
   const uint64_t version = version_;
   const int line = PyFrame_GetLineNumber(frame);
   CallName name = texts_.of_code(reinterpret_cast<PyCodeObject*>(code), line);
@@ -75,27 +73,21 @@ const CallName* FirstSight::of_code(PyObject* code, PyFrameObject* frame, int in
   const CallName* kept = CodeNames::keep(code, instruction, version, hashed(std::move(name)));
   if (kept == nullptr) Py_XDECREF(of_frame);
   return kept;
-} catch (const std::bad_alloc&) {
-  return nullptr;
 }
 
-const CallName* FirstSight::of_call_site(PyObject* code, PyFrameObject* frame, int instruction) try {
+const CallName* FirstSight::of_call_site(PyObject* code, PyFrameObject* frame, int instruction) {
   const int place = kFirstCallSite - instruction;
   if (const CallName* known = CodeNames::find(code, place, version_)) return known;
   CallName line;
   line.text = texts_.of_line(reinterpret_cast<PyCodeObject*>(code), PyFrame_GetLineNumber(frame));
   return CodeNames::keep(code, place, version_, std::move(line));
-} catch (const std::bad_alloc&) {
-  return nullptr;
 }
 
-const CallName* FirstSight::of_function(PyObject* callable, const CFunction& function) try {
+const CallName* FirstSight::of_function(PyObject* callable, const CFunction& function) {
   CallName name;
   name.text = CallTexts::of_function(callable, function);
   name.in_library = function.definition != nullptr ? in_library(function.definition->ml_name) : nullptr;
   return functions_.keep(function, hashed(std::move(name)));
-} catch (const std::bad_alloc&) {
-  return nullptr;
 }
 
 }  // namespace recfn

@@ -11,11 +11,11 @@ class FirstSight {
   // From now on calls are called as Python's CallTexts say. False with the error set.
   bool read(PyObject* texts);
 
-  // Of calls that run this code from that instruction on. Null without memory, or with the error set.
+  // Of calls that run this code from that instruction on. Null with the error set, or where CPython has no place for it.
   const CallName* of_code(PyObject* code, PyFrameObject* frame, int instruction);
-  // Of the line that the frame is at, where it calls. Without a text for ours; null without memory. Runs no Python.
+  // Of the line that the frame is at, where it calls. Without a text for ours; null as above. Runs no Python.
   const CallName* of_call_site(PyObject* code, PyFrameObject* frame, int instruction);
-  // Of calls of a C function. Null without memory.
+  // Of calls of a C function; null where it has no definition.
   const CallName* of_function(PyObject* callable, const CFunction& function);
 
   // Another number each time that names change.

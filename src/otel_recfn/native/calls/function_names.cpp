@@ -3,7 +3,6 @@
 #include "calls/call_texts.hpp"
 #include "calls/recent_functions.hpp"
 
-#include <new>
 #include <utility>
 
 namespace recfn {
@@ -38,7 +37,7 @@ const CallName* FunctionNames::find(const CFunction& function) const {
   return name != nullptr && CallTexts::is_of_function(name->text, function) ? name : nullptr;
 }
 
-const CallName* FunctionNames::keep(const CFunction& function, CallName name) try {
+const CallName* FunctionNames::keep(const CFunction& function, CallName name) {
   if (function.definition == nullptr) return nullptr;
   if (count_ >= kMostNames) clear();
   if (2 * count_ >= slots_.size()) grow();
@@ -48,8 +47,6 @@ const CallName* FunctionNames::keep(const CFunction& function, CallName name) tr
   delete slot.name;
   slot = {function.definition, type_of(function), kept};
   return kept;
-} catch (const std::bad_alloc&) {
-  return nullptr;
 }
 
 void FunctionNames::grow() {

@@ -14,7 +14,7 @@ class FunctionNames {
  public:
   // Null where it isn't known yet.
   const CallName* find(const CFunction& function) const;
-  // Null without memory. Frees what was kept of others at these addresses.
+  // Frees what was kept of others at these addresses.
   const CallName* keep(const CFunction& function, CallName name);
   void clear();
 

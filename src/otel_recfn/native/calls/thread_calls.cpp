@@ -3,7 +3,9 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <new>
+#include <memory>
+
+#include "cpython/guarded.hpp"
 
 namespace recfn {
 
@@ -41,21 +43,19 @@ void free_ended() {
   free_unless([](const ThreadCalls* calls) { return !calls->ended.load(std::memory_order_acquire); });
 }
 
-ThreadCalls* make() try {
+ThreadCalls* make() {
   free_ended();
-  known().reserve(known().size() + 1);
-  auto* calls = new ThreadCalls;
-  if (!tell_end_of_thread(calls)) return delete calls, nullptr;
-  known().push_back(calls);
-  return calls;
-} catch (const std::bad_alloc&) {
+  auto calls = std::make_unique<ThreadCalls>();
+  known().push_back(calls.get());
+  if (tell_end_of_thread(calls.get())) return calls.release();
+  known().pop_back();
   return nullptr;
 }
 
 }  // namespace
 
 ThreadCalls* thread_calls(uint64_t tracing) {
-  if (tls_calls == nullptr) tls_calls = make();
+  if (tls_calls == nullptr) had_memory_for([] { tls_calls = make(); });
   if (tls_calls != nullptr && tls_calls->tracing != tracing) tls_calls->forget(), tls_calls->tracing = tracing;
   return tls_calls;
 }

@@ -7,15 +7,20 @@
 #include "chrome/chrome_events.hpp"
 #include "chrome/chrome_writer.hpp"
 #include "columns/column_view.hpp"
+#include "cpython/gil.hpp"
+#include "cpython/guarded.hpp"
+#include "cpython/made.hpp"
 
 #include <cstdint>
-#include <new>
 
 namespace {
 
 using recfn::ChromeEvents;
 using recfn::ChromeWriter;
 using recfn::ColumnView;
+using recfn::guarded;
+using recfn::Made;
+using recfn::without_gil;
 
 constexpr size_t kFlowBytes = 384;  // of one arrow: the keys, and 20 digits for every number
 
@@ -28,11 +33,9 @@ PyObject* fill_memory(PyObject* memory, size_t most, Fill fill) {
   Py_buffer view;
   if (PyObject_GetBuffer(memory, &view, PyBUF_WRITABLE) < 0) return nullptr;
   size_t size = 0;
-  Py_BEGIN_ALLOW_THREADS
-  size = fill(static_cast<char*>(view.buf));
-  Py_END_ALLOW_THREADS
+  const bool filled = without_gil([&] { size = fill(static_cast<char*>(view.buf)); });
   PyBuffer_Release(&view);
-  return PyLong_FromSize_t(size);
+  return filled ? PyLong_FromSize_t(size) : nullptr;
 }
 
 PyObject* encode_events(PyObject*, PyObject* arguments) {
@@ -41,19 +44,13 @@ PyObject* encode_events(PyObject*, PyObject* arguments) {
   if (!PyArg_ParseTuple(arguments, "OOLLO!|O", &batch, &rows, &pid, &base_ns, &PyByteArray_Type, &memory, &python_ids)) {
     return nullptr;
   }
-  PyObject* names = PyObject_GetAttrString(batch, "names");
-  if (names == nullptr) return nullptr;
-  PyObject* size = nullptr;
-  try {
-    ChromeEvents events(names, pid, base_ns);
-    if (events.read(batch, rows, python_ids)) {
-      size = fill_memory(memory, events.most_bytes(), [&](char* begin) { return events.encode(begin); });
-    }
-  } catch (const std::bad_alloc&) {  // encoding takes no memory: the GIL is held here
-    PyErr_NoMemory();
-  }
-  Py_DECREF(names);
-  return size;
+  const Made names(PyObject_GetAttrString(batch, "names"));
+  if (names.object == nullptr) return nullptr;
+  return guarded([&]() -> PyObject* {
+    ChromeEvents events(names.object, pid, base_ns);
+    if (!events.read(batch, rows, python_ids)) return nullptr;
+    return fill_memory(memory, events.most_bytes(), [&](char* begin) { return events.encode(begin); });
+  });
 }
 
 struct FlowEnds {

@@ -2,13 +2,13 @@
 
 #include <cstdint>
 #include <cstring>
-#include <new>
 #include <utility>
 #include <vector>
 
 #include "columns/column.hpp"
 #include "columns/column_view.hpp"
 #include "cpython/gil.hpp"
+#include "cpython/guarded.hpp"
 #include "cpython/made.hpp"
 
 namespace recfn {
@@ -136,7 +136,7 @@ PyObject* gather_rows(PyObject*, PyObject* arguments) {
   if (!PyArg_ParseTuple(arguments, "O!O!OO:gather_rows", &PyTuple_Type, &names, &PyTuple_Type, &batches, &parts, &rows)) {
     return nullptr;
   }
-  try {
+  return guarded([&]() -> PyObject* {
     Wanted wanted;
     std::vector<Gathering> all;
     if (!wanted.take(parts, rows) || !take_all(all, names, batches)) return nullptr;
@@ -149,9 +149,7 @@ PyObject* gather_rows(PyObject*, PyObject* arguments) {
     });
     if (done && !known) PyErr_SetString(PyExc_IndexError, "no batch has such a row; ask for rows that are there");
     return done && known ? column_dict(names, all) : nullptr;
-  } catch (const std::bad_alloc&) {
-    return PyErr_NoMemory();
-  }
+  });
 }
 
 PyMethodDef functions[] = {

@@ -151,7 +151,7 @@ ThreadBuffer* Registry::create() {
   return buffer;
 }
 
-ThreadBuffer* Registry::stand_in(uint64_t ident, uint64_t native_id) try {
+ThreadBuffer* Registry::stand_in(uint64_t ident, uint64_t native_id) {
   std::lock_guard lock(mutex_);
   buffers_.reserve(buffers_.size() + 1);
   const auto is_of_thread = [ident](const ThreadBuffer* buffer) { return buffer->ident == ident && !buffer->ended.load(); };
@@ -163,8 +163,6 @@ ThreadBuffer* Registry::stand_in(uint64_t ident, uint64_t native_id) try {
   buffers_.push_back(buffer);
   enter_generation(*buffer, globals().generation.load());
   return buffer;
-} catch (const std::bad_alloc&) {
-  return nullptr;
 }
 
 // False when there is no memory for that.

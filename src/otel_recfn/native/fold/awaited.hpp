@@ -18,7 +18,6 @@ struct Awaited {
 
 class AwaitedTable {
  public:
-  void reserve(size_t more) { table_.reserve(more); }
   bool empty() const { return table_.size() == 0; }
   size_t size() const { return table_.size(); }
 
@@ -29,7 +28,6 @@ class AwaitedTable {
 
   void insert(Awaited* awaited) { table_.insert({awaited->event_id, awaited}); }
   void erase(uint64_t event_id) { table_.erase(entry(event_id)); }
-  void clear() { table_.clear(); }
   void clear_places() { table_.clear_places(); }
 
   template <typename Visit>

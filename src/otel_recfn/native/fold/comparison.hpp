@@ -15,8 +15,7 @@ class Comparison {
   static constexpr uint32_t kNone = PlacesOfIds::kNone;  // it lies directly in the unit
   static constexpr uint32_t kNotHere = kNone - 1;  // it lies in a range that hasn't come
 
-  // A range that came after its parent, or is asynchronous, has no parent afterwards. Where memory runs out (std::bad_alloc) it
-  // can be done again.
+  // A range that came after its parent, or is asynchronous, has no parent afterwards.
   void compare(Ranges& held, int64_t min_duration_ns, int64_t budget);
 
   size_t size() const { return above_.size(); }

@@ -1,7 +1,6 @@
 #include "fold/finished.hpp"
 
 #include <algorithm>
-#include <new>
 
 namespace recfn::folding {
 namespace {
@@ -9,17 +8,13 @@ namespace {
 constexpr size_t kCountsOfAPath = 4;   // that there is room for at first
 constexpr size_t kMostRoom = 1 << 15;  // of rows for units to come
 
-// Powers of two, so that memory that was given back fits the next time: new pages cost as much as what is written to them. Where
-// memory is short for that, the table grows as rows come.
+// Powers of two, so that memory that was given back fits the next time: new pages cost as much as what is written to them.
 template <typename Row>
 void make_room(UnfilledVector<Row>& table, size_t rows, size_t units) {
   if (table.capacity() - table.size() >= rows) return;
   size_t room = 64;
   while (room < table.size() + std::max(rows, std::min(rows * units, kMostRoom))) room *= 2;
-  try {
-    table.reserve(room);
-  } catch (const std::bad_alloc&) {
-  }
+  table.reserve(room);
 }
 
 }  // namespace

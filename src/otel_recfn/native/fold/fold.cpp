@@ -26,35 +26,36 @@ int64_t Fold::rows(const std::vector<ToFinish>& units) const {
   return rows;
 }
 
-FinishedColumns Fold::finish(std::vector<ToFinish> units) {
-  told_.clear();
-  last_ = nullptr;  // so that the next row comes by `find_or_make`
+FinishedColumns Fold::finish(const std::vector<ToFinish>& units) {
   FinishedColumns columns;
+  or_empty([&] { columns = finished(units); });
+  return columns;
+}
+
+FinishedColumns Fold::finished(const std::vector<ToFinish>& units) {
+  FinishedColumns columns;
+  last_ = nullptr;
   for (size_t place = 0; place < units.size(); ++place) {
     Unit* unit = find(units[place].unit);
     if (unit == nullptr) continue;
     unit->decide(units[place].budget);
     columns.make_room(unit->kept_count(), unit->path_count(), units.size() - place);
     unit->tell(static_cast<int64_t>(place), columns);  // at once: its paths are in the cache yet
+    if (units[place].goes_on) {
+      unit->begin_next_part();
+    } else {
+      unit->give_back();
+      units_.erase(units[place].unit);
+    }
   }
-  told_.swap(units);
+  if (units_.empty()) memory_.trees.shrink(), memory_.awaited.shrink();
   return columns;
 }
 
-void Fold::taken() {
-  for (const ToFinish& one : told_) {
-    Unit* unit = find(one.unit);
-    if (unit != nullptr && one.goes_on) {
-      unit->begin_next_part();
-    } else {
-      units_.erase(one.unit);
-    }
-  }
-  told_.clear();
+void Fold::forget_all() {
+  units_.clear();
+  memory_ = Memory{};
   last_ = nullptr;
-  if (!units_.empty()) return;
-  memory_.trees.shrink();
-  memory_.awaited.shrink();
 }
 
 Unit* Fold::find(uint32_t number) const {
@@ -63,7 +64,6 @@ Unit* Fold::find(uint32_t number) const {
 }
 
 void Fold::find_or_make(uint32_t number) {
-  told_.clear();
   auto found = units_.find(number);
   if (found == units_.end()) {
     found = units_.emplace(number, std::make_unique<Unit>(memory_, limits_)).first;

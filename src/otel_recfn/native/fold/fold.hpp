@@ -1,4 +1,4 @@
-// Open units, by number, for one thread at a time.
+// Open units, by number, for one thread at a time. Where it finds no memory, it is empty afterwards: trees may be half merged then.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -22,11 +22,13 @@ class Fold {
  public:
   explicit Fold(const Limits& limits) : limits_(limits) {}
 
-  // Whether its unit is full now. Where memory runs out (std::bad_alloc) nothing of it was taken.
-  bool add(uint32_t number, const Range& one) {
-    if (last_ == nullptr || number != last_number_) find_or_make(number);
-    last_->add(one);
-    return last_->rows() >= limits_.most_rows;
+  // All of these ranges, each to its unit.
+  template <typename Rows>
+  void add(const Rows& ranges) {
+    or_empty([&] {
+      const auto count = ranges.size();
+      for (auto at = count - count; at < count; ++at) add(ranges.unit_of(at), ranges[at]);
+    });
   }
 
   // The numbers of the rows that may be kept yet, in ascending order.
@@ -35,14 +37,26 @@ class Fold {
   int64_t rows(uint32_t number) const;
   int64_t rows(const std::vector<ToFinish>& units) const;
 
-  // What became of these units' rows. It is theirs until `taken` says that somebody has it: where memory runs out, or for any
-  // other reason, it can be asked again, and nothing is lost.
-  FinishedColumns finish(std::vector<ToFinish> units);
-  // Those that were finished last, and got nothing since, begin their next part or are forgotten.
-  void taken();
-  int64_t told_rows() const { return rows(told_); }
+  // What became of these units' rows. They begin their next part or are forgotten.
+  FinishedColumns finish(const std::vector<ToFinish>& units);
 
  private:
+  template <typename Work>
+  void or_empty(Work work) {
+    try {
+      work();
+    } catch (...) {
+      forget_all();
+      throw;
+    }
+  }
+
+  void add(uint32_t number, const Range& one) {
+    if (last_ == nullptr || number != last_number_) find_or_make(number);
+    last_->add(one);
+  }
+  FinishedColumns finished(const std::vector<ToFinish>& units);
+  void forget_all();
   Unit* find(uint32_t number) const;
   void find_or_make(uint32_t number);
 
@@ -51,7 +65,6 @@ class Fold {
   std::unordered_map<uint32_t, std::unique_ptr<Unit>> units_;
   uint32_t last_number_ = 0;
   Unit* last_ = nullptr;
-  std::vector<ToFinish> told_;
 };
 
 }  // namespace recfn::folding

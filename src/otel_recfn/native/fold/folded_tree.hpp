@@ -29,12 +29,6 @@ struct FoldedTree {
 // What the trees of all units are made of.
 class Trees {
  public:
-  // So many ranges can be folded into so many trees afterwards without memory running out; merging trees takes none.
-  void reserve(size_t folds, size_t trees) {
-    paths_.reserve(folds + trees * kNodesOfATree);
-    linkables_.reserve(folds);
-  }
-
   // A range that lies in ranges that were added up at `above`, or (null) directly in the span, is added up. Where it is.
   Path* fold(FoldedTree& holder, Path* above, const Range& one, int64_t self_ns) {
     Path& around = above_or_root(holder, above);
@@ -58,8 +52,6 @@ class Trees {
   void shrink() { paths_.shrink(), linkables_.shrink(); }
 
  private:
-  static constexpr size_t kNodesOfATree = 2;  // its root and the path for others
-
   Path& above_or_root(FoldedTree& holder, Path* above) {
     if (above != nullptr) return *above;
     if (holder.root == nullptr) holder.root = paths_.make(kOther);

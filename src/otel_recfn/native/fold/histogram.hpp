@@ -33,8 +33,7 @@ struct Window {
   bool has(unsigned digits) const { return digits - from < kSize; }
 };
 
-// Durations of a path mostly are alike: the histogram itself is one window, and so is small. A duration needs one more at most;
-// another histogram's need no more than it has, so that `Paths::reserve` knows how many there may be.
+// Durations of a path mostly are alike: the histogram itself is one window, and so is small.
 class Histogram {
  public:
   // For durations of about so many digits.

@@ -1,9 +1,8 @@
-// Open addressing: items by a 64-bit number that they tell. Room is made beforehand, so that nothing else needs memory.
+// Open addressing: items by a 64-bit number that they tell.
 #pragma once
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "fold/range.hpp"
@@ -14,18 +13,6 @@ namespace recfn::folding {
 template <typename Item, typename Key>
 class IdTable {
  public:
-  void reserve(size_t more) {
-    if ((items_ + more) * 2 <= places_.size()) return;
-    size_t size = places_.empty() ? 16 : places_.size();
-    while ((items_ + more) * 2 > size) size *= 2;
-    std::vector<Item> larger(size);
-    places_.swap(larger);
-    items_ = 0;
-    for (const Item& item : larger) {
-      if (!Key::is_empty(item)) insert(item);
-    }
-  }
-
   // Null where there is none. `matches` tells it from others of the same key.
   template <typename Matches>
   Item* find(uint64_t key, Matches matches) {
@@ -37,8 +24,9 @@ class IdTable {
     }
   }
 
-  // It is not there, and room is.
+  // It is not there.
   void insert(const Item& item) {
+    if ((items_ + 1) * 2 > places_.size()) grow();
     size_t at = home(Key::key(item));
     while (!Key::is_empty(places_[at])) at = after(at);
     places_[at] = item, ++items_;
@@ -55,22 +43,11 @@ class IdTable {
     places_[hole] = Item{}, --items_;
   }
 
-  // Few items leave no table, so that nobody clears a large one again and again.
-  void clear() {
-    if (places_.size() > kSparse * items_) {
-      release();
-    } else {
-      clear_places();
-    }
-  }
-
   // The room stays.
   void clear_places() {
     std::fill(places_.begin(), places_.end(), Item{});
     items_ = 0;
   }
-
-  void swap(IdTable& other) { places_.swap(other.places_), std::swap(items_, other.items_); }
 
   void release() { std::vector<Item>().swap(places_), items_ = 0; }
 
@@ -84,7 +61,14 @@ class IdTable {
   }
 
  private:
-  static constexpr size_t kSparse = 64;
+  void grow() {
+    std::vector<Item> larger(std::max<size_t>(16, 2 * places_.size()));
+    places_.swap(larger);
+    items_ = 0;
+    for (const Item& item : larger) {
+      if (!Key::is_empty(item)) insert(item);
+    }
+  }
 
   size_t home(uint64_t key) const { return scrambled(key) & (places_.size() - 1); }
   size_t after(size_t at) const { return (at + 1) & (places_.size() - 1); }

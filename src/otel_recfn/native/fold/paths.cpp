@@ -55,10 +55,4 @@ void Paths::give_back_tree(Path* root) {
   }
 }
 
-void Paths::grow(size_t nodes) {
-  const size_t chunks = nodes / Pool<Path>::kChunk + 1;
-  many_.reserve(nodes_.all_items() + chunks * Pool<Path>::kChunk - many_.size());
-  nodes_.reserve(nodes);
-}
-
 }  // namespace recfn::folding

@@ -22,12 +22,6 @@ struct Path {
 // All nodes of a fold, whatever tree they belong to.
 class Paths {
  public:
-  // So many can be made afterwards without memory running out.
-  void reserve(size_t nodes) {
-    if (nodes_.free_items() < nodes) grow(nodes);
-    windows_.reserve(nodes_.all_items() + kDigits);  // one for each range, and those of a histogram while it is added to another
-  }
-
   Path* make(uint32_t name);
   // One more range, `total_ns` of which aren't counted elsewhere.
   void add(Path& path, const Range& one, int64_t self_ns, int64_t total_ns) {
@@ -84,11 +78,10 @@ class Paths {
     const Edge* found = edge(above, name);
     return found == nullptr ? nullptr : found->path;
   }
-  void grow(size_t nodes);
 
   Pool<Path> nodes_;
   Pool<Window> windows_;
-  IdTable<Edge, EdgeKey> many_;  // has room for every node
+  IdTable<Edge, EdgeKey> many_;
 };
 
 }  // namespace recfn::folding

@@ -13,13 +13,7 @@ class Pool {
   static constexpr size_t kChunk = 64;
   static constexpr size_t kKeptChunks = 128;
 
-  // So many can be taken afterwards without memory running out.
-  void reserve(size_t items) {
-    while (free_items_ < items) grow();
-  }
-
   T* take() {
-    --free_items_;
     if (free_ == nullptr) return never_taken();
     T* item = free_;
     free_ = item->next;
@@ -28,16 +22,13 @@ class Pool {
 
   void give_back(T* item) {
     item->next = free_;
-    free_ = item, ++free_items_;
+    free_ = item;
   }
-
-  size_t free_items() const { return free_items_; }
-  size_t all_items() const { return chunks_.size() * kChunk; }
 
   // None is in use: what many units at once had needed is freed. Whether it was much.
   bool shrink() {
     const bool much = chunks_.size() > kKeptChunks;
-    if (much) chunks_.clear(), free_ = nullptr, free_items_ = taken_once_ = 0;
+    if (much) chunks_.clear(), free_ = nullptr, taken_once_ = 0;
     return much;
   }
 
@@ -45,18 +36,16 @@ class Pool {
   void grow() {
     std::unique_ptr<T[]> chunk(new T[kChunk]);  // not cleared, as make_unique does
     chunks_.push_back(std::move(chunk));
-    free_items_ += kChunk;
   }
 
-  // So that what is reserved and not needed is not touched.
   T* never_taken() {
+    if (taken_once_ == chunks_.size() * kChunk) grow();
     const size_t at = taken_once_++;
     return &chunks_[at / kChunk][at % kChunk];
   }
 
   std::vector<std::unique_ptr<T[]>> chunks_;
-  T* free_ = nullptr;      // those that were given back
-  size_t free_items_ = 0;  // with those that were never taken
+  T* free_ = nullptr;  // those that were given back
   size_t taken_once_ = 0;
 };
 

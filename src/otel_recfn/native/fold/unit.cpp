@@ -9,14 +9,13 @@
 namespace recfn::folding {
 
 Unit::Unit(Memory& memory, const Limits& limits) : memory_(memory), limits_(limits) {
-  memory_.spare_held.reserve(Memory::kMostSpare);
   if (memory_.spare_held.empty()) return;
   held_.swap(memory_.spare_held.back());
   memory_.spare_held.pop_back();
   memory_.spare_rows -= held_.capacity();
 }
 
-Unit::~Unit() {
+void Unit::give_back() {
   begin_next_part();
   awaited_.each([this](Awaited* one) { memory_.awaited.give_back(one); });
   const size_t rows = held_.capacity();
@@ -30,10 +29,9 @@ void Unit::held(std::vector<int64_t>& rows) const {
   for (const Range& one : held_) rows.push_back(one.row);
 }
 
-// Behind `reserve` nothing in it allocates.
 void Unit::compare(int64_t budget, bool parents_may_come) {
   memory_.comparison.compare(held_, limits_.min_duration_ns, budget);
-  reserve();
+  memory_.spots.assign(memory_.comparison.size(), {});
   Awaited* taken = take_awaited();
   await_parents();
   if (!parents_may_come) settle();
@@ -44,18 +42,6 @@ void Unit::compare(int64_t budget, bool parents_may_come) {
     next = taken->next;
     memory_.awaited.give_back(taken);
   }
-}
-
-void Unit::reserve() {
-  const Comparison& all = memory_.comparison;
-  const size_t folds = all.size() - all.kept().size();
-  memory_.trees.reserve(folds, std::min(folds, all.kept().size() + all.not_here()) + 1);
-  awaited_.reserve(all.not_here());
-  memory_.awaited.reserve(all.not_here());
-  memory_.ordered.reserve(awaited_.size() + all.not_here());
-  memory_.spots.assign(all.size(), {});
-  memory_.kept.clear();
-  memory_.kept.resize(all.kept().size());
 }
 
 // What was awaited and has come now: a list.
@@ -86,6 +72,8 @@ void Unit::await_parents() {
 void Unit::place_kept() {
   const Comparison& all = memory_.comparison;
   for (size_t place = 0; place < kept_.size(); ++place) memory_.spots[place].tree = &kept_[place].folded;
+  memory_.kept.clear();
+  memory_.kept.resize(all.kept().size());
   size_t next = 0;
   for (const uint32_t place : all.kept()) {
     Memory::Spot& spot = memory_.spots[place];

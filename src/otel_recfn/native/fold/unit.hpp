@@ -15,7 +15,7 @@
 namespace recfn::folding {
 
 struct Limits {
-  int64_t budget, min_duration_ns, most_rows, most_waiting;
+  int64_t budget, min_duration_ns, most_waiting;
 };
 
 // A range that is kept for now, and what was folded into it.
@@ -50,9 +50,8 @@ class Unit {
   Unit(Memory& memory, const Limits& limits);
   Unit(const Unit&) = delete;
   Unit& operator=(const Unit&) = delete;
-  ~Unit();
 
-  // The next range that has ended: in whole, or nothing of it where memory ran out (std::bad_alloc).
+  // The next range that has ended.
   void add(const Range& one) {
     if (waiting_ >= limits_.most_waiting) compare(limits_.budget, true);
     held_.emplace_back() = one;
@@ -63,7 +62,7 @@ class Unit {
   void held(std::vector<int64_t>& rows) const;
   int64_t first_row() const { return held_.empty() ? 0 : held_.front().row; }
 
-  // Before it tells: folds what is too much. Where memory runs out nothing is lost: this can be called again.
+  // Before it tells: folds what is too much.
   void decide(int64_t budget);
   size_t kept_count() const { return kept_.size(); }
   size_t path_count() const;
@@ -71,10 +70,11 @@ class Unit {
   void tell(int64_t place, FinishedColumns& columns) const;
   // What was told is forgotten; more will come.
   void begin_next_part();
+  // The same, before it is forgotten itself: other units use what it was made of.
+  void give_back();
 
  private:
   void compare(int64_t budget, bool parents_may_come);
-  void reserve();
   Awaited* take_awaited();
   void await_parents();
   void place_kept();

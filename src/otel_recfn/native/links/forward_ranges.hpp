@@ -20,7 +20,7 @@ struct ForwardRange {
 
 class ForwardRanges {
  public:
-  // In place of one with that key, unless this one started earlier. Where there is no memory for it, it isn't known.
+  // In place of one with that key, unless this one started earlier.
   void remember(const ForwardRange& range);
   // For a backward range. Null where none is known.
   const ForwardRange* match(uint64_t key);

@@ -7,7 +7,7 @@ namespace recfn {
 
 constexpr size_t kLargeBlock = size_t{1} << 14;
 
-// More than kLargeBlock bytes. Throws std::bad_alloc. From any thread, and without a lock, as the next two.
+// More than kLargeBlock bytes. From any thread, and without a lock, as the next two.
 void* take_block(size_t bytes);
 // `bytes`: as they were asked for.
 void give_back_block(void* block, size_t bytes) noexcept;

@@ -1,13 +1,14 @@
 // Python's side of the sums of durations: arrays of numpy's, which this adds to in place.
 #include "metrics/metrics_bindings.hpp"
 
+#include "cpython/gil.hpp"
+#include "cpython/guarded.hpp"
 #include "metrics/array.hpp"
 #include "metrics/duration_rows.hpp"
 #include "metrics/duration_sums.hpp"
 
 #include <cstdint>
 #include <deque>
-#include <new>
 #include <vector>
 
 namespace {
@@ -16,8 +17,10 @@ using recfn::Array;
 using recfn::BoundBuckets;
 using recfn::DurationsOfRows;
 using recfn::DurationSums;
+using recfn::guarded;
 using recfn::PowerBuckets;
 using recfn::SeriesOfRows;
+using recfn::without_gil;
 
 bool fits(const Array<int64_t>& array, size_t needed, const char* name) {
   if (static_cast<size_t>(array.size()) >= needed) return true;
@@ -91,7 +94,7 @@ PyObject* add_durations(PyObject*, PyObject* arguments) {
   if (!PyArg_ParseTuple(arguments, "OOOOO!O!", &batch, &numbers, &series, &tally, &PyList_Type, &bounded, &PyList_Type, &powers)) {
     return nullptr;
   }
-  try {
+  return guarded([&]() -> PyObject* {
     Taken taken;
     Array<int32_t> numbered;
     DurationsOfRows durations;
@@ -100,13 +103,9 @@ PyObject* add_durations(PyObject*, PyObject* arguments) {
         !take_each(powers, [&](PyObject* one) { return taken.take_powers(one); })) {
       return nullptr;
     }
-    Py_BEGIN_ALLOW_THREADS
-    taken.sums.add(numbered.data(), numbered.size(), durations);
-    Py_END_ALLOW_THREADS
-  } catch (const std::bad_alloc&) {  // adding takes no memory: the GIL is held here
-    return PyErr_NoMemory();
-  }
-  Py_RETURN_NONE;
+    if (!without_gil([&] { taken.sums.add(numbered.data(), numbered.size(), durations); })) return nullptr;
+    Py_RETURN_NONE;
+  });
 }
 
 PyObject* keys_of(const std::vector<uint64_t>& keys) {
@@ -125,16 +124,14 @@ PyObject* keys_of(const std::vector<uint64_t>& keys) {
 PyObject* find_series(PyObject*, PyObject* arguments) {
   PyObject *batch, *slots, *numbers;
   if (!PyArg_ParseTuple(arguments, "OOO", &batch, &slots, &numbers)) return nullptr;
-  try {
+  return guarded([&]() -> PyObject* {
     SeriesOfRows rows;
     Array<int32_t> known, numbered;
     if (!known.take(slots, "slots") || !numbered.take(numbers, "numbers") || !rows.take(batch, numbered.size())) return nullptr;
     std::vector<uint64_t> unknown;
     rows.find(known.data(), static_cast<size_t>(known.size()), numbered.data(), unknown);
     return keys_of(unknown);
-  } catch (const std::bad_alloc&) {
-    return PyErr_NoMemory();
-  }
+  });
 }
 
 PyMethodDef functions[] = {

@@ -1,11 +1,11 @@
 #include "plan/told_bindings.hpp"
 
 #include <algorithm>
-#include <new>
 
 #include "columns/column_tuple.hpp"
 #include "columns/equally_long.hpp"
 #include "cpython/gil.hpp"
+#include "cpython/guarded.hpp"
 #include "plan/folded_told.hpp"
 
 namespace {
@@ -55,7 +55,7 @@ PyObject* tell_folded(PyObject*, PyObject* arguments) {
                         &PyTuple_Type, &unit_columns, &top_names)) {
     return nullptr;
   }
-  try {
+  return recfn::guarded([&]() -> PyObject* {
     PathsToTell paths;
     Extents kept;
     UnitsToTell units;
@@ -66,9 +66,7 @@ PyObject* tell_folded(PyObject*, PyObject* arguments) {
     if (!done || good) return done ? told_columns(teller.columns()) : nullptr;
     PyErr_SetString(PyExc_IndexError, "a path indexes nothing; its unit, holder and path above have to be known");
     return nullptr;
-  } catch (const std::bad_alloc&) {
-    return PyErr_NoMemory();
-  }
+  });
 }
 
 PyMethodDef functions[] = {

@@ -10,10 +10,10 @@
 
 #include "columns/column.hpp"
 #include "cpython/gil.hpp"
+#include "cpython/guarded.hpp"
 #include "cpython/made.hpp"
 #include "cpython/one_user.hpp"
 #include "fold/fold.hpp"
-#include "python/fold_arguments.hpp"
 #include "python/ranges_of_plan.hpp"
 
 namespace recfn {
@@ -46,21 +46,51 @@ class Use {
   const OneUser user_;
 };
 
+// A whole number; one that is too large for the machine as the largest that isn't. False with an error set where it is none.
+bool read_whole(PyObject* number, int64_t* value) {
+  const Made whole(PyNumber_Index(number));
+  if (whole.object == nullptr) return false;
+  int beyond = 0;
+  const long long found = PyLong_AsLongLongAndOverflow(whole.object, &beyond);
+  *value = beyond > 0 ? INT64_MAX : beyond < 0 ? INT64_MIN : static_cast<int64_t>(found);
+  return true;
+}
+
+bool read_unit(PyObject* number, uint32_t* unit) {
+  int64_t value = 0;
+  if (!read_whole(number, &value)) return false;
+  *unit = static_cast<uint32_t>(value);
+  if (value >= 0 && value <= UINT32_MAX) return true;
+  PyErr_Format(PyExc_ValueError, "%R is no unit: their numbers have 32 bits", number);
+  return false;
+}
+
+// The items of a sequence, which nobody else can change.
+class Items {
+ public:
+  explicit Items(PyObject* sequence) : items_(PySequence_Tuple(sequence)) {}
+  explicit operator bool() const { return items_.object != nullptr; }
+  Py_ssize_t size() const { return PyTuple_GET_SIZE(items_.object); }
+  PyObject* operator[](Py_ssize_t at) const { return PyTuple_GET_ITEM(items_.object, at); }
+
+ private:
+  Made items_;
+};
+
 PyObject* fold_new(PyTypeObject* type, PyObject* args, PyObject* keywords) {
-  static const char* names[] = {"budget", "min_duration_ns", "most_rows", "most_waiting", nullptr};
-  PyObject* given[4];
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOO:Fold", const_cast<char**>(names), &given[0], &given[1], &given[2],
-                                   &given[3])) {
+  static const char* names[] = {"budget", "min_duration_ns", "most_waiting", nullptr};
+  PyObject* given[3];
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOO:Fold", const_cast<char**>(names), &given[0], &given[1], &given[2])) {
     return nullptr;
   }
-  int64_t values[4];
-  for (int at = 0; at < 4; ++at) {
+  int64_t values[3];
+  for (int at = 0; at < 3; ++at) {
     if (!read_whole(given[at], &values[at])) return nullptr;
   }
   PyObject* self = type->tp_alloc(type, 0);
   if (self == nullptr) return nullptr;
   Fold* fold = &reinterpret_cast<FoldObject*>(self)->fold;
-  new (fold) Fold({values[0], values[1], values[2], std::clamp<int64_t>(values[3], 1, kMostWaiting)});
+  new (fold) Fold({values[0], values[1], std::clamp<int64_t>(values[2], 1, kMostWaiting)});
   return self;
 }
 
@@ -69,61 +99,15 @@ void fold_dealloc(PyObject* self) {
   Py_TYPE(self)->tp_free(self);
 }
 
-// How many rows it takes, up to one with which its unit is full, or before one for which there is no memory: that is an error
-// where it is the first.
-template <typename Rows>
-Py_ssize_t take_rows(Fold& fold, const Rows& rows) {
-  const Py_ssize_t count = rows.size();
-  Py_ssize_t done = 0;
-  try {
-    while (done < count) {
-      const bool full = fold.add(rows.unit_of(done), rows[done]);
-      ++done;
-      if (full) break;
-    }
-  } catch (const std::bad_alloc&) {  // of that row nothing was taken
-    if (done == 0) throw;
-  }
-  return done;
-}
-
-// The rows are taken: where there is no memory for a number, that of `spare` is used.
-PyObject* as_number(Py_ssize_t value, PyObject*& spare) {
-  PyObject* number = PyLong_FromSsize_t(value);
-  if (number != nullptr) return number;
-  PyErr_Clear();
-  Py_CLEAR(spare);
-  return PyLong_FromSsize_t(value);
-}
-
-template <typename Rows>
-PyObject* add_rows(PyObject* self, const Rows& rows) {
-  const Use fold(self);
-  const Py_ssize_t count = rows.size();
-  Made all(fold ? PyLong_FromSsize_t(count) : nullptr);
-  if (all.object == nullptr) return nullptr;
-  Py_ssize_t done = 0;
-  if (!without_gil_if(count > kManyRows, [&] { done = take_rows(*fold, rows); })) return nullptr;
-  return done == count ? std::exchange(all.object, nullptr) : as_number(done, all.object);
-}
-
-PyObject* fold_add(PyObject* self, PyObject* args, PyObject* keywords) {
-  static const char* names[] = {"unit", "event_id", "parent", "name", "start_ns", "duration_ns", "flags", "first_row", nullptr};
-  PyObject* given[8];
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOOOOOO:add", const_cast<char**>(names), &given[0], &given[1], &given[2],
-                                   &given[3], &given[4], &given[5], &given[6], &given[7])) {
-    return nullptr;
-  }
-  FoldRows rows;
-  return rows.take(given) ? add_rows(self, rows) : nullptr;
-}
-
-PyObject* fold_add_planned(PyObject* self, PyObject* args) {
+PyObject* fold_add(PyObject* self, PyObject* args) {
   PyObject *given, *number;
   int64_t first_row = 0;
   if (!PyArg_ParseTuple(args, "O!O:add_planned", &PyTuple_Type, &given, &number) || !read_whole(number, &first_row)) return nullptr;
-  RangesOfPlan rows;
-  return rows.take(given, first_row) && rows.are_known() ? add_rows(self, rows) : nullptr;
+  RangesOfPlan ranges;
+  if (!ranges.take(given, first_row) || !ranges.are_known()) return nullptr;
+  const Use fold(self);
+  if (!fold || !without_gil_if(ranges.size() > kManyRows, [&] { fold->add(ranges); })) return nullptr;
+  Py_RETURN_NONE;
 }
 
 PyObject* fold_kept(PyObject* self, PyObject*) {
@@ -193,35 +177,22 @@ PyObject* fold_finish(PyObject* self, PyObject* args) {
   }
   const Use fold(self);
   if (!fold) return nullptr;
-  try {
+  return guarded([&]() -> PyObject* {
     std::vector<ToFinish> wanted;
     FinishedColumns finished;
     if (!read_units(units, budgets, goes_on, wanted)) return nullptr;
-    const bool is_long = fold->rows(wanted) > kManyRows;
-    if (!without_gil_if(is_long, [&] { finished = fold->finish(std::move(wanted)); })) return nullptr;
+    if (!without_gil_if(fold->rows(wanted) > kManyRows, [&] { finished = fold->finish(wanted); })) return nullptr;
     return table_dict(finished);
-  } catch (const std::bad_alloc&) {
-    return PyErr_NoMemory();
-  }
-}
-
-PyObject* fold_taken(PyObject* self, PyObject*) {
-  const Use fold(self);
-  if (!fold) return nullptr;
-  without_gil_if(fold->told_rows() > kManyRows, [&] { fold->taken(); });
-  Py_RETURN_NONE;
+  });
 }
 
 PyMethodDef fold_methods[] = {
-    {"add", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(fold_add)), METH_VARARGS | METH_KEYWORDS,
-     "add(unit, event_id, parent, name, start_ns, duration_ns, flags, first_row) -> how many rows were added, up to one with which "
-     "its unit is full, or before one for which there is no memory."},
-    {"add_planned", fold_add_planned, METH_VARARGS, "add_planned(ranges, first_row): add() of the ranges of a plan."},
+    {"add_planned", fold_add, METH_VARARGS,
+     "add_planned(ranges, first_row): adds all of them."},
     {"kept", fold_kept, METH_NOARGS, "kept() -> the numbers of the rows that may be kept yet, in ascending order, as a Column."},
     {"rows", fold_rows, METH_O, "rows(units) -> how many rows came to each, or since its last part."},
     {"finish", fold_finish, METH_VARARGS,
-     "finish(units, budgets, goes_on) -> what became of them, as tables by name. It can be asked again until taken()."},
-    {"taken", fold_taken, METH_NOARGS, "taken(): the caller has what finish told; units that don't go on are forgotten."},
+     "finish(units, budgets, goes_on) -> what became of them, as tables by name; those that don't go on are forgotten."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyTypeObject fold_type() {
@@ -232,8 +203,7 @@ PyTypeObject fold_type() {
   type.tp_dealloc = fold_dealloc;
   type.tp_methods = fold_methods;
   type.tp_flags = Py_TPFLAGS_DEFAULT;
-  type.tp_doc =
-      "Fold(budget, min_duration_ns, most_rows, most_waiting): folds the ranges of units. See Python's `batches/fold/`.";
+  type.tp_doc = "Fold(budget, min_duration_ns, most_waiting): folds the ranges of units. See Python's `batches/fold/`.";
   return type;
 }
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include "cpython/guarded.hpp"
 #include "cpython/interpreters.hpp"
 
 namespace recfn {
@@ -48,8 +49,10 @@ bool put_frame(PyFrameObject* frame, char* text, uint32_t size, uint32_t& used) 
 PyObject* set_own_directory(PyObject*, PyObject* directory) {
   const char* path = PyUnicode_AsUTF8(directory);
   if (path == nullptr) return nullptr;
-  own_directory() = path;
-  Py_RETURN_NONE;
+  return guarded([path] {
+    own_directory() = path;
+    return Py_NewRef(Py_None);
+  });
 }
 
 PyMethodDef stack_functions[] = {

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <iterator>
-#include <new>
 
 #include "core/registry.hpp"
+#include "cpython/guarded.hpp"
 #include "cpython/made.hpp"
 #include "python/python_stack.hpp"
 #include "python/range_observer.hpp"
@@ -54,10 +54,12 @@ RangeEntry begin_recorded(const RecordFunctionObject& range, uint32_t recording)
 uint64_t this_thread() { return PyThread_get_thread_ident(); }
 
 [[gnu::noinline]] bool keep_earlier(RecordFunctionObject& range) {
-  if (range.earlier == nullptr) range.earlier = new (std::nothrow) std::vector<RangeEntry>;
-  if (range.earlier == nullptr) return PyErr_NoMemory(), false;
-  range.earlier->push_back(range.newest);
-  return true;
+  const bool kept = had_memory_for([&range] {
+    if (range.earlier == nullptr) range.earlier = new std::vector<RangeEntry>;
+    range.earlier->push_back(range.newest);
+  });
+  if (!kept) PyErr_NoMemory();
+  return kept;
 }
 
 bool push_entry(RecordFunctionObject& range, const RangeEntry& entry) {

@@ -1,9 +1,10 @@
 #include "python/task_contexts.hpp"
 
+#include "cpython/guarded.hpp"
+#include "cpython/made.hpp"
 #include "cpython/python.hpp"
 
 #include <algorithm>
-#include <new>
 #include <unordered_map>
 
 namespace recfn {
@@ -50,18 +51,20 @@ void forget_dead() {
 }
 
 // 0, which no context has, where there is no memory.
-uint64_t number_of(PyObject* context) try {
+uint64_t number_of(PyObject* context) {
   auto& known = numbered();
   const auto found = known.find(context);
   if (found != known.end() && is_alive(found->second)) return found->second.number;
   if (known.size() > sweep_above) forget_dead();
-  PyObject* alive = PyWeakref_NewRef(context, nullptr);
-  if (alive == nullptr) return PyErr_Clear(), 0;
-  Numbered& numbered_now = known[context];
-  Py_XSETREF(numbered_now.alive, alive);
-  return numbered_now.number = ++last_number;
-} catch (const std::bad_alloc&) {
-  return 0;
+  const Made alive(PyWeakref_NewRef(context, nullptr));
+  if (alive.object == nullptr) return PyErr_Clear(), 0;
+  uint64_t number = 0;
+  had_memory_for([&] {
+    Numbered& one = known[context];
+    Py_XSETREF(one.alive, Py_NewRef(alive.object));
+    number = one.number = ++last_number;
+  });
+  return number;
 }
 
 PyObject* outer_of(PyObject* context) {

@@ -1,11 +1,11 @@
 #include "python/task_entries.hpp"
 
 #include <algorithm>
-#include <new>
 #include <unordered_map>
 #include <utility>
 
 #include "core/range_parent.hpp"
+#include "cpython/guarded.hpp"
 #include "python/launches.hpp"
 #include "python/task_chain.hpp"
 #include "python/task_contexts.hpp"
@@ -313,17 +313,13 @@ void view_task(ThreadBuffer& buffer, TaskView& view, PyObject* span) {
   view.range_context = latest->context;
 }
 
-void keep_open_range(ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source, bool enters) try {
-  TaskEntry*& kept = open_ranges()[event_id];
+// Without memory the range has no entry: what begins in it gets the range around it as its parent.
+void keep_open_range(ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source, bool enters) {
   TaskEntry* outer = innermost();
-  kept = new_range_entry(buffer, event_id, scope, source, outer);
-  if (kept == nullptr) {
-    open_ranges().erase(event_id);
-  } else if (enters) {
-    push(&buffer, kept, outer);
-  }
-} catch (const std::bad_alloc&) {
-  // Without memory the range has no entry: what begins in it gets the range around it as its parent.
+  TaskEntry* made = new_range_entry(buffer, event_id, scope, source, outer);
+  if (made == nullptr) return;
+  if (!had_memory_for([&] { open_ranges()[event_id] = made; })) return Py_DECREF(made);
+  if (enters) push(&buffer, made, outer);
 }
 
 uint32_t forget_open_range(uint64_t event_id) {

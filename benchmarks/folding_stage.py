@@ -163,12 +163,7 @@ class Stage:
 
     def _add(self, plan: SpanPlan) -> None:
         self._folding.begin_batch(plan.batch)
-        while len(plan.row):
-            added = self._folding.add(plan)
-            self._folding.full(added)
-            if added == len(plan.row):
-                return
-            plan = plan.part(slice(added, None))
+        self._folding.add(plan)
 
 
 def turns_a_batch(batches: Sequence[Batch]) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from recording_helpers import Capture
-from runtime_helpers import FUNCTION, Notes, pairs, run_range
+from runtime_helpers import Notes, pairs, run_range
 
 from otel_recfn.runtime.callback import RecordFunctionCallback
 from otel_recfn.runtime.callbacks import (
@@ -17,7 +17,6 @@ from otel_recfn.runtime.callbacks import (
     remove_callback,
 )
 from otel_recfn.runtime.record_function import RecordFunction
-from otel_recfn.runtime.step_callbacks import get_step_callbacks
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
@@ -83,22 +82,6 @@ def test_keyboard_interrupt_goes_on_and_every_started_callback_ends(notes: Notes
     run_range("after")
     capture.finish()
     assert [(row.name, row.error) for row in capture.rows()] == [("op", "KeyboardInterrupt"), ("after", "")]
-
-
-def test_keyboard_interrupt_in_an_end_lets_the_other_ends_run(notes: Notes) -> None:
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    handle = add_global_callback(RecordFunctionCallback(None, interrupt))
-    add_global_callback(notes.callback())
-    with pytest.raises(KeyboardInterrupt):
-        run_range("op")
-    assert notes == pairs("op")
-    assert handle in [entry.handle for entry in step_entries()]
-
-
-def step_entries() -> list[Any]:
-    return list(get_step_callbacks(FUNCTION).callbacks)
 
 
 def test_after_an_interrupt_the_thread_is_observed_as_before(notes: Notes) -> None:

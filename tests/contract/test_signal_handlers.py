@@ -87,8 +87,8 @@ def test_a_handler_is_refused_what_it_calls_in_the_middle_of_another_call(
     done = CALLS[interrupted](session, running)
     told = [str(answer) for answer in answers if isinstance(answer, CallRefused)] or caplog.messages
     assert told == [
-        f"a signal handler called {called}() while {interrupted}() was running in the same thread; nothing was done: "
-        f"call {called}() when the handler has returned"
+        f"{called}() was called in the middle of {interrupted}() in the same thread, as by a signal handler, and did "
+        f"nothing; call it when the handler has returned"
     ]
     assert interrupted != "flush" or done is True
     with recorder.record_function("after"):
@@ -155,7 +155,7 @@ def test_an_instrumentor_that_a_handler_could_not_switch_is_switched_later(
     try:
         in_next_drain(instrumentor.uninstrument)
         assert instrumentor.flush(PATIENCE_S)
-        assert "otel-recfn is still instrumenting: a signal handler called stop() while flush() was running" in caplog.text
+        assert "otel-recfn is still instrumenting: stop() was called in the middle of flush()" in caplog.text
         assert recorder.recording
         instrumentor.uninstrument()
         assert not recorder.recording

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, Sp
 from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, profile, record_function
 
 library = ctypes.PyDLL(None)
+library.begin_by_chance.argtypes, library.begin_by_chance.restype = (ctypes.c_uint,), None
+library.begin_by_chance(int(sys.argv[2]))
 library.fail_one_in.argtypes, library.fail_one_in.restype = (ctypes.c_uint, ctypes.c_size_t), ctypes.c_ulong
 library.spare_below.argtypes, library.spare_below.restype = (ctypes.c_size_t,), None
 library.spare_below(4096)  # what this thread runs of Python has the memory that it needs
@@ -103,4 +106,6 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_program_goes_on_and_so_does_recording(
     run_program: Callable[..., subprocess.CompletedProcess[str]], library: Path
 ) -> None:
-    run_program(PROGRAM, str(SECONDS), LD_PRELOAD=str(library), PYTHONMALLOC="malloc")
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")  # shown where it fails
+    run_program(PROGRAM, str(SECONDS), str(seed), LD_PRELOAD=str(library), PYTHONMALLOC="malloc")

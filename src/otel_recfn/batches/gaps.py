@@ -101,17 +101,10 @@ class Gaps:
 
     def note(self, batch: Batch) -> None:
         """A batch was handed on."""
-        self._add(batch, batch.event_id)
-
-    def owe(self, batch: Batch) -> None:
-        """A batch will be handed on, and noted then: until then neither its rows nor what they lie in may be dropped."""
-        self._add(batch, batch.event_id[:0])
-
-    def _add(self, batch: Batch, came: Ids) -> None:
         if not len(batch):
             return
-        owed = still_owed(self._owed, batch.parent, came)
-        owed_roots = still_owed(self._owed_roots, batch.root, came)
+        owed = still_owed(self._owed, batch.parent, batch.event_id)
+        owed_roots = still_owed(self._owed_roots, batch.root, batch.event_id)
         forgotten = np.concatenate([owed[MAX_OWED:], owed_roots[MAX_OWED:]])
         if len(forgotten):
             self._may_be_awaited.add(forgotten)

@@ -56,7 +56,7 @@ def enable_profiler_legacy(config: ProfilerConfig) -> None:
         debug_info_push(DebugInfoKind.PROFILER_STATE, run)
         run.callback_handle = add_cuda_callback(run)
         run.mark_start()
-    except BaseException:  # a signal handler's
+    except BaseException:
         if debug_info_get(DebugInfoKind.PROFILER_STATE) is run:
             debug_info_pop(DebugInfoKind.PROFILER_STATE)
         run.stop()

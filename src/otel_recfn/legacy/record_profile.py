@@ -19,7 +19,7 @@ from otel_recfn.legacy.chrome_writer import write_profiler_events_to_stream
 from otel_recfn.legacy.config import ProfilerConfig, ProfilerState
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.profiler import disable_profiler_legacy, enable_profiler_legacy
-from otel_recfn.sinks.files.whole_file import WholeFile
+from otel_recfn.sinks.files.growing_file import GrowingFile
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -48,7 +48,7 @@ class RecordProfile:
         enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU))
         self._running = False
         self._pid, self._thread = os.getpid(), threading.get_ident()
-        self._file: WholeFile | None = None
+        self._file: GrowingFile | None = None
         self._out: TextIO
         if isinstance(out, str | os.PathLike):
             self._file = self._made(out)
@@ -80,19 +80,12 @@ class RecordProfile:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
 
-    def _made(self, path: str | os.PathLike[str]) -> WholeFile:
+    def _made(self, path: str | os.PathLike[str]) -> GrowingFile:
         try:
-            file = WholeFile(path)
+            return GrowingFile(path)
         except BaseException:
             disable_profiler_legacy()
             raise
-        try:
-            file.sweep()
-        except BaseException:
-            disable_profiler_legacy()
-            file.close()
-            raise
-        return file
 
     def _write(self) -> None:
         if os.getpid() != self._pid:  # a forked child leaves the file to its parent
@@ -111,7 +104,7 @@ class RecordProfile:
                 self._file.close()
 
 
-def _fill(file: WholeFile, events: Sequence[LegacyEvent]) -> None:
+def _fill(file: GrowingFile, events: Sequence[LegacyEvent]) -> None:
     with io.TextIOWrapper(io.BufferedWriter(_Appending(file), PIECE_BYTES), encoding="utf-8", newline="") as out:
         write_profiler_events_to_stream(out, events)
     file.show(b"")
@@ -120,7 +113,7 @@ def _fill(file: WholeFile, events: Sequence[LegacyEvent]) -> None:
 class _Appending(io.RawIOBase):
     """A file to write to, for io's buffers."""
 
-    def __init__(self, file: WholeFile) -> None:
+    def __init__(self, file: GrowingFile) -> None:
         super().__init__()
         self._file = file
 

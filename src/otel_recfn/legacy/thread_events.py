@@ -8,7 +8,6 @@ from typing import Any, SupportsIndex, overload
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.support.collector import no_collections
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.locked import locked
 
 BLOCK = 4096
 """Events that are made at once: the first look at one costs its neighbours."""
@@ -112,16 +111,14 @@ class ThreadEvents(MutableSequence[LegacyEvent]):
             self._make_block(first)
         return self._events
 
-    @locked
     def _make_block(self, place: int) -> None:
         first = place - place % BLOCK
-        if self._make is None or self._events[first] is not None:
-            return
-        with no_collections():
-            made = self._make(first, min(first + BLOCK, len(self._events)))
-        count = len(made)
-        if self._events[first] is None:  # a signal handler may have looked at the same block meanwhile
-            self._events[first : first + count] = made
-            self._left -= count
-        if not self._left:
-            self._make = None  # what they are made of may go
+        with self._lock:
+            if self._make is None or self._events[first] is not None:
+                return
+            with no_collections():
+                made = self._make(first, min(first + BLOCK, len(self._events)))
+            self._events[first : first + len(made)] = made
+            self._left -= len(made)
+            if not self._left:
+                self._make = None  # what they are made of may go

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable
-from typing import Concatenate, ParamSpec
 
 from otel_recfn.ranges.protocol import RangeObserver
 from otel_recfn.recording.recorder import recorder
@@ -22,9 +20,6 @@ from otel_recfn.runtime.mirror import Mirror
 from otel_recfn.runtime.other_observers import OtherObservers, Others
 from otel_recfn.runtime.thread_locals import STALE, ThreadState
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.locked import locked_by
-
-P = ParamSpec("P")
 
 _logger = logging.getLogger("otel_recfn")
 
@@ -52,46 +47,37 @@ def global_entries() -> Entries:
     return _global_entries
 
 
-@locked_by(_lock)
 def add_global(entry: CallbackEntry) -> None:
     """Run it on the ranges of all threads. ``finish_adding`` has to be called afterwards."""
-    _change_global(with_entry, entry)
-    if _mirror is not None:
-        _mirror.added(entry)
+    with _lock:
+        _set_global(with_entry(_global_entries, entry))
+        if _mirror is not None:
+            _mirror.added(entry)
 
 
-@locked_by(_lock)
 def remove_global(handle: int) -> None:
     """Take a global callback away. Other handles: nothing happens."""
-    if has(_global_entries, handle):
-        _change_global(without, handle)
-        if _mirror is not None:
-            _mirror.removed(handle)
+    with _lock:
+        if has(_global_entries, handle):
+            _set_global(without(_global_entries, handle))
+            if _mirror is not None:
+                _mirror.removed(handle)
 
 
-@locked_by(_lock)
 def switch_global(handle: int, enabled: bool) -> None:
     """Enable or disable a global callback. Other handles: nothing happens."""
-    if has(_global_entries, handle):
-        _change_global(switched, handle, enabled)
-        if _mirror is not None:
-            _mirror.switched(handle, enabled)
+    with _lock:
+        if has(_global_entries, handle):
+            _set_global(switched(_global_entries, handle, enabled))
+            if _mirror is not None:
+                _mirror.switched(handle, enabled)
 
 
-def _unchanged(entries: Entries) -> Entries:
-    return entries
-
-
-def _change_global(change: Callable[Concatenate[Entries, P], Entries], *args: P.args, **keywords: P.kwargs) -> None:
-    """Call it under the lock. A finalizer or signal handler of this thread may change the list meanwhile: then try again."""
+def _set_global(entries: Entries) -> None:
+    """Call it under the lock."""
     global _global_entries, _version
-    while True:
-        before = _global_entries
-        after = change(before, *args, **keywords)
-        if _global_entries is before:
-            _global_entries = after
-            _version += 1
-            break
+    _global_entries = entries
+    _version += 1
     watch_ranges()
 
 
@@ -118,25 +104,17 @@ def install(state: ThreadState, entries: Entries) -> None:
         return
     carried.put(before._replace(callbacks=entries))
     _take_over(state, entries)
-    _tell_of_thread(entries)
-
-
-@locked_by(_lock)
-def _tell_of_thread(entries: Entries) -> None:
-    if _mirror is not None:
-        _mirror.thread_changed(entries)
+    with _lock:
+        if _mirror is not None:
+            _mirror.thread_changed(entries)
 
 
 def _take_over(state: ThreadState, entries: Entries) -> None:
     state.callbacks = entries
     _draw_anew(state)
-    _count_thread(state)
-
-
-@locked_by(_lock)
-def _count_thread(state: ThreadState) -> None:
-    (_threads_with_callbacks.add if any_enabled(state.callbacks) else _threads_with_callbacks.discard)(state)
-    watch_ranges()
+    with _lock:
+        (_threads_with_callbacks.add if any_enabled(entries) else _threads_with_callbacks.discard)(state)
+        watch_ranges()
 
 
 def may_work_for_another() -> bool:
@@ -166,13 +144,9 @@ def seed(state: ThreadState, value: int) -> None:
     """Seed the calling thread's sampling: the same seed gives the same samples."""
     state.generator.seed(value)
     _draw_anew(state)
-    _tell_of_seed(value)
-
-
-@locked_by(_lock)
-def _tell_of_seed(value: int) -> None:
-    if _mirror is not None:
-        _mirror.seeded(value)
+    with _lock:
+        if _mirror is not None:
+            _mirror.seeded(value)
 
 
 def _draw_anew(state: ThreadState) -> None:
@@ -195,17 +169,17 @@ def failed(handle: int, error: BaseException, name: str = "") -> None:
     _logger.warning(message, handle, where, exc_info=error)
 
 
-@locked_by(_lock)
 def _remove_failed(handle: int) -> bool:
     """Whether it was there."""
-    if handle in _failed:
-        return False
-    _failed.add(handle)
-    _change_global(without, handle)
-    if _mirror is not None:
-        _mirror.removed(handle)
-    thread_entries(thread_locals.current())
-    return True
+    with _lock:
+        if handle in _failed:
+            return False
+        _failed.add(handle)
+        _set_global(without(_global_entries, handle))
+        if _mirror is not None:
+            _mirror.removed(handle)
+        thread_entries(thread_locals.current())
+        return True
 
 
 def has_failed(handle: int) -> bool:
@@ -223,24 +197,24 @@ def observe_ranges_with(observer: RangeObserver) -> None:
     watch_ranges()
 
 
-@locked_by(_lock)
 def watch_ranges() -> None:
     """Tell the recorder, and generated wrappers, whether a callback may want ranges."""
     global _watching
-    wanted = any_enabled(_global_entries) or len(_threads_with_callbacks) > 0
-    observed = wanted or Others.told is not None
-    recorder.set_range_observer(_observer if observed else None, _version)
-    if wanted:
-        _watching = watch(_watcher)
-    else:
-        unwatch(_watching)
+    with _lock:
+        wanted = any_enabled(_global_entries) or len(_threads_with_callbacks) > 0
+        observed = wanted or Others.told is not None
+        recorder.set_range_observer(_observer if observed else None, _version)
+        if wanted:
+            _watching = watch(_watcher)
+        else:
+            unwatch(_watching)
 
 
-@locked_by(_lock)
 def tell_others(told: OtherObservers | None) -> None:
     """From now on ranges are told to these observers too; None: to nobody else."""
-    Others.told = told
-    _change_global(_unchanged)  # a new version, so that no thread leaves ranges unobserved that it begins now
+    with _lock:
+        Others.told = told
+        _set_global(_global_entries)  # a new version, so that no thread leaves ranges unobserved that it begins now
 
 
 def set_mirror(mirror: Mirror | None) -> Mirror | None:
@@ -255,17 +229,17 @@ def set_mirror(mirror: Mirror | None) -> Mirror | None:
     return before
 
 
-@locked_by(_lock)
 def _exchange_mirror(mirror: Mirror | None, state: ThreadState) -> Mirror | None:
     global _mirror
-    before, _mirror = _mirror, mirror
-    if mirror is not None:
-        for entry in _global_entries:
-            mirror.added(entry)
-            if not entry.enabled:
-                mirror.switched(entry.handle, False)
-        mirror.thread_changed(thread_entries(state))
-    return before
+    with _lock:
+        before, _mirror = _mirror, mirror
+        if mirror is not None:
+            for entry in _global_entries:
+                mirror.added(entry)
+                if not entry.enabled:
+                    mirror.switched(entry.handle, False)
+            mirror.thread_changed(thread_entries(state))
+        return before
 
 
 def finish_adding() -> None:

@@ -26,24 +26,14 @@ def run_starts(pairs: Sequence[StartEndPair], range_: Any, contexts: list[Any]) 
 
 
 def run_ends(pairs: Sequence[StartEndPair], range_: Any, contexts: Sequence[Any]) -> None:
-    """Call the ends of those that started, each with ``range_`` and its context.
-
-    Raises:
-        BaseException: one was interrupted; the others ran all the same.
-    """
-    interrupt: BaseException | None = None
+    """Call the ends of those that started, each with ``range_`` and its context."""
     state = thread_locals.current()
     outer, state.in_callback = state.in_callback, True
     try:
         for pair, context in zip(pairs, contexts, strict=False):
-            try:
-                _run(pair, pair.end, range_, context)
-            except BaseException as error:
-                interrupt = interrupt or error
+            _run(pair, pair.end, range_, context)
     finally:
         state.in_callback = outer
-    if interrupt is not None:
-        raise interrupt
 
 
 def _run(pair: StartEndPair, function: Callable[..., Any] | None, range_: Any, *context: Any) -> Any:

@@ -14,7 +14,6 @@ from otel_recfn.model.errors import RecfnError
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.runtime.record_function import RecordFunction
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.locked import locked_by
 
 _lock = ForkSafeLock()
 _last_number = 0
@@ -95,11 +94,11 @@ def find_range(record: int | PythonRecordFunction) -> RecordFunction | None:
     return _open.get(record)
 
 
-@locked_by(_lock)
 def _next_number() -> int:
     global _last_number
-    _last_number += 1
-    return _last_number
+    with _lock:
+        _last_number += 1
+        return _last_number
 
 
 def _enter(record: RecordFunction, name: str, args: str | None) -> None:

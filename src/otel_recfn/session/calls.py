@@ -36,8 +36,8 @@ def calling(name: str) -> Iterator[None]:
     """
     if _thread.running:
         raise CallRefused(
-            f"a signal handler called {name}() while {_thread.running}() was running in the same thread; nothing was done: "
-            f"call {name}() when the handler has returned"
+            f"{name}() was called in the middle of {_thread.running}() in the same thread, as by a signal handler, and did "
+            "nothing; call it when the handler has returned"
         )
     _thread.running, _thread.told = name, False
     try:

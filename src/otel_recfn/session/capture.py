@@ -87,11 +87,6 @@ class Capture:
         """Whether one of its sinks may tell of the program's spans around ranges."""
         return self.sinks.tells_of_spans
 
-    def write(self, batch: Batch, view: Callable[[Batch], Batch] = whole, look: bool = False) -> None:
-        """``put`` and ``deliver``."""
-        self.put(batch, view, look)
-        self.deliver()
-
     def put(self, batch: Batch, view: Callable[[Batch], Batch] = whole, look: bool = False) -> None:
         """Queue what the capture sees of a batch.
 

@@ -61,11 +61,6 @@ class GuardedSinks:
         return [guarded.sink for guarded in self._sinks]
 
     @property
-    def removed(self) -> list[Sink]:
-        """Those that were."""
-        return [guarded.sink for guarded in self._removed]
-
-    @property
     def wants_unsampled(self) -> bool:
         """Whether one of them has a use for ranges in spans that are not sampled."""
         return any(map(wants_unsampled, self.at_work))
@@ -120,7 +115,7 @@ class GuardedSinks:
 
     def losses(self) -> set[str]:
         """Which of the counters say what was lost."""
-        sinks = [*self.at_work, *self.removed]
+        sinks = [guarded.sink for guarded in (*self._sinks, *self._removed)]
         return {f"{sink.name}.{name}" for sink in sinks for name in (*losses_of(sink), "missed")}
 
     def after_fork_in_child(self) -> None:

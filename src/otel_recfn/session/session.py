@@ -180,22 +180,22 @@ class Session:
             if capture.has_ended or capture in self._captures.ending:
                 return  # who ends it may wait for our thread, which one of its sinks called
             self._captures.ending.add(capture)
-            try:
-                thread = self._begin_to_end(capture)
-            except BaseException:
-                self._give_up(capture)
-                raise
         try:
-            if thread is not None and not self._draining.is_held_here:  # the thread may be waiting for who drains
-                thread.wait_for_end(_seconds_to(deadline))
-            with self._changing(max(LEAST_SECONDS, _seconds_to(deadline))) as may_drain:
-                self._finish(capture, may_drain)
-            self._close(capture, deadline)
-        except BaseException:  # no memory, or a signal handler's
+            self._end(capture, deadline)
+        except BaseException:
             self._give_up(capture)
             raise
         finally:
             self._captures.ending.discard(capture)
+
+    def _end(self, capture: Capture, deadline: float) -> None:
+        with self._changing(_seconds_to(deadline)):
+            thread = self._begin_to_end(capture)
+        if thread is not None and not self._draining.is_held_here:  # the thread may be waiting for who drains
+            thread.wait_for_end(_seconds_to(deadline))
+        with self._changing(max(LEAST_SECONDS, _seconds_to(deadline))) as may_drain:
+            self._finish(capture, may_drain)
+        self._close(capture, deadline)
 
     def _begin_to_end(self, capture: Capture) -> OwnThread | None:
         """Returns the thread that drained, if it ends, too."""

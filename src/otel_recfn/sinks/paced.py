@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
-from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.lost_places import LostAt
 
 
@@ -46,26 +45,8 @@ class PacedSink(ToldOfGaps, Protocol):
     def idle(self) -> bool:
         """Nothing came for ``IDLE_S`` seconds. Returns whether it is to be called again after as many."""
 
-    def give_up(self, batches: list[Batch], timeout_s: float) -> None:
-        """After ``pace`` raised: ``close`` follows. Only what earlier rows need is still to be written.
-
-        Args:
-            batches: what was queued behind the batch that was being written. What it has taken is taken out: where there was no
-                memory, it is called again.
-            timeout_s: what is left of the time.
-        """
-
-    def supersede(self, left: Callable[[], list[Batch]]) -> bool:
-        """The same, and ``close``, in the closing thread, if the worker waits for an exporter: False if it doesn't.
-
-        The worker's call raises ``GivenUp`` when it is back.
-
-        Args:
-            left: returns what is queued behind the batch that is being written.
-        """
-
-    def finish_superseded(self) -> None:
-        """In the worker, when it is back: what the closing thread couldn't wait for."""
+    def give_up(self) -> None:
+        """The time is over: what is left counts as lost. From any thread, also while another one waits in a method."""
 
 
 @runtime_checkable

@@ -86,16 +86,6 @@ def tell_of_process_end(sink: Sink, timeout_s: float) -> float:
     return float(told(timeout_s)) if told is not None else math.inf
 
 
-def asks_for_room(sink: Sink) -> bool:
-    """Whether a sink says when it has room, and takes a batch whole or not at all."""
-    return hasattr(sink, "has_room")
-
-
-def has_room(sink: Sink) -> bool:
-    """Whether a sink has room for one more batch."""
-    return not asks_for_room(sink) or bool(sink.has_room())  # type: ignore[attr-defined]
-
-
 def flushes_beside_writes(sink: Sink) -> bool:
     """Whether a sink may be flushed while it is written to."""
     return bool(getattr(sink, "flushes_beside_writes", False))

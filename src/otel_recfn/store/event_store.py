@@ -7,9 +7,7 @@ from collections.abc import Mapping
 
 from otel_recfn.batches.merging import merged
 from otel_recfn.model.batch import Batch, Event
-from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.locked import locked
 
 
 class EventStore:
@@ -27,32 +25,27 @@ class EventStore:
 
     def append(self, batch: Batch) -> None:
         """Keep a batch."""
-        if len(batch):
-            self._append(batch)
-
-    @locked
-    def _append(self, batch: Batch) -> None:
-        rows, kept = self._rows + len(batch), self._kept + len(batch)
-        self._batches.append(batch)
-        self._rows, self._kept = rows, kept
-        try:
+        if not len(batch):
+            return
+        with self._lock:
+            self._batches.append(batch)
+            self._rows += len(batch)
+            self._kept += len(batch)
             self._drop_oldest()
-        except OUT_OF_MEMORY:  # they are dropped with the next batch
-            pass
 
-    @locked
     def batches(self) -> list[Batch]:
         """What is kept, in the order in which it came."""
-        return list(self._batches)
+        with self._lock:
+            return list(self._batches)
 
-    @locked
     def take(self) -> list[Batch]:
         """Remove and return what is kept, in the order in which it came."""
-        taken = list(self._batches)
-        self._batches.clear()
-        self._cleared += self._kept
-        self._kept = 0
-        return taken
+        with self._lock:
+            taken = list(self._batches)
+            self._batches.clear()
+            self._cleared += self._kept
+            self._kept = 0
+            return taken
 
     def rows(self) -> Batch:
         """What is kept as one batch, in the order in which it came."""
@@ -67,10 +60,10 @@ class EventStore:
         """Forget everything."""
         self.take()
 
-    @locked
     def counters(self) -> Mapping[str, int]:
         """``rows`` = ``kept`` + ``dropped`` + ``cleared``."""
-        return {"rows": self._rows, "kept": self._kept, "dropped": self._dropped, "cleared": self._cleared}
+        with self._lock:
+            return {"rows": self._rows, "kept": self._kept, "dropped": self._dropped, "cleared": self._cleared}
 
     def start_empty(self) -> None:
         """Forget everything, counts too, in a forked child."""
@@ -81,9 +74,9 @@ class EventStore:
         while self._kept > self._max_events:
             oldest = self._batches[0]
             surplus = min(self._kept - self._max_events, len(oldest))
-            kept, dropped = self._kept - surplus, self._dropped + surplus
             if surplus < len(oldest):
                 self._batches[0] = oldest.take(slice(surplus, None))
             else:
                 self._batches.popleft()
-            self._kept, self._dropped = kept, dropped
+            self._kept -= surplus
+            self._dropped += surplus

@@ -6,8 +6,6 @@ position that we set. That position is random and never moves, because every rea
 open file from another one of the same file.
 
 One race remains: a thread of the program may close and open files between our check and our use, which are two system calls.
-
-Paths are given to the system as ``str``: where ``os`` finds no memory for asking a Path for its text, it raises a TypeError.
 """
 
 from __future__ import annotations
@@ -20,10 +18,6 @@ import random
 import stat
 from pathlib import Path
 
-from otel_recfn.model.errors import OUT_OF_MEMORY
-from otel_recfn.support.insisting import insist
-
-COPY_BYTES = 1 << 20
 FIRST_OWN_DESCRIPTOR = 3
 """Below are standard input, output and error, also of a program that has closed them."""
 MAX_POSITION = (1 << 31) - 1
@@ -48,7 +42,7 @@ class OwnFile:
     def __init__(self, path: Path, flags: int = 0) -> None:
         self._position = random.SystemRandom().randrange(MAX_POSITION)
         self._fd = -1
-        opened = os.open(str(path), BASE_FLAGS | flags, 0o600)
+        opened = os.open(path, BASE_FLAGS | flags, 0o600)
         try:
             self._fd = opened if opened >= FIRST_OWN_DESCRIPTOR else _raised(opened)
             status = os.fstat(self._fd)
@@ -75,7 +69,7 @@ class OwnFile:
         except FileExistsError:
             raise
         except BaseException:
-            insist(unlink, path)
+            unlink(path)
             raise
 
     def status(self) -> os.stat_result:
@@ -129,23 +123,6 @@ class OwnFile:
         """At most ``count`` bytes; none at the end."""
         return os.pread(self._checked(), count, offset)
 
-    def copy_from(self, source: OwnFile, offset: int, count: int) -> int:
-        """Copy some of ``count`` bytes at an offset to the same one; gives how many."""
-        try:
-            # It shares extents where it can.
-            copied = os.copy_file_range(source._checked(), self._checked(), count, offset, offset)
-        except DescriptorLostError:
-            raise
-        except (AttributeError, OSError):  # this system, or this file system, has no such call
-            copied = 0
-        if not copied:
-            data = source.read_at(min(COPY_BYTES, count), offset)
-            if not data:
-                raise OSError(errno.EIO, "the file is shorter than what was written to it; leave it alone while it is written")
-            self.write_at(data, offset)
-            copied = len(data)
-        return copied
-
     def truncate(self, length: int) -> None:
         """Cut it, or fill it up with zeros."""
         os.ftruncate(self._checked(), length)
@@ -157,18 +134,10 @@ class OwnFile:
             os.fchmod(descriptor, mode)
 
     def close(self) -> None:
-        """Close the descriptor if it still is ours. Never raises: where there is no memory for that, it is tried again."""
-        try:
-            insist(OwnFile._close_descriptor, self)
-        except OUT_OF_MEMORY:
-            pass
-        self._fd = -1
-
-    def _close_descriptor(self) -> None:
-        try:
+        """Close the descriptor if it still is ours. Never raises."""
+        with contextlib.suppress(OSError):  # it isn't ours, or its last write failed, which is too late to be told
             os.close(self._checked())
-        except OSError:  # it isn't ours, or its last write failed, which is too late to be told
-            pass
+        self._fd = -1
 
     def _checked(self) -> int:
         self.status()
@@ -177,16 +146,14 @@ class OwnFile:
 
 def unlink(path: Path) -> None:
     """Remove a name. No error where that can't be done: what is left is swept up by a later process."""
-    try:
-        os.unlink(str(path))
-    except OSError:
-        pass
+    with contextlib.suppress(OSError):
+        os.unlink(path)
 
 
 def identity_at(path: Path) -> Identity | None:
     """What a name leads to, links not followed; None where it leads nowhere."""
     try:
-        status = os.lstat(str(path))
+        status = os.lstat(path)
     except OSError:
         return None
     return status.st_dev, status.st_ino

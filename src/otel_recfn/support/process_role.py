@@ -59,5 +59,4 @@ def addition(child: bool = False) -> str:
 
 
 LONGEST_ADDITION = len(f".rank{'9' * MOST_DIGITS}.restart{'9' * MOST_DIGITS}.pid4194304")
-ADDITIONS = r"(?:\.rank\d+)?(?:\.restart\d+)?(?:\.pid\d+(?:-\d+)?)?"
 """All of them, as a regular expression; a number follows where the name is in use."""

@@ -72,7 +72,8 @@ class Tracer:
         """Warn where somebody else uses the data that an operator writes, and the graph has it return a result instead."""
         if not self.force_outplace or not is_tensor(written):
             return
-        others = self._sharing(written)
+        with self._lock:
+            others = sum(each is not written and shares_data(each, written) for each in self._known.living())
         if others:
             warnings.warn(
                 f"{others} other tensors share the data that {operator} writes in place; the graph returns a new one instead, "
@@ -80,10 +81,6 @@ class Tracer:
                 TracerWarning,
                 stacklevel=4,
             )
-
-    def _sharing(self, written: Any) -> int:
-        with self._lock:
-            return sum(each is not written and shares_data(each, written) for each in self._known.living())
 
     def finish(self, result: Any) -> None:
         """The traced function returned this."""

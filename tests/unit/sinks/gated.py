@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from batches import make_batch
 from otel_recfn.model.batch import Batch
@@ -28,7 +28,7 @@ class Gated:
         self.rows = 0
         self.idled = threading.Event()
         self.closed = threading.Event()
-        self.left_s, self.hopeless = 0.0, False
+        self.hopeless = False
         self.pace: Callable[[], None] = lambda: None
 
     def write(self, batch: Batch) -> None:
@@ -71,15 +71,8 @@ class Gated:
         self.idled.set()
         return False
 
-    def give_up(self, batches: Sequence[Batch], timeout_s: float) -> None:
-        self.calls.append(f"give up {sum(map(len, batches))}")
-        self.left_s = timeout_s
-
-    def supersede(self, left: Callable[[], Sequence[Batch]]) -> bool:
-        return False
-
-    def finish_superseded(self) -> None:
-        raise AssertionError("nobody has superseded it")
+    def give_up(self) -> None:
+        self.calls.append("give up")
 
 
 def rows(count: int) -> Batch:

@@ -10,8 +10,8 @@ import pytest
 from gated import Gated, MakeSink, assert_balanced, rows
 
 from forked import in_child
+from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.background import LOOK_S, BackgroundSink
-from otel_recfn.support.own_thread import OwnThread
 from patience import PATIENCE_S
 
 LONG_S = 60.0
@@ -42,7 +42,7 @@ class TestTime:
         assert_balanced(counters)
         hung.gate.set()
         assert hung.closed.wait(PATIENCE_S)
-        assert hung.calls == ["write 4", "give up 3", "close"], "what was given up isn't written after all"
+        assert hung.calls == ["give up", "write 4", "close"], "what was given up isn't written after all"
         assert sink.counters() == counters
 
     def test_where_the_process_ends_nothing_is_waited_for_that_nobody_takes(self, in_background: MakeSink, hung: Gated) -> None:
@@ -59,7 +59,7 @@ class TestTime:
         assert not closing.is_alive(), "the end of the process waits"
         hung.gate.set()
         assert hung.closed.wait(PATIENCE_S)
-        assert hung.calls == ["write 4", "give up 3", "close"]
+        assert hung.calls == ["give up", "write 4", "close"]
 
     @pytest.mark.parametrize(("process_ends", "hopeless"), [(False, True), (True, False)])
     def test_else_it_is_waited_for(self, in_background: MakeSink, hung: Gated, process_ends: bool, hopeless: bool) -> None:
@@ -73,28 +73,6 @@ class TestTime:
         threading.Timer(3 * LOOK_S, hung.gate.set).start()
         sink.close(PATIENCE_S)
         assert hung.calls == ["write 4", "write 3", "close"]
-
-    def test_shortly_before_the_end_what_is_left_is_given_up(
-        self, in_background: MakeSink, hung: Gated, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        now = [0.0]
-        monkeypatch.setattr(time, "monotonic", lambda: now[0])
-        sink = in_background(hung)
-        sink.write(rows(4))
-        assert hung.entered.wait(PATIENCE_S)
-        sink.write(rows(3))
-        wait = OwnThread.wait_for_end
-
-        def late(thread: OwnThread, timeout_s: float) -> None:
-            now[0] = PATIENCE_S - 0.5
-            hung.gate.set()
-            wait(thread, timeout_s)
-
-        monkeypatch.setattr(OwnThread, "wait_for_end", late)
-        sink.close(PATIENCE_S)
-        assert hung.calls == ["write 4", "give up 3", "close"]
-        assert hung.left_s == 0.5
-        assert sink.counters()["abandoned"] == 3
 
     def test_write_after_close_is_dropped(self, in_background: MakeSink) -> None:
         sink = in_background(Gated())
@@ -112,6 +90,32 @@ class TestTime:
 
 
 class TestErrors:
+    def test_a_batch_that_finds_no_memory_is_dropped_and_the_next_comes(
+        self, in_background: MakeSink, hung: Gated, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Once in the middle of it, twice before it had any."""
+        write, rows_written = hung.write, iter([2, 0, 0])
+
+        def failing(batch: Batch) -> None:
+            taken = next(rows_written, None)
+            if taken is None:
+                return write(batch)
+            hung.rows += taken
+            raise MemoryError
+
+        hung.write = failing  # type: ignore[method-assign]
+        hung.gate.set()
+        sink = in_background(hung)
+        for count in (5, 4, 3, 1, 1):
+            sink.write(rows(count))
+        assert sink.flush(PATIENCE_S)
+        assert hung.calls == ["gap", "gap", "gap", "write 1", "write 1", "flush"]
+        assert (hung.rows, sink.counters()["queue_dropped"]) == (4, 10)
+        assert_balanced(sink.counters())
+        assert [record.getMessage() for record in caplog.records] == [
+            "the sink 'gated' found no memory; it goes on, and what it misses is counted as dropped"
+        ]
+
     @pytest.mark.parametrize("error", [OSError("broken"), SystemExit("broken")], ids=repr)
     def test_inner_error_reaches_the_next_write(
         self, in_background: MakeSink, caplog: pytest.LogCaptureFixture, error: BaseException

@@ -46,12 +46,14 @@ def test_who_rests_goes_on_when_somebody_waits() -> None:
 
 
 def test_who_owes_more_rests_for_longer() -> None:
-    pace = Pace(1.0, lambda: False)
+    late = threading.Event()
+    pace = Pace(1.0, late.is_set)
     pace.hurry_up(+1)
     pace(math.inf)  # who is waited for owes nothing
     pace.hurry_up(-1)
     resting = threading.Thread(target=pace, args=(ENDLESS_S,), daemon=True)
     resting.start()
+    late.set()
     pace.go_on()
     resting.join(PATIENCE_S)
     assert not resting.is_alive()

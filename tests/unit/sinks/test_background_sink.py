@@ -14,7 +14,6 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.sinks import background_queue
 from otel_recfn.sinks.background import MAX_ROWS
 from otel_recfn.sinks.in_memory import InMemorySink
-from otel_recfn.support.waker import Waker
 from patience import PATIENCE_S
 
 
@@ -137,7 +136,7 @@ class TestShareOfTime:
         in_background(inner, start=False)
         slept: list[float] = []
         with monkeypatch.context() as patch:
-            patch.setattr(Waker, "wait", lambda _waker, timeout_s: slept.append(timeout_s))
+            patch.setattr(threading.Condition, "wait_for", lambda _condition, _is_so, timeout_s: slept.append(timeout_s))
             patch.setattr(time, "thread_time", lambda: next(clock))
             inner.pace()
             inner.pace()
@@ -170,7 +169,7 @@ class TestShareOfTime:
         sink.close(0.0)
         hung.gate.set()
         assert hung.closed.wait(PATIENCE_S)
-        assert hung.calls == ["give up 0", "close"]
+        assert hung.calls == ["give up", "close"]
 
 
 def test_a_thread_that_was_given_no_time_to_close_ends_all_the_same() -> None:

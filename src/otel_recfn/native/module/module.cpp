@@ -6,7 +6,6 @@
 #include "cpython/python.hpp"
 #include "links/links_type.hpp"
 #include "metrics/metrics_bindings.hpp"
-#include "module/sigterm.hpp"
 #include "module/vector_state.hpp"
 #include "otlp/otlp_encoder.hpp"
 #include "plan/linked_bindings.hpp"
@@ -31,7 +30,7 @@ int add_parts(PyObject* module) {
   if (recfn::add_plan(module) < 0 || recfn::add_told(module) < 0 || recfn::add_owed(module) < 0) return -1;
   if (recfn::add_linked(module) < 0 || recfn::add_outermost(module) < 0) return -1;
   if (recfn::add_gathering(module) < 0 || recfn::add_links_type(module) < 0) return -1;
-  return recfn::add_vector_state(module) < 0 || recfn::add_sigterm(module) < 0 ? -1 : 0;
+  return recfn::add_vector_state(module);
 }
 
 PyModuleDef_Slot slots[] = {

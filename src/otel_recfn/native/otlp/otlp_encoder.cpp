@@ -27,7 +27,7 @@ bool scan(OtlpSpans& spans) {
   return good;
 }
 
-constexpr size_t kColumns = 4;  // those of SpanColumns
+constexpr size_t kColumns = 2;  // those of SpanColumns
 
 struct Encoded {
   std::vector<char> bytes, columns[kColumns];
@@ -45,8 +45,7 @@ bool encode(const OtlpSpans& spans, Encoded& encoded) {
     const std::unique_ptr<char[]> scratch(new char[spans.most_bytes()]);
     const Py_ssize_t count = spans.size();
     auto& columns = encoded.columns;
-    const size_t size = spans.encode(scratch.get(), {sized<int64_t>(columns[0], count), sized<int64_t>(columns[1], count),
-                                                     sized<uint64_t>(columns[2], count), sized<uint64_t>(columns[3], count)});
+    const size_t size = spans.encode(scratch.get(), {sized<int64_t>(columns[0], count), sized<int64_t>(columns[1], count)});
     encoded.bytes.assign(scratch.get(), scratch.get() + size);
   });
 }
@@ -92,9 +91,9 @@ PyObject* join_bytes(PyObject*, PyObject* parts) {
 
 PyMethodDef functions[] = {
     {"encode_otlp_spans", encode_spans, METH_VARARGS,
-     "encode_otlp_spans(batch, columns, above, key, maker, told) -> (bytes, ends, places, own, around)\n\n"
+     "encode_otlp_spans(batch, columns, above, key, maker, told) -> (bytes, ends, places)\n\n"
      "The spans of a plan's columns as fields of ScopeSpans, and of each where it ends and above * tracks + track, both as\n"
-     "int64, what it is known by and what the one that it lies in is, both as uint64: objects with the buffer protocol."},
+     "int64: objects with the buffer protocol."},
     {"join_bytes", join_bytes, METH_O,
      "join_bytes(parts) -> bytes\n\nOf a list of objects with the buffer protocol, copied without the GIL."},
     {nullptr, nullptr, 0, nullptr}};

@@ -14,7 +14,6 @@ constexpr uint32_t kToldFlags = kAsync | kPartial | kError | kClockJumped;
 constexpr uint32_t kSpanFlags = 0x100;
 constexpr uint8_t kInternalKind = 1;
 constexpr uint8_t kTraceIdBytes = 16, kSpanIdBytes = 8;
-constexpr uint64_t kOfATrace = 0x9E3779B97F4A7C15u;  // that of `sinks/otlp/kin.py`
 constexpr size_t kTimeFieldBytes = 9, kLinkBytes = 2 + kTraceIdBytes + 2 + kSpanIdBytes + 5;
 
 // A KeyValue up to its value's length. `value_bytes`, and all sizes here, are less than 128, so that each is one byte.
@@ -126,12 +125,8 @@ bool OtlpSpans::read_above(PyObject* above) {
       PyErr_Format(PyExc_ValueError, "a trace id of %zd bytes; pass %zu", id_size, sizeof Above::trace_id);
       return false;
     }
-    Above one{{}, std::string(state, static_cast<size_t>(state_size)), static_cast<size_t>(state_size), span_id, 0};
+    Above one{{}, std::string(state, static_cast<size_t>(state_size)), static_cast<size_t>(state_size), span_id};
     std::memcpy(one.trace_id, trace_id, sizeof one.trace_id);
-    for (size_t at = kTraceIdBytes / 2; at < kTraceIdBytes; ++at) {
-      one.of_trace = one.of_trace << 8 | static_cast<uint8_t>(trace_id[at]);
-    }
-    one.of_trace *= kOfATrace;
     one.state.append(kWireSlack, '\0');
     spans_above_.push_back(std::move(one));
   }
@@ -219,20 +214,9 @@ size_t OtlpSpans::encode(char* begin, const SpanColumns& columns) const {
     encode_span(out, i);
     out.end_length(length);
     columns.ends[i] = out.at() - begin;
-    describe(i, columns);
+    columns.places[i] = above_[i] * static_cast<int64_t>(num_tracks_) + thread[rows_[i]];
   }
   return static_cast<size_t>(out.at() - begin);
-}
-
-void OtlpSpans::describe(Py_ssize_t i, const SpanColumns& columns) const {
-  const uint64_t of_trace = spans_above_[static_cast<size_t>(above_[i])].of_trace, around = id_around(i);
-  columns.places[i] = above_[i] * static_cast<int64_t>(num_tracks_) + thread[rows_[i]];
-  columns.own[i] = span_id_of(event_id[rows_[i]], key_) ^ of_trace;
-  columns.around[i] = around != 0 ? around ^ of_trace : 0;
-}
-
-uint64_t OtlpSpans::id_around(Py_ssize_t i) const {
-  return parent_[i] ? span_id_of(parent_[i], key_) : spans_above_[static_cast<size_t>(above_[i])].span_id;
 }
 
 void OtlpSpans::encode_span(WireWriter& out, Py_ssize_t i) const {
@@ -263,7 +247,7 @@ void OtlpSpans::encode_place(WireWriter& out, Py_ssize_t i) const {
   trace_id_field<tags::span::kTraceId>(out, above.trace_id);
   span_id_field<tags::span::kSpanId>(out, span_id_of(event_id[rows_[i]], key_));
   out.padded({above.state.data(), above.state_size});
-  span_id_field<tags::span::kParentSpanId>(out, id_around(i));
+  span_id_field<tags::span::kParentSpanId>(out, parent_[i] ? span_id_of(parent_[i], key_) : above.span_id);
 }
 
 void OtlpSpans::encode_usual(WireWriter& out, Py_ssize_t row) const {

@@ -30,8 +30,6 @@ namespace recfn {
 struct SpanColumns {
   int64_t* ends;    // in the bytes
   int64_t* places;  // of the span above its number, times the number of tracks, plus that of its track
-  // What it is known by, and what the one is known by that it lies in, or 0: as `sinks/otlp/kin.py` works it out.
-  uint64_t *own, *around;
 };
 
 class OtlpSpans {
@@ -55,7 +53,7 @@ class OtlpSpans {
     char trace_id[16];
     std::string state;  // kWireSlack bytes can be read from it
     size_t state_size;
-    uint64_t span_id, of_trace;  // the latter is mixed with what a span is known by
+    uint64_t span_id;
   };
 
   bool read_batch(PyObject* batch);
@@ -70,8 +68,6 @@ class OtlpSpans {
   uint32_t called(Py_ssize_t row) const { return source[row] == kPythonCallSource ? name[row] : code[row]; }
   uint32_t scope_and_thread(Py_ssize_t row) const { return thread[row] * kScopes + scope[row]; }
 
-  uint64_t id_around(Py_ssize_t i) const;
-  void describe(Py_ssize_t i, const SpanColumns& columns) const;
   void encode_span(WireWriter& out, Py_ssize_t i) const;
   void encode_place(WireWriter& out, Py_ssize_t i) const;
   void encode_usual(WireWriter& out, Py_ssize_t row) const;

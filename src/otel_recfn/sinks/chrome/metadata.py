@@ -15,7 +15,7 @@ from otel_recfn.support.json_text import json_value
 from otel_recfn.support.process_role import RANK, WORLD_SIZE, number_of
 
 MOST_TRACE_IDS = 100
-"""So many stand in the file: they are written again with each batch."""
+"""So many stand in the file."""
 
 
 class TraceIds:
@@ -36,14 +36,14 @@ class TraceIds:
 
 
 def footer(traces: TraceIds, lost: Mapping[str, int]) -> bytes:
-    """The end of the file. It is written anew with each batch."""
+    """The end of the object."""
     ids: Any = [f"{trace_id:032x}" for trace_id in traces.ids]
     fields: dict[str, Any] = {"trace_ids": ids, **({"lost": dict(lost)} if lost else {})}
     return f"\n], {json_value(fields)[1:]}\n".encode()
 
 
 def header(base_ns: int) -> bytes:
-    """The begin of the file.
+    """The beginning of the object, up to its events.
 
     Args:
         base_ns: what the times of events are relative to, since the Unix epoch.

@@ -1,11 +1,12 @@
 """The Chrome trace sink: which file a process writes, and what becomes of a batch that can't be written.
 
-An error that may pass (a full disk, no free descriptor) costs the batches that meet it, which are counted; the file stays as it
-was before, and later batches are written after it. ``trace_file.py`` says what form the file has.
+An error that may pass (a full disk, no free descriptor) costs the batches that meet it, which are counted; later batches are
+written behind what the file had before. ``trace_file.py`` says what form the file has.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import logging
@@ -16,14 +17,13 @@ from pathlib import Path
 
 from otel_recfn.batches.links import SharedLinks
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.errors import OUT_OF_MEMORY, SettingError
+from otel_recfn.model.errors import SettingError
 from otel_recfn.sinks.chrome.python_ids import PythonIds
 from otel_recfn.sinks.chrome.trace_file import ChromeTraceFile
 from otel_recfn.sinks.files.followed_path import absolute
 from otel_recfn.sinks.files.process_paths import (
     cannot_write,
     check_length,
-    family,
     mode_of,
     passes,
     path_of_process,
@@ -78,8 +78,6 @@ class ChromeTraceSink:
         self._retry_at = 0.0
         self._counts = {"events_written": 0, "failed": 0}
         self._bytes = 0
-        self._unsettled = False
-        """A batch is being written, or what is left of it has still to be taken back."""
         if create_now:
             self.create()
 
@@ -89,12 +87,7 @@ class ChromeTraceSink:
         Raises:
             SettingError: it cannot be made, or not be replaced while the program runs.
         """
-        file = self._opened_or_refused()
-        try:
-            self._file = file
-        except BaseException:  # setting an attribute may need memory, too
-            file.close()
-            raise
+        self._file = self._opened_or_refused()
 
     def tell_dropped(self, dropped: Callable[[], int]) -> None:
         """The file says when it is closed how many rows never came here."""
@@ -107,31 +100,15 @@ class ChromeTraceSink:
             self._file.forget_links()
 
     def write(self, batch: Batch) -> None:
-        """Append the batch's events and show them. After any error the file is what it was before.
+        """Append the batch's events and show them. After an error the file has the events that it had before.
 
         Raises:
             OSError: one that will not pass, where somebody else replaced the file for instance. The batch is not counted here.
         """
         if self._closed or not (len(batch) or (len(batch.opened) and self._file is not None)):
             return
-        # Both now: where there is no memory later, one of them can still be stored.
-        written, failed = self._with("events_written", len(batch)), self._with("failed", len(batch))
-        if self._failures and time.monotonic() < self._retry_at:
-            self._counts = failed
-            return
-        try:
-            self._take_back()
-            self._write(batch)
-            self._counts, self._failures = written, 0
-        except BaseException as error:  # also a signal handler's, in the program's thread that flushes
-            counts = written if self._take_back() else failed
-            if passes(error):
-                self._pause(error)
-            elif isinstance(error, Exception):
-                raise  # whoever takes this sink out counts what it misses, this batch included
-            self._counts = counts
-            if not isinstance(error, Exception):
-                raise
+        shown = not self._is_pausing() and self._shows(lambda file: file.append(batch))
+        self._counts["events_written" if shown else "failed"] += len(batch)
 
     def write_open(self, ranges: Batch) -> None:
         """Show ranges that are open for long; those of the last call that aren't among them no more.
@@ -139,47 +116,32 @@ class ChromeTraceSink:
         Raises:
             OSError: as ``write``.
         """
-        if self._closed or (self._failures and time.monotonic() < self._retry_at):
-            return
-        try:
-            self._take_back()
-            self._write_open(ranges)
-            self._failures = 0
-        except BaseException as error:
-            self._take_back()
-            if not passes(error):
-                raise
-            self._pause(error)
+        if not self._closed and not self._is_pausing():
+            self._shows(lambda file: file.set_open(ranges))
 
     def flush(self, timeout_s: float) -> bool:
         """Nothing to wait for: what was written is in the file."""
         return True
 
     def close(self, timeout_s: float) -> None:
-        """Close the file, which is whole already, and says what it lacks."""
+        """End the file, which says what it lacks."""
         if self._file is not None and not self._closed:
             try:
-                self._tell_lost(self._file)
+                with contextlib.suppress(OSError):  # it stays as it was shown
+                    self._bytes = self._file.finish(self._lost())
             finally:
                 self._file.close()
         self._closed = True
 
-    def _tell_lost(self, file: ChromeTraceFile) -> None:
+    def _lost(self) -> Mapping[str, int]:
         dropped = self._dropped_before() if self._dropped_before is not None else 0
         lost = {"queue_dropped": dropped, "failed": self._counts["failed"]}
-        lost = {cause: count for cause, count in lost.items() if count}
-        if not lost:
-            return
-        try:
-            self._take_back()
-            self._bytes = file.show(lost)
-        except (OSError, *OUT_OF_MEMORY):  # the counters say it, too
-            pass
+        return {cause: count for cause, count in lost.items() if count}
 
     def counters(self) -> Mapping[str, int]:
         """How many events and arrows from forward to backward are in the file, its size, how many events were in batches that
-        failed, and how often the file, its name or a descriptor was taken away and made again."""
-        flows, reopened = (self._file.flows, self._file.renewed) if self._file is not None else (0, 0)
+        failed, and how often the program had closed the file's descriptor."""
+        flows, reopened = (self._file.flows, self._file.reopened) if self._file is not None else (0, 0)
         own = {"flows_written": flows, "bytes_written": self._bytes, "reopened": reopened}
         return {**self._counts, **own}
 
@@ -194,34 +156,25 @@ class ChromeTraceSink:
         child.path = path_of_process(self._asked_path, _checked_suffix(self._asked_path), child=True)
         return child
 
-    def _write(self, batch: Batch) -> None:
-        if self._file is None:
-            self._file = self._opened(logging.INFO)
-        self._unsettled = True
-        self._file.append(batch)
-        self._bytes = self._file.show()
-        self._unsettled = False
+    def _is_pausing(self) -> bool:
+        return self._failures > 0 and time.monotonic() < self._retry_at
 
-    def _write_open(self, ranges: Batch) -> None:
-        if self._file is None:
-            self._file = self._opened(logging.INFO)
-        self._unsettled = True
-        self._file.set_open(ranges)
-        self._bytes = self._file.show()
-        self._unsettled = False
-
-    def _take_back(self) -> bool:
-        """What was written of a batch that failed. Whether the file shows it all the same."""
-        if not self._unsettled or self._file is None:
+    def _shows(self, change: Callable[[ChromeTraceFile], None]) -> bool:
+        """Change the file and show it; False where that failed, but may go well later."""
+        try:
+            if self._file is None:
+                self._file = self._opened(logging.INFO)
+            change(self._file)
+            self._bytes = self._file.show()
+        except BaseException as error:
+            if self._file is not None:
+                self._file.take_back()
+            if not passes(error):
+                raise  # whoever takes this sink out counts what it misses, this batch included
+            self._pause(error)
             return False
-        shown = not self._file.take_back()
-        self._unsettled = False
-        return shown
-
-    def _with(self, name: str, more: int) -> dict[str, int]:
-        counts = dict(self._counts)
-        counts[name] += more
-        return counts
+        self._failures = 0
+        return True
 
     def _pause(self, error: BaseException) -> None:
         """After a first failure the next batch is tried at once; after further ones there are ever longer pauses."""
@@ -249,21 +202,15 @@ class ChromeTraceSink:
                 file = self._shown(path)
             except FileInUseError:  # another process writes it; in another container it may even have the same pid
                 continue
-            try:
-                tell_path(self._asked_path, self.path, path, level)
-                self.path = path
-            except BaseException:
-                file.close()
-                raise
+            tell_path(self._asked_path, self.path, path, level)
+            self.path = path
             return file
         raise FileInUseError(errno.EBUSY, "it is being written already, as are the names beside it", str(self._asked_path))
 
     def _shown(self, path: Path) -> ChromeTraceFile:
-        asked = self._asked_path
-        file = ChromeTraceFile(path, family=family(asked, _checked_suffix(asked)), mode=mode_of(asked), links=self._links)
+        file = ChromeTraceFile(path, mode=mode_of(self._asked_path), links=self._links)
         try:
             file.show()
-            file.sweep()
         except BaseException:
             file.close()
             raise
@@ -288,7 +235,7 @@ def export(batches: Iterable[Batch], path: str | os.PathLike[str]) -> None:
         python_ids = PythonIds(kept)
         for batch in kept:
             file.append(batch, python_ids)
-        file.show()
+        file.finish()
     finally:
         file.close()
 

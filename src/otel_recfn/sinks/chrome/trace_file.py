@@ -1,14 +1,15 @@
 """Chrome trace files: what chrome://tracing, Perfetto and HolisticTraceAnalysis read, written while the program runs.
 
-The file has the form of torch.profiler's: an object with ``schemaVersion``, ``distributedInfo`` and ``traceEvents``. After
-every batch it is whole, valid JSON in UTF-8 (``whole_file.py``). Times are microseconds with three decimals since
+While it is written the file is an array of events: Perfetto and chrome://tracing open that also where a kill has cut it. Its
+clean end makes it an object with ``schemaVersion``, ``distributedInfo`` and ``traceEvents``, as torch.profiler's are, which all
+readers take: the beginning, as long in both forms, is replaced. Times are microseconds with three decimals since
 ``baseTimeNanoseconds``, the start of a week: readers take a number for a double, which Perfetto turns back into the right
 nanosecond up to 2^42 microseconds, seven weeks. (Since the start of torch.profiler's window of three months, a quarter of the
 slices came out a nanosecond late, over the end of the slice around them; since the Unix epoch, a double only holds quarters of
 a microsecond.) Files of the same week share their time axis.
 
-    header, events │ open ranges, end of the JSON
-                   └─ the tail: new events take its place ─
+    beginning, events │ open ranges, end of the JSON
+                      └─ the tail: new events take its place ─
 
 Ranges that are open for long stand in the tail, as slices that end where the file does. So whoever reads the file sees them,
 and each is there once when it has ended.
@@ -45,9 +46,8 @@ from otel_recfn.sinks.chrome.metadata import TraceIds, footer, header, process_e
 from otel_recfn.sinks.chrome.node_numbers import NodeNumbers
 from otel_recfn.sinks.chrome.python_ids import PythonIds
 from otel_recfn.sinks.chrome.span_slices import FindSpan, SpanSlice, SpanSlices
-from otel_recfn.sinks.files.gzip_stream import GzipStream
-from otel_recfn.sinks.files.text_stream import Data, PlainStream, TextStream
-from otel_recfn.sinks.files.whole_file import WholeFile
+from otel_recfn.sinks.files.growing_file import GrowingFile
+from otel_recfn.sinks.files.text_stream import Data, GzipStream, PlainStream, TextStream
 from otel_recfn.support.seen_spans import seen_spans
 
 ROWS_AT_ONCE = 4096
@@ -56,6 +56,7 @@ MOST_ROWS_AT_ONCE = 32_768
 """The same for a large batch: each go has to take the GIL a few times, for which busy threads make it wait 5 ms each time."""
 MOST_OPEN = 1000
 """So many open ranges stand in the file: they are written again with each batch."""
+ARRAY, ARRAYS_END = b"[\n", b"\n]\n"
 WEEK_NS = 7 * 86_400 * 1_000_000_000
 
 
@@ -73,11 +74,11 @@ class _Contents(NamedTuple):
 
 
 class ChromeTraceFile:
-    """A trace that begins empty and takes batches. Every method but ``close`` may raise OSError or MemoryError.
+    """A trace that begins empty and takes batches. Every method but ``close`` may raise OSError.
 
     Args:
         path: ends in ``.gz`` where it is to be compressed; an existing file is replaced at the first ``show``.
-        family, mode: as of WholeFile.
+        mode: as of GrowingFile.
         links: shared with other sinks of the capture; None for its own.
         find_span: the program's span with a trace id and a span id; None where it isn't known.
     """
@@ -86,7 +87,6 @@ class ChromeTraceFile:
         self,
         path: Path,
         *,
-        family: str | None = None,
         mode: int = 0o600,
         links: SharedLinks | None = None,
         find_span: FindSpan = seen_spans.find,
@@ -98,18 +98,19 @@ class ChromeTraceFile:
         self._thread_names: dict[int, str] = {}
         self._memory = bytearray()
         self._contents = self._shown = _Contents(SpanSlices(find_span))
-        file = WholeFile(path, family=family, mode=mode)
+        events = process_events(self._pid)
+        self._beginning = header(self._base_ns) + events
+        self._file = GrowingFile(path, mode=mode)
         try:
-            self._file = file
-            self._put(header(self._base_ns) + process_events(self._pid))
+            self._file.append(self._stream.alone((ARRAY + events).ljust(len(self._beginning))))
         except BaseException:
-            file.close()
+            self._file.close()
             raise
 
     @property
-    def renewed(self) -> int:
-        """How often the file, its name or a descriptor was lost and made again."""
-        return self._file.renewed
+    def reopened(self) -> int:
+        """How often the program had closed the descriptor."""
+        return self._file.reopened
 
     @property
     def flows(self) -> int:
@@ -153,33 +154,31 @@ class ChromeTraceFile:
         """From the next ``show`` on these are the ranges that are open for long, until ``append`` is given them."""
         self._contents = self._contents._replace(open=_outermost(ranges))
 
-    def show(self, lost: Mapping[str, int] = MappingProxyType({})) -> int:
-        """Make the file show all that was appended; returns its size.
+    def show(self) -> int:
+        """Make the file show all that was appended; returns its size."""
+        return self._show(ARRAYS_END)
+
+    def finish(self, lost: Mapping[str, int] = MappingProxyType({})) -> int:
+        """The same, at its end: it is an object from now on.
 
         Args:
             lost: by cause, how many rows the file lacks.
         """
+        return self._show(footer(self._contents.traces, lost), self._stream.alone(self._beginning))
+
+    def _show(self, end: bytes, beginning: bytes = b"") -> int:
         self._file.append(self._stream.flush())
-        state = self._stream.state()
-        size = self._file.show(self._stream.tail(self._open_events() + footer(self._contents.traces, lost)))
-        # With no call: there may be no memory for one.
-        self._stream.kept, self._shown = state, self._contents
+        size = self._file.show(self._stream.alone(self._open_events() + end), beginning)
+        self._shown = self._contents
         return size
 
-    def take_back(self) -> bool:
-        """Go on as if nothing had been appended since ``show``; False where it is shown already (see WholeFile).
-
-        Arrows start anew: none will lead to a range from before. After a MemoryError it is called again.
-        """
-        state = self._stream.state()
-        if not self._file.take_back():
-            self._stream.kept, self._shown = state, self._contents
-            return False
-        self._stream.take_back()
+    def take_back(self) -> None:
+        """Go on as if nothing had been appended since ``show``. No arrow will lead to a range from before."""
+        self._file.take_back()
+        self._stream.forget()
         self._contents = self._shown
         self._links = LinkFinder()
         self._thread_names.clear()
-        return True
 
     def close(self) -> None:
         """Leave what was shown, and nothing else."""
@@ -188,10 +187,6 @@ class ChromeTraceFile:
     def close_in_child(self) -> None:
         """Close what a forked child has inherited; the file itself belongs to the parent."""
         self._file.close_in_child()
-
-    def sweep(self) -> None:
-        """Remove hidden files that killed processes left."""
-        self._file.sweep()
 
     def _put(self, data: Data) -> None:
         self._file.append(self._stream.put(data))

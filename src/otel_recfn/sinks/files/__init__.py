@@ -1,1 +1,1 @@
-"""Files that are complete at every instant."""
+"""Files that grow while the program runs."""

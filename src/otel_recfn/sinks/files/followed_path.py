@@ -40,7 +40,7 @@ def followed(path: str | os.PathLike[str]) -> Path:
         if links > MAX_LINKS:
             raise PathRefusedError(errno.ELOOP, "its symbolic links lead in a circle; correct them")
         _check_link(done / part, status, is_last=not rest)
-        target = os.readlink(str(done / part))
+        target = os.readlink(done / part)
         done = Path("/") if os.path.isabs(target) else done
         rest += _parts(target)
     return done
@@ -64,7 +64,7 @@ def _parts(path: str) -> list[str]:
 
 def _status(path: Path, *, is_last: bool) -> os.stat_result | None:
     try:
-        return os.lstat(str(path))
+        return os.lstat(path)
     except FileNotFoundError:
         if is_last:
             return None

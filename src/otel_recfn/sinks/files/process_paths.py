@@ -12,16 +12,14 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.files.followed_path import PathRefusedError, followed
-from otel_recfn.sinks.files.hidden_files import LONGEST_ADDITION
-from otel_recfn.support.process_role import ADDITIONS, addition
+from otel_recfn.sinks.files.growing_file import LONGEST_ADDITION
 from otel_recfn.support.process_role import LONGEST_ADDITION as LONGEST_OF_A_PROCESS
+from otel_recfn.support.process_role import addition
 
 log = logging.getLogger("otel_recfn")
 
@@ -38,13 +36,13 @@ PASSING = {
 
 def passes(error: BaseException) -> bool:
     """Whether one may write again."""
-    return error.errno in PASSING if isinstance(error, OSError) else isinstance(error, OUT_OF_MEMORY)
+    return isinstance(error, OSError) and error.errno in PASSING
 
 
 def check_length(path: Path) -> None:
     """Raise ENAMETOOLONG where hidden files, or those of other processes, would get too long a name."""
     try:
-        limit = os.pathconf(str(path.parent), "PC_NAME_MAX")
+        limit = os.pathconf(path.parent, "PC_NAME_MAX")
     except OSError:  # there is no such directory, which is found out later
         return
     room = limit - LONGEST_ADDITION - LONGEST_BESIDE
@@ -85,18 +83,13 @@ def tell_path(asked: Path, expected: Path, path: Path, level: int) -> None:
         log.log(level, "of %s, process %d writes %s", asked, os.getpid(), path)
 
 
-def family(path: Path, suffix: str) -> str:
-    """The names of the files of all processes, as a regular expression."""
-    return rf"{re.escape(path.name.removesuffix(suffix))}{ADDITIONS}{re.escape(suffix)}"
-
-
 def mode_of(path: Path) -> int:
     """The permissions of the file that the user has named, if it is the user's own: other processes' files get them too.
 
     Not where somebody else may have put a link to another file of the user's there.
     """
     try:
-        status = os.lstat(str(followed(path)))
+        status = os.lstat(followed(path))
     except OSError:
         return OWN_MODE
     is_own = status.st_uid == os.geteuid() and stat.S_ISREG(status.st_mode) and status.st_nlink == 1

@@ -13,7 +13,6 @@ from otel_recfn.sinks.metrics.sdk_streams import SdkStreams
 from otel_recfn.sinks.metrics.series import MAX_SERIES, Series, SeriesTable, Slots
 from otel_recfn.sinks.metrics.sums import MIN_CAPACITY, DurationSums, Numbers
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.locked import locked
 
 _NO_BUCKETS = Layout((), ())
 
@@ -43,28 +42,16 @@ class Durations:
         self._numbers: Slots = np.empty(0, np.int32)
         self._earlier: list[Taken] = []
         """For the readers that there were before."""
-        self._adding = False
         self.tally: Numbers = np.zeros(len(Tally), np.int64)
 
-    @locked
     def add(self, batch: Batch, streams: SdkStreams | None) -> None:
-        """Add a batch, for these streams.
-
-        Raises:
-            MemoryError: nothing of it was added.
-        """
-        try:
-            self._adding = True
-            self._add(batch, streams)
-        finally:
-            self._adding = False
-
-    def _add(self, batch: Batch, streams: SdkStreams | None) -> None:
-        numbers = self._numbers_of(batch)
-        if self._sums is None or streams is not self._streams:
-            self._begin(streams)
-        if self._sums is not None:
-            self._sums = self._sums.grown(len(self._table))
+        """Add a batch, for these streams."""
+        with self._lock:
+            numbers = self._numbers_of(batch)
+            sums = self._sums
+            if sums is None or streams is not self._streams:
+                sums = self._begin(streams)
+            self._sums = sums.grown(len(self._table))
             add_durations(batch, numbers, self._sums, self.tally)
 
     def _numbers_of(self, batch: Batch) -> Slots:
@@ -77,19 +64,18 @@ class Durations:
             find_series(batch, slots, numbers)
         return numbers
 
-    def _begin(self, streams: SdkStreams | None) -> None:
+    def _begin(self, streams: SdkStreams | None) -> DurationSums:
         sums = DurationSums(_NO_BUCKETS if streams is None else streams.layout, max(MIN_CAPACITY, len(self._table)))
         if self._sums is not None:
             self._earlier.append(Taken(self._streams, self._sums, self._table.series))
         self._streams, self._sums = streams, sums
+        return sums
 
-    @locked
     def take(self) -> list[Taken]:
-        """All sums, which begin anew; nothing where a signal handler calls that has interrupted ``add``."""
-        if self._adding:
-            return []
-        taken, sums = list(self._earlier), self._sums
-        if sums is not None:
-            taken.append(Taken(self._streams, sums, self._table.series))
-        self._earlier, self._sums = [], None
-        return taken
+        """All sums, which begin anew."""
+        with self._lock:
+            taken, self._earlier = self._earlier, []
+            if self._sums is not None:
+                taken.append(Taken(self._streams, self._sums, self._table.series))
+            self._sums = None
+            return taken

@@ -19,7 +19,6 @@ from typing import Any, Protocol
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
-from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.metrics.buckets import SECOND_NS
 from otel_recfn.sinks.metrics.durations import Taken
@@ -36,7 +35,6 @@ from otel_recfn.sinks.metrics.series import Series
 from otel_recfn.sinks.metrics.sums import Of
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.forks import Order, around_forks
-from otel_recfn.support.locked import locked
 from otel_recfn.support.own_thread import at_work_unless_forking
 
 DURATION = "recfn.operation.duration"
@@ -113,33 +111,30 @@ class Instruments:
             report: reads the counters of its capture.
             from_zero: they began with it, as in a forked child.
         """
-        self._attach(feed, Told(report, from_zero=from_zero))
+        told = Told(report, from_zero=from_zero)
+        with self._lock:
+            self._feeds = {**self._feeds, feed: told}
 
-    @locked
-    def _attach(self, feed: Feed, told: Told) -> None:
-        self._feeds = {**self._feeds, feed: told}
-
-    @locked
     def detach(self, feed: Feed) -> None:
         """Ask it no more; what it has is kept for the readers."""
-        told = self._feeds.get(feed)
-        if told is None:
-            return
-        self._left += feed.take()
-        self._end(told, told.values())
-        self._feeds = {each: its for each, its in self._feeds.items() if each is not feed}
+        with self._lock:
+            told = self._feeds.get(feed)
+            if told is not None:
+                self._left += feed.take()
+                self._end(told)
+                self._feeds = {each: its for each, its in self._feeds.items() if each is not feed}
 
     def after_fork_in_child(self) -> None:
         """In a child: what the parent counted, and has not handed on yet, is the parent's."""
         self._left = []
         for told in self._feeds.values():
             told.end()
-            self._end(told, told.values())
+            self._end(told)
         self._feeds = {}
 
-    def _end(self, told: Told, values: Values) -> None:
+    def _end(self, told: Told) -> None:
+        self._ended = _sum((self._ended, told.values()))
         told.end()
-        self._ended = _sum((self._ended, values))
 
     def _observe_first(self, options: CallbackOptions) -> Iterable[Observation]:
         with at_work_unless_forking() as working:
@@ -163,20 +158,15 @@ class Instruments:
             waiting = [told.waiting(queue) for told in self._feeds.values()]
         return [Observation(count, {queue.attribute: value}) for each in waiting for value, count in each.items()]
 
-    @locked
     def _hand_on(self) -> None:
         """Everything that was summed up goes to the readers."""
         exemplars: dict[Series, Exemplar] = {}
-        for feed in self._feeds:
-            exemplars.update(feed.take_exemplars())
-        for feed in self._feeds:
-            self._left += feed.take()
-        while self._left:
-            taken = self._left.pop(0)
-            try:
-                self._hand(taken, exemplars)
-            except OUT_OF_MEMORY:  # what the SDK got of them can't be told from what it didn't, as below
-                self.failed += int(taken.sums.series[:, Of.COUNT].sum())
+        with self._lock:
+            for feed in self._feeds:
+                exemplars.update(feed.take_exemplars())
+                self._left += feed.take()
+            while self._left:
+                self._hand(self._left.pop(0), exemplars)
 
     def _hand(self, taken: Taken, exemplars: dict[Series, Exemplar]) -> None:
         filled = taken.sums.filled()
@@ -188,11 +178,10 @@ class Instruments:
             return
         try:
             taken.streams.add(taken.sums, [_of_series(taken.series[number], number, exemplars) for number in filled])
-        except OUT_OF_MEMORY:
-            raise
         except Exception as error:  # in the middle of what the SDK has: what it got can't be told from what it didn't
             self.failed += int(taken.sums.series[:, Of.COUNT].sum())
-            self._note_changed(error)
+            if not isinstance(error, MemoryError):
+                self._note_changed(error)
 
     def _note_changed(self, error: Exception) -> None:
         if not self._changed:

@@ -13,7 +13,6 @@ from opentelemetry.metrics import NoOpMeter, NoOpMeterProvider
 from otel_recfn.sinks.metrics.instruments import Instruments
 from otel_recfn.sinks.spans.provider import SCHEMA_URL, SCOPE_NAME
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.locked import locked_by
 from otel_recfn.support.weak_identity import WeakIdentityMap
 from otel_recfn.version import __version__
 
@@ -59,10 +58,10 @@ def _instruments_of(provider: metrics.MeterProvider) -> Instruments | None:
         return None
 
 
-@locked_by(_lock)
 def _known_or_made(provider: metrics.MeterProvider) -> Instruments | None:
-    known = _known.get(provider)
-    return (known() if known is not None else None) or _make(provider)
+    with _lock:
+        known = _known.get(provider)
+        return (known() if known is not None else None) or _make(provider)
 
 
 def _make(provider: metrics.MeterProvider) -> Instruments | None:

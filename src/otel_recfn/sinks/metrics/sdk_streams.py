@@ -35,7 +35,6 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, set_span_in_conte
 from otel_recfn.sinks.metrics.buckets import SECOND_NS, Layout, PowerRule
 from otel_recfn.sinks.metrics.sdk_powers import add_powers
 from otel_recfn.sinks.metrics.sums import DurationSums, Of
-from otel_recfn.support.timed_lock import while_taken
 
 Attributes = Mapping[str, str | bool]
 OVERFLOW_ATTRIBUTES: Attributes = {"otel.metric.overflow": True}
@@ -163,7 +162,8 @@ class SdkStreams:
             if aggregation is None:
                 raise ChangedSdkError(f"no aggregation for {seen}")
             if (add := _ADD.get(stream.kind)) is not None:
-                while_taken(aggregation._lock, add, aggregation, sums, stream.buckets, one.number)
+                with aggregation._lock:
+                    add(aggregation, sums, stream.buckets, one.number)
             if one.exemplar is not None:
                 self._offer(aggregation, one.exemplar, one.attributes)
 
@@ -205,11 +205,7 @@ def _power_rule(match: Any, kind: str) -> PowerRule | None:
 
 
 def _key(attributes: Mapping[str, object] | None) -> tuple[tuple[str, object], ...]:
-    return tuple(sorted((attributes or {}).items(), key=_first))
-
-
-def _first(item: tuple[str, object]) -> str:
-    return item[0]
+    return tuple(sorted((attributes or {}).items(), key=lambda item: item[0]))
 
 
 def _add_bounded(aggregation: Any, sums: DurationSums, buckets: int, number: int) -> None:

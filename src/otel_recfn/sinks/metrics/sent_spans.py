@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +10,6 @@ from opentelemetry.trace import SpanContext, TraceFlags
 
 from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.model.events import EventFlag
 from otel_recfn.model.scope import NUM_SCOPES
 from otel_recfn.sinks.metrics.sdk_streams import Exemplar
@@ -37,8 +35,7 @@ class SentSpans:
     def note(self, plan: SpanPlan) -> None:
         """The spans of a plan have been handed to the processors."""
         if self.wanted:
-            with suppress(*OUT_OF_MEMORY):  # an example less
-                self._longest.note(plan)
+            self._longest.note(plan)
 
     def take(self) -> dict[Series, Exemplar]:
         """Those since the last time."""

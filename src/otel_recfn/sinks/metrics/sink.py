@@ -65,11 +65,7 @@ class MetricsSink:
         self._follow_provider()
 
     def write(self, batch: Batch) -> None:
-        """Add a batch to the sums, if there are readers.
-
-        Raises:
-            MemoryError: nothing of it was added.
-        """
+        """Add a batch to the sums, if there are readers."""
         instruments = self._follow_provider()
         streams = instruments.streams() if instruments is not None else None
         if instruments is None or (streams is not None and not streams.asked):

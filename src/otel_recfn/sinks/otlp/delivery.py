@@ -6,24 +6,21 @@ spans_failed = spans_rejected + spans_refused + spans_crowded_out + spans_abando
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.lost_places import LostAt
-from otel_recfn.sinks.otlp.encoded import EncodedSpans, encoded
+from otel_recfn.sinks.otlp.encoded import encoded
 from otel_recfn.sinks.otlp.envelope import Envelope, RequestBuilder
 from otel_recfn.sinks.otlp.launch import with_launch
 from otel_recfn.sinks.otlp.outcome import OpensTransports, Transport
 from otel_recfn.sinks.otlp.request_queue import RequestQueue
 from otel_recfn.sinks.otlp.senders import Senders
 from otel_recfn.sinks.spans.provider import SpanTarget
-from otel_recfn.sinks.spans.turn import Turn
 
 _logger = logging.getLogger(__name__)
 
@@ -34,24 +31,12 @@ ROOM_SECONDS = 1.0
 FAILURES = 2
 LAST_SENDS_S = 0.2
 """How long threads are waited for whose queue has ended."""
-NEEDED_S = 0.5
-"""How long a server that takes requests may take for what must not be missing, when the time is over."""
-
-
-@dataclass(slots=True)
-class Handed:
-    """What was given to be handed on, up to now."""
-
-    spans: int
-    waiting: tuple[EncodedSpans, ...]
-    """Those of them that are in no request yet."""
 
 
 class OtlpDelivery:
     """Of one sink in one process.
 
     Args:
-        turn: who waits lets another thread go on.
         opens: opens the transport with the first request.
         request_bytes: of a request, before it is compressed.
         queue_bytes: of all requests that wait.
@@ -59,16 +44,18 @@ class OtlpDelivery:
 
     chunk_size = 1 << 15
 
-    def __init__(self, turn: Turn, opens: OpensTransports, request_bytes: int, queue_bytes: int) -> None:
-        self._turn, self._opens, self._request_bytes = turn, opens, request_bytes
+    def __init__(self, opens: OpensTransports, request_bytes: int, queue_bytes: int) -> None:
+        self._opens, self._request_bytes = opens, request_bytes
         self.drives = False  # nothing is ever held back
-        self._queue = RequestQueue(queue_bytes, request_bytes=request_bytes)
+        self._queue = RequestQueue(queue_bytes)
         self._transport: Transport | None = None
         self._senders: Senders | None = None
         self._target: SpanTarget | None = None
         self._resource: Any = None
         self._builder: RequestBuilder | None = None
-        self.handed = Handed(0, ())
+        self._lock = threading.RLock()
+        """Of requests that aren't queued: the end may come in another thread."""
+        self._spans = 0
         self._pid = os.getpid()
         self._end_by = float("inf")
         self._abandoned = 0
@@ -78,10 +65,11 @@ class OtlpDelivery:
         """Spans are of this target, and of the resource that it has now, from here on."""
         if target is self._target and target.resource is self._resource:
             return
-        self._seal()
-        resource = target.resource
-        builder = RequestBuilder(Envelope(with_launch(resource), target.scope), self._request_bytes)
-        self._target, self._resource, self._builder = target, resource, builder
+        with self._lock:
+            self._seal()
+            resource = target.resource
+            builder = RequestBuilder(Envelope(with_launch(resource), target.scope), self._request_bytes)
+            self._target, self._resource, self._builder = target, resource, builder
 
     @property
     def holds(self) -> bool:
@@ -95,41 +83,37 @@ class OtlpDelivery:
     def make_room(self, spans: int, pace: Callable[[], None]) -> None:
         """Wait a little for a server that takes requests, but slower than they come."""
         if self._end_by == float("inf") and not self._queue.has_room():
-            self._waiting(self._queue.wait_for_room, ROOM_SECONDS)
+            self._queue.wait_for_room(ROOM_SECONDS)
 
-    def with_more(self, spans: Sequence[Any], told: int = 0) -> Handed:
-        """What ``handed`` is when these spans are among them; the first tells of so many losses."""
-        return Handed(self.handed.spans + len(spans), (*self.handed.waiting, encoded(spans).telling(told)))
-
-    def hand(self) -> None:
-        """Put what waits into requests, and those that are full, or old, into the queue.
-
-        Raises:
-            MemoryError: what waits still does, or is in a request; the next call goes on.
-        """
-        while self.handed.waiting and self._builder is not None:
-            first, *others = self.handed.waiting
-            fitting, rest = self._builder.fitting(first)
-            handed = Handed(self.handed.spans, (rest, *others) if len(rest) else tuple(others))
-            self._builder.add(fitting)
-            self.handed = handed
-            if len(rest):
-                self._seal()
-        self.idle()
+    def deliver(self, spans: Sequence[Any], told: int = 0) -> None:
+        """Put these spans into requests, and those that are full, or old, into the queue. The first tells of so many losses."""
+        more = encoded(spans).telling(told)
+        with self._lock:
+            self._spans += len(more)
+            if self._ended:
+                self._abandoned += len(more)
+                return
+            while self._builder is not None and len(more):
+                fitting, more = self._builder.fitting(more)
+                self._builder.add(fitting)
+                if len(more):
+                    self._seal()
+            self.idle()
 
     def idle(self) -> None:
         """Send what has waited for long."""
-        if self._builder is not None and self._builder.age() >= LINGER_S:
-            self._seal()
+        with self._lock:
+            if self._builder is not None and self._builder.age() >= LINGER_S:
+                self._seal()
 
     def flush(self, timeout_s: float) -> bool:
         """Send all, now; False where that is not done in time."""
-        self.hand()
-        self._seal()
+        with self._lock:
+            self._seal()
         if self._senders is None:
             return True
         self._queue.ask_now()
-        return bool(self._waiting(self._queue.wait_until_empty, min(timeout_s, self._end_by - time.monotonic())))
+        return self._queue.wait_until_empty(min(timeout_s, self._end_by - time.monotonic()))
 
     def hurry(self, timeout_s: float) -> None:
         """The program ends in so many seconds."""
@@ -163,38 +147,20 @@ class OtlpDelivery:
     def process_ends(self) -> None:
         """``remove`` ends everything in any case."""
 
-    def supersede(self) -> None:
-        """Nothing here waits but for a flush."""
-        self._end_by = time.monotonic()
-
-    def hand_left(self) -> None:
-        """Nothing is left."""
-
     def remove(self) -> None:
         """End the threads. What they have not sent is lost, and counted. In a forked child all of it belongs to the parent."""
         if self._ended or os.getpid() != self._pid:
             return
-        self._ended = True
-        with contextlib.suppress(Exception):  # what can't be put into a request, or has nowhere to go, is abandoned below
-            self.hand()
-            self._seal()
-        self._send_needed()
+        with self._lock:
+            self._ended = True
         self._queue.end()
         if self._senders is not None:
             self._senders.wait_for_end(LAST_SENDS_S)
-        self._abandoned = self._queue.left_out + self._queue.spans + self._unsent()
+        counts = self._queue.counts
+        self._abandoned = self._spans - counts.exported - counts.lost
         (self._transport or self._opens).close()
         if self._abandoned:
             _logger.warning("otel-recfn: %d spans were not sent in the time that there was at the end", self._abandoned)
-
-    def _send_needed(self) -> None:
-        """Send what earlier spans lie in, and leave out the rest."""
-        if self._senders is None or self.is_failing:
-            return
-        with contextlib.suppress(*OUT_OF_MEMORY):
-            if self._queue.keep_needed():
-                self._queue.ask_now()
-                self._queue.wait_until_empty(NEEDED_S)
 
     def counters(self) -> Mapping[str, int]:
         """What became of the spans; the module's docstring says how the counts add up."""
@@ -205,7 +171,7 @@ class OtlpDelivery:
             "spans_crowded_out": counts.crowded_out,
             "spans_abandoned": self._abandoned,
         }
-        failed, spans = sum(reasons.values()), self.handed.spans
+        failed, spans = sum(reasons.values()), self._spans
         exported = min(counts.exported, spans - failed)
         return {
             "spans": spans,
@@ -219,13 +185,8 @@ class OtlpDelivery:
             "export_queue_bytes": self._queue.bytes,
         }
 
-    def _unsent(self) -> int:
-        """Spans that are in no request."""
-        in_builder = self._builder.spans if self._builder is not None else 0
-        return in_builder + sum([len(each) for each in self.handed.waiting])
-
     def _seal(self) -> None:
-        """Queue the request that is being filled. Where that fails, it is still there."""
+        """Queue the request that is being filled."""
         if self._builder is None or not self._builder.spans:
             return
         self._start_senders()
@@ -246,11 +207,3 @@ class OtlpDelivery:
             _logger.warning(
                 "otel-recfn: the oldest requests go, because no more than export_queue_bytes wait; they are counted"
             )
-
-    def _waiting(self, wait: Callable[[float], Any], timeout_s: float) -> Any:
-        """Another thread may go on meanwhile."""
-        self._turn.wait()
-        try:
-            return wait(timeout_s)
-        finally:
-            self._turn.go_on()

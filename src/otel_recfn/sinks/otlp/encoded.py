@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_recfn.sinks.lost_places import NO_PLACES, Places
-from otel_recfn.sinks.otlp.kin import NO_KIN, Kin, kin_in
 from otel_recfn.sinks.otlp.span_bytes import span_field
 from otel_recfn.sinks.spans.place_of_span import place_of
 
@@ -26,14 +25,13 @@ class EncodedSpans(NamedTuple):
     """Of how many losses the first of them tells."""
     places: Places = NO_PLACES
     """Where each would be lost."""
-    kin: Kin = NO_KIN
 
     def __len__(self) -> int:
         return len(self.ends)
 
     def telling(self, told: int) -> EncodedSpans:
         """The same, whose first one tells of so many losses."""
-        return EncodedSpans(self.data, self.ends, told, self.places, self.kin)
+        return EncodedSpans(self.data, self.ends, told, self.places)
 
     def fitting(self, room: int) -> int:
         """How many of the first ones have so many bytes at most."""
@@ -48,8 +46,7 @@ class EncodedSpans(NamedTuple):
         )
 
     def _part(self, spans: slice, octets: slice, told: int, begin: int) -> EncodedSpans:
-        ends, places = self.ends[spans] - begin, self.places.part(spans)
-        return EncodedSpans(self.data[octets], ends, told, places, self.kin.part(spans))
+        return EncodedSpans(self.data[octets], self.ends[spans] - begin, told, self.places.part(spans))
 
 
 def encoded(spans: Sequence[ReadableSpan] | EncodedSpans) -> EncodedSpans:
@@ -59,13 +56,7 @@ def encoded(spans: Sequence[ReadableSpan] | EncodedSpans) -> EncodedSpans:
     fields = [span_field(span) for span in spans]
     ends = np.array(list(accumulate([len(each) for each in fields])), np.int64)
     places = Places(np.arange(len(spans)), [place_of(span) for span in spans].__getitem__)
-    return EncodedSpans(b"".join(fields), ends, places=places, kin=_kin_of(spans))
-
-
-def _kin_of(spans: Sequence[ReadableSpan]) -> Kin:
-    own = np.array([span.context.span_id for span in spans], np.uint64)
-    above = np.array([span.parent.span_id if span.parent is not None else 0 for span in spans], np.uint64)
-    return kin_in([span.context.trace_id for span in spans], np.arange(len(spans)), own, above)
+    return EncodedSpans(b"".join(fields), ends, places=places)
 
 
 NO_SPANS = EncodedSpans(b"", np.zeros(0, np.int64))

@@ -10,17 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
 
-import numpy as np
-from numpy.typing import NDArray
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_recfn import _native
 from otel_recfn.sinks.lost_places import NOWHERE, LostAt, with_more
 from otel_recfn.sinks.otlp.encoded import NO_SPANS, EncodedSpans
-from otel_recfn.sinks.otlp.kin import Kin
 from otel_recfn.sinks.otlp.span_bytes import attribute_fields
 from otel_recfn.sinks.otlp.wire import BYTES, field, text, varint
 
@@ -30,25 +26,6 @@ MOST_PLACES_OF_A_REQUEST = 32
 """Some 5 KB beside its body."""
 _MOST_LENGTH = 10
 """Bytes of a varint, and of a field's number before it, with room to spare."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Parts:
-    """The spans of a request, of which it may have to do without some: 24 bytes each, beside the body."""
-
-    envelope: Envelope
-    begin: int
-    """Where the first begins in the body, before that is compressed."""
-    ends: NDArray[np.int64]
-    """Counted from there."""
-    kin: Kin
-    tells: Mapping[int, int]
-    """Of how many losses a span tells, by its place."""
-
-    @property
-    def size(self) -> int:
-        """Bytes that it takes in memory."""
-        return sum([column.nbytes for column in (self.ends, *self.kin)])
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -63,15 +40,11 @@ class Request:
     """Of how many losses its spans tell."""
     places: LostAt = dataclasses.field(default_factory=dict)
     """How many of its spans, and of these losses, are in each place; of the last places."""
-    parts: Parts | None = None
-    """Its spans one by one; None where they aren't known."""
-    is_needed: bool = False
-    """Nothing but spans that others lie in which were sent."""
 
     @property
     def size(self) -> int:
         """Bytes that it takes in memory."""
-        return len(self.body) + (self.parts.size if self.parts is not None else 0)
+        return len(self.body)
 
 
 class Envelope:
@@ -84,8 +57,6 @@ class Envelope:
         parts = (self._resource, self._scope, self._after_spans, self._after_scope)
         self.size = sum([len(part) for part in parts]) + 2 * _MOST_LENGTH
         """Bytes around spans, at most."""
-        self.after_spans = len(self._after_spans) + len(self._after_scope)
-        """Bytes behind them."""
 
     def request(self, spans: list[bytes | memoryview], size: int) -> bytes:
         """The request with these spans, of ``size`` bytes, which are copied once."""
@@ -94,16 +65,6 @@ class Envelope:
         of_resource = len(self._resource) + len(head) + of_scope + len(self._after_scope)
         before = (varint(_RESOURCE_SPANS), varint(of_resource), self._resource, head, self._scope)
         return _native.join_bytes([*before, *spans, self._after_spans, self._after_scope])
-
-
-def made_of(
-    envelope: Envelope, spans: list[bytes | memoryview], ends: NDArray[np.int64], kin: Kin, tells: Mapping[int, int]
-) -> Request:
-    """The request with these spans, one after the other."""
-    body, size = envelope.request(spans, int(ends[-1])), int(ends[-1])
-    begin = len(body) - envelope.after_spans - size
-    parts = Parts(envelope, begin, ends, kin, tells) if len(kin.own) == len(ends) else None
-    return Request(body, len(ends), parts=parts)
 
 
 class RequestBuilder:
@@ -120,9 +81,6 @@ class RequestBuilder:
         self._size = self._spans = self._told = 0
         self._places = NOWHERE
         self._since = 0.0
-        self._ends: list[NDArray[np.int64]] = []
-        self._kin: list[Kin] = []
-        self._tells: dict[int, int] = {}
 
     @property
     def spans(self) -> int:
@@ -139,28 +97,21 @@ class RequestBuilder:
         return spans.split(max(fitting, 0 if self._spans else 1)) if fitting < len(spans) else (spans, NO_SPANS)
 
     def add(self, spans: EncodedSpans) -> None:
-        """Add what fits.
-
-        Raises:
-            MemoryError: nothing was added.
-        """
+        """Add what fits."""
         if not len(spans):
             return
-        since = self._since if self._spans else time.monotonic()
-        size, count, told = self._size + len(spans.data), self._spans + len(spans), self._told + spans.told
-        places = with_more(self._places, spans.places.counts(spans.told), MOST_PLACES_OF_A_REQUEST)
-        ends = spans.ends + self._size
-        tells = {**self._tells, self._spans: spans.told} if spans.told else self._tells
-        self._ends, self._kin, self._parts = [*self._ends, ends], [*self._kin, spans.kin], [*self._parts, spans.data]
-        self._tells, self._places = tells, places
-        self._size, self._spans, self._since, self._told = size, count, since, told
+        if not self._spans:
+            self._since = time.monotonic()
+        self._places = with_more(self._places, spans.places.counts(spans.told), MOST_PLACES_OF_A_REQUEST)
+        self._parts.append(spans.data)
+        self._size += len(spans.data)
+        self._spans += len(spans)
+        self._told += spans.told
 
     def request(self) -> Request:
         """The request with all of them."""
-        ends, own, above = [np.concatenate(each) for each in (self._ends, *zip(*self._kin, strict=True))]
-        request = made_of(self._envelope, self._parts, ends, Kin(own, above), self._tells)
-        request.told, request.places = self._told, self._places
-        return request
+        body = self._envelope.request(self._parts, self._size)
+        return Request(body, self._spans, told=self._told, places=self._places)
 
     def next(self) -> RequestBuilder:
         """For the request after this one."""

@@ -31,7 +31,6 @@ from otel_recfn.sinks.otlp.official import (
 from otel_recfn.sinks.otlp.outcome import OpensTransports, Transport
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.provider import SpanTarget
-from otel_recfn.sinks.spans.turn import Turn
 from otel_recfn.sinks.spans.way_out import Delivery, WayOut
 from otel_recfn.support.safe_text import safe_text
 
@@ -97,10 +96,10 @@ class OtlpWayOut:
         """Spans in bytes."""
         return OtlpMapper(target)
 
-    def delivery(self, turn: Turn, exports_beside: bool) -> Delivery:
+    def delivery(self, exports_beside: bool) -> Delivery:
         """Through a queue of requests; it always exports beside."""
         del exports_beside
-        return OtlpDelivery(turn, self._opens, self._request_bytes, self._queue_bytes)
+        return OtlpDelivery(self._opens, self._request_bytes, self._queue_bytes)
 
     def after_fork_in_child(self) -> WayOut:
         """Connections of its own."""

@@ -1,28 +1,24 @@
-"""Requests to a file, each as a line of OTLP JSON. At every instant the file consists of whole lines, as a Chrome trace is
-whole.
-"""
+"""Requests to a file, each as a line of OTLP JSON. A kill may cut the last line."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import itertools
 import logging
 from pathlib import Path
 
-from otel_recfn.model.errors import OUT_OF_MEMORY, SettingError
+from otel_recfn.model.errors import SettingError
 from otel_recfn.sinks.files.followed_path import absolute
+from otel_recfn.sinks.files.growing_file import GrowingFile
 from otel_recfn.sinks.files.process_paths import (
     cannot_write,
     check_length,
-    family,
     mode_of,
     passes,
     path_of_process,
     paths_beside,
     tell_path,
 )
-from otel_recfn.sinks.files.whole_file import WholeFile
 from otel_recfn.sinks.otlp.json_lines import json_line
 from otel_recfn.sinks.otlp.outcome import Outcome, Verdict
 from otel_recfn.support.own_file import FileInUseError
@@ -56,38 +52,36 @@ class FileTransport:
             self._file.append(line)
             self._file.show(b"")
         except BaseException as error:
-            if self._file.take_back():  # else the file has the line all the same
-                if not isinstance(error, OSError):
-                    raise
-                return Outcome(Verdict.AGAIN if passes(error) else Verdict.REFUSED, repr(error))
+            self._file.take_back()
+            if not isinstance(error, OSError):
+                raise
+            return Outcome(Verdict.AGAIN if passes(error) else Verdict.REFUSED, repr(error))
         return Outcome(Verdict.TAKEN)
 
     def close(self) -> None:
-        """The file is whole already."""
+        """The file has what was sent."""
         self._file.close()
 
     def close_in_child(self) -> None:
         """The file belongs to the parent."""
         self._file.close_in_child()
 
-    def _opened(self, asked: Path, level: int) -> WholeFile:
+    def _opened(self, asked: Path, level: int) -> GrowingFile:
         suffix = asked.suffix
         first = path_of_process(asked, suffix)
         for path in itertools.chain((first,), paths_beside(asked, suffix)):
             try:
-                file = self._shown(path, asked, suffix)
+                file = self._shown(path, asked)
             except FileInUseError:  # another process writes it
                 continue
-            with contextlib.suppress(*OUT_OF_MEMORY):  # which the log needs, too
-                tell_path(asked, first, path, level)
+            tell_path(asked, first, path, level)
             return file
         raise FileInUseError(errno.EBUSY, "it is being written already, as are the names beside it", str(asked))
 
-    def _shown(self, path: Path, asked: Path, suffix: str) -> WholeFile:
-        file = WholeFile(path, family=family(asked, suffix), mode=mode_of(asked))
+    def _shown(self, path: Path, asked: Path) -> GrowingFile:
+        file = GrowingFile(path, mode=mode_of(asked))
         try:
             file.show(b"")
-            file.sweep()
         except BaseException:
             file.close()
             raise

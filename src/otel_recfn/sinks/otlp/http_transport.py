@@ -7,7 +7,6 @@ import netrc  # noqa: F401
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.otlp.answers import partial_success, retry_after_s
 from otel_recfn.sinks.otlp.outcome import TOO_LARGE, Outcome, Verdict
 from otel_recfn.support.safe_text import safe_endpoint, safe_request_error, safe_text, secrets_of
@@ -56,8 +55,6 @@ class HttpTransport:
                 stream=True,
             ) as response:
                 return _outcome(response, _content(response), self.hidden)
-        except OUT_OF_MEMORY:
-            raise
         except OSError as error:  # all of requests' are
             # a ValueError: an endpoint that is no URL, a header that is none
             verdict = Verdict.REFUSED if isinstance(error, ValueError) else Verdict.AGAIN
@@ -73,8 +70,6 @@ def _content(response: Any) -> bytes:
     """The beginning of an answer; nothing where it breaks off, because the status has said what counts."""
     try:
         content: bytes = response.raw.read(MOST_ANSWER, decode_content=True)
-    except OUT_OF_MEMORY:
-        raise
     except Exception:
         return b""
     return content

@@ -18,7 +18,6 @@ from otel_recfn.model.tables import Track
 from otel_recfn.sinks.lost_places import Places, place_by_number
 from otel_recfn.sinks.otlp.encoded import EncodedSpans, encoded
 from otel_recfn.sinks.otlp.fragments import SPAN_ATTRIBUTES, Fragments
-from otel_recfn.sinks.otlp.kin import Kin
 from otel_recfn.sinks.otlp.span_bytes import attribute_fields, trace_state_field
 from otel_recfn.sinks.spans.limits import AttributeValue
 from otel_recfn.sinks.spans.mapping import MAX_KEPT_BASES, NOTHING_TOLD, SpanMapper
@@ -51,12 +50,11 @@ class OtlpMapper(SpanMapper):
         )
         fragments = Fragments(plan.batch, self._fields_of)
         made: Any = _native.encode_otlp_spans(plan.batch, columns, above, current_key(), fragments, further)
-        data, ends, places, own, around = made
+        data, ends, places = made
         self._bound_caches()
         trace_ids = [span.trace_id for span in plan.spans_above]
         numbered = Places(np.frombuffer(places, np.int64), place_by_number(trace_ids, plan.batch.tracks))
-        kin = Kin(np.frombuffer(own, np.uint64), np.frombuffer(around, np.uint64))
-        return EncodedSpans(memoryview(data), np.frombuffer(ends, np.int64), places=numbered, kin=kin)
+        return EncodedSpans(memoryview(data), np.frombuffer(ends, np.int64), places=numbered)
 
     def _fields_of(self, scope: int, thread: Track) -> bytes:
         found = self._base_fields.get((scope, thread))

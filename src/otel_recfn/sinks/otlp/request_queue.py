@@ -1,15 +1,10 @@
 """Requests that wait to be sent, bounded in bytes: where there is no room, the oldest go first.
 
-Of those that go, the spans stay that others lie in which were sent (``family.py``), and at the very end nothing else is sent.
-
     put ──► waiting ──take──► being sent ──settle──► gone: taken, or refused
                ▲                  │
                └────── again ─────┘   all wait then, until the server may be asked again
 
 Nobody waits in ``put``. One backoff holds for all requests, since they go to one place.
-
-Each method first makes what it needs memory for and then stores it, so that a failed allocation leaves everything as it was.
-The lock is taken without the condition, and without ``with``: those may find no memory for letting go of it.
 """
 
 from __future__ import annotations
@@ -17,24 +12,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
-from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.lost_places import LostAt, Place, with_more
 from otel_recfn.sinks.otlp.backoff import Backoff
 from otel_recfn.sinks.otlp.envelope import Request
-from otel_recfn.sinks.otlp.family import Family, joined
 from otel_recfn.sinks.otlp.outcome import Outcome, Verdict
-from otel_recfn.support.timed_lock import while_taken
-
-MOST_REQUEST_BYTES = 1 << 26
-"""The specification's bound."""
-MOST_NEEDED_BYTES = 1 << 20
-"""Of spans that must not be missing, beyond the bound of the queue."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Counts:
     """Of spans, but for requests and retries."""
 
@@ -48,7 +34,7 @@ class Counts:
     lost_tellings: int = 0
     """Of how many losses those told that were refused or crowded out; of single spans that a server rejects nobody knows."""
     lost_at: LostAt = field(default_factory=dict)
-    """How many were lost in each place, and what they told; of the newest."""
+    """How many were lost in each place, and what they told; of the newest. Replaced, never changed."""
     requests: int = 0
     retries: int = 0
 
@@ -65,34 +51,21 @@ class RequestQueue:
         most_bytes: of all requests in it.
         backoff: how long to wait after a failure.
         clock: seconds that only grow.
-        request_bytes: of a request that is made of what is left of others, before it is compressed.
     """
 
-    def __init__(
-        self,
-        most_bytes: int,
-        backoff: Backoff | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        *,
-        request_bytes: int = MOST_REQUEST_BYTES,
-    ) -> None:
-        self._most_bytes, self._request_bytes = most_bytes, request_bytes
+    def __init__(self, most_bytes: int, backoff: Backoff | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most_bytes = most_bytes
         self._backoff, self._clock = backoff or Backoff(), clock
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = threading.Condition()
         self._waiting: list[Request] = []
         """The oldest first."""
         self._sending: list[Request] = []
         self._not_before = self._server_not_before = 0.0
         """When a request may be sent again: as our backoff says, and as the server does."""
         self._ended = False
-        self._family = Family()
-        self._most_needed_bytes = MOST_NEEDED_BYTES
         self.counts = Counts()
         self.bytes = self.spans = 0
         """In it."""
-        self.left_out = 0
-        """Spans that were dropped at the very end."""
 
     @property
     def failures(self) -> int:
@@ -100,95 +73,58 @@ class RequestQueue:
         return self._backoff.failures
 
     def put(self, request: Request) -> None:
-        """Add a request; the oldest ones go where there is no room for it.
-
-        Raises:
-            MemoryError: it was not added.
-        """
-        while_taken(self._lock, self._put, request)
-
-    def _put(self, request: Request) -> None:
-        size, spans = self.bytes + request.size, self.spans + request.spans
-        self._waiting.append(request)
-        self.bytes, self.spans = size, spans
-        try:
+        """Add a request; the oldest ones go where there is no room for it."""
+        with self._changed:
+            self._waiting.append(request)
+            self.bytes += request.size
+            self.spans += request.spans
             self._make_room()
             self._changed.notify_all()
-        except OUT_OF_MEMORY:  # it is made with the next request
-            pass
 
     def take(self) -> Request | None:
-        """The oldest request, as soon as one may be sent; None when no more will be.
-
-        Raises:
-            MemoryError: none was taken.
-        """
-        return while_taken(self._lock, self._take)
-
-    def _take(self) -> Request | None:
-        while not self._ended:
-            pause = self._pause()
-            if self._waiting and pause <= 0:
-                oldest, *waiting = self._waiting
-                request = self._family.mended(oldest)
-                sending, size = [*self._sending, request], self.bytes + request.size - oldest.size
-                self._sending, self._waiting, self.bytes = sending, waiting, size
-                return request
-            self._changed.wait(pause if self._waiting else None)
-        return None
+        """The oldest request, as soon as one may be sent; None when no more will be."""
+        with self._changed:
+            while not self._ended:
+                pause = self._pause()
+                if self._waiting and pause <= 0:
+                    request = self._waiting.pop(0)
+                    self._sending.append(request)
+                    return request
+                self._changed.wait(pause if self._waiting else None)
+            return None
 
     def settle(self, request: Request, outcome: Outcome) -> None:
-        """What became of a request that was taken.
-
-        Raises:
-            MemoryError: that is not noted yet.
-        """
-        while_taken(self._lock, self._settle, request, outcome)
-
-    def _settle(self, request: Request, outcome: Outcome) -> None:
-        counts = self._counted(request, outcome)
-        sending = [each for each in self._sending if each is not request]
-        if outcome.verdict is Verdict.REFUSED or outcome.rejected >= request.spans:
-            self._family.lost(request)
-        elif outcome.verdict is Verdict.TAKEN:
-            self._family.sent(request)
-        if outcome.verdict is Verdict.AGAIN:
-            self._wait_after(outcome)
-            self._waiting = [request, *self._waiting]
-        else:
-            size, spans = self.bytes - request.size, self.spans - request.spans
-            self._backoff.reset()
-            self.bytes, self.spans = size, spans
-        self._sending, self.counts = sending, counts
-        try:
+        """What became of a request that was taken."""
+        with self._changed:
+            self._sending.remove(request)
+            if outcome.verdict is Verdict.AGAIN:
+                self._wait_after(outcome)
+                self._waiting.insert(0, request)
+            else:
+                self._backoff.reset()
+                self.bytes -= request.size
+                self.spans -= request.spans
+            self._count(request, outcome)
             self._make_room()
             self._changed.notify_all()
-        except OUT_OF_MEMORY:  # with the next one
-            pass
 
     def compressed(self, request: Request, body: bytes, encoding: str) -> None:
         """A request that is being sent has this body from now on."""
-        while_taken(self._lock, self._compressed, request, body, encoding)
-
-    def _compressed(self, request: Request, body: bytes, encoding: str) -> None:
-        self.bytes += len(body) - len(request.body)
-        request.body, request.encoding = body, encoding
+        with self._changed:
+            self.bytes += len(body) - len(request.body)
+            request.body, request.encoding = body, encoding
 
     def ask_now(self) -> None:
         """Send the oldest request at once, unless the server wants to be left alone: somebody waits for it."""
-        while_taken(self._lock, self._ask_now)
-
-    def _ask_now(self) -> None:
-        self._not_before = 0.0
-        self._backoff.begin_anew()  # a channel of gRPC may need a moment more until it has found its server again
-        self._changed.notify_all()
+        with self._changed:
+            self._not_before = 0.0
+            self._backoff.begin_anew()  # a channel of gRPC may need a moment more until it has found its server again
+            self._changed.notify_all()
 
     def wait_until_empty(self, timeout_s: float) -> bool:
         """Whether nothing waits or is being sent, by then."""
-        return while_taken(self._lock, self._wait_for, self._is_empty, max(0.0, timeout_s))
-
-    def _wait_for(self, is_so: Callable[[], bool], timeout_s: float) -> bool:
-        return self._changed.wait_for(is_so, timeout_s)
+        with self._changed:
+            return self._changed.wait_for(self._is_empty, max(0.0, timeout_s))
 
     def has_room(self) -> bool:
         """Whether it is half empty, or nothing can be sent now."""
@@ -196,15 +132,19 @@ class RequestQueue:
 
     def wait_for_room(self, timeout_s: float) -> None:
         """Until it is half empty, or the server fails."""
-        while_taken(self._lock, self._wait_for, self.has_room, timeout_s)
+        with self._changed:
+            self._changed.wait_for(self.has_room, timeout_s)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing is sent any more."""
+        return self._ended
 
     def end(self) -> None:
         """Nothing is sent any more."""
-        while_taken(self._lock, self._end)
-
-    def _end(self) -> None:
-        self._ended = True
-        self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
 
     def _is_empty(self) -> bool:
         return self._ended or not (self._waiting or self._sending)
@@ -219,108 +159,33 @@ class RequestQueue:
         else:
             self._server_not_before = max(self._server_not_before, again)
 
-    def _counted(self, request: Request, outcome: Outcome) -> Counts:
-        counts = replace(self.counts, requests=self.counts.requests + 1)
+    def _count(self, request: Request, outcome: Outcome) -> None:
+        counts = self.counts
+        counts.requests += 1
         if outcome.verdict is Verdict.AGAIN:
-            return replace(counts, retries=counts.retries + 1)
-        if outcome.verdict is Verdict.REFUSED:
-            counts = _with_lost(counts, request)
-            return replace(counts, refused=counts.refused + request.spans)
-        rejected = min(outcome.rejected, request.spans)
-        lost_at = with_more(counts.lost_at, _most_of(request, rejected)) if rejected else counts.lost_at
-        exported = counts.exported + request.spans - rejected
-        return replace(counts, rejected=counts.rejected + rejected, exported=exported, lost_at=lost_at)
+            counts.retries += 1
+        elif outcome.verdict is Verdict.REFUSED:
+            counts.refused += request.spans
+            self._count_lost(request)
+        else:
+            rejected = min(outcome.rejected, request.spans)
+            counts.exported += request.spans - rejected
+            counts.rejected += rejected
+            counts.lost_at = with_more(counts.lost_at, _most_of(request, rejected))
+
+    def _count_lost(self, request: Request) -> None:
+        """What all of a request told, and where that is."""
+        self.counts.lost_tellings += request.told
+        self.counts.lost_at = with_more(self.counts.lost_at, request.places)
 
     def _make_room(self) -> None:
         """Those that are being sent stay, because nobody knows yet what becomes of them."""
-        while self.bytes - self._needed_bytes() > self._most_bytes and self._crowd_out(False):
-            pass
-        while self._needed_bytes() > self._most_needed_bytes and self._crowd_out(True):
-            pass
-
-    def _needed_bytes(self) -> int:
-        return sum([request.size for request in self._waiting if request.is_needed])
-
-    def _crowd_out(self, is_needed: bool) -> bool:
-        """The oldest that is, or isn't, what must not be missing. False where there is none."""
-        for place, request in enumerate(self._waiting):
-            if request.is_needed == is_needed:
-                gone = self._shrunk(place)
-                counts = gone.counted(self.counts)
-                counts = replace(counts, crowded_out=counts.crowded_out + gone.spans)
-                size, spans = self._sizes(gone)
-                self._waiting, self.counts, self.bytes, self.spans = gone.waiting, counts, size, spans
-                return True
-        return False
-
-    def _shrunk(self, place: int) -> Gone:
-        """Without a request, but for what must not be missing of it; without all of one that is nothing else already."""
-        request = self._waiting[place]
-        before, after = self._waiting[:place], self._waiting[place + 1 :]
-        if request.is_needed:
-            self._family.lost(request)
-            return Gone(request, None, [*before, *after])
-        kept = [*self._sending, *[each for each in self._waiting if each.is_needed]]
-        rest = self._family.reduced(request, kept)
-        if rest is None:
-            return Gone(request, None, [*before, *after])
-        rest.is_needed, rest.places = True, _most_of(request, rest.spans)
-        both = joined(before[-1], rest, self._request_bytes) if before and before[-1].is_needed else None
-        put = [*before, rest] if both is None else [*before[:-1], both]
-        return Gone(request, rest, [*put, *after])
-
-    def _sizes(self, gone: Gone) -> tuple[int, int]:
-        """Bytes and spans, without these."""
-        size = sum([request.size for request in gone.waiting]) - sum([request.size for request in self._waiting])
-        return self.bytes + size, self.spans - gone.spans
-
-    def keep_needed(self) -> bool:
-        """The end comes: what waits is left out, but for what must not be missing. Whether there is any of that.
-
-        Raises:
-            MemoryError: some of it waits on.
-        """
-        return while_taken(self._lock, self._keep_needed)
-
-    def _keep_needed(self) -> bool:
-        place = 0
-        self._most_needed_bytes = max(MOST_NEEDED_BYTES, self._most_bytes)  # nothing comes any more that would need the room
-        while place < len(self._waiting):
-            count = len(self._waiting)
-            if not self._waiting[place].is_needed:
-                gone = self._shrunk(place)
-                (size, spans), left_out = self._sizes(gone), self.left_out + gone.spans
-                self._waiting, self.bytes, self.spans, self.left_out = gone.waiting, size, spans, left_out
-            place += len(self._waiting) == count  # else the next one is there now
-        return len(self._waiting) > 0
-
-
-class Gone(NamedTuple):
-    """What was dropped of a request."""
-
-    request: Request
-    rest: Request | None
-    waiting: list[Request]
-    """What is left of all that waited."""
-
-    @property
-    def spans(self) -> int:
-        """How many."""
-        return self.request.spans - (self.rest.spans if self.rest is not None else 0)
-
-    def counted(self, counts: Counts) -> Counts:
-        """With them."""
-        if self.rest is None:
-            return _with_lost(counts, self.request)
-        told = self.request.told - self.rest.told
-        lost_at = with_more(counts.lost_at, _most_of(self.request, self.spans + told))
-        return replace(counts, lost_tellings=counts.lost_tellings + told, lost_at=lost_at)
-
-
-def _with_lost(counts: Counts, request: Request) -> Counts:
-    """With what all of a request told, and where that is."""
-    lost_at = with_more(counts.lost_at, request.places)
-    return replace(counts, lost_tellings=counts.lost_tellings + request.told, lost_at=lost_at)
+        while self.bytes > self._most_bytes and self._waiting:
+            oldest = self._waiting.pop(0)
+            self.bytes -= oldest.size
+            self.spans -= oldest.spans
+            self.counts.crowded_out += oldest.spans
+            self._count_lost(oldest)
 
 
 def _most_of(request: Request, rejected: int) -> LostAt:

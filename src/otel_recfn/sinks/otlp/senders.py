@@ -12,22 +12,18 @@ from typing import Any
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_recfn import _native
-from otel_recfn.model.errors import OUT_OF_MEMORY
-from otel_recfn.sinks.files.gzip_stream import deflate
+from otel_recfn.sinks.files.text_stream import GZIP_BITS, deflate
 from otel_recfn.sinks.otlp.envelope import Request
 from otel_recfn.sinks.otlp.outcome import Outcome, Transport, Verdict
 from otel_recfn.sinks.otlp.request_queue import RequestQueue
 from otel_recfn.support.own_thread import OwnThread, at_work
 from otel_recfn.support.safe_text import safe_request_error
-from otel_recfn.support.timed_lock import while_taken
 
 _logger = logging.getLogger(__name__)
 
-GZIP_BITS = 31
-"""zlib's way to ask for gzip's header."""
 FASTEST = 1
-PAUSE_WITHOUT_MEMORY_S = 0.1
-_ANY_ERROR = (Exception, SystemExit)  # made once: there may be no memory for it in the middle of an error
+PAUSE_S = 0.1
+"""After what raised."""
 
 
 class Senders:
@@ -61,53 +57,47 @@ class Senders:
             thread.wait_for_end(timeout_s)
 
     def _run(self) -> None:
-        """Until the queue ends. What there is no memory for is done again, but for an attempt that was made."""
-        request = outcome = None
+        """Until the queue ends."""
         with suppress_instrumentation():
-            while True:
+            while not self._queue.has_ended:
                 try:
-                    if request is None:
-                        request = self._queue.take()
-                    if request is None:
-                        return
-                    with at_work():
-                        outcome = outcome or self._attempt(request)
-                        self._queue.settle(request, outcome)
-                        told, request, outcome = outcome, None, None
-                        self._tell(told)
-                except OUT_OF_MEMORY:
-                    time.sleep(PAUSE_WITHOUT_MEMORY_S)
+                    self._send_next()
+                except (Exception, SystemExit) as error:  # of an adapter of the program's, or for want of memory
+                    self._tell_once("raised", f"sending raised {safe_request_error(error, self._transport.hidden)}")
+                    time.sleep(PAUSE_S)
+
+    def _send_next(self) -> None:
+        request = self._queue.take()
+        if request is None:
+            return
+        with at_work():
+            outcome = Outcome(Verdict.REFUSED)
+            try:
+                outcome = self._attempt(request)
+            finally:  # what raised is refused: it is counted, and the next one is sent
+                self._queue.settle(request, outcome)
+            self._tell(outcome)
 
     def _attempt(self, request: Request) -> Outcome:
-        try:
-            if self._transport.encoding and not request.encoding:
-                body = _compressed(request.body, self._transport.encoding)
-                self._queue.compressed(request, body, self._transport.encoding)
-            return self._transport.send(request.body)
-        except OUT_OF_MEMORY:
-            return Outcome(Verdict.AGAIN, "there was no memory")
-        except _ANY_ERROR as error:  # of an adapter of the program's, say
-            message = safe_request_error(error, self._transport.hidden)
-            self._tell_once("raised", f"sending raised {message}")
-            return Outcome(Verdict.REFUSED, message)
+        if self._transport.encoding and not request.encoding:
+            body = _compressed(request.body, self._transport.encoding)
+            self._queue.compressed(request, body, self._transport.encoding)
+        return self._transport.send(request.body)
 
     def _tell(self, outcome: Outcome) -> None:
-        with contextlib.suppress(*OUT_OF_MEMORY):
-            if outcome.verdict is Verdict.AGAIN:
-                self._tell_once("again", f"{outcome.message}; it is tried again, and what there is no room for is counted")
-            elif outcome.verdict is Verdict.REFUSED:
-                self._tell_once("refused", f"{outcome.message}; such requests are not sent again, and counted")
-            elif outcome.rejected or outcome.message:
-                self._tell_once("rejected", f"{outcome.rejected} spans of a request were rejected: {outcome.message}")
+        if outcome.verdict is Verdict.AGAIN:
+            self._tell_once("again", f"{outcome.message}; it is tried again, and what there is no room for is counted")
+        elif outcome.verdict is Verdict.REFUSED:
+            self._tell_once("refused", f"{outcome.message}; such requests are not sent again, and counted")
+        elif outcome.rejected or outcome.message:
+            self._tell_once("rejected", f"{outcome.rejected} spans of a request were rejected: {outcome.message}")
 
     def _tell_once(self, what: str, message: str) -> None:
-        if while_taken(self._telling, self._is_new, what):
+        with self._telling:
+            is_new = what not in self._told
+            self._told.add(what)
+        if is_new:
             _logger.warning("otel-recfn: spans to %s: %s", self._transport.where, message)
-
-    def _is_new(self, what: str) -> bool:
-        is_new = what not in self._told
-        self._told.add(what)
-        return is_new
 
 
 def _compressed(body: bytes, encoding: str) -> bytes:

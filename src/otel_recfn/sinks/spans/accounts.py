@@ -4,11 +4,13 @@
         = spans + folded + folding + dropped_by_hook + unsampled + suppressed + no_provider + other_kinds + failed
 
 ``open_ranges`` are spans of ranges that were told while they were open, whatever becomes of their rows. ``folding`` are rows in
-units that aren't decided, or whose spans are on their way out; ``failed`` those without memory for them, or without time at the
-end, or for which something raised.
+units that aren't decided, or whose spans are on their way out; ``failed`` those for which something raised, or without time at
+the end.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -20,25 +22,23 @@ _NAMES = (*_SOURCES, "folded", "folding", "dropped_by_hook", *_COUNTERS.values()
 
 
 class Accounts:
-    """Of one sink.
-
-    Whoever stores new ``counts`` stores what they count in the same statement: where there is no memory, neither.
-    """
+    """Of one sink."""
 
     def __init__(self) -> None:
-        self.counts = dict.fromkeys(_NAMES, 0)
+        self.counts: Mapping[str, int] = dict.fromkeys(_NAMES, 0)
+        """Another one after each change: other threads read it."""
 
-    def plus(self, **more: int) -> dict[str, int]:
-        """The counts with so many more."""
-        counts = dict(self.counts)
-        for name, count in more.items():
-            counts[name] += count
-        return counts
+    def add(self, **more: int) -> None:
+        """So many more."""
+        self.counts = {name: count + more.get(name, 0) for name, count in self.counts.items()}
 
-    def plus_rows(self, fates: Fates, first: int, last: int, **more: int) -> dict[str, int]:
-        """The counts with these rows of a batch, and so many more."""
-        counted = np.bincount(fates[first:last], minlength=len(Fate)).tolist()
-        counts = self.plus(rows=last - first, **more)
-        for fate, name in _COUNTERS.items():
-            counts[name] += counted[fate]
-        return counts
+    def add_rows(self, fates: Fates, **more: int) -> None:
+        """Rows with these fates, and so many more."""
+        counted = np.bincount(fates, minlength=len(Fate)).tolist()
+        self.add(rows=len(fates), **{name: counted[fate] for fate, name in _COUNTERS.items()}, **more)
+
+    def settled(self, spans: int) -> Mapping[str, int]:
+        """The counts where all has failed that has become neither one of so many spans nor anything else yet."""
+        others = sum(count for name, count in self.counts.items() if name not in (*_SOURCES, "failed", "folding"))
+        failed = sum(self.counts[name] for name in _SOURCES) - spans - others
+        return {**self.counts, "failed": failed, "folding": 0}

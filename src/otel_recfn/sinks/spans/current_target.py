@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from opentelemetry.trace import TracerProvider
 
-from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.spans.hooked_spans import HookedMapper
 from otel_recfn.sinks.spans.provider import ProviderResolver, SpanTarget
 from otel_recfn.sinks.spans.span_hook import Hook, SpanHook
@@ -44,8 +43,6 @@ class CurrentTarget:
             return None
         try:
             return self._use(target)
-        except OUT_OF_MEMORY:
-            raise
         except Exception:  # of a span processor or an exporter that says what it is
             self._resolver.tell_once("the tracer provider raised; spans go where they went before")
             return self._used

@@ -7,22 +7,19 @@ plan ──► add ──► fold: the longest of each unit, sums of the rest �
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
 
 from otel_recfn.batches.distinct import Distinct
-from otel_recfn.batches.fold.finished import FinishedUnits, Ids, Places
+from otel_recfn.batches.fold.finished import FinishedUnits, Ids
 from otel_recfn.batches.fold.kept_rows import KeptRanges, KeptRows
 from otel_recfn.batches.fold.told import KeptExtents, Told, UnitsToTell, told_of
 from otel_recfn.batches.fold.units import MOST_WAITING, Fold, PlannedRanges
 from otel_recfn.batches.number_sets import distinct, is_in
 from otel_recfn.batches.remembered import Remembered, by_id
-from otel_recfn.batches.rows import SpanSums
 from otel_recfn.batches.span_plan import Fate, SpanPlan
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.errors import ATTEMPTS, OUT_OF_MEMORY
 from otel_recfn.model.events import OVERLAPPING
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.spans.budgets import Budgets
@@ -43,23 +40,7 @@ MAX_ROWS_OF_A_UNIT = 100_000
 MAX_LINKABLE = 1 << 17
 MAX_NAMES = 1 << 16
 """A program may make a new name each step: when so many are known, all units are decided in part, and they are forgotten."""
-ATTEMPTS_AFTER_AN_ERROR = 2
 BACKWARD = int(RecordScope.BACKWARD_FUNCTION)
-
-
-@dataclass(eq=False, slots=True)
-class _Finished:
-    """Units whose ranges have left the fold, and are in no piece yet."""
-
-    units: Sequence[OpenUnit]
-    traces: Mapping[OpenUnit, StepTrace]
-    budgets: Sequence[int]
-    goes_on: bool
-    rows: int
-    done: FinishedUnits | None = None
-    """None where there was no memory to finish them: they still are in the fold."""
-    attempts: int = 0
-    """How often there was no memory for their pieces, or making them raised."""
 
 
 class Folding:
@@ -78,75 +59,39 @@ class Folding:
         self._most_held = most + max(MOST_WAITING, 4 * most)
         self._fold = Fold(most, min_duration_ns, self._most_held - most)
         self._names: Distinct[str] = Distinct([OTHER_NAME])
-        self._finished: list[_Finished] = []
-        self._rows = KeptRows(self._kept)
+        self._rows = KeptRows(self._fold.kept)
         self._spans_of = Remembered(MAX_LINKABLE, columns=2)
         """Of ranges that others may link to, by their event id, which needs no working out: the span that tells of them."""
-        self._adding: SpanPlan | None = None
-        self._added = 0
-        """How many spans of that plan were added, and are not noted for want of memory."""
-        self._sums: SpanSums | None = None
-        """What its rows tell; None where only a part of them was added."""
-        self._to_note: SpanPlan | None = None
-        """The part of it that is held and that units don't know of."""
-        self._first_row = 0
-        """The number of its first row."""
-        self._added_to: list[int] = []
-        """The numbers of the units that its rows came to."""
         self._owed: Ids = np.zeros(0, np.uint64)
         """Outermost ranges that haven't come, and have spans below them that were handed on."""
         self._drained_ns = 0
         self.free_spans = 0
         """How many spans decided units have in any case, one each; whoever sends spans takes them from here."""
-        self.lost = 0
-        """Ranges of units that there was no memory to decide; whoever counts them sets it to 0."""
 
     def begin_batch(self, batch: Batch) -> None:
         """A batch comes."""
         self._drained_ns = max(self._drained_ns, batch.drained_ns)
         self._units.begin_batch(batch)
 
-    def add(self, plan: SpanPlan) -> int:
-        """Add the spans of a plan to their units. How many were added."""
-        self._finish_adding()
+    def add(self, plan: SpanPlan) -> list[Piece]:
+        """Add the spans of a plan to their units. The pieces of those that are full now, or of all where there are many names;
+        these units go on."""
         self._rows.make_room()
         batch, sums = plan.batch, self._units.sums(plan)
         unit, name = self._units.numbers(plan, sums), self._names.by_index(batch.names, sums.name)
-        ranges = PlannedRanges(batch, plan.row, plan.parent, plan.above, unit, name, self._owed)
-        self._adding, self._sums, self._first_row = plan, sums, self._rows.new_numbers(len(plan.row))
-        self._added_to = unit[sums.rows > 0].tolist()
-        self._fold.add_planned(ranges, self._first_row)
-        self._added = added = len(plan.row)
-        try:
-            self._finish_adding()
-        except Exception:  # no memory, mostly: before anything else is done, it is tried again
-            pass
-        return added
-
-    def _finish_adding(self) -> None:
-        """Keep what has to be known of the rows that were added last."""
-        plan, added = self._adding, self._added
-        if plan is not None and added:
-            part = plan.part(slice(added)) if added < len(plan.row) else plan
-            owed = self._owed[~is_in(self._owed, part.batch.event_id[part.row])] if len(self._owed) else self._owed
-            self._rows.add(part, self._first_row)
-            self._sums = self._sums if part is plan else None
-            self._adding, self._added, self._owed, self._to_note = None, 0, owed, part
-        if self._to_note is not None:
-            self._units.note(self._to_note, self._sums or self._units.sums(self._to_note))
-            self._to_note = self._sums = None
-
-    def full(self, added: int) -> list[Piece]:
-        """The pieces of the units that the last added rows filled; of all where there are many names. They go on."""
+        first_row = self._rows.new_numbers(len(plan.row))
+        self._fold.add_planned(PlannedRanges(batch, plan.row, plan.parent, plan.above, unit, name, self._owed), first_row)
+        self._rows.add(plan, first_row)
+        self._units.note(plan, sums)
+        if len(self._owed):
+            self._owed = self._owed[~is_in(self._owed, batch.event_id[plan.row])]
         if len(self._names.values) > MAX_NAMES:
             pieces = self._decide(self._units.all(), {}, goes_on=True)
             self._names = Distinct([OTHER_NAME])
             return pieces
-        if not added:
-            return []
-        rows = zip(self._added_to, self._fold.rows(self._added_to), strict=True)
-        full = [self._units.of(number) for number, count in rows if count >= MAX_ROWS_OF_A_UNIT]
-        return self._decide(full, {}, goes_on=True) if full else []
+        numbers = unit[sums.rows > 0].tolist()
+        rows = zip(numbers, self._fold.rows(numbers), strict=True)
+        return self._decide([self._units.of(number) for number, count in rows if count >= MAX_ROWS_OF_A_UNIT], {}, goes_on=True)
 
     def due(self, finished: Iterable[StepTrace]) -> list[Piece]:
         """The pieces of all units to which nothing more can come.
@@ -190,54 +135,26 @@ class Folding:
         self._units.note_gap()
 
     def _decide(self, units: list[OpenUnit], traces: Mapping[OpenUnit, StepTrace], *, goes_on: bool) -> list[Piece]:
-        self._finish_adding()
-        if units:
-            one = self._granted(units, traces, goes_on)
-            self._finished.append(one)  # before: afterwards there may be no memory for it
-            one.done = self._fold.finish(numbers_of(one.units), one.budgets, [goes_on] * len(units))
-            self.free_spans += len(units)
-            if not goes_on:
-                self._units.forget(units)
-        return self._pieces_of_finished()
-
-    def _pieces_of_finished(self) -> list[Piece]:
-        """Parents of spans that were handed on may be among them: where there is no memory, the next call makes them."""
-        pieces: list[Piece] = []
-        for one in self._finished:
-            pieces += self._pieces_of(one)
-        self._finished = []
-        return pieces
-
-    def _pieces_of(self, one: _Finished) -> list[Piece]:
-        done = one.done
-        if done is None:
+        if not units:
             return []
-        try:
-            kept = self._rows.take(done.kept_row)
-            if one.goes_on:
-                done = self._with_open_roots(done, kept.batch)
-            return self._pieces(done, kept, one.units, one.traces, one.budgets)
-        except Exception as error:
-            one.attempts += 1
-            if one.attempts < (ATTEMPTS if isinstance(error, OUT_OF_MEMORY) else ATTEMPTS_AFTER_AN_ERROR):
-                raise
-            self.lost += one.rows
-            one.done = None
-            return []
+        units, budgets = self._granted(units, traces, goes_on)
+        done = self._fold.finish(numbers_of(units), budgets, [goes_on] * len(units))
+        self.free_spans += len(units)
+        if not goes_on:
+            self._units.forget(units)
+        kept = self._rows.take(done.kept_row)
+        if goes_on:
+            done = self._with_open_roots(done, kept.batch)
+        return self._pieces(done, kept, units, traces, budgets)
 
-    def _kept(self) -> Places:
-        """The numbers of the rows that are kept, in ascending order."""
-        kept = self._fold.kept()
-        finished = [one.done.kept_row for one in self._finished if one.done is not None]
-        return np.sort(np.concatenate([kept, *finished])) if finished else kept
-
-    def _granted(self, units: list[OpenUnit], traces: Mapping[OpenUnit, StepTrace], goes_on: bool) -> _Finished:
+    def _granted(
+        self, units: list[OpenUnit], traces: Mapping[OpenUnit, StepTrace], goes_on: bool
+    ) -> tuple[list[OpenUnit], list[int]]:
         """The units in the order in which they ended, with how many spans each may have."""
         rows = self._fold.rows(numbers_of(units))
         ends = [self._units.end_of(unit, count, traces.get(unit), goes_on) for unit, count in zip(units, rows, strict=True)]
-        order = sorted(range(len(units)), key=[end.end_ns for end in ends].__getitem__)
-        budgets = [self._budgets.grant(ends[place]) for place in order]
-        return _Finished([units[place] for place in order], traces, budgets, goes_on, sum(rows))
+        order = sorted(range(len(units)), key=lambda place: ends[place].end_ns)
+        return [units[place] for place in order], [self._budgets.grant(ends[place]) for place in order]
 
     def _with_open_roots(self, done: FinishedUnits, batch: Batch) -> FinishedUnits:
         """What lies in nothing that is kept lies in its outermost range, if that is open: it will be kept when it comes."""
@@ -264,7 +181,7 @@ class Folding:
         folded = np.zeros(len(done.kept), np.int64)
         folded[told.holder[in_kept]] = told.ranges[in_kept]
         first = int((told.sums >= 0).sum())
-        kept = KeptSpans(self._plan(done, ranges, units), ToldOfKept(told, names, len(folded)), folded, done.kept_forced)
+        kept = KeptSpans(self._plan(done, ranges, units), ToldOfKept(told, names, len(folded)), folded)
         return [SummarySpans(summaries, 0, first), kept, SummarySpans(summaries, first, len(summaries))]
 
     def _tell_traces(self, told: Told, units: Sequence[OpenUnit], traces: Mapping[OpenUnit, StepTrace]) -> None:

@@ -34,6 +34,6 @@ def hashed(resource: Resource) -> Resource:
     try:
         made = HashedResource(resource)
         stands_for_it = Resource.__eq__(made, resource) and Resource.__hash__(made) == hash(made)
-    except Exception:  # it isn't hashable, or there is no memory: spans are made all the same
+    except Exception:  # it isn't hashable: spans are made all the same
         return resource
     return made if stands_for_it else resource

@@ -6,14 +6,15 @@ that hangs with spans of ours would otherwise keep the batch span processor from
 
 from __future__ import annotations
 
-import math
+import contextlib
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import TimeoutError as NotInTime
 from contextvars import copy_context
 from typing import Any
 
 from otel_recfn.support.own_thread import OwnThread
-from otel_recfn.support.waker import Waker
 
 LAST_SECONDS = 0.2
 """So long a call is waited for that is made when the process ends already: what sends something has sent it then."""
@@ -27,7 +28,7 @@ class LeavableCalls:
     """Makes calls, of several threads at once, until they are left."""
 
     def __init__(self) -> None:
-        self._calls: list[_Call] = []
+        self._calls: list[Future[Any]] = []
         self._left = False
 
     def make(self, function: Callable[[], Any]) -> Any:
@@ -36,13 +37,15 @@ class LeavableCalls:
         Raises:
             CallLeft: see ``leave``.
         """
-        call = _Call(function)
+        call: Future[Any] = Future()
         self._calls.append(call)
         try:
-            call.start()
-            if self._left:
-                call.leave_after(LAST_SECONDS)
-            return call.result()
+            _start(call, function)
+            return call.result(LAST_SECONDS if self._left else None)
+        except NotInTime:
+            if call.done():
+                return call.result()  # which may raise one of its own
+            raise CallLeft from None
         finally:
             self._calls.remove(call)
 
@@ -50,45 +53,24 @@ class LeavableCalls:
         """Wait for none that is being made, and from now on for each ``LAST_SECONDS`` at most."""
         self._left = True
         for call in list(self._calls):
-            call.leave()
+            with contextlib.suppress(InvalidStateError):  # it is back
+                call.set_exception(CallLeft())
 
 
-class _Call:
-    def __init__(self, function: Callable[[], Any]) -> None:
-        self._context, self._function = copy_context(), function
-        self._waker, self._patience = Waker(), math.inf
-        self._result: Any = None
-        self._error: BaseException | None = None
-        self._is_over = self._is_left = False
+def _start(call: Future[Any], function: Callable[[], Any]) -> None:
+    """In a thread of its own, or in this one where there can be none."""
+    context = copy_context()
 
-    def start(self) -> None:
-        """In a thread of its own, or in this one where there can be none."""
-        try:
-            OwnThread(self._run, f"otel-recfn exports for {threading.current_thread().name}").start()
-        except (RuntimeError, MemoryError):
-            self._run()
+    def run() -> None:
+        with contextlib.suppress(InvalidStateError):  # it was left
+            try:
+                result = context.run(function)
+            except BaseException as error:
+                call.set_exception(error)
+            else:
+                call.set_result(result)
 
-    def _run(self) -> None:
-        try:
-            self._result = self._context.run(self._function)
-        except BaseException as error:
-            self._error = error
-        self._is_over = True
-        self._waker.wake()
-
-    def leave_after(self, seconds: float) -> None:
-        self._patience = seconds
-
-    def leave(self) -> None:
-        self._is_left = True
-        self._waker.wake()
-
-    def result(self) -> Any:
-        while not self._is_over:
-            woken = self._waker.wait(self._patience)
-            if not self._is_over and (self._is_left or not woken):
-                raise CallLeft
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
-        return self._result
+    try:
+        OwnThread(run, f"otel-recfn exports for {threading.current_thread().name}").start()
+    except RuntimeError:
+        run()

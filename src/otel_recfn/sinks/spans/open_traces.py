@@ -56,9 +56,6 @@ class OpenTraces:
         Args:
             batch: all ranges that are open for long, as partial rows.
             target: where spans go now.
-
-        Raises:
-            MemoryError: what was not sent is told by the next call.
         """
         self._told = self._told[is_in(self._told, batch.event_id)]
         for rows in self._untold_trees(batch):
@@ -72,9 +69,7 @@ class OpenTraces:
         trees: dict[int, list[int]] = {}
         for row in rows[np.lexsort((batch.event_id[rows], batch.start_ns[rows]))].tolist():
             root = int(batch.root[row])
-            if root not in trees:
-                trees[root] = []
-            trees[root].append(row)
+            trees.setdefault(root, []).append(row)
         return list(trees.values())
 
     def _write_tree(self, batch: Batch, untold: list[int], target: SpanTarget) -> None:
@@ -83,10 +78,9 @@ class OpenTraces:
             return
         links = [trace.Link(span) for span in (self._span_around(batch, untold[0]),) if span is not None]
         start = target.start_root(NAME, {"recfn.root": True}, links=links)
-        told = np.concatenate([self._told, batch.event_id[untold]])
-        spans = self._spans(batch, untold, start, target) if start is not None else []
-        self._told = told
-        self._send(spans)
+        self._told = np.concatenate([self._told, batch.event_id[untold]])
+        if start is not None:
+            self._send(self._spans(batch, untold, start, target))
 
     def _span_around(self, batch: Batch, row: int) -> SpanContext | None:
         """The program's span, or the root of ours, that the range will be below."""
@@ -127,10 +121,8 @@ class OpenTraces:
             way.pace()
             way.delivery.make_room(len(part), way.pace)
             roots = int(first == 0)
-            counts = way.accounts.plus(roots=roots, open_ranges=len(part) - roots)
-            handed = way.delivery.with_more(part)
-            way.accounts.counts, way.delivery.handed = counts, handed
-            way.delivery.hand()
+            way.accounts.add(roots=roots, open_ranges=len(part) - roots)
+            way.deliver(part)
 
 
 def _plan(batch: Batch, rows: list[int], root: SpanContext) -> SpanPlan:

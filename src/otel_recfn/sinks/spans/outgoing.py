@@ -51,11 +51,10 @@ class KeptSpans:
         plan: of these ranges alone, in the order in which they go out.
         told: what they say of folded ones; None: nothing.
         folded: how many each tells of.
-        forced: those that something which others have may lie in.
     """
 
-    def __init__(self, plan: SpanPlan, told: ToldOfKept | None, folded: NDArray[np.int64], forced: NDArray[np.bool_]) -> None:
-        self._plan, self._told, self._folded, self._forced = plan, told, folded, forced
+    def __init__(self, plan: SpanPlan, told: ToldOfKept, folded: NDArray[np.int64]) -> None:
+        self._plan, self._told, self._folded = plan, told, folded
 
     def __len__(self) -> int:
         return len(self._plan.row)
@@ -67,20 +66,10 @@ class KeptSpans:
     def make(self, mapper: SpanMapper, first: int, last: int, lost: int = 0) -> Sent:
         """The spans of this part; the first tells of so many losses."""
         plan = self._plan.part(slice(first, last))
-        told = self._told.of(plan.row) if self._told is not None else NOTHING_TOLD
+        told = self._told.of(plan.row)
         spans = mapper.spans(plan, telling(lost, plan, told))
         folded = int(self._folded[first:last].sum())
         return Sent(spans, folded, len(plan.row), part_that_was_made(plan, spans), lost)
-
-    def needed(self, first: int) -> KeptSpans:
-        """From ``first`` on, the part that others are lost without."""
-        rows = first + np.flatnonzero(self._forced[first:])
-        plan = self._plan.part(rows)
-        return KeptSpans(plan, None, np.zeros(len(rows), np.int64), np.ones(len(rows), np.bool_))
-
-    def ranges(self, first: int) -> int:
-        """How many ranges the spans from ``first`` on tell of."""
-        return len(self) - first + int(self._folded[first:].sum())
 
 
 class SummarySpans:
@@ -106,15 +95,6 @@ class SummarySpans:
         """The spans of this part, which tell of no losses."""
         part = slice(self._first + first, self._first + last)
         return Sent(mapper.summaries(self._summaries.make(part)), self._summaries.folded(part))
-
-    def needed(self, first: int) -> SummarySpans:
-        """Nothing."""
-        del first
-        return SummarySpans(self._summaries, 0, 0)
-
-    def ranges(self, first: int) -> int:
-        """How many ranges the spans from ``first`` on tell of."""
-        return self._summaries.folded(slice(self._first + first, self._last))
 
 
 def telling(lost: int, plan: SpanPlan, told: ToldByRow = NOTHING_TOLD) -> ToldByRow:

@@ -17,7 +17,6 @@ from opentelemetry.trace import SpanContext
 
 from otel_recfn.sinks.spans.provider import RootStart
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.locked import locked
 
 MAX_REMEMBERED = 1 << 15
 
@@ -38,9 +37,9 @@ class PromisedTraces:
 
         A sampler that asks for the current span comes by here again, from inside ``start``: for it there is none yet.
         """
-        known, context = self._known(root)
-        if known:
-            return context
+        with self._lock:
+            if root in self._contexts:
+                return self._contexts[root]
         if getattr(self._deciding, "now", False):
             return None
         self._deciding.now = True
@@ -48,32 +47,25 @@ class PromisedTraces:
             started = start()
         finally:
             self._deciding.now = False
-        return self._promise(root, started)
+        with self._lock:
+            if root not in self._contexts:
+                self._remember(root, started.context if started is not None else None)
+                self._promised[root] = started
+            return self._contexts[root]
 
-    @locked
-    def _known(self, root: int) -> tuple[bool, SpanContext | None]:
-        return root in self._contexts, self._contexts.get(root)
-
-    @locked
-    def _promise(self, root: int, started: RootStart | None) -> SpanContext | None:
-        if root not in self._contexts:
-            self._remember(root, started.context if started is not None else None)
-            self._promised[root] = started
-        return self._contexts[root]
-
-    @locked
     def decide(self, root: int) -> tuple[bool, RootStart | None]:
         """Whether it was decided, and how; from here on nobody else decides. It is asked again if nothing is published."""
-        if root in self._promised:
-            return True, self._promised[root]
-        self._remember(root, None)
-        return False, None
+        with self._lock:
+            if root in self._promised:
+                return True, self._promised[root]
+            self._remember(root, None)
+            return False, None
 
-    @locked
     def publish(self, root: int, context: SpanContext | None) -> None:
         """The sink has decided on the trace of this range: from now on the program gets its root span too."""
-        self._remember(root, context)
-        self._promised.pop(root, None)
+        with self._lock:
+            self._remember(root, context)
+            self._promised.pop(root, None)
 
     def _remember(self, root: int, context: SpanContext | None) -> None:
         self._contexts[root] = context

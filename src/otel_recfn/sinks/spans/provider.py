@@ -20,12 +20,10 @@ from __future__ import annotations
 # What exporters import when they first send, which they do in a thread of ours, and that must not import (see own_thread.py).
 import encodings.idna  # noqa: F401
 import logging
-import math
 import netrc  # noqa: F401
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from opentelemetry import trace
@@ -38,7 +36,6 @@ from opentelemetry.sdk.trace.sampling import Decision, Sampler
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 
-from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.spans.hashed_resource import hashed
 from otel_recfn.sinks.spans.limits import AttributeValue
 from otel_recfn.support.interrupts import raised_by_signal_handler
@@ -71,18 +68,6 @@ class RootStart(NamedTuple):
     parent: SpanContext | None = None
     """The root span's parent, of another process; None where it has none."""
     links: Sequence[trace.Link] = ()
-
-
-class Receiver(NamedTuple):
-    """A span processor."""
-
-    receive: Callable[[ReadableSpan], None]
-    may_wait: bool
-    """Handing it a span may take long: it may export it at once."""
-    exporter: Any = None
-    """What it says that it exports to."""
-    queue_size: float = math.inf
-    """How many spans it queues, where it only queues."""
 
 
 class SpanTarget:
@@ -164,8 +149,6 @@ class SpanTarget:
         """The provider's resource; a forked child's differs."""
         try:
             resource: Resource = getattr(self._provider, "resource", None) or self._tracer.resource
-        except OUT_OF_MEMORY:
-            raise
         except Exception:
             self._tell_once("the resource raised; spans have the last one")
             return self._resource
@@ -194,13 +177,9 @@ class SpanTarget:
             raise ValueError(f"{made!r} is no id of {bits} bits")
         return made
 
-    def receivers(self) -> list[Receiver]:
-        """Where finished spans go: each processor by itself, since the SDK's list of them ends at one that raises.
-
-        Those that may wait come last.
-        """
-        processors = _one_after_the_other(self._tracer.span_processor, MAX_PROCESSOR_DEPTH)
-        return sorted(map(_receiver, processors), key=attrgetter("may_wait"))
+    def receivers(self) -> list[Callable[[ReadableSpan], None]]:
+        """Where finished spans go: to each processor by itself, since the SDK's list of them ends at one that raises."""
+        return [processor.on_end for processor in _one_after_the_other(self._tracer.span_processor, MAX_PROCESSOR_DEPTH)]
 
     def chunk_size(self) -> int:
         """How many spans fit between two ``force_flush`` without crowding out the program's own spans.
@@ -273,8 +252,6 @@ class ProviderResolver:
         """The target of spans; None while there is no SDK provider, or where it is disabled. The last one where it raises."""
         try:
             return self._resolve()
-        except OUT_OF_MEMORY:
-            raise
         except Exception as error:
             if raised_by_signal_handler(error):
                 raise
@@ -343,12 +320,6 @@ def _one_after_the_other(processor: Any, depth: int) -> list[Any]:
     if type(processor) is not SynchronousMultiSpanProcessor or inner is None or depth == 0:
         return [processor]
     return [found for one in tuple(inner) for found in _one_after_the_other(one, depth - 1)]
-
-
-def _receiver(processor: Any) -> Receiver:
-    if not _only_queues(processor):
-        return Receiver(processor.on_end, True)
-    return Receiver(processor.on_end, False, getattr(processor, "span_exporter", None), _queue_sizes(processor)[0])
 
 
 def _only_queues(processor: Any) -> bool:

@@ -7,9 +7,8 @@
 Whose child a range is: the range around it; at top level the span that was current when it began; else a root of ours.
 A span that isn't sampled, and suppressed instrumentation, give no spans.
 
-No span is sent whose parent isn't, whatever ends or fails in the middle of a batch (``pending.py``).
-
-Every row is counted once (``accounts.py``); ``delivery.py`` says what becomes of spans.
+Every row is counted once (``accounts.py``); ``delivery.py`` says what becomes of spans. What raises in the middle of a batch is
+dropped and counted (``batch_writing.py``).
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from opentelemetry.trace import Span, SpanContext, TracerProvider
 from otel_recfn.batches.links import SharedLinks
 from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.lost_places import LostAt
 from otel_recfn.sinks.paced import Paces
 from otel_recfn.sinks.protocol import Sink
@@ -42,14 +40,9 @@ from otel_recfn.sinks.spans.step_traces import StepTraces
 from otel_recfn.sinks.spans.surroundings import FindsWorker, Surroundings, no_worker
 from otel_recfn.sinks.spans.told_losses import ToldLosses, nothing_lost
 from otel_recfn.sinks.spans.trace_boundaries import MAX_SPANS
-from otel_recfn.sinks.spans.turn import Turn
-from otel_recfn.sinks.spans.way import Way, no_pause
-from otel_recfn.sinks.spans.way_out import Delivery, ThroughProcessors, WayOut
+from otel_recfn.sinks.spans.way import Way
+from otel_recfn.sinks.spans.way_out import ThroughProcessors, WayOut
 from otel_recfn.sinks.spans.writers import EveryRange, Folded, Writer
-from otel_recfn.support.insisting import insist
-
-SETTLED_NS = 500_000_000
-"""What ended so long ago has certainly been drained where drains find nothing."""
 
 
 class SpansSink:
@@ -95,9 +88,9 @@ class SpansSink:
         self._tracer_provider, self._roots_per_second, self._volume = tracer_provider, roots_per_second, volume
         self._hook, self._shared_links, self._find_worker = hook, links, find_worker
         self._promised = promised or PromisedTraces()
-        folds, self._turn = volume.of_unit is not None, Turn()
+        folds = volume.of_unit is not None
         self._way_out = way_out or ThroughProcessors()
-        self._delivery = self._way_out.delivery(self._turn, folds)
+        self._delivery = self._way_out.delivery(folds)
         self._spans = spans or ProgramSpans(remembers=folds)
         self._surroundings = Surroundings(self._spans, find_worker)
         most = MAX_ROWS_OF_A_UNIT if folds else MAX_SPANS
@@ -106,43 +99,27 @@ class SpansSink:
         self._recorder_lost, self._dropped_by_thread = recorder_lost, dropped_by_thread
         self._target = CurrentTarget(tracer_provider, self._way_out, self._way, hook)
         self._writer = self._make_writer(volume)
-        self._writing = BatchWriting(self._target, self._way, self._surroundings, self._writer, links, folds)
-        self._open_traces = OpenTraces(self._way, self._target.hook, volume.of_unit, span_context)
+        open_traces = OpenTraces(self._way, self._target.hook, volume.of_unit, span_context)
+        self._writing = BatchWriting(self._target, self._way, self._surroundings, self._writer, open_traces, links, folds)
         self._closed = False
-        self._take_left: Callable[[], list[Batch]] = list
-        self._left: list[Batch] | None = None
-        """What was queued when the worker was superseded; None where it isn't taken."""
 
     def _make_writer(self, volume: Volume) -> Writer:
         if volume.of_unit is None:
             return EveryRange(self._way)
-        budgets = Budgets(volume.of_unit, volume)
-        units = OpenUnits(self._spans, span_context)
-        folding = Folding(budgets, volume.of_unit, volume.min_duration_ns, units, self._traces)
-        return Folded(self._way, folding, volume.per_second)
+        most, budgets = volume.of_unit, Budgets(volume.of_unit, volume)
 
-    def has_room(self) -> bool:
-        """Whether few batches wait for memory; where many do, tries again to write them."""
-        return self._writing.has_room()
+        def make_folding() -> Folding:
+            return Folding(budgets, most, volume.min_duration_ns, OpenUnits(self._spans, span_context), self._traces)
+
+        return Folded(self._way, make_folding, volume.per_second)
 
     def write(self, batch: Batch) -> None:
-        """Build spans of a batch and hand them on, in chunks. What there is no memory for counts as failed.
-
-        Raises:
-            MemoryError: nothing of it was taken.
-        """
+        """Build spans of a batch and hand them on, in chunks."""
         self._writing.write(batch)
 
     def write_open(self, ranges: Batch) -> None:
-        """Hand on spans of the ranges that are open for long, each once. For which there is no memory, the next call does."""
-        target = self._target.use()
-        if target is not None:
-            try:
-                self._open_traces.write(self._surroundings.without_inherited(ranges), target)
-            except OUT_OF_MEMORY:
-                pass
-            except Exception as error:
-                self._way.note_error(error)
+        """Hand on spans of the ranges that are open for long, each once."""
+        self._writing.write_open(ranges)
 
     def saw(self, trace_id: int, span_id: int, span: object) -> None:
         """A range begins below this span of the program's. From any thread."""
@@ -185,7 +162,6 @@ class SpansSink:
             return True
         self._delivery.drives = True
         try:
-            self._writing.go_on()
             self.idle()
             return self._delivery.flush(timeout_s)
         finally:
@@ -202,54 +178,19 @@ class SpansSink:
         return self._delivery.has_failed
 
     def close(self, timeout_s: float) -> None:
-        """End all roots, export, and leave the provider as it was."""
-        self._delivery.hurry(timeout_s)
-        self._write_last()
-        if timeout_s > 0:
-            self._delivery.flush(timeout_s)
-        self._delivery.remove()
-
-    def _write_last(self) -> None:
+        """End all roots, export, and leave the provider as it was. Without any time, what is left counts as failed."""
         try:
-            self._writing.write_last()
-        finally:  # whatever a processor raises, and also where this is called again: what is left now counts as failed
-            self._closed = True
-
-    def give_up(self, batches: list[Batch], timeout_s: float) -> None:
-        """Drop what is left, here and in these batches, because the time is over, but for the parents of spans that were handed
-        on."""
-        self._way.pace = no_pause
-        self._delivery.hurry(timeout_s)
-        self._writing.give_up(batches)
-
-    def supersede(self, left: Callable[[], list[Batch]]) -> bool:
-        """In place of ``give_up`` and ``close``, where another thread waits in one of the methods for an exporter.
-
-        False if none does. Spans go to the processors that only queue them; the thread that waits hands them to the others
-        when it is back (``finish_superseded``).
-        """
-        self._take_left, self._left = left, None
-        if not self._turn.take():
-            return False
-        try:
-            insist(SpansSink._finish_in_its_place, self)  # what it has begun can't be begun again
-        except OUT_OF_MEMORY:
-            pass
+            if timeout_s > 0 and not self._closed:
+                self._delivery.hurry(timeout_s)
+                self._writing.write_last()
+                self._delivery.flush(timeout_s)
         finally:
-            self._turn.give_back()
-        return True
+            self.give_up()
 
-    def _finish_in_its_place(self) -> None:
-        self._delivery.supersede()
-        if self._left is None:
-            self._left = self._take_left()
-        self.give_up(self._left, 0.0)
-        self._write_last()
+    def give_up(self) -> None:
+        """What is left counts as failed, and the provider is left as it was. From any thread, at any time."""
+        self._closed = True
         self._delivery.remove()
-
-    def finish_superseded(self) -> None:
-        """See ``supersede``."""
-        insist(_hand_left, self._delivery)
 
     def counters(self) -> Mapping[str, int]:
         """What became of the rows; the module's docstring says how the counts add up.
@@ -257,10 +198,9 @@ class SpansSink:
         ``roots_limited`` and ``roots_unsampled`` count traces, ``unsampled`` their rows too.
         """
         traces = {"roots_limited": self._traces.limited, "roots_unsampled": self._traces.unsampled}
-        counts = self._way.accounts.counts
-        if self._closed:  # there was no memory to tell of these
-            counts = {**counts, "failed": counts["failed"] + counts["folding"], "folding": 0}
-        return {**counts, **self._delivery.counters(), **traces}
+        spans, accounts = self._delivery.counters(), self._way.accounts
+        counts = accounts.settled(spans["spans"]) if self._closed else accounts.counts
+        return {**counts, **spans, **traces}
 
     def after_fork_in_child(self) -> Sink | None:
         """A fresh sink; the inherited exporters are unwatched first. Span ids got a new key when the child began."""
@@ -304,18 +244,6 @@ class SpansSink:
 
         Returns whether spans wait for exporters.
         """
-        now_ns = time.time_ns()
-        try:
-            self._traces.close_idle(now_ns)
-            self._writer.rest(now_ns - SETTLED_NS)
-            self._writing.write_ended()
-        except OUT_OF_MEMORY:
-            raise
-        except Exception as error:  # the next batch is written all the same
-            self._way.note_error(error)
+        self._writing.idle(time.time_ns())
         self._delivery.idle()
         return self._writer.waits or bool(self._traces.finished)
-
-
-def _hand_left(delivery: Delivery) -> None:
-    delivery.hand_left()

@@ -18,7 +18,6 @@ from otel_recfn.model.events import EventFlag
 from otel_recfn.sinks.spans.folded_sums import FOLDED_COUNT
 from otel_recfn.sinks.spans.limits import AttributeValue
 from otel_recfn.sinks.spans.place_of_span import DROPPED
-from otel_recfn.support.interrupts import raised_by_signal_handler
 from otel_recfn.support.json_text import text_of_utf8
 
 _logger = logging.getLogger(__name__)
@@ -89,9 +88,7 @@ class SpanHook:
             attributes.clear()
             attributes.update(cleaned)
             return text_of_utf8(wanted) if isinstance(wanted, str) else wanted
-        except (Exception, SystemExit) as error:
-            if raised_by_signal_handler(error):
-                raise
+        except (Exception, SystemExit):
             self._function = None
             attributes.clear()
             attributes.update(before)

@@ -130,8 +130,13 @@ class StepTraces:
         """End every trace now; ranges still open come later, into a trace whose root span is out, or never."""
         for thread in self._threads.values():
             self._end_trace(thread)
-        for trace in [*self._waiting, *self._unsent]:  # also those of which, without memory, nothing else is known
+        for trace in [*self._waiting, *self._unsent]:
             self._give_out(trace)
+
+    def start_anew(self) -> None:
+        """End every trace now; what is complete, and not given out yet, is dropped."""
+        self.close_all()
+        self.finished.clear()
 
     def _open(self, begin: TopLevel, target: SpanTarget) -> None:
         thread = self._thread(begin.thread)

@@ -17,22 +17,12 @@ from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.sinks.lost_places import NOWHERE, LostAt, Place
 
 
-class Told(NamedTuple):
-    """What spans have said, whatever became of them; replaced as a whole."""
-
-    sum: int = 0
-    at: LostAt = NOWHERE
-    """How much of it was lost in which place."""
-
-
 class Telling(NamedTuple):
     """What the first of some spans tells."""
 
     lost: int
     spans: int
     """So many of them go with it: the next one tells of other losses."""
-    told: Told
-    """What is told then."""
 
 
 class Losing(Protocol):
@@ -82,35 +72,37 @@ class ToldLosses:
         """Ranges that were dropped before the sink got them."""
         self.queue_dropped_at: Callable[[], LostAt] = lost_nowhere
         """The newest of these, by place."""
-        self.told = Told(0, self._lost_at())
+        self._told, self._told_at = 0, self._lost_at()
+        """What spans have said, whatever became of them; and how much of it was lost in which place."""
 
     def due(self, failed: int) -> int:
-        """What has not been told. ``failed``: ranges that there was no memory for."""
+        """What has not been told. ``failed``: ranges for which something raised."""
         lost = self._recorder_lost() - self._recorder_lost_before + self.queue_dropped() + failed + self._delivery.lost
-        return max(0, lost + self._delivery.lost_tellings - self.told.sum)
+        return max(0, lost + self._delivery.lost_tellings - self._told)
 
     def telling(self, failed: int, plan: SpanPlan, *, more_comes: bool = False) -> Telling:
-        """What the first span of a plan is to tell.
+        """What the first span of a plan tells, which counts as told from here on.
 
         Args:
-            failed: ranges that there was no memory for.
+            failed: ranges for which something raised.
             plan: all that is written at once.
             more_comes: other plans are written right after it, in which a nearer span may be.
         """
         left = self.due(failed)
         if not left or not len(plan.row):
-            return Telling(0, len(plan.row), self.told)
+            return Telling(0, len(plan.row))
         lost_at, spans, first = self._lost_at(), len(plan.row), _FirstSpans(plan)
         here, elsewhere = self._with_room_for(lost_at), 0
         for place, count in lost_at.items():
-            pending = min(count - self.told.at.get(place, 0), left - elsewhere)
+            pending = min(count - self._told_at.get(place, 0), left - elsewhere)
             found = first.of(place) if pending > 0 else None
             if found or (found is None and pending > 0 and more_comes):
                 spans, elsewhere = min(spans, found or spans), elsewhere + pending
             else:
                 here[place] = count
         lost = left - elsewhere
-        return Telling(lost, spans, Told(self.told.sum + lost, here))
+        self._told, self._told_at = self._told + lost, here
+        return Telling(lost, spans)
 
     def _lost_at(self) -> dict[Place, int]:
         by_thread = {Place(track=number): count for number, count in self._dropped_by_thread().items()}
@@ -122,7 +114,7 @@ class ToldLosses:
 
     def _with_room_for(self, places: LostAt) -> dict[Place, int]:
         """What was told, of places that are still known."""
-        return {place: self.told.at[place] for place in places if place in self.told.at}
+        return {place: self._told_at[place] for place in places if place in self._told_at}
 
 
 class _FirstSpans:

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import logging
-from collections import deque
-from collections.abc import Callable, Iterable
-from itertools import islice
-
-from opentelemetry.sdk.trace import ReadableSpan
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from otel_recfn.batches.span_plan import SpanPlan
-from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.sinks.paced import Paces
 from otel_recfn.sinks.spans.accounts import Accounts
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.step_traces import StepTraces
 from otel_recfn.sinks.spans.told_losses import Telling, ToldLosses
-from otel_recfn.sinks.spans.trace_boundaries import StepTrace
 from otel_recfn.sinks.spans.way_out import Delivery
-from otel_recfn.support.interrupts import raised_by_signal_handler
-
-_logger = logging.getLogger(__name__)
 
 
 class Way:
@@ -32,7 +23,7 @@ class Way:
         traces: of our own.
         sent: is given each plan whose spans have been handed to the processors; None for nobody.
         losses: what is to be told of what never arrived.
-        mapper: makes spans, of the current target; None before there is one.
+        mapper: makes spans, of the current target. There is one before there is anything to make.
         pace: is called before every chunk.
         has_more: whether rows wait that are to be folded before anything waits for an exporter.
     """
@@ -46,58 +37,39 @@ class Way:
     ) -> None:
         self.delivery, self.traces, self.accounts, self.sent = delivery, traces, Accounts(), sent
         self.losses = losses
-        self.mapper: SpanMapper | None = None
+        self.mapper: SpanMapper
         self.pace: Paces = no_pause
         self.has_more: Callable[[], bool] = no_more
-        self._logged = False
 
     def telling(self, plan: SpanPlan, *, more_comes: bool = False) -> Telling:
         """What the first span of a plan is to tell of losses; see ``ToldLosses.telling``."""
         return self.losses.telling(self.accounts.counts["failed"], plan, more_comes=more_comes)
 
-    def note_error(self, error: Exception) -> None:
-        """Spans can't be made that somebody else's code raises for, or ours: they count as failed.
+    def deliver(self, spans: Sequence[Any], plan: SpanPlan | None = None, told: int = 0) -> None:
+        """Hand spans on.
 
-        Raises:
-            Exception: the error, where it is a signal handler's.
+        Args:
+            spans: as the mapper made them, or the SDK's.
+            plan: of those that are of ranges.
+            told: of how many losses the first of them tells.
         """
-        if raised_by_signal_handler(error):
-            raise error
-        if not self._logged:
-            self._logged = True
-            _logger.error("otel-recfn: a span could not be made, and counts as failed", exc_info=error)
+        self.delivery.deliver(spans, told)
+        if self.sent is not None and plan is not None:
+            self.sent(plan)
 
     def write_roots(self) -> None:
         """Hand on the roots of the traces that are complete."""
-        finished, mapper = self.traces.finished, self.mapper
-        while finished and mapper is not None:
-            if self.delivery.holds and not self.delivery.has_room(min(len(finished), self.delivery.chunk_size)):
+        finished, delivery = self.traces.finished, self.delivery
+        while finished:
+            count = min(len(finished), delivery.chunk_size)
+            if delivery.holds and not delivery.has_room(count):
                 return
-            traces, spans = self._made_roots(finished, mapper)
-            folded, failed = sum([trace.folded_ranges for trace in traces]), not spans
-            self.delivery.make_room(len(spans), self.pace)
-            fate = {"failed": folded} if failed else {"folded": folded}
-            counts = self.accounts.plus(roots=len(spans), folding=-folded, **fate)
-            handed, rest = self.delivery.with_more(spans), deque(islice(finished, len(traces), None))
-            self.accounts.counts, self.delivery.handed, self.traces.finished = counts, handed, rest
-            self.delivery.hand()
-            finished = rest
-
-    def _made_roots(self, finished: Iterable[StepTrace], mapper: SpanMapper) -> tuple[list[StepTrace], list[ReadableSpan]]:
-        """The first traces and their roots; where one can't be made, the first trace, and none if it is that one."""
-        traces = list(islice(finished, self.delivery.chunk_size))
-        try:
-            return traces, [mapper.root_span(trace) for trace in traces]
-        except OUT_OF_MEMORY:
-            raise
-        except Exception as error:
-            self.note_error(error)
-        try:
-            return traces[:1], [mapper.root_span(traces[0])]
-        except OUT_OF_MEMORY:
-            raise
-        except Exception:
-            return traces[:1], []
+            delivery.make_room(count, self.pace)
+            traces = [finished.popleft() for _ in range(count)]
+            spans = [self.mapper.root_span(trace) for trace in traces]
+            folded = sum(trace.folded_ranges for trace in traces)
+            self.accounts.add(roots=len(spans), folding=-folded, folded=folded)
+            self.deliver(spans)
 
 
 def no_more() -> bool:

@@ -11,14 +11,10 @@ from otel_recfn.sinks.lost_places import LostAt
 from otel_recfn.sinks.spans.delivery import SpanDelivery
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.provider import SpanTarget
-from otel_recfn.sinks.spans.turn import Turn
 
 
 class Delivery(Protocol):
     """Hands spans on; ``delivery.py`` says what each method is for."""
-
-    handed: Any
-    """Replaced as a whole, by what ``with_more`` returns."""
 
     drives: bool
     """Everything is to go out now: nothing is held back."""
@@ -52,14 +48,8 @@ class Delivery(Protocol):
     def lost_at(self) -> LostAt:
         """Where that is known: how many of the lost ones, and what they told (``told_losses.py``)."""
 
-    def with_more(self, spans: Sequence[Any], told: int = 0) -> Any:
-        """What ``handed`` is when these spans, as the mapper made them or the SDK's, are among them.
-
-        ``told``: of how many losses the first of them tells.
-        """
-
-    def hand(self) -> None:
-        """Hand on the spans that wait."""
+    def deliver(self, spans: Sequence[Any], told: int = 0) -> None:
+        """Hand on these spans, as the mapper made them or the SDK's; the first tells of so many losses."""
 
     def idle(self) -> None:
         """Nothing has been written for a while."""
@@ -81,14 +71,8 @@ class Delivery(Protocol):
     def process_ends(self) -> None:
         """``remove`` is the end of what our spans may cost the program."""
 
-    def supersede(self) -> None:
-        """Wait for nothing any more."""
-
-    def hand_left(self) -> None:
-        """Hand on what the superseding thread could not wait for."""
-
     def remove(self) -> None:
-        """Leave everything as it was found."""
+        """Leave everything as it was found. From any thread, also while another one waits in a method."""
 
     def counters(self) -> Mapping[str, int]:
         """What became of the spans."""
@@ -104,7 +88,7 @@ class WayOut(Protocol):
     def mapper(self, target: SpanTarget) -> SpanMapper:
         """What makes spans of ranges."""
 
-    def delivery(self, turn: Turn, exports_beside: bool) -> Delivery:
+    def delivery(self, exports_beside: bool) -> Delivery:
         """What hands them on; see ``SpanDelivery``."""
 
     def after_fork_in_child(self) -> WayOut:
@@ -120,9 +104,9 @@ class ThroughProcessors:
         """Spans of the SDK."""
         return SpanMapper(target)
 
-    def delivery(self, turn: Turn, exports_beside: bool) -> Delivery:
+    def delivery(self, exports_beside: bool) -> Delivery:
         """In chunks that they have room for."""
-        return SpanDelivery(turn, exports_beside)
+        return SpanDelivery(exports_beside)
 
     def after_fork_in_child(self) -> WayOut:
         """The same."""

@@ -11,7 +11,7 @@ from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.model.events import EventKind
 from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 from perfetto_ui import ask_perfetto
-from trace_files import events_in, read_trace
+from trace_files import base_ns, events_in
 
 pytestmark = pytest.mark.one_python
 
@@ -22,9 +22,8 @@ def change(at: int, nbytes: int, device: str = "cpu", **more: Any) -> dict[str, 
 
 
 def counted(path: Path) -> list[tuple[str, int, int]]:
-    base_ns = read_trace(path)["baseTimeNanoseconds"]
     counters = [(event["name"], event["ts"], event["args"]["bytes"]) for event in events_in(path, "C")]
-    return sorted([(name, int(time * 1000) + base_ns - BASE_NS, total) for name, time, total in counters])
+    return sorted([(name, int(time * 1000) + base_ns() - BASE_NS, total) for name, time, total in counters])
 
 
 def test_each_device_has_a_counter_that_goes_on_over_batches(sink: ChromeTraceSink, path: Path) -> None:
@@ -45,14 +44,14 @@ def test_a_batch_that_is_not_written_does_not_count(sink: ChromeTraceSink, path:
 
     sink.write(make_batch([change(10, 100)]))
     with monkeypatch.context() as patched:
-        patched.setattr("otel_recfn.sinks.files.file_copy.Copy.finish", full)
+        patched.setattr("otel_recfn.sinks.files.growing_file.GrowingFile.show", full)
         sink.write(make_batch([change(20, 1000)]))
     sink.write(make_batch([change(30, 1)]))
     assert [total for _, _, total in counted(path)] == [100, 101]
 
 
 def test_perfetto_has_a_counter_track(sink: ChromeTraceSink, path: Path) -> None:
-    now_ns = read_trace(path)["baseTimeNanoseconds"] + 10**9
+    now_ns = base_ns() + 10**9
     rows = [{**change(0, nbytes), "start_ns": now_ns + at, "end_ns": now_ns + at} for at, nbytes in ((0, 4096), (1000, -96))]
     sink.write(make_batch(rows))
     joined = "counter join counter_track on counter.track_id = counter_track.id"

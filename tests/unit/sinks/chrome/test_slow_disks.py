@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import threading
@@ -17,7 +16,7 @@ from forked import in_child
 from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, record_function
 from otel_recfn.support.own_file import OwnFile
 from patience import PATIENCE_S
-from trace_files import events_in, names_in, read_trace
+from trace_files import events_in, names_in, names_in_cut, read_trace
 
 
 class Disk:
@@ -131,8 +130,7 @@ def test_an_end_does_not_wait_for_it_and_says_what_was_abandoned(
     assert drained(instrumentor, beside, 14)
     instrumentor.uninstrument()
     assert instrumentor.counters()["chrome_trace.abandoned"] == 11
-    assert names_in(tmp_path / "trace.json") == ["work"] * 3
-    json.loads((tmp_path / "trace.json").read_bytes())
+    assert names_in_cut(tmp_path / "trace.json") == ["work"] * 3
 
 
 def test_a_child_that_is_forked_meanwhile_writes_its_own(

@@ -143,8 +143,8 @@ class TestChromeTrace:
         sink = ChromeTraceSink(path)
         for turn in range(40):
             sink.write(make_batch([{"name": f"op {turn}"}] * 50))
-            assert len(names_in(path)) == sink.counters()["events_written"]
         sink.close(1.0)
+        assert len(names_in(path)) == sink.counters()["events_written"]
         assert sink.counters()["events_written"] + sink.counters()["failed"] == 2000
         assert sink.counters()["events_written"] >= 1500
         program.finds_its_files_as_they_were()

@@ -207,7 +207,7 @@ class TestPermissions:
             os.umask(before)
         sink.close(1.0)
         assert set(modes.values()) == {0o600}
-        assert len(modes) == 4  # with the hidden copy
+        assert len(modes) == 3
 
     def test_an_existing_file_keeps_what_the_user_chose_and_its_children_get_it(self, tmp_path: Path) -> None:
         path = tmp_path / "trace.json"

@@ -157,21 +157,3 @@ def test_nothing_is_lost_while_readers_collect_and_rows_come() -> None:
         thread.join(PATIENCE_S)
     rest = [sum(counts(one).values()) for one in ours.readers]
     assert [seen[0] + rest[0], seen[1] + rest[1], rest[2]] == [600, 600, 600]
-
-
-def test_a_signal_handler_that_collects_amid_a_batch_takes_nothing_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    from otel_recfn.sinks.metrics import durations
-
-    ours = Ours([reader(DELTA)])
-    ours.record([("aten::add", 0, 1)])
-    found = []
-    add = durations.add_durations
-
-    def interrupted(*arguments: Any) -> None:
-        found.append(counts(ours.readers[0]))
-        add(*arguments)
-
-    monkeypatch.setattr(durations, "add_durations", interrupted)
-    ours.record([("aten::add", 0, 1)] * 4)
-    assert found == [{}]
-    assert counts(ours.readers[0]) == {ADD: 5}

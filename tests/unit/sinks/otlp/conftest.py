@@ -15,7 +15,6 @@ from otel_recfn.sinks.otlp.backoff import Backoff
 from otel_recfn.sinks.otlp.delivery import OtlpDelivery
 from otel_recfn.sinks.otlp.export import way_out
 from otel_recfn.sinks.otlp.mapper import OtlpMapper
-from otel_recfn.sinks.spans.turn import Turn
 
 MIB = 1 << 20
 
@@ -26,7 +25,7 @@ class Sending:
     def __init__(self, exporter: Any, request_bytes: int = MIB, queue_bytes: int = 64 * MIB) -> None:
         way = way_out(exporter, request_bytes, queue_bytes)
         assert way is not None
-        self.delivery = way.delivery(Turn(), True)
+        self.delivery = way.delivery(True)
         assert isinstance(self.delivery, OtlpDelivery)
         self._target = target()
         self.delivery.use(self._target)
@@ -34,8 +33,7 @@ class Sending:
 
     def send(self, *names: str) -> None:
         """Spans of these names, as one request."""
-        self.delivery.handed = self.delivery.with_more(self._mapper.spans(plan_of([_row(name) for name in names])))
-        self.delivery.hand()
+        self.delivery.deliver(self._mapper.spans(plan_of([_row(name) for name in names])))
         self.delivery._seal()  # type: ignore[attr-defined]
 
     def end(self) -> None:

@@ -22,7 +22,6 @@ from otel_recfn import _native
 from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.sinks.otlp.encoded import EncodedSpans, encoded
-from otel_recfn.sinks.otlp.kin import Kin, kin_in, read_kin
 from otel_recfn.sinks.otlp.mapper import OtlpMapper
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from thoroughness import examples
@@ -45,13 +44,6 @@ def read(spans: EncodedSpans) -> list[Span]:
     return whole
 
 
-def kin_of(spans: list[Span]) -> Kin:
-    """Of spans as others read them."""
-    own, above = [[int.from_bytes(getattr(each, name), "big") for each in spans] for name in ("span_id", "parent_span_id")]
-    trace_ids = [int.from_bytes(each.trace_id, "big") for each in spans]
-    return kin_in(trace_ids, np.arange(len(spans)), np.array(own, np.uint64), np.array(above, np.uint64))
-
-
 @examples(60)
 @given(plans(), st.sampled_from(LIMITS))
 def test_rows_become_the_spans_that_the_official_encoder_writes(plan: tuple[SpanPlan, Told], limits: SpanLimits | None) -> None:
@@ -62,9 +54,6 @@ def test_rows_become_the_spans_that_the_official_encoder_writes(plan: tuple[Span
         encoded(objects).data,
         encoded(objects).ends.tolist(),
     )  # of both encoders
-    kin = [column.tolist() for column in kin_of(official(objects))]
-    for found in (ours.kin, encoded(objects).kin, read_kin(ours.data, ours.ends).kin):
-        assert [column.tolist() for column in found] == kin
 
 
 VALUES: st.SearchStrategy[Any] = st.recursive(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 from email.utils import format_datetime
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -22,7 +23,9 @@ from otel_recfn.sinks.otlp.envelope import Envelope, Request, RequestBuilder
 from otel_recfn.sinks.otlp.launch import with_launch
 from otel_recfn.sinks.otlp.outcome import Outcome, Verdict
 from otel_recfn.sinks.otlp.request_queue import RequestQueue
+from otel_recfn.sinks.otlp.senders import Senders
 from otel_recfn.sinks.spans.mapping import SpanMapper
+from patience import PATIENCE_S
 from thoroughness import examples
 
 pytestmark = pytest.mark.one_python
@@ -136,6 +139,59 @@ def test_a_request_that_is_being_sent_stays_where_there_is_no_room() -> None:
     assert queue.counts.crowded_out == 5
     queue.settle(sent, Outcome(Verdict.TAKEN))
     assert (queue.counts.crowded_out, queue.counts.exported, queue.bytes, queue.spans) == (5, 1, 0, 0)
+
+
+@given(st.randoms(use_true_random=False), st.sampled_from([1, 20, 1000]))
+def test_every_span_is_counted_once_whatever_becomes_of_its_request(chosen: Random, most_bytes: int) -> None:
+    queue = RequestQueue(most_bytes, Backoff(chance=lambda: 0.0), lambda: 1e9)
+    sending: list[Request] = []
+    spans = 0
+    for _ in range(100):
+        if chosen.randrange(2):
+            request = Request(b"x" * chosen.randrange(1, 10), chosen.randrange(1, 10))
+            spans += request.spans
+            queue.put(request)
+        elif queue._waiting:
+            queue.ask_now()
+            sending += filter(None, [queue.take()])
+        elif sending:
+            request = sending.pop(chosen.randrange(len(sending)))
+            rejected = chosen.choice((0, 1, request.spans))
+            queue.settle(request, Outcome(chosen.choice(list(Verdict)), rejected=rejected))
+        counts = queue.counts
+        assert counts.exported + counts.lost + queue.spans == spans
+        assert queue.bytes <= most_bytes + sum(each.size for each in sending)
+
+
+class Raises:
+    """Takes requests when it has raised all of its errors."""
+
+    where, encoding, concurrent = "here", "", 1
+    hidden: tuple[str, ...] = ()
+
+    def __init__(self, *errors: BaseException) -> None:
+        self._errors = list(errors)
+
+    def send(self, body: bytes) -> Outcome:
+        if self._errors:
+            raise self._errors.pop()
+        return Outcome(Verdict.TAKEN)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_a_request_with_which_something_raises_is_counted_and_the_next_is_sent(caplog: pytest.LogCaptureFixture) -> None:
+    queue, transport = RequestQueue(1 << 20), Raises(MemoryError(), SystemExit(), ValueError("secret"))
+    senders = Senders(queue, transport)
+    for _ in range(5):
+        queue.put(Request(b"1", 1))
+    senders.start()
+    assert queue.wait_until_empty(PATIENCE_S)
+    queue.end()
+    senders.wait_for_end(PATIENCE_S)
+    assert (queue.counts.refused, queue.counts.exported) == (3, 2)
+    assert len([record for record in caplog.records if "sending raised" in record.getMessage()]) == 1
 
 
 def test_pauses_grow_up_to_a_bound_and_are_by_chance() -> None:

@@ -40,7 +40,7 @@ class HasNoTimeLeft:
     def close(self, timeout_s: float) -> None:
         rows = [{"event_id": make_event_id(1, number), "context": REQUEST} for number in range(1, ROWS + 1)]
         self._inner.write(make_batch(rows))
-        self._inner.give_up([], 0.0)
+        self._inner.give_up()
         self._inner.close(0.0)
 
     def after_fork_in_child(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextvars import copy_context
 from typing import Any
@@ -12,6 +13,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcess
 from spans_harness import REQUEST, Harness, assert_balanced
 
 from batches import BASE_NS, make_batch
+from otel_recfn.sinks.spans import provider as provider_module
 from otel_recfn.sinks.spans.sink import SpansSink
 from patience import PATIENCE_S
 
@@ -214,3 +216,34 @@ class TestBackgroundHooks:
         harness.sink.note_gap()
         (root, span) = sorted(harness.write({"event_id": 1, "end_ns": BASE_NS}), key=lambda one: one.parent is not None)
         assert span.parent == root.context
+
+
+class Slow(SpanProcessor):
+    """Holds spans until it is flushed, which takes longer than there is time for, every time but each third."""
+
+    def __init__(self) -> None:
+        self.held = self.most = self.flushes = 0
+        self.now = 0.0
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self.held += 1
+        self.most = max(self.most, self.held)
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        self.flushes += 1
+        self.now += timeout_millis / 1000 + 1
+        if self.flushes % 3 == 0:
+            self.held = 0
+        return self.held == 0
+
+
+@pytest.mark.parametrize("chunk_size", [1, 2, 256])
+def test_processors_that_need_long_get_no_more_than_they_hold(chunk_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, provider = Slow(), new_provider()
+    monkeypatch.setattr(provider_module, "MAX_CHUNK", chunk_size)
+    monkeypatch.setattr(time, "monotonic", lambda: slow.now)
+    provider.add_span_processor(slow)
+    sink = SpansSink(provider)
+    sink.write(make_batch([{"context": REQUEST}] * (3 * chunk_size + 1)))
+    assert slow.most <= chunk_size
+    assert sink.counters()["spans"] == 3 * chunk_size + 1

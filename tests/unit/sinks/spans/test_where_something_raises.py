@@ -1,6 +1,11 @@
-"""Whatever raises in the middle of a batch, no span that was sent loses its parent, every row is counted, and the sink goes on.
+"""Whatever raises in the middle of a batch, what was being handled is dropped, every row is counted, and the sink goes on.
 
-What the program gives us raises through its public doors; that a step of ours does is a bug, and is played by replacing it.
+What the program gives us raises through its public doors; that a step of ours does is a bug, or for want of memory, and is
+played by replacing it.
+
+The ranges: an outer one with a middle one in it, and leaves in both, whose rows come in three batches; the outer one's
+row comes last, and after the middle one's some that began in it late. Once below a span of the program, once below a root of
+ours.
 """
 
 from __future__ import annotations
@@ -10,31 +15,78 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
-from explored import MEMORY_IS_ASKED_FOR
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
-from test_no_orphans import OUTER, REQUEST, ROWS, Sent, new_provider, program
 
-from otel_recfn.model.batch import NO_CONTEXT, Event, SpanContextRef
-from otel_recfn.sinks.spans import folding, mapping
-from otel_recfn.sinks.spans.accounts import Accounts
+from batches import BASE_NS, context, make_batch
+from otel_recfn.batches.fold.kept_rows import KeptRows
+from otel_recfn.model.batch import NO_CONTEXT, Batch, Event, SpanContextRef
+from otel_recfn.model.events import make_event_id
+from otel_recfn.sinks.spans import batch_writing, folding, mapping
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 from otel_recfn.sinks.spans.delivery import SpanDelivery
+from otel_recfn.sinks.spans.open_units import OpenUnits
 from otel_recfn.sinks.spans.sink import SpansSink
-from otel_recfn.support.span_ids import span_id
+from otel_recfn.sinks.spans.step_traces import StepTraces
+from otel_recfn.sinks.spans.surroundings import Surroundings
 
+REQUEST = context(trace_id=0xABC, span_id=0xDEF)
+RESOURCE = Resource({})  # each provider would look for one anew
+OUTER, MIDDLE, LATE = (make_event_id(1, number) for number in (1, 2, 3))
 pytestmark = [
     pytest.mark.one_python,
     pytest.mark.parametrize("ref", [REQUEST, NO_CONTEXT], ids=["in a span", "in a trace of our own"]),
     pytest.mark.parametrize("volume", [EVERY_RANGE, Volume(1000)], ids=["every range", "units"]),
 ]
 
-COUNTED_ALONE = ((SpanDelivery, "with_more"), (Accounts, "plus"), (Accounts, "plus_rows"))
-"""Steps that only add numbers."""
-STEPS = [step for step in MEMORY_IS_ASKED_FOR if step not in COUNTED_ALONE]
+
+def program(ref: SpanContextRef) -> list[Batch]:
+    """Three batches."""
+    numbers = iter(range(10, 1000))
+
+    def row(parent: int, event_id: int = 0, name: str = "leaf") -> dict[str, Any]:
+        own = event_id or make_event_id(1, next(numbers))
+        begun = {"start_ns": BASE_NS + (own & 0xFFFF), "end_ns": BASE_NS + 10_000}
+        return {"event_id": own, "parent": parent, "root": OUTER, "context": ref, "name": name, **begun}
+
+    rows = [
+        [row(MIDDLE), row(MIDDLE), row(OUTER), row(LATE)],
+        [row(MIDDLE), row(OUTER), row(OUTER, MIDDLE, "middle"), row(MIDDLE), row(OUTER)],
+        [row(MIDDLE), row(LATE), row(MIDDLE, LATE, "late"), row(OUTER), row(LATE), row(0, OUTER, "outer")],
+    ]
+    opened = [{"event_id": OUTER, "name": "outer"}] if ref is NO_CONTEXT else []
+    return [make_batch(each, opened if number == 0 else []) for number, each in enumerate(rows)]
+
+
+ROWS = 15
+
+
+class Sent(SpanProcessor):
+    """Keeps the spans that it is given."""
+
+    def __init__(self) -> None:
+        self.spans: list[ReadableSpan] = []
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self.spans.append(span)
+
+    def assert_no_orphans(self) -> None:
+        there = {(span.context.trace_id, span.context.span_id) for span in self.spans} | {REQUEST[:2]}
+        assert len(there) == len(self.spans) + 1, "a span was sent twice"
+        orphans = [span.name for span in self.spans if span.parent and (span.parent.trace_id, span.parent.span_id) not in there]
+        assert orphans == []
+
+
+def new_provider(*processors: SpanProcessor) -> TracerProvider:
+    made = TracerProvider(shutdown_on_exit=False, resource=RESOURCE)
+    for processor in processors:
+        made.add_span_processor(processor)
+    return made
+
+
 FATES = ("unsampled", "suppressed", "no_provider", "other_kinds", "dropped_by_hook", "folded", "folding", "failed", "spans")
 
 
@@ -46,13 +98,13 @@ def parts_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
 class Raises:
     """Of something: it raises the k-th time."""
 
-    def __init__(self, made: Callable[..., Any], first: int) -> None:
-        self.made, self.left = made, first
+    def __init__(self, made: Callable[..., Any], first: int, error: Exception) -> None:
+        self.made, self.left, self.error = made, first, error
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         self.left -= 1
         if self.left == 0:
-            raise LookupError("a test's")
+            raise self.error
         return self.made(*arguments, **keywords)
 
     @property
@@ -69,7 +121,6 @@ def play(provider: TracerProvider, sent: Sent, ref: SpanContextRef, **settings: 
         sink.write(batch)
     sink.idle()
     sink.close(1.0)
-    sent.assert_no_orphans()
     counters = sink.counters()
     came = sum(counters[name] for name in ("rows", "roots", "summaries"))
     assert came == sum(counters[fate] for fate in FATES)
@@ -78,41 +129,60 @@ def play(provider: TracerProvider, sent: Sent, ref: SpanContextRef, **settings: 
     return counters
 
 
+STEPS = (
+    (batch_writing, "fates_of"),
+    (batch_writing, "plan_spans"),
+    (mapping, "ReadableSpan"),
+    (KeptRows, "take"),
+    (KeptRows, "add"),
+    (folding, "Summaries"),
+    (folding.Folding, "_plan"),
+    (OpenUnits, "note"),
+    (StepTraces, "advance"),
+    (StepTraces, "close_idle"),
+    (Surroundings, "without_inherited"),
+    (SpanDelivery, "deliver"),
+)
+
+
+@pytest.mark.parametrize("error", [LookupError("a test's"), MemoryError()], ids=["an error", "no memory"])
 @pytest.mark.parametrize(("owner", "name"), STEPS, ids=lambda step: getattr(step, "__name__", step))
-def test_a_step_of_ours(owner: Any, name: str, volume: Volume, ref: SpanContextRef) -> None:
+def test_a_step_of_ours(
+    owner: Any, name: str, error: Exception, volume: Volume, ref: SpanContextRef, caplog: pytest.LogCaptureFixture
+) -> None:
     first, reached = 0, True
     while reached:
         first += 1
+        caplog.clear()
         sent = Sent()
         with pytest.MonkeyPatch.context() as patch:
-            raises = Raises(getattr(owner, name), first)
+            raises = Raises(getattr(owner, name), first, error)
             patch.setattr(owner, name, raises)
-            play(new_provider(sent), sent, ref, volume=volume)
+            counters = play(new_provider(sent), sent, ref, volume=volume)
         reached = raises.was_reached
-        assert span_id(OUTER) in {span.context.span_id for span in sent.spans} or not sent.spans
+        assert caplog.text.count("some rows count as failed") == reached
+        assert counters["spans"] == len(sent.spans)
+        if not reached:
+            sent.assert_no_orphans()
 
 
-def test_a_span_that_can_not_be_made_keeps_back_no_other(
-    volume: Volume, ref: SpanContextRef, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(mapping, "ReadableSpan", Raising("leaf", mapping.ReadableSpan))
+class Fussy(SpanProcessor):
+    """Raises at spans of one name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if span.name == self.name:
+            raise KeyError(self.name)
+
+
+@pytest.mark.parametrize("name", ["leaf", "middle", "outer"])
+def test_a_processor_that_raises_keeps_a_span_from_no_other(name: str, volume: Volume, ref: SpanContextRef) -> None:
     sent = Sent()
-    counters = play(new_provider(sent), sent, ref, volume=volume)
-    assert {span.name for span in sent.spans} >= {"middle", "late", "outer"}
-    assert counters["failed"] >= 9
-    assert caplog.text.count("could not be made") == 1
-
-
-class Raising:
-    """Of spans of one name."""
-
-    def __init__(self, name: str, made: Callable[..., Any]) -> None:
-        self.name, self.made = name, made
-
-    def __call__(self, *, name: str, **fields: Any) -> Any:
-        if name == self.name:
-            raise LookupError(name)
-        return self.made(name=name, **fields)
+    counters = play(new_provider(Fussy(name), sent), sent, ref, volume=volume)
+    assert len(sent.spans) == counters["spans"] >= ROWS
+    sent.assert_no_orphans()
 
 
 class NoNumber(numbers.Integral):

@@ -1,4 +1,4 @@
-"""A gzip stream is whole wherever it is ended, and goes on after."""
+"""Text as whole gzip members."""
 
 from __future__ import annotations
 
@@ -17,42 +17,58 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_recfn import _native
-from otel_recfn.sinks.files import gzip_stream
-from otel_recfn.sinks.files.gzip_stream import GzipStream
-
-FOOTER = b"\n]}\n"
+from otel_recfn.sinks.files import text_stream
+from otel_recfn.sinks.files.text_stream import GzipStream
 
 
 @pytest.fixture(params=["zlib", "igzip"])
 def compressor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     module = zlib if request.param == "zlib" else pytest.importorskip("isal.isal_zlib")
-    monkeypatch.setattr(gzip_stream, "deflate", module)
+    monkeypatch.setattr(text_stream, "deflate", module)
 
 
 @pytest.mark.usefixtures("compressor")
-@pytest.mark.parametrize("piece", [b"x", b"abc" * 100_000, bytes(range(256)) * 10_000])
-def test_each_end_is_whole_and_the_next_part_follows(piece: bytes) -> None:
+@pytest.mark.parametrize("piece", [b"x", b"abc" * 100_000, os.urandom(1 << 21)])
+def test_all_that_was_put_is_there_after_a_flush(piece: bytes) -> None:
     stream, content, text = GzipStream(), b"", b""
     for _ in range(4):
-        content += stream.put(piece) + stream.put(b"") + stream.flush()
+        content += stream.put(piece) + stream.put(b"")
         text += piece
-        assert gzip.decompress(content + stream.tail(FOOTER)) == text + FOOTER
+        content += stream.flush()
+        assert gzip.decompress(content) == text
+    assert stream.flush() == b""
 
 
 @given(st.lists(st.binary(max_size=3000), min_size=1, max_size=8))
 def test_any_parts(parts: list[bytes]) -> None:
     stream = GzipStream()
-    content = stream.put(b"[")
+    content = stream.alone(b"[")
     for part in parts:
         content += stream.put(part) + stream.flush()
-    assert gzip.decompress(content + stream.tail(FOOTER)) == b"[" + b"".join(parts) + FOOTER
+    assert gzip.decompress(content + stream.alone(b"]")) == b"[" + b"".join(parts) + b"]"
 
 
-@given(st.binary(max_size=3000), st.sampled_from([0, 1, 65_534, 65_535, 65_536, 131_070, 200_000]))
-def test_any_end(part: bytes, size: int) -> None:
-    stream, end = GzipStream(), bytes(range(256)) * 800
-    content = stream.put(b"[") + stream.put(part) + stream.flush()
-    assert gzip.decompress(content + stream.tail(end[:size])) == b"[" + part + end[:size]
+def test_what_is_put_is_written_in_pieces_each_whole_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_stream, "MEMBER_BYTES", 100_000)
+    stream, text = GzipStream(), os.urandom(2_000_000)
+    members = [stream.put(text[first : first + 10_000]) for first in range(0, len(text), 10_000)]
+    assert sum(map(bool, members)) > 1
+    assert gzip.decompress(b"".join(members) + stream.flush()) == text
+    assert all(zlib.decompressobj(wbits=31).decompress(member) for member in members if member)
+
+
+def test_what_is_forgotten_is_not_written() -> None:
+    stream = GzipStream()
+    content = stream.put(b"kept") + stream.flush()
+    stream.put(b"forgotten")
+    stream.forget()
+    assert gzip.decompress(content + stream.put(b", too") + stream.flush()) == b"kept, too"
+
+
+@given(st.integers(0, 200_000))
+def test_texts_of_one_length_take_as_many_bytes_alone(length: int) -> None:
+    stream = GzipStream()
+    assert len(stream.alone(b" " * length)) == len(stream.alone(os.urandom(length)))
 
 
 UPPER_IN_USE = """
@@ -93,5 +109,4 @@ def test_the_vector_registers_are_left_as_they_were(upper_in_use: Callable[[], i
         stream.put(piece)
         assert upper_in_use() == 0
         stream.flush()
-        stream.tail(FOOTER)
         assert upper_in_use() == 0

@@ -26,9 +26,9 @@ done
 
 tests=()
 for version in ${versions[@]+"${versions[@]}"}; do
-    # Fewer examples of each property, and fewer places where memory fails: the main interpreter tries them in full.
+    # Fewer examples of each property: the main interpreter tries them in full.
     # Asserts as they stand, with local variables where one fails: rewriting them takes each as long as many tests.
-    FAULT_FINENESS=12 ".venv-$version/bin/python" -m pytest -q -m "not torch and not gpu and not one_python" \
+    ".venv-$version/bin/python" -m pytest -q -m "not torch and not gpu and not one_python" \
         --assert=plain --showlocals --hypothesis-profile brief "$@" >"$said/$version" 2>&1 </dev/null &
     tests+=($!)
 done

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from otel_recfn.codegen.errors import GeneratorError, SchemaError
     from otel_recfn.legacy.errors import ProfilerError
-    from otel_recfn.model.errors import RecfnError, RecorderUnavailable, SettingError
+    from otel_recfn.model.errors import CallRefused, RecfnError, RecorderUnavailable, SettingError
     from otel_recfn.pytorch.callbacks_library import RangeOver
     from otel_recfn.pytorch.private_cache import CacheUnsafe
     from otel_recfn.pytorch.unavailable import ObserverUnavailable
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "CacheUnsafe": "pytorch.private_cache",
+    "CallRefused": "model.errors",
     "DebugInfoError": "runtime.debug_info",
     "GeneratorError": "codegen.errors",
     "InputsError": "runtime.range_properties",
@@ -43,6 +44,7 @@ _HOMES = {
 
 __all__ = [
     "CacheUnsafe",
+    "CallRefused",
     "DebugInfoError",
     "GeneratorError",
     "InputsError",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 import os
-import time
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,14 +13,7 @@ from opentelemetry import trace
 from opentelemetry.instrumentation.dependencies import get_dependency_conflicts
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
-from otel_recfn.model.errors import (
-    ATTEMPTS,
-    OUT_OF_MEMORY,
-    PAUSE_SECONDS,
-    RecorderUnavailable,
-    SettingError,
-    tells_of_no_memory,
-)
+from otel_recfn.model.errors import CallRefused, RecfnError, RecorderUnavailable, SettingError
 from otel_recfn.settings import Settings
 from otel_recfn.settings.table import sdk_is_disabled, unknown_variables
 from otel_recfn.settings.values import DURATION
@@ -118,10 +110,10 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         Raises:
             SettingError: a setting is unknown or has a value that isn't allowed, or the Chrome trace can't be written there.
             RecorderUnavailable: there is no native part here, or this is a subinterpreter or a free-threaded CPython.
+            CallRefused: a signal handler calls amid a start, stop or flush of its thread.
 
-        ``opentelemetry-instrument`` would not go on to other instrumentations after an error, so there both are logged instead;
+        ``opentelemetry-instrument`` would not go on to other instrumentations after an error, so there all are logged instead;
         and there recording starts when the program imports torch, or uses ranges of ours, as many programs never do.
-        Where there is no memory to start, that is logged too, and nothing records.
         """
         self._end_inherited()
         self._instrument_and_tell(kwargs)
@@ -130,18 +122,11 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         automatic = bool(kwargs.get("skip_dep_check") or kwargs.get("raise_exception_on_conflict"))
         try:
             self._instrument_or_nothing(automatic=automatic, **kwargs)
-        except SettingError as error:
+        except (RecfnError, MemoryError) as error:
             if not automatic:
                 raise
-            log.error("otel-recfn is not instrumenting: %s", error)
-        except RecorderUnavailable as error:
-            if not automatic:
-                raise
-            log.warning("otel-recfn is not instrumenting: %s", error)
-        except (MemoryError, SystemError, RuntimeError) as error:
-            if not tells_of_no_memory(error):
-                raise
-            _tell("otel-recfn is not instrumenting: there was no memory to start; call instrument() again")
+            level = logging.WARNING if isinstance(error, RecorderUnavailable) else logging.ERROR
+            log.log(level, "otel-recfn is not instrumenting: %s", error or "there was no memory")
 
     def _instrument_or_nothing(self, automatic: bool, **kwargs: Any) -> None:
         self._automatic = automatic
@@ -152,7 +137,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         again = self.is_instrumented_by_opentelemetry
         try:
             super().instrument(**kwargs)
-        except BaseException:  # also a signal handler's
+        except BaseException:
             if not self.is_instrumented_by_opentelemetry:
                 self._uninstrument()
             raise
@@ -207,12 +192,11 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     def _start_late(self, settings: Settings) -> None:
         try:
             self._start(settings)
-        except SettingError as error:
+        except BaseException as error:
             self._uninstrument()
+            if not isinstance(error, SettingError):
+                raise
             log.error("otel-recfn is not instrumenting: %s", error)
-        except BaseException:  # out of memory, or a signal handler's
-            self._uninstrument()
-            raise
 
     def _start(self, settings: Settings) -> None:
         from otel_recfn.batches.links import SharedLinks
@@ -282,20 +266,15 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     def uninstrument(self, **kwargs: Any) -> None:
         """Stop recording, and leave everything as it was found.
 
-        Where there is no memory for that even after a while, that is logged, and it can be called again.
+        Where a signal handler calls amid a start, stop or flush of its thread, that is logged instead, and recording goes on.
         """
-        failed = 0
-        while failed < ATTEMPTS:
-            try:
-                super().uninstrument(**kwargs)
-                if not self.is_instrumented_by_opentelemetry:
-                    # While the capture ended, another thread, or a sink that was being closed, may have called instrument().
-                    self._uninstrument()
-                return
-            except OUT_OF_MEMORY:
-                failed += 1
-                time.sleep(PAUSE_SECONDS)
-        _tell("otel-recfn is still instrumenting: there was no memory to stop; call uninstrument() again")
+        try:
+            super().uninstrument(**kwargs)
+            if not self.is_instrumented_by_opentelemetry:
+                # While the capture ended, another thread, or a sink that was being closed, may have called instrument().
+                self._uninstrument()
+        except CallRefused as error:
+            log.error("otel-recfn is still instrumenting: %s", error)
 
     def flush(self, timeout_s: float = 10.0) -> bool:
         """Send what was recorded to where it goes; False when ``timeout_s`` seconds aren't enough, or nothing records.
@@ -329,19 +308,9 @@ def _report(session: Session, capture: Capture) -> Report:
     return Report(session.counters(capture), session.lost(capture))
 
 
-def _tell(message: str) -> None:
-    try:
-        log.error(message)
-    except OUT_OF_MEMORY:  # which the log needs, too
-        pass
-
-
 def _tell_unknown_variables() -> None:
-    try:
-        for message in unknown_variables(os.environ):
-            log.warning("%s", message)
-    except OUT_OF_MEMORY:  # the start succeeded all the same
-        pass
+    for message in unknown_variables(os.environ):
+        log.warning("%s", message)
 
 
 def start_in_child(given: Given) -> None:

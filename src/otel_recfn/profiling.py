@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import attrgetter
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from otel_recfn.batches.self_times import nesting, self_times
 from otel_recfn.model.batch import Batch, Event
-from otel_recfn.model.errors import ATTEMPTS, OUT_OF_MEMORY, PAUSE_SECONDS, RecfnError, SettingError
+from otel_recfn.model.errors import RecfnError, SettingError
 from otel_recfn.model.events import EventSource, Extra
 from otel_recfn.model.python_calls import PythonCalls
 from otel_recfn.model.scope import RecordScope
@@ -136,8 +135,7 @@ class profile:
         """Begin, anew if it ran before.
 
         Raises:
-            RecfnError: it is running.
-            MemoryError: there was none; then it doesn't run.
+            RecfnError: it is running; or a signal handler calls amid a start, stop or flush of its thread.
         """
         if self._started:
             raise RecfnError("this profile is running already; stop it first, or make another profile(...) for a nested range")
@@ -185,30 +183,21 @@ class profile:
         """End; what was recorded stays readable. Nothing if it isn't running.
 
         Raises:
-            MemoryError: there was none for a while; it can be stopped again.
+            RecfnError: a signal handler calls amid a start, stop or flush of its thread; it goes on, and can be stopped later.
         """
         self._started = False
         self._steps.stop(self)
         self._finish()
 
     def _finish(self) -> None:
-        failed = 0
-        while self._running:
-            try:
-                self._stop()
-            except OUT_OF_MEMORY:
-                failed += 1
-                if failed == ATTEMPTS:
-                    raise
-                time.sleep(PAUSE_SECONDS)
-
-    def _stop(self) -> None:
+        if not self._running:
+            return
+        if self._capture is not None:
+            process_session().stop(self._capture, STOP_SECONDS)
+            thread_memory.give_up(self._capture)
         if self._called is not None:
             captures_of_calls.end(self._called)
-        if self._capture is not None:
-            thread_memory.give_up(self._capture)
-            process_session().stop(self._capture, STOP_SECONDS)
-        self._running = False  # last: it can be stopped again where a signal handler interrupts this by an exception
+        self._running = False
 
     def __enter__(self) -> Self:
         self.start()

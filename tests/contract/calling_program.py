@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from otel_recfn.batches.selection import RECORD_FUNCTIONS, Selected
-from otel_recfn.model.batch import Event
+from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.call_names import called_code
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.python_calls import ALL_CALLS, PythonCalls
@@ -35,7 +35,7 @@ class Traced:
     """A session whose capture sees Python calls while a program runs."""
 
     def __init__(self, recorder: Recorder) -> None:
-        self._session = Session(recorder)
+        self._recorder, self._session = recorder, Session(recorder)
 
     def run(self, program: Callable[[], Any], calls: PythonCalls = ALL_CALLS) -> list[Event]:
         """The rows."""
@@ -54,6 +54,11 @@ class Traced:
     def begin_without_calls(self) -> Running:
         """A capture that sees ranges alone."""
         return Running(self._session, Selected(sources=RECORD_FUNCTIONS))
+
+    def drain(self) -> Batch:
+        """With the open ranges, past the captures."""
+        with self._session._draining.held():  # drains are made one at a time
+            return self._recorder.drain(open_ranges=True)
 
     def close(self) -> None:
         self._session.at_exit()

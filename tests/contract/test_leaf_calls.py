@@ -65,12 +65,12 @@ def waits(rows: list[Event]) -> list[Event]:
     return [row for row in rows if "acquire" in row.name and row.parent in around]
 
 
-def test_it_is_told_as_open_by_a_drain_and_closes_later(traced: Traced, recorder: Recorder) -> None:
+def test_it_is_told_as_open_by_a_drain_and_closes_later(traced: Traced) -> None:
     running = traced.begin()
     drained: list[Event] = []
 
     def is_told() -> bool:
-        batch = recorder.drain(open_ranges=True)
+        batch = traced.drain()
         rows = list(batch.events())
         drained.extend(rows[: batch.closed])
         return bool(waits(rows[batch.closed :]))

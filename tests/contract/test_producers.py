@@ -156,14 +156,6 @@ def test_top_level_ranges_are_announced_in_every_view(session: Session, stream: 
     assert [[opened.event_id for opened in each] for each in announced] == [[kernel], [kernel]]
 
 
-def test_one_without_memory_is_asked_again(session: Session, stream: Stream) -> None:
-    running = Running(session, Selected(sources=WITH_KERNELS))
-    stream.kernel("kernel")
-    stream.error = MemoryError()
-    session.flush(running.capture, PATIENCE_S)
-    assert running.stop().names() == ["kernel"]
-
-
 def test_one_that_fails_is_asked_no_more_and_the_rest_goes_on(
     recorder: Recorder, session: Session, stream: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -83,10 +83,11 @@ def test_a_forked_child_may_add_and_remove_although_another_thread_was_about_to(
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        held.set()
-        done.wait(PATIENCE_S)
+        with callback_lists._lock:
+            held.set()
+            done.wait(PATIENCE_S)
 
-    thread = threading.Thread(target=callback_lists._lock.call, args=(hold,))
+    thread = threading.Thread(target=hold)
     handle = add_global_callback(notes.callback())
     thread.start()
     held.wait(PATIENCE_S)

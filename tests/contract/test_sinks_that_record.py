@@ -68,7 +68,7 @@ class Flushes(InMemorySink):
 def test_a_sink_that_records_in_every_write_lets_the_program_go_on(
     recorder: Recorder, session: Session, captures: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capture_module, "MOST_UNDELIVERED", 30)
+    monkeypatch.setattr(capture_module, "MOST_QUEUED", 30)
     sink = Records(recorder, session, captures)
     capture = Capture(Selected(), [sink], buffer_bytes=DEFAULT_BUFFER_BYTES)
     session.start(capture)

@@ -26,7 +26,7 @@ def announced_in(batch: Batch, contexts: frozenset[int]) -> Sequence[Opened]:
         return [one for one in batch.opened if one.context in contexts]
     column = batch.opened.columns["context"]
     counts = np.bincount(column)
-    if not any([index < len(counts) and counts[index] for index in contexts]):
+    if not any(index < len(counts) and counts[index] for index in contexts):
         return ()
     return batch.opened.part(np.flatnonzero(is_in(column, list(contexts))))
 

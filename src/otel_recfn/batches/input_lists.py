@@ -38,4 +38,4 @@ def _parsed(text: str) -> tuple[object, ...] | None:
 
 
 def _flat(shape: object) -> tuple[int, ...]:
-    return tuple(shape) if isinstance(shape, list) and all([isinstance(size, int) for size in shape]) else ()
+    return tuple(shape) if isinstance(shape, list) and all(isinstance(size, int) for size in shape) else ()

@@ -21,7 +21,7 @@ def merged(batches: Sequence[Batch], *, keep_names: bool = False) -> Batch:
         batches: the batches.
         keep_names: where all have the same table of names, keep that, also what none of their rows uses.
     """
-    if keep_names and batches and all([batch.names is batches[0].names for batch in batches]):
+    if keep_names and batches and all(batch.names is batches[0].names for batch in batches):
         return _joined(batches, _Unchanged(batches[0].names))
     return _joined(batches, Distinct([""]))
 

@@ -79,8 +79,6 @@ class Batch(ColumnArrays):
     drained_ns: int = 0
     """When the drain began, in Unix nanoseconds of the wall clock as it was then: what had ended by then is in this batch or an
     earlier one. 0 where it isn't known."""
-    complete: bool = True
-    """False where memory was short: the next drain delivers the rest of what closed."""
 
     def __post_init__(self) -> None:
         if self.closed < 0:

@@ -44,7 +44,7 @@ def empty_in_all(batches: Sequence[ColumnArrays]) -> dict[str, Column]:
 def _is_shared(column: Column, batches: Sequence[ColumnArrays]) -> bool:
     dtype: Any = column.dtype
     shared = shared_column(dtype, column.empty)
-    return all([getattr(batch, column.name).base is shared for batch in batches])
+    return all(getattr(batch, column.name).base is shared for batch in batches)
 
 
 def _filled(count: int, dtype: type[np.generic], value: int) -> NDArray[Any]:

@@ -98,7 +98,7 @@ def _is_path(name: str) -> bool:
 
 def _texts(name: str, value: object) -> tuple[str, ...]:
     texts = None if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
-    if texts is None or not all([isinstance(text, str) and text for text in texts]):
+    if texts is None or not all(isinstance(text, str) and text for text in texts):
         raise ValueError(f"{name}={value!r}; a list of modules and paths")
     return texts
 

@@ -22,7 +22,6 @@ from otel_recfn.pytorch.thread_state import carry_with_torch
 from otel_recfn.runtime.callback_entries import CallbackEntry, Entries
 from otel_recfn.runtime.guards import is_record_function_enabled
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.locked import locked
 
 log = logging.getLogger("otel_recfn")
 
@@ -41,34 +40,34 @@ class TorchCallbacks:
 
     # --- what the runtime says
 
-    @locked
     def added(self, entry: CallbackEntry) -> None:
         """See Mirror."""
-        self._global[entry.handle] = entry
-        if self._library is not None:
-            self._remove_unused()
-            self._add(entry, is_global=True)
+        with self._lock:
+            self._global[entry.handle] = entry
+            if self._library is not None:
+                self._remove_unused()
+                self._add(entry, is_global=True)
 
-    @locked
     def removed(self, handle: int) -> None:
         """See Mirror."""
-        was_global = self._global.pop(handle, None) is not None
-        if self._library is not None:
-            (self._library.remove if was_global else self._library.fail)(handle)
+        with self._lock:
+            was_global = self._global.pop(handle, None) is not None
+            if self._library is not None:
+                (self._library.remove if was_global else self._library.fail)(handle)
 
-    @locked
     def switched(self, handle: int, enabled: bool) -> None:
         """See Mirror."""
-        self._global[handle] = self._global[handle]._replace(enabled=enabled)
-        if self._library is not None:
-            self._library.switch_global(handle, enabled)
+        with self._lock:
+            self._global[handle] = self._global[handle]._replace(enabled=enabled)
+            if self._library is not None:
+                self._library.switch_global(handle, enabled)
 
-    @locked
     def thread_changed(self, entries: Entries) -> None:
         """See Mirror."""
-        self._local.set(entries)
-        if self._library is not None:
-            self._install_thread()
+        with self._lock:
+            self._local.set(entries)
+            if self._library is not None:
+                self._install_thread()
 
     def switched_thread(self, enabled: bool) -> None:
         """See Mirror. Where torch isn't there yet, the thread that imports it tells it."""
@@ -98,25 +97,21 @@ class TorchCallbacks:
         """See Mirror. While another thread loads the library, this one waits, and then installs its own callbacks."""
         if self._library is not None or not self._in_use():
             return
-        self._loading.call(self._ask_for_library)
-        self._install_where_loaded()
+        with self._loading:
+            ask, self._asked_for = not self._asked_for, True
+            if ask:
+                when_torch_is_imported(self._load)
+        with self._lock:
+            if self._library is not None:
+                self._install_thread()
 
-    def _ask_for_library(self) -> None:
-        ask, self._asked_for = not self._asked_for, True
-        if ask:
-            when_torch_is_imported(self._load)
-
-    @locked
-    def _install_where_loaded(self) -> None:
-        if self._library is not None:
-            self._install_thread()
-
-    @locked
     def _in_use(self) -> bool:
-        return bool(self._global) or self._local.in_use()
+        with self._lock:
+            return bool(self._global) or self._local.in_use()
 
     def _load(self) -> None:
-        library = self._loading.call(self._load_if_needed)
+        with self._loading:
+            library = self._load_if_needed()
         if library is not None:
             self._go_on_with(library)
 
@@ -133,12 +128,12 @@ class TorchCallbacks:
             )
             return None
 
-    @locked
     def _go_on_with(self, library: Library) -> None:
-        self._library = library
-        for entry in self._global.values():
-            self._add(entry, is_global=True)
-        self._install_thread()
+        with self._lock:
+            self._library = library
+            for entry in self._global.values():
+                self._add(entry, is_global=True)
+            self._install_thread()
 
     def _add(self, entry: CallbackEntry, *, is_global: bool) -> None:
         assert self._library is not None

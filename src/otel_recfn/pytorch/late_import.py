@@ -14,8 +14,6 @@ from functools import partial
 from types import ModuleType
 
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.imports import is_being_imported
-from otel_recfn.support.locked import locked_by
 from otel_recfn.support.own_thread import OwnThread
 
 log = logging.getLogger("otel_recfn")
@@ -38,7 +36,8 @@ class _Waiting:
         self._lost = lost
 
     def run(self) -> None:
-        callback = self._take()
+        with _lock:
+            callback, self._callback = self._callback, None
         if callback is None:
             return
         try:
@@ -46,16 +45,16 @@ class _Waiting:
         except Exception:  # the user's `import torch` must go on
             log.exception("otel-recfn could not attach to %s; %s", self.module, self._lost)
 
-    @locked_by(_lock)
-    def _take(self) -> Callable[[], None] | None:
-        callback, self._callback = self._callback, None
-        return callback
-
-    @locked_by(_lock)
     def cancel(self) -> None:
-        self._callback = None
-        if self in (others := _waiting.get(self.module, [])):
-            others.remove(self)
+        with _lock:
+            self._callback = None
+            if self in (others := _waiting.get(self.module, [])):
+                others.remove(self)
+
+
+def is_being_imported(module: ModuleType) -> bool:
+    """Whether a thread is in the middle of importing it."""
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 
 def is_imported(module: str) -> bool:
@@ -109,28 +108,21 @@ def when_imported(module: str, callback: Callable[[], None], lost: str) -> Calla
 
 
 def _wait_for_import(waiting: _Waiting) -> None:
-    if _is_first(waiting):
+    with _lock:
+        is_first = waiting.module not in _waiting
+        _waiting.setdefault(waiting.module, []).append(waiting)
+    if is_first:
         import wrapt
 
         wrapt.register_post_import_hook(_was_imported, waiting.module)
 
 
-@locked_by(_lock)
-def _is_first(waiting: _Waiting) -> bool:
-    is_first = waiting.module not in _waiting
-    _waiting.setdefault(waiting.module, []).append(waiting)
-    return is_first
-
-
 def _was_imported(module: ModuleType) -> None:
-    for waiting in _ready(module.__name__):
+    with _lock:
+        _executed.add(module.__name__)
+        ready = _waiting.pop(module.__name__, [])  # wrapt forgets a hook that ran
+    for waiting in ready:
         waiting.run()
-
-
-@locked_by(_lock)
-def _ready(module: str) -> list[_Waiting]:
-    _executed.add(module)
-    return _waiting.pop(module, [])  # wrapt forgets a hook that ran
 
 
 def _poll(waiting: _Waiting) -> None:

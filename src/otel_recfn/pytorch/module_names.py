@@ -11,7 +11,6 @@ from typing import Any
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.sources import SOURCES
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.locked import locked
 from otel_recfn.support.weak_identity import WeakIdentityMap
 
 PREFIX = SOURCES[EventSource.MODULE].call_prefix
@@ -37,15 +36,15 @@ class InstanceNames:
         known = self._names.get(module)
         return known[2] if known is not None else self._assign(module)
 
-    @locked
     def _assign(self, module: object) -> str:
-        known = self._names.get(module)
-        if known is None:
-            kind = type(module).__name__
-            number = self._number(kind)
-            known = (kind, number, f"{self._prefix}{kind}_{number}")
-            self._names.set(module, known)
-        return known[2]
+        with self._lock:
+            known = self._names.get(module)
+            if known is None:
+                kind = type(module).__name__
+                number = self._number(kind)
+                known = (kind, number, f"{self._prefix}{kind}_{number}")
+                self._names.set(module, known)
+            return known[2]
 
     def _number(self, kind: str) -> int:
         while self._gone:

@@ -32,7 +32,6 @@ from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.protocol import Wanted
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.interrupts import raised_by_signal_handler
-from otel_recfn.support.locked import locked
 from otel_recfn.support.stack_trace import failure
 
 log = logging.getLogger("otel_recfn")
@@ -104,18 +103,18 @@ class ModuleRanges:
         """See Source.prepare."""
         return True
 
-    @locked
     def enable(self, wanted: Wanted) -> None:
         """Set the hooks, where they aren't set, and unless one has failed."""
-        if not self._handles and not self._failed:
-            self._handles = set_hooks(self, self._recorder)
+        with self._lock:
+            if not self._handles and not self._failed:
+                self._handles = set_hooks(self, self._recorder)
 
-    @locked
     def disable(self) -> None:
         """Take the hooks away. The ranges of calls that are still running end with these."""
-        handles, self._handles = self._handles, []
-        for handle in handles:
-            handle.remove()
+        with self._lock:
+            handles, self._handles = self._handles, []
+            for handle in handles:
+                handle.remove()
 
     def announces_now(self) -> bool:
         """Whether calls of modules become ranges now."""

@@ -20,7 +20,6 @@ from otel_recfn.pytorch.unavailable import ObserverUnavailable
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.protocol import Wanted
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.locked import locked_by
 
 log = logging.getLogger("otel_recfn")
 
@@ -175,22 +174,22 @@ def is_loaded() -> bool:
     return _loaded is not None
 
 
-@locked_by(_loading)
 def _load_once(core_api: int) -> None:
     global _loaded
-    if _loaded is not None:
-        return
-    opened = observer_build.load(observer_build.TORCH_OBSERVER, _open)
-    library = opened.library
-    attached = library.recfn_observer_attach(core_api)
-    if attached == 2:
-        raise ObserverUnavailable(
-            "the recorder was compiled from another version of otel-recfn's headers than the observer; reinstall otel-recfn"
-        )
-    if attached != 0:
-        raise ObserverUnavailable("there is no memory left to register what has to be done around a fork; free some")
-    details.tell_losses(_features(library), details.OPERATORS)
-    _loaded = opened
+    with _loading:
+        if _loaded is not None:
+            return
+        opened = observer_build.load(observer_build.TORCH_OBSERVER, _open)
+        library = opened.library
+        attached = library.recfn_observer_attach(core_api)
+        if attached == 2:
+            raise ObserverUnavailable(
+                "the recorder was compiled from another version of otel-recfn's headers than the observer; reinstall otel-recfn"
+            )
+        if attached != 0:
+            raise ObserverUnavailable("there is no memory left to register what has to be done around a fork; free some")
+        details.tell_losses(_features(library), details.OPERATORS)
+        _loaded = opened
 
 
 def _open(path: Path) -> _Loaded:

@@ -74,4 +74,4 @@ def _begin_by_torch(told: RangeToTell) -> RangeElsewhere | None:
 def _is_looked_at(torch: Any) -> bool:
     """Whether a graph is traced, or a mode of PyTorch's is told of operators."""
     counts = [getattr(torch._C, name, None) for name in ("_len_torch_dispatch_stack", "_len_torch_function_stack")]
-    return bool(torch.jit.is_tracing()) or any([count() for count in counts if count is not None])
+    return bool(torch.jit.is_tracing()) or any(count() for count in counts if count is not None)

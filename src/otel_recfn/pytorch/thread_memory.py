@@ -17,7 +17,6 @@ from collections.abc import Callable, Hashable
 from otel_recfn.pytorch import observer
 from otel_recfn.pytorch.profiler_starts import ProfilerStarts
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.locked import locked
 
 log = logging.getLogger("otel_recfn")
 
@@ -78,33 +77,32 @@ class ThreadMemory:
 
     def _forget_left(self) -> None:
         """Count out threads that ended: now if nobody holds the lock, else when the next thread begins or ends."""
-        self._lock.call_if_free(self._count_out)
-
-    def _count_out(self) -> None:
-        while self._left:
-            self._left.popleft()
-            self._one_less()
+        if not self._lock.acquire_if_free():
+            return
+        try:
+            while self._left:
+                self._left.popleft()
+                self._one_less()
+        finally:
+            self._lock.release()
 
     def _one_thread_more(self) -> bool:
         self._forget_left()
-        return self._one_more()
+        with self._lock:
+            if self._threads == 0 and not self._starts.watch():
+                return False
+            self._threads += 1
+            return True
 
     def _one_thread_less(self) -> None:
         self._forget_left()
         self._one_less()
 
-    @locked
-    def _one_more(self) -> bool:
-        if self._threads == 0 and not self._starts.watch():
-            return False
-        self._threads += 1
-        return True
-
-    @locked
     def _one_less(self) -> None:
-        self._threads -= 1
-        if self._threads == 0:
-            self._starts.unwatch()
+        with self._lock:
+            self._threads -= 1
+            if self._threads == 0:
+                self._starts.unwatch()
 
 
 thread_memory = ThreadMemory()

@@ -13,7 +13,6 @@ from typing import Any
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.late_import import when_torch_is_imported
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.locked import locked_by
 
 OBSERVERS = (
     ("profiler_enable", "profiler_disable"),
@@ -36,15 +35,11 @@ def running() -> int:
 
 def watch() -> None:
     """Tell ranges to them from now on, or once torch is imported."""
-    if _is_first():
-        when_torch_is_imported(_wrap_all)
-
-
-@locked_by(_lock)
-def _is_first() -> bool:
     global _watching
-    watching, _watching = _watching, True
-    return not watching
+    with _lock:
+        watching, _watching = _watching, True
+    if not watching:
+        when_torch_is_imported(_wrap_all)
 
 
 def _wrap_all() -> None:
@@ -77,13 +72,13 @@ def _counting(original: Callable[..., Any], change: int) -> Callable[..., Any]:
     return counted
 
 
-@locked_by(_lock)
 def _change(change: int) -> None:
     """One has started, or ended; one that ends may have started before we looked."""
     from otel_recfn.pytorch.range_in_torch import RangesInTorch
     from otel_recfn.runtime.callback_lists import tell_others
 
     global _running
-    was, _running = _running, max(0, _running + change)
-    if bool(was) != bool(_running):
-        tell_others(RangesInTorch() if _running else None)
+    with _lock:
+        was, _running = _running, max(0, _running + change)
+        if bool(was) != bool(_running):
+            tell_others(RangesInTorch() if _running else None)

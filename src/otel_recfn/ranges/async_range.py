@@ -61,11 +61,7 @@ def open_range(range_: UserRange, flags: int = 0) -> RangeHandle:
     if observer is not None:
         return observer(range_.name, range_.args, flags, range_._code or "")
     event_id = _native.begin(range_.name, USER_SCOPE, SOURCE, "", flags, code=range_._code or "")
-    try:
-        return RecordedRange(event_id) if event_id else NOT_RECORDED
-    except BaseException:  # a signal handler's, say: nobody else could end the range
-        _native.end(event_id)
-        raise
+    return RecordedRange(event_id) if event_id else NOT_RECORDED
 
 
 async def aenter(range_: R) -> R:

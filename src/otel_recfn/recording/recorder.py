@@ -30,9 +30,7 @@ from otel_recfn.recording.trace_states import TraceStates
 from otel_recfn.recording.types import ContextReading, RecorderCounters
 from otel_recfn.recording.watched import Watching, unwatch, watch
 from otel_recfn.support.greenlets import threads_are_greenlets
-from otel_recfn.support.imports import imported
 from otel_recfn.support.stack_trace import failure
-from otel_recfn.support.waker import Waker
 
 if TYPE_CHECKING:
     from otel_recfn.model.batch import Batch, Track
@@ -158,7 +156,8 @@ class Recorder:
 
     def __init__(self) -> None:
         self._names: list[str] = []
-        self._waker = Waker()
+        self._woken = threading.Event()
+        """For waits of greenlets."""
         self._epoch = 0
         self._watching: Watching | None = None
         self._when_recorded: Callable[[], object] | None = None
@@ -180,10 +179,10 @@ class Recorder:
         recorded ones that its span is not sampled, or that instrumentation is suppressed, the range is counted as ``unsampled``
         and not recorded; so is what lies in it, up to a change of the context. Nor are marks and memory there.
 
-        It imports what ``drain`` needs: a thread of ours must not, and a signal handler that drains while it is imported would
-        find it half imported.
+        It imports what ``drain`` needs: a thread of ours must not.
         """
-        imported("otel_recfn.recording.drained_columns")
+        from otel_recfn.recording import drained_columns  # noqa: F401
+
         self._watching = watch(self)
         _native.start(scopes, buffer_bytes, extras, sampled_alone)
 
@@ -243,14 +242,15 @@ class Recorder:
     def wait(self, timeout_s: float) -> None:
         """Until ``wake``, until a thread has filled a quarter of its buffer, or until ``timeout_s`` seconds have passed."""
         if threads_are_greenlets():
-            self._waker.wait(timeout_s)  # the native wait would hold up all of them
+            self._woken.wait(timeout_s)  # the native wait would hold up all of them
+            self._woken.clear()
         else:
             _native.wait(timeout_s)
 
     def wake(self) -> None:
         """End a wait, or the next one before it begins."""
         _native.wake()
-        self._waker.wake()
+        self._woken.set()
 
     def call_when_recorded(self, call: Callable[[], object]) -> None:
         """Call this once, when a thread that Python knows has recorded its first range from now on, or soon after it.
@@ -299,13 +299,10 @@ class Recorder:
         return False
 
     def _call_soon(self, call: Callable[[], object]) -> None:
-        """In another thread: this one begins a range, and may hold any lock."""
+        """In another thread: this one begins a range, and may hold any lock, also those that ``threading.Thread`` takes."""
         try:
-            if threads_are_greenlets():  # what a thread of the system's starts would never go on
-                _thread.start_new_thread(_call_later, (SOON_SECONDS, call))
-            else:
-                _native.call_later(SOON_SECONDS, call)
-        except (MemoryError, RuntimeError):  # no more threads: the next thread that records tries again
+            _thread.start_new_thread(_call_later, (SOON_SECONDS, call))
+        except RuntimeError:  # no more threads: the next thread that records tries again
             self._when_recorded = self._when_recorded or call
 
     def _remember(self, number: int, name: str) -> None:

@@ -10,7 +10,6 @@ from collections import OrderedDict
 from itertools import count
 
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.locked import locked
 
 MAX_TRACE_STATES = 10_000
 """Beyond it the trace state that was unused for longest is forgotten: ranges in its context then have none."""
@@ -31,26 +30,26 @@ class TraceStates:
         """The trace state as bits for the flags of a context; none for an empty one."""
         return self._number(text) << _SHIFT if text else 0
 
-    @locked
     def _number(self, text: str) -> int:
-        number = self._numbers.get(text)
-        if number is None:
-            number = self._numbers[text] = next(self._next)
-        self._texts[number] = text
-        self._texts.move_to_end(number)
-        if len(self._texts) > MAX_TRACE_STATES:
-            _, forgotten = self._texts.popitem(last=False)
-            self._numbers.pop(forgotten, None)
-        return number
+        with self._lock:
+            number = self._numbers.get(text)
+            if number is None:
+                number = self._numbers[text] = next(self._next)
+            self._texts[number] = text
+            self._texts.move_to_end(number)
+            if len(self._texts) > MAX_TRACE_STATES:
+                _, forgotten = self._texts.popitem(last=False)
+                self._numbers.pop(forgotten, None)
+            return number
 
     def split(self, flags: int) -> tuple[int, str]:
         """The ContextFlag bits, and the trace state that was kept in the others."""
         number = flags >> _SHIFT
         return (flags & _FLAGS, self._text(number)) if number else (flags, "")
 
-    @locked
     def _text(self, number: int) -> str:
-        text = self._texts.get(number, "")
-        if text:
-            self._texts.move_to_end(number)
-        return text
+        with self._lock:
+            text = self._texts.get(number, "")
+            if text:
+                self._texts.move_to_end(number)
+            return text

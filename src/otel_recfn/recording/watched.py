@@ -36,13 +36,13 @@ def watch(watcher: object) -> Watching:
 
 
 def unwatch(watching: Watching | None) -> None:
-    """It does no more; nothing where it has not been told of. Needs no memory: a recorder that stops ends with it."""
+    """It does no more; nothing where it has not been told of."""
     if watching is not None:
         _watchers.discard(watching)
         _settle()
 
 
 def _settle() -> None:
-    # Without a lock, since signal handlers come here: whoever writes looks again whether it is still so.
+    # Without a lock, since a collection of garbage may come here anywhere: whoever writes looks again whether it is still so.
     while Watched.now is not bool(_watchers):
         Watched.now = bool(_watchers)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
-from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session.draining import Draining
 from otel_recfn.support.own_thread import OwnThread, at_work
-from otel_recfn.support.timed_lock import taken
 
 log = logging.getLogger("otel_recfn")
 
@@ -36,6 +34,7 @@ class DrainThread:
     def __init__(self, recorder: Recorder, draining: Draining, also: Callable[[], None]) -> None:
         self._recorder, self._draining, self._also = recorder, draining, also
         self._thread: OwnThread | None = None
+        self._failed = False
 
     @property
     def is_started(self) -> bool:
@@ -47,16 +46,13 @@ class DrainThread:
         self._thread = thread = OwnThread(self._run, "otel-recfn drain")
         try:
             thread.start()
-        except RuntimeError as error:  # no more threads here, or a signal handler forked, whose child has started another
+        except RuntimeError as error:  # no more threads here
             log.warning("no thread drains what is recorded (%s): it is delivered by flush() and at the end", error)
 
     def stop(self) -> OwnThread | None:
         """Have the thread end after the drain that is under way. Returns it."""
         thread, self._thread = self._thread, None
-        try:
-            self._recorder.wake()
-        except OUT_OF_MEMORY:  # it looks by itself before long
-            pass
+        self._recorder.wake()
         return thread
 
     def after_fork_in_child(self) -> None:
@@ -64,7 +60,7 @@ class DrainThread:
         self._thread = None
 
     def _run(self) -> None:
-        """Until this thread is stopped. No event says so: a signal handler that sets one as it is set waits for itself."""
+        """Until this thread is stopped."""
         own, pause = threading.current_thread(), DRAIN_SECONDS
         with suppress_instrumentation():
             while self._thread is own:
@@ -72,12 +68,19 @@ class DrainThread:
                     self._recorder.wait(pause)
                     if self._thread is own:
                         pause = BUSY_DRAIN_SECONDS if self._drain() > BUSY_ROWS else DRAIN_SECONDS
-                except OUT_OF_MEMORY:  # an error of this loop; a failed drain is logged by ``draining`` and tried again
-                    time.sleep(DRAIN_SECONDS)
+                except Exception:  # no memory, say; a drain that fails is logged by ``draining``
+                    self._tell_failed()
+
+    def _tell_failed(self) -> None:
+        """Log it, once."""
+        if not self._failed:
+            self._failed = True
+            with suppress(Exception):
+                log.exception("the thread that drains failed; it goes on")
 
     def _drain(self) -> int:
         """Drain. Returns the number of rows."""
-        with taken(self._draining.lock), at_work():  # a fork takes them in this order
+        with self._draining.lock, at_work():  # a fork takes them in this order
             batch = self._draining.drain()
             self._also()
         return len(batch) if batch is not None else 0

@@ -6,8 +6,6 @@ import threading
 import time
 from collections.abc import Iterable
 
-from otel_recfn.support.timed_lock import take_in_time
-
 
 class HeldLocks:
     """The locks that forking threads hold."""
@@ -19,7 +17,8 @@ class HeldLocks:
         """Take the locks in this order; leave out those that aren't free by ``deadline``, because a sink may hang."""
         held = self._of_thread[threading.get_ident()] = []
         for lock in locks:
-            take_in_time(lock, max(0.0, deadline - time.monotonic()), held)
+            if lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                held.append(lock)  # noqa: PERF401 - one after the other, so that whoever is interrupted gives back what it took
 
     def give_back(self) -> None:
         """Release the locks that this thread took."""

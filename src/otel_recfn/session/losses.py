@@ -69,7 +69,7 @@ class Losses:
         capture.lost_in_all = self.since(capture, lost)
         for name, count in capture.lost_in_all.items():
             log.warning("otel-recfn lost %s=%d: %s", name, count, reason(name))
-        self._before.pop(capture, None)  # last: it is told again where there was no memory for it
+        del self._before[capture]
 
     def after_fork_in_child(self) -> None:
         """In a child: counts begin anew."""

@@ -8,22 +8,20 @@ from otel_recfn.recording.recorder import recorder
 from otel_recfn.session.session import Session
 from otel_recfn.support.error_text import add_control_flow
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.locked import locked_by
 
 _making = ForkSafeLock()
 _session: Session | None = None
 
 
-@locked_by(_making)
 def process_session() -> Session:
     """The one session: the process has one recorder."""
     global _session
-    if _session is None:
-        stop = details.PYTHON["stopped_recomputation"]
-        when_imported(stop.place[0], _know_stopped_recomputation, stop.lost)
-        made = Session(recorder)
-        _session = _session or made  # a signal handler may have made it meanwhile
-    return _session
+    with _making:
+        if _session is None:
+            stop = details.PYTHON["stopped_recomputation"]
+            when_imported(stop.place[0], _know_stopped_recomputation, stop.lost)
+            _session = Session(recorder)
+        return _session
 
 
 def _know_stopped_recomputation() -> None:

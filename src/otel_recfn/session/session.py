@@ -5,8 +5,8 @@
     last capture    recorder off ► last drain, open ranges sealed as partial ► sources off ► sinks closed
 
 The lock of ``Draining`` is held over every drain and its delivery, and with it ``_switching`` over every start and stop. They
-are always taken in this order, because a sink that is written to, or a signal handler, may start and stop captures. Only where
-a sink hangs a capture is stopped without the first one. A fork takes both, so that a child never inherits a half-written sink.
+are always taken in this order, because a sink that is written to may start and stop captures. Only where a sink hangs a capture
+is stopped without the first one. A fork takes both, so that a child never inherits a half-written sink.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from otel_recfn.model.errors import ATTEMPTS, OUT_OF_MEMORY, PAUSE_SECONDS, tells_of_no_memory
+from otel_recfn.model.errors import CallRefused
 from otel_recfn.pytorch.late_import import is_imported, when_imported
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import RECORDER_LOSSES
+from otel_recfn.session.calls import calling, tell
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.captures import Captures
 from otel_recfn.session.drain_thread import DrainThread
@@ -34,8 +35,6 @@ from otel_recfn.session.sources import Sources, sources_of_process
 from otel_recfn.sources.protocol import Source
 from otel_recfn.support.forks import Order, around_forks
 from otel_recfn.support.own_thread import OwnThread
-from otel_recfn.support.thread_time import LOOK_S
-from otel_recfn.support.timed_lock import taken
 
 log = logging.getLogger("otel_recfn")
 
@@ -43,6 +42,8 @@ EXIT_SECONDS = 5.0
 """For all that an exit does; of these, what is outside of the machine may take as many as the capture says."""
 SWITCH_SECONDS = 1.0
 """How long a start waits for a sink that is written to."""
+LEAST_SECONDS = 0.05
+"""So long an end waits for who drains, also where its time is over."""
 
 
 class Session:
@@ -74,18 +75,27 @@ class Session:
         """Record for ``capture``, beside the captures that are running, from now on.
 
         Raises:
-            MemoryError: there was none; then its sinks are closed.
+            CallRefused: a signal handler calls amid a start, stop or flush of its thread.
+
+        Whatever it raises, its sinks are closed then.
         """
         try:
-            self._starting[capture] = threading.get_ident()
-            self._start(capture)
-            del self._starting[capture]
-        except BaseException as error:  # a signal handler's, or out of memory
-            self._starting.pop(capture, None)
-            self.stop(capture, EXIT_SECONDS)
-            if tells_of_no_memory(error) and not isinstance(error, MemoryError):
-                raise MemoryError(str(error)) from error
+            with calling("start"):
+                self._start_or_end(capture)
+        except CallRefused:
+            capture.has_ended = True
+            capture.close(0.0)
             raise
+
+    def _start_or_end(self, capture: Capture) -> None:
+        self._starting[capture] = threading.get_ident()
+        try:
+            self._start(capture)
+        except BaseException:
+            self._stop(capture, EXIT_SECONDS)
+            raise
+        finally:
+            self._starting.pop(capture, None)
 
     def _start(self, capture: Capture) -> None:
         # Sources are prepared outside the lock: nobody who forks meanwhile should wait while one of them is compiled.
@@ -108,7 +118,7 @@ class Session:
     @contextmanager
     def _changing(self, timeout_s: float) -> Iterator[bool]:
         """Keep other threads from changing the captures. Yields False where a sink has been busy so long: they may drain."""
-        with self._draining.held(timeout_s) as held, taken(self._switching):
+        with self._draining.held(timeout_s) as held, self._switching:
             yield held
 
     def _begin_or_join(self, capture: Capture) -> bool:
@@ -134,7 +144,7 @@ class Session:
 
     def _join(self, capture: Capture) -> None:
         since_serial = self._recorder.serial()
-        batch = self._draining.drain_all(open_ranges=True)
+        batch = self._draining.drain(open_ranges=True)
         self._captures.join(capture, batch, since_serial)
         self._recording.follow()
         self._sources.follow()
@@ -149,7 +159,7 @@ class Session:
     def _follow_providers(self) -> None:
         """Of providers set late, or never: the exit comes before theirs, and they may want what was not recorded so far."""
         self._exit.follow_provider()
-        with taken(self._switching):
+        with self._switching:
             self._recording.follow_samplers()
         for capture in self._captures:
             self._unused.look(capture, alone=self._captures.alone)
@@ -158,49 +168,39 @@ class Session:
         """End a capture: what was recorded goes to its sinks, within ``timeout_s`` seconds. Nothing if it has ended.
 
         Raises:
-            MemoryError: there was none for a while; it can be stopped again.
+            CallRefused: a signal handler calls amid a start, stop or flush of its thread; the capture goes on.
         """
-        failed, deadline = 0, 0.0
-        while True:
-            try:
-                deadline = deadline or time.monotonic() + timeout_s
-                return self._end(capture, deadline)
-            except OUT_OF_MEMORY:
-                failed += 1
-                if failed == ATTEMPTS:
-                    raise
-                time.sleep(PAUSE_SECONDS)
+        if not capture.has_ended:
+            with calling("stop"):
+                self._stop(capture, timeout_s)
 
-    def _end(self, capture: Capture, deadline: float) -> None:
-        """Any step may find no memory, so each can be taken again."""
-        if capture.has_ended or capture in self._captures.ending:
-            return  # who ends it may wait for our thread, which one of its sinks called
-        ending = False
+    def _stop(self, capture: Capture, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        with self._changing(timeout_s):
+            if capture.has_ended or capture in self._captures.ending:
+                return  # who ends it may wait for our thread, which one of its sinks called
+            self._captures.ending.add(capture)
         try:
-            with self._changing(_seconds_to(deadline)):
-                if capture.has_ended or capture in self._captures.ending:
-                    return
-                ending = True
-                thread = self._begin_to_end(capture)
-            if thread is not None and not self._draining.is_held_here:  # the thread may be waiting for who drains
-                thread.wait_for_end(_seconds_to(deadline))
-            self._draining.wait_for_others(_seconds_to(deadline))
-            with self._changing(max(LOOK_S, _seconds_to(deadline))) as may_drain:
-                self._finish(capture, may_drain)
-            self._close(capture, deadline)
-        except BaseException as error:  # a signal handler's, or out of memory
-            if ending and not isinstance(error, OUT_OF_MEMORY):
-                self._give_up(capture)
+            self._end(capture, deadline)
+        except BaseException:
+            self._give_up(capture)
             raise
         finally:
-            if ending:
-                self._captures.ending.discard(capture)
+            self._captures.ending.discard(capture)
+
+    def _end(self, capture: Capture, deadline: float) -> None:
+        with self._changing(_seconds_to(deadline)):
+            thread = self._begin_to_end(capture)
+        if thread is not None and not self._draining.is_held_here:  # the thread may be waiting for who drains
+            thread.wait_for_end(_seconds_to(deadline))
+        with self._changing(max(LEAST_SECONDS, _seconds_to(deadline))) as may_drain:
+            self._finish(capture, may_drain)
+        self._close(capture, deadline)
 
     def _begin_to_end(self, capture: Capture) -> OwnThread | None:
         """Returns the thread that drained, if it ends, too."""
-        self._captures.ending.add(capture)
         self._call_off_imports(capture)
-        if capture not in self._captures:  # it never began, or has left, and there was no memory for what follows
+        if capture not in self._captures:  # it never began
             return None
         if capture.shown is not None:  # what begins from here on may not become a span
             self._sources.follow()
@@ -208,14 +208,15 @@ class Session:
         return self._thread.stop() if self._captures.all_end else None
 
     def _call_off_imports(self, capture: Capture) -> None:
-        for call_off in self._waiting_for_imports.get(capture, ()):
+        for call_off in self._waiting_for_imports.pop(capture, ()):
             call_off()
-        self._waiting_for_imports.pop(capture, None)
 
     def _finish(self, capture: Capture, may_drain: bool) -> None:
         if capture in self._captures:
-            if may_drain:
-                self._draining.drain_last(capture, others=not self._captures.all_end)
+            if may_drain and self._captures.all_end:
+                self._draining.drain(close_open=True)
+            elif may_drain:
+                self._draining.drain(leaving=capture)
             capture.was_delivered = may_drain
         self._leave(capture)
 
@@ -230,15 +231,15 @@ class Session:
         capture.has_ended = True
 
     def _give_up(self, capture: Capture) -> None:
-        try:
-            self._draining.give_up(capture)
-        finally:
-            with self._changing(0.0):
-                self._leave(capture)
-            capture.has_ended = True
+        """End it without what was recorded last."""
+        capture.has_ended = True
+        self._captures.ending.discard(capture)
+        with self._changing(0.0):
+            self._leave(capture)
+        self._draining.give_up(capture)
 
     def _leave(self, capture: Capture) -> None:
-        """Go on without a capture: for those that are there, also for those that a sink or a signal handler has started now."""
+        """Go on without a capture: for those that are there, also for those that a sink has started now."""
         self._captures.leave(capture)
         self._recording.follow()
         self._sources.follow()
@@ -250,17 +251,22 @@ class Session:
     def flush(self, capture: Capture, timeout_s: float) -> bool:
         """Drain, and flush a capture's sinks; False when ``timeout_s`` seconds or memory were not enough, or it isn't running.
 
-        False at once where one of its sinks calls: it can't wait for itself.
+        False at once where one of its sinks calls: it can't wait for itself. False, and a warning, where a signal handler
+        calls amid a start, stop or flush of its thread.
         """
         try:
-            return self._flush(capture, time.monotonic() + timeout_s)
-        except OUT_OF_MEMORY:
-            return False
+            with calling("flush"):
+                return self._flush(capture, time.monotonic() + timeout_s)
+        except CallRefused as refused:
+            tell(refused)
+        except MemoryError:
+            log.warning("not flushed: there was no memory")
+        return False
 
     def _flush(self, capture: Capture, deadline: float) -> bool:
         self._exit.follow_provider()
         with self._draining.held(_seconds_to(deadline)) as held:
-            last = self._draining.drain_all() if held else None
+            last = self._draining.drain() if held else None
             if last is not None:
                 self._follow_providers()
                 capture.note_drained(last.drained_ns)
@@ -298,8 +304,8 @@ class Session:
             capture.process_ends()
             try:
                 self.stop(capture, _seconds_to(deadline))
-            except OUT_OF_MEMORY:  # the next one's end may free some
-                pass
+            except Exception:  # no memory, say; the others end all the same
+                log.exception("a capture could not be ended")
 
     def before_fork(self, deadline: float) -> None:
         """Wait until no capture is started or stopped and no drain is under way, up to a limit."""

@@ -13,7 +13,6 @@ from functools import partial
 from typing import TypeVar
 
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.errors import OUT_OF_MEMORY
 from otel_recfn.model.events import EventSource
 from otel_recfn.pytorch.module_calls import FILES_OF_CALLS, ModuleCalls
 from otel_recfn.pytorch.module_names import InstanceNames
@@ -25,13 +24,10 @@ from otel_recfn.sources.calls.texts import ProgramTexts
 from otel_recfn.sources.calls.tracer import CallTracer
 from otel_recfn.sources.otel_context import ContextWatcher
 from otel_recfn.sources.protocol import Producer, Source, Wanted, Watcher
-from otel_recfn.support.again_at_end import AgainAtEnd
 from otel_recfn.support.interrupts import raised_by_signal_handler
 
 log = logging.getLogger("otel_recfn")
 T = TypeVar("T")
-_HALF = Wanted(scopes=-1)
-"""What a source was told that found no memory in the middle of it: it differs from whatever is wanted."""
 
 
 def sources_of_process(recorder: Recorder) -> list[Source]:
@@ -67,7 +63,6 @@ class Sources:
     def __init__(self, sources: Sequence[Source], wanted: Callable[[], Wanted | None]) -> None:
         self._switches = [_Switch(source) for source in sources]
         self._wanted_now = wanted
-        self._switching = AgainAtEnd(self._switch)
 
     def modules_needed(self, asked: frozenset[EventSource]) -> list[str]:
         """What the program has to import before all that is asked for can be enabled."""
@@ -80,17 +75,7 @@ class Sources:
                 switch.prepared = self._guarded(switch, switch.source.prepare, False)
 
     def follow(self) -> None:
-        """Enable every source for what is wanted now, and disable those that nobody wants; unprepared ones are left out.
-
-        Where a signal handler interrupts this and calls it again, the interrupted call does it all when it goes on, so that no
-        source is enabled or disabled in the middle of being enabled.
-
-        Raises:
-            MemoryError: there was none; the next call does what this one did not.
-        """
-        self._switching.ask()
-
-    def _switch(self) -> None:
+        """Enable every source for what is wanted now, and disable those that nobody wants; unprepared ones are left out."""
         wanted = self._wanted_now()
         if wanted is None:
             for switch in reversed(self._switches):
@@ -104,22 +89,18 @@ class Sources:
             self._disable(switch)
         elif switch.prepared and switch.told != wanted:
             switch.told = wanted
-            try:
-                self._guarded(switch, partial(switch.source.enable, wanted), None)
-            except OUT_OF_MEMORY:
-                switch.told = _HALF
-                raise
+            self._guarded(switch, partial(switch.source.enable, wanted), None)
 
     def look(self, *, last: bool) -> None:
         """Let the enabled sources that watch something look at it."""
         for switch in [switch for switch in self._switches if switch.told is not None]:
             if isinstance(switch.source, Watcher):
-                self._asked(switch, partial(switch.source.look, last=last), None)
+                self._guarded(switch, partial(switch.source.look, last=last), None)
 
     @property
     def produce(self) -> bool:
         """Whether an enabled source makes batches of its own."""
-        return any([switch.told is not None and isinstance(switch.source, Producer) for switch in self._switches])
+        return any(switch.told is not None and isinstance(switch.source, Producer) for switch in self._switches)
 
     def take(self, *, last: bool) -> list[Batch]:
         """The batches of the enabled sources that make their own."""
@@ -127,7 +108,7 @@ class Sources:
         for switch in [switch for switch in self._switches if switch.told is not None]:
             if isinstance(switch.source, Producer):
                 nothing: Sequence[Batch] = ()
-                batches.extend(self._asked(switch, partial(switch.source.take, last=last), nothing))
+                batches.extend(self._guarded(switch, partial(switch.source.take, last=last), nothing))
         return batches
 
     def counters(self) -> dict[str, int]:
@@ -135,7 +116,7 @@ class Sources:
         found: dict[str, int] = {}
         for switch in list(self._switches):
             nothing: Mapping[str, int] = {}
-            counts = self._asked(switch, switch.source.counters, nothing)
+            counts = self._guarded(switch, switch.source.counters, nothing)
             found.update({f"{switch.source.name}.{name}": count for name, count in counts.items()})
         return found
 
@@ -147,18 +128,9 @@ class Sources:
             self._guarded(switch, switch.source.disable, None)
             switch.told = None
 
-    def _asked(self, switch: _Switch, call: Callable[[], T], otherwise: T) -> T:
-        """``_guarded``, for what is asked again later."""
-        try:
-            return self._guarded(switch, call, otherwise)
-        except OUT_OF_MEMORY:
-            return otherwise
-
     def _guarded(self, switch: _Switch, call: Callable[[], T], otherwise: T) -> T:
         try:
             return call()
-        except OUT_OF_MEMORY:  # it goes on when there is some again
-            raise
         except Exception as error:
             if raised_by_signal_handler(error):  # the program's own, as if it had been raised before
                 raise

@@ -61,7 +61,7 @@ class StepSchedule:
             self._end_ready(recordings)
 
     def _enter(self, recordings: Recordings, action: str, *, goes_on: bool = False) -> None:
-        self._action = "NONE"  # where there is no memory to begin
+        self._action = "NONE"  # where it can't begin
         if action in RECORDED and not goes_on:
             recordings._begin()
         self._action = action

@@ -28,5 +28,5 @@ def refuse_others(keywords: dict[str, Any]) -> None:
     for name, value in keywords.items():
         if name not in ITS_OWN and name != NO_EFFECT:
             raise SettingError(f"profile() has no {name}; it has {', '.join([each.name for each in PROFILE_SETTINGS])}")
-        if name in ITS_OWN and not any([value is allowed for allowed in ITS_OWN[name]]):
+        if name in ITS_OWN and not any(value is allowed for allowed in ITS_OWN[name]):
             raise SettingError(f"{name}={value!r} is for torch.profiler alone; leave it out, or use torch.profiler")

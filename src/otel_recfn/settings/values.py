@@ -88,7 +88,7 @@ def _sinks(value: Any) -> tuple[Sink, ...]:
     methods = ("write", "flush", "close", "counters", "after_fork_in_child")
     given = tuple(value) if isinstance(value, Iterable) else (value,)
     for sink in given:
-        complete = all([callable(getattr(sink, name, None)) for name in methods])
+        complete = all(callable(getattr(sink, name, None)) for name in methods)
         if isinstance(sink, type) or not complete or not isinstance(getattr(sink, "name", None), str):
             raise TypeError
     return given
@@ -97,7 +97,7 @@ def _sinks(value: Any) -> tuple[Sink, ...]:
 def _scopes(value: Any) -> frozenset[RecordScope] | None:
     if value is None:
         return None
-    if isinstance(value, str) or not isinstance(value, Iterable) or any([isinstance(item, bool) for item in value]):
+    if isinstance(value, str) or not isinstance(value, Iterable) or any(isinstance(item, bool) for item in value):
         raise TypeError
     return frozenset([RecordScope(scope) for scope in value]) or None
 

@@ -13,9 +13,9 @@ class Sink(Protocol):
     """Receives every sealed batch of a capture, in order, from one thread at a time.
 
     A sink that raises is closed, taken out of its capture and logged once; the other sinks go on. After a MemoryError it
-    goes on too, and misses that batch; so a ``write`` that raises one counts nothing of the batch.
+    goes on too, and misses that batch; so a ``write`` that raises one counts nothing of the batch. It is given nothing twice.
 
-    It may have eight attributes more:
+    It may have seven attributes more:
 
     * ``losses``, the names of those of its counters that say what was lost: where one has grown, that is logged when the
       capture ends. Without it: none.
@@ -25,14 +25,9 @@ class Sink(Protocol):
       not recorded. Without it: true.
     * ``tells_of_spans``, false where it never tells of the program's spans around ranges: where no sink does, they are not kept
       alive for that. Without it: true.
-    * ``has_room``, a method that is called before ``write``: false while so much waits here for memory that one more batch
-      might be lost. The batch then waits, and with it all that is recorded, until the buffers of the recorder are full. So it
-      is about memory alone: a sink that is too slow drops and counts batches itself, and keeps no other from its rows. Where a
-      capture ends, ``write`` is called all the same. Where such a sink's ``write`` raises MemoryError, it has taken nothing of
-      the batch, and is given it again. Without it: there is always room.
     * ``write_open``, a method that is given the ranges which have been open for ``open_range_s`` seconds, as partial rows that
       end now: every quarter of that time all that there are, and an empty batch when there are none any more. ``write`` has
-      each of them when it ends. After a MemoryError the next call has them all again. Without it: it isn't told.
+      each of them when it ends. Without it: it isn't told.
     * ``note_drained``, a method that is called before ``flush``, with when the drain before that began, in Unix nanoseconds:
       what had ended by then has been written, also where that drain found nothing to write. Without it: it isn't told.
     * ``process_ends``, a method that is called before ``close`` where the process ends: with the seconds that the end may wait
@@ -89,16 +84,6 @@ def tell_of_process_end(sink: Sink, timeout_s: float) -> float:
     """Tell a sink that wants to know it that the process ends; returns how long its ``close`` may take at most."""
     told = getattr(sink, "process_ends", None)
     return float(told(timeout_s)) if told is not None else math.inf
-
-
-def asks_for_room(sink: Sink) -> bool:
-    """Whether a sink says when it has room, and takes a batch whole or not at all."""
-    return hasattr(sink, "has_room")
-
-
-def has_room(sink: Sink) -> bool:
-    """Whether a sink has room for one more batch."""
-    return not asks_for_room(sink) or bool(sink.has_room())  # type: ignore[attr-defined]
 
 
 def flushes_beside_writes(sink: Sink) -> bool:

@@ -125,12 +125,8 @@ def open_step(name: str, number: int, flags: int, code: str) -> OpenStep | None:
     around = otel_context.get_current()
     span = spans.start_step(name, number, code) if spans is not None and not is_suppressed(around) else None
     opened = OpenStep(span, innermost_step())
-    try:
-        _enter(opened, around)
-        _begin(opened, name, number, flags, code)
-    except BaseException:  # a signal handler's: nobody else could end the step
-        close_step(opened, None)
-        raise
+    _enter(opened, around)
+    _begin(opened, name, number, flags, code)
     return opened
 
 

@@ -24,7 +24,6 @@ from otel_recfn.sources.protocol import Wanted
 from otel_recfn.sources.range_spans import RangeSpans, ShownRanges, range_of
 from otel_recfn.sources.suppression import is_suppressed
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.locked import locked
 from otel_recfn.support.seen_spans import remember_current, seen_spans
 from otel_recfn.support.spawned import span_around_thread
 from otel_recfn.support.wrapped_function import After, WrappedFunction
@@ -73,27 +72,21 @@ class ContextWatcher:
         """Take it all back; where somebody wrapped a function after us, our wrapper stays in the chain and only passes on."""
         self._show(None)
         self._recorder.set_context_reader(None)
-        self._unwatch()
-
-    @locked
-    def _unwatch(self) -> None:
-        self._wrappers = [wrapper for wrapper in self._wrappers if not wrapper.remove()]
-        self._watching = False
+        with self._lock:
+            self._wrappers = [wrapper for wrapper in self._wrappers if not wrapper.remove()]
+            self._watching = False
 
     def counters(self) -> dict[str, int]:
         """None."""
         return {}
 
     def _watch(self) -> None:
-        self._wrap_anew()
+        with self._lock:
+            self._wrappers = [wrapper for wrapper in self._wrappers if wrapper.revive(_call_all_three)]
+            if len(self._wrappers) < len(WRAPPED):
+                self._wrap()
+            self._watching = True
         self._recorder.set_context_reader(self.read)
-
-    @locked
-    def _wrap_anew(self) -> None:
-        self._wrappers = [wrapper for wrapper in self._wrappers if wrapper.revive(_call_all_three)]
-        if len(self._wrappers) < len(WRAPPED):
-            self._wrap()
-        self._watching = True
 
     def _show(self, shown: ShownRanges | None) -> None:
         shown_steps.attached = self._attached_context

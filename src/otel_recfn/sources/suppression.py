@@ -13,4 +13,4 @@ SUPPRESSION_KEYS = tuple(
 
 def is_suppressed(context: Context) -> bool:
     """Whether it does."""
-    return any([context.get(key) for key in SUPPRESSION_KEYS])
+    return any(context.get(key) for key in SUPPRESSION_KEYS)

@@ -2,58 +2,43 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import weakref
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
 
 from otel_recfn.support.forks import Order, around_forks
-from otel_recfn.support.timed_lock import take_in_time, while_taken
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 _living: weakref.WeakSet[ForkSafeLock] = weakref.WeakSet()
 
 
 class ForkSafeLock:
-    """Taken by ``with``; reentrant, because a signal handler may take it again.
+    """Taken by ``with``; reentrant, because a signal handler may record, and so take it again.
 
     What it guards must be consistent at every moment: a fork may come at any.
     """
 
     def __init__(self) -> None:
-        try:
-            self._lock = threading.RLock()
-        except RuntimeError as error:  # what Python raises where there is no memory for a lock
-            raise MemoryError(str(error)) from error
+        self._lock = threading.RLock()
         _living.add(self)
 
     def __enter__(self) -> None:
         self._lock.acquire()
 
-    def __exit__(self, *_error: object) -> None:
-        with contextlib.suppress(RuntimeError):  # in a child that was forked in the block, where it is another lock
-            self._lock.release()
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
 
-    def call(self, work: Callable[P, T], /, *args: P.args, **keywords: P.kwargs) -> T:
-        """Call it with the lock. Where there is no memory for that, it raises before the call, and never after it."""
-        return while_taken(self._lock, work, *args, **keywords)
+    def acquire_if_free(self) -> bool:
+        """Whether it was free, or this thread's already; then ``release`` it."""
+        return self._lock.acquire(blocking=False)
 
-    def call_if_free(self, work: Callable[[], object]) -> None:
-        """Call it with the lock, unless another thread has that now."""
-        lock, taken = self._lock, list[threading.RLock]()
-        try:
-            take_in_time(lock, 0.0, taken)
-            if taken:
-                work()
-        finally:
-            if taken:
-                lock.release()
+    def release(self) -> None:
+        """After ``acquire_if_free``."""
+        self._lock.release()
 
     def _renew(self) -> None:
-        self._lock = threading.RLock()
+        if self._lock.acquire(blocking=False):  # free, or held by the thread that forked, which goes on with it
+            self._lock.release()
+        else:
+            self._lock = threading.RLock()
 
 
 def _renew_all() -> None:

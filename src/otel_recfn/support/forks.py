@@ -19,8 +19,6 @@ from enum import IntEnum
 from types import MethodType
 from typing import Any, NamedTuple
 
-from otel_recfn.support.timed_lock import while_taken
-
 log = logging.getLogger("otel_recfn")
 
 FORK_WAIT_SECONDS = 1.0
@@ -69,13 +67,11 @@ def around_forks(
         in_parent: called after each fork, also if ``before`` failed.
         in_child: called in the child, where no other thread lives, not even one that held a lock.
     """
-    while_taken(_adding, _add, _Told(order, _reference(before), _reference(in_parent), _reference(in_child)))
-
-
-def _add(told: _Told) -> None:
     global _told
-    living = [one for one in _told if one.lives]
-    _told = sorted([*living, told], key=lambda one: one.order)  # a new list: a fork may be iterating over the old one
+    told = _Told(order, _reference(before), _reference(in_parent), _reference(in_child))
+    with _adding:
+        living = [one for one in _told if one.lives]
+        _told = sorted([*living, told], key=lambda one: one.order)  # a new list: a fork may be iterating over the old one
 
 
 def _reference(function: Callable[..., object] | None) -> Callable[[], Any]:

@@ -21,23 +21,6 @@ def raised_by_signal_handler(error: BaseException) -> bool:
     return False
 
 
-def interruption_before(error: BaseException, handled: BaseException | None) -> BaseException | None:
-    """What a signal handler raised (an interrupt from the keyboard, say): ``error`` itself, or what it came of; None: nothing.
-
-    Python's own locks raise a RuntimeError where a handler raises as they are let go.
-
-    Args:
-        error: what was caught.
-        handled: what was being handled already (``sys.exc_info()[1]``) before what was tried.
-    """
-    found: BaseException | None = error
-    while found is not None and found is not handled:
-        if not isinstance(found, Exception) or raised_by_signal_handler(found):
-            return found
-        found = found.__context__
-    return None
-
-
 def _code(handler: Any) -> CodeType | None:
     handler = getattr(handler, "func", handler)  # functools.partial
     handler = getattr(handler, "__func__", handler)  # a bound method

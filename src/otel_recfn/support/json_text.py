@@ -14,21 +14,12 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 
 def json_string(text: str) -> str:
     """The text as a JSON string that can be encoded as UTF-8."""
-    return json_of_utf8(json.dumps(text, ensure_ascii=False))
+    return json_value(text)
 
 
 def json_value(value: object) -> str:
-    """Texts, integers, and lists and dicts of them as JSON that can be encoded as UTF-8, as ``json.dumps`` writes it.
-
-    That one makes functions, and CPython 3.13 crashes where it finds no memory for one.
-    """
-    if isinstance(value, str):
-        return json_string(value)
-    if isinstance(value, list):
-        return f"[{', '.join([json_value(one) for one in value])}]"
-    if isinstance(value, dict):
-        return f"{{{', '.join([f'{json_string(key)}: {json_value(one)}' for key, one in value.items()])}}}"
-    return str(value) if type(value) is int else json.dumps(value)
+    """A text, or lists and dicts of texts and numbers, as JSON that can be encoded as UTF-8."""
+    return json_of_utf8(json.dumps(value, ensure_ascii=False))
 
 
 def json_of_utf8(json_text: str) -> str:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
 from otel_recfn.model.errors import RecorderUnavailable
-from otel_recfn.support.imports import imported
 
 INTERPRETERS = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
 """CPython's module that can tell interpreters apart."""
@@ -39,7 +39,7 @@ def native_part() -> ModuleType:
             "instrument or profile there; record_function works here too, and records nothing"
         )
     try:
-        return imported("otel_recfn._native")
+        return import_module("otel_recfn._native")
     except ImportError as error:
         raise RecorderUnavailable(
             f"otel-recfn has no native part here, so nothing is recorded ({_why(error)}); {WAY_OUT}"
@@ -49,7 +49,7 @@ def native_part() -> ModuleType:
 def _in_main_interpreter() -> bool:
     """Whether this code runs in the main interpreter; also where CPython can't tell."""
     try:
-        module = imported(INTERPRETERS)
+        module = import_module(INTERPRETERS)
         return bool(module.get_current() == module.get_main())
     except (ImportError, AttributeError):
         return True

@@ -17,13 +17,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 
 from otel_recfn.support.forks import Order, around_forks
-from otel_recfn.support.interrupts import interruption_before
-from otel_recfn.support.timed_lock import while_taken
 
-START_SECONDS = 1.0
 _FIRST_CODE = getattr(getattr(threading.Thread, "_bootstrap", None), "__code__", None)
 """What a thread of ``threading`` runs first."""
 
@@ -32,31 +29,23 @@ class _Gate:
     """Which threads of ours are at work, and who forks."""
 
     def __init__(self) -> None:
-        self._make_locks()
+        self._changed = threading.Condition(threading.RLock())
         self._at_work: dict[int, bool] = {}  # by thread; True where a fork has waited for this piece of work in vain
         self._forking: set[int] = set()
 
-    def _make_locks(self) -> None:
-        self._lock = threading.RLock()  # taken by ``while_taken``: ``with`` may find no memory for letting go of it
-        self._changed = threading.Condition(self._lock)
-
     def begin_work(self) -> None:
         """Waits while somebody forks."""
-        while_taken(self._lock, self._begin_work)
-
-    def _begin_work(self) -> None:
-        while self._forking:
-            self._changed.wait()
-        self._at_work[threading.get_ident()] = False
+        with self._changed:
+            while self._forking:
+                self._changed.wait()
+            self._at_work[threading.get_ident()] = False
 
     def begin_work_unless_forking(self) -> bool:
         """False while somebody forks."""
-        return while_taken(self._lock, self._begin_work_unless_forking)
-
-    def _begin_work_unless_forking(self) -> bool:
-        if not self._forking:
-            self._at_work[threading.get_ident()] = False
-        return not self._forking
+        with self._changed:
+            if not self._forking:
+                self._at_work[threading.get_ident()] = False
+            return not self._forking
 
     def is_at_work(self) -> bool:
         """Whether the calling thread is."""
@@ -64,37 +53,32 @@ class _Gate:
 
     def end_work(self) -> bool:
         """Whether the calling thread was at work."""
-        return while_taken(self._lock, self._end_work)
-
-    def _end_work(self) -> bool:
-        was_at_work = self._at_work.pop(threading.get_ident(), None) is not None
-        self._changed.notify_all()
-        return was_at_work
+        with self._changed:
+            was_at_work = self._at_work.pop(threading.get_ident(), None) is not None
+            self._changed.notify_all()
+            return was_at_work
 
     def close(self, deadline: float) -> None:
         """Wait until the work that is being done is over, and let only the calling thread work from then on."""
-        while_taken(self._lock, self._close, threading.get_ident(), deadline)
-
-    def _close(self, own: int, deadline: float) -> None:
-        self._forking.add(own)
-        self._changed.wait_for(partial(self._may_fork, own), max(0.0, deadline - time.monotonic()))
-        self._at_work = {thread: thread != own for thread in self._at_work}
+        own = threading.get_ident()
+        with self._changed:
+            self._forking.add(own)
+            self._changed.wait_for(lambda: self._may_fork(own), max(0.0, deadline - time.monotonic()))
+            self._at_work = {thread: thread != own for thread in self._at_work}
 
     def _may_fork(self, own: int) -> bool:
-        return all([late or thread == own for thread, late in self._at_work.items()])
+        return all(late or thread == own for thread, late in self._at_work.items())
 
     def open(self) -> None:
         """The calling thread has forked."""
-        while_taken(self._lock, self._open)
-
-    def _open(self) -> None:
-        self._forking.discard(threading.get_ident())
-        self._changed.notify_all()
+        with self._changed:
+            self._forking.discard(threading.get_ident())
+            self._changed.notify_all()
 
     def start_anew(self) -> None:
         """This is the child: only the calling thread is there, which may be one of ours that forked while at work."""
         own = threading.get_ident()
-        self._make_locks()
+        self._changed = threading.Condition(threading.RLock())
         self._at_work = {thread: False for thread in self._at_work if thread == own}
         self._forking = set()
 
@@ -113,26 +97,6 @@ class OwnThread(threading.Thread):
     def __init__(self, target: Callable[[], object], name: str) -> None:
         super().__init__(target=target, name=name, daemon=True)
         _format_a_traceback()
-
-    def start(self) -> None:
-        """Returns as soon as it runs, also where there is no memory to wait for that as ``Thread`` does.
-
-        Raises:
-            RuntimeError: no more threads can be had.
-            MemoryError: there was none.
-        """
-        handled = sys.exc_info()[1]
-        try:
-            super().start()
-        except (MemoryError, RuntimeError, KeyError) as error:  # a KeyError where Python lost count of it, for want of memory
-            interruption = interruption_before(error, handled)
-            if interruption is not None:
-                raise interruption from None
-            by = time.monotonic() + START_SECONDS
-            while not self.is_alive():
-                if self not in threading.enumerate() or time.monotonic() > by:
-                    raise  # it was not started, or could not begin
-                time.sleep(0.001)
 
     def wait_for_end(self, timeout_s: float) -> None:
         """Nothing if it never started (as the start may have failed, or been interrupted), has ended, or is the caller."""

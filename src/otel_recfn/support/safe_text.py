@@ -83,7 +83,7 @@ def _without_secrets(word: re.Match[str]) -> str:
     address, _, query = shown.partition("?")
     if scheme:
         address, shown = address.partition("#")[0], shown.partition("#")[0]
-    has_query = scheme or any([each.isalnum() for each in query])
+    has_query = scheme or any(each.isalnum() for each in query)
     return f"{before.rpartition('@')[2].partition('?')[0]}{scheme}{address if has_query else shown}"
 
 

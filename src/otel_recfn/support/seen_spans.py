@@ -35,17 +35,10 @@ class SeenSpans:
         """Whether spans that are noted from now on, and those that are open, can be found when they are over."""
         keeps_alive, self._keeps_alive = self._keeps_alive, wanted  # before the open ones: what is noted meanwhile is kept
         if wanted and not keeps_alive:
-            try:
-                self._keep_those_that_are_open()
-            except BaseException:
-                self._keeps_alive = False  # the next call makes up for it
-                raise
-
-    def _keep_those_that_are_open(self) -> None:
-        for key, current in self._current.copy().items():  # threads go on adding; a copy is made in one go
-            span = current()
-            if span is not None and not _is_over(span):
-                _add(self._spans, key, span, _is_over)
+            for key, current in self._current.copy().items():  # threads go on adding; a copy is made in one go
+                span = current()
+                if span is not None and not _is_over(span):
+                    _add(self._spans, key, span, _is_over)
 
     def became_current(self, trace_id: int, span_id: int, span: object) -> None:
         """Others may lie in it."""

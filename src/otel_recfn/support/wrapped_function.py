@@ -61,7 +61,7 @@ class WrappedFunction:
         if self._had_own:
             setattr(self.target, self.name, self.original)
         else:
-            vars(self.target).pop(self.name, None)  # None: a signal handler may have removed it meanwhile
+            delattr(self.target, self.name)
         return True
 
     def revive(self, call: Callable[[], object]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ from batches import make_batch
 from otel_recfn.batches.selection import Selected
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventSource, make_event_id
-from otel_recfn.session.capture import MOST_WAITING, Capture
+from otel_recfn.session.capture import Capture, whole
 from otel_recfn.sinks.background import BackgroundSink
 from otel_recfn.sinks.protocol import Sink
 from otel_recfn.sinks.spans.sink import SpansSink
@@ -57,6 +57,11 @@ def capture_of(*sinks: Sink) -> Capture:
     return Capture(Selected(), sinks, buffer_bytes=1 << 20)
 
 
+def write(capture: Capture, batch: Batch, view: Callable[[Batch], Batch] = whole) -> None:
+    capture.put(batch, view)
+    capture.deliver()
+
+
 ERRORS = st.lists(
     st.tuples(st.sampled_from([None, None, MemoryError("none"), OSError(5, "disk"), ValueError("wrong")]), st.just(0)),
     max_size=6,
@@ -68,7 +73,7 @@ def test_what_a_sink_raised_on_and_what_came_after_is_missed(errors: list[tuple[
     capture = capture_of(Raising(errors), other := Raising([]))
     other.name = "other"
     for size in sizes:
-        capture.write(make_batch([{}] * size))
+        write(capture, make_batch([{}] * size))
     counters = capture.counters()
     assert counters["rows"] == sum(sizes) == counters["other.rows"]
     assert counters["raising.rows"] + counters.get("raising.missed", 0) == sum(sizes)
@@ -78,55 +83,18 @@ def test_what_a_sink_raised_on_and_what_came_after_is_missed(errors: list[tuple[
 def test_a_sink_goes_on_after_it_found_no_memory() -> None:
     capture = capture_of(Raising([(MemoryError(), 0), (None, 0)]))
     for _ in range(3):
-        capture.write(make_batch([{}] * 2))
+        write(capture, make_batch([{}] * 2))
     assert capture.counters() == {"rows": 6, "raising.rows": 4, "raising.missed": 2}
 
 
-class Roomy(Raising):
-    """A sink that is given again what it found no memory for."""
+def test_a_batch_that_a_capture_cannot_read_is_missed_by_its_sinks() -> None:
+    def without_memory(_batch: Batch) -> Batch:
+        raise MemoryError
 
-    room = True
-
-    def has_room(self) -> bool:
-        return self.room
-
-
-def test_a_batch_waits_for_a_sink_that_has_no_room_and_the_others_get_it_once() -> None:
-    capture = capture_of(roomy := Roomy([]), other := Raising([]))
-    other.name, roomy.room = "other", False
-    for size in (1, 2):
-        capture.write(make_batch([{}] * size))
-    assert (roomy.rows, other.rows) == (0, 1)
-    with pytest.raises(MemoryError):  # so nothing more is drained
-        capture.go_on()
-    roomy.room = True
-    capture.go_on()
-    assert capture.counters() == {"rows": 3, "raising.rows": 3, "other.rows": 3}
-
-
-def test_where_a_capture_ends_sinks_get_it_without_having_room() -> None:
-    capture = capture_of(roomy := Roomy([]))
-    roomy.room = False
-    for size in (1, 2):
-        capture.write(make_batch([{}] * size))
-    capture.close(PATIENCE_S)
-    assert capture.counters() == {"rows": 3, "raising.rows": 3}
-
-
-def test_what_waits_for_room_is_bounded() -> None:
-    capture = capture_of(roomy := Roomy([]))
-    roomy.room = False
-    for _ in range(2 * MOST_WAITING):
-        capture.write(make_batch([{}]))
-    assert roomy.rows == MOST_WAITING
-
-
-def test_a_sink_that_asks_for_room_gets_what_it_found_no_memory_for_again() -> None:
-    capture = capture_of(Roomy([(MemoryError(), 0), (None, 0), (MemoryError(), 0)]))
-    for _ in range(3):
-        capture.write(make_batch([{}] * 2))
-    capture.close(PATIENCE_S)
-    assert capture.counters() == {"rows": 6, "raising.rows": 6}
+    capture = capture_of(Raising([]))
+    write(capture, make_batch([{}] * 2), without_memory)
+    write(capture, make_batch([{}]))
+    assert capture.counters() == {"rows": 3, "raising.rows": 1, "raising.missed": 2}
 
 
 BACKGROUND_ERRORS = st.lists(
@@ -140,7 +108,7 @@ def test_a_background_sink_balances(errors: list[tuple[Any, int]], sizes: list[i
     background = BackgroundSink(raising, max_share=1.0)
     capture = capture_of(background)
     for size in sizes:
-        capture.write(make_batch([{}] * size))
+        write(capture, make_batch([{}] * size))
     capture.flush(PATIENCE_S)
     capture.close(PATIENCE_S)
     counters = {name.removeprefix("raising."): value for name, value in capture.counters().items()}
@@ -186,11 +154,12 @@ def test_a_sampler_that_raises_refuses_and_the_sink_goes_on(every: int, caplog: 
     capture = capture_of(sink := SpansSink(provider, roots_per_second=None))
     for number in range(1, 40):
         top = make_event_id(1, 2 * number)
-        capture.write(
+        write(
+            capture,
             make_batch(
                 [{"event_id": top + 1, "parent": top}, {"event_id": top, "name": "nn.Module: A", "source": EventSource.MODULE}],
                 [{"event_id": top, "name": "nn.Module: A", "source": EventSource.MODULE}],
-            )
+            ),
         )
     capture.close(PATIENCE_S)
     counters = sink.counters()

@@ -1,4 +1,4 @@
-"""Signal handlers interrupt whatever of ours runs: what they raise reaches the program, and they may profile."""
+"""Signal handlers interrupt whatever of ours runs: what they raise reaches the program, and they may record."""
 
 from __future__ import annotations
 
@@ -43,8 +43,10 @@ import signal
 from otel_recfn import profile, record_function
 from otel_recfn.legacy import ProfilerConfig, ProfilerState, disable_profiler_legacy, enable_profiler_legacy
 
+from otel_recfn.model.errors import CallRefused
+
 HANDLED, PAUSE_S = 300, 0.002
-wrong, handled = [], 0
+wrong, handled, profiles = [], 0, 0
 
 def profiled(name):
     with profile() as prof, record_function(name):
@@ -53,9 +55,15 @@ def profiled(name):
         wrong.append(name)
 
 def handle(_number, _frame):
-    global handled
+    global handled, profiles
     handled += 1
-    profiled("in the handler")
+    with record_function("range of the handler"):
+        pass
+    try:
+        profiled("in the handler")
+        profiles += 1
+    except CallRefused:
+        pass
     signal.setitimer(signal.ITIMER_REAL, PAUSE_S if handled < HANDLED else 0)
 
 signal.signal(signal.SIGALRM, handle)
@@ -64,7 +72,7 @@ while handled < HANDLED:
     profiled("in the program")
     enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU))
     disable_profiler_legacy()
-print(wrong)
+print(wrong, 0 < profiles < HANDLED)
 """
 
 
@@ -108,8 +116,8 @@ def test_a_keyboard_interrupt_during_the_look_at_the_context_is_not_lost() -> No
     assert program.stdout == "100\n"
 
 
-def test_a_signal_handler_may_profile_whatever_it_interrupts() -> None:
+def test_a_signal_handler_records_and_may_be_refused_a_profile_whatever_it_interrupts() -> None:
     program = subprocess.run(
         [sys.executable, "-c", PROFILING_HANDLER], capture_output=True, text=True, timeout=PATIENCE_S, check=True
     )
-    assert (program.stdout, program.stderr) == ("[]\n", "")
+    assert (program.stdout, program.stderr) == ("[] True\n", "")

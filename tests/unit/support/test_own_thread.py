@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -11,13 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
 
-from otel_recfn import profile
-from otel_recfn.recording.recorder import recorder
 from otel_recfn.support import forks, own_thread
 from otel_recfn.support.own_thread import OwnThread, at_work, resting
 from patience import PATIENCE_S
@@ -163,80 +158,6 @@ def test_a_thread_may_wait_for_itself() -> None:
     thread.start()
     thread.wait_for_end(PATIENCE_S)
     assert not thread.is_alive()
-
-
-class TimeIsUp(Exception):
-    pass
-
-
-def raise_time_is_up(_number: int, _frame: FrameType | None) -> None:
-    raise TimeIsUp
-
-
-@pytest.fixture
-def interrupted_waiting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A signal comes just as the main thread, which waits for another, has let the lock of Python's condition go.
-
-    Until then the other one is held, for else it may have begun before the main thread waits.
-    """
-    release = threading.Condition._release_save  # type: ignore[attr-defined]
-    start, begin = threading.Thread.start, threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
-    held: dict[threading.Thread, threading.Lock] = {}
-
-    def start_held(thread: threading.Thread) -> None:
-        held[thread] = threading.Lock()
-        held[thread].acquire()
-        start(thread)
-
-    def begin_later(thread: threading.Thread) -> None:
-        held[thread].acquire(timeout=PATIENCE_S)
-        begin(thread)
-
-    def release_save(condition: threading.Condition) -> object:
-        saved = release(condition)
-        if threading.current_thread() is threading.main_thread():
-            for lock in [one for one in held.values() if one.locked()]:
-                lock.release()
-            signal.raise_signal(signal.SIGINT)
-        return saved
-
-    before = signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr(threading.Thread, "start", start_held)
-    monkeypatch.setattr(threading.Thread, "_bootstrap_inner", begin_later)
-    monkeypatch.setattr(threading.Condition, "_release_save", release_save)
-    yield
-    signal.signal(signal.SIGINT, before)
-    until = time.monotonic() + PATIENCE_S
-    while any(thread.name.startswith("otel-recfn") for thread in threading.enumerate()):  # it begins later, and ends
-        assert time.monotonic() < until
-        time.sleep(0.001)
-
-
-@pytest.mark.usefixtures("interrupted_waiting")
-@pytest.mark.parametrize(
-    ("handler", "error"),
-    [(signal.default_int_handler, KeyboardInterrupt), (raise_time_is_up, TimeIsUp)],
-    ids=["default", "own"],
-)
-def test_what_a_signal_handler_raises_as_a_thread_starts_reaches_the_program(handler: Any, error: type[BaseException]) -> None:
-    signal.signal(signal.SIGINT, handler)
-    for number in range(3):
-        with pytest.raises(error):
-            profile().start()
-        assert not recorder.recording, number
-
-
-def test_an_error_that_is_being_handled_as_a_thread_fails_to_start_is_not_raised_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    thread = OwnThread(lambda: None, "refused")
-    try:
-        raise KeyboardInterrupt
-    except KeyboardInterrupt:
-        with pytest.raises(RuntimeError, match="can't start"):
-            thread.start()
 
 
 def test_resting_elsewhere_changes_nothing() -> None:

@@ -92,24 +92,3 @@ def test_those_that_are_open_when_somebody_comes_who_tells_of_them_are_known() -
     assert found(seen, 1, 2, 4) == [around, inner, None]  # a file may yet be written
     seen.keep_alive(True)
     assert found(seen, 4) == [last]
-
-
-class WithoutMemory(Span):
-    """Which fails when it is asked for the first time whether it is over."""
-
-    asked = False
-
-    @property
-    def end_time(self) -> None:
-        before, self.asked = self.asked, True
-        if not before:
-            raise MemoryError
-
-
-def test_where_that_fails_the_next_call_makes_up_for_it() -> None:
-    seen, around = SeenSpans(), WithoutMemory(parent=SimpleNamespace(trace_id=TRACE, span_id=0))
-    seen.became_current(TRACE, 1, around)
-    with pytest.raises(MemoryError):
-        seen.keep_alive(True)
-    seen.keep_alive(True)
-    assert found(seen, 1) == [around]

@@ -45,19 +45,40 @@ def test_a_key_that_died_is_told_once_and_forgotten() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_lock_that_this_thread_holds_at_the_fork_is_given_back_in_the_child() -> None:
+    lock = ForkSafeLock()
+
+    def take_it() -> None:
+        with lock:
+            pass
+
+    with lock:
+        child = os.fork()
+    if child == 0:
+        taking = threading.Thread(target=take_it, daemon=True)
+        taking.start()
+        taking.join(PATIENCE_S)
+        os._exit(7 if not taking.is_alive() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 def test_a_lock_that_a_thread_holds_at_the_fork_is_free_in_the_child() -> None:
     lock, held, release = ForkSafeLock(), threading.Event(), threading.Event()
 
     def hold() -> None:
-        held.set()
-        release.wait(PATIENCE_S)
+        with lock:
+            held.set()
+            release.wait(PATIENCE_S)
 
-    holder = threading.Thread(target=lock.call, args=(hold,))
+    holder = threading.Thread(target=hold)
     holder.start()
     held.wait(PATIENCE_S)
     child = os.fork()
     if child == 0:
-        lock.call(os._exit, 7)
+        with lock:
+            os._exit(7)
     release.set()
     holder.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

@@ -43,7 +43,7 @@ def gathered(batches: Sequence[Batch], part: Places, row: Places) -> Batch:
     for table, of_it in (("names", TEXT_COLUMNS), ("tracks", TRACK_COLUMNS), ("contexts", CONTEXT_COLUMNS)):
         of_batches = [getattr(batch, table) for batch in batches]
         tables[table] = of_batches[0]
-        if all([one is of_batches[0] for one in of_batches]):
+        if all(one is of_batches[0] for one in of_batches):
             continue
         tables[table], begins = _joined(of_batches)
         for name in [name for name in of_it if name in types]:

@@ -151,7 +151,7 @@ def _part(held: _Held, numbers: Places) -> _Held:
 
 def _taken(held: Sequence[_Held], part: Places, place: Places) -> KeptRanges:
     """The rows at these places of these parts of what is held."""
-    has_links = not all([one.linked_id.base is shared_column(np.uint64) for one in held])
+    has_links = not all(one.linked_id.base is shared_column(np.uint64) for one in held)
     own = gather(_COLUMNS if has_links else _ROWS, held, part, place)
     linked_id = own["linked_id"] if has_links else empty_column(np.uint64, len(place))
     linked_above = np.zeros_like(place)

@@ -46,7 +46,7 @@ class PlannedRanges(NamedTuple):
 class Fold:
     """Open units, by number, for one thread at a time. Of many rows, ``add_planned`` and ``finish`` work without the GIL.
 
-    Where one of these finds no memory, it raises MemoryError, and there is no unit any more.
+    Where one of these finds no memory, it raises MemoryError, and what was added is lost.
 
     Args:
         budget: how many ranges a unit keeps at most.

@@ -1,5 +1,6 @@
 // Open units, by number, for one thread at a time. Where it finds no memory, it is empty afterwards: trees may be half merged then.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
@@ -26,8 +27,7 @@ class Fold {
   template <typename Rows>
   void add(const Rows& ranges) {
     or_empty([&] {
-      const auto count = ranges.size();
-      for (auto at = count - count; at < count; ++at) add(ranges.unit_of(at), ranges[at]);
+      for (std::ptrdiff_t at = 0; at < ranges.size(); ++at) add(ranges.unit_of(at), ranges[at]);
     });
   }
 

@@ -9,7 +9,6 @@
 #include "cpython/gil.hpp"
 #include "drain/drain.hpp"
 #include "drain/node_ids.hpp"
-#include "python/call_later.hpp"
 #include "python/context_reader.hpp"
 #include "python/drain_bindings.hpp"
 #include "python/python_stack.hpp"
@@ -172,7 +171,7 @@ int add_recorder(PyObject* module) {
   if (add_ranges(module) < 0 || add_drain(module) < 0 || add_context_reader(module) < 0) return -1;
   if (add_task_entries(module) < 0 || add_record_function_type(module) < 0) return -1;
   if (add_range_observer(module) < 0 || add_python_stack(module) < 0 || add_limits(module) < 0) return -1;
-  if (add_call_later(module) < 0 || add_watched_calls(module) < 0) return -1;
+  if (add_watched_calls(module) < 0) return -1;
   return PyModule_AddFunctions(module, recorder_functions);
 }
 

@@ -113,7 +113,7 @@ class SdkStreams:
             powers = [_power_rule(match, kind) for match, kind in zip(matches, kinds, strict=True)]
         except (AttributeError, KeyError) as error:
             raise ChangedSdkError(str(error)) from error
-        wanted = any([kind != "_DropAggregation" for kind in kinds])
+        wanted = any(kind != "_DropAggregation" for kind in kinds)
         self.layout = Layout([one for one in bounds if one is not None], [one for one in powers if one is not None], wanted)
         self._streams = [
             _Stream(match, kind, self._buckets(of_bounds, of_powers))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from otel_recfn.sinks.lost_places import LostAt, Place, with_more
 from otel_recfn.sinks.otlp.backoff import Backoff
@@ -20,7 +20,7 @@ from otel_recfn.sinks.otlp.envelope import Request
 from otel_recfn.sinks.otlp.outcome import Outcome, Verdict
 
 
-@dataclass(frozen=True)
+@dataclass
 class Counts:
     """Of spans, but for requests and retries."""
 
@@ -34,7 +34,7 @@ class Counts:
     lost_tellings: int = 0
     """Of how many losses those told that were refused or crowded out; of single spans that a server rejects nobody knows."""
     lost_at: LostAt = field(default_factory=dict)
-    """How many were lost in each place, and what they told; of the newest."""
+    """How many were lost in each place, and what they told; of the newest. Replaced, never changed."""
     requests: int = 0
     retries: int = 0
 
@@ -97,7 +97,6 @@ class RequestQueue:
         """What became of a request that was taken."""
         with self._changed:
             self._sending.remove(request)
-            self.counts = self._counted(request, outcome)
             if outcome.verdict is Verdict.AGAIN:
                 self._wait_after(outcome)
                 self._waiting.insert(0, request)
@@ -105,6 +104,7 @@ class RequestQueue:
                 self._backoff.reset()
                 self.bytes -= request.size
                 self.spans -= request.spans
+            self._count(request, outcome)
             self._make_room()
             self._changed.notify_all()
 
@@ -135,6 +135,11 @@ class RequestQueue:
         with self._changed:
             self._changed.wait_for(self.has_room, timeout_s)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing is sent any more."""
+        return self._ended
+
     def end(self) -> None:
         """Nothing is sent any more."""
         with self._changed:
@@ -154,32 +159,33 @@ class RequestQueue:
         else:
             self._server_not_before = max(self._server_not_before, again)
 
-    def _counted(self, request: Request, outcome: Outcome) -> Counts:
-        counts = replace(self.counts, requests=self.counts.requests + 1)
+    def _count(self, request: Request, outcome: Outcome) -> None:
+        counts = self.counts
+        counts.requests += 1
         if outcome.verdict is Verdict.AGAIN:
-            return replace(counts, retries=counts.retries + 1)
-        if outcome.verdict is Verdict.REFUSED:
-            counts = _with_lost(counts, request)
-            return replace(counts, refused=counts.refused + request.spans)
-        rejected = min(outcome.rejected, request.spans)
-        lost_at = with_more(counts.lost_at, _most_of(request, rejected)) if rejected else counts.lost_at
-        exported = counts.exported + request.spans - rejected
-        return replace(counts, rejected=counts.rejected + rejected, exported=exported, lost_at=lost_at)
+            counts.retries += 1
+        elif outcome.verdict is Verdict.REFUSED:
+            counts.refused += request.spans
+            self._count_lost(request)
+        else:
+            rejected = min(outcome.rejected, request.spans)
+            counts.exported += request.spans - rejected
+            counts.rejected += rejected
+            counts.lost_at = with_more(counts.lost_at, _most_of(request, rejected))
+
+    def _count_lost(self, request: Request) -> None:
+        """What all of a request told, and where that is."""
+        self.counts.lost_tellings += request.told
+        self.counts.lost_at = with_more(self.counts.lost_at, request.places)
 
     def _make_room(self) -> None:
         """Those that are being sent stay, because nobody knows yet what becomes of them."""
         while self.bytes > self._most_bytes and self._waiting:
             oldest = self._waiting.pop(0)
-            counts = _with_lost(self.counts, oldest)
-            self.counts = replace(counts, crowded_out=counts.crowded_out + oldest.spans)
             self.bytes -= oldest.size
             self.spans -= oldest.spans
-
-
-def _with_lost(counts: Counts, request: Request) -> Counts:
-    """With what all of a request told, and where that is."""
-    lost_at = with_more(counts.lost_at, request.places)
-    return replace(counts, lost_tellings=counts.lost_tellings + request.told, lost_at=lost_at)
+            self.counts.crowded_out += oldest.spans
+            self._count_lost(oldest)
 
 
 def _most_of(request: Request, rejected: int) -> LostAt:

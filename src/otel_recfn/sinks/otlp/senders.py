@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 import zlib
 from typing import Any
 
@@ -21,6 +22,8 @@ from otel_recfn.support.safe_text import safe_request_error
 _logger = logging.getLogger(__name__)
 
 FASTEST = 1
+PAUSE_S = 0.1
+"""After what raised."""
 
 
 class Senders:
@@ -56,23 +59,30 @@ class Senders:
     def _run(self) -> None:
         """Until the queue ends."""
         with suppress_instrumentation():
-            while (request := self._queue.take()) is not None:
-                with at_work():
-                    outcome = self._attempt(request)
-                    self._queue.settle(request, outcome)
-                    self._tell(outcome)
+            while not self._queue.has_ended:
+                try:
+                    self._send_next()
+                except (Exception, SystemExit) as error:  # of an adapter of the program's, or for want of memory
+                    self._tell_once("raised", f"sending raised {safe_request_error(error, self._transport.hidden)}")
+                    time.sleep(PAUSE_S)
+
+    def _send_next(self) -> None:
+        request = self._queue.take()
+        if request is None:
+            return
+        with at_work():
+            outcome = Outcome(Verdict.REFUSED)
+            try:
+                outcome = self._attempt(request)
+            finally:  # what raised is refused: it is counted, and the next one is sent
+                self._queue.settle(request, outcome)
+            self._tell(outcome)
 
     def _attempt(self, request: Request) -> Outcome:
-        """A request that can't be sent, whatever is raised, is refused: it is counted, and the next one is sent."""
-        try:
-            if self._transport.encoding and not request.encoding:
-                body = _compressed(request.body, self._transport.encoding)
-                self._queue.compressed(request, body, self._transport.encoding)
-            return self._transport.send(request.body)
-        except (Exception, SystemExit) as error:  # of an adapter of the program's, say
-            message = safe_request_error(error, self._transport.hidden)
-            self._tell_once("raised", f"sending raised {message}")
-            return Outcome(Verdict.REFUSED, message)
+        if self._transport.encoding and not request.encoding:
+            body = _compressed(request.body, self._transport.encoding)
+            self._queue.compressed(request, body, self._transport.encoding)
+        return self._transport.send(request.body)
 
     def _tell(self, outcome: Outcome) -> None:
         if outcome.verdict is Verdict.AGAIN:

@@ -201,7 +201,7 @@ class SpanTarget:
         """
         sizes = [_queue_sizes(processor) for processor in self._processors() if _has_queue(processor)]
         room, chunk = min([queue // 2 for queue, _ in sizes], default=0), self.chunk_size()
-        return room if all([batch + chunk <= room for _, batch in sizes]) else 0
+        return room if all(batch + chunk <= room for _, batch in sizes) else 0
 
     def exporters(self) -> list[Any]:
         """The exporters behind the processors that say which they have, each once."""
@@ -286,7 +286,7 @@ class ProviderResolver:
         if isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider)):
             return None
         tracer = provider.get_tracer(SCOPE_NAME, __version__, schema_url=SCHEMA_URL)
-        if all([hasattr(tracer, part) for part in _TRACER_PARTS]):
+        if all(hasattr(tracer, part) for part in _TRACER_PARTS):
             return SpanTarget(provider, tracer, provider is not self._otherwise)
         if not isinstance(tracer, trace.NoOpTracer):
             self._warn_foreign(provider)

@@ -107,7 +107,7 @@ def _clean_value(value: Any) -> Any:
     if not isinstance(value, (list, tuple)):
         return _clean_single(value)
     values = [_clean_single(each) for each in value]
-    is_flat = all([each is not None for each in values])
+    is_flat = all(each is not None for each in values)
     return tuple(values) if is_flat and len({type(each) for each in values}) <= 1 else None
 
 

@@ -69,7 +69,7 @@ class ProgramTexts:
 
 
 def _is_at_one_of(places: tuple[str, ...], file: str) -> bool:
-    return any([file.startswith(place) if place.endswith(os.sep) else file == place for place in places])
+    return any(file.startswith(place) if place.endswith(os.sep) else file == place for place in places)
 
 
 def path_prefixes(path: list[str]) -> tuple[str, ...]:

@@ -23,7 +23,9 @@ from otel_recfn.sinks.otlp.envelope import Envelope, Request, RequestBuilder
 from otel_recfn.sinks.otlp.launch import with_launch
 from otel_recfn.sinks.otlp.outcome import Outcome, Verdict
 from otel_recfn.sinks.otlp.request_queue import RequestQueue
+from otel_recfn.sinks.otlp.senders import Senders
 from otel_recfn.sinks.spans.mapping import SpanMapper
+from patience import PATIENCE_S
 from thoroughness import examples
 
 pytestmark = pytest.mark.one_python
@@ -159,6 +161,37 @@ def test_every_span_is_counted_once_whatever_becomes_of_its_request(chosen: Rand
         counts = queue.counts
         assert counts.exported + counts.lost + queue.spans == spans
         assert queue.bytes <= most_bytes + sum(each.size for each in sending)
+
+
+class Raises:
+    """Takes requests when it has raised all of its errors."""
+
+    where, encoding, concurrent = "here", "", 1
+    hidden: tuple[str, ...] = ()
+
+    def __init__(self, *errors: BaseException) -> None:
+        self._errors = list(errors)
+
+    def send(self, body: bytes) -> Outcome:
+        if self._errors:
+            raise self._errors.pop()
+        return Outcome(Verdict.TAKEN)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_a_request_with_which_something_raises_is_counted_and_the_next_is_sent(caplog: pytest.LogCaptureFixture) -> None:
+    queue, transport = RequestQueue(1 << 20), Raises(MemoryError(), SystemExit(), ValueError("secret"))
+    senders = Senders(queue, transport)
+    for _ in range(5):
+        queue.put(Request(b"1", 1))
+    senders.start()
+    assert queue.wait_until_empty(PATIENCE_S)
+    queue.end()
+    senders.wait_for_end(PATIENCE_S)
+    assert (queue.counts.refused, queue.counts.exported) == (3, 2)
+    assert len([record for record in caplog.records if "sending raised" in record.getMessage()]) == 1
 
 
 def test_pauses_grow_up_to_a_bound_and_are_by_chance() -> None:

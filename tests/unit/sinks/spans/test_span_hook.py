@@ -147,7 +147,7 @@ def test_a_list_that_has_itself_in_it_costs_that_attribute_alone() -> None:
     spans, _ = spans_of(hook)
     ours = [dict(span.attributes or {}) for span in spans if span.name != "request"]
     assert {attributes["kept"] for attributes in ours} == {(1,)}
-    assert not any([{"endless", "nested"} & set(attributes) for attributes in ours])
+    assert not any({"endless", "nested"} & set(attributes) for attributes in ours)
 
 
 def event(flags: EventFlag = EventFlag.NONE) -> Any:

@@ -102,7 +102,7 @@ class ChromeTraceFile:
         self._beginning = header(self._base_ns) + events
         self._file = GrowingFile(path, mode=mode)
         try:
-            self._file.append(self._stream.alone((ARRAY + events).ljust(len(self._beginning))))
+            self._file.append(self._stream.alone((ARRAY + events).ljust(len(self._beginning)), 0))
         except BaseException:
             self._file.close()
             raise
@@ -164,11 +164,11 @@ class ChromeTraceFile:
         Args:
             lost: by cause, how many rows the file lacks.
         """
-        return self._show(footer(self._contents.traces, lost), self._stream.alone(self._beginning))
+        return self._show(footer(self._contents.traces, lost), self._stream.alone(self._beginning, 0))
 
     def _show(self, end: bytes, beginning: bytes = b"") -> int:
-        self._file.append(self._stream.flush())
-        size = self._file.show(self._stream.alone(self._open_events() + end), beginning)
+        self._file.append(self._stream.flush(self._file.length))
+        size = self._file.show(self._stream.alone(self._open_events() + end, self._file.length), beginning)
         self._shown = self._contents
         return size
 
@@ -189,7 +189,7 @@ class ChromeTraceFile:
         self._file.close_in_child()
 
     def _put(self, data: Data) -> None:
-        self._file.append(self._stream.put(data))
+        self._file.append(self._stream.put(data, self._file.length))
 
     def _put_encoded(self, size: int) -> None:
         with memoryview(self._memory) as memory, memory[:size] as encoded:

@@ -53,7 +53,7 @@ class GrowingFile:
         self._mode = mode
         self._name = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}.next")
         """What it is called now."""
-        self._length = self._shown = 0
+        self.length = self._shown = 0
         """Of the content, and of what of it was shown."""
         self._last = self._last_shown = self._tail = b""
         """How both end, and what stands behind what was shown."""
@@ -74,8 +74,8 @@ class GrowingFile:
         if len(data):
             self._check()
             self._cut()
-            self._file.write_at(data, self._length)
-            self._length += len(data)
+            self._file.write_at(data, self.length)
+            self.length += len(data)
             self._last = bytes(data[-COMPARED_BYTES:])
 
     def show(self, tail: bytes, beginning: bytes = b"") -> int:
@@ -87,19 +87,19 @@ class GrowingFile:
         """
         self._check()
         self._cut()
-        self._file.write_at(tail, self._length)
+        self._file.write_at(tail, self.length)
         self._file.write_at(beginning, 0)
         if self._name != self.path:
             self._install()
-        self._shown, self._last_shown, self._tail, self._has_tail = self._length, self._last, tail, True
-        return self._length + len(tail)
+        self._shown, self._last_shown, self._tail, self._has_tail = self.length, self._last, tail, True
+        return self.length + len(tail)
 
     def take_back(self) -> None:
         """Go on as if nothing had been appended since ``show``."""
-        self._length, self._last = self._shown, self._last_shown
+        self.length, self._last = self._shown, self._last_shown
         with contextlib.suppress(OSError):  # what stands behind is cut off before the next write
             self._cut()
-            self._file.write_at(self._tail, self._length)
+            self._file.write_at(self._tail, self.length)
             self._has_tail = True
 
     def close(self) -> None:
@@ -117,8 +117,8 @@ class GrowingFile:
 
     def _cut(self) -> None:
         """Cut off what stands behind what was shown: a kill would leave the rest of it behind what is written there."""
-        if self._length == self._shown:
-            self._file.truncate(self._length)
+        if self.length == self._shown:
+            self._file.truncate(self.length)
             self._has_tail = False
 
     def _check(self) -> None:

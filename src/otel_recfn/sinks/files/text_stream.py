@@ -1,6 +1,9 @@
-"""Text on its way into a file: as it is, or as members of a gzip file, each whole by itself.
+"""Text on its way into a file: as it is, or as members of a gzip file, which programs read one after another as one text.
 
-Programs read gzip members one after another as one text, so a file to which whole members are appended is whole at each end.
+Perfetto refuses a gzip file that ends within a member, and a process that is killed while it writes has written some pages of
+the file's. So no member lies in two pages:
+
+    page │ member │ member │ member, filled up │ page │ member ...
 
 Intel's igzip compresses where it is installed (four times as fast as zlib at its fastest, and smaller), else zlib. After it
 ``vector_state.cpp`` tidies up, because streams are also written in the program's own threads.
@@ -8,7 +11,9 @@ Intel's igzip compresses where it is installed (four times as fast as zlib at it
 
 from __future__ import annotations
 
+import struct
 import zlib
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from otel_recfn import _native
@@ -22,41 +27,50 @@ except ImportError:  # no wheel for this platform
 Data = bytes | memoryview
 GZIP_BITS = 31
 """zlib's way to ask for gzip's header."""
-MEMBER_BYTES = 1 << 20
-"""Compressed, of a member that takes no more text."""
+PAGE = 4096
+LEAST_ROOM = 512
+"""Of a page: where a member leaves less, it is filled up."""
+WAITING_BYTES = 1 << 20
+"""So much text is compressed at once."""
+FRAME = struct.Struct("<BBBBIBB")
+IDENTIFIED, DEFLATED, EXTRA, FASTEST, UNKNOWN_SYSTEM = (0x1F, 0x8B), 8, 4, 4, 255
+"""RFC 1952."""
+MEMBERS_FRAME = FRAME.size + 8
+LAST_BLOCK = b"\x03\x00"
+"""RFC 1951: with nothing in it."""
 
 
 class TextStream(Protocol):
-    """Turns text into a file's bytes."""
+    """Turns text into a file's bytes. ``at`` is where in the file they are to stand."""
 
-    def put(self, text: Data) -> Data:
+    def put(self, text: Data, at: int) -> Data:
         """Take text; returns the bytes that are to be appended to the file."""
 
-    def flush(self) -> bytes:
+    def flush(self, at: int) -> bytes:
         """Returns the bytes that are still to be appended so that everything that was put is in the file."""
 
     def forget(self) -> None:
         """What was put since ``flush`` is not wanted in the file."""
 
-    def alone(self, text: bytes) -> bytes:
-        """A text by itself, which may stand anywhere between others; as many bytes for each of one length."""
+    def alone(self, text: bytes, at: int) -> bytes:
+        """A text that is not put: as many bytes for each of one length."""
 
 
 class PlainStream:
     """As it is."""
 
-    def put(self, text: Data) -> Data:
+    def put(self, text: Data, at: int) -> Data:
         """The text."""
         return text
 
-    def flush(self) -> bytes:
+    def flush(self, at: int) -> bytes:
         """Nothing: all was returned by ``put``."""
         return b""
 
     def forget(self) -> None:
         """Nothing waits here."""
 
-    def alone(self, text: bytes) -> bytes:
+    def alone(self, text: bytes, at: int) -> bytes:
         """The text."""
         return text
 
@@ -65,35 +79,66 @@ class GzipStream:
     """As gzip members."""
 
     def __init__(self) -> None:
-        self._compressor: Any = None
-        self._parts: list[bytes] = []
-        self._size = 0
+        self._compressor = deflate.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS)
+        self._waiting = bytearray()
+        self._shrinks = 8.0
+        """How many bytes of text became one, last."""
 
-    def put(self, text: Data) -> bytes:
-        """Compress text; returns a member when it is large."""
-        if self._compressor is None:
-            self._compressor = deflate.compressobj(1, zlib.DEFLATED, GZIP_BITS)
-        part = self._compressor.compress(text)
-        _native.zero_upper_vectors()
-        self._parts.append(part)
-        self._size += len(part)
-        return self.flush() if self._size >= MEMBER_BYTES else b""
+    def put(self, text: Data, at: int) -> bytes:
+        """Nothing, until there is much text."""
+        self._waiting += text
+        return self.flush(at) if len(self._waiting) >= WAITING_BYTES else b""
 
-    def flush(self) -> bytes:
-        """The member of what was put since the last one; nothing where that is nothing."""
-        if self._compressor is None:
-            return b""
-        end = self._compressor.flush()
+    def flush(self, at: int) -> bytes:
+        """All that waits."""
+        text, self._waiting = self._waiting, bytearray()
+        made = _members(text, at, self._compressed, lambda room: int(room * self._shrinks * 0.95))
         _native.zero_upper_vectors()
-        member = b"".join([*self._parts, end])
-        self.forget()
-        return member
+        return made
 
     def forget(self) -> None:
-        """Begin a member anew."""
-        self._compressor, self._parts, self._size = None, [], 0
+        """Nothing waits any more."""
+        self._waiting = bytearray()
 
-    def alone(self, text: bytes) -> bytes:
-        """A member with the text stored as it is."""
-        storing = zlib.compressobj(0, zlib.DEFLATED, GZIP_BITS)
-        return storing.compress(text) + storing.flush()
+    def alone(self, text: bytes, at: int) -> bytes:
+        """Stored as it is."""
+        return _members(text, at, _stored, lambda room: room - len(_stored(b"")))
+
+    def _compressed(self, text: memoryview) -> bytes:
+        block: bytes = self._compressor.compress(text) + self._compressor.flush(zlib.Z_FULL_FLUSH) + LAST_BLOCK
+        self._shrinks = len(text) / len(block)
+        return block
+
+
+def _stored(text: Data) -> bytes:
+    return struct.pack("<BHH", 1, len(text), len(text) ^ 0xFFFF) + text
+
+
+def _members(text: bytes | bytearray, at: int, deflated: Callable[[memoryview], bytes], fitting: Callable[[int], int]) -> bytes:
+    """Members with this text, none in two pages.
+
+    Args:
+        deflated: a text as deflate's blocks, with a last one.
+        fitting: how much text may take so many bytes as that.
+    """
+    made, rest = [], memoryview(text)
+    while len(rest):
+        room = PAGE - at % PAGE
+        size, member = fitting(room - MEMBERS_FRAME), b""
+        while not member:
+            part = rest[: max(1, size)]
+            member = _member(part, deflated(part), room)
+            size = len(part) * 3 // 4
+        made.append(member)
+        at, rest = at + len(member), rest[len(part) :]
+    return b"".join(made)
+
+
+def _member(text: memoryview, blocks: bytes, room: int) -> bytes:
+    """A member that leaves enough room in its page for another one, or none; nothing where it doesn't fit."""
+    left = room - MEMBERS_FRAME - len(blocks)
+    if left < 0 or left == 1:
+        return b""
+    fill = struct.pack("<H", left - 2) + bytes(left - 2) if 0 < left < LEAST_ROOM else b""
+    head = FRAME.pack(*IDENTIFIED, DEFLATED, EXTRA if fill else 0, 0, FASTEST, UNKNOWN_SYSTEM)
+    return b"".join([head, fill, blocks, struct.pack("<II", deflate.crc32(text), len(text))])

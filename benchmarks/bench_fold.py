@@ -5,7 +5,7 @@
 Training steps of a small transformer, each a unit, as in a loop that opens a span for each. Processor time. Every side takes
 its turn in each round, and the fastest counts; the spans are measured on fewer rows.
 
-Then the fold by itself ("added" is `add_planned`, "in all" also `finish`), and what the spans' thread does with batches of
+Then the fold by itself ("added" is `add_planned`, "in all" also `finish`), and what the drain thread does with batches of
 several sizes up to the spans that it makes (`folding_stage.py`), with the budgets that are there unless somebody asks for
 others.
 "turns" are waits for the GIL beside a busy thread.
@@ -67,7 +67,7 @@ class Cost(NamedTuple):
 
 
 def fold(batches: Sequence[PlannedRanges], budget: int) -> Cost:
-    """As the spans' thread does it: batch by batch, and every unit finished when the next one has begun, or when it is full."""
+    """As the drain thread does it: batch by batch, and every unit finished when the next one has begun, or when it is full."""
     most, added_ns, done, given = max(budget, KEPT_AT_MOST), 0, 0, 0
     folds = Fold(most, 0, 4 * most)  # as `Folding` asks for
     total = -time.thread_time_ns()

@@ -1,4 +1,4 @@
-"""What the spans' thread does with batches before it makes spans: the plan, adding to units, and deciding them."""
+"""What the drain thread does with batches: the plan, adding to units, and deciding them."""
 
 from __future__ import annotations
 

@@ -163,9 +163,9 @@ def faults(report: Report) -> list[str]:
     """What is not as it has to be."""
     counts = report["counters"]
     lost = [f"{name} is {count:,}" for name, count in counts.items() if count and name.endswith(LOSSES)]
-    balance = counts["spans.rows"] + counts["spans.roots"] + counts["spans.summaries"]
+    balance = sum([counts[f"spans.{name}"] for name in ("rows", "roots", "summaries", "open_ranges")])
     outcomes = ("spans", "folded", "folding", "dropped_by_hook", "unsampled", "suppressed", "no_provider", "other_kinds")
-    told = sum([counts[f"spans.{name}"] for name in (*outcomes, "failed")])
+    told = sum([counts[f"spans.{name}"] for name in (*outcomes, "queue_dropped", "abandoned", "failed")])
     found = [*lost]
     if balance != told:
         found.append(f"{balance:,} rows, roots and summaries, but {told:,} outcomes")

@@ -74,15 +74,15 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
                 Default: 256 MiB.
             roots_per_second: traces we start where no span is current: the first 100, then so many a second; ``None``
                 (``none``) for all. Default: 1.0.
-            span_budget: spans of one unit: a span of the program's, or a root of ours, with the ranges below it; its longest
-                ranges become spans and the others sums on them; ``None`` (``none``) makes every range a span. Default: 1000.
-            ordinary_span_budget: the same for a unit that neither fails nor takes unusually long; ``None`` (``none``): as
+            span_budget: spans per request: the operations below one span of yours, or below a trace that we start; the longest
+                become spans, the others sums; ``None`` (``none``): every operation is a span. Default: 1000.
+            ordinary_span_budget: the same for a request that neither fails nor takes unusually long; ``None`` (``none``): as
                 others. Default: 50.
-            trace_span_budget: spans of all units of a trace, beyond one for each unit; ``None`` (``none``) for any number.
-                Default: 5000.
-            spans_per_second: spans of all units in a second, beyond one for each unit, and what was left of the ten seconds
-                before; ``None`` (``none``) for any number. Default: 1000.0.
-            min_duration_ns: shorter ranges become sums first of all. Default: 0.
+            trace_span_budget: spans per trace; every request keeps at least one; ``None`` (``none``) for any number. Default:
+                5000.
+            spans_per_second: average spans per second over 10 s; every request keeps at least one; ``None`` (``none``) for any
+                number. Default: 1000.0.
+            min_duration_ns: shorter operations become sums first of all. Default: 0.
             open_range_s: a range that is open for so many seconds is told before it ends, so that a hang shows; ``None``
                 (``none``): never. Default: 60.0.
             exit_timeout_s: how long the end of the process waits for a backend that is slow or down; what is left then is given
@@ -204,7 +204,6 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         from otel_recfn.session import process_session
         from otel_recfn.session.capture import Capture
         from otel_recfn.settings.selected import selected
-        from otel_recfn.sinks.background import BackgroundSink
         from otel_recfn.sinks.metrics.sent_spans import SentSpans
         from otel_recfn.sinks.metrics.sink import MetricsSink
         from otel_recfn.sinks.spans.budgets import Volume
@@ -229,15 +228,14 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             find_worker=data_worker,
             way_out=_way_out(settings, self._inherited),
             recorder_lost=session.recorder_lost,
-            dropped_by_thread=session.recorder_dropped,
+            flush=self.flush,
         )
-        background = BackgroundSink(spans, start=False)
         metrics = MetricsSink(settings.meter_provider, sent)
         files = _files(settings, links)
         # Metrics are closed last: what the counters of the other sinks have come to by then is what they tell.
         capture = Capture(
             selected(settings),
-            [*[file.sink for file in files], background, *settings.sinks, metrics],
+            [*[file.sink for file in files], spans, *settings.sinks, metrics],
             buffer_bytes=settings.buffer_bytes,
             spans=spans,
             open_range_s=settings.open_range_s,
@@ -247,8 +245,9 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         self._capture = capture  # which is stopped, and closes them, where anything fails from here on
         for file in files if self._inherited is None else ():  # in a child with the first range, as in a forked one
             file.create()
-        for sink in (*[file.sink for file in files], background):
-            sink.start()
+        for file in files:
+            file.sink.start()
+        spans.start()
         session.start(capture)
 
     def _uninstrument(self, **kwargs: Any) -> None:

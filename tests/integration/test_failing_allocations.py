@@ -79,12 +79,16 @@ instrumentor.uninstrument()
 counters = instrumentor.counters()
 fates = {
     "in_memory": ("rows",),
-    "spans": ("rows", "queue_dropped", "queued", "abandoned"),
+    "spans": ("rows",),
     "chrome_trace": ("events_written", "failed", "queue_dropped", "abandoned"),
 }
 for name, of_sink in fates.items():
     told = sum(counters.get(f"{name}.{fate}", 0) for fate in (*of_sink, "missed"))
     assert told == counters["rows"], (name, told, counters)
+spans = {name.removeprefix("spans."): count for name, count in counters.items()}
+lost = ("queue_dropped", "abandoned", "failed", "folding")
+unsent = spans["folded"] + sum(map(spans.get, lost))
+assert spans["rows"] + spans["roots"] + spans["summaries"] == spans["spans"] + unsent, spans
 assert counters["rows"] + counters["recorder.lost_in_drain"] == counters["recorder.recorded"], counters
 assert "afterwards" in set(sink.store.rows().names)
 with open("trace.json") as file:

@@ -68,7 +68,7 @@ run("late", 500)
 """
     found = exported(program)["program"]
     assert (found["early"], found["late"]) == (3, 500)
-    if order.startswith("provide"):  # else the counters begin with what the spans' thread had counted by then
+    if order.startswith("provide"):  # else the counters begin with what had been counted by then
         assert {name: count for name, count in found.items() if count} == {"early": 3, "late": 500, "no_provider": 503}
 
 

@@ -1,1 +1,1 @@
-"""Sealed batches to what follows from them: links, views, gaps, joined rows, self times."""
+"""Sealed batches to what follows from them: plans, links, folding, views, self times."""

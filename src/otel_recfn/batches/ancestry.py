@@ -12,8 +12,7 @@ recorded, until a range that it hasn't seen is forgotten.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,19 +23,6 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventKind
 
 MAX_KNOWN = 1 << 17
-
-
-@dataclass(frozen=True)
-class Tree:
-    """The columns of a batch that are looked at, as ``model/columns.py`` describes them."""
-
-    COLUMNS: ClassVar = ("event_id", "kind", "parent", "root")
-
-    closed: int
-    event_id: Ids
-    kind: NDArray[np.uint8]
-    parent: Ids
-    root: Ids
 
 
 class Around(NamedTuple):
@@ -93,7 +79,7 @@ class Ancestry:
         """The capture has seen every range up to now."""
         self._was_alone = self._has_seen_all = True
 
-    def around(self, batch: Batch | Tree, seen: Mask) -> Around:
+    def around(self, batch: Batch, seen: Mask) -> Around:
         """What the capture sees around the rows of a batch that was drained with the open ranges.
 
         Args:
@@ -111,7 +97,7 @@ class Ancestry:
             self._known.add(batch.event_id[ended], nearest[ended], around.root[ended])
         return around
 
-    def _look(self, batch: Batch | Tree, seen: Mask) -> Around:
+    def _look(self, batch: Batch, seen: Mask) -> Around:
         hidden = np.flatnonzero(~seen)
         order = hidden[np.argsort(batch.event_id[hidden])]
         parent = followed(batch.parent.copy(), batch.event_id[order], batch.parent[order])
@@ -120,7 +106,7 @@ class Ancestry:
         self._look_outside(batch, np.flatnonzero(outside), parent, root)
         return Around(parent, _roots(batch.event_id, parent, root, nested=(parent != 0) & ~outside))
 
-    def _look_outside(self, batch: Batch | Tree, rows: NDArray[np.int64], parent: Ids, root: Ids) -> None:
+    def _look_outside(self, batch: Batch, rows: NDArray[np.int64], parent: Ids, root: Ids) -> None:
         """Replace the parents of these rows, and give them the roots of those."""
         wanted = parent[rows]
         found, nearest, above = self._known.find(wanted, self._pinned)

@@ -7,11 +7,11 @@ the next one that does): the one that started last made the node, because making
 
 A capture's links are found once for all sinks that ask, and by nobody where none does:
 
-    Chrome trace, on a thread of its own ─┐
+    spans, in the drain thread ───────────┐
                                           ├──► match(batch) ──► found by who asks first, kept as long as the batch lives
-    spans, on a thread of their own ──────┘
+    Chrome trace, on a thread of its own ─┘
 
-A sink that has lost a batch goes on with links of its own, so that none leads to a range that it doesn't have.
+A file that has lost a batch goes on with links of its own, so that none leads to a range that it doesn't have.
 """
 
 from __future__ import annotations

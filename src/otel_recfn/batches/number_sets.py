@@ -40,16 +40,6 @@ def groups(numbers: Numbers) -> Groups:
     return Groups(ordered[begins], order[begins], counts)
 
 
-def counts_of(numbers: Numbers) -> tuple[list[int], list[int]]:
-    """Each number once, in ascending order, and how often it is there. Fast where equal ones stand side by side."""
-    begins = np.flatnonzero(_is_first(numbers))
-    lengths = np.diff(np.append(begins, np.int64(len(numbers))))
-    order = np.argsort(numbers[begins], kind="stable")
-    ordered = numbers[begins][order]
-    first = np.flatnonzero(_is_first(ordered))
-    return ordered[first].tolist(), np.add.reduceat(lengths[order], first).tolist()
-
-
 def is_in(numbers: Numbers, others: Numbers | Sequence[int]) -> NDArray[np.bool_]:
     """Which of ``numbers`` are among ``others``."""
     return is_in_ordered(numbers, np.sort(np.asarray(others, dtype=numbers.dtype)))

@@ -1,4 +1,4 @@
-"""Which ranges rows lie in that have not come yet."""
+"""Which ranges have begun and have not come yet."""
 
 from __future__ import annotations
 

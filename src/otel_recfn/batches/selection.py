@@ -9,14 +9,13 @@ becomes the nearest ancestor that the capture sees.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from otel_recfn.batches.ancestry import Ancestry, Tree
+from otel_recfn.batches.ancestry import Ancestry
 from otel_recfn.batches.announced import announced
 from otel_recfn.batches.number_sets import is_in
 from otel_recfn.batches.remembered import Ids, Mask
@@ -75,7 +74,7 @@ class Selection:
         self._takes: Mask = np.array(takes, np.bool_)
         self._earlier: Ids = np.zeros(0, np.uint64)
         """Ranges that were open when the capture began."""
-        self._since_ns, self._since_serial = 0, NEVER
+        self._since_serial = NEVER
         """When it began, for rows of which nobody knows what was open then; 0 where it began alone."""
         self._open_calls: Ids = np.zeros(0, np.uint64)
         """Of Python calls, those that were open at the last view: their children may have been seen in them."""
@@ -90,7 +89,7 @@ class Selection:
             batch: what was drained last for others.
             since_serial: the recorder's from before that drain, for ``has_begun_before``.
         """
-        self._earlier, self._since_ns = batch.event_id[batch.closed :].copy(), time.time_ns()  # a view keeps the batch
+        self._earlier = batch.event_id[batch.closed :].copy()  # a view keeps the batch
         self._since_serial = since_serial
 
     def has_begun_before(self, serial: int, event_id: int) -> bool:
@@ -121,23 +120,6 @@ class Selection:
         self._earlier = self._earlier[~is_in(self._earlier, batch.event_id[: batch.closed])]
         taken = batch.take(rows, parent=parent[rows], root=root[rows], opened=opened, **self._without_unwanted(batch, rows))
         return taken if last else replace(taken, closed=int(rows[: batch.closed].sum()))
-
-    def view_beside(self, produced: Batch, drained: Batch) -> Batch:
-        """What the capture sees of a producer's batch.
-
-        Args:
-            produced: has no copies of open ranges.
-            drained: what was viewed just before, with the open ranges in which the producer's may lie.
-        """
-        count, is_open = len(produced), slice(drained.closed, None)
-        seen = self._seen(produced) & (produced.start_ns >= self._since_ns)
-        pairs = [(getattr(produced, name), getattr(drained, name)[is_open]) for name in Tree.COLUMNS]
-        tree = Tree(count, *[np.concatenate(pair) for pair in pairs])
-        around = self._ancestry.around(tree, np.concatenate([seen, self._seen(drained)[is_open]]))
-        parent, root = around.parent[:count], around.root[:count]
-        opened = self._announce(produced, seen & (parent == 0) & (produced.kind == EventKind.RANGE))
-        unwanted = self._without_unwanted(produced, seen)
-        return produced.take(seen, parent=parent[seen], root=root[seen], opened=opened, **unwanted)
 
     def _seen(self, batch: Batch) -> Mask:
         wanted = self._selected

@@ -127,6 +127,7 @@ class Capture:
         if len(seen) or seen.opened:
             self.sinks.write(seen)
         self.rows += len(seen)
+        self.sinks.note_drained(seen.drained_ns, flushes=False)
         if open_long is not None and (len(open_long) or self._told_open):
             self.sinks.write_open(open_long)
             self._told_open = len(open_long) > 0
@@ -134,7 +135,7 @@ class Capture:
     def note_drained(self, drained_ns: int) -> None:
         """Tell the sinks that they have what had ended when a drain began, before they are flushed."""
         if not self._delivering:
-            self.sinks.note_drained(drained_ns)
+            self.sinks.note_drained(drained_ns, flushes=True)
 
     def flush(self, timeout_s: float) -> bool:
         """Flush the sinks that can't be flushed beside a write, within ``timeout_s`` seconds in all.

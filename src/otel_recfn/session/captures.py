@@ -90,12 +90,6 @@ class Captures:
             self._put(capture, batch, view, look)
         self._deliver_all()
 
-    def deliver_beside(self, produced: Batch, drained: Batch) -> None:
-        """The same for a producer's batch; ``drained`` is what the recorder had just before."""
-        for capture in self:
-            self._put(capture, produced, partial(capture.selection.view_beside, drained=drained))
-        self._deliver_all()
-
     def _put(self, capture: Capture, batch: Batch, view: partial[Batch], look: bool = False) -> None:
         if self._views:
             capture.put(batch, view, look)

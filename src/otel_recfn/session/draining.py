@@ -1,10 +1,6 @@
 """Draining: hands what was recorded to the captures.
 
-    recorder.drain() ────────────────────────┬─► each capture's view of the batch ──► its sinks
-    producers' take() ──► placed in the tree ┘
-
-Producers are asked before the recorder is, and what they gave is delivered after what it gave: by then each range that one of
-theirs lies in has been drained, as a row or as an open range.
+    recorder.drain() ──► each capture's view of the batch ──► its sinks
 
 One lock is held over every drain and its delivery.
 """
@@ -16,7 +12,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from otel_recfn.batches.placement import Placement
 from otel_recfn.model.batch import Batch
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session.capture import Capture
@@ -33,7 +28,7 @@ class Draining:
     Args:
         recorder: what is drained.
         captures: who gets it.
-        sources: may have batches beside the recorder's.
+        sources: some of them look at what they watch.
     """
 
     def __init__(self, recorder: Recorder, captures: Captures, sources: Sources) -> None:
@@ -43,10 +38,6 @@ class Draining:
         """The thread that holds the lock."""
         self._given_up: list[Capture] = []
         self._looks = Looks()
-        self._placement: Placement | None = None
-        """While there are producers."""
-        self._produced: list[Batch] = []
-        """What they gave, until the recorder's part is delivered."""
         self._failed = False
 
     @contextmanager
@@ -106,39 +97,22 @@ class Draining:
     def after_fork_in_child(self) -> None:
         """In a child, where no other thread drains."""
         self.lock, self._holder, self._given_up = threading.RLock(), None, []
-        self._placement, self._produced = None, []
 
     def _drain(self, close_open: bool, leaving: Capture | None, open_ranges: bool) -> Batch | None:
         try:
             self._sources.look(last=close_open)
-            self._take_produced(last=close_open)
             look = self._looks.is_due(self._captures.open_range_s)
-            wanted = look or open_ranges or self._captures.need_open_ranges or self._placement is not None
+            wanted = look or open_ranges or self._captures.need_open_ranges
             batch = self._recorder.drain(close_open=close_open, open_ranges=wanted and not close_open)
             if look:
                 self._looks.done()
             if batch.clock_jump_ns:
                 self._tell_clock_jump(batch.clock_jump_ns / 1e9)
             self._captures.deliver(batch, leaving, look)
-            if self._placement is not None:
-                self._placement.note(batch)
-                self._deliver_produced(self._placement, batch)
         except Exception:
             self._tell_failed()
             return None
         return batch
-
-    def _take_produced(self, *, last: bool) -> None:
-        if not self._sources.produce:
-            self._placement, self._produced = None, []
-            return
-        self._placement = self._placement or Placement()
-        self._produced += self._sources.take(last=last)
-
-    def _deliver_produced(self, placement: Placement, drained: Batch) -> None:
-        produced, self._produced = self._produced, []
-        for batch in produced:
-            self._captures.deliver_beside(placement.placed(batch), drained)
 
     def _tell_clock_jump(self, seconds: float) -> None:
         """Report a jump of the wall clock in the log, and as a mark among the ranges."""

@@ -17,6 +17,7 @@ from typing import TypeVar
 from otel_recfn.model.batch import Batch
 from otel_recfn.session.calls import calling_sink
 from otel_recfn.sinks.protocol import (
+    NO_MEMORY,
     Sink,
     flushes_beside_writes,
     is_told_of_open_ranges,
@@ -81,10 +82,10 @@ class GuardedSinks:
             if is_told_of_open_ranges(guarded.sink):
                 self._call(guarded, partial(guarded.sink.write_open, ranges), None)  # type: ignore[attr-defined]
 
-    def note_drained(self, drained_ns: int) -> None:
+    def note_drained(self, drained_ns: int, flushes: bool) -> None:
         """Tell those that ask that what had ended by then has been written."""
         for guarded in list(self._sinks):
-            self._call(guarded, partial(tell_of_drain, guarded.sink, drained_ns), None)
+            self._call(guarded, partial(tell_of_drain, guarded.sink, drained_ns, flushes), None)
 
     def flush(self, deadline: float, beside_writes: bool) -> bool:
         """Flush those that can be flushed beside a write, or the others."""
@@ -130,7 +131,7 @@ class GuardedSinks:
         try:
             with calling_sink():
                 return call()
-        except MemoryError:
+        except NO_MEMORY:
             if not guarded.without_memory:
                 guarded.without_memory = True
                 log.error("the sink %r found no memory; it goes on, and what it misses is counted", guarded.sink.name)

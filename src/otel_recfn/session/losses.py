@@ -37,8 +37,11 @@ _REASONS: Mapping[str, str] = {
     "abandoned": "the time for the end was over before they were written; flush() before it, or speed up what they go to",
     "chrome_trace.queue_dropped": "the disk is slower than the program; raise file_queue_bytes, record less, or write to "
     "another disk",
-    "spans.failed": "the time for the end was over before they became spans, or there was no memory; flush() before it, raise "
-    "exit_timeout_s, or speed up what they go to",
+    "spans.queue_dropped": "more was to be sent than could be; lower ordinary_span_budget or spans_per_second, sample less, or "
+    "speed up the exporter",
+    "spans.abandoned": "the time for the end was over before they were sent; flush() before it, raise exit_timeout_s, or speed "
+    "up the exporter",
+    "spans.failed": "no spans could be made of them; see the error above",
     "spans_failed": "exporters refused them; see their errors, and whether the backend is up",
     "failed": "the file could not be written; see the error above, and whether the disk is full",
     "dropped": "more ran than is kept; raise max_events, or record a shorter time",

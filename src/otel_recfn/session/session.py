@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -277,10 +277,6 @@ class Session:
         """How many ranges the recorder has lost in all."""
         counts = self._recorder.counters()
         return counts.dropped + counts.lost_in_drain
-
-    def recorder_dropped(self) -> Mapping[int, int]:
-        """How many of these threads that still run have dropped, by their numbers."""
-        return self._recorder.dropped_by_thread()
 
     def counters(self, capture: Capture) -> dict[str, int]:
         """Counts of the recorder and of sources (of the process), and of a capture, running or not."""

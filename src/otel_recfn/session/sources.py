@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventSource
 from otel_recfn.pytorch.module_calls import FILES_OF_CALLS, ModuleCalls
 from otel_recfn.pytorch.module_names import InstanceNames
@@ -23,7 +22,7 @@ from otel_recfn.sources.calls.source import CallSource
 from otel_recfn.sources.calls.texts import ProgramTexts
 from otel_recfn.sources.calls.tracer import CallTracer
 from otel_recfn.sources.otel_context import ContextWatcher
-from otel_recfn.sources.protocol import Producer, Source, Wanted, Watcher
+from otel_recfn.sources.protocol import Source, Wanted, Watcher
 from otel_recfn.support.interrupts import raised_by_signal_handler
 
 log = logging.getLogger("otel_recfn")
@@ -96,20 +95,6 @@ class Sources:
         for switch in [switch for switch in self._switches if switch.told is not None]:
             if isinstance(switch.source, Watcher):
                 self._guarded(switch, partial(switch.source.look, last=last), None)
-
-    @property
-    def produce(self) -> bool:
-        """Whether an enabled source makes batches of its own."""
-        return any(switch.told is not None and isinstance(switch.source, Producer) for switch in self._switches)
-
-    def take(self, *, last: bool) -> list[Batch]:
-        """The batches of the enabled sources that make their own."""
-        batches: list[Batch] = []
-        for switch in [switch for switch in self._switches if switch.told is not None]:
-            if isinstance(switch.source, Producer):
-                nothing: Sequence[Batch] = ()
-                batches.extend(self._guarded(switch, partial(switch.source.take, last=last), nothing))
-        return batches
 
     def counters(self) -> dict[str, int]:
         """Every source's counters, as ``<source>.<counter>``."""

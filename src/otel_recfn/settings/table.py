@@ -93,24 +93,23 @@ class Settings:
     span_budget: int | None = _setting(
         1000,
         values.BUDGET,
-        "spans of one unit: a span of the program's, or a root of ours, with the ranges below it; its longest ranges become "
-        "spans and the others sums on them; `None` (`none`) makes every range a span",
+        "spans per request: the operations below one span of yours, or below a trace that we start; the longest become "
+        "spans, the others sums; `None` (`none`): every operation is a span",
     )
     ordinary_span_budget: int | None = _setting(
         50,
         values.BUDGET,
-        "the same for a unit that neither fails nor takes unusually long; `None` (`none`): as others",
+        "the same for a request that neither fails nor takes unusually long; `None` (`none`): as others",
     )
     trace_span_budget: int | None = _setting(
-        5000, values.BUDGET, "spans of all units of a trace, beyond one for each unit; `None` (`none`) for any number"
+        5000, values.BUDGET, "spans per trace; every request keeps at least one; `None` (`none`) for any number"
     )
     spans_per_second: float | None = _setting(
         1000.0,
         values.RATE,
-        "spans of all units in a second, beyond one for each unit, and what was left of the ten seconds before; `None` "
-        "(`none`) for any number",
+        "average spans per second over 10 s; every request keeps at least one; `None` (`none`) for any number",
     )
-    min_duration_ns: int = _setting(0, values.NANOSECONDS, "shorter ranges become sums first of all")
+    min_duration_ns: int = _setting(0, values.NANOSECONDS, "shorter operations become sums first of all")
     open_range_s: float | None = _setting(
         60.0,
         values.SECONDS,

@@ -8,6 +8,9 @@ from typing import Protocol
 
 from otel_recfn.model.batch import Batch
 
+NO_MEMORY = (MemoryError, SystemError)
+"""What a failed allocation raises. In places numpy doesn't set the MemoryError, and Python then raises SystemError."""
+
 
 class Sink(Protocol):
     """Receives every sealed batch of a capture, in order, from one thread at a time.
@@ -28,8 +31,9 @@ class Sink(Protocol):
     * ``write_open``, a method that is given the ranges which have been open for ``open_range_s`` seconds, as partial rows that
       end now: every quarter of that time all that there are, and an empty batch when there are none any more. ``write`` has
       each of them when it ends. Without it: it isn't told.
-    * ``note_drained``, a method that is called before ``flush``, with when the drain before that began, in Unix nanoseconds:
-      what had ended by then has been written, also where that drain found nothing to write. Without it: it isn't told.
+    * ``note_drained``, a method that is called after each drain, with when that began, in Unix nanoseconds, and whether a
+      ``flush`` follows: what had ended by then has been written, also where the drain found nothing to write. Without it: it
+      isn't told.
     * ``process_ends``, a method that is called before ``close`` where the process ends: with the seconds that the end may wait
       for what is outside of this machine; it returns how many of them it has a use for. Without it: it isn't told.
     """
@@ -73,11 +77,11 @@ def is_told_of_open_ranges(sink: Sink) -> bool:
     return hasattr(sink, "write_open")
 
 
-def tell_of_drain(sink: Sink, drained_ns: int) -> None:
-    """Tell a sink that wants to know it when the last drain began."""
+def tell_of_drain(sink: Sink, drained_ns: int, flushes: bool) -> None:
+    """Tell a sink that wants to know it when the last drain began, and whether a flush follows."""
     told = getattr(sink, "note_drained", None)
     if told is not None:
-        told(drained_ns)
+        told(drained_ns, flushes)
 
 
 def tell_of_process_end(sink: Sink, timeout_s: float) -> float:

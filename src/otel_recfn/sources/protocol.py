@@ -14,11 +14,10 @@ makes anew itself: ``support/fork_safe_lock.py`` and ``support/forks.py`` tell h
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventSource, Extra
 from otel_recfn.model.python_calls import ALL_CALLS, PythonCalls
 from otel_recfn.model.scope import ALL_SCOPES_MASK
@@ -89,27 +88,4 @@ class Watcher(Source, Protocol):
         """See whether all is as it left it. Before each drain, from one thread at a time; must not wait.
 
         ``last``: the last capture ends with that drain.
-        """
-
-
-@runtime_checkable
-class Producer(Source, Protocol):
-    """A source that has rows of its own beside the recorder's: of a GPU's streams, or of another rank.
-
-    Its batches go the way of the recorder's, right after what the recorder has drained: each capture's view of them, then its
-    sinks, and they count as its rows. It keeps what it has not handed over bounded, and drops it in a forked child.
-
-    Event ids are ``make_event_id`` of a number that ``Recorder.new_track`` gave and of 1, 2, ...; the track's Track has
-    the same ``number`` and, where it is no thread, a ``kind`` that says what it is.
-
-    A row names its parent, 0 for none: any range of the recorder that has begun, or a range of a producer that was handed over
-    before it or with it. ``root`` and ``context`` of such rows are worked out from that, and what a batch announces
-    (``Batch.opened``): it may leave them as they come. A row whose parent nobody knows any more becomes top-level. A top-level
-    row's ``context`` is the producer's to say. There are no copies of open ranges: one is handed over once, when it has ended.
-    """
-
-    def take(self, *, last: bool) -> Sequence[Batch]:
-        """What has ended since the last call. In each drain, from one thread at a time; must not wait.
-
-        ``last``: the last capture ends with it, so that nothing later will be taken.
         """

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import otel_recfn
-from otel_recfn.batches.number_sets import counts_of, distinct, groups, is_in
+from otel_recfn.batches.number_sets import distinct, groups, is_in
 
 COLUMNS = {"uint32": (1 << 32) - 1, "uint64": (1 << 64) - 1}
 few = st.lists(st.integers(0, 5), max_size=30)
@@ -36,11 +36,6 @@ def test_each_number_with_its_place_and_count(numbers: np.ndarray) -> None:
     found = groups(numbers)
     expected = np.unique(numbers, return_index=True, return_counts=True)
     assert [each.tolist() for each in found] == [each.tolist() for each in expected]
-
-
-@given(columns())
-def test_each_number_with_its_count(numbers: np.ndarray) -> None:
-    assert [*map(list, counts_of(numbers))] == [each.tolist() for each in np.unique(numbers, return_counts=True)]
 
 
 @given(columns(), few)

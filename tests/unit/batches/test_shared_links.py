@@ -17,7 +17,6 @@ from otel_recfn.batches.links import LinkFinder, Links, SharedLinks
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import make_event_id
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.sinks.spans.sink import SpansSink
 from patience import PATIENCE_S
 
 pytestmark = pytest.mark.one_python
@@ -75,16 +74,3 @@ def test_an_instrumented_program_finds_links_once_for_all_its_sinks(asked: Count
     assert counters["chrome_trace.events_written"] == counters["spans.rows"] >= 1
     assert "asked for" in [span.name for span in exporter.get_finished_spans()]
     assert set(asked.values()) == {1}
-
-
-def test_after_a_gap_no_span_links_to_what_another_sink_has_seen() -> None:
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    links = SharedLinks()
-    sink = SpansSink(provider, links=links)
-    links.match(make_batch([FORWARD]))
-    sink.note_gap()
-    sink.write(make_batch([BACKWARD]))
-    (span,) = exporter.get_finished_spans()
-    assert span.links == ()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from gated import Gated, MakeSink
 
-from otel_recfn.sinks.background import MAX_ROWS, BackgroundSink
+from otel_recfn.sinks.background import BackgroundSink
 from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 from otel_recfn.sinks.protocol import Sink
 from patience import PATIENCE_S
@@ -32,7 +32,7 @@ def in_background() -> Iterator[MakeSink]:
     """Makes background sinks, which end with the test."""
     made: list[tuple[BackgroundSink, Sink]] = []
 
-    def make(inner: Sink, max_rows: int = MAX_ROWS, **keywords: Any) -> BackgroundSink:
+    def make(inner: Sink, max_rows: int = 1000, **keywords: Any) -> BackgroundSink:
         made.append((BackgroundSink(inner, max_rows, **keywords), inner))
         return made[-1][0]
 

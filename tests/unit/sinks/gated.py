@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from batches import make_batch
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.background import BackgroundSink
-from otel_recfn.sinks.lost_places import LostAt
 from otel_recfn.sinks.protocol import Sink
 from patience import PATIENCE_S
 
@@ -26,10 +25,7 @@ class Gated:
             self.gate.set()
         self.calls: list[str] = []
         self.rows = 0
-        self.idled = threading.Event()
         self.closed = threading.Event()
-        self.hopeless = False
-        self.pace: Callable[[], None] = lambda: None
 
     def write(self, batch: Batch) -> None:
         self.rows += len(batch)
@@ -51,28 +47,8 @@ class Gated:
     def after_fork_in_child(self) -> Sink | None:
         return Gated()
 
-    def set_backlog(self, has_more: Callable[[], bool]) -> None:
-        pass
-
-    def set_dropped(self, dropped: Callable[[], int], dropped_at: Callable[[], LostAt]) -> None:
-        self.dropped = dropped
-
-    def set_pace(self, pace: Callable[[], None]) -> None:
-        self.pace = pace
-
     def note_gap(self) -> None:
         self.calls.append("gap")
-
-    def is_hopeless(self) -> bool:
-        return self.hopeless
-
-    def idle(self) -> bool:
-        self.calls.append("idle")
-        self.idled.set()
-        return False
-
-    def give_up(self) -> None:
-        self.calls.append("give up")
 
 
 def rows(count: int) -> Batch:

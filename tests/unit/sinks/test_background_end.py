@@ -11,11 +11,8 @@ from gated import Gated, MakeSink, assert_balanced, rows
 
 from forked import in_child
 from otel_recfn.model.batch import Batch
-from otel_recfn.sinks.background import LOOK_S, BackgroundSink
+from otel_recfn.sinks.background import BackgroundSink
 from patience import PATIENCE_S
-
-LONG_S = 60.0
-"""What an end may take that takes no time."""
 
 
 class TestTime:
@@ -42,37 +39,8 @@ class TestTime:
         assert_balanced(counters)
         hung.gate.set()
         assert hung.closed.wait(PATIENCE_S)
-        assert hung.calls == ["give up", "write 4", "close"], "what was given up isn't written after all"
+        assert hung.calls == ["write 4", "close"], "what was given up isn't written after all"
         assert sink.counters() == counters
-
-    def test_where_the_process_ends_nothing_is_waited_for_that_nobody_takes(self, in_background: MakeSink, hung: Gated) -> None:
-        """Also where that is known only after the end began."""
-        sink = in_background(hung)
-        sink.write(rows(4))
-        assert hung.entered.wait(PATIENCE_S)
-        sink.write(rows(3))
-        sink.process_ends(LONG_S)
-        closing = threading.Thread(target=sink.close, args=(LONG_S,))
-        closing.start()
-        hung.hopeless = True
-        closing.join(LONG_S / 2)
-        assert not closing.is_alive(), "the end of the process waits"
-        hung.gate.set()
-        assert hung.closed.wait(PATIENCE_S)
-        assert hung.calls == ["give up", "write 4", "close"]
-
-    @pytest.mark.parametrize(("process_ends", "hopeless"), [(False, True), (True, False)])
-    def test_else_it_is_waited_for(self, in_background: MakeSink, hung: Gated, process_ends: bool, hopeless: bool) -> None:
-        sink = in_background(hung)
-        sink.write(rows(4))
-        assert hung.entered.wait(PATIENCE_S)
-        sink.write(rows(3))
-        if process_ends:
-            sink.process_ends(PATIENCE_S)
-        hung.hopeless = hopeless
-        threading.Timer(3 * LOOK_S, hung.gate.set).start()
-        sink.close(PATIENCE_S)
-        assert hung.calls == ["write 4", "write 3", "close"]
 
     def test_write_after_close_is_dropped(self, in_background: MakeSink) -> None:
         sink = in_background(Gated())

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-import time
-
-import pytest
 from gated import Gated, MakeSink, assert_balanced, rows
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from batches import make_batch
 from otel_recfn.model.batch import Batch
-from otel_recfn.sinks import background_queue
-from otel_recfn.sinks.background import MAX_ROWS
 from otel_recfn.sinks.in_memory import InMemorySink
 from patience import PATIENCE_S
 
@@ -42,15 +36,6 @@ class TestPassingOn:
         sink.close(PATIENCE_S)
         assert enabled == [False]
         assert is_instrumentation_enabled()
-
-    def test_idle_is_told_once_after_a_pause(self, in_background: MakeSink, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(background_queue, "IDLE_S", 0.01)
-        inner = Gated()
-        sink = in_background(inner)
-        sink.write(rows(1))
-        assert inner.idled.wait(PATIENCE_S)
-        sink.close(PATIENCE_S)
-        assert inner.calls == ["write 1", "idle", "close"]
 
 
 class ToldOfOpenRanges(Gated):
@@ -128,56 +113,3 @@ class TestBounds:
         sink.write(make_batch([], opened=[{"event_id": 1}] * 3))
         sink.write(rows(2))
         assert sink.counters()["queue_dropped"] == 2
-
-
-class TestShareOfTime:
-    def test_sleeps_three_times_what_it_worked(self, in_background: MakeSink, monkeypatch: pytest.MonkeyPatch) -> None:
-        clock, inner = iter([0.1, 0.1, 0.3, 0.3]), Gated()
-        in_background(inner, start=False)
-        slept: list[float] = []
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Condition, "wait_for", lambda _condition, _is_so, timeout_s: slept.append(timeout_s))
-            patch.setattr(time, "thread_time", lambda: next(clock))
-            inner.pace()
-            inner.pace()
-        assert slept == pytest.approx([0.3, 0.6])
-
-    def test_hurries_for_who_waits(self, in_background: MakeSink, monkeypatch: pytest.MonkeyPatch) -> None:
-        inner = Gated()
-        sink = in_background(inner, max_share=1e-9)
-        sink.write(rows(1))
-        started = time.monotonic()
-        assert sink.flush(PATIENCE_S)
-        sink.write(rows(1))
-        sink.close(PATIENCE_S)
-        assert time.monotonic() - started < PATIENCE_S / 2
-        assert inner.calls.count("write 1") == 2
-
-    def test_is_given_to_the_inner_sink(self, in_background: MakeSink, hung: Gated) -> None:
-        """Which thereby ends its work when it is given up."""
-
-        def write(batch: Batch) -> None:
-            hung.entered.set()
-            assert hung.gate.wait(PATIENCE_S)
-            hung.pace()
-            hung.calls.append("written after all")
-
-        hung.write = write  # type: ignore[method-assign]
-        sink = in_background(hung)
-        sink.write(rows(1))
-        assert hung.entered.wait(PATIENCE_S)
-        sink.close(0.0)
-        hung.gate.set()
-        assert hung.closed.wait(PATIENCE_S)
-        assert hung.calls == ["give up", "close"]
-
-
-def test_a_thread_that_was_given_no_time_to_close_ends_all_the_same() -> None:
-    queue = background_queue.WorkQueue(MAX_ROWS)
-    queue.put(background_queue.Close())
-    queue.end()  # before the thread comes by
-    told: list[object] = []
-    thread = threading.Thread(target=lambda: told.append(queue.next()), daemon=True)
-    thread.start()
-    thread.join(PATIENCE_S)
-    assert [type(task) for task in told] == [background_queue.Close]

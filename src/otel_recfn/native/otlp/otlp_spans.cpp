@@ -206,15 +206,14 @@ size_t OtlpSpans::most_bytes_of(Py_ssize_t row) const {
   return most;
 }
 
-size_t OtlpSpans::encode(char* begin, const SpanColumns& columns) const {
+size_t OtlpSpans::encode(char* begin, int64_t* ends) const {
   WireWriter out(begin);
   for (Py_ssize_t i = 0; i < rows_.size(); ++i) {
     out.tag<tags::scope_spans::kSpans>();
     char* length = out.begin_length();
     encode_span(out, i);
     out.end_length(length);
-    columns.ends[i] = out.at() - begin;
-    columns.places[i] = above_[i] * static_cast<int64_t>(num_tracks_) + thread[rows_[i]];
+    ends[i] = out.at() - begin;
   }
   return static_cast<size_t>(out.at() - begin);
 }

@@ -26,12 +26,6 @@ namespace recfn {
   X(int64_t, node_id) X(int64_t, debug_handle) X(uint32_t, flags) X(uint32_t, shapes) X(uint32_t, dtypes)           \
   X(uint32_t, module) X(uint32_t, error) X(int64_t, step_number) X(uint32_t, stacktrace) X(uint32_t, code)
 
-// What is told of each span beside its bytes.
-struct SpanColumns {
-  int64_t* ends;    // in the bytes
-  int64_t* places;  // of the span above its number, times the number of tracks, plus that of its track
-};
-
 class OtlpSpans {
  public:
   // Each with the GIL, and false with an exception set. Of `above` each is a trace id and a trace state's field in bytes, and a
@@ -43,8 +37,8 @@ class OtlpSpans {
   bool scan();
   Py_ssize_t bad_row() const { return bad_row_; }
   size_t most_bytes() const;
-  // Returns where the last span ends.
-  size_t encode(char* begin, const SpanColumns& columns) const;
+  // Writes where each span ends to `ends`; returns where the last one does.
+  size_t encode(char* begin, int64_t* ends) const;
 
   Py_ssize_t size() const { return rows_.size(); }
 

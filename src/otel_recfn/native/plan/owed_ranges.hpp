@@ -1,4 +1,4 @@
-// Which ranges rows lie in that have not come yet. Python's `batches/owed.py` says what is what.
+// Which ranges have begun and have not come yet. Python's `batches/owed.py` says what is what.
 #pragma once
 #include "columns/column_view.hpp"
 #include "cpython/python.hpp"

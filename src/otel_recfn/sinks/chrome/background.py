@@ -27,7 +27,6 @@ class TraceFileWriter:
         self.sink = BackgroundSink(
             self._file,
             max(1, queue_bytes // ROW_BYTES),
-            max_share=1.0,  # encoding holds no GIL
             start=False,
             rows_of_a_batch=ROWS_OF_A_BATCH,
             close_share=CLOSE_SHARE,

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from otel_recfn.sinks.lost_places import LostAt
 from otel_recfn.sinks.otlp.encoded import encoded
 from otel_recfn.sinks.otlp.envelope import Envelope, RequestBuilder
 from otel_recfn.sinks.otlp.launch import with_launch
@@ -21,6 +18,7 @@ from otel_recfn.sinks.otlp.outcome import OpensTransports, Transport
 from otel_recfn.sinks.otlp.request_queue import RequestQueue
 from otel_recfn.sinks.otlp.senders import Senders
 from otel_recfn.sinks.spans.provider import SpanTarget
+from otel_recfn.support.own_thread import resting
 
 _logger = logging.getLogger(__name__)
 
@@ -46,118 +44,79 @@ class OtlpDelivery:
 
     def __init__(self, opens: OpensTransports, request_bytes: int, queue_bytes: int) -> None:
         self._opens, self._request_bytes = opens, request_bytes
-        self.drives = False  # nothing is ever held back
         self._queue = RequestQueue(queue_bytes)
         self._transport: Transport | None = None
         self._senders: Senders | None = None
         self._target: SpanTarget | None = None
         self._resource: Any = None
         self._builder: RequestBuilder | None = None
-        self._lock = threading.RLock()
-        """Of requests that aren't queued: the end may come in another thread."""
-        self._spans = 0
+        self._spans = self._abandoned = 0
         self._pid = os.getpid()
-        self._end_by = float("inf")
-        self._abandoned = 0
         self._ended = self._logged = False
 
     def use(self, target: SpanTarget) -> None:
         """Spans are of this target, and of the resource that it has now, from here on."""
         if target is self._target and target.resource is self._resource:
             return
-        with self._lock:
-            self._seal()
-            resource = target.resource
-            builder = RequestBuilder(Envelope(with_launch(resource), target.scope), self._request_bytes)
-            self._target, self._resource, self._builder = target, resource, builder
+        self._seal()
+        resource = target.resource
+        builder = RequestBuilder(Envelope(with_launch(resource), target.scope), self._request_bytes)
+        self._target, self._resource, self._builder = target, resource, builder
 
-    @property
-    def holds(self) -> bool:
-        """Never: requests that can't be sent wait in a queue of ours."""
-        return False
+    def make_room(self, spans: int) -> None:
+        """A server that takes requests, but slower than they come, is waited for a little."""
+        if not self._queue.has_room():
+            with resting():
+                self._queue.wait_for_room(ROOM_SECONDS)
 
-    def has_room(self, spans: int) -> bool:
-        """Whether ``make_room`` would not wait."""
-        return self._end_by < float("inf") or self._queue.has_room()
-
-    def make_room(self, spans: int, pace: Callable[[], None]) -> None:
-        """Wait a little for a server that takes requests, but slower than they come."""
-        if self._end_by == float("inf") and not self._queue.has_room():
-            self._queue.wait_for_room(ROOM_SECONDS)
-
-    def deliver(self, spans: Sequence[Any], told: int = 0) -> None:
-        """Put these spans into requests, and those that are full, or old, into the queue. The first tells of so many losses."""
-        more = encoded(spans).telling(told)
-        with self._lock:
-            self._spans += len(more)
-            if self._ended:
-                self._abandoned += len(more)
-                return
-            while self._builder is not None and len(more):
-                fitting, more = self._builder.fitting(more)
-                self._builder.add(fitting)
-                if len(more):
-                    self._seal()
-            self.idle()
+    def send(self, spans: Sequence[Any]) -> None:
+        """Put spans into requests, and those that are full, or old, into the queue."""
+        self._spans += len(spans)
+        rest = encoded(spans)
+        while len(rest) and self._builder is not None:
+            fitting, rest = self._builder.fitting(rest)
+            self._builder.add(fitting)
+            if len(rest):
+                self._seal()
+        self.idle()
 
     def idle(self) -> None:
         """Send what has waited for long."""
-        with self._lock:
-            if self._builder is not None and self._builder.age() >= LINGER_S:
-                self._seal()
+        if self._builder is not None and self._builder.age() >= LINGER_S:
+            self._seal()
 
     def flush(self, timeout_s: float) -> bool:
         """Send all, now; False where that is not done in time."""
-        with self._lock:
-            self._seal()
+        self._seal()
         if self._senders is None:
             return True
         self._queue.ask_now()
-        return self._queue.wait_until_empty(min(timeout_s, self._end_by - time.monotonic()))
-
-    def hurry(self, timeout_s: float) -> None:
-        """The program ends in so many seconds."""
-        self._end_by = time.monotonic() + timeout_s
-
-    @property
-    def is_failing(self) -> bool:
-        """Whether the server has failed several times, one after the other."""
-        return self._queue.failures >= FAILURES
+        return self._queue.wait_until_empty(timeout_s)
 
     @property
     def has_failed(self) -> bool:
-        """The same: one failure is no reason to give up what can be sent again."""
-        return self.is_failing
+        """Whether the server has failed several times, one after the other: what failed once can be sent again."""
+        return self._queue.failures >= FAILURES
 
     @property
     def lost(self) -> int:
-        """See ``told_losses.Losing``."""
+        """Spans that nobody will take."""
         return self._queue.counts.lost
 
     @property
-    def lost_at(self) -> LostAt:
-        """See ``told_losses.Losing``."""
-        return self._queue.counts.lost_at
+    def exports_here(self) -> bool:
+        """Never: no exporter of the program's is called."""
+        return False
 
-    @property
-    def lost_tellings(self) -> int:
-        """See ``told_losses.Losing``."""
-        return self._queue.counts.lost_tellings
-
-    def process_ends(self) -> None:
-        """``remove`` ends everything in any case."""
-
-    def remove(self) -> None:
+    def remove(self, process_ends: bool) -> None:
         """End the threads. What they have not sent is lost, and counted. In a forked child all of it belongs to the parent."""
         if self._ended or os.getpid() != self._pid:
             return
-        with self._lock:
-            self._ended = True
+        self._ended = True
         self._queue.end()
         if self._senders is not None:
             self._senders.wait_for_end(LAST_SENDS_S)
-        counts = self._queue.counts
-        self._abandoned = self._spans - counts.exported - counts.lost
+        self._abandoned = self._queue.spans + (self._builder.spans if self._builder is not None else 0)
         (self._transport or self._opens).close()
         if self._abandoned:
             _logger.warning("otel-recfn: %d spans were not sent in the time that there was at the end", self._abandoned)

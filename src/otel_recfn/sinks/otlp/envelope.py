@@ -15,15 +15,12 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_recfn import _native
-from otel_recfn.sinks.lost_places import NOWHERE, LostAt, with_more
 from otel_recfn.sinks.otlp.encoded import NO_SPANS, EncodedSpans
 from otel_recfn.sinks.otlp.span_bytes import attribute_fields
 from otel_recfn.sinks.otlp.wire import BYTES, field, text, varint
 
 _RESOURCE_SPANS, _SCOPE_SPANS = 1 << 3 | BYTES, 2 << 3 | BYTES
 """How the two messages around spans begin."""
-MOST_PLACES_OF_A_REQUEST = 32
-"""Some 5 KB beside its body."""
 _MOST_LENGTH = 10
 """Bytes of a varint, and of a field's number before it, with room to spare."""
 
@@ -36,10 +33,6 @@ class Request:
     spans: int
     encoding: str = ""
     """How the body is compressed; empty where it isn't (yet)."""
-    told: int = 0
-    """Of how many losses its spans tell."""
-    places: LostAt = dataclasses.field(default_factory=dict)
-    """How many of its spans, and of these losses, are in each place; of the last places."""
 
     @property
     def size(self) -> int:
@@ -78,8 +71,7 @@ class RequestBuilder:
     def __init__(self, envelope: Envelope, most_bytes: int) -> None:
         self._envelope, self._most_bytes = envelope, most_bytes
         self._parts: list[bytes | memoryview] = []
-        self._size = self._spans = self._told = 0
-        self._places = NOWHERE
+        self._size = self._spans = 0
         self._since = 0.0
 
     @property
@@ -102,16 +94,13 @@ class RequestBuilder:
             return
         if not self._spans:
             self._since = time.monotonic()
-        self._places = with_more(self._places, spans.places.counts(spans.told), MOST_PLACES_OF_A_REQUEST)
         self._parts.append(spans.data)
         self._size += len(spans.data)
         self._spans += len(spans)
-        self._told += spans.told
 
     def request(self) -> Request:
         """The request with all of them."""
-        body = self._envelope.request(self._parts, self._size)
-        return Request(body, self._spans, told=self._told, places=self._places)
+        return Request(self._envelope.request(self._parts, self._size), self._spans)
 
     def next(self) -> RequestBuilder:
         """For the request after this one."""

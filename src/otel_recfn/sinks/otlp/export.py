@@ -29,9 +29,10 @@ from otel_recfn.sinks.otlp.official import (
     target_of,
 )
 from otel_recfn.sinks.otlp.outcome import OpensTransports, Transport
+from otel_recfn.sinks.spans.delivery import Delivery
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.provider import SpanTarget
-from otel_recfn.sinks.spans.way_out import Delivery, WayOut
+from otel_recfn.sinks.spans.way_out import WayOut
 from otel_recfn.support.safe_text import safe_text
 
 _logger = logging.getLogger(__name__)
@@ -96,9 +97,8 @@ class OtlpWayOut:
         """Spans in bytes."""
         return OtlpMapper(target)
 
-    def delivery(self, exports_beside: bool) -> Delivery:
-        """Through a queue of requests; it always exports beside."""
-        del exports_beside
+    def delivery(self) -> Delivery:
+        """Through a queue of requests."""
         return OtlpDelivery(self._opens, self._request_bytes, self._queue_bytes)
 
     def after_fork_in_child(self) -> WayOut:

@@ -15,7 +15,6 @@ from opentelemetry.trace import SpanContext
 from otel_recfn import _native
 from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.tables import Track
-from otel_recfn.sinks.lost_places import Places, place_by_number
 from otel_recfn.sinks.otlp.encoded import EncodedSpans, encoded
 from otel_recfn.sinks.otlp.fragments import SPAN_ATTRIBUTES, Fragments
 from otel_recfn.sinks.otlp.span_bytes import attribute_fields, trace_state_field
@@ -50,11 +49,9 @@ class OtlpMapper(SpanMapper):
         )
         fragments = Fragments(plan.batch, self._fields_of)
         made: Any = _native.encode_otlp_spans(plan.batch, columns, above, current_key(), fragments, further)
-        data, ends, places = made
+        data, ends = made
         self._bound_caches()
-        trace_ids = [span.trace_id for span in plan.spans_above]
-        numbered = Places(np.frombuffer(places, np.int64), place_by_number(trace_ids, plan.batch.tracks))
-        return EncodedSpans(memoryview(data), np.frombuffer(ends, np.int64), places=numbered)
+        return EncodedSpans(memoryview(data), np.frombuffer(ends, np.int64))
 
     def _fields_of(self, scope: int, thread: Track) -> bytes:
         found = self._base_fields.get((scope, thread))

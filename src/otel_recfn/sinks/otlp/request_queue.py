@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from otel_recfn.sinks.lost_places import LostAt, Place, with_more
 from otel_recfn.sinks.otlp.backoff import Backoff
 from otel_recfn.sinks.otlp.envelope import Request
 from otel_recfn.sinks.otlp.outcome import Outcome, Verdict
@@ -31,10 +31,6 @@ class Counts:
     """The server refused their request, and would again."""
     crowded_out: int = 0
     """The queue was full."""
-    lost_tellings: int = 0
-    """Of how many losses those told that were refused or crowded out; of single spans that a server rejects nobody knows."""
-    lost_at: LostAt = field(default_factory=dict)
-    """How many were lost in each place, and what they told; of the newest. Replaced, never changed."""
     requests: int = 0
     retries: int = 0
 
@@ -57,7 +53,7 @@ class RequestQueue:
         self._most_bytes = most_bytes
         self._backoff, self._clock = backoff or Backoff(), clock
         self._changed = threading.Condition()
-        self._waiting: list[Request] = []
+        self._waiting: deque[Request] = deque()
         """The oldest first."""
         self._sending: list[Request] = []
         self._not_before = self._server_not_before = 0.0
@@ -87,7 +83,7 @@ class RequestQueue:
             while not self._ended:
                 pause = self._pause()
                 if self._waiting and pause <= 0:
-                    request = self._waiting.pop(0)
+                    request = self._waiting.popleft()
                     self._sending.append(request)
                     return request
                 self._changed.wait(pause if self._waiting else None)
@@ -99,7 +95,7 @@ class RequestQueue:
             self._sending.remove(request)
             if outcome.verdict is Verdict.AGAIN:
                 self._wait_after(outcome)
-                self._waiting.insert(0, request)
+                self._waiting.appendleft(request)
             else:
                 self._backoff.reset()
                 self.bytes -= request.size
@@ -166,34 +162,15 @@ class RequestQueue:
             counts.retries += 1
         elif outcome.verdict is Verdict.REFUSED:
             counts.refused += request.spans
-            self._count_lost(request)
         else:
             rejected = min(outcome.rejected, request.spans)
             counts.exported += request.spans - rejected
             counts.rejected += rejected
-            counts.lost_at = with_more(counts.lost_at, _most_of(request, rejected))
-
-    def _count_lost(self, request: Request) -> None:
-        """What all of a request told, and where that is."""
-        self.counts.lost_tellings += request.told
-        self.counts.lost_at = with_more(self.counts.lost_at, request.places)
 
     def _make_room(self) -> None:
         """Those that are being sent stay, because nobody knows yet what becomes of them."""
         while self.bytes > self._most_bytes and self._waiting:
-            oldest = self._waiting.pop(0)
+            oldest = self._waiting.popleft()
             self.bytes -= oldest.size
             self.spans -= oldest.spans
             self.counts.crowded_out += oldest.spans
-            self._count_lost(oldest)
-
-
-def _most_of(request: Request, rejected: int) -> LostAt:
-    """Where the spans may be that a server rejected of a request, which it doesn't say: where most of them are."""
-    found, left = dict[Place, int](), rejected
-    for place in sorted(request.places, key=request.places.__getitem__, reverse=True):
-        found[place] = min(left, request.places[place])
-        left -= found[place]
-        if not left:
-            break
-    return found

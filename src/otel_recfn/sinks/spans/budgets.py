@@ -72,6 +72,14 @@ class UnitEnd(NamedTuple):
     """It is work beside the program's own, and of no interest unless it failed."""
 
 
+class Grant(NamedTuple):
+    """What a unit may have."""
+
+    spans: int
+    is_ordinary: bool
+    """It neither failed nor took unusually long."""
+
+
 class _Claim(NamedTuple):
     """What a unit may have, where there is enough."""
 
@@ -100,8 +108,8 @@ class Budgets:
         """What units that were decided claimed and used, for ranges that come later."""
         self._detailed_unit, self._ordinary_unit = _Claim(most, detailed=True), _Claim(self._ordinary)
 
-    def grant(self, end: UnitEnd) -> int:
-        """How many spans this unit may have; they count as used."""
+    def grant(self, end: UnitEnd) -> Grant:
+        """What this unit may have; it counts as used."""
         unit = (end.trace_id, end.span_id)
         before = self._left_of.get(unit)
         claim = self._claim(end) if before is None or end.failed else _left(*before)
@@ -114,7 +122,7 @@ class Budgets:
         self._use(end.trace_id, used, claim)
         if end.duration_ns is not None:
             _remember(self._left_of, unit, (claim, used), MAX_UNITS)
-        return granted
+        return Grant(granted, not claim.times)
 
     def _claim(self, end: UnitEnd) -> _Claim:
         if end.failed:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from opentelemetry.trace import TracerProvider
 
+from otel_recfn.sinks.spans.delivery import Delivery
 from otel_recfn.sinks.spans.hooked_spans import HookedMapper
+from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.provider import ProviderResolver, SpanTarget
 from otel_recfn.sinks.spans.span_hook import Hook, SpanHook
-from otel_recfn.sinks.spans.way import Way
 from otel_recfn.sinks.spans.way_out import WayOut
 
 
@@ -17,15 +20,25 @@ class CurrentTarget:
     Args:
         tracer_provider: None for the global one.
         way_out: how spans leave.
-        way: is told of the target.
+        delivery: is told of the target.
         hook: the program's; None where it has none.
+        found: is told of each provider that spans go to from now on.
     """
 
-    def __init__(self, tracer_provider: TracerProvider | None, way_out: WayOut, way: Way, hook: Hook | None) -> None:
-        self._resolver, self._way_out, self._way = ProviderResolver(tracer_provider, way_out.provider), way_out, way
+    def __init__(
+        self,
+        tracer_provider: TracerProvider | None,
+        way_out: WayOut,
+        delivery: Delivery,
+        hook: Hook | None,
+        found: Callable[[TracerProvider], object],
+    ) -> None:
+        self._resolver = ProviderResolver(tracer_provider, way_out.provider, found)
+        self._way_out, self._delivery = way_out, delivery
         self.hook = SpanHook(hook) if hook is not None else None
         """The program's, which is called for the spans of whatever target there is."""
         self._used: SpanTarget | None = None
+        self._mapper: SpanMapper | None = None
 
     def resolve(self) -> SpanTarget | None:
         """The target, if anything takes spans now. From any thread."""
@@ -36,22 +49,24 @@ class CurrentTarget:
         """Whether the program has set no provider, or not yet. From any thread."""
         return self._resolver.lacks_provider
 
-    def use(self) -> SpanTarget | None:
-        """The target, for which spans are made and handed on from now on; None where nothing takes spans."""
-        target = self._resolver.resolve()
-        if target is None:
-            return None
-        try:
-            return self._use(target)
-        except Exception:  # of a span processor or an exporter that says what it is
-            self._resolver.tell_once("the tracer provider raised; spans go where they went before")
-            return self._used
+    def use(self) -> SpanMapper:
+        """What makes spans for the target, which gets them from now on; for the last one where nothing takes spans now.
 
-    def _use(self, target: SpanTarget) -> SpanTarget:
-        if target is self._used:
-            self._way.delivery.use(target)
-            return target
-        mapper = self._way_out.mapper(target) if self.hook is None else HookedMapper(target, self.hook)
-        self._way.delivery.use(target)
-        self._used, self._way.mapper = target, mapper
-        return target
+        Raises:
+            RuntimeError: there has never been one.
+        """
+        target = self._resolver.resolve()
+        if target is not None:
+            try:
+                self._use(target)
+            except Exception:  # of a span processor or an exporter that says what it is
+                self._resolver.tell_once("the tracer provider raised; spans go where they went before")
+        if self._mapper is None:
+            raise RuntimeError("the tracer provider was taken away before any span was sent")
+        return self._mapper
+
+    def _use(self, target: SpanTarget) -> None:
+        self._delivery.use(target)
+        if target is not self._used:
+            self._mapper = self._way_out.mapper(target) if self.hook is None else HookedMapper(target, self.hook)
+            self._used = target

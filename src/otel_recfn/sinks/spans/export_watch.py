@@ -8,7 +8,6 @@ spans, which it knows by their instrumentation scope object. ``remove`` takes it
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -16,22 +15,17 @@ from typing import Any
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from otel_recfn.sinks.lost_places import NOWHERE, LostAt, Place, with_more
 from otel_recfn.sinks.spans.leavable_calls import CallLeft, LeavableCalls
-from otel_recfn.sinks.spans.place_of_span import place_of, told_by
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
-
-SLOW_SECONDS = 1.0
 
 
 class ExportWatch:
-    """Watches exporters for spans of the given scopes (compared by identity)."""
+    """Watches exporters for spans of one scope (compared by identity)."""
 
     def __init__(self) -> None:
         self._watched: dict[int, _WatchedExporter] = {}
-        self._exported_before = self._finished_before = self._lost_tellings_before = 0
-        self._refused_at_before = NOWHERE
-        self._finished_some = threading.Event()
+        self._exported_before = self._finished_before = 0
+        self._export_ended = threading.Event()
 
     def watch(self, exporters: Iterable[Any], scope: object, leavable: Iterable[Any] = ()) -> None:
         """Watch exactly these exporters, for spans of ``scope``, from now on.
@@ -44,7 +38,7 @@ class ExportWatch:
         self.remove()
         left = {id(exporter) for exporter in leavable}
         watched = [
-            (key, _WatchedExporter(exporter, scope, self._finished_some, key in left)) for key, exporter in wanted.items()
+            (key, _WatchedExporter(exporter, scope, self._export_ended, key in left)) for key, exporter in wanted.items()
         ]
         self._watched = {key: one for key, one in watched if one.install()}
 
@@ -64,46 +58,20 @@ class ExportWatch:
         return self._finished_before + min((one.finished for one in self._watched.values()), default=0)
 
     @property
-    def lost_tellings(self) -> int:
-        """What the spans that an exporter refused told of earlier losses; with several exporters, the largest sum counts."""
-        return self._lost_tellings_before + max((one.lost_tellings for one in self._watched.values()), default=0)
-
-    @property
-    def refused_at(self) -> LostAt:
-        """How many of our spans an exporter refused, and what they told, by place; with several, the one with most places."""
-        watched = [one.refused_at for one in list(self._watched.values())]
-        return max([self._refused_at_before, *watched], key=len)
-
-    @property
-    def is_fast(self) -> bool:
-        """Whether every exporter's last export succeeded within ``SLOW_SECONDS``; false before the first one."""
-        return bool(self._watched) and all(one.is_fast and not one.hangs for one in self._watched.values())
-
-    @property
-    def is_unproven(self) -> bool:
-        """Whether an exporter's last export failed, or takes long, or there was none yet."""
-        return any(not one.works or one.hangs for one in self._watched.values())
-
-    def owes(self, since: float, seconds: float) -> bool:
-        """Whether an export is under way, or ``seconds`` aren't over since ``since`` and the last one of ours."""
-        now = time.monotonic()
-        return any(one.exports or now - max(since, one.counted_at) < seconds for one in self._watched.values())
-
-    @property
-    def is_failing(self) -> bool:
-        """Whether an exporter's last export failed, or takes longer than ``SLOW_SECONDS``; false before the first one."""
-        return any(one.failed or one.hangs for one in self._watched.values())
-
-    @property
     def has_failed(self) -> bool:
         """Whether an exporter's last export failed; false before the first one."""
-        return any(one.failed for one in list(self._watched.values()))
+        return any(one.failed for one in self._watched.values())
+
+    @property
+    def exports_here(self) -> bool:
+        """Whether the calling thread is in the middle of an export."""
+        return any(threading.get_ident() in one.exporting for one in self._watched.values())
 
     def wait(self, timeout_s: float) -> bool:
         """Until an exporter has finished with some; False when it took longer."""
-        finished = self._finished_some.wait(timeout_s)
-        self._finished_some.clear()
-        return finished
+        ended = self._export_ended.wait(timeout_s)
+        self._export_ended.clear()
+        return ended
 
     def refuse(self) -> None:
         """From now on exporters get the program's spans alone. An export of ours alone that is under way is left to itself."""
@@ -113,23 +81,20 @@ class ExportWatch:
     def remove(self) -> None:
         """Leave every exporter as it was found."""
         self._exported_before, self._finished_before = self.exported, self.finished
-        self._lost_tellings_before = self.lost_tellings
-        self._refused_at_before = self.refused_at
         watched, self._watched = self._watched, {}
         for one in watched.values():
             one.uninstall()
 
 
 class _WatchedExporter:
-    def __init__(self, exporter: Any, scope: object, finished_some: threading.Event, leavable: bool) -> None:
-        self.scope, self._finished_some = scope, finished_some
+    def __init__(self, exporter: Any, scope: object, export_ended: threading.Event, leavable: bool) -> None:
         self._calls = LeavableCalls() if leavable else None
-        self.exported = self.finished = self.lost_tellings = 0
-        self.refused_at = NOWHERE
-        self.is_fast = self.works = self.failed = self._refuses = False
-        self.counted_at = 0.0
-        self._began: float | None = None
-        self._exporter = exporter
+        self.scope = scope
+        self.exported = self.finished = 0
+        self.failed = self.refuses = False
+        self.exporting: set[int] = set()
+        """The threads that are in the middle of an export."""
+        self._exporter, self._export_ended = exporter, export_ended
         self._lock = ForkSafeLock()
         self._shadowed = vars(exporter).get("export") if hasattr(exporter, "__dict__") else None
         self._counting = partial(self._export, exporter.export)
@@ -142,7 +107,7 @@ class _WatchedExporter:
         return True
 
     def uninstall(self) -> None:
-        self._finished_some = threading.Event()  # in a forked child another thread may have been in the middle of the other one
+        self._export_ended = threading.Event()  # in a forked child another thread may have been in the middle of the other one
         if vars(self._exporter).get("export") is not self._counting:
             return  # someone shadowed it after us, and still calls us: we go on passing through
         if self._shadowed is not None:
@@ -151,57 +116,35 @@ class _WatchedExporter:
             del self._exporter.export
 
     def refuse(self) -> None:
-        self._refuses = True
+        self.refuses = True
         if self._calls is not None:
             self._calls.leave()
 
     def _export(self, export: Callable[..., Any], spans: Sequence[ReadableSpan], *args: Any, **kwargs: Any) -> Any:
-        result: Any = SpanExportResult.FAILURE
-        if self._refuses:
+        ours = sum(self._is_ours(span) for span in spans)
+        if self.refuses and ours:
             spans = [span for span in spans if not self._is_ours(span)]
             if not spans:
-                return result
-        ours = [span for span in spans if self._is_ours(span)]
-        began = self._began = time.monotonic()
+                return SpanExportResult.FAILURE
+        result: Any = SpanExportResult.FAILURE
+        thread = threading.get_ident()
+        self.exporting.add(thread)
         try:
-            if self._calls is not None and len(ours) == len(spans):
-                result = self._calls.make(partial(export, spans, *args, **kwargs))
-            else:
-                result = export(spans, *args, **kwargs)
+            call = partial(export, spans, *args, **kwargs)
+            result = self._calls.make(call) if self._calls is not None and ours == len(spans) else call()
         except CallLeft:
             pass
         finally:
-            self._began, self.failed = None, result is SpanExportResult.FAILURE
-            self.works = not self.failed
-            self.is_fast = self.works and time.monotonic() - began < SLOW_SECONDS
-            if ours:
-                self._count(ours)
-                self._finished_some.set()
+            self.exporting.discard(thread)
+            with self._lock:
+                self._count(ours, result is SpanExportResult.FAILURE)
+            self._export_ended.set()
         return result
 
-    def _count(self, ours: Sequence[ReadableSpan]) -> None:
-        with self._lock:
-            self.finished, self.counted_at = self.finished + len(ours), time.monotonic()
-            if not self.failed:
-                self.exported += len(ours)
-                return
-            self.lost_tellings += sum(told_by(span) for span in ours)
-            refused_at = dict[Place, int]()
-            for span in ours:
-                place = place_of(span)
-                refused_at[place] = refused_at.get(place, 0) + 1 + told_by(span)
-            self.refused_at = with_more(self.refused_at, refused_at)
-
-    @property
-    def exports(self) -> bool:
-        """Whether an export is under way."""
-        return self._began is not None
-
-    @property
-    def hangs(self) -> bool:
-        """Whether an export has taken long, and is not back."""
-        began = self._began
-        return began is not None and time.monotonic() - began > SLOW_SECONDS
+    def _count(self, ours: int, failed: bool) -> None:
+        self.failed = failed
+        self.finished += ours
+        self.exported += 0 if failed or self.refuses else ours
 
     def _is_ours(self, span: ReadableSpan) -> bool:
         return getattr(span, "instrumentation_scope", None) is self.scope

@@ -1,13 +1,15 @@
-"""From a plan of spans to a plan of few: every range comes to its unit, and a unit's spans go out when it is decided.
+"""From plans of spans to decided units: every range comes to its unit, and a unit goes out when nothing more can come to it.
 
-plan ──► add ──► fold: the longest of each unit, sums of the rest ──► decide ──► pieces of spans (outgoing.py)
+plan ──► add ──► fold: the longest of each unit, sums of the rest ──► decide ──► DecidedUnits (decided.py)
          rows that are kept ──► KeptRows ──────────────────────────────┘
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from itertools import accumulate
+from itertools import accumulate, groupby
+from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,10 +24,10 @@ from otel_recfn.batches.span_plan import Fate, SpanPlan
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import OVERLAPPING
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.sinks.spans.budgets import Budgets
+from otel_recfn.sinks.spans.budgets import Budgets, Grant, UnitEnd
+from otel_recfn.sinks.spans.decided import DecidedUnits, KeptSpans, Piece, RootSpans, SummarySpans, roots_alone
 from otel_recfn.sinks.spans.folded_sums import ToldOfKept, sums_of
 from otel_recfn.sinks.spans.open_units import OpenUnit, OpenUnits, numbers_of
-from otel_recfn.sinks.spans.outgoing import KeptSpans, Piece, SummarySpans
 from otel_recfn.sinks.spans.step_traces import StepTraces
 from otel_recfn.sinks.spans.summaries import Summaries
 from otel_recfn.sinks.spans.trace_boundaries import StepTrace
@@ -41,6 +43,17 @@ MAX_LINKABLE = 1 << 17
 MAX_NAMES = 1 << 16
 """A program may make a new name each step: when so many are known, all units are decided in part, and they are forgotten."""
 BACKWARD = int(RecordScope.BACKWARD_FUNCTION)
+
+
+class _Ended(NamedTuple):
+    unit: OpenUnit
+    end: UnitEnd
+
+
+class _Granted(NamedTuple):
+    unit: OpenUnit
+    ranges: int
+    grant: Grant
 
 
 class Folding:
@@ -65,48 +78,54 @@ class Folding:
         self._owed: Ids = np.zeros(0, np.uint64)
         """Outermost ranges that haven't come, and have spans below them that were handed on."""
         self._drained_ns = 0
-        self.free_spans = 0
-        """How many spans decided units have in any case, one each; whoever sends spans takes them from here."""
 
     def begin_batch(self, batch: Batch) -> None:
         """A batch comes."""
         self._drained_ns = max(self._drained_ns, batch.drained_ns)
         self._units.begin_batch(batch)
 
-    def add(self, plan: SpanPlan) -> list[Piece]:
-        """Add the spans of a plan to their units. The pieces of those that are full now, or of all where there are many names;
-        these units go on."""
+    def add(self, plan: SpanPlan) -> list[DecidedUnits]:
+        """Add the spans of a plan to their units. Those that are full are decided in part, and go on."""
         self._rows.make_room()
         batch, sums = plan.batch, self._units.sums(plan)
         unit, name = self._units.numbers(plan, sums), self._names.by_index(batch.names, sums.name)
         first_row = self._rows.new_numbers(len(plan.row))
-        self._fold.add_planned(PlannedRanges(batch, plan.row, plan.parent, plan.above, unit, name, self._owed), first_row)
-        self._rows.add(plan, first_row)
-        self._units.note(plan, sums)
+        ranges = PlannedRanges(batch, plan.row, plan.parent, plan.above, unit, name, self._owed)
+        self._fold.add_planned(ranges, first_row)
         if len(self._owed):
             self._owed = self._owed[~is_in(self._owed, batch.event_id[plan.row])]
+        self._rows.add(plan, first_row)
+        self._units.note(plan, sums)
         if len(self._names.values) > MAX_NAMES:
-            pieces = self._decide(self._units.all(), {}, goes_on=True)
+            decided = self._decide(self._units.all(), {}, goes_on=True)
             self._names = Distinct([OTHER_NAME])
-            return pieces
-        numbers = unit[sums.rows > 0].tolist()
-        rows = zip(numbers, self._fold.rows(numbers), strict=True)
-        return self._decide([self._units.of(number) for number, count in rows if count >= MAX_ROWS_OF_A_UNIT], {}, goes_on=True)
+            return decided
+        return self._decide(self._full(distinct(unit[sums.rows > 0]).tolist()), {}, goes_on=True)
 
-    def due(self, finished: Iterable[StepTrace]) -> list[Piece]:
-        """The pieces of all units to which nothing more can come.
+    def _full(self, numbers: Sequence[int]) -> list[OpenUnit]:
+        """Those of these units that have many rows."""
+        rows = zip(numbers, self._fold.rows(numbers), strict=True)
+        return [self._units.of(number) for number, count in rows if count >= MAX_ROWS_OF_A_UNIT]
+
+    def due(self, finished: Sequence[StepTrace]) -> list[DecidedUnits]:
+        """All units to which nothing more can come.
 
         Args:
             finished: traces of ours that are complete; what was folded directly into one is noted there.
         """
-        traces = {}
-        for trace in finished:
-            unit = self._units.of_trace(trace)
-            if unit is not None and trace.folded is None:
-                traces[unit] = trace
+        traces = self._traces_of_units(finished)
         units = [*traces, *self._units.ended(self._drained_ns, self._traces.open_spans())]
         units += self._surplus(set(units))
-        return self._decide(list(dict.fromkeys(units)), traces, goes_on=False)
+        return self._decide(list(dict.fromkeys(units)), traces, goes_on=False) + roots_alone(finished, traces.values())
+
+    def all(self, finished: Sequence[StepTrace]) -> list[DecidedUnits]:
+        """All units, and the roots of these traces."""
+        traces = self._traces_of_units(finished)
+        return self._decide(self._units.all(), traces, goes_on=False) + roots_alone(finished, traces.values())
+
+    def _traces_of_units(self, finished: Iterable[StepTrace]) -> dict[OpenUnit, StepTrace]:
+        found = [(self._units.of_trace(trace), trace) for trace in finished]
+        return {unit: trace for unit, trace in found if unit is not None}
 
     def _surplus(self, ended: Set[OpenUnit]) -> list[OpenUnit]:
         """Units that rows came to longest ago, where there are too many, or too many rows may be kept of them all."""
@@ -117,44 +136,37 @@ class Folding:
         of_newer = [*accumulate(reversed(kept))][::-1]
         return [unit for unit, rows in zip(units, of_newer, strict=True) if rows > MAX_KEPT]
 
-    def rest(self, now_ns: int) -> None:
-        """Nothing came for a while: what had ended by then has come."""
-        self._drained_ns = max(self._drained_ns, now_ns)
+    def note_drained(self, drained_ns: int) -> None:
+        """What had ended by then has come."""
+        self._drained_ns = max(self._drained_ns, drained_ns)
+
+    def rest(self) -> None:
+        """No batch came for a while."""
         self._units.rest()
 
-    def all(self, finished: Iterable[StepTrace]) -> list[Piece]:
-        """The pieces of all units."""
-        by_span = {trace.context.span_id: trace for trace in finished if trace.context is not None}
-        units = self._units.all()
-        found = [(unit, by_span.get(unit.above.span_id)) for unit in units]
-        traces = {unit: trace for unit, trace in found if trace is not None and trace.folded is None}
-        return self._decide(units, traces, goes_on=False)
-
-    def note_gap(self) -> None:
-        """Batches were lost."""
-        self._units.note_gap()
-
-    def _decide(self, units: list[OpenUnit], traces: Mapping[OpenUnit, StepTrace], *, goes_on: bool) -> list[Piece]:
-        if not units:
-            return []
-        units, budgets = self._granted(units, traces, goes_on)
-        done = self._fold.finish(numbers_of(units), budgets, [goes_on] * len(units))
-        self.free_spans += len(units)
+    def _decide(self, units: Sequence[OpenUnit], traces: Mapping[OpenUnit, StepTrace], *, goes_on: bool) -> list[DecidedUnits]:
+        """In the order in which they ended, ordinary ones apart."""
+        ended = sorted([self._end_of(unit, traces, goes_on) for unit in units], key=attrgetter("end.end_ns"))
+        granted = [_Granted(one.unit, one.end.ranges, self._budgets.grant(one.end)) for one in ended]
+        parts = [list(part) for _, part in groupby(granted, attrgetter("grant.is_ordinary"))]
+        decided = [self._decided(part, traces, goes_on) for part in parts]
         if not goes_on:
             self._units.forget(units)
+        return decided
+
+    def _end_of(self, unit: OpenUnit, traces: Mapping[OpenUnit, StepTrace], goes_on: bool) -> _Ended:
+        ranges = self._fold.rows([unit.number])[0]
+        return _Ended(unit, self._units.end_of(unit, ranges, traces.get(unit), goes_on))
+
+    def _decided(self, part: Sequence[_Granted], traces: Mapping[OpenUnit, StepTrace], goes_on: bool) -> DecidedUnits:
+        units, budgets = [one.unit for one in part], [one.grant.spans for one in part]
+        done = self._fold.finish(numbers_of(units), budgets, [goes_on] * len(units))
         kept = self._rows.take(done.kept_row)
         if goes_on:
             done = self._with_open_roots(done, kept.batch)
-        return self._pieces(done, kept, units, traces, budgets)
-
-    def _granted(
-        self, units: list[OpenUnit], traces: Mapping[OpenUnit, StepTrace], goes_on: bool
-    ) -> tuple[list[OpenUnit], list[int]]:
-        """The units in the order in which they ended, with how many spans each may have."""
-        rows = self._fold.rows(numbers_of(units))
-        ends = [self._units.end_of(unit, count, traces.get(unit), goes_on) for unit, count in zip(units, rows, strict=True)]
-        order = sorted(range(len(units)), key=lambda place: ends[place].end_ns)
-        return [units[place] for place in order], [self._budgets.grant(ends[place]) for place in order]
+        pieces = self._pieces(done, kept, units, traces, budgets)
+        roots = [traces[unit] for unit in units if unit in traces]
+        return DecidedUnits([RootSpans(roots), *pieces], sum([one.ranges for one in part]), part[0].grant.is_ordinary)
 
     def _with_open_roots(self, done: FinishedUnits, batch: Batch) -> FinishedUnits:
         """What lies in nothing that is kept lies in its outermost range, if that is open: it will be kept when it comes."""

@@ -32,6 +32,8 @@ from otel_recfn.support.json_text import text_of_utf8
 
 MAX_KEPT_CONTEXTS = 4096
 MAX_KEPT_BASES = 4096
+DROPPED = "recfn.dropped"
+"""The attribute of a span that tells how many ranges and spans this process has lost since an earlier span told it."""
 NOTHING_TOLD: Mapping[int, Mapping[str, AttributeValue]] = {}
 _UNSET = Status(StatusCode.UNSET)
 _INT64_MAX = (1 << 63) - 1

@@ -10,23 +10,23 @@ themselves, under the same ids, when they end. So a hang is a small trace, whose
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext
 
 from otel_recfn.batches.number_sets import is_in
 from otel_recfn.batches.span_plan import Fate, Ids, SpanPlan, fate_of
 from otel_recfn.model.batch import Batch, SpanContextRef
 from otel_recfn.model.events import EventKind
+from otel_recfn.sinks.spans.decided import DecidedUnits, Made
 from otel_recfn.sinks.spans.hooked_spans import HookedMapper
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.provider import RootStart, SpanTarget
 from otel_recfn.sinks.spans.span_hook import SpanHook
+from otel_recfn.sinks.spans.step_traces import StepTraces
 from otel_recfn.sinks.spans.trace_boundaries import StepTrace
-from otel_recfn.sinks.spans.way import Way
 
 NAME = "open for long"
 MOST_SPANS = 1000
@@ -36,30 +36,30 @@ class OpenTraces:
     """Of one sink.
 
     Args:
-        way: where spans go.
+        traces: of our own.
         hook: the program's; None where it has none.
         most: spans of ranges in a trace.
         span_of: the span that a context stands for.
     """
 
     def __init__(
-        self, way: Way, hook: SpanHook | None, most: int | None, span_of: Callable[[SpanContextRef], SpanContext]
+        self, traces: StepTraces, hook: SpanHook | None, most: int | None, span_of: Callable[[SpanContextRef], SpanContext]
     ) -> None:
-        self._way, self._hook, self._most = way, hook, MOST_SPANS if most is None else most
+        self._traces, self._hook, self._most = traces, hook, MOST_SPANS if most is None else most
         self._span_of = span_of
         self._told: Ids = np.zeros(0, np.uint64)
         """The event ids of ranges that are open and were told."""
 
-    def write(self, batch: Batch, target: SpanTarget) -> None:
-        """Write those of the open ranges that weren't told, with what they lie in.
+    def new(self, batch: Batch, target: SpanTarget) -> list[DecidedUnits]:
+        """A trace of each tree of open ranges that has some which weren't told, with what they lie in.
 
         Args:
             batch: all ranges that are open for long, as partial rows.
             target: where spans go now.
         """
         self._told = self._told[is_in(self._told, batch.event_id)]
-        for rows in self._untold_trees(batch):
-            self._write_tree(batch, rows, target)
+        trees = [self._tree(batch, rows, target) for rows in self._untold_trees(batch)]
+        return [DecidedUnits([tree], 0) for tree in trees if tree is not None]
 
     def _untold_trees(self, batch: Batch) -> list[list[int]]:
         """The rows to tell, by the outermost range that they lie in, each tree in the order of begins."""
@@ -72,33 +72,31 @@ class OpenTraces:
             trees.setdefault(root, []).append(row)
         return list(trees.values())
 
-    def _write_tree(self, batch: Batch, untold: list[int], target: SpanTarget) -> None:
+    def _tree(self, batch: Batch, untold: list[int], target: SpanTarget) -> OpenTree | None:
         """Where the limit has no trace for it now, the next call tries again; what the sampler refuses is not told."""
-        if not self._way.traces.limiter.admit(int(batch.end_ns.max())):
-            return
+        if not self._traces.limiter.admit(int(batch.end_ns.max())):
+            return None
         links = [trace.Link(span) for span in (self._span_around(batch, untold[0]),) if span is not None]
         start = target.start_root(NAME, {"recfn.root": True}, links=links)
         self._told = np.concatenate([self._told, batch.event_id[untold]])
-        if start is not None:
-            self._send(self._spans(batch, untold, start, target))
+        return self._open_tree(batch, untold, start, target) if start is not None else None
 
     def _span_around(self, batch: Batch, row: int) -> SpanContext | None:
         """The program's span, or the root of ours, that the range will be below."""
         context = batch.contexts[int(batch.context[row])]
         if fate_of(context) == Fate.IN_SPAN:
             return self._span_of(context)
-        found = self._way.traces.find(int(batch.root[row]))
+        found = self._traces.find(int(batch.root[row]))
         return found.context if found is not None else None
 
-    def _spans(self, batch: Batch, untold: list[int], start: RootStart, target: SpanTarget) -> list[ReadableSpan]:
-        """Parents first."""
+    def _open_tree(self, batch: Batch, untold: list[int], start: RootStart, target: SpanTarget) -> OpenTree:
         rows = self._with_ancestors(batch, untold)
         mapper = SpanMapper(target) if self._hook is None else HookedMapper(target, self._hook.beside())
         left_out = len(set(untold).difference(rows))
         thread, start_ns = batch.tracks[int(batch.thread[rows[0]])], int(batch.start_ns[rows].min())
         root = StepTrace(start, thread, start_ns, int(batch.end_ns[rows].max()), called=NAME)
         root.folded = {"recfn.folded.count": left_out} if left_out else None
-        return [mapper.root_span(root), *mapper.spans(_plan(batch, rows, start.context))]
+        return OpenTree(mapper, root, _plan(batch, rows, start.context))
 
     def _with_ancestors(self, batch: Batch, untold: list[int]) -> list[int]:
         """The rows and the open ranges around them, parents first; as many as fit."""
@@ -113,16 +111,27 @@ class OpenTraces:
             kept.update(dict.fromkeys(line[::-1][: self._most - len(kept)]))
         return list(kept)
 
-    def _send(self, spans: Sequence[ReadableSpan]) -> None:
-        """The first is a root."""
-        way, size = self._way, self._way.delivery.chunk_size
-        for first in range(0, len(spans), size):
-            part = spans[first : first + size]
-            way.pace()
-            way.delivery.make_room(len(part), way.pace)
-            roots = int(first == 0)
-            way.accounts.add(roots=roots, open_ranges=len(part) - roots)
-            way.deliver(part)
+
+class OpenTree:
+    """The spans of one such trace, parents first. The program's hook is asked apart from the spans of ranges that have ended.
+
+    Args:
+        mapper: makes them.
+        root: the trace.
+        plan: of the ranges.
+    """
+
+    def __init__(self, mapper: SpanMapper, root: StepTrace, plan: SpanPlan) -> None:
+        self._mapper, self._root, self._plan = mapper, root, plan
+
+    def __len__(self) -> int:
+        return 1 + len(self._plan.row)
+
+    def make(self, mapper: SpanMapper, first: int, last: int, dropped: int) -> Made:
+        """See Piece."""
+        roots = [self._mapper.root_span(self._root)] if first == 0 else []
+        spans = self._mapper.spans(self._plan.part(slice(max(0, first - 1), last - 1)))
+        return Made([*roots, *spans], {"roots": len(roots), "open_ranges": len(spans)})
 
 
 def _plan(batch: Batch, rows: list[int], root: SpanContext) -> SpanPlan:

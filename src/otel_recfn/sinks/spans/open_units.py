@@ -152,12 +152,6 @@ class OpenUnits:
             self._units.pop(key, None)
             self._spans.forget(*key)
 
-    def note_gap(self) -> None:
-        """Batches were lost: what is open isn't known any more."""
-        self._open = _NO_IDS
-        for unit in self._units.values():
-            unit.open = 0
-
     def end_of(self, unit: OpenUnit, ranges: int, trace: StepTrace | None, goes_on: bool) -> UnitEnd:
         """What is known of a unit at its end."""
         of_span = unit.key

@@ -29,14 +29,9 @@ class SpanEnd(NamedTuple):
 
 
 class ProgramSpans:
-    """By trace id and span id. Every method may be called from any thread.
+    """By trace id and span id. Every method may be called from any thread."""
 
-    Args:
-        remembers: somebody will ask for them.
-    """
-
-    def __init__(self, remembers: bool = True) -> None:
-        self._remembers = remembers
+    def __init__(self) -> None:
         self._spans: dict[tuple[int, int], ReadableSpan] = {}
         self._since_ns = 0
         """What began before is another process's, or was given an earlier start by the program."""
@@ -56,8 +51,6 @@ class ProgramSpans:
             return
         if (nanoseconds(span.start_time) or 0) < self._since_ns:
             self._note_inherited(trace_id, span_id, span)
-            return
-        if not self._remembers:
             return
         self._spans[trace_id, span_id] = span
         _bound(self._spans)

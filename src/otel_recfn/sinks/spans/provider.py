@@ -38,6 +38,7 @@ from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 
 from otel_recfn.sinks.spans.hashed_resource import hashed
 from otel_recfn.sinks.spans.limits import AttributeValue
+from otel_recfn.sinks.spans.provider_calls import own_method
 from otel_recfn.support.interrupts import raised_by_signal_handler
 from otel_recfn.support.safe_text import safe_exception
 from otel_recfn.version import __version__
@@ -178,7 +179,7 @@ class SpanTarget:
         return made
 
     def receivers(self) -> list[Callable[[ReadableSpan], None]]:
-        """Where finished spans go: to each processor by itself, since the SDK's list of them ends at one that raises."""
+        """Where finished spans go: each processor by itself, since the SDK's list of them ends at one that raises."""
         return [processor.on_end for processor in _one_after_the_other(self._tracer.span_processor, MAX_PROCESSOR_DEPTH)]
 
     def chunk_size(self) -> int:
@@ -195,13 +196,14 @@ class SpanTarget:
         return max(size, 1)
 
     def room_beside(self) -> int:
-        """How many of our spans may wait for exporters while processors' own threads export: half of the shortest queue.
+        """How many of our spans may wait for exporters while processors' own threads export: a batch, and a chunk beside it.
 
-        0 where that is not enough for each such thread to begin: it waits for a whole batch, or for seconds.
+        0 where that is more than half of a queue: then each such thread may not begin, since it waits for a whole batch, or for
+        seconds.
         """
         sizes = [_queue_sizes(processor) for processor in self._processors() if _has_queue(processor)]
-        room, chunk = min([queue // 2 for queue, _ in sizes], default=0), self.chunk_size()
-        return room if all(batch + chunk <= room for _, batch in sizes) else 0
+        room = max((batch for _, batch in sizes), default=0) + self.chunk_size()
+        return room if sizes and all(2 * room <= queue for queue, _ in sizes) else 0
 
     def exporters(self) -> list[Any]:
         """The exporters behind the processors that say which they have, each once."""
@@ -222,7 +224,7 @@ class SpanTarget:
     def force_flush(self, timeout_s: float) -> bool:
         """Have the processors export what they hold. May take longer than ``timeout_s``: the BatchSpanProcessor ignores it."""
         try:
-            return self._provider.force_flush(max(0, int(timeout_s * 1000))) is not False
+            return own_method(self._provider, "force_flush")(max(0, int(timeout_s * 1000))) is not False
         except (Exception, SystemExit) as error:
             text = "otel-recfn: a span processor raised in force_flush; spans that it held count as failed"
             _logger.error(text, exc_info=safe_exception(error))
@@ -238,12 +240,16 @@ class ProviderResolver:
     Args:
         tracer_provider: the provider to use; None for the global one, looked up each time.
         otherwise: the one to use while there is no global one.
+        found: is told of each provider that spans go to from now on.
     """
 
     def __init__(
-        self, tracer_provider: trace.TracerProvider | None = None, otherwise: trace.TracerProvider | None = None
+        self,
+        tracer_provider: trace.TracerProvider | None = None,
+        otherwise: trace.TracerProvider | None = None,
+        found: Callable[[trace.TracerProvider], object] | None = None,
     ) -> None:
-        self._explicit, self._otherwise = tracer_provider, otherwise
+        self._explicit, self._otherwise, self._tell_found = tracer_provider, otherwise, found
         self._provider: Any = None
         self._target: SpanTarget | None = None
         self._warned = self._told = False
@@ -273,6 +279,8 @@ class ProviderResolver:
         provider = self._found()
         if provider is not self._provider:
             self._target = self._target_of(provider)
+            if self._target is not None and self._tell_found is not None:
+                self._tell_found(provider)
             self._provider = None if isinstance(provider, trace.ProxyTracerProvider) else provider
         target = self._target
         return target if target is not None and target.enabled else None
@@ -307,6 +315,10 @@ def takes_any_thread(exporter: object) -> bool:
     return type(exporter).__module__.startswith("opentelemetry.exporter.")
 
 
+def _only_queues(processor: Any) -> bool:
+    return getattr(type(processor), "on_end", None) is BatchSpanProcessor.on_end
+
+
 def _flattened(processor: Any, depth: int) -> list[Any]:
     inner = getattr(processor, "_span_processors", None)
     if inner is None or depth == 0:
@@ -320,10 +332,6 @@ def _one_after_the_other(processor: Any, depth: int) -> list[Any]:
     if type(processor) is not SynchronousMultiSpanProcessor or inner is None or depth == 0:
         return [processor]
     return [found for one in tuple(inner) for found in _one_after_the_other(one, depth - 1)]
-
-
-def _only_queues(processor: Any) -> bool:
-    return getattr(type(processor), "on_end", None) is BatchSpanProcessor.on_end
 
 
 def _has_queue(processor: Any) -> bool:

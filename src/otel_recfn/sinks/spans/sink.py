@@ -1,55 +1,67 @@
 """Rows become finished spans at a tracer provider's span processors.
 
-    write(batch) ──► StepTraces (roots of ours) ──► plan_spans ──► writer ──► SpanMapper ──► processors ──► exporters
-                                                    in columns     │          in chunks that they don't drop
-                                                                   └ folds units into budgets, or takes every range
+    drain thread:   write(batch) ──► StepTraces (roots of ours) ──► plan_spans ──► Folding ──► decided units
+    sender thread:  decided units ──► SpanMapper ──► processors, in chunks that they don't drop ──► exporters
 
 Whose child a range is: the range around it; at top level the span that was current when it began; else a root of ours.
 A span that isn't sampled, and suppressed instrumentation, give no spans.
 
-Every row is counted once (``accounts.py``); ``delivery.py`` says what becomes of spans. What raises in the middle of a batch is
-dropped and counted (``batch_writing.py``).
+No row is dropped on its way to its unit. A unit is sent whole, parents first, or not at all; every row is counted once
+(``accounts.py``).
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from opentelemetry.trace import Span, SpanContext, TracerProvider
+import numpy as np
+from opentelemetry.trace import Span, SpanContext, TracerProvider, TraceState
 
-from otel_recfn.batches.links import SharedLinks
-from otel_recfn.batches.span_plan import SpanPlan
-from otel_recfn.model.batch import Batch
-from otel_recfn.sinks.lost_places import LostAt
-from otel_recfn.sinks.paced import Paces
+from otel_recfn.batches.ends import cut_off_as_shown, order_of_ends
+from otel_recfn.batches.links import LinkFinder, SharedLinks
+from otel_recfn.batches.span_plan import Fate, Fates, SpanPlan, fate_of, fates_of, plan_spans
+from otel_recfn.model.batch import Batch, SpanContextRef
 from otel_recfn.sinks.protocol import Sink
-from otel_recfn.sinks.spans.batch_writing import BatchWriting, span_context
+from otel_recfn.sinks.spans.accounts import Accounts
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Budgets, Volume
 from otel_recfn.sinks.spans.current_target import CurrentTarget
+from otel_recfn.sinks.spans.decided import DecidedUnits
+from otel_recfn.sinks.spans.every_range import EveryRange
 from otel_recfn.sinks.spans.folding import MAX_ROWS_OF_A_UNIT, Folding
-from otel_recfn.sinks.spans.leavable_calls import LAST_SECONDS
 from otel_recfn.sinks.spans.mapping import code_attributes
 from otel_recfn.sinks.spans.open_traces import OpenTraces
 from otel_recfn.sinks.spans.open_units import OpenUnits
 from otel_recfn.sinks.spans.program_spans import ProgramSpans
 from otel_recfn.sinks.spans.promised_traces import PromisedTraces
+from otel_recfn.sinks.spans.provider import SAMPLED, SpanTarget
+from otel_recfn.sinks.spans.provider_calls import ProviderCalls
+from otel_recfn.sinks.spans.sender import Sender
 from otel_recfn.sinks.spans.span_hook import Hook
 from otel_recfn.sinks.spans.step_traces import StepTraces
 from otel_recfn.sinks.spans.surroundings import FindsWorker, Surroundings, no_worker
-from otel_recfn.sinks.spans.told_losses import ToldLosses, nothing_lost
 from otel_recfn.sinks.spans.trace_boundaries import MAX_SPANS
-from otel_recfn.sinks.spans.way import Way
 from otel_recfn.sinks.spans.way_out import ThroughProcessors, WayOut
-from otel_recfn.sinks.spans.writers import EveryRange, Folded, Writer
+
+REST_SECONDS = 1.5
+"""After so long without a row, nothing more comes to units below spans whose end can't be seen."""
+_ROOTLESS, _IN_SPAN = int(Fate.ROOTLESS), int(Fate.IN_SPAN)
+"""Comparing a column with a member of an enumeration takes numpy ten times as long as with a number."""
+
+
+def nothing_lost() -> int:
+    """Where nobody counts."""
+    return 0
+
+
+def nothing_to_flush(timeout_s: float) -> None:
+    """Where nobody drains."""
 
 
 class SpansSink:
     """Hands spans to a provider's span processors.
-
-    Every method may wait for an exporter, since the SDK's ``force_flush`` knows no timeout: give it to the session inside a
-    ``BackgroundSink``.
 
     Args:
         tracer_provider: None for the global one, also when that is set later.
@@ -61,12 +73,13 @@ class SpansSink:
         spans: the program's, above ranges.
         find_worker: what this process works for, if it is another one's worker.
         recorder_lost: ranges that the recorder has lost in all.
-        dropped_by_thread: those of them that running threads dropped, by number of the thread.
         way_out: how spans leave; through the provider's processors where it is None.
+        flush: delivers what was recorded, in so many seconds; the provider's ``force_flush`` and ``shutdown`` call it first.
     """
 
     name = "spans"
-    losses = ("failed", "spans_failed")
+    losses = ("queue_dropped", "abandoned", "failed", "spans_failed")
+    flushes_beside_writes = True
     wants_unsampled = False
     tells_of_spans = False
 
@@ -83,46 +96,106 @@ class SpansSink:
         find_worker: FindsWorker = no_worker,
         way_out: WayOut | None = None,
         recorder_lost: Callable[[], int] = nothing_lost,
-        dropped_by_thread: Callable[[], Mapping[int, int]] = dict,
+        flush: Callable[[float], object] = nothing_to_flush,
     ) -> None:
         self._tracer_provider, self._roots_per_second, self._volume = tracer_provider, roots_per_second, volume
         self._hook, self._shared_links, self._find_worker = hook, links, find_worker
-        self._promised = promised or PromisedTraces()
-        folds = volume.of_unit is not None
-        self._way_out = way_out or ThroughProcessors()
-        self._delivery = self._way_out.delivery(folds)
-        self._spans = spans or ProgramSpans(remembers=folds)
+        self._sent, self._recorder_lost = sent, recorder_lost
+        self._promised, self._way_out = promised or PromisedTraces(), way_out or ThroughProcessors()
+        self._links: LinkFinder | SharedLinks = links or LinkFinder()
+        self._accounts, self._spans = Accounts(), spans or ProgramSpans()
         self._surroundings = Surroundings(self._spans, find_worker)
-        most = MAX_ROWS_OF_A_UNIT if folds else MAX_SPANS
+        most = MAX_ROWS_OF_A_UNIT if volume.of_unit is not None else MAX_SPANS
         self._traces = StepTraces(roots_per_second, self._surroundings, self._promised, most)
-        self._way = Way(self._delivery, self._traces, sent, ToldLosses(self._delivery, recorder_lost, dropped_by_thread))
-        self._recorder_lost, self._dropped_by_thread = recorder_lost, dropped_by_thread
-        self._target = CurrentTarget(tracer_provider, self._way_out, self._way, hook)
-        self._writer = self._make_writer(volume)
-        open_traces = OpenTraces(self._way, self._target.hook, volume.of_unit, span_context)
-        self._writing = BatchWriting(self._target, self._way, self._surroundings, self._writer, open_traces, links, folds)
-        self._closed = False
+        self._folding = self._made_folding()
+        self._undecided = 0
+        """Ranges that are in units which aren't decided."""
+        self._delivery = self._way_out.delivery()
+        self._flush = flush
+        self._provider_calls = ProviderCalls(flush)
+        self._target = CurrentTarget(tracer_provider, self._way_out, self._delivery, hook, self._provider_calls.watch)
+        self._sender = Sender(self._target, self._delivery, self._accounts, sent, recorder_lost)
+        self._open_traces = OpenTraces(self._traces, self._target.hook, volume.of_unit, span_context)
+        self._written_at = time.monotonic()
+        self._end_s = math.inf
+        """What the end of the process may take; without limit where it doesn't end."""
 
-    def _make_writer(self, volume: Volume) -> Writer:
+    def _made_folding(self) -> Folding | EveryRange:
+        volume = self._volume
         if volume.of_unit is None:
-            return EveryRange(self._way)
-        most, budgets = volume.of_unit, Budgets(volume.of_unit, volume)
+            return EveryRange()
+        units = OpenUnits(self._spans, span_context)
+        return Folding(Budgets(volume.of_unit, volume), volume.of_unit, volume.min_duration_ns, units, self._traces)
 
-        def make_folding() -> Folding:
-            return Folding(budgets, most, volume.min_duration_ns, OpenUnits(self._spans, span_context), self._traces)
-
-        return Folded(self._way, make_folding, volume.per_second)
+    def start(self) -> None:
+        """Start the sender's thread, and look for a provider; else the first unit and the first range do."""
+        self._sender.start()
+        self._target.resolve()
 
     def write(self, batch: Batch) -> None:
-        """Build spans of a batch and hand them on, in chunks."""
-        self._writing.write(batch)
+        """Fold a batch into its units, and have those sent that are decided by it."""
+        self._written_at = time.monotonic()
+        target = self._target.resolve()
+        if target is None:
+            self._accounts.add(rows=len(batch), no_provider=len(batch))
+            return
+        batch = cut_off_as_shown(self._surroundings.without_inherited(batch))
+        fates = fates_of(batch)
+        self._advance_traces(batch, fates, target)
+        self._folding.begin_batch(batch)
+        if not (fates >= _IN_SPAN).any():  # below spans that are not sampled, say: costs next to nothing
+            self._accounts.add_rows(fates)
+            return
+        links, order = self._links.match(batch), order_of_ends(batch)
+        plan = plan_spans(batch, fates, links, span_context, self._root_context, order)
+        decided = self._folded(lambda: self._folding.add(plan))
+        self._accounts.add_rows(plan.fate, folding=len(plan.row))
+        self._undecided += len(plan.row)
+        self._put(decided)
+
+    def _advance_traces(self, batch: Batch, fates: Fates, target: SpanTarget) -> None:
+        rootless = frozenset(index for index, one in enumerate(batch.contexts) if fate_of(one) == _ROOTLESS)
+        rows = fates == _ROOTLESS if rootless else np.zeros(len(batch), np.bool_)
+        self._traces.advance(batch, rows, rootless, target)
+
+    def _root_context(self, root: int) -> SpanContext | None:
+        trace = self._traces.find(root)
+        return trace.context if trace is not None else None
+
+    def note_drained(self, drained_ns: int, flushes: bool) -> None:
+        """What had ended by then has been written: decide the units whose spans had.
+
+        Where a flush follows, those below spans whose end can't be seen, too.
+        """
+        self._folding.note_drained(drained_ns)
+        self._traces.close_idle(drained_ns)
+        if flushes or time.monotonic() - self._written_at > REST_SECONDS:
+            self._folding.rest()
+        self._put(self._folded(lambda: self._folding.due(self._traces.take_finished())))
 
     def write_open(self, ranges: Batch) -> None:
         """Hand on spans of the ranges that are open for long, each once."""
-        self._writing.write_open(ranges)
+        target = self._target.resolve()
+        if target is not None:
+            self._put(self._open_traces.new(self._surroundings.without_inherited(ranges), target))
+
+    def _folded(self, step: Callable[[], list[DecidedUnits]]) -> list[DecidedUnits]:
+        """What a step of folding decides. Where it raises, for want of memory say, what is undecided is lost, and counted."""
+        try:
+            return step()
+        except Exception:
+            self._accounts.add(failed=self._undecided, folding=-self._undecided)
+            self._folding, self._undecided = self._made_folding(), 0
+            raise
+
+    def _put(self, decided: Iterable[DecidedUnits]) -> None:
+        for units in decided:
+            self._undecided -= units.ranges
+            self._sender.put(units)
 
     def saw(self, trace_id: int, span_id: int, span: object) -> None:
         """A range begins below this span of the program's. From any thread."""
+        self._target.resolve()  # a provider that is set late is found before the program flushes it
         self._spans.saw(trace_id, span_id, span)
 
     def has_target(self) -> bool:
@@ -152,98 +225,57 @@ class SpansSink:
             return None
         return target.start_span(name, {"recfn.step.number": number} | (code_attributes(code) if code else {}))
 
-    def note_drained(self, drained_ns: int) -> None:
-        """What had ended by then has been written: units are decided although no batch came after their spans' ends."""
-        self._writer.rest(drained_ns)
-
     def flush(self, timeout_s: float) -> bool:
-        """Export what was handed on. Roots that may still grow stay open; those of idle threads don't."""
-        if self._target.use() is None:
-            return True
-        self._delivery.drives = True
-        try:
-            self.idle()
-            return self._delivery.flush(timeout_s)
-        finally:
-            self._delivery.drives = False
+        """Export what was decided. Units that may still grow stay open. From any thread, also while another one writes."""
+        return self._sender.flush(timeout_s)
 
     def process_ends(self, timeout_s: float) -> float:
         """``close`` follows; afterwards the provider exports what is queued, for as long as that takes. No time for a backend
         that is known to be down: all would be abandoned anyway."""
-        self._delivery.process_ends()
-        return 0.0 if self._delivery.is_failing else max(0.0, timeout_s - LAST_SECONDS)
-
-    def is_hopeless(self) -> bool:
-        """Whether the backend is known to be down; one that is slow may get there in the time that it was given."""
-        return self._delivery.has_failed
+        self._end_s = 0.0 if self._delivery.has_failed else timeout_s
+        return self._end_s
 
     def close(self, timeout_s: float) -> None:
-        """End all roots, export, and leave the provider as it was. Without any time, what is left counts as failed."""
-        try:
-            if timeout_s > 0 and not self._closed:
-                self._delivery.hurry(timeout_s)
-                self._writing.write_last()
-                self._delivery.flush(timeout_s)
-        finally:
-            self.give_up()
-
-    def give_up(self) -> None:
-        """What is left counts as failed, and the provider is left as it was. From any thread, at any time."""
-        self._closed = True
-        self._delivery.remove()
+        """End all roots, export, and leave the provider as it was."""
+        self._provider_calls.remove()
+        self._traces.close_all()
+        self._put(self._folded(lambda: self._folding.all(self._traces.take_finished())))
+        self._sender.close(min(timeout_s, self._end_s), process_ends=self._end_s < math.inf)
 
     def counters(self) -> Mapping[str, int]:
-        """What became of the rows; the module's docstring says how the counts add up.
+        """What became of the rows; ``accounts.py`` and ``delivery.py`` say how the counts add up.
 
         ``roots_limited`` and ``roots_unsampled`` count traces, ``unsampled`` their rows too.
         """
         traces = {"roots_limited": self._traces.limited, "roots_unsampled": self._traces.unsampled}
-        spans, accounts = self._delivery.counters(), self._way.accounts
-        counts = accounts.settled(spans["spans"]) if self._closed else accounts.counts
-        return {**counts, **spans, **traces}
+        return {**self._accounts.counts(), **self._delivery.counters(), **traces}
 
     def after_fork_in_child(self) -> Sink | None:
         """A fresh sink; the inherited exporters are unwatched first. Span ids got a new key when the child began."""
-        self._delivery.remove()
+        self._delivery.remove(process_ends=False)
+        self._provider_calls.after_fork_in_child()
         self._spans.start_empty()
         if self._shared_links is not None:
             self._shared_links.start_empty()
-        return SpansSink(
+        fresh = SpansSink(
             self._tracer_provider,
             self._roots_per_second,
             self._promised,
             self._shared_links,
-            self._way.sent,
+            self._sent,
             self._hook,
             self._volume,
             self._spans,
             self._find_worker,
             self._way_out.after_fork_in_child(),
             self._recorder_lost,
-            self._dropped_by_thread,
+            self._flush,
         )
+        fresh._target.resolve()  # the ranges of the child ask this sink for its spans
+        return fresh
 
-    def set_pace(self, pace: Paces) -> None:
-        """``pace`` is called before every chunk: it may sleep there, or raise to end the work."""
-        self._way.pace = pace
 
-    def set_backlog(self, has_more: Callable[[], bool]) -> None:
-        """Units are decided together for the batches that follow each other."""
-        self._writing.has_more = has_more
-
-    def set_dropped(self, dropped: Callable[[], int], dropped_at: Callable[[], LostAt]) -> None:
-        """These say how many rows never came here, and where the newest of them were lost."""
-        self._way.losses.queue_dropped, self._way.losses.queue_dropped_at = dropped, dropped_at
-
-    def note_gap(self) -> None:
-        """Batches were lost: what they began and ended is unknown, so the roots that are open end here."""
-        self._writing.note_gap()
-
-    def idle(self) -> bool:
-        """Nothing has been written for a while: finish the roots of threads that rest, and what has ended.
-
-        Returns whether spans wait for exporters.
-        """
-        self._writing.idle(time.time_ns())
-        self._delivery.idle()
-        return self._writer.waits or bool(self._traces.finished)
+def span_context(context: SpanContextRef) -> SpanContext:
+    """The program's span that a context stands for."""
+    state = TraceState.from_header([context.trace_state]) if context.trace_state else None
+    return SpanContext(context.trace_id, context.span_id, False, SAMPLED, state)

@@ -17,7 +17,6 @@ from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventFlag
 from otel_recfn.sinks.spans.folded_sums import FOLDED_COUNT
 from otel_recfn.sinks.spans.limits import AttributeValue
-from otel_recfn.sinks.spans.place_of_span import DROPPED
 from otel_recfn.support.json_text import text_of_utf8
 
 _logger = logging.getLogger(__name__)
@@ -25,7 +24,7 @@ _logger = logging.getLogger(__name__)
 Hook: TypeAlias = Callable[[Event, dict[str, Any]], Any]
 """Of a row and of its span's attributes, which it may change. It returns another name, False to drop the span, or None."""
 MAX_REMEMBERED = 1 << 17
-_TELLING = {FOLDED_COUNT, DROPPED}
+_TELLING = {FOLDED_COUNT, "recfn.dropped"}
 
 
 class Hooked(NamedTuple):
@@ -49,8 +48,6 @@ class SpanHook:
         """The parents of dropped spans."""
         self._named: dict[int, None] = {}
         """Spans that sent ones name as their parent, and that haven't come themselves."""
-        self.drops = 0
-        """How many were dropped."""
 
     def beside(self) -> SpanHook:
         """The same function, for spans of the same ranges in another trace: what is dropped or sent there says nothing here."""
@@ -65,7 +62,6 @@ class SpanHook:
         if wanted is False and not is_needed:
             self._dropped[span_id] = parent_id
             _bound(self._dropped)
-            self.drops += 1
             return None
         self._named[parent_id] = None
         _bound(self._named)

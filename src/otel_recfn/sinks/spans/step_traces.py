@@ -19,12 +19,11 @@ A begin at top level says that every synchronous range before it in its thread h
 all there is to know: what a batch's rows add (counts, ends, optimizers inside a range) is looked up by root beforehand.
 
 A trace's root span is ours, and is given out once the trace is over and all its ranges have closed. A range whose begin was
-never announced (its batch was dropped, or it was forgotten) is taken in as if it began with the row that shows it.
+never announced (its batch was missed, or it was forgotten) is taken in as if it began with the row that shows it.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
@@ -80,8 +79,8 @@ class StepTraces:
         self._waiting: dict[StepTrace, None] = {}
         self._unsent: dict[StepTrace, None] = {}
         """Those whose root spans are to be sent: all that rows were found to belong to, until they are given out."""
-        self.finished: deque[StepTrace] = deque()
-        """The traces whose root spans are complete, each once; only those that are recorded. Who sends one removes it."""
+        self._finished: list[StepTrace] = []
+        """The traces whose root spans are complete, each once; only those that are recorded."""
         self._swept_ns = 0
         self.limited = 0
         """Traces that the limit refused."""
@@ -111,6 +110,11 @@ class StepTraces:
             self._note(rows, (begin.event_id,))
         self._adopt_unannounced(batch, rows, target)
 
+    def take_finished(self) -> list[StepTrace]:
+        """The traces that are complete, and were not taken before."""
+        finished, self._finished = self._finished, []
+        return finished
+
     def find(self, root: int) -> StepTrace | None:
         """The trace of the ranges below a root."""
         return self._roots.get(root)
@@ -132,11 +136,6 @@ class StepTraces:
             self._end_trace(thread)
         for trace in [*self._waiting, *self._unsent]:
             self._give_out(trace)
-
-    def start_anew(self) -> None:
-        """End every trace now; what is complete, and not given out yet, is dropped."""
-        self.close_all()
-        self.finished.clear()
 
     def _open(self, begin: TopLevel, target: SpanTarget) -> None:
         thread = self._thread(begin.thread)
@@ -250,7 +249,7 @@ class StepTraces:
 
     def _give_out(self, trace: StepTrace) -> None:
         if trace.context is not None and not trace.given_out:
-            self.finished.append(trace)
+            self._finished.append(trace)
         trace.given_out = True
         self._waiting.pop(trace, None)
         self._unsent.pop(trace, None)

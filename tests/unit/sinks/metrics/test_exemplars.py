@@ -18,6 +18,7 @@ from otel_recfn.sinks.metrics.instruments import DURATION
 from otel_recfn.sinks.metrics.sent_spans import SentSpans
 from otel_recfn.sinks.metrics.sink import MetricsSink
 from otel_recfn.sinks.spans.sink import SpansSink
+from patience import PATIENCE_S
 
 pytestmark = pytest.mark.one_python
 
@@ -51,6 +52,7 @@ class TestExemplars:
         batch = self.rows()
         ours.sink.write(batch)
         spans.write(batch)
+        spans.close(PATIENCE_S)
         [exemplar] = self.exemplars(ours.readers[0])
         [longest] = [one for one in exporter.get_finished_spans() if one.end_time - one.start_time == 900]
         assert (exemplar.trace_id, exemplar.span_id) == (0xABC, longest.context.span_id)
@@ -66,6 +68,7 @@ class TestExemplars:
         ours.sink.write(batch)
         if written:
             spans.write(batch)
+        spans.close(PATIENCE_S)
         assert exporter.get_finished_spans() == ()
         assert self.exemplars(ours.readers[0]) == []
 
@@ -75,6 +78,7 @@ class TestExemplars:
         ours.sink = MetricsSink(ours.provider, sent)
         ours.sink.write(self.rows())
         spans.write(self.rows())
+        spans.close(PATIENCE_S)
         assert self.exemplars(ours.readers[0]) == []
 
     def test_nothing_is_noted_without_a_meter_provider(self) -> None:
@@ -82,6 +86,7 @@ class TestExemplars:
         spans, _ = self.spans(sent)
         MetricsSink(None, sent).write(self.rows())
         spans.write(self.rows())
+        spans.close(PATIENCE_S)
         assert sent.take() == {}
 
 

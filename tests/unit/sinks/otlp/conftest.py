@@ -25,7 +25,7 @@ class Sending:
     def __init__(self, exporter: Any, request_bytes: int = MIB, queue_bytes: int = 64 * MIB) -> None:
         way = way_out(exporter, request_bytes, queue_bytes)
         assert way is not None
-        self.delivery = way.delivery(True)
+        self.delivery = way.delivery()
         assert isinstance(self.delivery, OtlpDelivery)
         self._target = target()
         self.delivery.use(self._target)
@@ -33,12 +33,12 @@ class Sending:
 
     def send(self, *names: str) -> None:
         """Spans of these names, as one request."""
-        self.delivery.deliver(self._mapper.spans(plan_of([_row(name) for name in names])))
+        self.delivery.send(self._mapper.spans(plan_of([_row(name) for name in names])))
         self.delivery._seal()  # type: ignore[attr-defined]
 
     def end(self) -> None:
         """Its threads have told what they had to tell, which they do when a flush has returned."""
-        self.delivery.remove()
+        self.delivery.remove(process_ends=True)
 
     def counts(self) -> dict[str, int]:
         """What became of them, without zeros."""
@@ -65,4 +65,4 @@ def sending(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Sending]]
 
     yield make
     for each in made:
-        each.delivery.remove()
+        each.delivery.remove(process_ends=True)

@@ -312,9 +312,7 @@ def test_flush_and_end_are_bounded_and_what_is_left_is_counted(sending: MakeSend
         to.send("c")
         began = time.monotonic()
         assert not to.delivery.flush(0.1)
-        to.delivery.hurry(0.1)
-        to.delivery.flush(PATIENCE_S)
-        to.delivery.remove()
+        to.delivery.remove(process_ends=True)
         assert time.monotonic() - began < PATIENCE_S / 2
         assert to.counts()["spans_abandoned"] == 3
     assert "3 spans were not sent" in caplog.text

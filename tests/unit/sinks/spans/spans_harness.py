@@ -10,6 +10,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from batches import MAIN_THREAD, context, make_batch
+from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import make_event_id
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
@@ -34,11 +35,18 @@ class Harness:
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
         self.sink = SpansSink(self.provider, roots_per_second, volume=volume)
 
-    def write(self, *rows: dict[str, Any], opened: Sequence[dict[str, Any]] = ()) -> list[ReadableSpan]:
-        """The spans of these rows, in row order."""
+    def write(self, *rows: dict[str, Any], opened: Sequence[dict[str, Any]] = (), flushes: bool = True) -> list[ReadableSpan]:
+        """The spans that are sent when these rows have come."""
         self.exporter.clear()
-        self.sink.write(make_batch(rows, opened))
+        self.came(make_batch(rows, opened), flushes=flushes)
         return list(self.exporter.get_finished_spans())
+
+    def came(self, batch: Batch, *, flushes: bool = False) -> None:
+        """A drain gave a batch, after which all that is decided is sent."""
+        self.sink.write(batch)
+        ended_ns = [*batch.end_ns.tolist(), *[one.start_ns for one in batch.opened]]
+        self.sink.note_drained(batch.drained_ns or max(ended_ns, default=0), flushes)
+        assert self.sink.flush(PATIENCE_S)
 
     def one(self, **row: Any) -> ReadableSpan:
         """The span of one row below a span of the program."""
@@ -53,7 +61,17 @@ class Harness:
 
 
 def assert_balanced(counters: dict[str, int]) -> None:
-    fates = ("unsampled", "suppressed", "no_provider", "other_kinds", "folded", "folding", "failed")
+    fates = (
+        "unsampled",
+        "suppressed",
+        "no_provider",
+        "other_kinds",
+        "folded",
+        "folding",
+        "queue_dropped",
+        "abandoned",
+        "failed",
+    )
     ends = ("spans_exported", "spans_failed", "spans_pending", "spans_handed")
     assert counters["rows"] + counters["roots"] + counters["summaries"] + counters["open_ranges"] == counters["spans"] + sum(
         counters[fate] for fate in fates

@@ -82,8 +82,8 @@ def test_a_span_may_have_any_times_and_ours_have_those_that_can_be_sent(start: A
         span = units.start(start=start)
         rows = [row for one in range(30) for row in units.rows(span, ("outer", 5), (f"op {one % 3}", 1))]
         span.end(end)
-        units.came(rows, drained_ns=LATER_NS + number)
-    units.sink.flush(1.0)
+        units.drained(rows, drained_ns=LATER_NS + number)
+    units.flush()
     assert ranges_told(units.ours()) == 120
     for one in units.ours():
         assert isinstance(one.start_time, int)
@@ -96,9 +96,9 @@ def test_a_span_that_ends_in_the_future_has_ended() -> None:
     span = units.start()
     rows = units.rows(span, ("outer", 5), ("inner", 1))
     span.end(time.time_ns() + 3600 * 10**9)
-    units.came(rows, drained_ns=time.time_ns() - 1)
+    units.drained(rows, drained_ns=time.time_ns() - 1)
     assert not units.ours()  # what began in it may still be in a thread's buffer
-    units.came((), drained_ns=time.time_ns() + 1)
+    units.drained((), drained_ns=time.time_ns() + 1)
     assert [one.name for one in units.ours()] == ["outer", "inner"]
 
 
@@ -111,7 +111,7 @@ def test_spans_with_times_of_another_day_get_no_more_spans_in_a_time(away_s: int
         rows = [row for _ in range(200) for row in units.rows(span, ("op", 1))]
         span.set_status(StatusCode.ERROR)
         span.end(BASE_NS + (away_s * 10**9 if number % 2 else 1_000_000))
-        units.came(rows)
+        units.drained(rows)
     assert len(units.ours()) <= 100 + 10 * 10
 
 
@@ -120,7 +120,7 @@ def test_below_a_span_whose_end_is_not_seen_spans_come_all_the_same(monkeypatch:
     units = Units()
     for number in range(1, 8):
         ids = [make_event_id(1, 10 * number + place) for place in range(3)]
-        units.came([{"event_id": event_id, "end_ns": BASE_NS + 5, "context": context(7, 8)} for event_id in ids])
+        units.drained([{"event_id": event_id, "end_ns": BASE_NS + 5, "context": context(7, 8)} for event_id in ids])
     assert len(units.ours()) == 12
-    units.sink.flush(1.0)
+    units.flush()
     assert len(units.ours()) == 21

@@ -7,7 +7,6 @@ import random
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import ConcurrentMultiSpanProcessor, SpanLimits, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -86,13 +85,6 @@ class TestFallbacks:
         nested.add_span_processor(SimpleSpanProcessor(exporter))
         target = target_of(new_provider(nested, SimpleSpanProcessor(exporter), SpanProcessor()))
         assert target.exporters() == [exporter]
-
-    def test_an_export_is_left_only_of_an_exporter_of_the_project_that_a_queue_leads_to(self) -> None:
-        official, others, at_once = OTLPSpanExporter(), InMemorySpanExporter(), OTLPSpanExporter()
-        queues = [BatchSpanProcessor(official), BatchSpanProcessor(others)]
-        provider = new_provider(*queues, SimpleSpanProcessor(at_once))
-        assert target_of(provider).leavable_exporters() == [official]
-        provider.shutdown()
 
 
 class TestResolving:
@@ -201,3 +193,24 @@ class TestRoots:
         assert start is not None
         assert start.context.trace_state.get("k") == "v"
         assert dict(start.attributes) == {"ratio": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "room"),
+    [
+        ([(2048, 512)], 768),
+        ([(2048, 900)], 0),
+        ([(400, 50)], 99),
+        ([(64, 64)], 0),
+        ([(4096, 512), (2048, 512)], 768),
+        ([(2048, 512), (64, 16)], 0),  # the thread of the first would wait for a batch that the other has no room for
+        ([(64, 16), (2048, 512)], 0),
+    ],
+)
+def test_room_beside(sizes: list[tuple[int, int]], room: int) -> None:
+    queues = [
+        BatchSpanProcessor(InMemorySpanExporter(), max_queue_size=queue, max_export_batch_size=batch) for queue, batch in sizes
+    ]
+    provider = new_provider(*queues)
+    assert target_of(provider).room_beside() == room
+    provider.shutdown()

@@ -179,7 +179,6 @@ def test_in_any_order_no_sent_span_lacks_its_parent(parents: list[int], dropped:
         if asked is not None:
             sent[number] = asked.parent_id
     assert {parent for parent in sent.values() if parent != 1000} <= sent.keys()
-    assert len(sent) + hook.drops == len(tree)
     assert sent.keys() >= (tree.keys() - dropped) | (shown & tree.keys())
 
 

@@ -83,7 +83,7 @@ def test_many_units_have_the_same_spans_however_they_are_cut(units: list[tuple[i
         rows, end_ns = [], BASE_NS
         for number, (count, took_ms, failed) in enumerate(units):
             if number in edges:
-                program.came(rows)
+                program.drained(rows)
                 rows = []
             step = program.start("step", epoch)
             below = [row for one in range(count) for row in program.rows(step, (f"op {one % 7}", one % 50))]
@@ -91,7 +91,7 @@ def test_many_units_have_the_same_spans_however_they_are_cut(units: list[tuple[i
             below[0] |= {"end_ns": end_ns - MS, **({"error": "ValueError: no", "flags": EventFlag.ERROR} if failed else {})}
             step.end(end_ns)
             rows += below
-        program.came(rows)
+        program.drained(rows)
         told.append(Counter((span.name, span.start_time, span.end_time) for span in program.ours()))
         program.close()
     assert told[0] == told[1]

@@ -59,6 +59,7 @@ class TestTree:
         harness.write({}, opened=[{"event_id": make_event_id(1, 1)}])
         still_open = {"event_id": make_event_id(2, 1), "thread": WORKER_THREAD}
         harness.sink.write(make_batch([], [still_open]))
+        harness.sink.note_drained(BASE_NS + 3_000_000_000, True)
         harness.sink.flush(PATIENCE_S)
         assert harness.sink.counters()["roots"] == 1
 
@@ -160,8 +161,7 @@ def _rows(trees: list[tuple[SpanContextRef, list[int], Track]]) -> list[dict[str
 @given(rows=rows_of_trees(), cut=st.integers(0, 40))
 def test_every_sampled_row_is_one_span_in_one_tree(rows: list[dict[str, Any]], cut: int) -> None:
     harness = Harness()
-    spans = [*harness.write(*rows[:cut]), *harness.write(*rows[cut:])]
-    spans += harness.close()
+    spans = [span for part in (rows[:cut], rows[cut:]) for span in harness.write(*part, flushes=False)] + harness.close()
     events = {span.attributes["recfn.event_id"]: span for span in spans if "recfn.root" not in span.attributes}
     expected = [row for row in rows if row["context"] in (NO_CONTEXT, REQUEST)]
     assert len(spans) - len(events) == harness.sink.counters()["roots"]

@@ -91,9 +91,7 @@ class Program:
 
 def taken_from(traces: StepTraces) -> list[StepTrace]:
     """The traces whose root spans are complete, each once."""
-    taken = list(traces.finished)
-    traces.finished.clear()
-    return taken
+    return traces.take_finished()
 
 
 def grouping(traces: Iterable[StepTrace | None]) -> str:

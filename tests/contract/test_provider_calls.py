@@ -1,0 +1,166 @@
+"""A provider's own ``force_flush()`` and ``shutdown()`` deliver what was recorded before them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from forked import in_child
+from otel_recfn import OtelRecordFunctionInstrumentor, record_function
+from otel_recfn.sinks.spans.provider_calls import ProviderCalls
+
+RANGES = 20
+CALLS: list[Callable[[TracerProvider], Any]] = [lambda provider: provider.force_flush(), lambda provider: provider.shutdown()]
+NAMES = ["force_flush", "shutdown"]
+
+
+class Exporting:
+    """A provider with so many batch processors."""
+
+    def __init__(self, processors: int = 1) -> None:
+        self.exporters = [InMemorySpanExporter() for _ in range(processors)]
+        self.provider = TracerProvider(shutdown_on_exit=False)
+        for exporter in self.exporters:
+            self.provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=3_600_000))
+
+    def ranges(self) -> list[int]:
+        """How many ranges have arrived at each exporter."""
+        return [
+            sum("recfn.scope" in (span.attributes or {}) for span in exporter.get_finished_spans())
+            for exporter in self.exporters
+        ]
+
+
+@pytest.fixture
+def exporting() -> Iterator[Callable[..., Exporting]]:
+    """Makes providers whose processors' threads end with the test."""
+    made: list[Exporting] = []
+
+    def make(processors: int = 1) -> Exporting:
+        made.append(Exporting(processors))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.provider.shutdown()
+
+
+@pytest.fixture
+def instrument() -> Iterator[Callable[..., None]]:
+    instrumentor = OtelRecordFunctionInstrumentor()
+    yield lambda **settings: instrumentor.instrument(**settings)
+    instrumentor.uninstrument()
+
+
+def request(provider: TracerProvider) -> None:
+    with provider.get_tracer("program").start_as_current_span("request"):
+        for number in range(RANGES):
+            with record_function(f"range {number}"):
+                pass
+
+
+@pytest.mark.parametrize("call", CALLS, ids=NAMES)
+@pytest.mark.parametrize("processors", [1, 2])
+def test_what_ended_before_it_is_delivered(
+    exporting: Callable[..., Exporting],
+    instrument: Callable[..., None],
+    call: Callable[[TracerProvider], Any],
+    processors: int,
+) -> None:
+    where = exporting(processors)
+    instrument(tracer_provider=where.provider)
+    request(where.provider)
+    assert call(where.provider) in (True, None)
+    assert where.ranges() == [RANGES] * processors
+
+
+def test_each_call_delivers_what_came_since_the_last(
+    exporting: Callable[..., Exporting], instrument: Callable[..., None]
+) -> None:
+    where = exporting()
+    instrument(tracer_provider=where.provider)
+    for number in range(1, 4):
+        request(where.provider)
+        assert where.provider.force_flush(timeout_millis=10_000)
+        assert where.ranges() == [number * RANGES]
+
+
+def test_a_provider_that_is_set_late_and_one_that_replaces_it(
+    exporting: Callable[..., Exporting], instrument: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = exporting(), exporting()
+    instrument()
+    for where in (first, second):
+        monkeypatch.setattr(trace, "get_tracer_provider", lambda where=where: where.provider)
+        request(where.provider)
+        where.provider.force_flush()
+        assert where.ranges() == [RANGES]
+    assert not set(NAMES) & set(vars(first.provider))
+
+
+def test_calls_of_several_threads(exporting: Callable[..., Exporting], instrument: Callable[..., None]) -> None:
+    where, threads = exporting(), 8
+    instrument(tracer_provider=where.provider)
+
+    def work() -> None:
+        request(where.provider)
+        where.provider.force_flush()
+
+    started = [threading.Thread(target=work) for _ in range(threads)]
+    for thread in started:
+        thread.start()
+    for thread in started:
+        thread.join()
+    assert where.ranges() == [threads * RANGES]
+
+
+def test_in_a_forked_child(exporting: Callable[..., Exporting], instrument: Callable[..., None]) -> None:
+    where = exporting()
+    instrument(tracer_provider=where.provider)
+    request(where.provider)
+    where.provider.force_flush()
+    in_child(lambda: flushes_in_child(where))
+
+
+def flushes_in_child(where: Exporting) -> None:
+    where.exporters[0].clear()
+    request(where.provider)
+    where.provider.force_flush()
+    assert where.ranges() == [RANGES]
+
+
+@pytest.mark.parametrize("call", CALLS, ids=NAMES)
+def test_afterwards_the_provider_is_as_it_was(
+    exporting: Callable[..., Exporting], call: Callable[[TracerProvider], Any]
+) -> None:
+    where, instrumentor = exporting(), OtelRecordFunctionInstrumentor()
+    where.provider.force_flush = own = lambda timeout_millis=0: False  # type: ignore[method-assign]
+    instrumentor.instrument(tracer_provider=where.provider)
+    request(where.provider)
+    call(where.provider)
+    instrumentor.uninstrument()
+    assert where.provider.force_flush is own
+    assert "shutdown" not in vars(where.provider)
+    assert where.provider.force_flush() is False
+
+
+def test_two_that_shadow_a_provider_leave_it_as_it_was_in_any_order() -> None:
+    where, flushed = Exporting(), list[str]()
+    first, second = [ProviderCalls(lambda _s, name=name: flushed.append(name)) for name in ("first", "second")]
+    for calls in (first, second):
+        calls.watch(where.provider)
+    where.provider.force_flush()
+    assert flushed == ["second", "first"]
+    first.remove()
+    where.provider.force_flush()
+    assert flushed == ["second", "first", "second"]
+    second.remove()
+    assert not set(NAMES) & set(vars(where.provider))
+    where.provider.shutdown()

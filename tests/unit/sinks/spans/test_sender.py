@@ -1,0 +1,181 @@
+"""Decided units on their way to processors: whole or not at all, bounded, and the program's end doesn't wait for ever."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from spans_harness import assert_balanced
+
+from batches import BASE_NS, context, make_batch
+from otel_recfn.model.events import make_event_id
+from otel_recfn.sinks.spans import delivery, sender
+from otel_recfn.sinks.spans.budgets import Volume
+from otel_recfn.sinks.spans.decided import DecidedUnits
+from otel_recfn.sinks.spans.sender import UnitQueue
+from otel_recfn.sinks.spans.sink import SpansSink
+from patience import PATIENCE_S
+
+QUEUE, CHUNK = 2048, 512
+UNITS, ROWS = 30, 300
+
+
+class Gated(SpanExporter):
+    """Exports when it may."""
+
+    def __init__(self, result: SpanExportResult | Exception = SpanExportResult.SUCCESS) -> None:
+        self.result = result
+        self.began, self.open = threading.Event(), threading.Event()
+        self.threads: set[str] = set()
+        self.spans: list[ReadableSpan] = []
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.began.set()
+        assert self.open.wait(PATIENCE_S)
+        self.threads.add(threading.current_thread().name)
+        self.spans += spans
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+
+class Program:
+    """Units that end one after the other."""
+
+    def __init__(self, exporter: Gated) -> None:
+        self.exporter = exporter
+        self.provider = TracerProvider(shutdown_on_exit=False)
+        self.processor = BatchSpanProcessor(exporter, max_queue_size=QUEUE, schedule_delay_millis=3_600_000)
+        self.provider.add_span_processor(self.processor)
+        self.sink = SpansSink(self.provider, None, volume=Volume(1000))
+
+    def unit(self, number: int, rows: int = ROWS) -> None:
+        place = {"context": context(1, number + 1), "start_ns": BASE_NS, "end_ns": BASE_NS + 1}
+        ids = range(number * ROWS + 1, number * ROWS + rows + 1)
+        self.sink.write(make_batch([{"event_id": make_event_id(1, one), **place} for one in ids]))
+        self.sink.note_drained(BASE_NS, True)
+
+    def units(self) -> None:
+        for number in range(UNITS):
+            self.unit(number)
+
+    def finish(self) -> dict[str, int]:
+        self.sink.close(PATIENCE_S)
+        return dict(self.sink.counters())
+
+
+@pytest.fixture
+def program() -> Iterator[Program]:
+    program = Program(Gated())
+    yield program
+    program.exporter.open.set()
+    program.sink.close(PATIENCE_S)
+    program.provider.shutdown()
+
+
+def test_the_processors_thread_exports_and_nothing_is_dropped(program: Program) -> None:
+    program.exporter.open.set()
+    program.units()
+    counters = program.finish()
+    assert (counters["spans_exported"], len(program.exporter.spans)) == (UNITS * ROWS, UNITS * ROWS)
+    assert any("OtelBatchSpan" in name for name in program.exporter.threads)
+    assert_balanced(counters)
+
+
+def test_rows_are_folded_and_half_of_the_queue_is_left_to_the_program_while_an_exporter_hangs(program: Program) -> None:
+    program.units()
+    assert program.exporter.began.wait(PATIENCE_S)
+    own = QUEUE // 2 - CHUNK  # what the exporter has in hand is in the queue no more
+    for _ in range(own):
+        program.provider.get_tracer("program").start_span("own").end()
+    assert program.sink.counters()["rows"] == UNITS * ROWS
+    assert program.sink.counters()["spans"] <= QUEUE // 2
+    program.exporter.open.set()
+    assert program.finish()["spans_exported"] == UNITS * ROWS
+    program.processor.force_flush()
+    assert sum(span.name == "own" for span in program.exporter.spans) == own
+
+
+@pytest.mark.parametrize("result", [SpanExportResult.FAILURE, ValueError("no")])
+def test_an_exporter_that_fails_holds_nobody_up(program: Program, result: SpanExportResult | Exception) -> None:
+    program.exporter.result = result
+    program.exporter.open.set()
+    program.units()
+    counters = program.finish()
+    assert (counters["spans_exported"], counters["spans_failed"]) == (0, UNITS * ROWS)
+    assert_balanced(counters)
+
+
+def test_a_processor_that_was_shut_down_is_not_waited_for_without_end(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "OWN_PACE_SECONDS", 0.01)
+    program.exporter.open.set()
+    program.processor.shutdown()
+    program.units()
+    counters = program.finish()
+    assert (counters["spans"], counters["spans_exported"]) == (UNITS * ROWS, 0)
+    assert_balanced(counters)
+
+
+def test_whole_units_are_dropped_while_the_exporter_hangs(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sender.UnitQueue.__init__, "__defaults__", (4 * ROWS,))
+    program.sink = SpansSink(program.provider, None, volume=Volume(1000))
+    program.units()
+    counters = program.sink.counters()
+    assert counters["queue_dropped"] >= (UNITS - 4) * ROWS - QUEUE
+    assert counters["queue_dropped"] % ROWS == 0
+    program.exporter.open.set()
+    counters = program.finish()
+    assert counters["queue_dropped"] + counters["spans_exported"] == UNITS * ROWS
+    told = [span.attributes["recfn.dropped"] for span in program.exporter.spans if "recfn.dropped" in (span.attributes or {})]
+    assert sum(told) == counters["queue_dropped"]  # by the spans that were made next
+    by_unit = groupby(sorted(span.parent.span_id for span in program.exporter.spans if span.parent))
+    assert all(len(list(spans)) == ROWS for _, spans in by_unit)
+    assert_balanced(counters)
+
+
+def test_the_end_leaves_an_exporter_that_hangs_and_counts(program: Program) -> None:
+    program.units()
+    assert program.exporter.began.wait(PATIENCE_S)
+    assert program.sink.process_ends(0.1) == 0.1
+    program.sink.close(0.1)
+    counters = program.sink.counters()
+    assert counters["abandoned"] > 0
+    assert counters["spans_pending"] == 0
+    assert_balanced(dict(counters))
+    program.exporter.open.set()
+    program.processor.force_flush()
+    assert len(program.exporter.spans) <= CHUNK  # the rest of ours isn't exported any more: a provider waits for each batch
+
+
+def test_a_flush_waits_for_what_came_before_it(program: Program) -> None:
+    program.unit(0)
+    assert not program.sink.flush(0.0)
+    program.exporter.open.set()
+    assert program.sink.flush(PATIENCE_S)
+    assert len(program.exporter.spans) == ROWS
+
+
+@given(st.lists(st.tuples(st.integers(1, 8), st.booleans()), max_size=30))
+def test_the_queue_keeps_what_is_unusual_longest(sizes: list[tuple[int, bool]]) -> None:
+    """Against a list that is looked through."""
+    queue, kept, dropped = UnitQueue(10), list[DecidedUnits](), 0
+    for size, is_ordinary in sizes:
+        units = DecidedUnits([range(size)], size, is_ordinary)  # type: ignore[list-item]
+        dropped += len(queue.put(units))
+        kept.append(units)
+        while len(kept) > 1 and sum(len(one) for one in kept) > 10:
+            kept.remove(next((one for one in kept if one.is_ordinary), kept[0]))
+    queue.end()
+    left = []
+    while not queue.has_ended:
+        left.append(queue.next(0.0))
+    assert left == kept
+    assert dropped == len(sizes) - len(kept)

@@ -27,7 +27,7 @@ class Accounts:
     """Of one sink. Every method may be called from any thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may ask for the counts
         self._counts = dict.fromkeys(_NAMES, 0)
         self._closed = False
 

@@ -96,6 +96,8 @@ class SpanDelivery:
                 finished = self._watch.finished
                 self.flush(FLUSH_TIMEOUT_S)
                 self._stuck_at = finished if self._watch.finished == finished else -1
+                if self._stuck_at == finished:
+                    self._gone = self._spans - finished
 
     def _exports_beside(self) -> bool:
         """Whether the processors have threads that export before there is no room, as far as is known."""
@@ -134,7 +136,8 @@ class SpanDelivery:
         if self._target is None:
             return True
         flushed = self._target.force_flush(timeout_s)
-        self._gone = self._spans - self._watch.finished
+        if flushed:
+            self._gone = self._spans - self._watch.finished
         return flushed
 
     @property

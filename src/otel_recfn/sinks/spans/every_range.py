@@ -22,6 +22,8 @@ class EveryRange:
         """All of it, in the order of the rows' ends."""
         if not len(plan.row):
             return []
+        if len(plan.row) < len(plan.batch):  # what waits is to keep nothing of the others
+            plan = plan._replace(batch=plan.batch.take(plan.row), row=np.arange(len(plan.row)))
         return [DecidedUnits([KeptSpans(plan, None, np.zeros(len(plan.row), np.int64))], len(plan.row))]
 
     def note_drained(self, drained_ns: int) -> None:

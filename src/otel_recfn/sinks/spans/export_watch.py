@@ -121,9 +121,9 @@ class _WatchedExporter:
             self._calls.leave()
 
     def _export(self, export: Callable[..., Any], spans: Sequence[ReadableSpan], *args: Any, **kwargs: Any) -> Any:
-        ours = sum(self._is_ours(span) for span in spans)
+        ours = given = sum(self._is_ours(span) for span in spans)
         if self.refuses and ours:
-            spans = [span for span in spans if not self._is_ours(span)]
+            spans, given = [span for span in spans if not self._is_ours(span)], 0
             if not spans:
                 return SpanExportResult.FAILURE
         result: Any = SpanExportResult.FAILURE
@@ -131,20 +131,20 @@ class _WatchedExporter:
         self.exporting.add(thread)
         try:
             call = partial(export, spans, *args, **kwargs)
-            result = self._calls.make(call) if self._calls is not None and ours == len(spans) else call()
+            result = self._calls.make(call) if self._calls is not None and given == len(spans) else call()
         except CallLeft:
             pass
         finally:
             self.exporting.discard(thread)
             with self._lock:
-                self._count(ours, result is SpanExportResult.FAILURE)
+                self._count(ours, given, result is SpanExportResult.FAILURE)
             self._export_ended.set()
         return result
 
-    def _count(self, ours: int, failed: bool) -> None:
+    def _count(self, ours: int, given: int, failed: bool) -> None:
         self.failed = failed
         self.finished += ours
-        self.exported += 0 if failed or self.refuses else ours
+        self.exported += 0 if failed else given
 
     def _is_ours(self, span: ReadableSpan) -> bool:
         return getattr(span, "instrumentation_scope", None) is self.scope

@@ -28,7 +28,7 @@ class ProviderCalls:
 
     def __init__(self, flush: Callable[[float], object]) -> None:
         self._flush = flush
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler's range may find a provider, too
         self._provider: Any = None
         self._shadows: list[_Shadow] = []
 
@@ -50,7 +50,7 @@ class ProviderCalls:
 
     def after_fork_in_child(self) -> None:
         """The same, where another thread may have held the lock."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._remove()
 
     def _remove(self) -> None:

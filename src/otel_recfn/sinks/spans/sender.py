@@ -52,7 +52,7 @@ class UnitQueue:
 
     def __init__(self, most_spans: int = MOST_SPANS) -> None:
         self._most = most_spans
-        self._changed = threading.Condition(threading.Lock())
+        self._changed = threading.Condition()
         self._waiting: deque[DecidedUnits | Flush] = deque()
         self._spans = 0
         self._ended = False
@@ -77,7 +77,7 @@ class UnitQueue:
 
     def _first_to_drop(self, newest: DecidedUnits) -> DecidedUnits:
         """The oldest ordinary ones, else the oldest."""
-        waiting = [*[one for one in self._waiting if isinstance(one, DecidedUnits)], newest]
+        waiting = [*[one for one in list(self._waiting) if isinstance(one, DecidedUnits)], newest]
         return next((one for one in waiting if one.is_ordinary), waiting[0])
 
     def put_flush(self, flush: Flush) -> bool:
@@ -102,6 +102,11 @@ class UnitQueue:
     def is_filling(self) -> bool:
         """Whether half of the room is taken."""
         return 2 * self._spans > self._most
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits."""
+        return not self._waiting
 
     @property
     def has_ended(self) -> bool:
@@ -149,7 +154,7 @@ class Sender:
         """Of how many lost ranges and spans earlier spans tell."""
         self._queue = UnitQueue()
         self._thread = OwnThread(self._run, "otel-recfn spans")
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._waiting = 0
         """How many wait for what is queued."""
         self._hurries = threading.Event()
@@ -175,7 +180,7 @@ class Sender:
     def flush(self, timeout_s: float) -> bool:
         """Send what was put, and export; False where the time wasn't enough, or it would wait for itself."""
         if self._thread.ident is None:
-            return True
+            return self._queue.is_empty
         if self._would_wait_for_itself():
             return False
         flush = Flush(timeout_s)
@@ -206,9 +211,9 @@ class Sender:
         """
         self._end_by = time.monotonic() + timeout_s
         self._process_ends = process_ends
+        self._finishes_itself = self._would_wait_for_itself()
         self._queue.end()
-        if self._would_wait_for_itself():
-            self._finishes_itself = True
+        if self._finishes_itself:
             return
         with self._hurrying():
             while self._thread.is_alive() and self._time_left() and not (process_ends and self._delivery.has_failed):

@@ -238,9 +238,11 @@ class SpansSink:
     def close(self, timeout_s: float) -> None:
         """End all roots, export, and leave the provider as it was."""
         self._provider_calls.remove()
-        self._traces.close_all()
-        self._put(self._folded(lambda: self._folding.all(self._traces.take_finished())))
-        self._sender.close(min(timeout_s, self._end_s), process_ends=self._end_s < math.inf)
+        try:
+            self._traces.close_all()
+            self._put(self._folded(lambda: self._folding.all(self._traces.take_finished())))
+        finally:  # also where there is no memory for it
+            self._sender.close(min(timeout_s, self._end_s), process_ends=self._end_s < math.inf)
 
     def counters(self) -> Mapping[str, int]:
         """What became of the rows; ``accounts.py`` and ``delivery.py`` say how the counts add up.

@@ -15,6 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from exported_traces import Traces  # noqa: E402
+from opentelemetry import trace  # noqa: E402
 from torch_programs import reentrant_training, scripted_programs  # noqa: E402
 
 import otel_recfn  # noqa: E402
@@ -210,6 +211,32 @@ def test_collectives(lifted: Traces, tmp_path: Any) -> None:
         distributed.destroy_process_group()
     found = Counter(path.split("/")[0] for path in lifted.all_paths().elements() if path.endswith("gloo:all_reduce"))
     assert found == {"one": 1, "other": 1}
+
+
+def test_hooks_of_distributed_data_parallel(lifted: Traces, tmp_path: Any) -> None:
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_gloo_available()):
+        pytest.skip("this torch has no gloo")
+    current: list[str] = []
+
+    def reduce(_state, bucket):  # type: ignore[no-untyped-def] # PyTorch refuses annotations that are not its own
+        current.append(trace.get_current_span().name)  # type: ignore[attr-defined]
+        with record_function("in the hook"):
+            return distributed.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0])
+
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1)
+    try:
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+        model.register_comm_hook(None, reduce)
+        for name in ("one", "other"):
+            with lifted.tracer.start_as_current_span(name):
+                model(torch.ones(1, 2)).sum().backward()
+    finally:
+        distributed.destroy_process_group()
+    assert current == ["one", "other"]
+    for ends in ("in the hook", "gloo:all_reduce"):
+        found = Counter(path.split("/")[0] for path in lifted.all_paths().elements() if path.endswith(ends))
+        assert found == {"one": 1, "other": 1}
 
 
 def test_the_engine_of_backward_passes_is_put_back() -> None:

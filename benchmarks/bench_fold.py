@@ -27,10 +27,10 @@ import numpy as np
 from fold_parts import metrics, ns_a_row, plan, tree
 from folding_stage import batches_of, fastest_stage, small_units, turns_a_batch
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from otel_recfn.batches.fold.units import Fold, PlannedRanges
 from training_steps import Row, paths, program
 
 from batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
-from otel_recfn.batches.fold.units import Fold, PlannedRanges
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.spans.sink import SpansSink
 

@@ -20,10 +20,10 @@ import numpy as np
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext
+from otel_recfn.batches.ends import order_of_ends
 from training_steps import Program, Row, linear, op
 
 from batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
-from otel_recfn.batches.ends import order_of_ends
 from otel_recfn.batches.links import LinkFinder
 from otel_recfn.batches.span_plan import SpanPlan, fates_of, plan_spans
 from otel_recfn.model.batch import NO_CONTEXT, Batch, SpanContextRef

@@ -21,7 +21,6 @@ from otel_recfn.support import process_role, spawned  # noqa: F401 - before the 
 from otel_recfn.support.native_part import native_part
 
 if TYPE_CHECKING:
-    from otel_recfn.batches.links import SharedLinks
     from otel_recfn.session.capture import Capture
     from otel_recfn.session.session import Session
     from otel_recfn.sinks.chrome.background import TraceFileWriter
@@ -199,7 +198,6 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             log.error("otel-recfn is not instrumenting: %s", error)
 
     def _start(self, settings: Settings) -> None:
-        from otel_recfn.batches.links import SharedLinks
         from otel_recfn.pytorch.data_worker import data_worker
         from otel_recfn.session import process_session
         from otel_recfn.session.capture import Capture
@@ -210,7 +208,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         from otel_recfn.sinks.spans.sink import SpansSink
 
         session = process_session()  # may refuse, so it is asked before the trace file is made
-        links, sent = SharedLinks(), SentSpans()
+        sent = SentSpans()
         volume = Volume(
             of_unit=settings.span_budget,
             of_ordinary_unit=settings.ordinary_span_budget,
@@ -221,7 +219,6 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         spans = SpansSink(
             settings.tracer_provider,
             settings.roots_per_second,
-            links=links,
             sent=sent.note,
             hook=settings.span_hook,
             volume=volume,
@@ -231,7 +228,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             flush=self.flush,
         )
         metrics = MetricsSink(settings.meter_provider, sent)
-        files = _files(settings, links)
+        files = _files(settings)
         # Metrics are closed last: what the counters of the other sinks have come to by then is what they tell.
         capture = Capture(
             selected(settings),
@@ -348,8 +345,8 @@ def _way_out(settings: Settings, inherited: Given | None) -> WayOut | None:
     )
 
 
-def _files(settings: Settings, links: SharedLinks) -> list[TraceFileWriter]:
+def _files(settings: Settings) -> list[TraceFileWriter]:
     from otel_recfn.sinks.chrome.background import TraceFileWriter
 
     path = settings.chrome_trace
-    return [TraceFileWriter(path, settings.file_queue_bytes, links)] if path is not None else []
+    return [TraceFileWriter(path, settings.file_queue_bytes)] if path is not None else []

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from otel_recfn.batches.fold.finished import DIGITS, FINISHED_TYPES, FinishedUnits
-from otel_recfn.batches.fold.units import MOST_WAITING, PlannedRanges
+from models.finished import DIGITS, FINISHED_TYPES, FinishedUnits
+from otel_recfn.batches.stage import MOST_WAITING
+from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import ORDINAL_BITS, OVERLAPPING, EventFlag
 from otel_recfn.model.scope import RecordScope
 
@@ -255,8 +257,22 @@ class Unit:
         return holder.folded
 
 
+class PlannedRanges(NamedTuple):
+    """Ranges that become spans, as they stand in their batch."""
+
+    batch: Batch
+    row: NDArray[np.int64]
+    parent: NDArray[np.uint64]
+    unit: NDArray[np.uint32]
+    """The number of the unit."""
+    name: NDArray[np.uint32]
+    """The number of the name, by its number in the batch."""
+    shown: NDArray[np.uint64]
+    """The event ids of ranges that rank above all."""
+
+
 class FoldModel:
-    """As ``Fold``."""
+    """Open units, by number."""
 
     def __init__(self, budget: int, min_duration_ns: int, most_waiting: int = MOST_WAITING) -> None:
         self.how = budget, min_duration_ns, most_waiting
@@ -297,9 +313,9 @@ def columns_of(ranges: PlannedRanges) -> tuple[Any, ...]:
     event_id, start_ns = batch.event_id[row], batch.start_ns[row]
     linkable = (batch.sequence_nr[row] >= 0) & (batch.scope[row] != RecordScope.BACKWARD_FUNCTION)
     flags = batch.flags[row] | np.where(linkable, np.uint32(LINKABLE), np.uint32(0))
-    flags[np.isin(event_id, ranges.shown)] |= np.uint32(SHOWN)
-    unit, name = ranges.unit[ranges.above], ranges.name[batch.name[row]]
-    return unit, event_id, ranges.parent, name, start_ns, np.maximum(batch.end_ns[row] - start_ns, 0), flags
+    flags[np.isin(event_id, ranges.shown) | (flags & EventFlag.PARTIAL != 0)] |= np.uint32(SHOWN)
+    name = ranges.name[batch.name[row]]
+    return ranges.unit, event_id, ranges.parent, name, start_ns, np.maximum(batch.end_ns[row] - start_ns, 0), flags
 
 
 def _add_tree(columns: dict[str, list[Any]], unit: int, holder: int, tree: Tree) -> None:

@@ -3,17 +3,65 @@
 from __future__ import annotations
 
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from models.finished import FinishedUnits, Places, Times
 from models.folding import OTHER, wrapped
-from otel_recfn.batches.fold.finished import FinishedUnits
-from otel_recfn.batches.fold.told import TOLD_TYPES, TOP_NAMES, KeptExtents, Told, UnitsToTell
+
+TOP_NAMES = 3
+"""So many names are told of each span's folded ranges."""
+
+
+class KeptExtents(NamedTuple):
+    """When the kept ranges began and ended: columns."""
+
+    start_ns: Times
+    end_ns: Times
+
+
+class UnitsToTell(NamedTuple):
+    """Columns by unit."""
+
+    start_ns: Times
+    end_ns: Times
+    budget: Places
+    """Spans for summaries; a unit that doesn't tell itself has one of them in any case."""
+    tells_itself: NDArray[np.uint8]
+    """1 where the span above it takes what was folded directly below it."""
+
+
+class Told(NamedTuple):
+    """Three groups of columns: by holder, in the order of their paths; by name of a holder; by summary."""
+
+    unit: Places
+    holder: Places
+    """As ``FinishedUnits.path_holder``."""
+    ranges: Places
+    """How many ranges were folded into it."""
+    duration_ns: Times
+    top_end: Places
+    """Where its names end in the next columns; they begin where those of the holder before it end."""
+    top_name: NDArray[np.uint32]
+    top_count: Places
+    top_self_ns: Times
+    path: Places
+    parent: Places
+    """The path whose summary it is a child of; -1: it is a child of its path's holder."""
+    start_ns: Times
+    end_ns: Times
+    sums: Places
+    """The holder whose sums it tells; -1 for none. Those that tell some come first."""
+
+
+_TYPES: dict[str, Any] = {"top_name": np.uint32}
+TOLD_TYPES: dict[str, Any] = {name: _TYPES.get(name, np.int64) for name in Told._fields}
 
 
 def told_of_model(done: FinishedUnits, kept: KeptExtents, units: UnitsToTell) -> Told:
-    """As ``told_of``."""
+    """What is told of units that were finished together."""
     columns: dict[str, list[int]] = {name: [] for name in TOLD_TYPES}
     total, name_of, above_of = [getattr(done, f"path_{name}").tolist() for name in ("total_ns", "name", "above")]
     left = units.budget.tolist()

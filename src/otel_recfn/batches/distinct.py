@@ -46,6 +46,13 @@ class Distinct(Generic[Value]):
                 translation[position] = self._index_of(values[position])
         return translation
 
+    def all_of(self, values: Sequence[Value]) -> NDArray[np.uint32]:
+        """The indices into ours of all of these."""
+        translation = self._translation_of(values)
+        for position in np.flatnonzero(translation == UNKNOWN).tolist():
+            translation[position] = self._index_of(values[position])
+        return translation
+
     def _translation_of(self, values: Sequence[Value]) -> NDArray[np.uint32]:
         known = self._translation if values is self._translated else self._translation[:0]
         if values is not self._translated or len(known) < len(values):

@@ -4,29 +4,19 @@ Autograd gives each graph node a sequence number that counts up in the thread th
 moment carry the number too. The node's backward range carries it again, with the logical id of the thread of the forward.
 Several forward ranges can share a number (``aten::linear`` and the ``aten::t`` inside it; an operator that makes no node and
 the next one that does): the one that started last made the node, because making it moves the number on.
-
-A capture's links are found once for all sinks that ask, and by nobody where none does:
-
-    spans, in the drain thread ───────────┐
-                                          ├──► match(batch) ──► found by who asks first, kept as long as the batch lives
-    Chrome trace, on a thread of its own ─┘
-
-A file that has lost a batch goes on with links of its own, so that none leads to a range that it doesn't have.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn import _native
 from otel_recfn.batches.distinct import Distinct
-from otel_recfn.model.batch import Batch, SpanContextRef, Track
-from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.model.batch import Batch, Track
 
 Indices = NDArray[np.uint32]
 MAX_FORWARD_RANGES = 1_000_000
@@ -41,18 +31,14 @@ class Links(NamedTuple):
     row: NDArray[np.int64]
     """Index of the backward row in the batch."""
     event_id: NDArray[np.uint64]
-    root: NDArray[np.uint64]
     start_ns: NDArray[np.int64]
     end_ns: NDArray[np.int64]
     thread: NDArray[np.uint32]
     """Index into ``tracks``."""
-    context: NDArray[np.uint32]
-    """Index into ``contexts``."""
     tracks: Sequence[Track]
-    contexts: Sequence[SpanContextRef]
 
 
-_KINDS: tuple[Any, ...] = (np.int64, np.uint64, np.uint64, np.int64, np.int64, np.uint32, np.uint32)
+_KINDS: tuple[Any, ...] = (np.int64, np.uint64, np.int64, np.int64, np.uint32)
 _NO_LINKS = [np.zeros(0, kind) for kind in _KINDS]
 
 
@@ -76,25 +62,19 @@ class LinkFinder:
 
     def match(self, batch: Batch) -> Links:
         """Remember the batch's forward ranges, then find those of its backward rows; once per batch."""
-        used = self._ranges.used_in(batch, len(batch.tracks), len(batch.contexts))
-        tracks, contexts, thread_ids = _columns(used, (np.uint32, np.uint32, np.uint64))
-        tables = self._tables
-        if not len(tracks) and not len(thread_ids):
-            return self._none()
+        tracks, thread_ids = _columns(self._ranges.used_in(batch, len(batch.tracks)), (np.uint32, np.uint64))
+        if not len(tracks) and not len(thread_ids):  # as in most batches of a program without gradients
+            return self._links(_NO_LINKS)
         if len(tracks):
-            tables.note_threads(batch)
-        track, context = tables.tracks.by_index(batch.tracks, tracks), tables.contexts.by_index(batch.contexts, contexts)
-        numbers = tables.numbers_of(thread_ids)
-        found = self._ranges.match(batch, _thread_numbers(batch), track, context, thread_ids, numbers)
+            self._tables.note_threads(batch)
+        track, numbers = self._tables.tracks.by_index(batch.tracks, tracks), self._tables.numbers_of(thread_ids)
+        found = self._ranges.match(batch, _thread_numbers(batch), track, thread_ids, numbers)
         self._forget_some()
-        row, event_id, root, start_ns, end_ns, thread, own = _columns(found, _KINDS)
-        return Links(row, event_id, root, start_ns, end_ns, thread, own, tables.tracks.values, tables.contexts.values)
+        return self._links(_columns(found, _KINDS))
 
-    def _none(self) -> Links:
-        """Of a batch that nothing is linked in, as most batches of a program without gradients are."""
-        row, event_id, root, start_ns, end_ns, thread, context = _NO_LINKS
-        tables = self._tables
-        return Links(row, event_id, root, start_ns, end_ns, thread, context, tables.tracks.values, tables.contexts.values)
+    def _links(self, columns: Sequence[NDArray[Any]]) -> Links:
+        row, event_id, start_ns, end_ns, thread = columns
+        return Links(row, event_id, start_ns, end_ns, thread, self._tables.tracks.values)
 
     def _forget_some(self) -> None:
         matched = self._ranges.matched()
@@ -106,40 +86,17 @@ class LinkFinder:
             self.forgotten += count - len(self._ranges)
 
     def _forget(self, count: int, *, only_matched: bool) -> None:
-        tracks, contexts = _columns(self._ranges.forget_first(count, only_matched), (np.uint32, np.uint32))
-        smaller = self._tables.of_used(tracks, contexts)
-        track = smaller.tracks.by_index(self._tables.tracks.values, tracks)
-        self._ranges.renumber(track, smaller.contexts.by_index(self._tables.contexts.values, contexts))
+        (tracks,) = _columns(self._ranges.forget_first(count, only_matched), (np.uint32,))
+        smaller = self._tables.of_used(tracks)
+        self._ranges.renumber(smaller.tracks.by_index(self._tables.tracks.values, tracks))
         self._tables = smaller
 
 
-class SharedLinks:
-    """Of one capture. Every method may be called from any thread."""
-
-    def __init__(self) -> None:
-        self._lock = ForkSafeLock()
-        self.start_empty()
-
-    def match(self, batch: Batch) -> Links:
-        """As ``LinkFinder.match``; asked again for a batch, it has the answer."""
-        with self._lock:
-            found = self._found.get(batch)
-            if found is None:
-                found = self._found[batch] = self._links.match(batch)
-            return found
-
-    def start_empty(self) -> None:
-        """As it was made: in a forked child, where no batch was there yet."""
-        self._links = LinkFinder()
-        self._found: WeakKeyDictionary[Batch, Links] = WeakKeyDictionary()
-
-
 class _Tables:
-    """What remembered forward ranges index: tracks and contexts of many batches, and which thread has which number."""
+    """What remembered forward ranges index: tracks of many batches, and which thread has which number."""
 
     def __init__(self) -> None:
         self.tracks: Distinct[Track] = Distinct()
-        self.contexts: Distinct[SpanContextRef] = Distinct()
         self._thread_numbers: dict[int, int] = {}
 
     def note_threads(self, batch: Batch) -> None:
@@ -150,11 +107,10 @@ class _Tables:
         """The recorder's numbers of these logical threads; 0, which no thread has, for an unknown one."""
         return np.array([self._thread_numbers.get(number, 0) for number in thread_ids.tolist()], dtype=np.uint64)
 
-    def of_used(self, tracks: Indices, contexts: Indices) -> _Tables:
+    def of_used(self, tracks: Indices) -> _Tables:
         """Tables of what these ranges index alone."""
         smaller = _Tables()
         smaller.tracks.by_index(self.tracks.values, tracks)
-        smaller.contexts.by_index(self.contexts.values, contexts)
         smaller._thread_numbers = {each.thread_id: each.number for each in smaller.tracks.values if each.is_thread}
         return smaller
 

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
-from typing import cast
 
 import numpy as np
 from hypothesis import strategies as st
 
-from models.folding import LINKABLE, FoldModel
-from otel_recfn.batches.fold.finished import FinishedUnits
-from otel_recfn.batches.fold.units import Fold, PlannedRanges
+from batches import context, make_batch
+from models.finished import FinishedUnits
+from models.folding import LINKABLE, FoldModel, PlannedRanges
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, make_event_id
-from otel_recfn.model.scope import RecordScope
-
-AnyFold = Fold | FoldModel
 
 
 @dataclass(frozen=True)
@@ -79,29 +74,38 @@ def threads(draw: st.DrawFn) -> list[Row]:
     return merged
 
 
+SPAN = 100
+"""The span above the ranges of the first unit."""
+
+
+def batch_of(rows: Sequence[Row]) -> Batch:
+    """These rows, in this order, below the spans of their units."""
+    told = [
+        {
+            "event_id": row.event_id,
+            "name": f"name {row.name}",
+            "start_ns": row.start_ns,
+            "end_ns": row.start_ns + row.duration_ns,
+            "flags": row.flags & ~LINKABLE,
+            "sequence_nr": 0 if row.flags & LINKABLE else -1,
+            "context": context(1, SPAN + row.unit),
+        }
+        for row in rows
+    ]
+    parent = np.array([row.parent for row in rows], np.uint64)  # also of ranges that lie in each other
+    return replace(make_batch(told), parent=parent, root=parent)
+
+
 def planned(rows: Sequence[Row]) -> PlannedRanges:
-    """These rows, in a batch that has them in this order; a unit's number is the index of the span above, too."""
-
-    def column(kind: type[np.generic], values: Iterable[int]) -> np.ndarray:
-        return np.array([*values], kind)
-
-    count = len(rows)
-    batch = SimpleNamespace(
-        event_id=column(np.uint64, [row.event_id for row in rows]),
-        start_ns=column(np.int64, [row.start_ns for row in rows]),
-        end_ns=column(np.int64, [row.start_ns + row.duration_ns for row in rows]),
-        sequence_nr=np.full(count, -1, np.int64),
-        name=column(np.uint32, [row.name for row in rows]),
-        flags=column(np.uint32, [row.flags for row in rows]),
-        scope=np.full(count, int(RecordScope.USER_SCOPE), np.uint8),
-    )
-    parent, above = column(np.uint64, [row.parent for row in rows]), column(np.int64, [row.unit for row in rows])
-    units, names = [1 + max([getattr(row, name) for row in rows], default=0) for name in ("unit", "name")]
-    unit, name = np.arange(units, dtype=np.uint32), np.arange(names, dtype=np.uint32)
-    return PlannedRanges(cast(Batch, batch), np.arange(count), parent, above, unit, name, np.zeros(0, np.uint64))
+    """The same, planned."""
+    batch = batch_of(rows)
+    number = {"": 0} | {f"name {row.name}": row.name for row in rows}
+    names = np.array([number[name] for name in batch.names], np.uint32)
+    unit = np.array([row.unit for row in rows], np.uint32)
+    return PlannedRanges(batch, np.arange(len(rows)), batch.parent, unit, names, np.zeros(0, np.uint64))
 
 
-def finished(fold: AnyFold, rows: Sequence[Row], budget: int, cuts: Sequence[int] = (), unit: int = 0) -> FinishedUnits:
+def finished(fold: FoldModel, rows: Sequence[Row], budget: int, cuts: Sequence[int] = (), unit: int = 0) -> FinishedUnits:
     """What one unit comes to when the rows are added in these pieces."""
     edges = [0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]
     for first, last in itertools.pairwise(edges):

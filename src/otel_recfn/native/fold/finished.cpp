@@ -54,9 +54,9 @@ void FinishedColumns::push_below(const Path& path, int64_t above) {
 
 void FinishedColumns::add_path(int64_t unit, int64_t holder, const Waiting& one) {
   const Path& path = *one.path;
-  const unsigned digits = path.histogram.each([this](uint32_t count) { counts.emplace_back().counts = count; });
-  paths.emplace_back() = {unit, holder, one.above, path.count, path.total_ns, path.self_ns, path.name, digits, path.shortest_ns,
-                          path.longest_ns, path.first_ns, path.first_id, static_cast<int64_t>(counts.size())};
+  const unsigned digits = path.histogram.each([this](uint32_t count) { counts.push_back(count); });
+  paths.emplace_back() = {unit, holder, one.above, path.count, path.total_ns, path.self_ns, path.shortest_ns, path.longest_ns,
+                          path.first_ns, path.first_id, static_cast<int64_t>(counts.size()), path.name, digits};
 }
 
 }  // namespace recfn::folding

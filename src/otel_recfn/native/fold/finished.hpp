@@ -1,4 +1,4 @@
-// What folding tells of finished units, in tables. Python's `batches/fold/finished.py` says what their columns mean.
+// What folding tells of finished units, in tables. A unit's number is its place among those that were finished together.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -7,58 +7,38 @@
 #include "fold/folded_tree.hpp"
 #include "memory/unfilled.hpp"
 
-// X(table, rows), and for each table X(type, name): a row is written at once, which costs a third of writing into columns.
-#define RECFN_FINISHED_TABLES(X) \
-  X(RECFN_KEPT_COLUMNS, KeptRow, kept) \
-  X(RECFN_PATH_COLUMNS, PathRow, paths) \
-  X(RECFN_COUNT_COLUMNS, CountRow, counts) \
-  X(RECFN_LINKABLE_COLUMNS, LinkableRow, linkable)
-
-#define RECFN_KEPT_COLUMNS(X) \
-  X(uint64_t, kept) \
-  X(int64_t, kept_row) \
-  X(int64_t, kept_unit) \
-  X(uint64_t, kept_parent) \
-  X(int64_t, kept_self_ns) \
-  X(uint8_t, kept_forced)
-
-#define RECFN_PATH_COLUMNS(X) \
-  X(int64_t, path_unit) \
-  X(int64_t, path_holder) \
-  X(int64_t, path_above) \
-  X(int64_t, path_count) \
-  X(int64_t, path_total_ns) \
-  X(int64_t, path_self_ns) \
-  X(uint32_t, path_name) \
-  X(uint32_t, path_digits) \
-  X(int64_t, path_shortest_ns) \
-  X(int64_t, path_longest_ns) \
-  X(int64_t, path_first_ns) \
-  X(uint64_t, path_first_id) \
-  X(int64_t, path_counts_end)
-
-#define RECFN_COUNT_COLUMNS(X) X(int64_t, counts)
-
-#define RECFN_LINKABLE_COLUMNS(X) \
-  X(uint64_t, linkable) \
-  X(int64_t, linkable_unit) \
-  X(int64_t, linkable_holder)
-
 namespace recfn::folding {
 
-#define RECFN_MEMBER(type, name) type name;
-#define RECFN_ROW(columns, row, table) \
-  struct row { \
-    columns(RECFN_MEMBER) \
-  };
-RECFN_FINISHED_TABLES(RECFN_ROW)
-#undef RECFN_ROW
+struct KeptRow {
+  uint64_t event_id, parent;  // the kept range that it lies in; 0 where it lies directly in the unit
+  int64_t row, unit, start_ns, duration_ns;
+  uint32_t flags;
+};
 
+struct PathRow {
+  int64_t unit;
+  int64_t holder;  // which of the kept ranges it was folded into; -1 for the unit itself
+  int64_t above;   // the path that it lies in; -1 where it lies directly in the holder
+  int64_t count, total_ns, self_ns, shortest_ns, longest_ns, first_ns;
+  uint64_t first_id;
+  int64_t counts_end;  // where its counts end; they begin where those of the path before it end
+  uint32_t name;
+  uint32_t digits;  // how many binary digits the durations have that the first of its counts is for
+};
+
+// A folded range that others may link to.
+struct LinkableRow {
+  uint64_t event_id;
+  int64_t unit, holder;  // as a path's
+};
+
+// A row for each kept range, those that others lie in first; for each path, by holder, each after the one that it lies in.
 class FinishedColumns {
  public:
-#define RECFN_TABLE(columns, row, table) UnfilledVector<row> table;
-  RECFN_FINISHED_TABLES(RECFN_TABLE)
-#undef RECFN_TABLE
+  UnfilledVector<KeptRow> kept;
+  UnfilledVector<PathRow> paths;
+  UnfilledVector<int64_t> counts;  // how many durations of a path have so many binary digits, path after path
+  UnfilledVector<LinkableRow> linkable;
 
   // For a unit, and for others that mostly are like it.
   void make_room(size_t kept_rows, size_t path_rows, size_t units);
@@ -77,6 +57,5 @@ class FinishedColumns {
 
   UnfilledVector<Waiting> waiting_;  // the next one last
 };
-#undef RECFN_MEMBER
 
 }  // namespace recfn::folding

@@ -40,11 +40,8 @@ void Unit::tell(int64_t place, FinishedColumns& columns) const {
   const std::vector<uint32_t> order = outermost_first();
   auto holder = static_cast<int64_t>(columns.kept.size());
   for (const uint32_t each : order) {
-    const Kept& one = kept_[each];
-    const bool overlaps = (held_[each].flags & kOverlapping) != 0;
-    const int64_t self_ns = overlaps ? 0 : wrapped_difference(held_[each].duration_ns, one.folded.children_ns);
-    const uint8_t forced = one.rank.duration == kForced ? 1 : 0;
-    columns.kept.push_back({held_[each].event_id, held_[each].row, place, one.parent, self_ns, forced});
+    const Range& one = held_[each];
+    columns.kept.push_back({one.event_id, kept_[each].parent, one.row, place, one.start_ns, one.duration_ns, one.flags});
   }
   columns.add_tree(place, -1, folded_);
   for (const uint32_t each : order) columns.add_tree(place, holder++, kept_[each].folded);

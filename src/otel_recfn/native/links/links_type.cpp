@@ -25,16 +25,16 @@ constexpr Py_ssize_t kAllRanges = -1;     // as many as are remembered
 struct ForwardRangesObject {
   PyObject_HEAD
   bool in_use;  // read and written with the GIL
-  ForwardRanges ranges;
+  ForwardRanges<ForwardRange> ranges;
 };
 
-ForwardRanges& ranges_of(PyObject* self) { return reinterpret_cast<ForwardRangesObject*>(self)->ranges; }
+ForwardRanges<ForwardRange>& ranges_of(PyObject* self) { return reinterpret_cast<ForwardRangesObject*>(self)->ranges; }
 
 // The work on what is remembered and on so many rows, for one thread at a time. False with an error set where another one is at
 // it, or memory is short.
 template <typename Work>
 bool done_alone(PyObject* self, Py_ssize_t rows, Work work) {
-  ForwardRanges& ranges = ranges_of(self);
+  ForwardRanges<ForwardRange>& ranges = ranges_of(self);
   const OneUser user(reinterpret_cast<ForwardRangesObject*>(self)->in_use, "ForwardRanges");
   if (!user) return false;
   const bool many = rows == kAllRanges ? ranges.size() > size_t{kManyRows} : rows > kManyRows;
@@ -45,71 +45,70 @@ Py_ssize_t length(PyObject* self) { return static_cast<Py_ssize_t>(ranges_of(sel
 
 PyObject* ranges_new(PyTypeObject* type, PyObject*, PyObject*) {
   PyObject* self = type->tp_alloc(type, 0);
-  if (self != nullptr) new (&ranges_of(self)) ForwardRanges();
+  if (self != nullptr) new (&ranges_of(self)) ForwardRanges<ForwardRange>();
   return self;
 }
 
 void ranges_dealloc(PyObject* self) {
-  ranges_of(self).~ForwardRanges();
+  ranges_of(self).~ForwardRanges<ForwardRange>();
   Py_TYPE(self)->tp_free(self);
 }
 
 PyObject* index_error() {
-  PyErr_SetString(PyExc_IndexError, "a row indexes nothing; its track, context and thread have to be known");
+  PyErr_SetString(PyExc_IndexError, "a row indexes nothing; its track and thread have to be known");
   return nullptr;
 }
 
 PyObject* used_in(PyObject*, PyObject* arguments) {
   PyObject* batch;
-  Py_ssize_t tracks, contexts;
-  if (!PyArg_ParseTuple(arguments, "Onn:used_in", &batch, &tracks, &contexts)) return nullptr;
+  Py_ssize_t tracks;
+  if (!PyArg_ParseTuple(arguments, "On:used_in", &batch, &tracks)) return nullptr;
   return guarded([&]() -> PyObject* {
     LinkRows rows;
     UsedByLinks used;
     if (!rows.take(batch)) return nullptr;
-    bool known = tracks >= 0 && contexts >= 0;
+    bool known = tracks >= 0;
     const bool done = without_gil_if(rows.size() > kManyRows, [&] {
-      known = known && used.find(rows, static_cast<size_t>(tracks), static_cast<size_t>(contexts));
+      known = known && used.find(rows, static_cast<size_t>(tracks));
     });
     if (!done) return nullptr;
-    return known ? column_tuple(used.tracks, used.contexts, used.thread_ids) : index_error();
+    return known ? column_tuple(used.tracks, used.thread_ids) : index_error();
   });
 }
 
 // What a batch's rows index, as the numbers that ranges are remembered and found by.
 struct Numbers {
   ColumnView<uint64_t> of_track;                 // a track's thread
-  ColumnView<uint32_t> track, context;           // where they stand in the caller's tables
+  ColumnView<uint32_t> track;                    // where it stands in the caller's table
   ColumnView<uint64_t> thread_id, of_thread_id;  // ascending, and their threads
 
   bool take(PyObject* const* given) {
     return of_track.take(given[0], "of_track", nullptr) && track.take(given[1], "track", nullptr) &&
-           context.take(given[2], "context", nullptr) && thread_id.take(given[3], "thread_id", nullptr) &&
-           of_thread_id.take(given[4], "of_thread_id", nullptr);
+           thread_id.take(given[2], "thread_id", nullptr) && of_thread_id.take(given[3], "of_thread_id", nullptr);
   }
 
   bool has_forward(const LinkRows& rows, Py_ssize_t row) const {
-    return rows.track(row) < std::min(of_track.size(), track.size()) && rows.context(row) < context.size();
+    return rows.track(row) < std::min(of_track.size(), track.size());
   }
 };
 
-bool remember(ForwardRanges& ranges, const LinkRows& rows, const Numbers& numbers) {
+bool remember(ForwardRanges<ForwardRange>& ranges, const LinkRows& rows, const Numbers& numbers) {
   for (Py_ssize_t row = 0; row < rows.size(); ++row) {
     if (!rows.is_forward(row)) continue;
     if (!numbers.has_forward(rows, row)) return false;
-    const uint32_t track = rows.track(row), context = rows.context(row);
-    ranges.remember(rows.forward(row, numbers.of_track[track], numbers.track[track], numbers.context[context]));
+    const uint32_t track = rows.track(row);
+    ranges.remember(rows.forward(row, numbers.of_track[track], numbers.track[track]));
   }
   return true;
 }
 
 struct Found {
   UnfilledVector<int64_t> row;
-  UnfilledVector<uint64_t> event_id, root;
+  UnfilledVector<uint64_t> event_id;
   UnfilledVector<int64_t> start_ns, end_ns;
-  UnfilledVector<uint32_t> track, context;
+  UnfilledVector<uint32_t> track;
 
-  bool find(ForwardRanges& ranges, const LinkRows& rows, const Numbers& numbers) {
+  bool find(ForwardRanges<ForwardRange>& ranges, const LinkRows& rows, const Numbers& numbers) {
     for (Py_ssize_t at = 0; at < rows.size(); ++at) {
       if (!rows.is_backward(at)) continue;
       const Py_ssize_t thread = place_in_ordered(numbers.thread_id, rows.forward_thread_id(at));
@@ -122,75 +121,61 @@ struct Found {
 
  private:
   void add(int64_t at, const ForwardRange& range) {
-    row.push_back(at), event_id.push_back(range.event_id), root.push_back(range.root);
+    row.push_back(at), event_id.push_back(range.event_id), track.push_back(range.track);
     start_ns.push_back(range.start_ns), end_ns.push_back(range.end_ns);
-    track.push_back(range.track), context.push_back(range.context);
   }
 };
 
 PyObject* match(PyObject* self, PyObject* arguments) {
-  PyObject *batch, *given[5];
-  if (!PyArg_ParseTuple(arguments, "OOOOOO:match", &batch, &given[0], &given[1], &given[2], &given[3], &given[4])) return nullptr;
+  PyObject *batch, *given[4];
+  if (!PyArg_ParseTuple(arguments, "OOOOO:match", &batch, &given[0], &given[1], &given[2], &given[3])) return nullptr;
   return guarded([&]() -> PyObject* {
     LinkRows rows;
     Numbers numbers;
     Found found;
     if (!rows.take(batch) || !numbers.take(given)) return nullptr;
     bool known = true;
-    const bool done = done_alone(self, rows.size(), [&](ForwardRanges& ranges) {
+    const bool done = done_alone(self, rows.size(), [&](ForwardRanges<ForwardRange>& ranges) {
       known = remember(ranges, rows, numbers) && found.find(ranges, rows, numbers);
     });
     if (!done) return nullptr;
     if (!known) return index_error();
-    return column_tuple(found.row, found.event_id, found.root, found.start_ns, found.end_ns, found.track, found.context);
+    return column_tuple(found.row, found.event_id, found.start_ns, found.end_ns, found.track);
   });
 }
 
-// What ranges index in their tables, each once and in ascending order.
-struct UsedTables {
-  std::vector<uint32_t> tracks, contexts;
-
-  UsedTables() = default;
-  explicit UsedTables(const UnfilledVector<ForwardRange>& ranges) {
-    std::vector<uint8_t> track_used, context_used;
-    for (const ForwardRange& range : ranges) mark(track_used, range.track), mark(context_used, range.context);
-    tracks = marked_places(track_used), contexts = marked_places(context_used);
+// The tracks that ranges index, each once and in ascending order.
+std::vector<uint32_t> used_tracks(const UnfilledVector<ForwardRange>& ranges) {
+  std::vector<uint8_t> used;
+  for (const ForwardRange& range : ranges) {
+    if (range.track >= used.size()) used.resize(range.track + size_t{1});
+    used[range.track] = 1;
   }
-
- private:
-  static void mark(std::vector<uint8_t>& used, uint32_t place) {
-    if (place >= used.size()) used.resize(place + size_t{1});
-    used[place] = 1;
-  }
-};
+  return marked_places(used);
+}
 
 PyObject* forget_first(PyObject* self, PyObject* arguments) {
   Py_ssize_t count;
   int only_matched;
   if (!PyArg_ParseTuple(arguments, "np:forget_first", &count, &only_matched)) return nullptr;
   return guarded([&]() -> PyObject* {
-    UsedTables used;
-    const bool done = done_alone(self, kAllRanges, [&](ForwardRanges& ranges) {
+    std::vector<uint32_t> used;
+    const bool done = done_alone(self, kAllRanges, [&](ForwardRanges<ForwardRange>& ranges) {
       ranges.forget_first(static_cast<size_t>(std::max<Py_ssize_t>(0, count)), only_matched != 0);
-      used = UsedTables(ranges.all());
+      used = used_tracks(ranges.all());
     });
-    return done ? column_tuple(used.tracks, used.contexts) : nullptr;
+    return done ? column_tuple(used) : nullptr;
   });
 }
 
 PyObject* matched(PyObject* self, PyObject*) { return PyLong_FromSize_t(ranges_of(self).matched()); }
 
-PyObject* renumber(PyObject* self, PyObject* arguments) {
-  PyObject *given_tracks, *given_contexts;
-  ColumnView<uint32_t> tracks, contexts;
-  if (!PyArg_ParseTuple(arguments, "OO:renumber", &given_tracks, &given_contexts) ||
-      !tracks.take(given_tracks, "tracks", nullptr) || !contexts.take(given_contexts, "contexts", nullptr)) {
-    return nullptr;
-  }
-  const bool done = done_alone(self, kAllRanges, [&](ForwardRanges& ranges) {
+PyObject* renumber(PyObject* self, PyObject* given) {
+  ColumnView<uint32_t> tracks;
+  if (!tracks.take(given, "tracks", nullptr)) return nullptr;
+  const bool done = done_alone(self, kAllRanges, [&](ForwardRanges<ForwardRange>& ranges) {
     for (ForwardRange& range : ranges.all()) {
       if (range.track < tracks.size()) range.track = tracks[range.track];
-      if (range.context < contexts.size()) range.context = contexts[range.context];
     }
   });
   if (!done) return nullptr;
@@ -199,13 +184,13 @@ PyObject* renumber(PyObject* self, PyObject* arguments) {
 
 PyMethodDef methods[] = {
     {"used_in", used_in, METH_VARARGS | METH_STATIC,
-     "used_in(batch, tracks, contexts) -> tracks and contexts of forward rows, thread ids of backward ones, each once."},
+     "used_in(batch, tracks) -> tracks of forward rows, thread ids of backward ones, each once."},
     {"match", match, METH_VARARGS,
-     "match(batch, of_track, track, context, thread_id, of_thread_id) -> backward rows with their forward ranges."},
+     "match(batch, of_track, track, thread_id, of_thread_id) -> backward rows with their forward ranges."},
     {"forget_first", forget_first, METH_VARARGS,
-     "forget_first(count, only_matched) -> tracks and contexts of those that are left, each once."},
+     "forget_first(count, only_matched) -> tracks of those that are left, each once."},
     {"matched", matched, METH_NOARGS, "matched() -> how many of them a backward range belongs to."},
-    {"renumber", renumber, METH_VARARGS, "renumber(tracks, contexts): others stand for these from now on."},
+    {"renumber", renumber, METH_O, "renumber(tracks): others stand for these from now on."},
     {nullptr, nullptr, 0, nullptr}};
 
 PySequenceMethods as_sequence = {length};

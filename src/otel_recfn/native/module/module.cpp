@@ -8,13 +8,8 @@
 #include "metrics/metrics_bindings.hpp"
 #include "module/vector_state.hpp"
 #include "otlp/otlp_encoder.hpp"
-#include "plan/linked_bindings.hpp"
-#include "plan/outermost_bindings.hpp"
-#include "plan/owed_bindings.hpp"
-#include "plan/plan_bindings.hpp"
-#include "plan/told_bindings.hpp"
-#include "python/fold_type.hpp"
 #include "python/recorder_bindings.hpp"
+#include "stage/stage_type.hpp"
 
 namespace {
 
@@ -26,9 +21,7 @@ int add_parts(PyObject* module) {
   }
   recfn::prepare_for_exceptions();
   if (recfn::add_recorder(module) < 0 || recfn::add_chrome_encoder(module) < 0 || recfn::add_metrics(module) < 0) return -1;
-  if (recfn::add_fold_type(module) < 0 || recfn::add_call_tracer(module) < 0 || recfn::add_otlp_encoder(module) < 0) return -1;
-  if (recfn::add_plan(module) < 0 || recfn::add_told(module) < 0 || recfn::add_owed(module) < 0) return -1;
-  if (recfn::add_linked(module) < 0 || recfn::add_outermost(module) < 0) return -1;
+  if (recfn::add_stage_type(module) < 0 || recfn::add_call_tracer(module) < 0 || recfn::add_otlp_encoder(module) < 0) return -1;
   if (recfn::add_gathering(module) < 0 || recfn::add_links_type(module) < 0) return -1;
   return recfn::add_vector_state(module);
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from otel_recfn.batches.links import SharedLinks
 from otel_recfn.model.columns import ROW_BYTES
 from otel_recfn.sinks.background import BackgroundSink
 from otel_recfn.sinks.chrome.sink import ChromeTraceSink
@@ -19,11 +18,10 @@ class TraceFileWriter:
     Args:
         path: as of ``ChromeTraceSink``.
         queue_bytes: bound of what waits for the file.
-        links: shared with other sinks of the capture.
     """
 
-    def __init__(self, path: str, queue_bytes: int, links: SharedLinks) -> None:
-        self._file = ChromeTraceSink(path, create_now=False, links=links, of_process=True)
+    def __init__(self, path: str, queue_bytes: int) -> None:
+        self._file = ChromeTraceSink(path, create_now=False, of_process=True)
         self.sink = BackgroundSink(
             self._file,
             max(1, queue_bytes // ROW_BYTES),

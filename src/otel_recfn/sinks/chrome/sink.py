@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from otel_recfn.batches.links import SharedLinks
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import SettingError
 from otel_recfn.sinks.chrome.python_ids import PythonIds
@@ -47,7 +46,6 @@ class ChromeTraceSink:
     Args:
         path: ends in ``.json`` or ``.json.gz``; an existing file is replaced, and its permissions are kept.
         create_now: make the file at once, an empty trace; else with the first event.
-        links: shared with other sinks of the capture; None for its own.
         of_process: processes that are ranks or children have files of their own (``process_paths.py``).
 
     Raises:
@@ -62,7 +60,6 @@ class ChromeTraceSink:
         path: str | os.PathLike[str],
         *,
         create_now: bool = True,
-        links: SharedLinks | None = None,
         of_process: bool = False,
     ) -> None:
         suffix = _checked_suffix(Path(path))
@@ -71,8 +68,6 @@ class ChromeTraceSink:
         """Where the trace is written."""
         self._file: ChromeTraceFile | None = None
         self._dropped_before: Callable[[], int] | None = None
-        self._shared_links, self._links = links, links
-        """What the file is made with: the shared links; None once a batch was lost here, because they may lead into it."""
         self._closed = False
         self._failures = 0
         self._retry_at = 0.0
@@ -95,7 +90,6 @@ class ChromeTraceSink:
 
     def note_gap(self) -> None:
         """Batches were lost between the last and the next: no arrow leads from there."""
-        self._links = None
         if self._file is not None:
             self._file.forget_links()
 
@@ -150,9 +144,7 @@ class ChromeTraceSink:
         if self._file is not None and not self._closed:
             self._file.close_in_child()
         self._closed = True
-        if self._shared_links is not None:
-            self._shared_links.start_empty()
-        child = ChromeTraceSink(self._asked_path, create_now=False, links=self._shared_links)
+        child = ChromeTraceSink(self._asked_path, create_now=False)
         child.path = path_of_process(self._asked_path, _checked_suffix(self._asked_path), child=True)
         return child
 
@@ -178,7 +170,6 @@ class ChromeTraceSink:
 
     def _pause(self, error: BaseException) -> None:
         """After a first failure the next batch is tried at once; after further ones there are ever longer pauses."""
-        self._links = None
         if not self._failures:
             log.warning("%s: %s; events are missing there, and counted, until that has passed", self.path, repr(error))
         pause = FIRST_PAUSE_SECONDS * 2 ** min(self._failures - 1, 10) if self._failures else 0.0
@@ -208,7 +199,7 @@ class ChromeTraceSink:
         raise FileInUseError(errno.EBUSY, "it is being written already, as are the names beside it", str(self._asked_path))
 
     def _shown(self, path: Path) -> ChromeTraceFile:
-        file = ChromeTraceFile(path, mode=mode_of(self._asked_path), links=self._links)
+        file = ChromeTraceFile(path, mode=mode_of(self._asked_path))
         try:
             file.show()
         except BaseException:

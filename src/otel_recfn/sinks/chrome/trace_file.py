@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.batches.links import LinkFinder, Links, SharedLinks
+from otel_recfn.batches.links import LinkFinder, Links
 from otel_recfn.batches.number_sets import is_in
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.events import OVERLAPPING
@@ -79,7 +79,6 @@ class ChromeTraceFile:
     Args:
         path: ends in ``.gz`` where it is to be compressed; an existing file is replaced at the first ``show``.
         mode: as of GrowingFile.
-        links: shared with other sinks of the capture; None for its own.
         find_span: the program's span with a trace id and a span id; None where it isn't known.
     """
 
@@ -88,13 +87,12 @@ class ChromeTraceFile:
         path: Path,
         *,
         mode: int = 0o600,
-        links: SharedLinks | None = None,
         find_span: FindSpan = seen_spans.find,
     ) -> None:
         self._pid = os.getpid()
         self._base_ns = time.time_ns() // WEEK_NS * WEEK_NS
         self._stream: TextStream = GzipStream() if path.suffix == ".gz" else PlainStream()
-        self._links: LinkFinder | SharedLinks = links or LinkFinder()
+        self._links = LinkFinder()
         self._thread_names: dict[int, str] = {}
         self._memory = bytearray()
         self._contents = self._shown = _Contents(SpanSlices(find_span))

@@ -12,10 +12,9 @@ those that the end found unsent, ``failed`` those of units of which spans could 
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
-import numpy as np
-
-from otel_recfn.batches.span_plan import Fate, Fates
+from otel_recfn.batches.span_plan import Fate
 
 _COUNTERS = {Fate.OTHER_KIND: "other_kinds", Fate.SUPPRESSED: "suppressed", Fate.UNSAMPLED: "unsampled"}
 _SOURCES = ("rows", "roots", "summaries", "open_ranges")
@@ -40,10 +39,9 @@ class Accounts:
                 self._counts[name] += count
             return True
 
-    def add_rows(self, fates: Fates, **more: int) -> None:
-        """Count the rows of a batch."""
-        counted = np.bincount(fates, minlength=len(Fate)).tolist()
-        self.add(rows=len(fates), **{name: counted[fate] for fate, name in _COUNTERS.items()}, **more)
+    def add_rows(self, fates: Sequence[int], **more: int) -> None:
+        """Count the rows of a batch, of which so many have each fate."""
+        self.add(rows=sum(fates), **{name: fates[fate] for fate, name in _COUNTERS.items()}, **more)
 
     def close(self) -> None:
         """What is unsent is abandoned."""

@@ -87,10 +87,10 @@ class KeptSpans:
     Args:
         plan: of these ranges alone, in the order in which they go out.
         told: what they say of folded ones; None: nothing.
-        folded: how many each tells of.
+        folded: how many each tells of; None: none.
     """
 
-    def __init__(self, plan: SpanPlan, told: ToldOfKept | None, folded: NDArray[np.int64]) -> None:
+    def __init__(self, plan: SpanPlan, told: ToldOfKept | None = None, folded: NDArray[np.int64] | None = None) -> None:
         self._plan, self._told, self._folded = plan, told, folded
 
     def __len__(self) -> int:
@@ -104,7 +104,7 @@ class KeptSpans:
             row = int(plan.row[0])
             told = {**told, row: {**told.get(row, {}), DROPPED: dropped}}
         spans = mapper.spans(plan, told)
-        kept, folded = last - first, int(self._folded[first:last].sum())
+        kept, folded = last - first, int(self._folded[first:last].sum()) if self._folded is not None else 0
         counts = {"folded": folded, "folding": -kept - folded, "dropped_by_hook": kept - len(spans)}
         return Made(spans, counts, part_that_was_made(plan, spans))
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-import numpy as np
+from opentelemetry.trace import SpanContext
 
-from otel_recfn.batches.span_plan import SpanPlan
+from otel_recfn.batches.stage import Added, Stage
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.spans.decided import DecidedUnits, KeptSpans, roots_alone
 from otel_recfn.sinks.spans.trace_boundaries import StepTrace
@@ -15,16 +15,13 @@ from otel_recfn.sinks.spans.trace_boundaries import StepTrace
 class EveryRange:
     """In place of ``Folding``, where units have no budget."""
 
-    def begin_batch(self, batch: Batch) -> None:
-        """Nothing is to be noted."""
+    def __init__(self) -> None:
+        self._stage = Stage(budget=0)
 
-    def add(self, plan: SpanPlan) -> list[DecidedUnits]:
+    def add(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[Added, list[DecidedUnits]]:
         """All of it, in the order of the rows' ends."""
-        if not len(plan.row):
-            return []
-        if len(plan.row) < len(plan.batch):  # what waits is to keep nothing of the others
-            plan = plan._replace(batch=plan.batch.take(plan.row), row=np.arange(len(plan.row)))
-        return [DecidedUnits([KeptSpans(plan, None, np.zeros(len(plan.row), np.int64))], len(plan.row))]
+        plan, added = self._stage.plan(batch, roots)
+        return added, [DecidedUnits([KeptSpans(plan)], added.planned)] if added.planned else []
 
     def note_drained(self, drained_ns: int) -> None:
         """Nothing waits for it."""

@@ -5,12 +5,10 @@ Attributes are made for many spans at once, of columns: taking numbers out of co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from otel_recfn.batches.fold.finished import Places
-from otel_recfn.batches.fold.told import Told
+from otel_recfn.batches.span_plan import Places
+from otel_recfn.batches.stage import Decided
 from otel_recfn.batches.stretches import begins_of, places_in
 from otel_recfn.sinks.spans.limits import AttributeValue
 from otel_recfn.support.json_text import text_of_utf8
@@ -21,48 +19,47 @@ FOLDED_COUNT = "recfn.folded.count"
 Attributes = dict[str, AttributeValue]
 
 
-def sums_of(told: Told, places: Places, names: Sequence[str]) -> list[Attributes]:
+def sums_of(decided: Decided, places: Places) -> list[Attributes]:
     """The attributes of spans.
 
     Args:
-        told: of many spans.
+        decided: what was decided.
         places: of their sums there.
-        names: by number.
     """
-    begins = begins_of(told.top_end, places)
-    lengths = told.top_end[places] - begins
-    ends, top = np.cumsum(lengths), _top(told, places_in(begins, lengths), names)
-    columns = (told.ranges[places], told.duration_ns[places], ends - lengths, ends)
+    sums = decided.sums[places]
+    begins = begins_of(decided.sums["top_end"], places)
+    lengths = sums["top_end"] - begins
+    ends, top = np.cumsum(lengths), _top(decided, places_in(begins, lengths))
+    columns = (sums["ranges"], sums["duration_ns"], ends - lengths, ends)
     return [
         {FOLDED_COUNT: ranges, "recfn.folded.duration_ns": duration_ns, "recfn.folded.top": top[first:last]}
         for ranges, duration_ns, first, last in zip(*[column.tolist() for column in columns], strict=True)
     ]
 
 
-def _top(told: Told, places: Places, names: Sequence[str]) -> list[str]:
-    columns = [column[places].tolist() for column in (told.top_name, told.top_count, told.top_self_ns)]
-    texts = {name: text_of_utf8(names[name]) for name in set(columns[0])}
-    return [f"{texts[name]}: {count} x, {self_ns / 1e6:.3f} ms" for name, count, self_ns in zip(*columns, strict=True)]
+def _top(decided: Decided, places: Places) -> list[str]:
+    rows = decided.top[places].tolist()
+    texts = {name: text_of_utf8(decided.names[name]) for name in {name for _, _, name in rows}}
+    return [f"{texts[name]}: {count} x, {self_ns / 1e6:.3f} ms" for count, self_ns, name in rows]
 
 
 class ToldOfKept:
     """Attributes of kept ranges, made when they are asked for.
 
     Args:
-        told: what is told.
-        names: by number.
-        kept: how many ranges are.
+        decided: what was decided.
     """
 
-    def __init__(self, told: Told, names: Sequence[str], kept: int) -> None:
-        self._told, self._names = told, names
-        in_kept = np.flatnonzero(told.holder >= 0)
-        self._place = np.full(kept, -1, np.int64)
+    def __init__(self, decided: Decided) -> None:
+        self._decided = decided
+        holder = decided.sums["holder"]
+        in_kept = np.flatnonzero(holder >= 0)
+        self._place = np.full(len(decided.folded), -1, np.int64)
         """Of the sums of each, -1 where it has none."""
-        self._place[told.holder[in_kept]] = in_kept
+        self._place[holder[in_kept]] = in_kept
 
     def of(self, kept: Places) -> dict[int, Attributes]:
         """Those of some of them, where they have some."""
         places = self._place[kept]
         having = places >= 0
-        return dict(zip(kept[having].tolist(), sums_of(self._told, places[having], self._names), strict=True))
+        return dict(zip(kept[having].tolist(), sums_of(self._decided, places[having]), strict=True))

@@ -10,15 +10,13 @@ themselves, under the same ids, when they end. So a hang is a small trace, whose
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from opentelemetry import trace
 from opentelemetry.trace import SpanContext
 
 from otel_recfn.batches.number_sets import is_in
-from otel_recfn.batches.span_plan import Fate, Ids, SpanPlan, fate_of
-from otel_recfn.model.batch import Batch, SpanContextRef
+from otel_recfn.batches.span_plan import Fate, Ids, SpanPlan, fate_of, span_context
+from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventKind
 from otel_recfn.sinks.spans.decided import DecidedUnits, Made
 from otel_recfn.sinks.spans.hooked_spans import HookedMapper
@@ -39,14 +37,10 @@ class OpenTraces:
         traces: of our own.
         hook: the program's; None where it has none.
         most: spans of ranges in a trace.
-        span_of: the span that a context stands for.
     """
 
-    def __init__(
-        self, traces: StepTraces, hook: SpanHook | None, most: int | None, span_of: Callable[[SpanContextRef], SpanContext]
-    ) -> None:
+    def __init__(self, traces: StepTraces, hook: SpanHook | None, most: int | None) -> None:
         self._traces, self._hook, self._most = traces, hook, MOST_SPANS if most is None else most
-        self._span_of = span_of
         self._told: Ids = np.zeros(0, np.uint64)
         """The event ids of ranges that are open and were told."""
 
@@ -85,7 +79,7 @@ class OpenTraces:
         """The program's span, or the root of ours, that the range will be below."""
         context = batch.contexts[int(batch.context[row])]
         if fate_of(context) == Fate.IN_SPAN:
-            return self._span_of(context)
+            return span_context(context)
         found = self._traces.find(int(batch.root[row]))
         return found.context if found is not None else None
 
@@ -138,5 +132,4 @@ def _plan(batch: Batch, rows: list[int], root: SpanContext) -> SpanPlan:
     row = np.array(rows, np.int64)
     parent, nothing = batch.parent[row], np.zeros(len(row), np.int64)
     inner = np.where(is_in(parent, batch.event_id[row]), parent, np.uint64(0))
-    fates = np.full(len(batch), Fate.IN_SPAN, np.uint8)
-    return SpanPlan(batch, fates, row, inner, nothing, nothing.astype(np.uint64), nothing, [root])
+    return SpanPlan(batch, row, inner, nothing, nothing.astype(np.uint64), nothing, [root])

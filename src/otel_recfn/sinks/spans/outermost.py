@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from otel_recfn.batches.announced import announced_in
 from otel_recfn.batches.number_sets import distinct, groups, is_in
 from otel_recfn.model.batch import Batch, Track
-from otel_recfn.model.events import EventFlag, EventSource
+from otel_recfn.model.events import EventFlag, EventKind, EventSource
 from otel_recfn.model.sources import OPTIMIZER, OPTIMIZER_STEP, SOURCES, trace_name
+
+_RANGE = int(EventKind.RANGE)
 
 
 class TopLevel(NamedTuple):
@@ -79,9 +81,15 @@ def begins_of(batch: Batch, contexts: frozenset[int]) -> list[TopLevel]:
     ]
 
 
-def rows_by_root(batch: Batch, rootless: NDArray[np.bool_]) -> RootRows:
+def rows_in(batch: Batch, contexts: frozenset[int]) -> NDArray[np.int64]:
+    """The ranges in these contexts."""
+    in_one = np.zeros(len(batch.contexts), np.bool_)
+    in_one[list(contexts)] = True
+    return np.flatnonzero(np.take(in_one, batch.context) & (batch.kind == _RANGE))
+
+
+def rows_by_root(batch: Batch, rows: NDArray[np.int64]) -> RootRows:
     """What the rows that belong to traces of our own tell about their roots."""
-    rows = np.flatnonzero(rootless)
     roots, first, counts = groups(batch.root[rows])
     top = rows[batch.parent[rows] == 0]
     steps = rows[is_in(batch.name[rows], _step_names(batch, rows))]

@@ -34,8 +34,9 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import Decision, Sampler
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
+from opentelemetry.trace import SpanContext, SpanKind
 
+from otel_recfn.batches.span_plan import SAMPLED
 from otel_recfn.sinks.spans.hashed_resource import hashed
 from otel_recfn.sinks.spans.limits import AttributeValue
 from otel_recfn.sinks.spans.provider_calls import own_method
@@ -55,7 +56,6 @@ DEFAULT_EXPORT_BATCH_SIZE = 512
 MAX_PROCESSOR_DEPTH = 8
 _TRACER_PARTS = ("span_processor", "sampler", "resource", "id_generator")
 
-SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
 _logger = logging.getLogger(__name__)
 

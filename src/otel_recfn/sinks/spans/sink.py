@@ -1,6 +1,6 @@
 """Rows become finished spans at a tracer provider's span processors.
 
-    drain thread:   write(batch) ──► StepTraces (roots of ours) ──► plan_spans ──► Folding ──► decided units
+    drain thread:   write(batch) ──► StepTraces (roots of ours) ──► Folding ──► decided units
     sender thread:  decided units ──► SpanMapper ──► processors, in chunks that they don't drop ──► exporters
 
 Whose child a range is: the range around it; at top level the span that was current when it began; else a root of ours.
@@ -16,14 +16,12 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import TypeVar
 
-import numpy as np
-from opentelemetry.trace import Span, SpanContext, TracerProvider, TraceState
+from opentelemetry.trace import Span, SpanContext, TracerProvider
 
-from otel_recfn.batches.ends import cut_off_as_shown, order_of_ends
-from otel_recfn.batches.links import LinkFinder, SharedLinks
-from otel_recfn.batches.span_plan import Fate, Fates, SpanPlan, fate_of, fates_of, plan_spans
-from otel_recfn.model.batch import Batch, SpanContextRef
+from otel_recfn.batches.span_plan import SpanPlan
+from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.protocol import Sink
 from otel_recfn.sinks.spans.accounts import Accounts
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Budgets, Volume
@@ -36,7 +34,6 @@ from otel_recfn.sinks.spans.open_traces import OpenTraces
 from otel_recfn.sinks.spans.open_units import OpenUnits
 from otel_recfn.sinks.spans.program_spans import ProgramSpans
 from otel_recfn.sinks.spans.promised_traces import PromisedTraces
-from otel_recfn.sinks.spans.provider import SAMPLED, SpanTarget
 from otel_recfn.sinks.spans.provider_calls import ProviderCalls
 from otel_recfn.sinks.spans.sender import Sender
 from otel_recfn.sinks.spans.span_hook import Hook
@@ -47,8 +44,7 @@ from otel_recfn.sinks.spans.way_out import ThroughProcessors, WayOut
 
 REST_SECONDS = 1.5
 """After so long without a row, nothing more comes to units below spans whose end can't be seen."""
-_ROOTLESS, _IN_SPAN = int(Fate.ROOTLESS), int(Fate.IN_SPAN)
-"""Comparing a column with a member of an enumeration takes numpy ten times as long as with a number."""
+Result = TypeVar("Result")
 
 
 def nothing_lost() -> int:
@@ -67,7 +63,6 @@ class SpansSink:
         tracer_provider: None for the global one, also when that is set later.
         roots_per_second: traces that we start ourselves, beyond the first hundred; None for all.
         promised: of these, the ones that the program was told of.
-        links: shared with other sinks of the capture; None for its own.
         sent: is given each plan whose spans have been handed to the processors.
         volume: how many spans become of how many ranges.
         spans: the program's, above ranges.
@@ -88,7 +83,6 @@ class SpansSink:
         tracer_provider: TracerProvider | None = None,
         roots_per_second: float | None = 1.0,
         promised: PromisedTraces | None = None,
-        links: SharedLinks | None = None,
         sent: Callable[[SpanPlan], None] | None = None,
         hook: Hook | None = None,
         volume: Volume = EVERY_RANGE,
@@ -99,10 +93,9 @@ class SpansSink:
         flush: Callable[[float], object] = nothing_to_flush,
     ) -> None:
         self._tracer_provider, self._roots_per_second, self._volume = tracer_provider, roots_per_second, volume
-        self._hook, self._shared_links, self._find_worker = hook, links, find_worker
+        self._hook, self._find_worker = hook, find_worker
         self._sent, self._recorder_lost = sent, recorder_lost
         self._promised, self._way_out = promised or PromisedTraces(), way_out or ThroughProcessors()
-        self._links: LinkFinder | SharedLinks = links or LinkFinder()
         self._accounts, self._spans = Accounts(), spans or ProgramSpans()
         self._surroundings = Surroundings(self._spans, find_worker)
         most = MAX_ROWS_OF_A_UNIT if volume.of_unit is not None else MAX_SPANS
@@ -115,7 +108,7 @@ class SpansSink:
         self._provider_calls = ProviderCalls(flush)
         self._target = CurrentTarget(tracer_provider, self._way_out, self._delivery, hook, self._provider_calls.watch)
         self._sender = Sender(self._target, self._delivery, self._accounts, sent, recorder_lost)
-        self._open_traces = OpenTraces(self._traces, self._target.hook, volume.of_unit, span_context)
+        self._open_traces = OpenTraces(self._traces, self._target.hook, volume.of_unit)
         self._written_at = time.monotonic()
         self._end_s = math.inf
         """What the end of the process may take; without limit where it doesn't end."""
@@ -124,7 +117,7 @@ class SpansSink:
         volume = self._volume
         if volume.of_unit is None:
             return EveryRange()
-        units = OpenUnits(self._spans, span_context)
+        units = OpenUnits(self._spans)
         return Folding(Budgets(volume.of_unit, volume), volume.of_unit, volume.min_duration_ns, units, self._traces)
 
     def start(self) -> None:
@@ -139,28 +132,12 @@ class SpansSink:
         if target is None:
             self._accounts.add(rows=len(batch), no_provider=len(batch))
             return
-        batch = cut_off_as_shown(self._surroundings.without_inherited(batch))
-        fates = fates_of(batch)
-        self._advance_traces(batch, fates, target)
-        self._folding.begin_batch(batch)
-        if not (fates >= _IN_SPAN).any():  # below spans that are not sampled, say: costs next to nothing
-            self._accounts.add_rows(fates)
-            return
-        links, order = self._links.match(batch), order_of_ends(batch)
-        plan = plan_spans(batch, fates, links, span_context, self._root_context, order)
-        decided = self._folded(lambda: self._folding.add(plan))
-        self._accounts.add_rows(plan.fate, folding=len(plan.row))
-        self._undecided += len(plan.row)
+        batch = self._surroundings.without_inherited(batch)
+        roots = self._traces.advance(batch, target)
+        added, decided = self._folded(lambda: self._folding.add(batch, roots))
+        self._accounts.add_rows(added.fates, folding=added.planned)
+        self._undecided += added.planned
         self._put(decided)
-
-    def _advance_traces(self, batch: Batch, fates: Fates, target: SpanTarget) -> None:
-        rootless = frozenset(index for index, one in enumerate(batch.contexts) if fate_of(one) == _ROOTLESS)
-        rows = fates == _ROOTLESS if rootless else np.zeros(len(batch), np.bool_)
-        self._traces.advance(batch, rows, rootless, target)
-
-    def _root_context(self, root: int) -> SpanContext | None:
-        trace = self._traces.find(root)
-        return trace.context if trace is not None else None
 
     def note_drained(self, drained_ns: int, flushes: bool) -> None:
         """What had ended by then has been written: decide the units whose spans had.
@@ -179,8 +156,8 @@ class SpansSink:
         if target is not None:
             self._put(self._open_traces.new(self._surroundings.without_inherited(ranges), target))
 
-    def _folded(self, step: Callable[[], list[DecidedUnits]]) -> list[DecidedUnits]:
-        """What a step of folding decides. Where it raises, for want of memory say, what is undecided is lost, and counted."""
+    def _folded(self, step: Callable[[], Result]) -> Result:
+        """What a step of folding gives. Where it raises, for want of memory say, what is undecided is lost, and counted."""
         try:
             return step()
         except Exception:
@@ -257,13 +234,10 @@ class SpansSink:
         self._delivery.remove(process_ends=False)
         self._provider_calls.after_fork_in_child()
         self._spans.start_empty()
-        if self._shared_links is not None:
-            self._shared_links.start_empty()
         fresh = SpansSink(
             self._tracer_provider,
             self._roots_per_second,
             self._promised,
-            self._shared_links,
             self._sent,
             self._hook,
             self._volume,
@@ -275,9 +249,3 @@ class SpansSink:
         )
         fresh._target.resolve()  # the ranges of the child ask this sink for its spans
         return fresh
-
-
-def span_context(context: SpanContextRef) -> SpanContext:
-    """The program's span that a context stands for."""
-    state = TraceState.from_header([context.trace_state]) if context.trace_state else None
-    return SpanContext(context.trace_id, context.span_id, False, SAMPLED, state)

@@ -27,12 +27,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
-import numpy as np
-from numpy.typing import NDArray
+from opentelemetry.trace import SpanContext
 
+from otel_recfn.batches.span_plan import Fate, fate_of
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.events import EventSource
-from otel_recfn.sinks.spans.outermost import RootRows, TopLevel, begins_of, rows_by_root
+from otel_recfn.sinks.spans.outermost import RootRows, TopLevel, begins_of, rows_by_root, rows_in
 from otel_recfn.sinks.spans.promised_traces import PromisedTraces
 from otel_recfn.sinks.spans.provider import RootStart, SpanTarget
 from otel_recfn.sinks.spans.root_limiter import RootLimiter
@@ -87,20 +87,28 @@ class StepTraces:
         self.unsampled = 0
         """Traces that the sampler refused."""
 
-    def advance(self, batch: Batch, rootless: NDArray[np.bool_], rootless_contexts: frozenset[int], target: SpanTarget) -> None:
+    def advance(self, batch: Batch, target: SpanTarget) -> dict[int, SpanContext]:
         """Take in a batch: its announced begins, then whatever its rows say.
 
         Args:
             batch: the batch.
-            rootless: the rows that belong to traces of our own.
-            rootless_contexts: indices of the contexts without a span.
             target: asked for each new trace.
+
+        Returns:
+            Of each outermost range that rows lie in which belong to traces of our own, the root span, where it is recorded.
         """
         self._forget_oldest_roots()
-        begins = begins_of(batch, rootless_contexts) if rootless_contexts else []
-        if begins or rootless.any():
-            self._take_in(batch, begins, rows_by_root(batch, rootless), target)
+        contexts = frozenset(index for index, one in enumerate(batch.contexts) if fate_of(one) == Fate.ROOTLESS)
+        begins = begins_of(batch, contexts) if contexts else []
+        rows = rows_in(batch, contexts)
+        roots: dict[int, SpanContext] = {}
+        if begins or len(rows):
+            of_roots = rows_by_root(batch, rows)
+            self._take_in(batch, begins, of_roots, target)
+            traces = [(root, self._roots[root].context) for root in of_roots.spans]
+            roots = {root: context for root, context in traces if context is not None}
         self._sweep(batch)
+        return roots
 
     def _take_in(self, batch: Batch, begins: Sequence[TopLevel], rows: RootRows, target: SpanTarget) -> None:
         self._note_training(begins, rows)

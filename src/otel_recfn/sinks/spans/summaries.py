@@ -11,17 +11,16 @@ from typing import NamedTuple
 import numpy as np
 from opentelemetry.trace import SpanContext
 
-from otel_recfn.batches.fold.finished import DIGITS, FinishedUnits, Ids, Places
-from otel_recfn.batches.fold.told import Told
-from otel_recfn.batches.stretches import begins_of, places_in
+from otel_recfn.batches.span_plan import Places
+from otel_recfn.batches.stage import Decided
+from otel_recfn.batches.stretches import begins_of
 from otel_recfn.sinks.spans.folded_sums import Attributes, sums_of
 from otel_recfn.support.json_text import text_of_utf8
-from otel_recfn.support.span_ids import span_ids
 
 SUFFIX = " (folded)"
 ENOUGH_FOR_A_HISTOGRAM = 10
 """Of fewer durations the least, the longest and the mean say as much; each number of a list costs exporters in Python 2 us."""
-_BOUNDS_S = [(1 << digits) / 1e9 for digits in range(DIGITS)]
+_BOUNDS_S = [(1 << digits) / 1e9 for digits in range(64)]
 """Of durations by how many binary digits they have."""
 
 
@@ -39,89 +38,64 @@ class Summary(NamedTuple):
 
 
 class Summaries:
-    """Those of units that were finished together. They are made when they are asked for.
+    """Those of units that were decided together. They are made when they are asked for.
 
     Args:
-        done: what became of their ranges.
-        told: what is told of them.
-        kept: the span ids of the kept ranges.
-        above: the span above each unit.
-        names: by number.
+        decided: what became of their ranges.
     """
 
-    def __init__(self, done: FinishedUnits, told: Told, kept: Ids, above: Sequence[SpanContext], names: Sequence[str]) -> None:
-        self._done, self._told, self._above, self._names = done, told, above, names
-        self.span_id: Ids = span_ids(done.path_first_id[told.path])
-        """Of each."""
-        self._parent_id = self._parents(kept)
+    def __init__(self, decided: Decided) -> None:
+        self._decided = decided
 
     def __len__(self) -> int:
-        return len(self.span_id)
-
-    def _parents(self, kept: Ids) -> Ids:
-        done, told = self._done, self._told
-        above_id = np.array([one.span_id for one in self._above], np.uint64)
-        holder = done.path_holder[told.path]
-        around = above_id[done.path_unit[told.path]]
-        in_kept = holder >= 0
-        around[in_kept] = kept[holder[in_kept]]
-        in_path = told.parent >= 0
-        around[in_path] = span_ids(done.path_first_id[told.parent[in_path]])
-        return around
+        return len(self._decided.summaries)
 
     def folded(self, which: slice) -> int:
         """How many ranges only these spans tell of."""
-        sums = self._told.sums[which]
-        return int(self._told.ranges[sums[sums >= 0]].sum())
+        sums = self._decided.summaries["sums"][which]
+        return int(self._decided.sums["ranges"][sums[sums >= 0]].sum())
 
     def make(self, which: slice) -> list[Summary]:
         """Some of them."""
-        done, told = self._done, self._told
-        path = told.path[which]
-        attributes = _attributes(done, path)
-        self._add_sums(attributes, told.sums[which])
-        names, is_one = done.path_name[path].tolist(), (done.path_count[path] == 1).tolist()
+        decided, rows = self._decided, self._decided.summaries[which]
+        attributes = [_attributes(row) for row in rows[_ATTRIBUTES].tolist()]
+        self._add_histograms(attributes, which)
+        self._add_sums(attributes, rows["sums"])
+        columns = ("name", "count", "span_id", "parent_id", "unit", "start_ns", "end_ns")
         return [
-            Summary(*each)
-            for each in zip(
-                [self._name(name, once) for name, once in zip(names, is_one, strict=True)],
-                self.span_id[which].tolist(),
-                self._parent_id[which].tolist(),
-                map(self._above.__getitem__, done.path_unit[path].tolist()),
-                told.start_ns[which].tolist(),
-                told.end_ns[which].tolist(),
-                attributes,
-                strict=True,
+            Summary(self._name(name, count), span_id, parent_id, decided.plan.spans_above[unit], start_ns, end_ns, said)
+            for (name, count, span_id, parent_id, unit, start_ns, end_ns), said in zip(
+                rows[[*columns]].tolist(), attributes, strict=True
             )
         ]
 
+    def _add_histograms(self, attributes: Sequence[Attributes], which: slice) -> None:
+        """Of the durations of each path that has many ranges."""
+        decided, rows = self._decided, self._decided.summaries[which]
+        many = np.flatnonzero(rows["count"] >= ENOUGH_FOR_A_HISTOGRAM)
+        begins = begins_of(decided.summaries["counts_end"], many + (which.start or 0))
+        columns = (many, rows["digits"][many], begins, rows["counts_end"][many])
+        for place, lowest, first, last in zip(*[column.tolist() for column in columns], strict=True):
+            said, counts = attributes[place], decided.counts[first:last].tolist()
+            said["aggregation.histogram_bucket_bounds_s"] = _BOUNDS_S[lowest : max(lowest, lowest + len(counts) - 1)]
+            said["aggregation.histogram_bucket_counts"] = counts or [0]
+
     def _add_sums(self, attributes: Sequence[Attributes], sums: Places) -> None:
         telling = np.flatnonzero(sums >= 0)
-        for place, more in zip(telling.tolist(), sums_of(self._told, sums[telling], self._names), strict=True):
+        for place, more in zip(telling.tolist(), sums_of(self._decided, sums[telling]), strict=True):
             attributes[place].update(more)
 
-    def _name(self, number: int, once: bool) -> str:
-        name = text_of_utf8(self._names[number])
-        return name if once else name + SUFFIX
+    def _name(self, number: int, count: int) -> str:
+        name = text_of_utf8(self._decided.names[number])
+        return name if count == 1 else name + SUFFIX
 
 
-def _attributes(done: FinishedUnits, path: Places) -> list[Attributes]:
-    """What is said of the ranges of each of these paths."""
-    columns = (
-        done.path_first_id[path],
-        done.path_count[path],
-        done.path_shortest_ns[path],
-        done.path_longest_ns[path],
-        done.path_total_ns[path],
-    )
-    said = [_of_path(*each) for each in zip(*[column.tolist() for column in columns], strict=True)]
-    many = np.flatnonzero(done.path_count[path] >= ENOUGH_FOR_A_HISTOGRAM)
-    for place, histogram in zip(many.tolist(), _histograms(done, path[many]), strict=True):
-        said[place].update(histogram)
-    return said
+_ATTRIBUTES = ["first_id", "count", "shortest_ns", "longest_ns", "total_ns"]
 
 
-def _of_path(first_id: int, count: int, shortest_ns: int, longest_ns: int, total_ns: int) -> Attributes:
+def _attributes(row: tuple[int, ...]) -> Attributes:
+    """What is said of the ranges of a path."""
+    first_id, count, shortest_ns, longest_ns, total_ns = row
     if count == 1:
         return {"recfn.event_id": first_id}
     return {
@@ -132,18 +106,3 @@ def _of_path(first_id: int, count: int, shortest_ns: int, longest_ns: int, total
         "aggregation.duration_avg_ns": total_ns // count,
         "aggregation.duration_total_ns": total_ns,
     }
-
-
-def _histograms(done: FinishedUnits, path: Places) -> list[Attributes]:
-    """Of the durations of each of these paths."""
-    begins = begins_of(done.path_counts_end, path)
-    lengths = done.path_counts_end[path] - begins
-    counts, ends = done.counts[places_in(begins, lengths)].tolist(), np.cumsum(lengths)
-    columns = (done.path_digits[path], ends - lengths, ends)
-    return [
-        {
-            "aggregation.histogram_bucket_bounds_s": _BOUNDS_S[lowest : max(lowest, lowest + last - first - 1)],
-            "aggregation.histogram_bucket_counts": counts[first:last] or [0],
-        }
-        for lowest, first, last in zip(*[column.tolist() for column in columns], strict=True)
-    ]

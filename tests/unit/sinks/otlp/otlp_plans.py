@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
-from opentelemetry.trace import SpanContext, TraceState
 
 from batches import MAIN_THREAD, STREAM, WORKER_THREAD, context, make_batch
-from otel_recfn.batches.links import LinkFinder
-from otel_recfn.batches.span_plan import SpanPlan, fates_of, plan_spans
+from otel_recfn.batches.span_plan import SpanPlan
+from otel_recfn.batches.stage import Stage
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.model.tables import Track
-from otel_recfn.sinks.spans.provider import SAMPLED, ProviderResolver, SpanTarget
+from otel_recfn.sinks.spans.provider import ProviderResolver, SpanTarget
 
 INT64 = st.one_of(st.sampled_from([0, 1, -1, -(1 << 63), (1 << 63) - 1, 127, 128]), st.integers(-(1 << 63), (1 << 63) - 1))
 UINT64 = st.one_of(st.sampled_from([0, 1, (1 << 63), (1 << 64) - 1]), st.integers(0, (1 << 64) - 1))
@@ -90,8 +89,7 @@ def plans(draw: st.DrawFn) -> tuple[SpanPlan, Mapping[int, Mapping[str, Any]]]:
 
 def plan_of(rows: list[dict[str, Any]]) -> SpanPlan:
     """The plan of these rows, which lie in spans of the program."""
-    batch = make_batch(rows)
-    return plan_spans(batch, fates_of(batch), LinkFinder().match(batch), _span_of, lambda _root: None)
+    return Stage(0).plan(make_batch(rows), {})[0]
 
 
 def target(limits: SpanLimits | None = None) -> SpanTarget:
@@ -99,8 +97,3 @@ def target(limits: SpanLimits | None = None) -> SpanTarget:
     found = ProviderResolver(TracerProvider(shutdown_on_exit=False, span_limits=limits)).resolve()
     assert found is not None
     return found
-
-
-def _span_of(one: Any) -> SpanContext:
-    state = TraceState.from_header([one.trace_state]) if one.trace_state else None
-    return SpanContext(one.trace_id, one.span_id, False, SAMPLED, state)

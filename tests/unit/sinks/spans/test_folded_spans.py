@@ -17,6 +17,7 @@ from opentelemetry.trace import Status, StatusCode
 from spans_harness import BACKWARD, FORWARD, Harness, assert_balanced
 
 from batches import BASE_NS, MAIN_THREAD, context, make_batch
+from otel_recfn.batches import stage
 from otel_recfn.model.events import EventFlag, make_event_id
 from otel_recfn.sinks.spans import folding
 from otel_recfn.sinks.spans.budgets import Volume
@@ -349,7 +350,7 @@ def test_a_long_unit_is_sent_in_parts_below_the_open_range(monkeypatch: pytest.M
 
 
 def test_a_unit_of_many_names_is_told_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folding, "MAX_NAMES", 30)
+    monkeypatch.setattr(stage, "MAX_NAMES", 30)
     units = Units(Volume(5))
     span = units.start()
     for number in range(100):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler
 
@@ -60,7 +59,7 @@ class Program:
         return [self.traces.find(opened["event_id"]) for opened, _ in events]
 
     def take(self, batch: Batch) -> None:
-        self.traces.advance(batch, np.ones(len(batch), dtype=np.bool_), frozenset({0}), self.target)
+        self.traces.advance(batch, self.target)
 
     def names(self) -> list[str]:
         return [trace.name for trace in taken_from(self.traces)]

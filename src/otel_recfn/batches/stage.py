@@ -1,0 +1,270 @@
+"""The way of a row to its unit, and what is told of it: ``_native.Stage``, its tables as numpy sees them.
+
+    batch ──► add ──► planned, linked, folded natively; the rows that may be kept wait here
+    units ──► decide ──► Decided: the ranges that are kept, sums of the others, summaries of call paths
+
+A unit's ranges wait until there are enough of them, or it ends; then they are compared with each other and with those that were
+kept before. So a unit that ends soon, as most do, is decided once, when it is known how many spans it may have.
+
+A range comes when it has ended, so what lies in it came before. It ranks by its duration, and of equal ones the one that began
+first ranks higher; but higher than all that lies in it, so that who is kept has all that is around it. The others are folded
+into the nearest kept one around them.
+
+Asynchronous ranges may end after what they lie in: they, and what comes after its parent, lie directly in the unit. So does,
+where a unit is finished in parts, what lies in a range that comes with a later part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from opentelemetry.trace import SpanContext
+
+from otel_recfn import _native
+from otel_recfn.batches.announced import announced_column
+from otel_recfn.batches.distinct import Distinct
+from otel_recfn.batches.span_plan import SAMPLED, SpanPlan, fate_of, span_context
+from otel_recfn.batches.waiting_rows import WaitingRows
+from otel_recfn.model.batch import Batch, SpanContextRef
+from otel_recfn.model.events import OVERLAPPING, ContextFlag
+from otel_recfn.support.span_ids import current_key
+
+Table = NDArray[Any]
+"""Rows with named fields."""
+
+MOST_WAITING = 1024
+"""So many ranges of a unit wait before they are compared, unless somebody asks for another number."""
+MANY_ROWS = 5000
+"""Deciding so many takes some 0.1 ms, and is done without the GIL."""
+MAX_NAMES = 1 << 17
+OTHER_NAME = "(other)"
+_STEP = int(ContextFlag.STEP)
+_LOW = (1 << 64) - 1
+
+
+def _rows(**fields: Any) -> np.dtype[Any]:
+    """The type of rows as C++ lays them out."""
+    return np.dtype(list(fields.items()), align=True)
+
+
+_ABOVE: dict[str, Any] = {"trace_high": np.uint64, "trace_low": np.uint64, "span_id": np.uint64}
+_CONTEXT = _rows(**_ABOVE, fate=np.uint8, of_step=np.uint8)
+_ROOT = _rows(event_id=np.uint64, **_ABOVE)
+_IN_BATCH = _rows(
+    **_ABOVE,
+    root=np.uint64,
+    **dict.fromkeys(("context", "begun", "rows", "first_ns", "last_ns", "outermost", "failed"), np.int64),
+    number=np.uint32,
+)
+_TO_DECIDE = _rows(
+    span_id=np.uint64,
+    **dict.fromkeys(("number", "budget", "start_ns", "end_ns"), np.int64),
+    goes_on=np.bool_,
+    tells_itself=np.bool_,
+)
+_LINK = _rows(span_id=np.uint64, trace=np.uint32)
+_KEPT = _rows(parent=np.uint64, link=_LINK, row=np.int64, folded=np.int64, unit=np.uint32)
+_SUMS = _rows(**dict.fromkeys(("unit", "holder", "ranges", "duration_ns", "top_end"), np.int64))
+_TOP = _rows(count=np.int64, self_ns=np.int64, name=np.uint32)
+_SUMMARY = _rows(
+    **dict.fromkeys(("span_id", "parent_id", "first_id"), np.uint64),
+    **dict.fromkeys(("count", "total_ns", "shortest_ns", "longest_ns", "start_ns", "end_ns", "sums", "counts_end"), np.int64),
+    **dict.fromkeys(("unit", "name", "digits"), np.uint32),
+)
+_TRACE = _rows(high=np.uint64, low=np.uint64)
+
+
+def _table(raw: Any, kind: Any) -> Table:
+    return np.frombuffer(raw, kind)
+
+
+class UnitInBatch(NamedTuple):
+    """What a batch tells of a unit."""
+
+    number: int
+    above: SpanContext
+    begun: int
+    """How many outermost ranges below it were announced."""
+    rows: int
+    """How many became spans. The rest is of these."""
+    first_ns: int
+    last_ns: int
+    outermost: int
+    failed: int
+    """How many were left by an exception."""
+
+
+class Added(NamedTuple):
+    """What a batch that was added comes to."""
+
+    fates: Sequence[int]
+    """How many rows have each ``Fate``."""
+    units: Sequence[UnitInBatch]
+    planned: int
+    """How many rows become spans or are folded."""
+
+
+class UnitToDecide(NamedTuple):
+    """A unit, or a part of one that goes on."""
+
+    above: SpanContext
+    number: int
+    budget: int
+    """How many spans it may have."""
+    start_ns: int
+    end_ns: int
+    """From when to when it goes."""
+    goes_on: bool
+    tells_itself: bool
+    """The span above it takes what was folded directly below it."""
+
+
+class Decided(NamedTuple):
+    """Units that were decided together: tables. ``unit`` is a place among them."""
+
+    plan: SpanPlan
+    """Of the kept ranges, those that others lie in first."""
+    folded: NDArray[np.int64]
+    """How many ranges were folded into each kept one."""
+    sums: Table
+    """Of what was folded into one span: ``unit``, ``holder`` (which kept range; -1 for the unit), ``ranges``, ``duration_ns``,
+    and ``top_end``, where its names end in ``top``; they begin where those of the sums before end."""
+    top: Table
+    """Names that took most of the time in themselves: ``name``, ``count``, ``self_ns``."""
+    summaries: Table
+    """Spans for the ranges of a call path. Those that tell some ``sums`` (else -1) come first."""
+    counts: NDArray[np.int64]
+    """How many durations of a summary's ranges have so many binary digits, from its ``digits`` on, up to its ``counts_end``."""
+    names: Sequence[str]
+
+
+class Stage:
+    """Open units, by number, for one thread at a time.
+
+    Where it finds no memory, it raises MemoryError, and what was added is lost.
+
+    Args:
+        budget: how many ranges a unit keeps at most.
+        min_duration_ns: shorter ranges are not kept.
+        most_waiting: so many rows of a unit, at least one, wait before they are compared.
+    """
+
+    def __init__(self, budget: int, min_duration_ns: int = 0, most_waiting: int = MOST_WAITING) -> None:
+        self._stage = _native.Stage(budget, min_duration_ns, most_waiting)
+        self._names: Distinct[str] = Distinct([OTHER_NAME])
+        self._waiting = WaitingRows(self._kept)
+        self._threads: tuple[object, NDArray[np.uint64]] = ((), np.zeros(0, np.uint64))
+
+    def add(self, batch: Batch, roots: Mapping[int, SpanContext]) -> Added:
+        """Add what became of a batch's rows.
+
+        Args:
+            batch: the batch.
+            roots: the root span of ours above outermost ranges without a span around them, where that trace is recorded.
+        """
+        self._waiting.make_room()
+        fates, units, row = self._stage.add(*self._given(batch, roots))
+        rows = _table(row, np.int64)
+        self._waiting.add(batch, rows)
+        return _added(batch, roots, fates, units, len(rows))
+
+    def plan(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[SpanPlan, Added]:
+        """The same, where each row is a span of its own and nothing waits."""
+        raw = self._stage.plan(self._given(batch, roots), current_key())
+        row, parent, unit = [_table(raw[at], kind) for at, kind in ((2, np.int64), (3, np.uint64), (4, np.uint32))]
+        links, traces = _table(raw[5], _LINK), _table(raw[6], _TRACE)
+        added = _added(batch, roots, raw[0], raw[1], len(row))
+        if len(row) < len(batch):  # what waits is to keep nothing of the others
+            batch, row = batch.take(row), np.arange(len(row))
+        return _plan(batch, row, parent, unit, [one.above for one in added.units], links, traces), added
+
+    def decide(self, units: Sequence[UnitToDecide], rows: int) -> Decided:
+        """What became of these units' rows; those that don't go on are forgotten.
+
+        Args:
+            units: each once.
+            rows: how many they have.
+        """
+        given = np.array([(one.above.span_id, *one[1:]) for one in units], _TO_DECIDE)
+        raw = self._stage.decide(given, current_key(), rows > MANY_ROWS)
+        kept, sums, top, summaries = [_table(raw[at], kind) for at, kind in enumerate((_KEPT, _SUMS, _TOP, _SUMMARY))]
+        batch, parent = self._waiting.take(kept["row"]), kept["parent"]
+        if any(one.goes_on for one in units):
+            parent = self._with_open_roots(parent, batch)
+        above, traces = [one.above for one in units], _table(raw[5], _TRACE)
+        plan = _plan(batch, np.arange(len(kept)), parent, kept["unit"], above, kept["link"], traces)
+        return Decided(plan, kept["folded"], sums, top, summaries, _table(raw[4], np.int64), self._names.values)
+
+    def _with_open_roots(self, parent: NDArray[np.uint64], batch: Batch) -> NDArray[np.uint64]:
+        """What lies in nothing that is kept lies in its outermost range, if that is open: it will be kept when it comes."""
+        lower = np.flatnonzero((parent == 0) & (batch.parent != 0) & (batch.flags & OVERLAPPING == 0))
+        is_open = _table(self._stage.owe(batch.root[lower])[0], np.bool_)
+        parents: NDArray[np.uint64] = parent.copy()
+        parents[lower[is_open]] = batch.root[lower[is_open]]
+        return parents
+
+    @property
+    def waiting(self) -> int:
+        """How many rows are held for those that may be kept."""
+        return len(self._waiting)
+
+    @property
+    def has_many_names(self) -> bool:
+        """A program may make a new name each step: they are to be forgotten when all units have been decided in part."""
+        return len(self._names.values) > MAX_NAMES
+
+    def forget_names(self) -> None:
+        """Nothing that was added has a name that is needed."""
+        self._names = Distinct([OTHER_NAME])
+
+    def _kept(self) -> NDArray[np.int64]:
+        return _table(self._stage.kept()[0], np.int64)
+
+    def _given(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[Any, ...]:
+        announced = tuple([announced_column(batch, name) for name in ("source", "event_id", "context")])
+        contexts = np.array([_context_row(one) for one in batch.contexts], _CONTEXT)
+        of_roots = np.array([(root, *_above(roots[root])) for root in sorted(roots)], _ROOT)
+        names, in_order = self._names.all_of(batch.names), batch.closed < len(batch)
+        return batch, announced, contexts, of_roots, self._thread_ids(batch), names, in_order
+
+    def _thread_ids(self, batch: Batch) -> NDArray[np.uint64]:
+        tracks, ids = self._threads
+        if tracks is not batch.tracks or len(ids) != len(batch.tracks):
+            ids = np.array([track.thread_id if track.is_thread else 0 for track in batch.tracks], np.uint64)
+            self._threads = batch.tracks, ids
+        return ids
+
+
+def _context_row(context: SpanContextRef) -> tuple[int, ...]:
+    trace_id = context.trace_id
+    of_step = int(context.flags) & _STEP != 0
+    return trace_id >> 64, trace_id & _LOW, context.span_id, int(fate_of(context)), of_step
+
+
+def _above(span: SpanContext) -> tuple[int, ...]:
+    return span.trace_id >> 64, span.trace_id & _LOW, span.span_id
+
+
+def _added(batch: Batch, roots: Mapping[int, SpanContext], fates: Any, units: Any, planned: int) -> Added:
+    found = []
+    for _, _, _, root, context, begun, *rest, number in _table(units, _IN_BATCH).tolist():
+        above = span_context(batch.contexts[context]) if context >= 0 else roots[root]
+        found.append(UnitInBatch(number, above, begun, *rest))
+    return Added(_table(fates, np.int64).tolist(), found, planned)
+
+
+def _plan(
+    batch: Batch,
+    row: NDArray[np.int64],
+    parent: NDArray[np.uint64],
+    above: NDArray[np.uint32],
+    units: Sequence[SpanContext],
+    links: Table,
+    traces: Table,
+) -> SpanPlan:
+    spans = [*units, *[SpanContext(high << 64 | low, 0, False, SAMPLED) for high, low in traces.tolist()]]
+    linked_above = np.where(links["span_id"] != 0, links["trace"].astype(np.int64) + len(units), 0)
+    return SpanPlan(batch, row, parent, above.astype(np.int64), links["span_id"], linked_above, spans)

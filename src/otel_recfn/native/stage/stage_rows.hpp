@@ -1,0 +1,75 @@
+// What a stage reads: the columns of a batch, and what Python knows of its contexts, outermost ranges and threads.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "columns/column_view.hpp"
+#include "columns/table_view.hpp"
+#include "cpython/python.hpp"
+
+namespace recfn::stage {
+
+// What becomes of a row, as Python's `Fate`. From `kInSpan` on: a span.
+enum Fate : uint8_t { kOtherKind = 0, kSuppressed = 1, kUnsampled = 2, kInSpan = 3, kRootless = 4 };
+constexpr size_t kFates = 5;
+
+// The span that outermost ranges are children of. A unit is what lies below one.
+struct SpanAbove {
+  uint64_t trace_high, trace_low, span_id;
+
+  bool operator==(const SpanAbove& other) const {
+    return span_id == other.span_id && trace_low == other.trace_low && trace_high == other.trace_high;
+  }
+};
+
+// Of each context of a batch. `of_step`: it is that of a step that has a span of the program's.
+struct ContextRow {
+  SpanAbove above;
+  uint8_t fate, of_step;
+};
+
+// Of an outermost range without a span around it: the root of ours above it. A table has them in ascending order.
+struct RootRow {
+  uint64_t event_id;
+  SpanAbove above;
+};
+
+// What a batch's rows index, as Python knows it.
+struct Surroundings {
+  TableView<ContextRow> contexts;
+  TableView<RootRow> roots;
+  ColumnView<uint64_t> threads;  // RecordFunction's ids, by track
+  ColumnView<uint32_t> names;    // the stage's numbers, by the batch's
+
+  // Null where it is none of them.
+  const SpanAbove* root(uint64_t event_id) const;
+};
+
+struct BatchRows {
+  ColumnView<uint64_t> event_id, parent, root, forward_thread_id;
+  ColumnView<int64_t> start_ns, end_ns, sequence_nr;
+  ColumnView<uint32_t> name, thread, context, flags;
+  ColumnView<uint8_t> kind, scope, source;
+
+  bool take(PyObject* batch);
+  Py_ssize_t size() const { return event_id.size(); }
+  // Whether all that rows index is there; an IndexError is set where it isn't.
+  bool index(const Surroundings& known) const;
+
+  bool is_outermost(Py_ssize_t row) const;
+  bool has_sequence(Py_ssize_t row) const;
+  bool is_of_backward(Py_ssize_t row) const;
+};
+
+// The outermost ranges that a batch announces.
+struct AnnouncedRows {
+  ColumnView<uint8_t> source;
+  ColumnView<uint64_t> event_id;
+  ColumnView<uint32_t> context;
+
+  bool take(PyObject* source, PyObject* event_id, PyObject* context);
+  Py_ssize_t size() const { return source.size(); }
+  bool index(const Surroundings& known) const;
+};
+
+}  // namespace recfn::stage

@@ -1,0 +1,212 @@
+"""The model of folding keeps its laws: nothing is lost, what is kept hangs together and is the longest, cuts don't matter."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+from fold_programs import Row, finished, nested, planned, same, threads
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.finished import FinishedUnits
+from models.folding import LINKABLE, OTHER, FoldModel
+from otel_recfn.batches.stage import MOST_WAITING
+from otel_recfn.model.events import ORDINAL_BITS, EventFlag, make_event_id
+from thoroughness import examples
+
+pytestmark = pytest.mark.one_python
+
+budgets = st.integers(0, 12)
+some = examples(50)  # rows of a whole program each
+
+
+def fold_of(budget: int, min_duration_ns: int = 0) -> FoldModel:
+    return FoldModel(budget, min_duration_ns)
+
+
+def shown_budget(rows: int, budget: int) -> int:
+    """How many of so many ranges are kept: of a budget that is too small a quarter is for sums."""
+    return budget if rows <= budget else max(0, budget - max(1, budget // 4))
+
+
+def self_times(rows: list[Row]) -> dict[int, int]:
+    own = {row.event_id: 0 if row.flags & EventFlag.ASYNC else row.duration_ns for row in rows}
+    place = {row.event_id: index for index, row in enumerate(rows)}
+    for index, row in enumerate(rows):
+        same_thread = row.parent >> ORDINAL_BITS == row.event_id >> ORDINAL_BITS
+        around = place.get(row.parent, -1)
+        if same_thread and around > index and not (row.flags | rows[around].flags) & EventFlag.ASYNC:
+            own[row.parent] -= row.duration_ns
+    return own
+
+
+def totals(one: FinishedUnits) -> tuple[int, int]:
+    return len(one.kept) + int(one.path_count.sum()), int(one.kept_self_ns.sum() + one.path_self_ns.sum())
+
+
+@some
+@given(rows=nested(), budget=budgets, first_budget=budgets)
+def test_the_longest_are_kept_and_hang_together(rows: list[Row], budget: int, first_budget: int) -> None:
+    one = finished(fold_of(max(first_budget, budget)), rows, budget)
+    longest = sorted(rows, key=lambda row: (-row.duration_ns, row.event_id))[: shown_budget(len(rows), budget)]
+    assert set(one.kept.tolist()) == {row.event_id for row in longest}
+    parents = {row.event_id: row.parent for row in rows}
+    assert one.kept_parent.tolist() == [parents[event_id] for event_id in one.kept.tolist()]
+
+
+@some
+@given(rows=threads(), budget=budgets, cuts=st.lists(st.integers(0, 60)))
+def test_all_is_there_however_it_is_cut(rows: list[Row], budget: int, cuts: list[int]) -> None:
+    own = self_times(rows)
+    for unit in (0, 1):
+        one = finished(fold_of(12), rows, budget, unit=unit)
+        mine = [row for row in rows if row.unit == unit]
+        assert totals(one) == (len(mine), sum(own[row.event_id] for row in mine))
+        same(one, finished(fold_of(12), rows, budget, cuts, unit))
+
+
+@some
+@given(rows=threads(), budget=budgets)
+def test_who_is_kept_lies_in_what_stands_before_it(rows: list[Row], budget: int) -> None:
+    one = finished(fold_of(12), rows, budget)
+    known = [0, *one.kept.tolist()]
+    assert all(parent in known[: place + 1] for place, parent in enumerate(one.kept_parent.tolist()))
+    forced = {row.event_id for row in rows if row.unit == 0 and row.flags & EventFlag.SHOWN}
+    assert forced <= set(one.kept[one.kept_forced].tolist())
+    assert (~one.kept_forced).sum() <= shown_budget(sum(row.unit == 0 for row in rows), budget)
+
+
+@some
+@given(rows=nested(), budget=budgets, less=budgets)
+def test_fewer_at_once_are_the_same_as_fewer_later(rows: list[Row], budget: int, less: int) -> None:
+    less = min(less, budget)
+    same(finished(fold_of(less), rows, less), finished(fold_of(budget), rows, less))
+
+
+@some
+@given(rows=nested(), budget=budgets)
+def test_what_is_folded_stands_on_the_nearest_kept_range_by_its_path(rows: list[Row], budget: int) -> None:
+    one = finished(fold_of(budget), rows, budget)
+    by_id, kept = {row.event_id: row for row in rows}, set(one.kept.tolist())
+    expected: dict[tuple[int, tuple[int, ...]], list[Row]] = {}
+    for row in rows:
+        path, above = (row.name,), row.parent
+        while above and above not in kept:
+            path, above = (by_id[above].name, *path), by_id[above].parent
+        if row.event_id not in kept:
+            expected.setdefault((above, path), []).append(row)
+    own = self_times(rows)
+    sums = {}
+    for place, members in expected.items():
+        times = [row.duration_ns for row in members]
+        first = min(members, key=lambda row: (row.start_ns, row.event_id))
+        spread = Counter(time.bit_length() for time in times)
+        total_own = sum(own[row.event_id] for row in members)
+        sums[place] = [len(times), sum(times), total_own, min(times), max(times), first.start_ns, first.event_id, spread]
+    assert paths_of(one) == sums
+
+
+def paths_of(one: FinishedUnits) -> dict[tuple[int, tuple[int, ...]], list[object]]:
+    found: dict[tuple[int, tuple[int, ...]], list[object]] = {}
+    paths: list[tuple[int, ...]] = []
+    for place, above in enumerate(one.path_above.tolist()):
+        paths.append((*(paths[above] if above >= 0 else ()), int(one.path_name[place])))
+        holder = int(one.path_holder[place])
+        counts = enumerate(one.counts_of(place), int(one.path_digits[place]))
+        spread = Counter({digits: count for digits, count in counts if count})
+        columns = [one.path_count, one.path_total_ns, one.path_self_ns, one.path_shortest_ns, one.path_longest_ns]
+        values = [int(column[place]) for column in [*columns, one.path_first_ns, one.path_first_id]]
+        found[int(one.kept[holder]) if holder >= 0 else 0, paths[-1]] = [*values, spread]
+    return found
+
+
+@some
+@given(rows=threads(), budget=budgets, parts=st.lists(st.integers(0, 60), max_size=4))
+def test_parts_of_a_unit_add_up_and_hang_together(rows: list[Row], budget: int, parts: list[int]) -> None:
+    fold, rows = fold_of(12), [row for row in rows if row.unit == 0]
+    edges = [0, *sorted({cut for cut in parts if cut < len(rows)}), len(rows)]
+    came: list[FinishedUnits] = []
+    for first, last in itertools.pairwise(edges):
+        fold.add_planned(planned(rows[first:last]), first)
+        came.append(fold.finish([0], [budget], [last < len(rows)]))
+    assert sum(totals(one)[0] for one in came) == len(rows)
+    assert sum(totals(one)[1] for one in came) == sum(self_times(rows).values())
+    for one in came:
+        assert set(one.kept_parent.tolist()) <= {0, *one.kept.tolist()}
+
+
+def test_paths_are_bounded_and_the_rest_is_counted_as_other() -> None:
+    rows = [Row(make_event_id(1, number), 0, number, number, 1) for number in range(1, 3000)]
+    one = finished(fold_of(0), rows, 0)
+    assert len(one.path_name) <= 1025
+    assert one.path_count[one.path_name == OTHER].tolist() == [2999 - 1024]
+    assert totals(one) == (2999, 2999)
+
+
+@pytest.mark.parametrize("budget", [0, 2, 40])
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_what_is_counted_as_other_is_not_counted_again_in_what_it_lies_in(depth: int, budget: int) -> None:
+    above, rows = make_event_id(1, 1), []
+    for number in range(1500):
+        ids = [make_event_id(1, 2 + number * depth + place) for place in range(depth)]
+        for place in reversed(range(depth)):
+            parent = ids[place - 1] if place else above
+            rows.append(Row(ids[place], parent, 1 + number * depth + place, number * 10 + place, depth - place))
+    rows.append(Row(above, 0, 9999, 0, 100_000))
+    one = finished(fold_of(40), rows, budget)
+    kept = {0, *one.kept.tolist()}
+    outermost: Counter[int] = Counter()
+    for holder, total in zip(one.path_holder[one.path_above < 0], one.path_total_ns[one.path_above < 0], strict=True):
+        outermost[int(one.kept[holder]) if holder >= 0 else 0] += int(total)
+    took: Counter[int] = Counter()
+    for row in rows:
+        if row.event_id not in kept and row.parent in kept:
+            took[row.parent] += row.duration_ns
+    assert outermost == took
+    assert OTHER in one.path_name
+    assert totals(one) == (len(rows), 100_000)
+
+
+def test_shorter_ranges_are_folded_first_of_all() -> None:
+    rows = [Row(make_event_id(1, number), 0, 1, number, number) for number in range(1, 10)]
+    one = finished(fold_of(100, min_duration_ns=6), rows, 100)
+    assert sorted(one.kept.tolist()) == [row.event_id for row in rows if row.duration_ns >= 6]
+    assert one.path_count.tolist() == [5]
+
+
+def test_the_rows_of_each_unit_are_counted() -> None:
+    fold = fold_of(100)
+    fold.add_planned(planned([Row(make_event_id(1, number), 0, 1, number, 1, unit=number % 2) for number in range(1, 10)]), 0)
+    assert fold.rows([0, 1, 7]) == [4, 5, 0]
+
+
+def test_a_folded_range_that_others_link_to_is_told_with_its_holder() -> None:
+    inner, outer, alone = [Row(make_event_id(1, number), 0, 1, 0, time, LINKABLE) for number, time in ((2, 1), (1, 9), (3, 2))]
+    inner = Row(inner.event_id, outer.event_id, 1, 0, 1, LINKABLE)
+    one = finished(fold_of(5), [inner, outer, alone], 2)
+    assert one.kept.tolist() == [outer.event_id]
+    assert sorted(zip(one.linkable.tolist(), one.linkable_holder.tolist(), strict=True)) == [
+        (inner.event_id, 0),
+        (alone.event_id, -1),
+    ]
+
+
+@pytest.mark.parametrize("most", [1, 5])
+def test_what_may_be_kept_yet_is_told(most: int) -> None:
+    rows = [Row(make_event_id(1, number), 0, 1, 0, number) for number in range(1, 9)]
+    fold = fold_of(most)
+    fold.add_planned(planned(rows), 0)
+    may_be_kept = fold.kept().tolist()
+    assert set(may_be_kept) >= set(range(8 - most, 8))
+    assert may_be_kept == sorted(may_be_kept)
+    assert fold.finish([0], [8], [True]).kept_row.tolist() == list(range(7, 7 - most, -1))
+    fold.add_planned(planned(rows[:1]), 70)
+    assert fold.kept().tolist() == [70]
+
+
+def test_few_more_than_the_budget_are_held() -> None:
+    fold = fold_of(20)
+    fold.add_planned(planned([Row(make_event_id(1, number), 0, 1, number, number) for number in range(1, 9000)]), 0)
+    assert len(fold.kept()) <= 20 + MOST_WAITING

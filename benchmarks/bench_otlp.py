@@ -28,8 +28,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import SpanContext
 
 from batches import make_batch
-from otel_recfn.batches.links import LinkFinder
-from otel_recfn.batches.span_plan import SpanPlan, fates_of, plan_spans
+from otel_recfn.batches.span_plan import SpanPlan
+from otel_recfn.batches.stage import Stage
 from otel_recfn.sinks.otlp import mapper as mapping
 from otel_recfn.sinks.otlp.encoded import encoded
 from otel_recfn.sinks.otlp.mapper import OtlpMapper
@@ -45,14 +45,7 @@ def sample_plan(spans: int) -> SpanPlan:
     """Operators below a span of the program, with the attributes that they have by default."""
     batch = sample_batch()
     batch = batch.take(slice(min(spans, len(batch))))
-    links = LinkFinder().match(make_batch([]))
-    return plan_spans(
-        batch,
-        fates_of(batch),
-        links,
-        lambda one: SpanContext(one.trace_id, one.span_id, False, SAMPLED),
-        lambda _root: None,
-    )
+    return Stage(0).plan(batch, {})[0]
 
 
 def best_ns(work: Callable[[], object], seconds: float, clock: Callable[[], int] = time.perf_counter_ns) -> float:

@@ -1,4 +1,4 @@
-"""What the drain thread does with batches: the plan, adding to units, and deciding them."""
+"""What the drain thread does with batches: adding them to units, and deciding these."""
 
 from __future__ import annotations
 
@@ -19,13 +19,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 import numpy as np
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import SpanContext
-from otel_recfn.batches.ends import order_of_ends
 from training_steps import Program, Row, linear, op
 
 from batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
-from otel_recfn.batches.links import LinkFinder
-from otel_recfn.batches.span_plan import SpanPlan, fates_of, plan_spans
+from otel_recfn.batches.span_plan import span_context
 from otel_recfn.model.batch import NO_CONTEXT, Batch, SpanContextRef
 from otel_recfn.model.columns import COLUMN_TYPES, COLUMNS
 from otel_recfn.model.empty_columns import empty_column
@@ -47,7 +44,6 @@ VOLUME = Volume(of_unit=1000, of_ordinary_unit=50, of_trace=5000)
 class StageCost(NamedTuple):
     """Nanoseconds a row."""
 
-    planned: float
     added: float
     decided: float
 
@@ -126,20 +122,18 @@ class Stage:
     def __init__(self) -> None:
         self._spans = spans = ProgramSpans()
         self._traces = StepTraces(None, Surroundings(spans))
-        self._links = LinkFinder()
         budgets = Budgets(1000, VOLUME)
-        self._folding = Folding(budgets, 1000, 0, OpenUnits(spans, _span_context), self._traces)
-        self._taken = [0, 0, 0]
+        self._folding = Folding(budgets, 1000, 0, OpenUnits(spans), self._traces)
+        self._taken = [0, 0]
 
     def cost(self, batches: Sequence[Batch]) -> StageCost:
         """Of all these batches."""
         last_ns = {one: batch.drained_ns for batch in batches for one in batch.contexts}
         for batch in batches:
             self._see_spans(batch, last_ns)
-            plan = self._timed(0, partial(self._plan, batch))
-            self._timed(1, partial(self._add, plan))
-            self._timed(2, partial(self._folding.due, ()))
-        self._timed(2, partial(self._folding.all, ()))
+            self._timed(0, partial(self._folding.add, batch, {}))
+            self._timed(1, partial(self._folding.due, ()))
+        self._timed(1, partial(self._folding.all, ()))
         rows = sum(len(batch) for batch in batches)
         return StageCost(*[taken / rows for taken in self._taken])
 
@@ -147,7 +141,7 @@ class Stage:
         """Those that the batch has the last ranges of have ended when it is drained."""
         for one in batch.contexts[1:]:
             if self._spans.find(one.trace_id, one.span_id) is None:
-                span = ProgramSpan("unit", _span_context(one), resource=RESOURCE, start_time=int(batch.start_ns.min()))
+                span = ProgramSpan("unit", span_context(one), resource=RESOURCE, start_time=int(batch.start_ns.min()))
                 self._spans.saw(one.trace_id, one.span_id, span)
                 span.ended_ns = last_ns[one] - 1
 
@@ -156,14 +150,6 @@ class Stage:
         done = work()
         self._taken[step] += time.thread_time_ns() - began
         return done
-
-    def _plan(self, batch: Batch) -> SpanPlan:
-        order, fates = order_of_ends(batch), fates_of(batch)
-        return plan_spans(batch, fates, self._links.match(batch), _span_context, lambda root: None, order)
-
-    def _add(self, plan: SpanPlan) -> None:
-        self._folding.begin_batch(plan.batch)
-        self._folding.add(plan)
 
 
 def turns_a_batch(batches: Sequence[Batch]) -> float:
@@ -189,10 +175,6 @@ def _busy_thread() -> Iterator[None]:
     finally:
         over.append(None)
         thread.join()
-
-
-def _span_context(one: SpanContextRef) -> SpanContext:
-    return SpanContext(one.trace_id, one.span_id, False)
 
 
 def fastest_stage(batches: Sequence[Batch], rounds: int) -> StageCost:

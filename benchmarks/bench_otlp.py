@@ -25,16 +25,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from bench_spans import sample_batch
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.trace import SpanContext
 
-from batches import make_batch
 from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.batches.stage import Stage
 from otel_recfn.sinks.otlp import mapper as mapping
 from otel_recfn.sinks.otlp.encoded import encoded
 from otel_recfn.sinks.otlp.mapper import OtlpMapper
 from otel_recfn.sinks.spans.mapping import SpanMapper
-from otel_recfn.sinks.spans.provider import SAMPLED, ProviderResolver, SpanTarget
+from otel_recfn.sinks.spans.provider import ProviderResolver, SpanTarget
 
 TURN_S = 0.1
 PROGRESS_TURNS = 10

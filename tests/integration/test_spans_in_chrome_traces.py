@@ -107,6 +107,20 @@ def test_spans_lie_around_what_ran_in_them(
     assert "decode#7" in slices
 
 
+def test_a_span_whose_ids_a_message_brought_back_is_told_as_itself(
+    instrumentor: OtelRecordFunctionInstrumentor, tracer: trace.Tracer, tmp_path: Path
+) -> None:
+    instrumentor.instrument(chrome_trace=tmp_path / "trace.json")
+    with tracer.start_as_current_span("request") as request:
+        brought = trace.set_span_in_context(trace.NonRecordingSpan(request.get_span_context()), context.Context())
+        thread = Thread(target=work_in, args=(brought,))  # the first that is recorded below the span
+        thread.start()
+        thread.join()
+    instrumentor.uninstrument()
+    slices = slices_in(tmp_path / "trace.json")
+    assert lies_in(slices["worker"][0], slices["request"][0])
+
+
 def test_a_file_names_no_traces_of_earlier_ones(
     instrumentor: OtelRecordFunctionInstrumentor, tracer: trace.Tracer, tmp_path: Path
 ) -> None:

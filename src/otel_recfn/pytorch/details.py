@@ -36,6 +36,7 @@ class Detail(NamedTuple):
         return module, path.partition("(")[0]
 
 
+RPC_LOST = "what a remote call runs is in traces of its own"
 NOT_SHOWN = "{} shows no ranges of otel_recfn.record_function"
 
 OPERATORS: Mapping[str, Detail] = MappingProxyType(
@@ -237,6 +238,12 @@ PYTHON: Mapping[str, Detail] = MappingProxyType(
             "reads what is current where a backward pass begins",
             "a backward pass in threads of PyTorch's lies in what was current at its task's last operator",
         ),
+        "rpc_pickler": Detail(
+            "torch.distributed.rpc.internal:_internal_rpc_pickler",
+            "carries the current context along with calls of Python functions by torch.distributed.rpc",
+            RPC_LOST,
+        ),
+        "rpc_call": Detail("torch.distributed.rpc.internal:PythonUDF", "tells such calls from their results", RPC_LOST),
         "thread_switch": Detail(
             "torch.autograd:_enable_record_function",
             "makes enable_record_function PyTorch's own switch",

@@ -17,6 +17,7 @@ from otel_recfn.pytorch.module_calls import FILES_OF_CALLS, ModuleCalls
 from otel_recfn.pytorch.module_names import InstanceNames
 from otel_recfn.pytorch.modules import ModuleRanges
 from otel_recfn.pytorch.observer import TorchObserver
+from otel_recfn.pytorch.remote_calls import RemoteCalls
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.calls.source import CallSource
 from otel_recfn.sources.calls.texts import ProgramTexts
@@ -35,7 +36,7 @@ def sources_of_process(recorder: Recorder) -> list[Source]:
     modules = ModuleRanges(recorder, observer.announces_user_ranges, names)
     texts = partial(ProgramTexts, ModuleCalls(names, modules.announces_now), FILES_OF_CALLS)
     calls = CallSource(CallTracer(), texts)
-    return [ContextWatcher(recorder), observer, modules, calls]
+    return [ContextWatcher(recorder), RemoteCalls(recorder), observer, modules, calls]
 
 
 @dataclass(eq=False)

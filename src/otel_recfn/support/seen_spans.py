@@ -52,12 +52,16 @@ class SeenSpans:
             self.became_current(trace_id, span_id, span)
             return
         key: Key = trace_id, span_id
+        span = self._found_current(key) or span  # a message may have brought the ids back, and a span that says nothing else
         while span is not None and key not in self._spans:
             _add(self._spans, key, span, _is_over)
             parent = getattr(span, "parent", None)
             key = getattr(parent, "trace_id", 0), getattr(parent, "span_id", 0)
-            around = self._current.get(key)
-            span = around() if around is not None else None
+            span = self._found_current(key)
+
+    def _found_current(self, key: Key) -> Any:
+        current = self._current.get(key)
+        return current() if current is not None else None
 
     def find(self, trace_id: int, span_id: int) -> Any:
         """The span; None where it isn't known any more."""

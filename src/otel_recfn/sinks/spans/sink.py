@@ -78,7 +78,7 @@ class SpansSink:
     """
 
     name = "spans"
-    losses = ("queue_dropped", "abandoned", "failed", "spans_failed")
+    losses = ("queue_dropped", "abandoned", "failed", "spans_refused", "spans_rejected", "spans_crowded_out", "spans_abandoned")
     flushes_beside_writes = True
     wants_unsampled = False
     tells_of_spans = False

@@ -107,7 +107,7 @@ def test_an_exporter_that_fails_holds_nobody_up(program: Program, result: SpanEx
     program.exporter.open.set()
     program.units()
     counters = program.finish()
-    assert (counters["spans_exported"], counters["spans_failed"]) == (0, UNITS * ROWS)
+    assert (counters["spans_exported"], counters["spans_refused"]) == (0, UNITS * ROWS)
     assert_balanced(counters)
 
 
@@ -119,7 +119,7 @@ def test_a_processor_that_was_shut_down_is_not_waited_for_without_end(
     program.processor.shutdown()
     program.units()
     counters = program.finish()
-    assert (counters["spans"], counters["spans_exported"]) == (UNITS * ROWS, 0)
+    assert (counters["spans"], counters["spans_exported"], counters["spans_refused"]) == (UNITS * ROWS, 0, 0)
     assert_balanced(counters)
 
 

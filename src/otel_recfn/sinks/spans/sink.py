@@ -56,8 +56,9 @@ def nothing_lost() -> int:
     return 0
 
 
-def nothing_to_flush(timeout_s: float) -> None:
+def nothing_to_flush(timeout_s: float) -> bool:
     """Where nobody drains."""
+    return True
 
 
 class SpansSink:
@@ -96,7 +97,7 @@ class SpansSink:
         find_worker: FindsWorker = no_worker,
         way_out: WayOut | None = None,
         recorder_lost: Callable[[], int] = nothing_lost,
-        flush: Callable[[float], object] = nothing_to_flush,
+        flush: Callable[[float], bool] = nothing_to_flush,
     ) -> None:
         self._tracer_provider, self._roots_per_second, self._volume = tracer_provider, roots_per_second, volume
         self._hook, self._shared_links, self._find_worker = hook, links, find_worker

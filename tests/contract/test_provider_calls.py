@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from forked import in_child
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
+from otel_recfn.sinks.spans import provider_calls
 from otel_recfn.sinks.spans.provider_calls import ProviderCalls
 
 RANGES = 20
@@ -153,7 +154,7 @@ def test_afterwards_the_provider_is_as_it_was(
 
 def test_two_that_shadow_a_provider_leave_it_as_it_was_in_any_order() -> None:
     where, flushed = Exporting(), list[str]()
-    first, second = [ProviderCalls(lambda _s, name=name: flushed.append(name)) for name in ("first", "second")]
+    first, second = [ProviderCalls(lambda _s, name=name: not flushed.append(name)) for name in ("first", "second")]
     for calls in (first, second):
         calls.watch(where.provider)
     where.provider.force_flush()
@@ -164,3 +165,43 @@ def test_two_that_shadow_a_provider_leave_it_as_it_was_in_any_order() -> None:
     second.remove()
     assert not set(NAMES) & set(vars(where.provider))
     where.provider.shutdown()
+
+
+class TakesTime:
+    """A provider, and a flush of ours, on one clock."""
+
+    def __init__(self, ours_s: float, ours: bool = True, own: bool = True) -> None:
+        self.now, self.asked = 100.0, list[tuple[str, float]]()
+        self._ours_s, self._ours, self._own = ours_s, ours, own
+
+    def flush(self, timeout_s: float) -> bool:
+        self.asked.append(("ours", timeout_s))
+        self.now += self._ours_s
+        return self._ours
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        self.asked.append(("own", timeout_millis / 1000))
+        return self._own
+
+    def shutdown(self) -> None:
+        self.asked.append(("shutdown", 0.0))
+
+
+def watched(provider: TakesTime, monkeypatch: pytest.MonkeyPatch) -> TakesTime:
+    monkeypatch.setattr(provider_calls.time, "monotonic", lambda: provider.now)
+    ProviderCalls(provider.flush).watch(provider)
+    return provider
+
+
+@pytest.mark.parametrize(("given", "seconds"), [({}, 30.0), ({"timeout_millis": 10_000}, 10.0)])
+def test_both_have_one_time(given: dict[str, int], seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    provider = watched(TakesTime(ours_s=4.0), monkeypatch)
+    assert provider.force_flush(**given) is True
+    assert provider.asked == [("ours", seconds), ("own", seconds - 4.0)]
+
+
+@pytest.mark.parametrize(("ours", "own"), [(True, True), (True, False), (False, True), (False, False)])
+def test_it_says_that_all_was_flushed_only_where_it_was(ours: bool, own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    provider = watched(TakesTime(ours_s=4.0, ours=ours, own=own), monkeypatch)
+    assert provider.force_flush(3_000) is (ours and own)
+    assert provider.asked == [("ours", 3.0), ("own", 0.0)]

@@ -6,10 +6,12 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 from forked import in_child
 from otel_recfn import OtelRecordFunctionInstrumentor, profile
@@ -179,6 +181,65 @@ def test_an_instrumentor_that_a_handler_could_not_start_starts_later(recorder: R
     instrumentor.instrument()
     assert recorder.recording
     instrumentor.uninstrument()
+
+
+class Interrupts(SpanProcessor):
+    """Has a signal handler run in the main thread while the sender's thread flushes, for which ``flush()`` waits there."""
+
+    def __init__(self) -> None:
+        self.handled, self.waited = threading.Event(), False
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        end = time.monotonic() + PATIENCE_S
+        while not self.handled.is_set() and time.monotonic() < end:  # one that comes right before a lock waits with it
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+            self.waited = self.handled.wait(0.05)
+        return True
+
+
+def profiled() -> None:
+    with profile():
+        pass
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda instrumentor: instrumentor.uninstrument(), "stop"),
+        (lambda instrumentor: instrumentor.flush(PATIENCE_S), "flush"),
+        (lambda _: profiled(), "start"),
+    ],
+    ids=["uninstrument", "flush", "profile"],
+)
+def test_a_handler_is_refused_what_it_calls_while_a_flush_waits_for_an_exporter(
+    recorder: Recorder, call: Callable[[OtelRecordFunctionInstrumentor], object], name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    instrumentor, processor, provider = OtelRecordFunctionInstrumentor(), Interrupts(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(processor)
+    told: list[str] = []
+
+    def handle(*_: object) -> None:
+        if processor.handled.is_set():
+            return
+        try:
+            told.append(f"returned {call(instrumentor)}")
+        except CallRefused as refused:
+            told.append(str(refused))
+        processor.handled.set()
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        instrumentor.instrument(tracer_provider=provider)
+        with provider.get_tracer("program").start_as_current_span("request"), recorder.record_function("range"):
+            pass
+        assert instrumentor.flush(PATIENCE_S)
+        assert processor.waited
+        assert recorder.recording
+    finally:
+        instrumentor.uninstrument()
+        signal.signal(signal.SIGUSR1, before)
+    assert told == {"stop": ["returned None"], "flush": ["returned False"]}.get(name, told)
+    assert f"{name}() was called in the middle of flush() in the same thread" in "".join([*told, *caplog.messages])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

@@ -9,13 +9,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from otel_recfn.model.batch import Batch
-from otel_recfn.session.calls import calling_sink
 from otel_recfn.sinks.protocol import (
     NO_MEMORY,
     Sink,
@@ -27,6 +26,7 @@ from otel_recfn.sinks.protocol import (
     tells_of_spans,
     wants_unsampled,
 )
+from otel_recfn.support.calls import calling_out
 from otel_recfn.support.safe_text import safe_exception, safe_text
 
 log = logging.getLogger("otel_recfn")
@@ -129,7 +129,7 @@ class GuardedSinks:
 
     def _call(self, guarded: _Guarded, call: Callable[[], T], otherwise: T) -> T:
         try:
-            with calling_sink():
+            with _calling(guarded.sink):
                 return call()
         except NO_MEMORY:
             if not guarded.without_memory:
@@ -147,10 +147,16 @@ class GuardedSinks:
             return
         self._sinks.remove(guarded)
         guarded.last_counters = {}
-        with suppress(Exception, SystemExit), calling_sink():  # it failed once already, which was logged
+        with suppress(Exception, SystemExit), _calling(guarded.sink):  # it failed once already, which was logged
             guarded.sink.close(0.0)
             guarded.last_counters = dict(guarded.sink.counters())
         self._removed.append(guarded)
+
+
+def _calling(sink: Sink) -> AbstractContextManager[None]:
+    """Around a call. Inside a sink of ours, which starts, stops and flushes nothing, only a signal handler can call that."""
+    is_ours = type(sink).__module__.startswith("otel_recfn.")
+    return nullcontext() if is_ours else calling_out()
 
 
 def _write(guarded: _Guarded, batch: Batch) -> None:

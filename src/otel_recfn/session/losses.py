@@ -42,7 +42,11 @@ _REASONS: Mapping[str, str] = {
     "spans.abandoned": "the time for the end was over before they were sent; flush() before it, raise exit_timeout_s, or speed "
     "up the exporter",
     "spans.failed": "no spans could be made of them; see the error above",
-    "spans_failed": "exporters refused them; see their errors, and whether the backend is up",
+    "spans_refused": "exporters refused them; see their errors, and whether the backend is up",
+    "spans_rejected": "the backend took their requests without them; see its message above",
+    "spans_crowded_out": "the backend was slower than the program, or down; raise export_queue_bytes, or sample less",
+    "spans_abandoned": "they were handed on, and no exporter had finished with them when the end or another provider came; "
+    "flush() before it, raise exit_timeout_s, or speed up the exporter",
     "failed": "the file could not be written; see the error above, and whether the disk is full",
     "dropped": "more ran than is kept; raise max_events, or record a shorter time",
 }

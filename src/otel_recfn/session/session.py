@@ -22,7 +22,6 @@ from otel_recfn.model.errors import CallRefused
 from otel_recfn.pytorch.late_import import is_imported, when_imported
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import RECORDER_LOSSES
-from otel_recfn.session.calls import calling, tell
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.captures import Captures
 from otel_recfn.session.drain_thread import DrainThread
@@ -33,6 +32,7 @@ from otel_recfn.session.losses import Losses, UnusedRanges
 from otel_recfn.session.recording import Recording
 from otel_recfn.session.sources import Sources, sources_of_process
 from otel_recfn.sources.protocol import Source
+from otel_recfn.support.calls import calling, tell
 from otel_recfn.support.forks import Order, around_forks
 from otel_recfn.support.own_thread import OwnThread
 

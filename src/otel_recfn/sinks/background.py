@@ -18,14 +18,14 @@ import contextlib
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.protocol import NO_MEMORY, Sink, is_told_of_open_ranges, tells_of_spans, wants_unsampled
+from otel_recfn.sinks.task_queue import Flush, TaskQueue
 from otel_recfn.support.own_thread import OwnThread, at_work
 from otel_recfn.support.safe_text import safe_exception, safe_text
 
@@ -54,18 +54,6 @@ class _Open(NamedTuple):
     ranges: Batch
 
 
-class _Flush:
-    """Somebody waits until what was queued before it is flushed."""
-
-    def __init__(self, timeout_s: float) -> None:
-        self.deadline = time.monotonic() + timeout_s
-        self.flushed = False
-        self.done = threading.Event()
-
-
-_Task: TypeAlias = Batch | _Open | _Flush
-
-
 class BackgroundSink:
     """A sink in front of another that may wait. ``flush`` may be called from any thread, also while another one writes.
 
@@ -85,20 +73,18 @@ class BackgroundSink:
         self.name = sink.name
         self._inner, self._max_rows = sink, max_rows
         self._rows_of_a_batch, self._close_share = rows_of_a_batch, close_share
-        self._changed = threading.Condition()
-        self._tasks: deque[_Task] = deque()
-        self._waiting = 0
-        """The weight of batches that wait for the worker, or are under way there."""
-        self._received = self._dropped = self._written = 0
-        """Rows: that were written here, that didn't fit, and of the batches that the inner sink took."""
-        self._gap = self._over = False
-        """Batches were dropped since the inner sink was told of a gap last; nothing is taken any more."""
+        self._queue: TaskQueue[Batch | _Open] = TaskQueue(max_rows, self._weigh)
+        self._received = self._dropped = self._written = self._unwritten = 0
+        """Rows: that were written here, that didn't fit, of the batches that the inner sink took, and for which it found no
+        memory. The first two are counted by who writes, the others by the worker."""
+        self._gap = False
+        """Batches were dropped since the inner sink was told of a gap last."""
         self._close_by = 0.0
         self._error: Exception | SystemExit | None = None
         """What the inner sink raised: the work has ended with it."""
         self._told_error = self._told_of_memory = False
         if isinstance(sink, ToldOfDrops):
-            sink.tell_dropped(lambda: self._dropped)
+            sink.tell_dropped(self._lost)
         self._thread = OwnThread(self._run, f"otel-recfn {self.name}")
         if start:
             self.start()
@@ -117,112 +103,74 @@ class BackgroundSink:
         if self._error is not None:
             self._told_error = True
             raise self._error
-        if self._thread.ident is None and not self._over:
+        if self._thread.ident is None and self._queue.is_open:
             self._thread.start()
-        with self._changed:
-            self._received += len(batch)
-            if self._over or (self._waiting and self._waiting + self._weight(batch) > self._max_rows):
-                self._dropped += len(batch)
-                self._gap = True
-                return
-            self._tasks.append(batch)
-            self._waiting += self._weight(batch)
-            self._changed.notify()
+        self._received += len(batch)
+        if self._queue.put(batch):
+            self._dropped += len(batch)
+            self._gap = True
 
     def write_open(self, ranges: Batch) -> None:
         """Queue what an inner sink is told of open ranges, unless others wait: it is told of all that are left later."""
-        if not is_told_of_open_ranges(self._inner) or self._thread.ident is None:
-            return
-        with self._changed:
-            if not self._over and not any(isinstance(task, _Open) for task in self._tasks):
-                self._tasks.append(_Open(ranges))
-                self._changed.notify()
+        is_asked = is_told_of_open_ranges(self._inner) and self._thread.ident is not None
+        if is_asked and not self._queue.has_one_of(_Open):
+            self._queue.put(_Open(ranges))
 
-    def _weight(self, batch: Batch) -> int:
-        return self._rows_of_a_batch + len(batch) + len(batch.opened)
+    def _weigh(self, task: Batch | _Open) -> int:
+        return 0 if isinstance(task, _Open) else self._rows_of_a_batch + len(task) + len(task.opened)
 
     def flush(self, timeout_s: float) -> bool:
         """Let the inner sink finish what is queued, and flush; False when the time wasn't enough."""
         if self._thread is threading.current_thread():
             return False
-        flush = _Flush(timeout_s)
-        with self._changed:
-            is_queued = self._thread.is_alive() and not self._over
-            if is_queued:
-                self._tasks.append(flush)
-                self._changed.notify()
-        if not is_queued:
-            return self._error is None and self._left() == 0
-        flush.done.wait(min(max(0.0, timeout_s), threading.TIMEOUT_MAX))
-        return flush.flushed
+        flush = self._queue.put_flush(timeout_s) if self._thread.ident is not None else None
+        return flush.wait() if flush is not None else self._error is None and self._left() == 0
 
     def close(self, timeout_s: float) -> None:
         """Finish, or give up after ``timeout_s`` seconds and leave the daemon thread to its disk."""
         self._close_by = time.monotonic() + self._close_share * timeout_s
-        with self._changed:
-            was_over, self._over = self._over, True
-            self._changed.notify()
+        was_open = self._queue.is_open
+        self._queue.end()
         if self._thread is threading.current_thread():
             return
-        if self._thread.ident is None and not was_over:
+        if self._thread.ident is None and was_open:
             self._inner.close(timeout_s)  # nothing was ever written: it has nothing to wait for
         self._thread.wait_for_end(self._time_left())
-        self._clear()
+        self._queue.clear()
         self._tell_error()
 
     def _time_left(self) -> float:
         return max(0.0, self._close_by - time.monotonic())
 
-    def _clear(self) -> None:
-        """Drop what waits; who waits for a flush goes on."""
-        with self._changed:
-            for task in self._tasks:
-                if isinstance(task, _Flush):
-                    task.done.set()
-            self._tasks.clear()
-
     def _run(self) -> None:
         """In the thread: until closed, or the inner sink raises."""
         with suppress_instrumentation():
             try:
-                while self._does_next():
-                    pass
+                while not self._queue.has_ended:
+                    self._do_next()
             except BaseException as error:  # of a file that exits, say: the program, whose thread this isn't, goes on
                 self._error = _ordinary(error)
-                self._over = True
-                self._clear()
+                self._queue.end()
+                self._queue.clear()
             with at_work():
                 self._close_inner()
 
-    def _does_next(self) -> bool:
-        """Do what waits longest; False at the end."""
+    def _do_next(self) -> None:
         try:
-            task = self._next()
-            if task is not None:
-                with at_work():
-                    self._do(task)
-            return task is not None
+            task = self._queue.next()
+            with at_work():
+                self._do(task)
         except NO_MEMORY:
             if not self._told_of_memory:
                 self._told_of_memory = True
                 log.exception("the sink %r found no memory; it goes on, and what it misses is counted as dropped", self.name)
-            return True
 
-    def _next(self) -> _Task | None:
-        """What waits longest; None at the end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._tasks or self._over)
-            return self._tasks.popleft() if self._tasks else None
-
-    def _do(self, task: _Task) -> None:
-        if isinstance(task, _Flush):
-            try:
-                task.flushed = self._inner.flush(max(0.0, task.deadline - time.monotonic()))
-            finally:
-                task.done.set()
+    def _do(self, task: Batch | _Open | Flush | None) -> None:
+        if isinstance(task, Flush):
+            task.do(self._inner.flush)
         elif isinstance(task, _Open):
             self._inner.write_open(task.ranges)  # type: ignore[attr-defined]
-        else:
+        elif task is not None:
             self._do_write(task)
 
     def _do_write(self, batch: Batch) -> None:
@@ -230,17 +178,12 @@ class BackgroundSink:
         try:
             self._write(batch)
         except NO_MEMORY:
-            with self._changed:
-                self._dropped += len(batch) - (self._inner_rows() - rows_before)
-                self._gap = True
+            self._unwritten += len(batch) - (self._inner_rows() - rows_before)
+            self._gap = True
             raise
-        finally:
-            with self._changed:
-                self._waiting -= self._weight(batch)
 
     def _write(self, batch: Batch) -> None:
-        with self._changed:
-            gap, self._gap = self._gap, False
+        gap, self._gap = self._gap, False
         if gap and isinstance(self._inner, ToldOfGaps):
             self._inner.note_gap()
         self._inner.write(batch)
@@ -279,13 +222,13 @@ class BackgroundSink:
 
     def counters(self) -> Mapping[str, int]:
         """The inner sink's, and what became of the rows that it never saw."""
-        dropped = self._dropped  # first: what a queue drops meanwhile is not left, either
-        left = self._left()
+        dropped = self._lost()  # first: what a queue drops meanwhile is not left, either
+        left, is_over = self._left(), not self._queue.is_open
         own = {
             "rows_received": self._received,
             "queue_dropped": dropped,
-            "queued": 0 if self._over else left,
-            "abandoned": left if self._over else 0,
+            "queued": 0 if is_over else left,
+            "abandoned": left if is_over else 0,
         }
         return {**self._inner.counters(), **own}
 
@@ -294,7 +237,8 @@ class BackgroundSink:
 
         This one is over; another thread may have held its lock.
         """
-        self._changed, self._over = threading.Condition(), True
+        self._queue = TaskQueue(self._max_rows, self._weigh)
+        self._queue.end()
         inner = self._inner.after_fork_in_child()
         if inner is None:
             return None
@@ -308,7 +252,11 @@ class BackgroundSink:
 
     def _left(self) -> int:
         """Rows that the inner sink hasn't taken."""
-        return max(0, self._received - self._dropped - self._inner_rows())
+        return max(0, self._received - self._lost() - self._inner_rows())
+
+    def _lost(self) -> int:
+        """Rows that the inner sink will never take."""
+        return self._dropped + self._unwritten
 
     def _inner_rows(self) -> int:
         """How many rows the inner sink has taken; where it doesn't count them itself, those of whole batches."""

@@ -1,7 +1,9 @@
 """Finished spans to a provider's span processors, in chunks that their queues have room for, and what became of them.
 
     spans = spans_exported + spans_failed + spans_pending + spans_handed
+    spans_failed = spans_refused + spans_abandoned
 
+``spans_refused`` are those that an exporter did not take, ``spans_abandoned`` those that none was seen to finish with.
 ``spans_handed`` are those given to processors whose exporter can't be watched.
 """
 
@@ -172,10 +174,13 @@ class SpanDelivery:
         watched = self._spans - self._unwatched
         exported, finished = min(self._watch.exported, watched), min(self._watch.finished, watched)
         failed = max(0, finished - exported, watched - exported - self._waiting())
+        refused = min(self._watch.refused, failed)
         return {
             "spans": self._spans,
             "spans_handed": self._unwatched,
             "spans_exported": exported,
             "spans_failed": failed,
             "spans_pending": watched - exported - failed,
+            "spans_refused": refused,
+            "spans_abandoned": failed - refused,
         }

@@ -24,7 +24,7 @@ class ExportWatch:
 
     def __init__(self) -> None:
         self._watched: dict[int, _WatchedExporter] = {}
-        self._exported_before = self._finished_before = 0
+        self._exported_before = self._finished_before = self._refused_before = 0
         self._export_ended = threading.Event()
 
     def watch(self, exporters: Iterable[Any], scope: object, leavable: Iterable[Any] = ()) -> None:
@@ -58,6 +58,11 @@ class ExportWatch:
         return self._finished_before + min((one.finished for one in self._watched.values()), default=0)
 
     @property
+    def refused(self) -> int:
+        """Our spans that an exporter was given and did not take; with several, the one that took fewest counts."""
+        return self._refused_before + max((one.refused for one in self._watched.values()), default=0)
+
+    @property
     def has_failed(self) -> bool:
         """Whether an exporter's last export failed; false before the first one."""
         return any(one.failed for one in self._watched.values())
@@ -80,7 +85,7 @@ class ExportWatch:
 
     def remove(self) -> None:
         """Leave every exporter as it was found."""
-        self._exported_before, self._finished_before = self.exported, self.finished
+        self._exported_before, self._finished_before, self._refused_before = self.exported, self.finished, self.refused
         watched, self._watched = self._watched, {}
         for one in watched.values():
             one.uninstall()
@@ -90,7 +95,7 @@ class _WatchedExporter:
     def __init__(self, exporter: Any, scope: object, export_ended: threading.Event, leavable: bool) -> None:
         self._calls = LeavableCalls() if leavable else None
         self.scope = scope
-        self.exported = self.finished = 0
+        self.exported = self.finished = self.refused = 0
         self.failed = self.refuses = False
         self.exporting: set[int] = set()
         """The threads that are in the middle of an export."""
@@ -127,24 +132,26 @@ class _WatchedExporter:
             if not spans:
                 return SpanExportResult.FAILURE
         result: Any = SpanExportResult.FAILURE
-        thread = threading.get_ident()
+        answered, thread = False, threading.get_ident()
         self.exporting.add(thread)
         try:
             call = partial(export, spans, *args, **kwargs)
             result = self._calls.make(call) if self._calls is not None and given == len(spans) else call()
+            answered = True
         except CallLeft:
             pass
+        except Exception:
+            answered = True
+            raise
         finally:
             self.exporting.discard(thread)
             with self._lock:
-                self._count(ours, given, result is SpanExportResult.FAILURE)
+                self.failed = result is SpanExportResult.FAILURE
+                self.finished += ours
+                self.exported += 0 if self.failed else given
+                self.refused += given if self.failed and answered else 0
             self._export_ended.set()
         return result
-
-    def _count(self, ours: int, given: int, failed: bool) -> None:
-        self.failed = failed
-        self.finished += ours
-        self.exported += 0 if failed else given
 
     def _is_ours(self, span: ReadableSpan) -> bool:
         return getattr(span, "instrumentation_scope", None) is self.scope

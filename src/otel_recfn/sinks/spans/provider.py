@@ -40,6 +40,7 @@ from otel_recfn.batches.span_plan import SAMPLED
 from otel_recfn.sinks.spans.hashed_resource import hashed
 from otel_recfn.sinks.spans.limits import AttributeValue
 from otel_recfn.sinks.spans.provider_calls import own_method
+from otel_recfn.support.calls import calling_out
 from otel_recfn.support.interrupts import raised_by_signal_handler
 from otel_recfn.support.safe_text import safe_exception
 from otel_recfn.version import __version__
@@ -109,7 +110,8 @@ class SpanTarget:
         generator that raises says no.
         """
         try:
-            return self._start_root(name, attributes, parent, links)
+            with calling_out():
+                return self._start_root(name, attributes, parent, links)
         except Exception:
             self._tell_once("the sampler or the id generator raised; traces that it raises for are not started")
             return None

@@ -1,13 +1,14 @@
 """Has a provider's own ``force_flush()`` and ``shutdown()`` deliver what ended before them, as they do for live spans.
 
 The SDK tells nobody that it flushes. So both methods of the provider in use are shadowed by functions that flush what was
-recorded, and then call the provider's own. ``remove`` takes them away again. A provider that can't be given attributes stays as
-it is.
+recorded, and then call the provider's own, with what is left of the time. ``remove`` takes them away again. A provider that
+can't be given attributes stays as it is.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -15,18 +16,19 @@ from typing import Any
 from otel_recfn.support.own_thread import OwnThread
 
 SHUTDOWN_SECONDS = 5.0
-"""So long a ``shutdown()`` waits for what was recorded; a ``force_flush()`` as long as it says, or as the SDK's own does."""
-FLUSH_SECONDS = 30.0
+"""So long a ``shutdown()`` waits for what was recorded."""
+FLUSH_MILLIS = 30_000
+"""As the SDK's own, where the program says nothing."""
 
 
 class ProviderCalls:
     """Of one sink. Every method may be called from any thread.
 
     Args:
-        flush: delivers what was recorded, in so many seconds.
+        flush: delivers what was recorded, in so many seconds; False where they were not enough.
     """
 
-    def __init__(self, flush: Callable[[float], object]) -> None:
+    def __init__(self, flush: Callable[[float], bool]) -> None:
         self._flush = flush
         self._lock = threading.RLock()  # a signal handler's range may find a provider, too
         self._provider: Any = None
@@ -40,8 +42,27 @@ class ProviderCalls:
             self._remove()
             self._provider = provider
             with suppress(AttributeError, TypeError):  # one with slots, say
-                self._shadows.append(_Shadow(provider, "force_flush", lambda *given: self._flush(_seconds(*given))))
-                self._shadows.append(_Shadow(provider, "shutdown", lambda *_: self._flush(SHUTDOWN_SECONDS)))
+                self._shadows.append(_Shadow(provider, "force_flush", self._force_flush))
+                self._shadows.append(_Shadow(provider, "shutdown", self._shutdown))
+
+    def _force_flush(self, own: Callable[..., Any], timeout_millis: Any = FLUSH_MILLIS, *rest: Any, **more: Any) -> Any:
+        """False where the time was not enough for ours, too."""
+        began = time.monotonic()
+        is_number = isinstance(timeout_millis, (int, float))
+        flushed = self._flushed(max(0.0, timeout_millis / 1000) if is_number else FLUSH_MILLIS / 1000)
+        took = int(1000 * (time.monotonic() - began))
+        answer = own(max(0, timeout_millis - took) if is_number else timeout_millis, *rest, **more)
+        return answer if flushed else False
+
+    def _shutdown(self, own: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        self._flushed(SHUTDOWN_SECONDS)
+        return own(*arguments, **keywords)
+
+    def _flushed(self, timeout_s: float) -> bool:
+        try:
+            return self._flush(timeout_s)
+        except Exception:  # this is the program's call
+            return False
 
     def remove(self) -> None:
         """Leave the provider as it was found."""
@@ -60,10 +81,10 @@ class ProviderCalls:
 
 
 class _Shadow:
-    """Stands in place of a method, and calls something first."""
+    """Stands in place of a method: what is called instead is given that method first."""
 
-    def __init__(self, provider: Any, name: str, first: Callable[..., object]) -> None:
-        self._provider, self._name, self._first = provider, name, first
+    def __init__(self, provider: Any, name: str, instead: Callable[..., Any]) -> None:
+        self._provider, self._name, self._instead = provider, name, instead
         self.own = getattr(provider, name)
         self._before: Any = vars(provider).get(name)
         """What the provider had as an attribute of its own; None for nothing."""
@@ -72,10 +93,9 @@ class _Shadow:
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         # In a thread of ours a processor of the program's calls, say; who would drain may wait for that thread.
-        if not self._removed and not isinstance(threading.current_thread(), OwnThread):
-            with suppress(Exception):  # this is the program's call
-                self._first(*arguments, *keywords.values())
-        return self.own(*arguments, **keywords)
+        if self._removed or isinstance(threading.current_thread(), OwnThread):
+            return self.own(*arguments, **keywords)
+        return self._instead(self.own, *arguments, **keywords)
 
     def remove(self) -> None:
         """Where somebody else shadows it by now, and still calls this, it only passes the call on."""
@@ -97,8 +117,3 @@ def own_method(provider: Any, name: str) -> Callable[..., Any]:
     while isinstance(method, _Shadow):
         method = method.own
     return method
-
-
-def _seconds(timeout_millis: Any = None, *_: Any) -> float:
-    is_number = isinstance(timeout_millis, (int, float))
-    return max(0.0, timeout_millis / 1000) if is_number else FLUSH_SECONDS

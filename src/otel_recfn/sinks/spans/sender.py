@@ -1,6 +1,6 @@
 """Sends decided units, on a thread of its own.
 
-    drain thread ──put──► UnitQueue, bounded ──► sender thread: spans are made, a chunk at a time ──► delivery
+    drain thread ──put──► unit queue, bounded ──► sender thread: spans are made, a chunk at a time ──► delivery
 
 The program comes first: where the queue is full, whole units are dropped and counted, ordinary ones first; the thread works a
 quarter of the time while the program runs; and ``flush`` and ``close`` return when their time is up, whatever an exporter does.
@@ -12,8 +12,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
@@ -23,6 +22,7 @@ from otel_recfn.sinks.spans.current_target import CurrentTarget
 from otel_recfn.sinks.spans.decided import DecidedUnits, Made, Piece
 from otel_recfn.sinks.spans.delivery import Delivery
 from otel_recfn.sinks.spans.mapping import SpanMapper
+from otel_recfn.sinks.task_queue import Flush, TaskQueue
 from otel_recfn.support.own_thread import OwnThread, at_work, resting
 from otel_recfn.support.safe_text import safe_exception
 
@@ -38,95 +38,14 @@ LOOK_S = 0.05
 """So often it is asked at the end of the process whether waiting is of use."""
 
 
-class Flush:
-    """Somebody waits until what was put before it has been exported."""
-
-    def __init__(self, timeout_s: float) -> None:
-        self.deadline = time.monotonic() + timeout_s
-        self.flushed = False
-        self.done = threading.Event()
+def unit_queue() -> TaskQueue[DecidedUnits]:
+    """What waits to be sent."""
+    return TaskQueue(MOST_SPANS, len, _first_to_drop)
 
 
-class UnitQueue:
-    """Units that wait to be sent, in order, and flushes between them. Every method may be called from any thread."""
-
-    def __init__(self, most_spans: int = MOST_SPANS) -> None:
-        self._most = most_spans
-        self._changed = threading.Condition()
-        self._waiting: deque[DecidedUnits | Flush] = deque()
-        self._spans = 0
-        self._ended = False
-
-    def put(self, units: DecidedUnits) -> list[DecidedUnits]:
-        """Append units. Returns those that are dropped for want of room, which may be these."""
-        with self._changed:
-            if self._ended:
-                return [units]
-            dropped = []
-            while self._spans and self._spans + len(units) > self._most:
-                victim = self._first_to_drop(units)
-                dropped.append(victim)
-                if victim is units:
-                    return dropped
-                self._waiting.remove(victim)
-                self._spans -= len(victim)
-            self._waiting.append(units)
-            self._spans += len(units)
-            self._changed.notify()
-            return dropped
-
-    def _first_to_drop(self, newest: DecidedUnits) -> DecidedUnits:
-        """The oldest ordinary ones, else the oldest."""
-        waiting = [*[one for one in list(self._waiting) if isinstance(one, DecidedUnits)], newest]
-        return next((one for one in waiting if one.is_ordinary), waiting[0])
-
-    def put_flush(self, flush: Flush) -> bool:
-        """Append a flush; False after the end."""
-        with self._changed:
-            if not self._ended:
-                self._waiting.append(flush)
-                self._changed.notify()
-            return not self._ended
-
-    def next(self, timeout_s: float) -> DecidedUnits | Flush | None:
-        """What waits longest, or None where nothing came in time, or comes any more."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._ended, timeout_s)
-            if not self._waiting:
-                return None
-            first = self._waiting.popleft()
-            self._spans -= len(first) if isinstance(first, DecidedUnits) else 0
-            return first
-
-    @property
-    def is_filling(self) -> bool:
-        """Whether half of the room is taken."""
-        return 2 * self._spans > self._most
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing waits."""
-        return not self._waiting
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether nothing comes any more and nothing waits."""
-        return self._ended and not self._waiting
-
-    def end(self) -> None:
-        """Nothing comes any more."""
-        with self._changed:
-            self._ended = True
-            self._changed.notify()
-
-    def clear(self) -> None:
-        """Drop what waits."""
-        with self._changed:
-            for one in self._waiting:
-                if isinstance(one, Flush):
-                    one.done.set()
-            self._waiting.clear()
-            self._spans = 0
+def _first_to_drop(units: Sequence[DecidedUnits]) -> DecidedUnits:
+    """The oldest ordinary ones, else the oldest."""
+    return next((one for one in units if one.is_ordinary), units[0])
 
 
 class Sender:
@@ -152,7 +71,7 @@ class Sender:
         self._recorder_lost, self._lost_before = recorder_lost, recorder_lost()
         self._told = 0
         """Of how many lost ranges and spans earlier spans tell."""
-        self._queue = UnitQueue()
+        self._queue = unit_queue()
         self._thread = OwnThread(self._run, "otel-recfn spans")
         self._lock = threading.RLock()
         self._waiting = 0
@@ -183,11 +102,9 @@ class Sender:
             return self._queue.is_empty
         if self._would_wait_for_itself():
             return False
-        flush = Flush(timeout_s)
         with self._hurrying():
-            if self._queue.put_flush(flush):
-                flush.done.wait(min(max(0.0, timeout_s), threading.TIMEOUT_MAX))
-        return flush.flushed
+            flush = self._queue.put_flush(timeout_s)
+            return flush is not None and flush.wait()
 
     @contextlib.contextmanager
     def _hurrying(self) -> Iterator[None]:
@@ -255,15 +172,9 @@ class Sender:
             if isinstance(waiting, DecidedUnits):
                 self._send(waiting)
             elif isinstance(waiting, Flush):
-                self._flush(waiting)
+                waiting.do(self._delivery.flush)
             else:
                 self._delivery.idle()
-
-    def _flush(self, flush: Flush) -> None:
-        try:
-            flush.flushed = self._delivery.flush(max(0.0, flush.deadline - time.monotonic()))
-        finally:
-            flush.done.set()
 
     def _send(self, units: DecidedUnits) -> None:
         """Send units; where spans can't be made, the rest of them counts as failed."""

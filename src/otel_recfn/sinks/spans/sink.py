@@ -52,8 +52,9 @@ def nothing_lost() -> int:
     return 0
 
 
-def nothing_to_flush(timeout_s: float) -> None:
+def nothing_to_flush(timeout_s: float) -> bool:
     """Where nobody drains."""
+    return True
 
 
 class SpansSink:
@@ -73,7 +74,7 @@ class SpansSink:
     """
 
     name = "spans"
-    losses = ("queue_dropped", "abandoned", "failed", "spans_failed")
+    losses = ("queue_dropped", "abandoned", "failed", "spans_refused", "spans_rejected", "spans_crowded_out", "spans_abandoned")
     flushes_beside_writes = True
     wants_unsampled = False
     tells_of_spans = False
@@ -90,7 +91,7 @@ class SpansSink:
         find_worker: FindsWorker = no_worker,
         way_out: WayOut | None = None,
         recorder_lost: Callable[[], int] = nothing_lost,
-        flush: Callable[[float], object] = nothing_to_flush,
+        flush: Callable[[float], bool] = nothing_to_flush,
     ) -> None:
         self._tracer_provider, self._roots_per_second, self._volume = tracer_provider, roots_per_second, volume
         self._hook, self._find_worker = hook, find_worker

@@ -18,7 +18,6 @@ from otel_recfn.model.events import make_event_id
 from otel_recfn.sinks.spans import delivery, sender
 from otel_recfn.sinks.spans.budgets import Volume
 from otel_recfn.sinks.spans.decided import DecidedUnits
-from otel_recfn.sinks.spans.sender import UnitQueue
 from otel_recfn.sinks.spans.sink import SpansSink
 from patience import PATIENCE_S
 
@@ -108,7 +107,7 @@ def test_an_exporter_that_fails_holds_nobody_up(program: Program, result: SpanEx
     program.exporter.open.set()
     program.units()
     counters = program.finish()
-    assert (counters["spans_exported"], counters["spans_failed"]) == (0, UNITS * ROWS)
+    assert (counters["spans_exported"], counters["spans_refused"]) == (0, UNITS * ROWS)
     assert_balanced(counters)
 
 
@@ -120,12 +119,12 @@ def test_a_processor_that_was_shut_down_is_not_waited_for_without_end(
     program.processor.shutdown()
     program.units()
     counters = program.finish()
-    assert (counters["spans"], counters["spans_exported"]) == (UNITS * ROWS, 0)
+    assert (counters["spans"], counters["spans_exported"], counters["spans_refused"]) == (UNITS * ROWS, 0, 0)
     assert_balanced(counters)
 
 
 def test_whole_units_are_dropped_while_the_exporter_hangs(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sender.UnitQueue.__init__, "__defaults__", (4 * ROWS,))
+    monkeypatch.setattr(sender, "MOST_SPANS", 4 * ROWS)
     program.sink = SpansSink(program.provider, None, volume=Volume(1000))
     program.units()
     counters = program.sink.counters()
@@ -166,7 +165,10 @@ def test_a_flush_waits_for_what_came_before_it(program: Program) -> None:
 @given(st.lists(st.tuples(st.integers(1, 8), st.booleans()), max_size=30))
 def test_the_queue_keeps_what_is_unusual_longest(sizes: list[tuple[int, bool]]) -> None:
     """Against a list that is looked through."""
-    queue, kept, dropped = UnitQueue(10), list[DecidedUnits](), 0
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sender, "MOST_SPANS", 10)
+        queue = sender.unit_queue()
+    kept, dropped = list[DecidedUnits](), 0
     for size, is_ordinary in sizes:
         units = DecidedUnits([range(size)], size, is_ordinary)  # type: ignore[list-item]
         dropped += len(queue.put(units))

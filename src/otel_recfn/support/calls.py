@@ -1,7 +1,7 @@
 """Refuses a signal handler that starts, stops or flushes captures in the middle of a start, stop or flush of its thread.
 
-The handler's call would go on with what the interrupted one has half done. A sink may make all three calls while it is written
-to, flushed or closed: whoever calls a sink has left everything in a state that allows it.
+The handler's call would go on with what the interrupted one has half done. A sink or a sampler of the program's may make all
+three calls: whoever calls it has left everything in a state that allows it.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def tell(refused: CallRefused) -> None:
 
 
 @contextmanager
-def calling_sink() -> Iterator[None]:
-    """Around a call of a sink."""
+def calling_out() -> Iterator[None]:
+    """Around a call of what isn't ours, and may make these calls itself."""
     running, _thread.running = _thread.running, ""
     try:
         yield

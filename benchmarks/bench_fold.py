@@ -77,11 +77,11 @@ def fold(batches: Sequence[PlannedRanges], budget: int) -> Cost:
         added_ns += time.thread_time_ns() - began
         last, given = int(batch.unit[-1]), given + len(batch.row)
         ended = list(range(done, last))
-        folds.finish(ended, [budget] * len(ended), [False] * len(ended))
+        folds.finish(ended, [budget] * len(ended), [0] * len(ended), [False] * len(ended))
         if folds.rows([last])[0] >= MOST_ROWS:
-            folds.finish([last], [budget], [True])
+            folds.finish([last], [budget], [0], [True])
         done = last
-    folds.finish([done], [budget], [False])
+    folds.finish([done], [budget], [0], [False])
     total += time.thread_time_ns()
     return Cost(added_ns / given, total / given)
 

@@ -25,8 +25,8 @@ from otel_recfn.model.events import EventFlag, make_event_id
 pytestmark = pytest.mark.one_python
 
 IDS = [0, *[make_event_id(thread, number) for thread in (1, 2) for number in range(1, 9)], (1 << 64) - 1]
-FLAGS = [0, 0, 0, int(EventFlag.ASYNC), int(EventFlag.SHOWN), LINKABLE]
-TIMES = [-9, 0, 1, 2, 3, 3, 1000, 1 << 56, 1 << 62]
+FLAGS = [0, 0, 0, int(EventFlag.ASYNC), int(EventFlag.SHOWN), int(EventFlag.ERROR), LINKABLE]
+TIMES = [-9, 0, 1, 2, 3, 3, 1000, 1 << 56, (1 << 61) - 1, 1 << 61, 1 << 62]
 any_row = st.builds(
     Row,
     event_id=st.sampled_from(IDS),
@@ -57,13 +57,15 @@ settings = st.tuples(
     st.sampled_from([MOST_WAITING, 0, 1, 2, 5]),
 )
 budgets = st.integers(-1, 12)
+End = tuple[list[int], list[int], list[int], list[bool]]
+"""What is asked of a fold: units, their budgets, their least durations, whether they go on."""
 
 
 def play(
     fold: AnyFold,
     rows: Sequence[Row],
     cuts: Sequence[int],
-    ends: Sequence[tuple[list[int], list[int], list[bool]]],
+    ends: Sequence[End],
 ) -> list[object]:
     """Add the rows in pieces, finish some units after each, and all in the end. What each call gave."""
     came: list[object] = []
@@ -72,15 +74,16 @@ def play(
         fold.add_planned(planned(rows[first:last]), 1000 * place + first)
         came += [fold.kept(), fold.rows([0, 1, 2, 3])]
         came += [fold.finish(*end) for end in ends[place : place + 1]]
-    return [*came, fold.finish([3, 2, 0, 1], [4, 4, 4, 4], [False] * 4), fold.kept()]
+    return [*came, fold.finish([3, 2, 0, 1], [4, 4, 4, 4], [0, 1, 2, 3], [False] * 4), fold.kept()]
 
 
 @st.composite
-def ends_of_units(draw: st.DrawFn) -> tuple[list[int], list[int], list[bool]]:
+def ends_of_units(draw: st.DrawFn) -> End:
     units = draw(st.lists(st.integers(0, 3), unique=True, max_size=3))
     size = len(units)
     goes_on = draw(st.lists(st.booleans(), min_size=size, max_size=size))
-    return units, draw(st.lists(budgets, min_size=size, max_size=size)), goes_on
+    least_ns = draw(st.lists(st.sampled_from([-3, 0, 1, 3, 9, 1001]), min_size=size, max_size=size))
+    return units, draw(st.lists(budgets, min_size=size, max_size=size)), least_ns, goes_on
 
 
 def compare(one: Sequence[object], other: Sequence[object]) -> None:
@@ -92,9 +95,7 @@ def compare(one: Sequence[object], other: Sequence[object]) -> None:
 
 
 @given(rows=any_rows, how=settings, cuts=st.lists(st.integers(0, 60), max_size=4), ends=st.lists(ends_of_units(), max_size=5))
-def test_it_gives_what_the_model_gives(
-    rows: list[Row], how: tuple[int, int, int], cuts: list[int], ends: list[tuple[list[int], list[int], list[bool]]]
-) -> None:
+def test_it_gives_what_the_model_gives(rows: list[Row], how: tuple[int, int, int], cuts: list[int], ends: list[End]) -> None:
     compare(play(Fold(*how), rows, cuts, ends), play(FoldModel(*how), rows, cuts, ends))
 
 
@@ -124,7 +125,12 @@ def long_program(seed: int, rows: int, names: int, flags: Sequence[int] = (0,)) 
     return made
 
 
-MANY_FLAGS = {"plain": (0,), "async": (0,) * 9 + (int(EventFlag.ASYNC),), "linkable": (0, LINKABLE, 0, 0)}
+MANY_FLAGS = {
+    "plain": (0,),
+    "async": (0,) * 9 + (int(EventFlag.ASYNC),),
+    "linkable": (0, LINKABLE, 0, 0),
+    "failed": (0,) * 9 + (int(EventFlag.ERROR),),
+}
 
 
 @pytest.mark.parametrize("budget", [0, 3, 200])
@@ -132,7 +138,7 @@ MANY_FLAGS = {"plain": (0,), "async": (0,) * 9 + (int(EventFlag.ASYNC),), "linka
 @pytest.mark.parametrize("kind", MANY_FLAGS)
 def test_it_gives_what_the_model_gives_for_long_programs(budget: int, names: int, kind: str) -> None:
     rows = long_program(budget, 12_000, names, MANY_FLAGS[kind])
-    ends = [([0, 1], [budget, budget // 2], [True, True]), ([2], [budget], [True])]
+    ends = [([0, 1], [budget, budget // 2], [0, 900], [True, True]), ([2], [budget], [0], [True])]
     of_the_model = play(FoldModel(budget, 0), rows, [3000, 9000], ends)
     compare(play(Fold(budget, 0), rows, [3000, 9000], ends), of_the_model)
     assert names == 5 or 0 in of_the_model[-2].path_name, "no path was left for some"
@@ -142,7 +148,7 @@ def test_it_gives_what_the_model_gives_for_long_programs(budget: int, names: int
 def test_it_gives_what_the_model_gives_for_durations_of_every_size(names: int) -> None:
     draw = random.Random(names)
     rows = [replace(row, duration_ns=draw.getrandbits(draw.randrange(50))) for row in long_program(0, 4000, names)]
-    ends = [([0], [20], [True]), ([0], [0], [True])]
+    ends = [([0], [20], [1 << 20], [True]), ([0], [0], [0], [True])]
     how = 30, 0, 50
     compare(play(Fold(*how), rows, [1000, 3000], ends), play(FoldModel(*how), rows, [1000, 3000], ends))
 
@@ -151,13 +157,13 @@ def test_it_forgets_the_models_self_times_where_they_are_too_many() -> None:
     count = MAX_AWAITED + 100
     rows = [Row(make_event_id(1, 2 * number), make_event_id(1, 2 * number - 1), 1, number, 5) for number in range(1, count)]
     rows += [Row(make_event_id(1, 2 * number - 1), 0, 2, number, 9) for number in range(1, count, 7)]
-    ends, cuts = [([0], [20], [True])], [count - 1]
+    ends, cuts = [([0], [20], [0], [True])], [count - 1]
     compare(play(Fold(9, 0), rows, cuts, ends), play(FoldModel(9, 0), rows, cuts, ends))
 
 
 def test_a_unit_may_be_named_once() -> None:
     with pytest.raises(ValueError, match="named twice"):
-        Fold(3, 0).finish([1, 1], [3, 3], [False, False])
+        Fold(3, 0).finish([1, 1], [3, 3], [0, 0], [False, False])
 
 
 def good() -> PlannedRanges:
@@ -219,22 +225,24 @@ def test_columns_with_steps_are_read() -> None:
     fold, ranges = Fold(9, 0), planned(rows)
     every_second = {name: getattr(ranges, name)[::-2] for name in ("row", "parent", "above")}
     fold.add_planned(ranges._replace(**every_second), 0)
-    assert sorted(fold.finish([0], [9], [False]).kept.tolist()) == [row.event_id for row in rows[1::2]]
+    assert sorted(fold.finish([0], [9], [0], [False]).kept.tolist()) == [row.event_id for row in rows[1::2]]
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ([0], [1], []),
-        ([0], [], [True]),
-        ([], [1], [True]),
-        ([-1], [1], [True]),
-        ([1 << 32], [1], [True]),
-        (["0"], [1], [True]),
-        ([0], [1.5], [True]),
-        ([0], [None], [True]),
-        (7, 7, 7),
-        (None, None, None),
+        ([0], [1], [0], []),
+        ([0], [1], [], [True]),
+        ([0], [], [0], [True]),
+        ([], [1], [0], [True]),
+        ([-1], [1], [0], [True]),
+        ([1 << 32], [1], [0], [True]),
+        (["0"], [1], [0], [True]),
+        ([0], [1.5], [0], [True]),
+        ([0], [None], [0], [True]),
+        ([0], [1], ["0"], [True]),
+        (7, 7, 7, 7),
+        (None, None, None, None),
     ],
 )
 def test_what_are_no_units_are_refused(arguments: tuple[object, ...]) -> None:
@@ -242,7 +250,7 @@ def test_what_are_no_units_are_refused(arguments: tuple[object, ...]) -> None:
     fold.add_planned(good(), 0)
     with pytest.raises((TypeError, ValueError)):
         fold.finish(*arguments)
-    assert fold.finish([0], [1 << 70], [False]).kept.tolist() == [make_event_id(1, 1)]
+    assert fold.finish([0], [1 << 70], [-(1 << 70)], [False]).kept.tolist() == [make_event_id(1, 1)]
 
 
 @pytest.mark.parametrize("arguments", [(), (1,), (1, 2, "3"), (1.5, 2, 3), (None, None)])
@@ -280,6 +288,6 @@ def test_what_units_needed_is_used_again() -> None:
     for _ in range(120):
         for goes_on in (True, False):
             fold.add_planned(rows, 0)
-            fold.finish([0], [100], [goes_on])
+            fold.finish([0], [100], [0], [goes_on])
         sizes.append(int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize())
     assert sizes[-1] - sizes[20] < 4 << 20

@@ -235,7 +235,7 @@ def test_a_planned_range_is_folded_as_its_columns_say(batch: Batch, shown: set[i
     told = []
     for fold in (Fold(5, 0, 4), FoldModel(5, 0, 4)):
         fold.add_planned(ranges, 100)
-        kept, done = fold.kept().tolist(), fold.finish([3, 4], [2, 3], [False] * 2)
+        kept, done = fold.kept().tolist(), fold.finish([3, 4], [2, 3], [0, 1], [False] * 2)
         told.append([kept, *[column.tolist() for column in done]])
     assert told[0] == told[1]
 

@@ -1,7 +1,8 @@
 """What spans say of the ranges that were folded: which sums stand on which span, and which paths have a span of their own.
 
 All in columns. What is folded directly into a unit whose span can't say so stands on a summary of its
-path with the most time. What is left of a unit's budget goes to further summaries, those of the paths with the most time.
+path with the most time. What is left of a unit's budget goes to further summaries, those of the paths with the most time that
+took long enough.
 
 A summary is as long as its ranges were together and begins where the first of them began, moved so that it stays within its
 parent; where ranges ran beside each other for longer than the parent, it is cut there.
@@ -35,6 +36,8 @@ class UnitsToTell(NamedTuple):
     end_ns: Times
     budget: Places
     """Spans for summaries; a unit that doesn't tell itself has one of them in any case."""
+    least_ns: Times
+    """Paths that took less together have no summary, but for that one."""
     tells_itself: NDArray[np.uint8]
     """1 where the span above it takes what was folded directly below it."""
 

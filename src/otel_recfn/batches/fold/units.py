@@ -7,6 +7,9 @@ A range comes when it has ended, so what lies in it came before. It ranks by its
 first ranks higher; but higher than all that lies in it, so that who is kept has all that is around it. The others are folded
 into the nearest kept one around them.
 
+Ranges that failed, and what they lie in, rank above those that didn't: as many as the fold's budget has are kept, whatever the
+budget of their unit is. What was shown to the program ranks above all and is always kept.
+
 Asynchronous ranges may end after what they lie in: they, and what comes after its parent, lie directly in the unit. So does,
 where a unit is finished in parts, what lies in a range that comes with a later part.
 """
@@ -50,7 +53,7 @@ class Fold:
 
     Args:
         budget: how many ranges a unit keeps at most.
-        min_duration_ns: shorter ranges are not kept.
+        min_duration_ns: of every unit, as `least_ns` in ``finish``.
         most_waiting: so many rows of a unit, at least one, wait before they are compared.
     """
 
@@ -78,24 +81,27 @@ class Fold:
         """How many rows came to each of these units, or since its last part."""
         return self._fold.rows(units)
 
-    def finish(self, units: Sequence[int], budgets: Sequence[int], goes_on: Sequence[bool]) -> FinishedUnits:
+    def finish(
+        self, units: Sequence[int], budgets: Sequence[int], least_ns: Sequence[int], goes_on: Sequence[bool]
+    ) -> FinishedUnits:
         """What became of these units' rows; those that don't go on are forgotten.
 
         Args:
             units: their numbers, each once.
             budgets: how many spans each may have.
+            least_ns: shorter ranges of each are folded, unless they failed or were shown, or a kept range lies in them.
             goes_on: whether more will come to it.
 
         Raises:
             ValueError: a unit is named twice.
         """
-        raw: Mapping[str, Any] = self._fold.finish(units, budgets, goes_on)
+        raw: Mapping[str, Any] = self._fold.finish(units, budgets, least_ns, goes_on)
         tables = {name: np.frombuffer(raw[name], kind) for name, kind in _ROWS.items()}
         return FinishedUnits(**{column: tables[table][column] for table, columns in _TABLES.items() for column in columns})
 
 
 _TABLES = {
-    "kept": ("kept", "kept_row", "kept_unit", "kept_parent", "kept_self_ns", "kept_forced"),
+    "kept": ("kept", "kept_row", "kept_unit", "kept_parent", "kept_self_ns"),
     "paths": (
         *("path_unit", "path_holder", "path_above", "path_count", "path_total_ns", "path_self_ns", "path_name"),
         *("path_digits", "path_shortest_ns", "path_longest_ns", "path_first_ns", "path_first_id", "path_counts_end"),

@@ -19,8 +19,7 @@
   X(int64_t, kept_row) \
   X(int64_t, kept_unit) \
   X(uint64_t, kept_parent) \
-  X(int64_t, kept_self_ns) \
-  X(uint8_t, kept_forced)
+  X(int64_t, kept_self_ns)
 
 #define RECFN_PATH_COLUMNS(X) \
   X(int64_t, path_unit) \

@@ -15,8 +15,9 @@ int64_t shown(int64_t rows, int64_t budget) {
 
 }  // namespace
 
-void Unit::decide(int64_t budget) {
-  compare(std::min(shown(rows_, budget), limits_.budget), false);
+void Unit::decide(int64_t budget, int64_t least_ns) {
+  const int64_t spans = std::min(shown(rows_, budget), limits_.budget);
+  compare({spans, limits_.budget, std::max(least_ns, limits_.min_duration_ns)}, false);
   note_what_stays();
 }
 
@@ -43,8 +44,7 @@ void Unit::tell(int64_t place, FinishedColumns& columns) const {
     const Kept& one = kept_[each];
     const bool overlaps = (held_[each].flags & kOverlapping) != 0;
     const int64_t self_ns = overlaps ? 0 : wrapped_difference(held_[each].duration_ns, one.folded.children_ns);
-    const uint8_t forced = one.rank.duration == kForced ? 1 : 0;
-    columns.kept.push_back({held_[each].event_id, held_[each].row, place, one.parent, self_ns, forced});
+    columns.kept.push_back({held_[each].event_id, held_[each].row, place, one.parent, self_ns});
   }
   columns.add_tree(place, -1, folded_);
   for (const uint32_t each : order) columns.add_tree(place, holder++, kept_[each].folded);

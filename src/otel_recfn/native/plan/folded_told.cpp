@@ -115,12 +115,13 @@ FoldedTeller::Name& FoldedTeller::name_of(uint32_t name, size_t path) {
   return names_[name_slots_[at]];
 }
 
-// The paths that the budgets are left for, each after what it lies in.
+// The paths that the budgets are left for and that took long enough, each after what it lies in.
 void FoldedTeller::choose() {
   std::vector<std::vector<Candidate>> by_unit(units_.extents.size());
   for (size_t path = 0; path < paths_.size(); ++path) {
     const auto unit = static_cast<size_t>(paths_.unit[path]);
     if (left_[unit] <= 0 || shown_[path] != kNotShown || paths_.name[path] == kOtherName) continue;
+    if (paths_.total_ns[path] < units_.least_ns[paths_.unit[path]]) continue;
     by_unit[unit].push_back({paths_.total_ns[path], path});
   }
   for (size_t unit = 0; unit < by_unit.size(); ++unit) {

@@ -28,7 +28,7 @@ struct Extents {
 
 struct UnitsToTell {
   Extents extents;
-  ColumnView<int64_t> budget;
+  ColumnView<int64_t> budget, least_ns;
   ColumnView<uint8_t> tells_itself;
 };
 

@@ -29,11 +29,12 @@ bool take_kept(Extents& kept, PyObject* tuple) {
 }
 
 bool take_units(UnitsToTell& units, PyObject* tuple) {
-  PyObject *start_ns, *end_ns, *budget, *tells_itself;
-  return PyArg_ParseTuple(tuple, "OOOO", &start_ns, &end_ns, &budget, &tells_itself) &&
+  PyObject *start_ns, *end_ns, *budget, *least_ns, *tells_itself;
+  return PyArg_ParseTuple(tuple, "OOOOO", &start_ns, &end_ns, &budget, &least_ns, &tells_itself) &&
          take_extents(units.extents, start_ns, end_ns) && units.budget.take(budget, "budget", nullptr) &&
-         units.tells_itself.take(tells_itself, "tells_itself", nullptr) &&
-         recfn::equally_long({units.extents.start_ns.size(), units.budget.size(), units.tells_itself.size()});
+         units.least_ns.take(least_ns, "least_ns", nullptr) && units.tells_itself.take(tells_itself, "tells_itself", nullptr) &&
+         recfn::equally_long({units.extents.start_ns.size(), units.budget.size(), units.least_ns.size(),
+                              units.tells_itself.size()});
 }
 
 PyObject* told_columns(ToldColumns& told) {

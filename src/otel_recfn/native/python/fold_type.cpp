@@ -134,12 +134,14 @@ PyObject* fold_rows(PyObject* self, PyObject* argument) {
   return rows;
 }
 
-bool read_units(const Items& units, const Items& budgets, const Items& goes_on, std::vector<ToFinish>& read) {
+bool read_units(const Items& units, const Items& budgets, const Items& least_ns, const Items& goes_on,
+                std::vector<ToFinish>& read) {
   std::unordered_set<uint32_t> numbers;
   for (Py_ssize_t at = 0; at < units.size(); ++at) {
     ToFinish one{};
     const int more = PyObject_IsTrue(goes_on[at]);
-    if (more < 0 || !read_unit(units[at], &one.unit) || !read_whole(budgets[at], &one.budget)) return false;
+    if (more < 0 || !read_unit(units[at], &one.unit)) return false;
+    if (!read_whole(budgets[at], &one.budget) || !read_whole(least_ns[at], &one.least_ns)) return false;
     one.goes_on = more != 0;
     if (!numbers.insert(one.unit).second) {
       PyErr_Format(PyExc_ValueError, "unit %R is named twice; finish it once at a time", units[at]);
@@ -167,20 +169,21 @@ PyObject* table_dict(FinishedColumns& finished) {
 }
 
 PyObject* fold_finish(PyObject* self, PyObject* args) {
-  PyObject* given[3];
-  if (!PyArg_ParseTuple(args, "OOO:finish", &given[0], &given[1], &given[2])) return nullptr;
-  const Items units(given[0]), budgets(given[1]), goes_on(given[2]);
-  if (!units || !budgets || !goes_on) return nullptr;
-  if (budgets.size() != units.size() || goes_on.size() != units.size()) {
-    return PyErr_Format(PyExc_ValueError, "%zd units, %zd budgets, %zd times whether it goes on; a unit has one of each",
-                        units.size(), budgets.size(), goes_on.size());
+  PyObject* given[4];
+  if (!PyArg_ParseTuple(args, "OOOO:finish", &given[0], &given[1], &given[2], &given[3])) return nullptr;
+  const Items units(given[0]), budgets(given[1]), least_ns(given[2]), goes_on(given[3]);
+  if (!units || !budgets || !least_ns || !goes_on) return nullptr;
+  if (budgets.size() != units.size() || least_ns.size() != units.size() || goes_on.size() != units.size()) {
+    return PyErr_Format(PyExc_ValueError,
+                        "%zd units, %zd budgets, %zd least durations, %zd times whether it goes on; a unit has one of each",
+                        units.size(), budgets.size(), least_ns.size(), goes_on.size());
   }
   const Use fold(self);
   if (!fold) return nullptr;
   return guarded([&]() -> PyObject* {
     std::vector<ToFinish> wanted;
     FinishedColumns finished;
-    if (!read_units(units, budgets, goes_on, wanted)) return nullptr;
+    if (!read_units(units, budgets, least_ns, goes_on, wanted)) return nullptr;
     if (!without_gil_if(fold->rows(wanted) > kManyRows, [&] { finished = fold->finish(wanted); })) return nullptr;
     return table_dict(finished);
   });
@@ -192,7 +195,7 @@ PyMethodDef fold_methods[] = {
     {"kept", fold_kept, METH_NOARGS, "kept() -> the numbers of the rows that may be kept yet, in ascending order, as a Column."},
     {"rows", fold_rows, METH_O, "rows(units) -> how many rows came to each, or since its last part."},
     {"finish", fold_finish, METH_VARARGS,
-     "finish(units, budgets, goes_on) -> what became of them, as tables by name; those that don't go on are forgotten."},
+     "finish(units, budgets, least_ns, goes_on) -> what became of them, as tables by name; those that don't go on are forgotten."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyTypeObject fold_type() {

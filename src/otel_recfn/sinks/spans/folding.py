@@ -39,6 +39,8 @@ MAX_KEPT = 1 << 18
 """Of all units together, some 500 bytes each: beyond, those that rows came to longest ago are decided before they end."""
 MAX_ROWS_OF_A_UNIT = 100_000
 """A unit that stays open is decided in parts of so many rows."""
+LEAST_SHARE = 1000
+"""What took less than one in so many of its unit's time is no span of its own: a page of that unit shows nothing of it."""
 MAX_LINKABLE = 1 << 17
 MAX_NAMES = 1 << 16
 """A program may make a new name each step: when so many are known, all units are decided in part, and they are forgotten."""
@@ -160,11 +162,13 @@ class Folding:
 
     def _decided(self, part: Sequence[_Granted], traces: Mapping[OpenUnit, StepTrace], goes_on: bool) -> DecidedUnits:
         units, budgets = [one.unit for one in part], [one.grant.spans for one in part]
-        done = self._fold.finish(numbers_of(units), budgets, [goes_on] * len(units))
+        known = self._known_of(units, traces, budgets)
+        done = self._fold.finish(numbers_of(units), budgets, known.least_ns.tolist(), [goes_on] * len(units))
+        known = known._replace(budget=known.budget - np.bincount(done.kept_unit, minlength=len(units)))
         kept = self._rows.take(done.kept_row)
         if goes_on:
             done = self._with_open_roots(done, kept.batch)
-        pieces = self._pieces(done, kept, units, traces, budgets)
+        pieces = self._pieces(done, kept, units, traces, known)
         roots = [traces[unit] for unit in units if unit in traces]
         return DecidedUnits([RootSpans(roots), *pieces], sum([one.ranges for one in part]), part[0].grant.is_ordinary)
 
@@ -181,10 +185,10 @@ class Folding:
         ranges: KeptRanges,
         units: Sequence[OpenUnit],
         traces: Mapping[OpenUnit, StepTrace],
-        budgets: Sequence[int],
+        known: UnitsToTell,
     ) -> list[Piece]:
         batch, own, names = ranges.batch, span_ids(done.kept), self._names.values
-        told = told_of(done, KeptExtents(batch.start_ns, batch.end_ns), self._known_of(done, units, traces, budgets))
+        told = told_of(done, KeptExtents(batch.start_ns, batch.end_ns), known)
         summaries = Summaries(done, told, own, [unit.above for unit in units], names)
         in_kept = told.holder >= 0
         self._note_spans(done, units, batch, own, told, summaries)
@@ -205,17 +209,10 @@ class Folding:
             if trace is not None:
                 trace.folded, trace.folded_ranges = attributes, ranges
 
-    def _known_of(
-        self,
-        done: FinishedUnits,
-        units: Sequence[OpenUnit],
-        traces: Mapping[OpenUnit, StepTrace],
-        budgets: Sequence[int],
-    ) -> UnitsToTell:
-        kept = np.bincount(done.kept_unit, minlength=len(units))
+    def _known_of(self, units: Sequence[OpenUnit], traces: Mapping[OpenUnit, StepTrace], budgets: Sequence[int]) -> UnitsToTell:
         tells_itself = np.array([unit in traces for unit in units], np.uint8)
         start_ns, end_ns = np.array([self._units.extent_of(unit) for unit in units], np.int64).T
-        return UnitsToTell(start_ns, end_ns, np.array(budgets, np.int64) - kept, tells_itself)
+        return UnitsToTell(start_ns, end_ns, np.array(budgets, np.int64), (end_ns - start_ns) // LEAST_SHARE, tells_itself)
 
     def _plan(self, done: FinishedUnits, ranges: KeptRanges, units: Sequence[OpenUnit]) -> SpanPlan:
         above = [*[unit.above for unit in units], *ranges.spans]

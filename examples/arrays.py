@@ -40,7 +40,7 @@ def main() -> None:
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(spans))
     otel.set_tracer_provider(provider)
-    OtelRecordFunctionInstrumentor().instrument(chrome_trace=chrome_trace, record_shapes=True)
+    OtelRecordFunctionInstrumentor().instrument(chrome_trace=chrome_trace, record_shapes=True, span_budget=None)
 
     inputs = [np.random.default_rng(seed).normal(size=(4, 6)) for seed in range(3)]
     with otel.get_tracer("arrays").start_as_current_span("request"):

@@ -81,7 +81,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
                 5000.
             spans_per_second: average spans per second over 10 s; every request keeps at least one; ``None`` (``none``) for any
                 number. Default: 1000.0.
-            min_duration_ns: shorter operations become sums first of all. Default: 0.
+            min_duration_ns: shorter operations become sums, unless they failed. Default: 0.
             open_range_s: a range that is open for so many seconds is told before it ends, so that a hang shows; ``None``
                 (``none``): never. Default: 60.0.
             exit_timeout_s: how long the end of the process waits for a backend that is slow or down; what is left then is given

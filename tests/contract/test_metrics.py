@@ -82,7 +82,7 @@ def test_every_range_counts_whether_it_becomes_a_span_or_not(program: Program) -
 
 
 def test_ranges_by_outcome_are_what_became_of_them(program: Program) -> None:
-    program.instrument(roots_per_second=None)
+    program.instrument(roots_per_second=None, span_budget=None)
     with program.tracers.get_tracer("program").start_as_current_span("around"):
         program.run("inner", 30)
     program.run("alone", 10)
@@ -95,7 +95,7 @@ def test_ranges_by_outcome_are_what_became_of_them(program: Program) -> None:
 
 
 def test_an_exemplar_is_a_span_that_was_sent(program: Program) -> None:
-    program.instrument()
+    program.instrument(span_budget=None)
     with program.tracers.get_tracer("program").start_as_current_span("around"):
         program.run("inner", 30)
     assert program.instrumentor.flush(PATIENCE_S)

@@ -32,9 +32,12 @@ class Exporting:
             self.provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=3_600_000))
 
     def ranges(self) -> list[int]:
-        """How many ranges have arrived at each exporter."""
+        """How many ranges have arrived at each exporter, as spans or in sums."""
         return [
-            sum("recfn.scope" in (span.attributes or {}) for span in exporter.get_finished_spans())
+            sum(
+                ("recfn.scope" in (span.attributes or {})) + (span.attributes or {}).get("recfn.folded.count", 0)
+                for span in exporter.get_finished_spans()
+            )
             for exporter in self.exporters
         ]
 

@@ -22,21 +22,20 @@ EVERY_RANGE: dict[str, Any] = dict.fromkeys(
 
 
 class Traces:
-    """A provider, an instrumentation, and what was exported.
+    """A provider, an instrumentation that makes every range a span, and what was exported.
 
     Args:
-        every_range: becomes a span.
         keywords: of the provider.
     """
 
-    def __init__(self, every_range: bool = False, **keywords: Any) -> None:
+    def __init__(self, **keywords: Any) -> None:
         self.exporter = InMemorySpanExporter()
         self.provider = TracerProvider(**keywords)
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
         self.tracer = self.provider.get_tracer("program")
         self.x = torch.ones(4)
         self.instrumentor = OtelRecordFunctionInstrumentor()
-        self.instrumentor.instrument(tracer_provider=self.provider, **(EVERY_RANGE if every_range else {}))
+        self.instrumentor.instrument(tracer_provider=self.provider, **EVERY_RANGE)
 
     def spans(self) -> list[ReadableSpan]:
         self.instrumentor.flush(PATIENCE_S)

@@ -234,7 +234,7 @@ def test_a_parent_that_is_not_sampled(instrument: Callable[..., Any], tmp_path: 
 
 def test_a_provider_that_is_set_late(run_with_torch: Callable[..., Any]) -> None:
     program = """
-instrumentor.instrument(sinks=[sink])
+instrumentor.instrument(sinks=[sink], span_budget=None)
 import torch
 torch.relu(torch.ones(3))
 assert instrumentor.flush(300)

@@ -110,7 +110,7 @@ class Program:
     def __init__(self, instrumentor: OtelRecordFunctionInstrumentor) -> None:
         self.instrumentor, self.exporter, self.provider = instrumentor, InMemorySpanExporter(), TracerProvider()
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        instrumentor.instrument(tracer_provider=self.provider)
+        instrumentor.instrument(tracer_provider=self.provider, span_budget=None)
 
     def spans(self) -> list[ReadableSpan]:
         assert self.instrumentor.flush(PATIENCE_S)
@@ -184,7 +184,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from otel_recfn import OtelRecordFunctionInstrumentor, RecordScope, record_function
 exporter, provider = InMemorySpanExporter(), TracerProvider()
 provider.add_span_processor(SimpleSpanProcessor(exporter))
-OtelRecordFunctionInstrumentor().instrument(tracer_provider=provider, scopes={RecordScope.USER_SCOPE}, modules=False)
+OtelRecordFunctionInstrumentor().instrument(
+    tracer_provider=provider, scopes={RecordScope.USER_SCOPE}, modules=False, span_budget=None
+)
 with record_function("before"):
     pass
 assert "torch" not in sys.modules

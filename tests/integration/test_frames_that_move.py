@@ -104,7 +104,7 @@ def begun(traces: Traces) -> Counter[str]:
 @settings(max_examples=40, deadline=None)
 @given(blocks=st.lists(BLOCKS, min_size=1, max_size=5))
 def test_what_begins_later_lies_in_what_is_open(programs: dict[str, Callable[[], object]], blocks: list[Any]) -> None:
-    traces = Traces(every_range=True)
+    traces = Traces()
     with traces.tracer.start_as_current_span("request"):
         play(blocks, programs, traces)
     found = begun(traces)
@@ -112,7 +112,7 @@ def test_what_begins_later_lies_in_what_is_open(programs: dict[str, Callable[[],
 
 
 def test_the_next_request_has_its_own_trace(programs: dict[str, Callable[[], object]]) -> None:
-    traces = Traces(every_range=True)
+    traces = Traces()
     for number in range(20):
         with traces.tracer.start_as_current_span(f"request {number}"):
             programs["waits"]()
@@ -126,7 +126,7 @@ def test_the_next_request_has_its_own_trace(programs: dict[str, Callable[[], obj
 
 
 def test_tasks_that_take_turns(programs: dict[str, Callable[[], object]]) -> None:
-    traces = Traces(every_range=True)
+    traces = Traces()
 
     async def request(name: str) -> None:
         with traces.tracer.start_as_current_span(name):

@@ -28,7 +28,7 @@ class Program:
         self.provider = TracerProvider()
         self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
         self.tracer = self.provider.get_tracer("program")
-        instrumentor.instrument(tracer_provider=self.provider)
+        instrumentor.instrument(tracer_provider=self.provider, span_budget=None)
 
     def paths(self) -> Counter[str]:
         """How often there is a span of those names below each other."""

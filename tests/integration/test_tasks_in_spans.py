@@ -37,7 +37,7 @@ def test_tasks_of_one_thread_in_spans_of_their_own(instrument: Callable[..., Any
         turns[0].set()
         await asyncio.gather(request("first", *turns), request("second", *reversed(turns)))
 
-    ours = instrument(tracer_provider=provider, record_shapes=True)
+    ours = instrument(tracer_provider=provider, record_shapes=True, span_budget=None)
     asyncio.run(serve())
     events = ours.finish()
     provider.force_flush()

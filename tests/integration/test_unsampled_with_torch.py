@@ -36,7 +36,7 @@ class Program:
         provider = TracerProvider(sampler=ByName())
         provider.add_span_processor(SimpleSpanProcessor(self._exporter))
         self.span = provider.get_tracer("program").start_as_current_span
-        instrumentor.instrument(tracer_provider=provider, **settings)
+        instrumentor.instrument(tracer_provider=provider, span_budget=None, **settings)
 
     def unsampled(self, work: Callable[[], object]) -> int:
         """How many ranges are not recorded meanwhile."""

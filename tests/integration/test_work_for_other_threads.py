@@ -36,7 +36,7 @@ if not python_device.AVAILABLE:
     sys.exit()
 training = python_device.Training()
 training.backward()
-traces = Traces(every_range=True)
+traces = Traces()
 seen = []
 
 {body}
@@ -174,7 +174,7 @@ with traces.tracer.start_as_current_span("step"):
 @pytest.fixture
 def lifted() -> Iterator[Traces]:
     """An instrumented program of which every range becomes a span."""
-    made = Traces(every_range=True)
+    made = Traces()
     yield made
     made.instrumentor.uninstrument()
 
@@ -264,7 +264,7 @@ def test_an_engine_of_the_programs_is_left_alone(monkeypatch: pytest.MonkeyPatch
             return theirs.run_backward(*arguments, **keywords)
 
     monkeypatch.setattr(variable, "_execution_engine", Counting())
-    traces = Traces(every_range=True)
+    traces = Traces()
     with traces.tracer.start_as_current_span("step"):
         torch.ones(2, requires_grad=True).sum().backward()
     passes = variable._execution_engine.passes

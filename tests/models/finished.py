@@ -30,8 +30,6 @@ class FinishedUnits(NamedTuple):
     kept_parent: Ids
     """The kept range that it lies in; 0 where it lies directly in the unit."""
     kept_self_ns: Times
-    kept_forced: NDArray[np.bool_]
-    """Whether it is kept whatever the budget is, because something that others have may be below it."""
     path_unit: Places
     path_holder: Places
     """Which of the kept ranges it was folded into; -1 for the unit itself."""
@@ -67,7 +65,6 @@ class FinishedUnits(NamedTuple):
 _TYPES: dict[str, Any] = {
     "kept": np.uint64,
     "kept_parent": np.uint64,
-    "kept_forced": np.bool_,
     "path_name": np.uint32,
     "path_digits": np.uint32,
     "path_first_id": np.uint64,

@@ -28,8 +28,8 @@ MAX_AWAITED = 1 << 16
 LINKABLE = 1 << 31
 """A flag of a row, beside those of EventFlag: others may link to it."""
 SHOWN = int(EventFlag.SHOWN)
-FORCED = 1 << 62
-"""Ranks above every duration."""
+FORCED, FAILED = 1 << 62, 1 << 61
+"""One ranks above every duration, the other is added to the duration of a range that failed."""
 Rank = tuple[int, int, int]
 NOTHING: Rank = (-1, 0, 0)
 
@@ -116,6 +116,16 @@ class Range(NamedTuple):
     row: int
 
 
+def own_rank(one: Range, least_ns: int) -> int:
+    """Without what lies in it."""
+    if one.flags & SHOWN:
+        return FORCED
+    duration = min(one.duration_ns, FAILED - 1)
+    if one.flags & EventFlag.ERROR:
+        return FAILED + duration
+    return duration if duration >= least_ns else -1
+
+
 @dataclass(eq=False)
 class Held:
     """A range that isn't folded, or not yet."""
@@ -162,14 +172,14 @@ class Unit:
 
     def add(self, one: Range) -> None:
         if len(self.held) - self.compared >= self.most_waiting:
-            self.compare(self.budget, parents_may_come=True)
+            self.compare(self.budget, self.min_duration_ns, parents_may_come=True)
         self.held.append(Held(one))
         self.rows += 1
 
-    def finish(self, budget: int) -> tuple[list[Held], Tree]:
+    def finish(self, budget: int, least_ns: int) -> tuple[list[Held], Tree]:
         """What is kept, outermost ranges first, and what lies directly in the unit. A quarter of a small budget is for sums."""
         shown = budget if self.rows <= budget else max(0, budget - max(1, budget // 4))
-        self.compare(min(shown, self.budget), parents_may_come=False)
+        self.compare(min(shown, self.budget), max(least_ns, self.min_duration_ns), parents_may_come=False)
         kept, folded = sorted(self.held, key=lambda one: one.rank, reverse=True), self.folded
         for one in kept:
             one.parent = one.parent if self.by_id.get(one.parent) in kept else 0
@@ -178,16 +188,16 @@ class Unit:
         self.begin_part()
         return kept, folded
 
-    def compare(self, budget: int, *, parents_may_come: bool) -> None:
-        """Keep so many of what is held, and fold the others."""
+    def compare(self, budget: int, least_ns: int, *, parents_may_come: bool) -> None:
+        """Keep so many of what is held and isn't shorter, and fold the others."""
         self.note_parents()
         if not parents_may_come:
             for awaited in self.awaited.values():
                 if awaited.folded is not None:
                     self.folded.merge(self.folded.root, awaited.folded)
                     awaited.folded = None
-        self.rank()
-        kept = self.longest(budget)
+        self.rank(least_ns)
+        kept = self.highest(budget)
         for one in reversed(self.held):  # what is around a range comes after it
             if one not in kept:
                 self.fold(one, kept, parents_may_come)
@@ -209,23 +219,23 @@ class Unit:
                 around = self.by_id.get(parent) or self.awaited.setdefault(parent, Awaited())
                 around.children_ns = wrapped(around.children_ns + one.range.duration_ns)
 
-    def rank(self) -> None:
-        """By duration, then the first begun; above all that lies in it."""
+    def rank(self, least_ns: int) -> None:
+        """What was shown, what failed, then by duration, then the first begun; above all that lies in it."""
         for one in self.held:
             one.highest = NOTHING
         for one in self.held:
-            own = FORCED if one.range.flags & SHOWN else one.range.duration_ns
-            own = own if own >= self.min_duration_ns else -1
             duration, order, height = one.highest
             is_first = self.by_id[one.range.event_id] is one
-            one.rank = max((own, -one.range.event_id, 0), (duration, order, height + 1)) if is_first else NOTHING
+            alone = (own_rank(one.range, least_ns), -one.range.event_id, 0)
+            one.rank = max(alone, (duration, order, height + 1)) if is_first else NOTHING
             if one.parent and (around := self.by_id.get(one.parent)) is not None:
                 around.highest = max(around.highest, one.rank)
 
-    def longest(self, budget: int) -> set[Held]:
-        forced = {one for one in self.held if one.rank[0] == FORCED}
-        others = [one for one in self.held if one not in forced and one.rank[0] >= 0]
-        return forced | set(sorted(others, key=lambda one: one.rank, reverse=True)[: max(0, budget - len(forced))])
+    def highest(self, budget: int) -> set[Held]:
+        """So many, but all that were shown, and as many of those that failed as the unit may have at most."""
+        by_rank = sorted([one for one in self.held if one.rank[0] >= 0], key=lambda one: one.rank, reverse=True)
+        forced, failed = [sum(one.rank[0] >= least for one in by_rank) for least in (FORCED, FAILED)]
+        return set(by_rank[: max(forced, budget, min(failed, self.budget))])
 
     def fold(self, one: Held, kept: set[Held], parents_may_come: bool) -> None:
         around = self.by_id.get(one.parent) if one.parent else None
@@ -289,14 +299,16 @@ class FoldModel:
     def rows(self, units: Sequence[int]) -> list[int]:
         return [self.units[number].rows if number in self.units else 0 for number in units]
 
-    def finish(self, units: Sequence[int], budgets: Sequence[int], goes_on: Sequence[bool]) -> FinishedUnits:
+    def finish(
+        self, units: Sequence[int], budgets: Sequence[int], least_ns: Sequence[int], goes_on: Sequence[bool]
+    ) -> FinishedUnits:
         columns: dict[str, list[Any]] = {name: [] for name in FINISHED_TYPES}
-        for place, (number, budget, more) in enumerate(zip(units, budgets, goes_on, strict=True)):
-            kept, folded = (self.units.get(number) or Unit(*self.how)).finish(budget)
+        for place, (number, budget, least, more) in enumerate(zip(units, budgets, least_ns, goes_on, strict=True)):
+            kept, folded = (self.units.get(number) or Unit(*self.how)).finish(budget, least)
             first = len(columns["kept"])
             for one in kept:
-                values = (one.range.event_id, one.range.row, place, one.parent, one.self_ns, one.rank[0] == FORCED)
-                names = ("kept", "kept_row", "kept_unit", "kept_parent", "kept_self_ns", "kept_forced")
+                values = (one.range.event_id, one.range.row, place, one.parent, one.self_ns)
+                names = ("kept", "kept_row", "kept_unit", "kept_parent", "kept_self_ns")
                 _append(columns, dict(zip(names, values, strict=True)))
             _add_tree(columns, place, -1, folded)
             for holder, one in enumerate(kept, first):

@@ -21,6 +21,8 @@ from otel_recfn.model.events import ORDINAL_BITS, OVERLAPPING, ContextFlag, Even
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.support.span_ids import span_id
 
+LEAST_SHARE = 1000
+"""What took less than one in so many of its unit's time is no span of its own."""
 Above = tuple[int, int]
 """The trace id and the span id of the span above a unit."""
 
@@ -138,18 +140,20 @@ class Model:
 
     def decide(self, units: Sequence[UnitToDecide]) -> tuple[list[tuple[Any, ...]], Told, list[tuple[Any, ...]]]:
         """What each kept range is told by, what is told of the folded ones, and the summaries."""
-        done = self.fold.finish([one.number for one in units], [one.budget for one in units], [one.goes_on for one in units])
+        number, budget, goes_on = [[getattr(one, name) for one in units] for name in ("number", "budget", "goes_on")]
+        least = [(one.end_ns - one.start_ns) // LEAST_SHARE for one in units]
+        done = self.fold.finish(number, budget, least, goes_on)
         kept = [self.rows[number] for number in done.kept_row.tolist()]
         start_ns = np.array([one.start_ns for one in kept], np.int64)
         extents = KeptExtents(start_ns, start_ns + [max(0, one.end_ns - one.start_ns) for one in kept])
         left = np.array([one.budget for one in units], np.int64) - np.bincount(done.kept_unit, minlength=len(units))
         tells = np.array([one.tells_itself for one in units], np.uint8)
         of_units = [np.array([getattr(one, name) for one in units], np.int64) for name in ("start_ns", "end_ns")]
-        told = told_of_model(done, extents, UnitsToTell(*of_units, left, tells))
+        told = told_of_model(done, extents, UnitsToTell(*of_units, left, np.array(least, np.int64), tells))
         ids = [span_id(number) for number in done.kept.tolist()]
         first_id = [span_id(number) for number in done.path_first_id.tolist()]
         parents = done.kept_parent.tolist()
-        if any(one.goes_on for one in units):
+        if any(goes_on):
             parents = [self.around(number, one) for number, one in zip(parents, kept, strict=True)]
         folded = dict(zip(told.holder.tolist(), told.ranges.tolist(), strict=True))
         self.note_telling(done, told, units, ids, first_id)

@@ -29,6 +29,8 @@ class UnitsToTell(NamedTuple):
     end_ns: Times
     budget: Places
     """Spans for summaries; a unit that doesn't tell itself has one of them in any case."""
+    least_ns: Times
+    """Paths that took less have no summary, but for that one."""
     tells_itself: NDArray[np.uint8]
     """1 where the span above it takes what was folded directly below it."""
 
@@ -100,7 +102,8 @@ def told_of_model(done: FinishedUnits, kept: KeptExtents, units: UnitsToTell) ->
     chosen = []
     for path in sorted(range(len(total)), key=total.__getitem__, reverse=True):
         unit = int(done.path_unit[path])
-        if path not in shown and name_of[path] != OTHER and left[unit] > 0:
+        is_long = total[path] >= units.least_ns[unit]
+        if path not in shown and name_of[path] != OTHER and is_long and left[unit] > 0:
             left[unit] -= 1
             chosen.append(path)
     for path in sorted(chosen):  # what a path lies in stands before it

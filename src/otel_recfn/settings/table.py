@@ -109,7 +109,7 @@ class Settings:
         values.RATE,
         "average spans per second over 10 s; every request keeps at least one; `None` (`none`) for any number",
     )
-    min_duration_ns: int = _setting(0, values.NANOSECONDS, "shorter operations become sums first of all")
+    min_duration_ns: int = _setting(0, values.NANOSECONDS, "shorter operations become sums, unless they failed")
     open_range_s: float | None = _setting(
         60.0,
         values.SECONDS,

@@ -61,7 +61,7 @@ def nested(draw: st.DrawFn, thread: int = 1, most: int = 40, flags: Sequence[int
 @st.composite
 def threads(draw: st.DrawFn) -> list[Row]:
     """Ranges of several threads and units, also asynchronous ones, and such whose parent is another thread's or never comes."""
-    flags = (0, 0, 0, int(EventFlag.ASYNC), int(EventFlag.SHOWN), LINKABLE)
+    flags = (0, 0, 0, int(EventFlag.ASYNC), int(EventFlag.SHOWN), int(EventFlag.ERROR), LINKABLE)
     parts = [draw(nested(number, 25, flags)) for number in (1, 2, 3)]
     known, moved = [0, make_event_id(9, 1)], []
     for part in parts:
@@ -105,12 +105,14 @@ def planned(rows: Sequence[Row]) -> PlannedRanges:
     return PlannedRanges(batch, np.arange(len(rows)), batch.parent, unit, names, np.zeros(0, np.uint64))
 
 
-def finished(fold: FoldModel, rows: Sequence[Row], budget: int, cuts: Sequence[int] = (), unit: int = 0) -> FinishedUnits:
+def finished(
+    fold: FoldModel, rows: Sequence[Row], budget: int, cuts: Sequence[int] = (), unit: int = 0, least_ns: int = 0
+) -> FinishedUnits:
     """What one unit comes to when the rows are added in these pieces."""
     edges = [0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]
     for first, last in itertools.pairwise(edges):
         fold.add_planned(planned(rows[first:last]), first)
-    return fold.finish([unit], [budget], [False])
+    return fold.finish([unit], [budget], [least_ns], [False])
 
 
 def same(one: FinishedUnits, other: FinishedUnits) -> None:

@@ -42,6 +42,15 @@ def self_times(rows: list[Row]) -> dict[int, int]:
     return own
 
 
+def with_what_they_lie_in(rows: list[Row], flag: EventFlag) -> set[int]:
+    """The ranges that have this flag, and what is around them: an asynchronous range lies in nothing."""
+    found = {row.event_id for row in rows if row.flags & flag}
+    for place, row in enumerate(rows):  # what is around a range comes after it
+        if row.event_id in found and not row.flags & EventFlag.ASYNC:
+            found |= {around.event_id for around in rows[place:] if around.event_id == row.parent}
+    return found
+
+
 def totals(one: FinishedUnits) -> tuple[int, int]:
     return len(one.kept) + int(one.path_count.sum()), int(one.kept_self_ns.sum() + one.path_self_ns.sum())
 
@@ -73,9 +82,43 @@ def test_who_is_kept_lies_in_what_stands_before_it(rows: list[Row], budget: int)
     one = finished(fold_of(12), rows, budget)
     known = [0, *one.kept.tolist()]
     assert all(parent in known[: place + 1] for place, parent in enumerate(one.kept_parent.tolist()))
-    forced = {row.event_id for row in rows if row.unit == 0 and row.flags & EventFlag.SHOWN}
-    assert forced <= set(one.kept[one.kept_forced].tolist())
-    assert (~one.kept_forced).sum() <= shown_budget(sum(row.unit == 0 for row in rows), budget)
+    mine = [row for row in rows if row.unit == 0]
+    shown, failed = [with_what_they_lie_in(mine, flag) for flag in (EventFlag.SHOWN, EventFlag.ERROR)]
+    kept, first = set(one.kept.tolist()), shown | failed
+    assert shown <= kept
+    assert failed <= kept or len(kept & first) >= 12
+    assert len(kept) <= max(len(shown), shown_budget(len(mine), budget), min(len(first), 12))
+
+
+@some
+@given(rows=threads(), budget=budgets, least_ns=st.integers(0, 60))
+def test_what_is_shorter_is_kept_only_if_it_failed_or_a_kept_range_lies_in_it(
+    rows: list[Row], budget: int, least_ns: int
+) -> None:
+    mine = [row for row in rows if row.unit == 0]
+    one = finished(fold_of(12), rows, budget, least_ns=least_ns)
+    assert totals(one)[0] == len(mine)
+    first = with_what_they_lie_in(mine, EventFlag.SHOWN) | with_what_they_lie_in(mine, EventFlag.ERROR)
+    short = {row.event_id for row in mine if row.duration_ns < least_ns} - first
+    assert short & set(one.kept.tolist()) <= set(one.kept_parent.tolist())
+    whole = finished(fold_of(len(rows)), rows, len(rows), least_ns=least_ns)
+    assert {row.event_id for row in mine if row.duration_ns >= least_ns} | first <= set(whole.kept.tolist())
+
+
+def test_a_short_range_in_which_one_failed_is_kept_and_what_else_is_short_is_folded() -> None:
+    inner, outer, beside = [make_event_id(1, number) for number in (2, 1, 3)]
+    rows = [Row(inner, outer, 1, 0, 1, int(EventFlag.ERROR)), Row(outer, 0, 2, 0, 2), Row(beside, 0, 3, 5, 9)]
+    one = finished(fold_of(100), rows, 1, least_ns=10)
+    assert one.kept.tolist() == [outer, inner]
+    assert one.path_name.tolist() == [3]
+
+
+def test_of_very_many_that_failed_the_longest_are_kept_up_to_the_folds_budget() -> None:
+    rows = [Row(make_event_id(1, number), 0, 1, number, number, int(EventFlag.ERROR)) for number in range(1, 5000)]
+    rows.append(Row(make_event_id(1, 5000), 0, 2, 0, 10_000))
+    one = finished(fold_of(30), rows, 10)
+    assert sorted(one.kept.tolist()) == [row.event_id for row in rows[-31:-1]]
+    assert totals(one)[0] == 5000
 
 
 @some
@@ -130,7 +173,7 @@ def test_parts_of_a_unit_add_up_and_hang_together(rows: list[Row], budget: int, 
     came: list[FinishedUnits] = []
     for first, last in itertools.pairwise(edges):
         fold.add_planned(planned(rows[first:last]), first)
-        came.append(fold.finish([0], [budget], [last < len(rows)]))
+        came.append(fold.finish([0], [budget], [0], [last < len(rows)]))
     assert sum(totals(one)[0] for one in came) == len(rows)
     assert sum(totals(one)[1] for one in came) == sum(self_times(rows).values())
     for one in came:
@@ -201,7 +244,7 @@ def test_what_may_be_kept_yet_is_told(most: int) -> None:
     may_be_kept = fold.kept().tolist()
     assert set(may_be_kept) >= set(range(8 - most, 8))
     assert may_be_kept == sorted(may_be_kept)
-    assert fold.finish([0], [8], [True]).kept_row.tolist() == list(range(7, 7 - most, -1))
+    assert fold.finish([0], [8], [0], [True]).kept_row.tolist() == list(range(7, 7 - most, -1))
     fold.add_planned(planned(rows[:1]), 70)
     assert fold.kept().tolist() == [70]
 

@@ -7,14 +7,14 @@
 
 namespace recfn::folding {
 
-void Comparison::compare(Ranges& held, int64_t min_duration_ns, int64_t budget) {
-  min_duration_ns_ = min_duration_ns;
+void Comparison::compare(Ranges& held, const Bounds& bounds) {
+  bounds_ = bounds;
   above_.resize(held.size()), levels_.resize(held.size()), is_kept_.assign(held.size(), 0);
   find_above(held);
-  if (budget > 0 || any_forced_) {
+  if (bounds.budget > 0 || any_first_) {
     if (!nests_) rank_all(held);
     note_levels(held);
-    choose(held, budget);
+    choose(held);
   }
   list_kept();
 }
@@ -23,12 +23,12 @@ void Comparison::compare(Ranges& held, int64_t min_duration_ns, int64_t budget) 
 void Comparison::find_above(Ranges& held) {
   uint32_t* const above_of = above_.data();
   size_t not_here = 0;
-  bool nests = true, repeats = false, any_forced = false;
+  bool nests = true, repeats = false, any_first = false;
   ids_.clear_for(held);
   for (auto place = static_cast<uint32_t>(held.size()); place-- > 0;) {
     Range& one = held[place];
     if ((one.flags & kOverlapping) != 0) one.parent = 0;
-    any_forced |= (one.flags & kShown) != 0 || one.duration_ns >= kForced;
+    any_first |= comes_first(one);
     uint32_t above = one.parent == 0 ? kNone : ids_.find(held, one.parent);
     if (above != kNone) {
       nests &= ranks_above_in_it(held[above], one);
@@ -38,8 +38,8 @@ void Comparison::find_above(Ranges& held) {
     above_of[place] = above;
     repeats |= ids_.put(held, one.event_id, place);
   }
-  not_here_ = not_here, repeats_ = repeats, any_forced_ = any_forced;
-  nests_ = nests && !repeats && !any_forced;
+  not_here_ = not_here, repeats_ = repeats, any_first_ = any_first;
+  nests_ = nests && !repeats && !any_first;
   if (not_here > 0 || repeats) look_again(held);
 }
 
@@ -85,9 +85,8 @@ void Comparison::note_levels(const Ranges& held) {
 }
 
 // A higher level ranks higher, so only those of one level have to be compared with each other.
-void Comparison::choose(const Ranges& held, int64_t budget) {
-  const int64_t forced = std::count(is_kept_.begin(), is_kept_.end(), 1);
-  auto left = static_cast<size_t>(std::max<int64_t>(0, budget - forced));
+void Comparison::choose(const Ranges& held) {
+  size_t left = budget_beside_forced();
   unsigned level = kLevels;  // from here on all are kept
   while (level > 1 && left >= of_levels_[level - 1]) left -= of_levels_[--level];
   candidates_.clear(), candidates_.reserve(level > 1 ? of_levels_[level - 1] : 0);
@@ -104,6 +103,13 @@ void Comparison::choose(const Ranges& held, int64_t budget) {
   };
   std::nth_element(candidates_.begin(), last, candidates_.end(), is_above);
   for (auto one = candidates_.begin(); one != last; ++one) is_kept_[one->place] = 1;
+}
+
+// Those that failed rank above the others: they are of one level.
+size_t Comparison::budget_beside_forced() const {
+  const int64_t forced = std::count(is_kept_.begin(), is_kept_.end(), 1);
+  const auto failed = static_cast<int64_t>(of_levels_[kFailedLevel]);
+  return static_cast<size_t>(std::max<int64_t>({0, bounds_.budget - forced, std::min(failed, bounds_.of_failed - forced)}));
 }
 
 void Comparison::list_kept() {

@@ -1,5 +1,6 @@
 // Ranges of a unit beside each other: what lies in what, how they rank, and which are kept.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -7,8 +8,16 @@
 #include "fold/places_of_ids.hpp"
 #include "fold/range.hpp"
 #include "memory/unfilled.hpp"
+#include "model/events.hpp"
 
 namespace recfn::folding {
+
+// How many of a unit's ranges are kept.
+struct Bounds {
+  int64_t budget;
+  int64_t of_failed;  // so many that failed, or in which one did, are kept even where the budget is smaller
+  int64_t least_ns;   // shorter ones are kept only if they failed or were shown, or such a one or a longer one lies in them
+};
 
 class Comparison {
  public:
@@ -16,7 +25,7 @@ class Comparison {
   static constexpr uint32_t kNotHere = kNone - 1;  // it lies in a range that hasn't come
 
   // A range that came after its parent, or is asynchronous, has no parent afterwards.
-  void compare(Ranges& held, int64_t min_duration_ns, int64_t budget);
+  void compare(Ranges& held, const Bounds& bounds);
 
   size_t size() const { return above_.size(); }
   uint32_t above(size_t place) const { return above_[place]; }  // the place of the range that it lies in
@@ -33,18 +42,24 @@ class Comparison {
     uint32_t place;
   };
   static constexpr unsigned kLevels = kDigits + 1;
+  static constexpr unsigned kFailedLevel = 63;  // durations from `kFailed` on, below `kForced`, have 62 digits
 
   void find_above(Ranges& held);
   void look_again(Ranges& held);
   void rank_all(const Ranges& held);
   void note_levels(const Ranges& held);
-  void choose(const Ranges& held, int64_t budget);
+  void choose(const Ranges& held);
+  size_t budget_beside_forced() const;
   void list_kept();
 
-  int64_t own_duration(const Range& one) const { return one.duration_ns < min_duration_ns_ ? -1 : one.duration_ns; }
-  Rank own_rank(const Range& one) const {
-    return {(one.flags & kShown) != 0 ? kForced : own_duration(one), one.event_id, 0};
+  static bool comes_first(const Range& one) { return (one.flags & (kShown | kError)) != 0 || one.duration_ns >= kFailed; }
+  int64_t own_duration(const Range& one) const {
+    if ((one.flags & kShown) != 0) return kForced;
+    const int64_t duration = std::min(one.duration_ns, kFailed - 1);
+    if ((one.flags & kError) != 0) return kFailed + duration;
+    return duration < bounds_.least_ns ? -1 : duration;
   }
+  Rank own_rank(const Range& one) const { return {own_duration(one), one.event_id, 0}; }
 
   PlacesOfIds ids_;
   UnfilledVector<uint32_t> above_, kept_;
@@ -54,8 +69,8 @@ class Comparison {
   UnfilledVector<Candidate> candidates_;
   size_t of_levels_[kLevels];  // how many are of each
   size_t not_here_ = 0;
-  int64_t min_duration_ns_ = 0;
-  bool nests_ = true, repeats_ = false, any_forced_ = false;
+  Bounds bounds_{};
+  bool nests_ = true, repeats_ = false, any_first_ = false;  // `any_first_`: some rank above what their duration says
 };
 
 }  // namespace recfn::folding

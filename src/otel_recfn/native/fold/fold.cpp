@@ -38,7 +38,7 @@ FinishedColumns Fold::finished(const std::vector<ToFinish>& units) {
   for (size_t place = 0; place < units.size(); ++place) {
     Unit* unit = find(units[place].unit);
     if (unit == nullptr) continue;
-    unit->decide(units[place].budget);
+    unit->decide(units[place].budget, units[place].least_ns);
     columns.make_room(unit->kept_count(), unit->path_count(), units.size() - place);
     unit->tell(static_cast<int64_t>(place), columns);  // at once: its paths are in the cache yet
     if (units[place].goes_on) {

@@ -16,7 +16,7 @@ namespace recfn::folding {
 struct ToFinish {
   uint32_t unit;
   bool goes_on;
-  int64_t budget;
+  int64_t budget, least_ns;  // shorter ranges are not kept
 };
 
 class Fold {

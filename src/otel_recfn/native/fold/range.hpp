@@ -13,6 +13,7 @@ constexpr uint32_t kPathsOfASpan = 128;
 constexpr uint32_t kPathsOfAUnit = 1024;
 constexpr size_t kMaxAwaited = 1 << 16;
 constexpr int64_t kForced = int64_t{1} << 62;      // ranks above every duration
+constexpr int64_t kFailed = int64_t{1} << 61;      // is added to the duration of a range that failed; others are shorter
 constexpr uint32_t kLinkable = uint32_t{1} << 31;  // a flag of a row, beside those of EventFlag
 constexpr uint32_t kOther = 0;                     // the number of the name for what no path was left for
 constexpr unsigned kDigits = 64;
@@ -28,7 +29,7 @@ struct Range {
 using Ranges = UnfilledVector<Range>;
 
 struct Rank {
-  int64_t duration;
+  int64_t duration;  // or `kForced`, or of one that failed `kFailed` and more
   uint64_t first;  // an event id: of equal durations the earlier one ranks higher
   int64_t height;
 };

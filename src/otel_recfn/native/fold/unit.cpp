@@ -29,8 +29,8 @@ void Unit::held(std::vector<int64_t>& rows) const {
   for (const Range& one : held_) rows.push_back(one.row);
 }
 
-void Unit::compare(int64_t budget, bool parents_may_come) {
-  memory_.comparison.compare(held_, limits_.min_duration_ns, budget);
+void Unit::compare(const Bounds& bounds, bool parents_may_come) {
+  memory_.comparison.compare(held_, bounds);
   memory_.spots.assign(memory_.comparison.size(), {});
   Awaited* taken = take_awaited();
   await_parents();

@@ -53,7 +53,7 @@ class Unit {
 
   // The next range that has ended.
   void add(const Range& one) {
-    if (waiting_ >= limits_.most_waiting) compare(limits_.budget, true);
+    if (waiting_ >= limits_.most_waiting) compare(as_it_goes_on(), true);
     held_.emplace_back() = one;
     ++rows_, ++waiting_;
   }
@@ -62,8 +62,8 @@ class Unit {
   void held(std::vector<int64_t>& rows) const;
   int64_t first_row() const { return held_.empty() ? 0 : held_.front().row; }
 
-  // Before it tells: folds what is too much.
-  void decide(int64_t budget);
+  // Before it tells: folds what is too much, or shorter than `least_ns`.
+  void decide(int64_t budget, int64_t least_ns);
   size_t kept_count() const { return kept_.size(); }
   size_t path_count() const;
   // What became of its rows, told as those of the unit at `place`. It still has them.
@@ -74,7 +74,8 @@ class Unit {
   void give_back();
 
  private:
-  void compare(int64_t budget, bool parents_may_come);
+  Bounds as_it_goes_on() const { return {limits_.budget, limits_.budget, limits_.min_duration_ns}; }
+  void compare(const Bounds& bounds, bool parents_may_come);
   Awaited* take_awaited();
   void await_parents();
   void place_kept();

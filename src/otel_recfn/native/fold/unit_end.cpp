@@ -15,8 +15,9 @@ int64_t shown(int64_t rows, int64_t budget) {
 
 }  // namespace
 
-void Unit::decide(int64_t budget) {
-  compare(std::min(shown(rows_, budget), limits_.budget), false);
+void Unit::decide(int64_t budget, int64_t least_ns) {
+  const int64_t spans = std::min(shown(rows_, budget), limits_.budget);
+  compare({spans, limits_.budget, std::max(least_ns, limits_.min_duration_ns)}, false);
   note_what_stays();
 }
 

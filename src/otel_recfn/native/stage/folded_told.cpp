@@ -83,12 +83,13 @@ FoldedTeller::Name& FoldedTeller::name_of(uint32_t name, size_t path) {
   return names_[name_slots_[at]];
 }
 
-// The paths that the budgets are left for, each after what it lies in.
+// The paths that the budgets are left for and that took long enough, each after what it lies in.
 void FoldedTeller::choose() {
   std::vector<std::vector<Candidate>> by_unit(units_.size());
   for (size_t path = 0; path < done_.paths.size(); ++path) {
     const auto unit = static_cast<size_t>(done_.paths[path].unit);
     if (left_[unit] <= 0 || shown_[path] != kNotShown || done_.paths[path].name == folding::kOther) continue;
+    if (done_.paths[path].total_ns < units_[unit].least_ns()) continue;
     by_unit[unit].push_back({done_.paths[path].total_ns, path});
   }
   for (size_t unit = 0; unit < by_unit.size(); ++unit) {

@@ -1,7 +1,7 @@
 // What spans say of the ranges that were folded: which sums stand on which span, and which paths have a span of their own.
 //
 // What is folded directly into a unit whose span can't say so stands on a summary of its path with the most time. What is left of
-// a unit's budget goes to further summaries, those of the paths with the most time.
+// a unit's budget goes to further summaries, those of the paths with the most time, if they took long enough.
 //
 // A summary is as long as its ranges were together and begins where the first of them began, moved so that it stays within its
 // parent; where ranges ran beside each other for longer than the parent, it is cut there.
@@ -22,6 +22,9 @@ struct UnitToDecide {
   int64_t start_ns, end_ns;  // from when to when it goes
   uint8_t goes_on;
   uint8_t tells_itself;  // the span above it takes what was folded directly below it
+
+  // What took less is no span of its own, unless it failed: a page of the unit shows nothing of it.
+  int64_t least_ns() const { return (end_ns - start_ns) / 1000; }
 };
 
 // Sums of what was folded into a kept range, or (-1) directly into its unit.

@@ -29,6 +29,8 @@ pytestmark = pytest.mark.one_python
 
 FOLDED = "recfn.folded.count"
 LATER_NS = 1 << 62
+ENDED_NS = BASE_NS + 1_000_000
+"""When units end whose duration doesn't matter."""
 DEFAULT = Volume(1000, 50, 5000)
 
 
@@ -72,7 +74,7 @@ class Units(Harness):
     def unit(self, rows: int, name: str = "request", took_us: int = 1000, parent: trace.Span | None = None) -> None:
         """A unit of so many ranges, which ends."""
         span = self.start(name, parent)
-        ranges = [row for number in range(rows) for row in self.rows(span, (f"op {number % 7}", number % 50))]
+        ranges = [row for number in range(rows) for row in self.rows(span, (f"op {number % 7}", 10 + number % 50))]
         span.end(BASE_NS + took_us * 1000)
         self.drained(ranges)
 
@@ -105,7 +107,7 @@ def test_a_unit_waits_for_what_is_open_in_it() -> None:
     span = units.start()
     inner, outer = units.rows(span, ("outer", 9), ("inner", 5))
     announced = {key: outer[key] for key in ("event_id", "name", "start_ns", "context")}
-    span.end()
+    span.end(ENDED_NS)
     units.drained([inner], opened=[announced])
     assert not units.ours()
     units.drained([outer])
@@ -126,7 +128,7 @@ def test_all_ranges_are_told_however_they_are_cut(shapes: list[list[tuple[str, i
         for shape in shapes:
             nested = sorted(shape, key=lambda one: -one[1])
             rows += units.rows(span, *nested)
-        span.end()
+        span.end(ENDED_NS)
         bounds = [0, *[edge for edge in edges if edge < len(rows)], len(rows)]
         for first, last in itertools.pairwise(bounds):
             units.drained(rows[first:last], drained_ns=0)
@@ -191,7 +193,7 @@ def test_a_path_that_occurred_once_is_that_range() -> None:
     units = Units(Volume(4))
     span = units.start()
     rows = [row for number in range(5) for row in units.rows(span, (f"op {number}", 10 - number))]
-    span.end()
+    span.end(ENDED_NS)
     units.drained(rows)
     assert sorted(one.name for one in units.ours()) == ["op 0", "op 1", "op 2", "op 3"]
 
@@ -230,7 +232,7 @@ def test_what_comes_after_its_unit_was_decided_has_what_that_unit_left(took_us: 
         units.unit(100)
     units.exporter.clear()
     span = units.start()
-    rows = [row for number in range(200) for row in units.rows(span, (f"op {number % 7}", number % 50))]
+    rows = [row for number in range(200) for row in units.rows(span, (f"op {number % 7}", 10 + number % 50))]
     span.end(BASE_NS + took_us * 1000)
     for first in (0, 100):
         units.drained(rows[first : first + 100])
@@ -325,7 +327,7 @@ def test_a_root_of_ours_says_itself_what_was_folded_directly_below_it() -> None:
 def test_what_comes_after_its_unit_is_told_too() -> None:
     units = Units(Volume(2))
     span = units.start()
-    span.end()
+    span.end(ENDED_NS)
     for _ in range(2):
         units.drained([row for _ in range(5) for row in units.rows(span, ("background task", 1))])
     units.drained([])
@@ -341,7 +343,7 @@ def test_a_long_unit_is_sent_in_parts_below_the_open_range(monkeypatch: pytest.M
     rows = [{**row, "parent": outer["event_id"], "root": outer["event_id"]} for row in rows]
     units.drained(rows, opened=[{key: outer[key] for key in ("event_id", "name", "start_ns", "context")}])
     assert {one.parent.span_id for one in units.ours() if one.name == "op"} != {span.get_span_context().span_id}
-    span.end()
+    span.end(ENDED_NS)
     units.drained([outer])
     spans = units.ours()
     there = {one.context.span_id for one in spans} | {span.get_span_context().span_id}
@@ -356,7 +358,7 @@ def test_a_unit_of_many_names_is_told_in_parts(monkeypatch: pytest.MonkeyPatch) 
     for number in range(100):
         units.drained(units.rows(span, (f"step {number}", 20), ("op", 10)), drained_ns=BASE_NS)
     assert len(units.ours()) >= 15  # of a unit that goes on
-    span.end()
+    span.end(ENDED_NS)
     units.drained([])
     spans = units.ours()
     assert ranges_told(spans) == 200
@@ -370,6 +372,117 @@ def test_shorter_ranges_are_folded(min_duration_ns: int) -> None:
     units = Units(Volume(1000, min_duration_ns=min_duration_ns))
     units.unit(60)
     own = [one for one in units.ours() if "recfn.scope" in one.attributes]
-    assert len(own) == sum(number % 50 * 1000 >= min_duration_ns for number in range(60))
+    assert len(own) == sum((10 + number % 50) * 1000 >= min_duration_ns for number in range(60))
     assert ranges_told(units.ours()) == 60
+    units.close()
+
+
+def test_what_is_shorter_than_a_thousandth_of_its_unit_is_in_sums_alone() -> None:
+    units = Units()
+    span = units.start()
+    rows = [row for number in range(20) for row in units.rows(span, (f"short {number}", number + 1))]
+    rows += units.rows(span, ("long", 74), ("inner", 73))
+    span.end(BASE_NS + 74_000_000)
+    units.drained(rows)
+    assert [one.name for one in units.ours()] == ["short 19", "long"]  # the first tells the sums of what lies in the request
+    assert [one.attributes[FOLDED] for one in units.ours()] == [20, 1]
+    assert units.ours()[0].attributes["recfn.folded.duration_ns"] == sum(range(1, 21)) * 1000
+    assert_balanced(units.sink.counters())
+
+
+def test_paths_that_took_a_thousandth_together_have_a_span_and_others_none() -> None:
+    units = Units(Volume(1000, 50, 5000))
+    span = units.start()
+    rows = [row for _ in range(10) for row in units.rows(span, ("often", 10), ("in it", 9))]
+    rows += units.rows(span, ("once", 89))
+    span.end(BASE_NS + 90_000_000)
+    units.drained(rows)
+    assert [(one.name, one.end_time - one.start_time) for one in units.ours()] == [
+        ("often (folded)", 100_000),
+        ("in it (folded)", 90_000),
+    ]
+    assert ranges_told(units.ours()) == 21
+
+
+@pytest.mark.parametrize("volume", [DEFAULT, Volume(1000, 1, 5000), Volume(1000, min_duration_ns=1 << 40)])
+def test_a_failed_range_and_what_it_lies_in_are_spans_however_short(volume: Volume) -> None:
+    units = Units(volume)
+    for _ in range(4):
+        units.unit(100)
+    units.exporter.clear()
+    span = units.start()
+    parse, handle = units.rows(span, ("handle", 3), ("parse", 2))
+    parse |= {"flags": EventFlag.ERROR, "error": "ValueError: no"}
+    rows = [row for _ in range(100) for row in units.rows(span, ("op", 100))]
+    span.end(BASE_NS + 1_000_000_000)
+    units.drained([parse, handle, *rows])
+    spans = {one.name: one for one in units.ours()}
+    assert set(spans) == {"handle", "parse", "op (folded)"}
+    assert not spans["parse"].status.is_ok
+    assert spans["parse"].parent.span_id == spans["handle"].context.span_id
+    assert ranges_told(units.ours()) == 102
+
+
+def test_of_very_many_failed_ranges_as_many_are_spans_as_a_unit_may_have() -> None:
+    units = Units(Volume(40, 10, 5000))
+    span = units.start()
+    rows = [row for number in range(3000) for row in units.rows(span, ("fails", 10 + number % 7))]
+    span.end(BASE_NS + 1_000_000_000)
+    units.drained([{**row, "flags": EventFlag.ERROR, "error": "ValueError: no"} for row in rows])
+    own = [one for one in units.ours() if "recfn.scope" in one.attributes]
+    assert len(own) == 40
+    assert {one.end_time - one.start_time for one in own} == {16_000}
+    assert ranges_told(units.ours()) == 3000
+
+
+def test_a_part_of_a_unit_is_measured_by_what_is_known_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folding, "MAX_ROWS_OF_A_UNIT", 2)
+    units = Units()
+    span = units.start()
+    came = []
+    for long_us in (5_000, 10_000_000):
+        units.exporter.clear()
+        units.drained([*units.rows(span, ("short", 20)), *units.rows(span, ("long", long_us))], drained_ns=BASE_NS)
+        came.append([one.name for one in units.ours() if "recfn.scope" in one.attributes])
+    assert came == [["long", "short"], ["long"]]
+    span.end(BASE_NS + 10_000_000_000)
+    units.drained([])
+    assert_balanced(units.sink.counters())
+
+
+def test_without_a_budget_everything_is_a_span() -> None:
+    units = Units(Volume(None))
+    span = units.start()
+    rows = [row for number in range(20) for row in units.rows(span, ("op", number))]
+    span.end(BASE_NS + 90_000_000_000)
+    units.drained(rows)
+    assert len(units.ours()) == 20
+
+
+@examples(30)
+@given(
+    shapes=st.lists(st.lists(st.tuples(st.integers(0, 90), st.booleans()), min_size=1, max_size=5), max_size=12),
+    took_us=st.integers(1, 120_000),
+)
+def test_no_span_of_ours_is_shorter_than_a_thousandth_but_those_that_failed(
+    shapes: list[list[tuple[int, bool]]], took_us: int
+) -> None:
+    units = Units(Volume(1000))
+    span = units.start()
+    rows, failed = [], 0
+    for shape in shapes:
+        inside_out = units.rows(span, *[("op", time_us) for time_us, _ in sorted(shape, reverse=True)])
+        for row, (_, fails) in zip(inside_out, shape, strict=True):
+            rows.append({**row, "flags": EventFlag.ERROR, "error": "ValueError: no"} if fails else row)
+            failed += fails
+    span.end(BASE_NS + took_us * 1000)
+    units.drained(rows)
+    spans = units.ours()
+    assert sum(not one.status.is_ok for one in spans) == failed
+    around = {one.parent.span_id for one in spans}
+    first_sums = [one for one in spans if "recfn.scope" not in one.attributes and FOLDED in one.attributes]
+    others = [one for one in spans if one.status.is_ok and one.context.span_id not in around and one not in first_sums]
+    assert all(one.end_time - one.start_time >= took_us for one in others)
+    assert len(first_sums) <= 1
+    assert ranges_told(spans) == len(rows)
     units.close()

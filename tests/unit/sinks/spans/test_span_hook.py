@@ -27,13 +27,15 @@ def no_ranges() -> None:
 
 
 def spans_of(
-    hook: Callable[[Event, dict[str, Any]], Any], program: Callable[[], None] = no_ranges
+    hook: Callable[[Event, dict[str, Any]], Any],
+    program: Callable[[], None] = no_ranges,
+    span_budget: int | None = None,
 ) -> tuple[list[ReadableSpan], dict[str, int]]:
     """What a program's ranges become below a span of its own, and the counters."""
     provider, exporter = TracerProvider(), InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     instrumentor = OtelRecordFunctionInstrumentor()
-    instrumentor.instrument(tracer_provider=provider, span_hook=hook, modules=False)
+    instrumentor.instrument(tracer_provider=provider, span_hook=hook, modules=False, span_budget=span_budget)
     try:
         with provider.get_tracer("program").start_as_current_span("request"):
             program()
@@ -99,7 +101,7 @@ def test_a_span_that_tells_of_folded_ranges_is_not_dropped() -> None:
                 with record_function("many"):
                     pass
 
-    spans, counters = spans_of(lambda row, attributes: False, many)
+    spans, counters = spans_of(lambda row, attributes: False, many, span_budget=1000)
     assert balanced(counters)
     assert counters["spans.folded"] > 0
     assert sum((span.attributes or {}).get("recfn.folded.count", 0) for span in spans) == counters["spans.folded"]

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
@@ -42,11 +42,24 @@ class _Guarded:
     """Of the batches that its ``write`` took without an error."""
     without_memory: bool = False
     """It found no memory once, which was logged."""
-    last_counters: dict[str, int] | None = None
-    """Of one that was taken out; None of one at work."""
+    is_removed: bool = False
+    last_counters: dict[str, int] = field(default_factory=dict)
+    """Those that it gave last."""
+    told_of_counters: bool = False
+    """It gave an error once instead, which was logged."""
 
     def counters(self) -> dict[str, int]:
-        return dict(self.sink.counters()) if self.last_counters is None else self.last_counters
+        """From any thread, which may be a metric reader's: one that raises stays, as it may be written to at the moment."""
+        if not self.is_removed:
+            try:
+                with _calling(self.sink):
+                    self.last_counters = dict(self.sink.counters())
+            except (Exception, SystemExit) as error:
+                if not self.told_of_counters:
+                    self.told_of_counters = True
+                    text = "the counters of the sink %r raised; those that it gave last stand for them: %s"
+                    log.error(text, self.sink.name, safe_text(repr(error)), exc_info=safe_exception(error))
+        return self.last_counters
 
 
 class GuardedSinks:
@@ -107,8 +120,7 @@ class GuardedSinks:
         """Each one's as ``<sink>.<counter>``, with how many of the rows that were ``delivered`` it ``missed``."""
         found: dict[str, int] = {}
         for guarded in [*self._sinks, *self._removed]:
-            nothing: dict[str, int] = {}
-            counts = self._call(guarded, guarded.counters, nothing)
+            counts = guarded.counters()
             missed = delivered - guarded.rows
             counts = {**counts, "missed": missed} if missed > 0 else counts
             found.update({f"{guarded.sink.name}.{name}": count for name, count in counts.items()})
@@ -146,10 +158,10 @@ class GuardedSinks:
         if guarded not in self._sinks:
             return
         self._sinks.remove(guarded)
-        guarded.last_counters = {}
         with suppress(Exception, SystemExit), _calling(guarded.sink):  # it failed once already, which was logged
             guarded.sink.close(0.0)
             guarded.last_counters = dict(guarded.sink.counters())
+        guarded.is_removed = True
         self._removed.append(guarded)
 
 

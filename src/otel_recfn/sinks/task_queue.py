@@ -52,27 +52,32 @@ class TaskQueue(Generic[T]):
     def __init__(self, most: int, weigh: Callable[[T], int], first_to_drop: Callable[[Sequence[T]], T] = newest) -> None:
         self._most, self._weigh, self._first_to_drop = most, weigh, first_to_drop
         self._changed = threading.Condition()
-        self._waiting: deque[T | Flush] = deque()
+        self._waiting: deque[tuple[T | Flush, int]] = deque()
+        """With what each weighs."""
         self._weight = self._in_hand = 0
         """Of all tasks; of the one in hand."""
         self._ended = False
 
     def put(self, task: T) -> list[T]:
         """Append a task. Returns those that are dropped for want of room, which may be this one."""
+        weight = self._weigh(task)
         with self._changed:
             if self._ended:
                 return [task]
             dropped: list[T] = []
-            while self._weight and self._weight + self._weigh(task) > self._most:
+            while self._weight and self._weight + weight > self._most:
                 victim = self._first_to_drop([*self._tasks(), task])
                 dropped.append(victim)
                 if victim is task:
                     return dropped
-                self._waiting.remove(victim)
-                self._weight -= self._weigh(victim)
-            self._weight += self._weigh(task)
-            self._append(task)
+                self._take_out(victim)
+            self._append(task, weight)
             return dropped
+
+    def _take_out(self, victim: T) -> None:
+        [found] = [entry for entry in self._waiting if entry[0] is victim]
+        self._waiting.remove(found)
+        self._weight -= found[1]
 
     def put_flush(self, timeout_s: float) -> Flush | None:
         """Append a flush, to wait for; None after the end."""
@@ -80,7 +85,7 @@ class TaskQueue(Generic[T]):
         with self._changed:
             if self._ended:
                 return None
-            self._append(flush)
+            self._append(flush, 0)
             return flush
 
     def next(self, timeout_s: float | None = None) -> T | Flush | None:
@@ -89,9 +94,9 @@ class TaskQueue(Generic[T]):
             self._weight -= self._in_hand
             self._in_hand = 0
             self._changed.wait_for(lambda: self._waiting or self._ended, timeout_s)
-            first = self._waiting.popleft() if self._waiting else None
-            if first is not None and not isinstance(first, Flush):
-                self._in_hand = self._weigh(first)
+            if not self._waiting:
+                return None
+            first, self._in_hand = self._waiting.popleft()
             return first
 
     def has_one_of(self, kind: type) -> bool:
@@ -127,15 +132,16 @@ class TaskQueue(Generic[T]):
     def clear(self) -> None:
         """Drop what waits; who waits for a flush goes on."""
         with self._changed:
-            for one in self._waiting:
+            for one, _ in self._waiting:
                 if isinstance(one, Flush):
                     one.done.set()
             self._waiting.clear()
             self._weight = self._in_hand
 
-    def _append(self, one: T | Flush) -> None:
-        self._waiting.append(one)
+    def _append(self, one: T | Flush, weight: int) -> None:
+        self._waiting.append((one, weight))
+        self._weight += weight
         self._changed.notify()
 
     def _tasks(self) -> list[T]:
-        return [one for one in list(self._waiting) if not isinstance(one, Flush)]
+        return [one for one, _ in list(self._waiting) if not isinstance(one, Flush)]

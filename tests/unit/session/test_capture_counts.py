@@ -172,3 +172,35 @@ def test_a_sampler_that_raises_refuses_and_the_sink_goes_on(every: int, caplog: 
     assert bool(spans) == (every == 7)  # each trace asks three times
     known = {span.context.span_id for span in spans}
     assert all(span.parent is None or span.parent.span_id in known for span in spans)
+
+
+class CountsOnce(Raising):
+    """Its counters raise from the second time on."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.asked, self.closed = 0, False
+
+    def counters(self) -> Mapping[str, int]:
+        self.asked += 1
+        if self.asked > 1:
+            raise KeyError("counters")
+        return super().counters()
+
+    def close(self, timeout_s: float) -> None:
+        self.closed = True
+
+
+def test_a_sink_whose_counters_raise_is_not_closed_by_who_asks(caplog: pytest.LogCaptureFixture) -> None:
+    """Who asks may be the thread of a metric reader, while the sink is written to."""
+    sink = CountsOnce()
+    capture = capture_of(sink)
+    found = []
+    for _ in range(3):
+        write(capture, make_batch([{}] * 2))
+        found.append(capture.counters()["raising.rows"])
+    assert found == [2, 2, 2]
+    assert (sink.rows, sink.closed) == (6, False)
+    assert [record.getMessage() for record in caplog.records] == [
+        "the counters of the sink 'raising' raised; those that it gave last stand for them: KeyError('counters')"
+    ]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import tracemalloc
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,9 +19,10 @@ from spans_harness import assert_balanced
 from batches import BASE_NS, context, make_batch
 from otel_recfn.model.events import make_event_id
 from otel_recfn.sinks.spans import delivery, sender
-from otel_recfn.sinks.spans.budgets import Volume
+from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 from otel_recfn.sinks.spans.decided import DecidedUnits
 from otel_recfn.sinks.spans.sink import SpansSink
+from otel_recfn.sinks.task_queue import TaskQueue
 from patience import PATIENCE_S
 
 QUEUE, CHUNK = 2048, 512
@@ -124,7 +128,7 @@ def test_a_processor_that_was_shut_down_is_not_waited_for_without_end(
 
 
 def test_whole_units_are_dropped_while_the_exporter_hangs(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sender, "MOST_SPANS", 4 * ROWS)
+    monkeypatch.setattr(sender, "MOST_BYTES", 4 * ROWS * 300)
     program.sink = SpansSink(program.provider, None, volume=Volume(1000))
     program.units()
     counters = program.sink.counters()
@@ -162,22 +166,67 @@ def test_a_flush_waits_for_what_came_before_it(program: Program) -> None:
     assert len(program.exporter.spans) == ROWS
 
 
-@given(st.lists(st.tuples(st.integers(1, 8), st.booleans()), max_size=30))
+@given(st.lists(st.tuples(st.integers(0, 8), st.booleans()), max_size=30))
 def test_the_queue_keeps_what_is_unusual_longest(sizes: list[tuple[int, bool]]) -> None:
-    """Against a list that is looked through."""
+    """Against a list that is looked through. Units weigh what their columns do, and something where they have none."""
+    own = sender.COLUMN_BYTES
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sender, "MOST_SPANS", 10)
+        patched.setattr(sender, "MOST_BYTES", 20 * own)
         queue = sender.unit_queue()
-    kept, dropped = list[DecidedUnits](), 0
+    kept, dropped = list[tuple[int, DecidedUnits]](), 0
     for size, is_ordinary in sizes:
-        units = DecidedUnits([range(size)], size, is_ordinary)  # type: ignore[list-item]
+        units = DecidedUnits([np.zeros(size * own, np.uint8)], size, is_ordinary)  # type: ignore[list-item]
         dropped += len(queue.put(units))
-        kept.append(units)
-        while len(kept) > 1 and sum(len(one) for one in kept) > 10:
-            kept.remove(next((one for one in kept if one.is_ordinary), kept[0]))
+        kept.append((2 + size, units))
+        while len(kept) > 1 and sum(weight for weight, _ in kept) > 20:
+            kept.remove(next((one for one in kept if one[1].is_ordinary), kept[0]))
     queue.end()
     left = []
     while not queue.has_ended:
         left.append(queue.next(0.0))
-    assert left == kept
+    assert left == [units for _, units in kept]
     assert dropped == len(sizes) - len(kept)
+
+
+def test_what_is_in_hand_takes_room() -> None:
+    queue, units = TaskQueue[int](10, weigh=lambda task: task), [4, 5, 6, 3]
+    assert queue.put(units[0]) == []
+    assert queue.next(0.0) == 4
+    assert queue.put(units[1]) == []
+    assert queue.put(units[2]) == [6]
+    assert queue.next(0.0) == 5
+    assert queue.put(units[3]) == []
+
+
+VOLUMES = [(Volume(1), ""), (Volume(50), ""), (Volume(1000), ""), (Volume(1000), "x" * 1000), (EVERY_RANGE, "x" * 1000)]
+
+
+@pytest.mark.parametrize(("volume", "text"), VOLUMES, ids=["1", "50", "1000", "wide", "every range, wide"])
+def test_the_queue_holds_as_many_bytes_as_it_may(volume: Volume, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While nothing is sent, by Python's own account."""
+    most = 2 << 20
+    monkeypatch.setattr(sender, "MOST_BYTES", most)
+    monkeypatch.setattr(sender.Sender, "start", lambda self: None)
+    sink = SpansSink(TracerProvider(shutdown_on_exit=False), None, volume=volume)
+
+    def unit(number: int) -> None:
+        place = {"context": context(1, number + 1), "start_ns": BASE_NS, "name": "operator"}
+        rows = [{"event_id": make_event_id(1, number * ROWS + row), "end_ns": BASE_NS + row, **place} for row in range(1, ROWS)]
+        sink.write(make_batch([row | ({"shapes": f"{text}{row['event_id']}"} if text else {}) for row in rows]))
+        sink.note_drained(BASE_NS, True)
+
+    unit(0)
+    number, before = 0, traced_bytes(begin=True)
+    while not sink.counters()["queue_dropped"]:
+        number += 1
+        unit(number)
+    held = traced_bytes() - before
+    tracemalloc.stop()
+    assert most / 4 < held < 1.5 * most
+
+
+def traced_bytes(begin: bool = False) -> int:
+    if begin:
+        tracemalloc.start()
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]

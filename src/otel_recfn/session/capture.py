@@ -64,11 +64,10 @@ class Capture:
         self.sinks = GuardedSinks(sinks)
         self._queue: deque[tuple[Batch, Batch | None]] = deque()
         """What the capture sees of a batch, and the ranges that are open for long; None where nobody is to be told."""
-        self._delivering = False
+        self.is_delivering = False
+        """One of its sinks is being written to."""
         self._flushing: set[int] = set()
         """The threads that flush."""
-        self._close_by: float | None = None
-        """It has ended while one of its sinks was called, and is closed afterwards."""
         self._failed = False
         self.rows = 0
         """Those that every sink has taken or missed."""
@@ -110,18 +109,16 @@ class Capture:
 
     def deliver(self) -> None:
         """Hand on what waits; what sinks record as they are written to waits for the next time."""
-        if self._delivering:
+        if self.is_delivering:
             return
-        self._delivering = True
+        self.is_delivering = True
         try:
             left = len(self._queue)
             while self._queue and left:
                 left -= 1
                 self._deliver(*self._queue.popleft())
         finally:
-            self._delivering = False
-        if self._close_by is not None:
-            self._close(self._close_by)
+            self.is_delivering = False
 
     def _deliver(self, seen: Batch, open_long: Batch | None) -> None:
         if len(seen) or seen.opened:
@@ -134,7 +131,7 @@ class Capture:
 
     def note_drained(self, drained_ns: int) -> None:
         """Tell the sinks that they have what had ended when a drain began, before they are flushed."""
-        if not self._delivering:
+        if not self.is_delivering:
             self.sinks.note_drained(drained_ns, flushes=True)
 
     def flush(self, timeout_s: float) -> bool:
@@ -142,7 +139,7 @@ class Capture:
 
         False when that was not enough, or one of the sinks calls.
         """
-        return not self._delivering and self._flush(time.monotonic() + timeout_s, beside_writes=False)
+        return not self.is_delivering and self._flush(time.monotonic() + timeout_s, beside_writes=False)
 
     def flush_beside_writes(self, timeout_s: float) -> bool:
         """Flush the others: from any thread, also while another one writes."""
@@ -163,15 +160,8 @@ class Capture:
         self.sinks.process_ends(self.exit_timeout_s)
 
     def close(self, timeout_s: float) -> None:
-        """Close every sink within ``timeout_s`` seconds in all; where one of them calls, when they have what is drained."""
+        """Close every sink within ``timeout_s`` seconds in all, with what waits for them."""
         deadline = time.monotonic() + timeout_s
-        if self._delivering:
-            self._close_by = deadline
-        else:
-            self._close(deadline)
-
-    def _close(self, deadline: float) -> None:
-        self._close_by = None
         while self._queue:  # finitely many: it has left the session, so its sinks add nothing
             self.deliver()
         self.sinks.close(deadline)
@@ -191,7 +181,7 @@ class Capture:
     def after_fork_in_child(self) -> None:
         """Go on with the sinks that are fit for a forked child; counts begin anew."""
         self.selection = Selection(self.selected)
-        self._queue, self._delivering, self._close_by, self._flushing = deque(), False, None, set()
+        self._queue, self.is_delivering, self._flushing = deque(), False, set()
         self._told_open = False
         self.rows = 0
         self.sinks.after_fork_in_child()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -36,7 +37,8 @@ class Draining:
         self.lock = threading.RLock()
         self._holder: int | None = None
         """The thread that holds the lock."""
-        self._given_up: list[Capture] = []
+        self._closing: list[tuple[Capture, float]] = []
+        """Captures that have ended while a sink was written to, and until when they may take to close."""
         self._looks = Looks()
         self._failed = False
 
@@ -47,7 +49,7 @@ class Draining:
             with self._hold(timeout_s) as held:
                 yield held
         finally:
-            self.close_given_up()
+            self.close_ended()
 
     @property
     def is_held_here(self) -> bool:
@@ -79,24 +81,27 @@ class Draining:
         with self.held():
             return self._drain(close_open, leaving, open_ranges) if self._captures else None
 
-    def give_up(self, capture: Capture) -> None:
-        """Close a capture that ended while its sinks were being written to, once they no longer are."""
-        self._given_up.append(capture)
-        self.close_given_up()
+    def close_later(self, capture: Capture, deadline: float) -> None:
+        """Close a capture that has ended while a sink was written to, once none is."""
+        self._closing.append((capture, deadline))
+        self.close_ended()
 
-    def close_given_up(self) -> None:
-        """Close captures that were given up, unless a sink is still written to.
+    def close_ended(self) -> None:
+        """Close what is to be closed later, unless a sink is still written to.
 
         Who writes calls this afterwards: a file that is closed under its writer may be another file by its next write.
         """
-        if self._given_up:
+        if self._closing:
             with self._hold(0.0) as held:
-                while held and self._given_up:
-                    self._given_up.pop().close(0.0)
+                ready = [entry for entry in self._closing if held and not entry[0].is_delivering]
+                for entry in ready:
+                    self._closing.remove(entry)
+                    capture, deadline = entry
+                    capture.close(max(0.0, deadline - time.monotonic()))
 
     def after_fork_in_child(self) -> None:
         """In a child, where no other thread drains."""
-        self.lock, self._holder, self._given_up = threading.RLock(), None, []
+        self.lock, self._holder, self._closing = threading.RLock(), None, []
 
     def _drain(self, close_open: bool, leaving: Capture | None, open_ranges: bool) -> Batch | None:
         try:

@@ -222,11 +222,12 @@ class Session:
 
     def _close(self, capture: Capture, deadline: float) -> None:
         self._unused.look(capture, alone=self._captures.alone, ends=True)
-        if capture.was_delivered:
+        if not capture.was_delivered:
+            log.warning("a sink has been busy all the time that the end may take; what was recorded last is given up")
+        if capture.was_delivered and not capture.is_delivering:
             capture.close(_seconds_to(deadline))
         else:
-            log.warning("a sink has been busy all the time that the end may take; what was recorded last is given up")
-            self._draining.give_up(capture)
+            self._draining.close_later(capture, deadline)
         self._losses.tell(capture, self.lost(capture))
         capture.has_ended = True
 
@@ -236,7 +237,7 @@ class Session:
         self._captures.ending.discard(capture)
         with self._changing(0.0):
             self._leave(capture)
-        self._draining.give_up(capture)
+        self._draining.close_later(capture, 0.0)
 
     def _leave(self, capture: Capture) -> None:
         """Go on without a capture: for those that are there, also for those that a sink has started now."""
@@ -310,7 +311,7 @@ class Session:
     def after_fork_in_parent(self) -> None:
         """After a fork, in the parent: go on."""
         self._held.give_back()
-        self._draining.close_given_up()
+        self._draining.close_ended()
 
     def after_fork_in_child(self) -> None:
         """After a fork, in the child: go on with an empty recorder and with sinks of the child's own."""

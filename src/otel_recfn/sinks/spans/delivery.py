@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from opentelemetry.sdk.trace import ReadableSpan
 
@@ -67,6 +67,14 @@ class Delivery(Protocol):
         """What became of the spans."""
 
 
+class _Settled(NamedTuple):
+    """When it was waited for exporters last: after a flush, or one that brought nothing."""
+
+    spans: int
+    """That had been handed on. Exporters may never finish with some, as those of a processor that was shut down."""
+    finished: int
+
+
 class SpanDelivery:
     """To the processors of one target at a time, whose own threads export."""
 
@@ -76,10 +84,7 @@ class SpanDelivery:
         self._receivers: Sequence[Callable[[ReadableSpan], None]] = ()
         self._spans = self._unwatched = 0
         """What was handed on; of these, those whose exporters can't be watched."""
-        self._gone = 0
-        """Of these, those that no exporter had finished with after a flush, as the ones of a processor that was shut down."""
-        self._stuck_at = -1
-        """How many spans exporters had finished with when neither waiting nor a flush made them finish with more."""
+        self._settled = _Settled(0, 0)
         self._room = self.chunk_size = 1
         self._logged = False
 
@@ -97,13 +102,18 @@ class SpanDelivery:
             if not self._exports_beside() or not self._exported_some():
                 finished = self._watch.finished
                 self.flush(FLUSH_TIMEOUT_S)
-                self._stuck_at = finished if self._watch.finished == finished else -1
-                if self._stuck_at == finished:
-                    self._gone = self._spans - finished
+                if self._watch.finished == finished:
+                    self._settle()
 
     def _exports_beside(self) -> bool:
         """Whether the processors have threads that export before there is no room, as far as is known."""
-        return self._watch.watching and self._room > self.chunk_size and self._watch.finished != self._stuck_at
+        has_left_some = self._settled.spans > self._settled.finished
+        is_stuck = has_left_some and self._watch.finished == self._settled.finished
+        return self._watch.watching and self._room > self.chunk_size and not is_stuck
+
+    def _settle(self) -> None:
+        """Wait no more for what was handed on so far."""
+        self._settled = _Settled(self._spans, self._watch.finished)
 
     def send(self, spans: Sequence[ReadableSpan]) -> None:
         """See Delivery."""
@@ -119,7 +129,7 @@ class SpanDelivery:
 
     def _waiting(self) -> int:
         """Spans that processors may still have in their queues."""
-        return max(0, self._spans - self._watch.finished - self._gone)
+        return max(0, self._spans - self._settled.spans - (self._watch.finished - self._settled.finished))
 
     def _hand(self, receive: Callable[[ReadableSpan], None], span: ReadableSpan) -> None:
         try:
@@ -139,7 +149,7 @@ class SpanDelivery:
             return True
         flushed = self._target.force_flush(timeout_s)
         if flushed:
-            self._gone = self._spans - self._watch.finished
+            self._settle()
         return flushed
 
     @property
@@ -165,7 +175,7 @@ class SpanDelivery:
         """
         if process_ends and self._waiting():
             self._watch.refuse()
-            self._gone = self._spans - self._watch.finished
+            self._settle()
         else:
             self._watch.remove()
 

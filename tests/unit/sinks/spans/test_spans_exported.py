@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter, SpanExportResult
 from spans_harness import REQUEST, Harness, assert_balanced
@@ -129,6 +131,48 @@ class TestExporting:
         assert [record.getMessage() for record in caplog.records] == [
             "otel-recfn: a span processor raised in on_end; its spans count as failed"
         ]
+
+    def test_what_a_processor_cut_off_by_an_interrupt_was_refused_by_nobody(self) -> None:
+        class Interrupts(SpanProcessor):
+            def on_end(self, span: ReadableSpan) -> None:
+                raise KeyboardInterrupt
+
+        provider = TracerProvider(shutdown_on_exit=False)
+        provider.add_span_processor(Interrupts())
+        provider.add_span_processor(BatchSpanProcessor(Recording()))
+        sink = SpansSink(provider)
+        sink.write(make_batch(in_request(3)))
+        assert flushed(sink)
+        counters = sink.counters()
+        assert (counters["spans_abandoned"], counters["spans_refused"]) == (3, 0)
+        assert_balanced(counters)
+        sink.close(PATIENCE_S)
+        provider.shutdown()
+
+    def test_what_a_replaced_provider_still_exports_was_refused_by_nobody(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        began, go_on = threading.Event(), threading.Event()
+
+        class Hangs(Recording):
+            def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+                began.set()
+                assert go_on.wait(PATIENCE_S)
+                return super().export(spans)
+
+        first, second = new_provider(Hangs(), schedule_delay_millis=1), new_provider(Recording())
+        sink = SpansSink()
+        monkeypatch.setattr(trace, "get_tracer_provider", lambda: first)
+        sink.write(make_batch(in_request(3)))
+        assert began.wait(PATIENCE_S)
+        monkeypatch.setattr(trace, "get_tracer_provider", lambda: second)
+        sink.write(make_batch(in_request(2, first=10)))
+        assert flushed(sink)
+        counters = sink.counters()
+        assert (counters["spans_exported"], counters["spans_abandoned"], counters["spans_refused"]) == (2, 3, 0)
+        assert_balanced(counters)
+        sink.close(PATIENCE_S)
+        go_on.set()
+        first.shutdown()
+        second.shutdown()
 
     def test_unwatchable_exporter(self) -> None:
         class Slotted:

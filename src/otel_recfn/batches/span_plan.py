@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 
-from otel_recfn.model.batch import Batch, SpanContextRef
+from otel_recfn.model.batch import COLUMN_TYPES, TEXT_COLUMNS, Batch, SpanContextRef
+from otel_recfn.model.empty_columns import empty_in_all
 from otel_recfn.model.events import ContextFlag
 from otel_recfn.support.span_ids import span_ids
 
 Ids = NDArray[np.uint64]
 Places = NDArray[np.int64]
+COLUMN_BYTES = 400
+"""What a column takes beside its values, with what holds it: much of a unit that has few spans."""
 SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _SUPPRESSED, _SAMPLED = int(ContextFlag.SUPPRESSED), int(ContextFlag.SAMPLED)
 
@@ -67,10 +70,24 @@ class SpanPlan(NamedTuple):
         above_id = np.array([span.span_id for span in self.spans_above], np.uint64)
         return np.where(self.parent == 0, np.take(above_id, self.above), span_ids(self.parent))
 
+    @property
+    def nbytes(self) -> int:
+        """About what it takes in memory, with the texts of its rows: ``names`` may be shared with other batches."""
+        batch, empty = self.batch, empty_in_all([self.batch])
+        own = [getattr(self, name) for name in self._fields[1:-1]]
+        columns = [*own, *[getattr(batch, name) for name in COLUMN_TYPES if name not in empty]]
+        texts = [getattr(batch, name).tolist() for name in TEXT_COLUMNS if name not in empty]
+        return bytes_of(columns) + sum(len(batch.names[index]) for index in {0}.union(*texts))
+
     def part(self, which: slice | Places) -> SpanPlan:
         """Some of the spans."""
         columns = {name: getattr(self, name)[which] for name in self._fields[1:-1]}
         return self._replace(**columns)
+
+
+def bytes_of(columns: Iterable[NDArray[Any]]) -> int:
+    """What columns take."""
+    return sum(COLUMN_BYTES + column.nbytes for column in columns)
 
 
 def fate_of(context: SpanContextRef) -> Fate:

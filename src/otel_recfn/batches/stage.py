@@ -26,7 +26,7 @@ from opentelemetry.trace import SpanContext
 from otel_recfn import _native
 from otel_recfn.batches.announced import announced_column
 from otel_recfn.batches.distinct import Distinct
-from otel_recfn.batches.span_plan import SAMPLED, SpanPlan, fate_of, span_context
+from otel_recfn.batches.span_plan import SAMPLED, SpanPlan, bytes_of, fate_of, span_context
 from otel_recfn.batches.waiting_rows import WaitingRows
 from otel_recfn.model.batch import Batch, SpanContextRef
 from otel_recfn.model.events import OVERLAPPING, ContextFlag
@@ -139,6 +139,11 @@ class Decided(NamedTuple):
     counts: NDArray[np.int64]
     """How many durations of a summary's ranges have so many binary digits, from its ``digits`` on, up to its ``counts_end``."""
     names: Sequence[str]
+
+    @property
+    def nbytes(self) -> int:
+        """About what it takes in memory."""
+        return self.plan.nbytes + bytes_of((self.folded, self.sums, self.top, self.summaries, self.counts))
 
 
 class Stage:

@@ -18,6 +18,9 @@ from otel_recfn.sinks.spans.span_hook import part_that_was_made
 from otel_recfn.sinks.spans.summaries import Summaries, ToldOfKept
 from otel_recfn.sinks.spans.trace_boundaries import StepTrace
 
+ROOT_BYTES = 2000
+"""What is known of a trace of ours takes so many."""
+
 
 class Made(NamedTuple):
     """What was made of a part of a unit."""
@@ -46,6 +49,8 @@ class DecidedUnits:
     pieces: Sequence[Piece]
     ranges: int
     """That they tell of."""
+    nbytes: int
+    """What they take in memory while they wait."""
     is_ordinary: bool = False
     """None of them failed or took unusually long: where not all can be sent, these go first."""
 
@@ -133,4 +138,4 @@ def roots_alone(finished: Sequence[StepTrace], sent: Iterable[StepTrace]) -> lis
     """The roots of finished traces that are not sent with a unit."""
     with_units = set(sent)
     others = [trace for trace in finished if trace not in with_units]
-    return [DecidedUnits([RootSpans(others)], 0)] if others else []
+    return [DecidedUnits([RootSpans(others)], 0, len(others) * ROOT_BYTES)] if others else []

@@ -17,7 +17,7 @@ from opentelemetry.trace import SpanContext
 from otel_recfn.batches.stage import MOST_WAITING, Added, Decided, Stage, UnitToDecide
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.spans.budgets import Budgets, Grant, UnitEnd
-from otel_recfn.sinks.spans.decided import DecidedUnits, KeptSpans, Piece, RootSpans, SummarySpans, roots_alone
+from otel_recfn.sinks.spans.decided import ROOT_BYTES, DecidedUnits, KeptSpans, Piece, RootSpans, SummarySpans, roots_alone
 from otel_recfn.sinks.spans.open_units import OpenUnit, OpenUnits
 from otel_recfn.sinks.spans.step_traces import StepTraces
 from otel_recfn.sinks.spans.summaries import Summaries, ToldOfKept, sums_of
@@ -132,7 +132,7 @@ class Folding:
         roots = RootSpans([traces[unit] for unit in units if unit in traces])
         kept = KeptSpans(done.plan, ToldOfKept(done), done.folded)
         pieces: list[Piece] = [roots, SummarySpans(summaries, 0, first), kept, SummarySpans(summaries, first, len(summaries))]
-        return DecidedUnits(pieces, ranges, part[0].grant.is_ordinary)
+        return DecidedUnits(pieces, ranges, done.nbytes + len(roots) * ROOT_BYTES, part[0].grant.is_ordinary)
 
     def _tell_traces(self, done: Decided, units: Sequence[OpenUnit], traces: Mapping[OpenUnit, StepTrace]) -> None:
         """Note what was folded directly into traces of ours, whose roots tell it."""
@@ -153,7 +153,7 @@ class EveryRange:
     def add(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[Added, list[DecidedUnits]]:
         """All of it, in the order of the rows' ends."""
         plan, added = self._stage.plan(batch, roots)
-        return added, [DecidedUnits([KeptSpans(plan)], added.planned)] if added.planned else []
+        return added, [DecidedUnits([KeptSpans(plan)], added.planned, plan.nbytes)] if added.planned else []
 
     def note_drained(self, drained_ns: int) -> None:
         """Nothing waits for it."""

@@ -18,7 +18,7 @@ from otel_recfn.batches.number_sets import is_in
 from otel_recfn.batches.span_plan import Fate, Ids, SpanPlan, fate_of, span_context
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventKind
-from otel_recfn.sinks.spans.decided import DecidedUnits, Made
+from otel_recfn.sinks.spans.decided import ROOT_BYTES, DecidedUnits, Made
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.provider import RootStart, SpanTarget
 from otel_recfn.sinks.spans.span_hook import HookedMapper, SpanHook
@@ -52,7 +52,7 @@ class OpenTraces:
         """
         self._told = self._told[is_in(self._told, batch.event_id)]
         trees = [self._tree(batch, rows, target) for rows in self._untold_trees(batch)]
-        return [DecidedUnits([tree], 0) for tree in trees if tree is not None]
+        return [DecidedUnits([tree], 0, tree.nbytes) for tree in trees if tree is not None]
 
     def _untold_trees(self, batch: Batch) -> list[list[int]]:
         """The rows to tell, by the outermost range that they lie in, each tree in the order of begins."""
@@ -119,6 +119,11 @@ class OpenTree:
 
     def __len__(self) -> int:
         return 1 + len(self._plan.row)
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes in memory."""
+        return ROOT_BYTES + self._plan.nbytes
 
     def make(self, mapper: SpanMapper, first: int, last: int, dropped: int) -> Made:
         """See Piece."""

@@ -13,13 +13,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 
-import numpy as np
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_recfn.batches.span_plan import SpanPlan
-from otel_recfn.model.batch import Batch
-from otel_recfn.model.columns import COLUMN_TYPES, ROW_BYTES, TEXT_COLUMNS
 from otel_recfn.sinks.spans.accounts import Accounts
 from otel_recfn.sinks.spans.current_target import CurrentTarget
 from otel_recfn.sinks.spans.decided import DecidedUnits, Made, Piece
@@ -33,8 +31,6 @@ log = logging.getLogger("otel_recfn")
 
 MOST_BYTES = 64 << 20
 """Of units that wait."""
-COLUMN_BYTES = 400
-"""What a column takes beside its values, with what holds it: much of a unit that has few spans."""
 MAX_SHARE = 0.25
 """Of one processor's time, how much making and handing on spans may take while the program runs."""
 LINGER_S = 0.5
@@ -45,33 +41,7 @@ LOOK_S = 0.05
 
 def unit_queue() -> TaskQueue[DecidedUnits]:
     """What waits to be sent."""
-    return TaskQueue(MOST_BYTES, _bytes_of, _first_to_drop)
-
-
-def _bytes_of(units: DecidedUnits) -> int:
-    seen: set[int] = set()
-    return COLUMN_BYTES + sum(_bytes_in(piece, seen) for piece in units.pieces)
-
-
-def _bytes_in(part: object, seen: set[int], depth: int = 2) -> int:
-    """About what the columns and texts in a piece take, in the objects that it consists of, and in tuples: each once."""
-    if id(part) in seen:
-        return 0
-    seen.add(id(part))
-    if isinstance(part, np.ndarray):
-        return COLUMN_BYTES + part.nbytes
-    if isinstance(part, Batch):
-        return len(COLUMN_TYPES) * COLUMN_BYTES + len(part) * ROW_BYTES + _bytes_of_texts(part)
-    if isinstance(part, tuple):
-        return sum(_bytes_in(each, seen, depth) for each in part)
-    inner = getattr(part, "__dict__", {}) if depth else {}
-    return sum(_bytes_in(each, seen, depth - 1) for each in inner.values())
-
-
-def _bytes_of_texts(batch: Batch) -> int:
-    """Of its rows: ``names`` may be shared with other batches."""
-    columns = [getattr(batch, name) for name in TEXT_COLUMNS]
-    return sum(len(batch.names[index]) for index in set().union(*[column.tolist() for column in columns if column.any()]))
+    return TaskQueue(MOST_BYTES, attrgetter("nbytes"), _first_to_drop)
 
 
 def _first_to_drop(units: Sequence[DecidedUnits]) -> DecidedUnits:

@@ -8,7 +8,6 @@ import tracemalloc
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -168,16 +167,15 @@ def test_a_flush_waits_for_what_came_before_it(program: Program) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 8), st.booleans()), max_size=30))
 def test_the_queue_keeps_what_is_unusual_longest(sizes: list[tuple[int, bool]]) -> None:
-    """Against a list that is looked through. Units weigh what their columns do, and something where they have none."""
-    own = sender.COLUMN_BYTES
+    """Against a list that is looked through."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sender, "MOST_BYTES", 20 * own)
+        patched.setattr(sender, "MOST_BYTES", 20)
         queue = sender.unit_queue()
     kept, dropped = list[tuple[int, DecidedUnits]](), 0
     for size, is_ordinary in sizes:
-        units = DecidedUnits([np.zeros(size * own, np.uint8)], size, is_ordinary)  # type: ignore[list-item]
+        units = DecidedUnits([], 1, size, is_ordinary)
         dropped += len(queue.put(units))
-        kept.append((2 + size, units))
+        kept.append((size, units))
         while len(kept) > 1 and sum(weight for weight, _ in kept) > 20:
             kept.remove(next((one for one in kept if one[1].is_ordinary), kept[0]))
     queue.end()

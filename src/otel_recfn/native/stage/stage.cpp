@@ -92,7 +92,9 @@ std::vector<int64_t> Stage::kept() {
 
 Decided Stage::decide(const TableView<UnitToDecide>& units, uint64_t key) {
   std::vector<folding::ToFinish> wanted;
-  for (const UnitToDecide& one : units) wanted.push_back({static_cast<uint32_t>(one.number), one.goes_on != 0, one.budget, one.least_ns()});
+  for (const UnitToDecide& one : units) {
+    wanted.push_back({static_cast<uint32_t>(one.number), one.goes_on != 0, one.budget, one.least_ns()});
+  }
   const folding::FinishedColumns done = fold_.finish(wanted);
   FoldedTeller teller(done, units);
   teller.tell();

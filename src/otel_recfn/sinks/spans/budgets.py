@@ -6,7 +6,7 @@
     a worker process's, whatever came before                    a fifth of what ordinary ones have
 
 One half of a trace's budget is *free*, the other is held back for units that fail or take long. So is half of what the program
-may have in a time (``span_rate.py``); the smaller share counts. Of that half, more is held back from a unit the fewer times as
+may have in a time (``SpanRate``); the smaller share counts. Of that half, more is held back from a unit the fewer times as
 long as usual it took, none if it failed: where many are slow at once, those that are much slower come in full. Every unit may
 have one span, whatever is left, and that is not counted.
 
@@ -16,13 +16,108 @@ unit left of what it might have had.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Hashable
+from dataclasses import dataclass, field
 from itertools import islice
 from math import inf, log2
 from typing import NamedTuple, TypeVar
 
-from otel_recfn.sinks.spans.span_rate import SpanRate
-from otel_recfn.sinks.spans.usual_durations import UsualDurations
+DURATIONS = 1023
+"""So many units of a name are remembered, the last ones: their median is what is usual."""
+UNUSUAL = 16
+"""One in so many may be unusual: where all take longer than before, as on a machine that is busy, most of them aren't."""
+MAX_NAMES = 4096
+"""Of names that units had last, the usual durations are known."""
+
+
+@dataclass(slots=True)
+class _Durations:
+    """Of the last units of a name."""
+
+    in_order: deque[int] = field(default_factory=deque)
+    sorted: list[int] = field(default_factory=list)
+    seen: int = 0
+
+    def add(self, duration_ns: int) -> None:
+        self.seen += 1
+        self.in_order.append(duration_ns)
+        insort(self.sorted, duration_ns)
+        if len(self.in_order) > DURATIONS:
+            del self.sorted[bisect_left(self.sorted, self.in_order.popleft())]
+
+    def times(self, duration_ns: int) -> float:
+        """How many times the median this is, where that is more than twice and among the longest; 0 elsewhere."""
+        longer = len(self.sorted) - bisect_left(self.sorted, duration_ns)
+        if not self.sorted or longer > len(self.sorted) // UNUSUAL:
+            return 0.0
+        times = duration_ns / max(1, self.sorted[len(self.sorted) // 2])
+        return times if times > 2 else 0.0
+
+
+class UsualDurations:
+    """How long units of a name usually take, and how many times as long those that take unusually long."""
+
+    def __init__(self) -> None:
+        self._of_name: dict[str, _Durations] = {}
+
+    def compare(self, name: str, duration_ns: int) -> tuple[int, float]:
+        """How many units of the name came before this one, and how many times the usual it took, 0 if that isn't unusual."""
+        known = self._of_name.pop(name, None) or _Durations()
+        self._of_name[name] = known
+        if len(self._of_name) > MAX_NAMES:
+            del self._of_name[next(iter(self._of_name))]
+        seen, times = known.seen, known.times(duration_ns)
+        known.add(duration_ns)
+        return seen, times
+
+
+NS_PER_SECOND = 1_000_000_000
+BURST_SECONDS = 10
+"""What wasn't used of so many seconds may be used at once."""
+
+
+class SpanRate:
+    """How many spans there may be in a time, over all traces, so that making and sending them keeps up with the program.
+
+    Half of them are for units that fail or take unusually long, half for the others, so that neither leave the others none.
+    What one half has no room for, the other has. Time is that of the units, by when they end, and not when they are decided: so
+    the same program gives the same spans however busy the machine is.
+
+    Args:
+        per_second: how many spans.
+    """
+
+    def __init__(self, per_second: float) -> None:
+        self._half_per_ns = per_second / NS_PER_SECOND / 2
+        self.half = int(BURST_SECONDS * per_second) / 2
+        """What may be used of one half at once."""
+        self._ordinary = self._unusual = self.half
+        """What is left of each."""
+        self._at_ns = 0
+
+    def left(self, now_ns: int, *, unusual: bool) -> int:
+        """How many spans may be made now of such units. Never below 0, also where more were used than that."""
+        if now_ns > self._at_ns:
+            since_ns, self._at_ns = now_ns - self._at_ns, now_ns
+            self._add(since_ns * self._half_per_ns)
+        elif self._at_ns - now_ns > BURST_SECONDS * NS_PER_SECOND:  # somebody set the clock back
+            self._at_ns = now_ns
+        return int(self._unusual if unusual else self._ordinary)
+
+    def use(self, spans: int, *, unusual: bool) -> None:
+        """So many are made."""
+        if unusual:
+            self._unusual = max(0.0, self._unusual - spans)
+        else:
+            self._ordinary = max(0.0, self._ordinary - spans)
+
+    def _add(self, spans: float) -> None:
+        ordinary, unusual = self._ordinary + spans, self._unusual + spans
+        self._ordinary = min(self.half, ordinary + max(0.0, unusual - self.half))
+        self._unusual = min(self.half, unusual + max(0.0, ordinary - self.half))
+
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from opentelemetry.trace import TracerProvider
 
 from otel_recfn.sinks.spans.delivery import Delivery
-from otel_recfn.sinks.spans.hooked_spans import HookedMapper
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.provider import ProviderResolver, SpanTarget
-from otel_recfn.sinks.spans.span_hook import Hook, SpanHook
+from otel_recfn.sinks.spans.span_hook import Hook, HookedMapper, SpanHook
 from otel_recfn.sinks.spans.way_out import WayOut
 
 

@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.batches.span_plan import SpanPlan
-from otel_recfn.sinks.spans.folded_sums import ToldOfKept
-from otel_recfn.sinks.spans.hooked_spans import part_that_was_made
 from otel_recfn.sinks.spans.mapping import DROPPED, SpanMapper
-from otel_recfn.sinks.spans.summaries import Summaries
+from otel_recfn.sinks.spans.span_hook import part_that_was_made
+from otel_recfn.sinks.spans.summaries import Summaries, ToldOfKept
 from otel_recfn.sinks.spans.trace_boundaries import StepTrace
 
 

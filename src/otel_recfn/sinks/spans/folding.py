@@ -18,10 +18,9 @@ from otel_recfn.batches.stage import MOST_WAITING, Added, Decided, Stage, UnitTo
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.spans.budgets import Budgets, Grant, UnitEnd
 from otel_recfn.sinks.spans.decided import DecidedUnits, KeptSpans, Piece, RootSpans, SummarySpans, roots_alone
-from otel_recfn.sinks.spans.folded_sums import ToldOfKept, sums_of
 from otel_recfn.sinks.spans.open_units import OpenUnit, OpenUnits
 from otel_recfn.sinks.spans.step_traces import StepTraces
-from otel_recfn.sinks.spans.summaries import Summaries
+from otel_recfn.sinks.spans.summaries import Summaries, ToldOfKept, sums_of
 from otel_recfn.sinks.spans.trace_boundaries import StepTrace
 
 MAX_UNITS = 4096
@@ -143,3 +142,29 @@ class Folding:
             trace = traces.get(units[unit])
             if trace is not None:
                 trace.folded, trace.folded_ranges = attributes, ranges
+
+
+class EveryRange:
+    """In place of ``Folding``, where units have no budget."""
+
+    def __init__(self) -> None:
+        self._stage = Stage(budget=0)
+
+    def add(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[Added, list[DecidedUnits]]:
+        """All of it, in the order of the rows' ends."""
+        plan, added = self._stage.plan(batch, roots)
+        return added, [DecidedUnits([KeptSpans(plan)], added.planned)] if added.planned else []
+
+    def note_drained(self, drained_ns: int) -> None:
+        """Nothing waits for it."""
+
+    def rest(self) -> None:
+        """Nothing waits for it."""
+
+    def due(self, finished: Sequence[StepTrace]) -> list[DecidedUnits]:
+        """The roots of traces that are complete."""
+        return roots_alone(finished, ())
+
+    def all(self, finished: Sequence[StepTrace]) -> list[DecidedUnits]:
+        """The same: nothing else is left."""
+        return roots_alone(finished, ())

@@ -19,10 +19,9 @@ from otel_recfn.batches.span_plan import Fate, Ids, SpanPlan, fate_of, span_cont
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventKind
 from otel_recfn.sinks.spans.decided import DecidedUnits, Made
-from otel_recfn.sinks.spans.hooked_spans import HookedMapper
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.provider import RootStart, SpanTarget
-from otel_recfn.sinks.spans.span_hook import SpanHook
+from otel_recfn.sinks.spans.span_hook import HookedMapper, SpanHook
 from otel_recfn.sinks.spans.step_traces import StepTraces
 from otel_recfn.sinks.spans.trace_boundaries import StepTrace
 

@@ -27,8 +27,7 @@ from otel_recfn.sinks.spans.accounts import Accounts
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Budgets, Volume
 from otel_recfn.sinks.spans.current_target import CurrentTarget
 from otel_recfn.sinks.spans.decided import DecidedUnits
-from otel_recfn.sinks.spans.every_range import EveryRange
-from otel_recfn.sinks.spans.folding import MAX_ROWS_OF_A_UNIT, Folding
+from otel_recfn.sinks.spans.folding import MAX_ROWS_OF_A_UNIT, EveryRange, Folding
 from otel_recfn.sinks.spans.mapping import code_attributes
 from otel_recfn.sinks.spans.open_traces import OpenTraces
 from otel_recfn.sinks.spans.open_units import OpenUnits

@@ -35,12 +35,12 @@ from otel_recfn.model.events import EventSource
 from otel_recfn.sinks.spans.outermost import RootRows, TopLevel, begins_of, rows_by_root, rows_in
 from otel_recfn.sinks.spans.promised_traces import PromisedTraces
 from otel_recfn.sinks.spans.provider import RootStart, SpanTarget
-from otel_recfn.sinks.spans.root_limiter import RootLimiter
 from otel_recfn.sinks.spans.surroundings import Surroundings
 from otel_recfn.sinks.spans.trace_boundaries import (
     IDLE_NS,
     MAX_SPANS,
     TRAINING,
+    RootLimiter,
     StepTrace,
     ThreadSteps,
     new_trace,

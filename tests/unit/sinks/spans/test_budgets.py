@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from batches import BASE_NS
 from otel_recfn.sinks.spans import budgets
-from otel_recfn.sinks.spans.budgets import Budgets, UnitEnd, Volume
-from otel_recfn.sinks.spans.span_rate import BURST_SECONDS, NS_PER_SECOND
+from otel_recfn.sinks.spans.budgets import BURST_SECONDS, NS_PER_SECOND, Budgets, UnitEnd, Volume
 
 pytestmark = pytest.mark.one_python
 

@@ -11,8 +11,7 @@ from test_folded_spans import Units, ranges_told
 
 from batches import BASE_NS
 from otel_recfn.model.events import EventFlag
-from otel_recfn.sinks.spans.budgets import Volume
-from otel_recfn.sinks.spans.span_rate import BURST_SECONDS, NS_PER_SECOND, SpanRate
+from otel_recfn.sinks.spans.budgets import BURST_SECONDS, NS_PER_SECOND, SpanRate, Volume
 
 pytestmark = pytest.mark.one_python
 

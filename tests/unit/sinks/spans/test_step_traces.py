@@ -12,7 +12,7 @@ from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.model.events import EventSource, make_event_id
 from otel_recfn.model.sources import SOURCES, SourceTraits
 from otel_recfn.sinks.spans import step_traces, trace_boundaries
-from otel_recfn.sinks.spans.root_limiter import FIRST_ROOTS, NS_PER_SECOND
+from otel_recfn.sinks.spans.trace_boundaries import FIRST_ROOTS, NS_PER_SECOND
 
 pytestmark = pytest.mark.one_python
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from otel_recfn.sinks.spans.usual_durations import DURATIONS, MAX_NAMES, UNUSUAL, UsualDurations
+from otel_recfn.sinks.spans.budgets import DURATIONS, MAX_NAMES, UNUSUAL, UsualDurations
 
 pytestmark = pytest.mark.one_python
 

@@ -69,10 +69,10 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
                 ``modules`` alone. Default: all.
             chrome_trace: a file to write while the program runs: ``.json`` or ``.json.gz``; what can't be written or replaced
                 there is refused at once. Default: none.
-            file_queue_bytes: of ``chrome_trace``: bound of what waits for a slow disk; what doesn't fit is dropped and counted.
-                Default: 256 MiB.
             roots_per_second: traces we start where no span is current: the first 100, then so many a second; ``None``
                 (``none``) for all. Default: 1.0.
+            detail: how many spans: ``normal`` is what the next four settings are by default, ``low`` a fifth of that, and with
+                ``all`` each operation of a trace is one; whichever of the four you set wins. Default: normal.
             span_budget: spans per request: the operations below one span of yours, or below a trace that we start; the longest
                 become spans, the others sums; ``None`` (``none``): every operation is a span. Default: 1000.
             ordinary_span_budget: the same for a request that neither fails nor takes unusually long; ``None`` (``none``): as
@@ -81,9 +81,6 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
                 5000.
             spans_per_second: average spans per second over 10 s; every request keeps at least one; ``None`` (``none``) for any
                 number. Default: 1000.0.
-            min_duration_ns: shorter operations become sums, unless they failed. Default: 0.
-            open_range_s: a range that is open for so many seconds is told before it ends, so that a hang shows; ``None``
-                (``none``): never. Default: 60.0.
             exit_timeout_s: how long the end of the process waits for a backend that is slow or down; what is left then is given
                 up and counted. Default: 2.0.
             record_shapes: shapes and dtypes of the inputs too. Default: false.
@@ -96,15 +93,11 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             span_exporter: sends spans as OTLP, encoded without the GIL, in place of the provider's span processors, which see
                 none of them: ``otlp``, ``otlp-grpc`` or ``otlp-http``, configured by ``OTEL_EXPORTER_OTLP_*``; an official
                 exporter object; or ``file:PATH``, OTLP JSON, a request a line. Default: none.
-            export_request_bytes: of ``span_exporter``: bound of a request before compression; a larger span is a request of its
-                own. Default: 3.5 MiB.
-            export_queue_bytes: of ``span_exporter``: bound of the requests that wait while a server is away; the oldest go
-                first, and are counted. Default: 64 MiB.
             enabled: false: registers and costs nothing. Default: true.
-            buffer_bytes: bound of each thread's records between two drains (a third more while it grows); a range that doesn't
-                fit is dropped whole and counted. Default: 8 MiB.
 
-        Every setting but the providers and ``sinks`` can be given as ``OTEL_RECFN_<SETTING>``; keywords win.
+        docs/settings.md has a few more, which hardly any program needs.
+
+        Every setting but the providers, ``sinks`` and ``span_hook`` can be given as ``OTEL_RECFN_<SETTING>``; keywords win.
 
         Raises:
             SettingError: a setting is unknown or has a value that isn't allowed, or the Chrome trace can't be written there.
@@ -213,7 +206,6 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             of_unit=settings.span_budget,
             of_ordinary_unit=settings.ordinary_span_budget,
             of_trace=settings.trace_span_budget,
-            min_duration_ns=settings.min_duration_ns,
             per_second=settings.spans_per_second,
         )
         spans = SpansSink(

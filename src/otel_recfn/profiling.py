@@ -75,8 +75,8 @@ class profile:
         modules: ranges for ``nn.Module`` calls and optimizer steps. Default: false.
         python_calls: ranges for calls of Python and C functions: ``True``, or ``PythonCalls(include=..., max_depth=...)`` for
             some of them. Default: false.
-        max_events: beyond it the oldest events are dropped and counted; so is what outruns a thread's buffer (it grows to
-            256 MiB) before it is drained: ``lost`` tells. Default: 4000000.
+        max_events: beyond it the oldest events are dropped and counted; so is what outruns a thread's buffer (it grows to 256
+            MiB) before it is drained: ``lost`` tells. Default: 4000000.
         activities: as of torch.profiler: those of the CPU alone. Default: CPU.
         schedule: which steps are recorded, as ``torch.profiler.schedule(...)`` says; then ``step()`` is to be called after
             each. Default: all.

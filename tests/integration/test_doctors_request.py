@@ -27,6 +27,23 @@ def test_an_endpoint_is_asked_by_a_real_request(
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.parametrize("variable", ["OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"])
+@pytest.mark.parametrize(
+    ("asked", "spoken", "looks"),
+    [("grpc", "http", "this looks like HTTP: set {}=http/protobuf"), ("http", "grpc", "this looks like gRPC: set {}=grpc")],
+)
+def test_a_server_of_the_other_protocol_is_told_as_such(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], variable: str, asked: str, spoken: str, looks: str
+) -> None:
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_PROTOCOL", raising=False)
+    monkeypatch.setenv(variable, PROTOCOLS[asked])
+    with OtlpServer(spoken) as server:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"http://127.0.0.1:{server.port}")
+        check = examine_export.endpoint()
+    assert check.ok is False
+    assert looks.format(variable) in check.text
+
+
 def test_a_variable_that_there_is_not_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_RECFN_CHROME_TARCE", "trace.json")
     check = examine_recording.settings()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from opentelemetry import trace
@@ -17,9 +20,9 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SimpleSpanProcessor
 
 from otel_recfn import cli
-from otel_recfn.cli import examination, examine_export, examine_torch
+from otel_recfn.cli import examination, examine_export, examine_loaded, examine_torch
 from otel_recfn.cli.check import Check, works
-from otel_recfn.cli.doctor_report import as_json, as_text
+from otel_recfn.cli.doctor_report import as_json, as_text, verdict
 from otel_recfn.pytorch import details, observer_build, torch_installation
 from otel_recfn.pytorch.unavailable import ObserverUnavailable
 from otel_recfn.version import __version__
@@ -47,7 +50,7 @@ def test_the_whole_doctor_in_a_process_of_its_own() -> None:
     command = [sys.executable, "-m", "otel_recfn.cli", "doctor", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     checks = {check["name"]: check for check in json.loads(done.stdout)}
-    assert list(checks) == [name for name, _ in examination.EXAMINATIONS]
+    assert list(checks) == [*[name for name, _ in examination.EXAMINATIONS], *examine_loaded.NAMES]
     assert done.returncode == (1 if any(check["ok"] is False for check in checks.values()) else 0)
     assert __version__ in checks["package"]["text"]
     assert "could not be examined" not in done.stdout
@@ -55,21 +58,55 @@ def test_the_whole_doctor_in_a_process_of_its_own() -> None:
 
 def test_report() -> None:
     checks = [Check("first", True, "fine"), Check("second", None, "so so"), Check("third", False, "bad;\ndo this")]
-    lines = as_text(checks).splitlines()
-    assert lines[:4] == ["ok  first       fine", "--  second      so so", "no  third       bad;", "                do this"]
-    assert lines[-1] == "Not everything works here: third."
+    lines = [line for check in checks for line in as_text(check).splitlines()]
+    assert lines == ["ok  first       fine", "--  second      so so", "no  third       bad;", "                do this"]
+    assert verdict(checks) == "Not everything works here: third."
     assert not works(checks)
     assert works(checks[:2])
-    assert as_text(checks[:2]).endswith("PyTorch's operators can become spans here.")
+    assert verdict(checks[:2]) == "PyTorch's operators can become spans here."
     assert json.loads(as_json(checks))[2] == {"name": "third", "ok": False, "text": "bad;\ndo this"}
 
 
 def test_exit_codes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(examine_loaded, "loaded", lambda: {name: Check(name, True, "loads") for name in examine_loaded.NAMES})
     monkeypatch.setattr(examination, "EXAMINATIONS", (("good", lambda: Check("good", True, "yes")),))
     assert cli.main(["doctor"]) == 0
     monkeypatch.setattr(examination, "EXAMINATIONS", (("broken", lambda: 1 / 0),))
     assert cli.main(["doctor"]) == 1
     assert "no  broken      could not be examined: ZeroDivisionError" in capsys.readouterr().out
+
+
+def test_what_is_known_is_told_before_torch_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told, seen = threading.Event(), []
+
+    def loads() -> dict[str, Check]:
+        assert told.wait(PATIENCE_S)
+        return {name: Check(name, True, "loads") for name in examine_loaded.NAMES}
+
+    def examined_last() -> Check:
+        seen.append(capsys.readouterr().out)
+        told.set()
+        return Check("last", True, "yes")
+
+    monkeypatch.setattr(examine_loaded, "loaded", loads)
+    monkeypatch.setattr(examination, "EXAMINATIONS", (("first", lambda: Check("first", True, "yes")), ("last", examined_last)))
+    assert cli.main(["doctor"]) == 0
+    assert seen == ["ok  first       yes\n"]
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[:-2]] == ["last", *examine_loaded.NAMES]
+
+
+def test_torch_compile_is_tried_where_one_asks_for_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(examination, "EXAMINATIONS", ())
+    monkeypatch.setattr(examine_loaded, "loaded", lambda: {name: Check(name, True, "loads") for name in examine_loaded.NAMES})
+    monkeypatch.setattr(examine_torch, "torch_compile", lambda: Check("compile", None, "breaks"))
+    assert cli.main(["doctor"]) == 0
+    assert "breaks" not in capsys.readouterr().out
+    assert cli.main(["doctor", "--compile"]) == 0
+    assert "--  compile     breaks" in capsys.readouterr().out
 
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +121,8 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     without_torch(monkeypatch)
     assert examine_torch.torch() == Check("torch", False, "torch is not installed here; install it")
-    assert examine_torch.observer().ok is False
+    checks = examine_loaded.loaded()
+    assert [checks[name].ok for name in examine_loaded.NAMES] == [False, None, None]
 
 
 def test_an_unsafe_cache(tmp_path: Path) -> None:
@@ -100,42 +138,69 @@ def test_no_torch_to_compile_with(monkeypatch: pytest.MonkeyPatch) -> None:
     assert examine_torch.torch_compile() == Check("compile", None, "torch is not here, so neither is torch.compile")
 
 
-def test_an_observer_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(observer_build, "find_built", lambda _library: tmp_path / "observer.so")
-    monkeypatch.setattr(examine_torch, "LOAD_OBSERVER", "import sys; sys.exit('OSError: undefined symbol')")
-    check = examine_torch.observer()
-    assert (check.ok, check.text) == (False, f"{tmp_path}/observer.so cannot be loaded: OSError: undefined symbol")
-
-
-def test_what_this_torch_lacks_is_told_as_what_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(observer_build, "find_built", lambda _library: tmp_path / "observer.so")
-    monkeypatch.setattr(examine_torch, "LOAD_OBSERVER", "print('shapes flops')")
-    assert examine_torch.observer() == Check("observer", True, f"{tmp_path}/observer.so, found in this torch: shapes, flops")
-    monkeypatch.setattr(examine_torch, "LOAD_OBSERVER", "print('shapes -memory flops')")
-    check = examine_torch.observer()
-    assert check.ok is None  # operators are recorded all the same
-    assert details.OPERATORS["memory"].lost in check.text
-    assert details.OPERATORS["shapes"].lost not in check.text
-
-
-def test_what_python_lacks_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_installation, "find_torch", lambda: None)
-    monkeypatch.setattr(examine_torch, "FIND_DETAILS", "")
-    assert examine_torch.python_details().ok
-    monkeypatch.setattr(examine_torch, "FIND_DETAILS", "print('step_hook')")
-    check = examine_torch.python_details()
-    assert check.ok is None
-    assert details.PYTHON["step_hook"].lost in check.text
-    monkeypatch.setattr(examine_torch, "FIND_DETAILS", "import no_such_torch")
-    assert examine_torch.python_details().ok is False
-
-
-def test_both_libraries_are_examined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A torch and both libraries, which load and find all; and no process that needs torch for it. Where they are."""
+    (tmp_path / "torch.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(torch_installation, "find_torch", lambda: SimpleNamespace(directory=tmp_path))
     monkeypatch.setattr(observer_build, "find_built", lambda library: tmp_path / f"{library.name}.so")
-    monkeypatch.setattr(examine_torch, "LOAD_CALLBACKS", "import sys; sys.exit('ImportError: undefined symbol')")
-    check = examine_torch.callbacks()
-    assert (check.name, check.ok) == ("callbacks", None)  # spans and files do without
-    assert f"{tmp_path}/torch_callbacks.so cannot be loaded" in check.text
+    monkeypatch.setattr(examine_loaded, "LOAD_OBSERVER", "print('shapes flops')")
+    monkeypatch.setattr(examine_loaded, "LOAD_CALLBACKS", "print('inputs')")
+    monkeypatch.setattr(examine_loaded, "FIND_DETAILS", "")
+    return tmp_path
+
+
+def test_what_is_found_in_torch(libraries: Path) -> None:
+    checks = examine_loaded.loaded()
+    assert checks["observer"] == Check("observer", True, f"{libraries}/torch_observer.so, found in this torch: shapes, flops")
+    assert checks["callbacks"] == Check("callbacks", True, f"{libraries}/torch_callbacks.so, found in this torch: inputs")
+    assert checks["details"].ok
+
+
+def test_what_cannot_be_loaded(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examine_loaded, "LOAD_OBSERVER", "raise OSError('undefined symbol')")
+    monkeypatch.setattr(examine_loaded, "LOAD_CALLBACKS", "raise ImportError('undefined symbol')")
+    monkeypatch.setattr(examine_loaded, "FIND_DETAILS", "import no_such_torch")
+    checks = examine_loaded.loaded()
+    text = f"{libraries}/torch_observer.so cannot be loaded: OSError: undefined symbol"
+    assert checks["observer"] == Check("observer", False, text)
+    assert checks["callbacks"].ok is None  # spans and files do without
+    assert f"{libraries}/torch_callbacks.so cannot be loaded" in checks["callbacks"].text
+    assert checks["details"].ok is False
+
+
+def test_what_takes_its_process_down_is_told_and_the_rest_is_examined(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examine_loaded, "LOAD_OBSERVER", "import os; os._exit(3)")
+    checks = examine_loaded.loaded()
+    assert [checks[name].ok for name in examine_loaded.NAMES] == [False, True, True]
+    assert "the process ended with code 3" in checks["observer"].text
+
+
+def test_torch_that_cannot_be_imported(libraries: Path) -> None:
+    (libraries / "torch.py").write_text("raise ImportError('libtorch_cpu.so is missing')")
+    checks = examine_loaded.loaded()
+    assert [checks[name].ok for name in examine_loaded.NAMES] == [False, None, False]
+    assert all("ImportError: libtorch_cpu.so is missing" in check.text for check in checks.values())
+
+
+def test_what_this_torch_lacks_is_told_as_what_is_lost(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examine_loaded, "LOAD_OBSERVER", "print('shapes -memory flops')")
+    monkeypatch.setattr(examine_loaded, "FIND_DETAILS", "print('step_hook')")
+    checks = examine_loaded.loaded()
+    assert checks["observer"].ok is None  # operators are recorded all the same
+    assert details.OPERATORS["memory"].lost in checks["observer"].text
+    assert details.OPERATORS["shapes"].lost not in checks["observer"].text
+    assert checks["details"].ok is None
+    assert details.PYTHON["step_hook"].lost in checks["details"].text
+
+
+def test_what_is_not_built_is_not_loaded(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observer_build, "find_built", lambda _library: None)
+    monkeypatch.setattr(examine_loaded, "LOAD_OBSERVER", "raise OSError('it was loaded')")
+    check = examine_loaded.loaded()["observer"]
+    assert check.ok
+    assert "otel-recfn build" in check.text
 
 
 def test_sdk_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +299,9 @@ def test_the_native_way_is_there_without_a_provider(monkeypatch: pytest.MonkeyPa
 def test_build_prints_the_path_or_why_not(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(observer_build, "build", lambda library: Path(f"/cache/{library.name}.so"))
     assert cli.main(["build"]) == 0
-    assert capsys.readouterr().out == "/cache/torch_observer.so\n/cache/torch_callbacks.so\n"
+    printed = capsys.readouterr()
+    assert printed.out == "/cache/torch_observer.so\n/cache/torch_callbacks.so\n"
+    assert re.search(r"^otel-recfn build: done in \d+\.\d s$", printed.err, re.MULTILINE)
     monkeypatch.undo()
     without_torch(monkeypatch)
     assert cli.main(["build"]) == 1
@@ -265,8 +332,7 @@ def test_the_doctor_tells_no_secret(
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
         monkeypatch.setenv("OTEL_RECFN_SPAN_EXPORTER", endpoint)
         monkeypatch.setattr(examine_export, "REQUEST_SECONDS", 0.2)
-        told = as_text(
-            [examination._careful(name, of) for name, of in examination.EXAMINATIONS if name in ("settings", "endpoint")]
-        )
+        asked = [each for each in examination.EXAMINATIONS if each[0] in ("settings", "endpoint")]
+        told = "\n".join([as_text(examination._careful(name, of)) for name, of in asked])
     assert [secret for secret in secrets if secret in told + caplog.text] == []
     assert "http://127.0.0.1" in told

@@ -34,6 +34,9 @@ from patience import PATIENCE_S
         ("export_request_bytes", 1023),
         ("export_request_bytes", (64 << 20) + 1),
         ("export_queue_bytes", 1023),
+        ("detail", "high"),
+        ("detail", 3),
+        ("min_duration_ns", 1),
         ("no_such_setting", 1),
     ],
 )
@@ -61,6 +64,7 @@ def test_a_refused_call_leaves_nothing_behind(
         ("RECORD_SHAPES", "perhaps"),
         ("ROOTS_PER_SECOND", "nan"),
         ("BUFFER_BYTES", "1e6"),
+        ("DETAIL", "none"),
         ("CHROME_TRACE", "trace"),
     ],
 )

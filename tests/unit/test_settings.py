@@ -1,16 +1,18 @@
-"""One table has every setting; docstrings, docs/settings.md, README.md and the code say the same."""
+"""One table has every setting; docstrings and docs/settings.md are written from it, and README.md and the code say the same."""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import inspect
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from otel_recfn import OtelRecordFunctionInstrumentor, RecordScope, profile
+from otel_recfn import RecordScope, profile
 from otel_recfn.batches.selection import RECORD_FUNCTIONS
 from otel_recfn.model.errors import SettingError
 from otel_recfn.model.events import Extra
@@ -19,6 +21,8 @@ from otel_recfn.settings.selected import selected
 from otel_recfn.settings.table import OF_THE_PROCESS, PROFILE_SETTINGS, ProfileSettings, Setting
 
 ROOT = Path(__file__).parents[2]
+TABLES = ("Settings", "Advanced")
+REGENERATE = f"run {sys.executable} scripts/generate_settings.py and commit what it writes"
 
 
 def rows_of(page: str, heading: str) -> list[str]:
@@ -27,19 +31,41 @@ def rows_of(page: str, heading: str) -> list[str]:
     return [line for line in section.splitlines() if line.startswith("|")][2:]
 
 
-def row(setting: Setting) -> str:
-    variable = f"`{setting.variable}`" if setting.variable else ""
-    return line(f"`{setting.name}`", variable, setting.default_in_words, setting.meaning)
+@pytest.fixture
+def generator() -> Any:
+    spec = importlib.util.spec_from_file_location("generate_settings", ROOT / "scripts" / "generate_settings.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def line(*cells: str) -> str:
-    return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"
+def stale(generator: Any) -> list[str]:
+    return [path.name for path, text in generator.files().items() if path.read_text(encoding="utf-8") != text]
 
 
-def test_the_page_has_every_setting_with_its_variable_default_and_meaning() -> None:
-    of_the_process = [line("", f"`{each.variable}`", each.default_in_words, each.meaning) for each in OF_THE_PROCESS]
+def test_the_page_and_the_docstrings_are_what_the_table_gives(generator: Any) -> None:
+    assert not stale(generator), REGENERATE
+
+
+def test_a_meaning_that_is_changed_alone_is_found(generator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = [each._replace(meaning="what it is now") if each.name == "detail" else each for each in SETTINGS]
+    monkeypatch.setattr(generator, "SETTINGS", changed)
+    assert stale(generator) == ["settings.md", "instrumentor.py"]
+    advanced = [each._replace(meaning="what it is now") if each.advanced else each for each in SETTINGS]
+    monkeypatch.setattr(generator, "SETTINGS", advanced)
+    assert stale(generator) == ["settings.md"]
+    monkeypatch.setattr(generator, "PROFILE_SETTINGS", PROFILE_SETTINGS[1:])
+    assert stale(generator) == ["settings.md", "profiling.py"]
+
+
+def test_the_page_has_two_tables_with_each_setting_in_one_of_them() -> None:
     page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
-    assert rows_of(page, "Settings") == [*map(row, SETTINGS), *of_the_process]
+    usual, advanced = [re.findall(r"^\| `(\w+)`", "\n".join(rows_of(page, each)), re.MULTILINE) for each in TABLES]
+    assert usual == [each.name for each in SETTINGS if not each.advanced]
+    assert advanced == [each.name for each in SETTINGS if each.advanced]
+    assert len(usual) > len(advanced) > 0
 
 
 def test_the_readme_names_settings_that_there_are_with_their_defaults() -> None:
@@ -53,15 +79,6 @@ def test_the_readme_names_settings_that_there_are_with_their_defaults() -> None:
         names, default, _ = each.strip("|").split("|")
         for name in re.findall(r"`(\w+)`", names):
             assert default.strip().removesuffix("s") == words[name]
-
-
-@pytest.mark.parametrize(
-    ("documented", "settings"), [(OtelRecordFunctionInstrumentor.instrument, SETTINGS), (profile, PROFILE_SETTINGS)]
-)
-def test_a_docstring_has_every_setting_with_its_default_and_meaning(documented: object, settings: tuple[Setting, ...]) -> None:
-    arguments = (documented.__doc__ or "").split("Args:\n")[1].split("\n\n")[0]
-    meant = [f"{each.name}: {each.meaning.replace('`', '``')}. Default: {each.default_in_words}." for each in settings]
-    assert " ".join(arguments.split()) == " ".join(meant)
 
 
 def test_the_parameters_of_profile_are_the_settings_with_their_defaults_and_types() -> None:
@@ -114,8 +131,36 @@ def test_what_the_environment_can_say_is_refused_with_what_is_allowed(setting: S
         Settings.resolve({}, {setting.variable: text})
 
 
+BUDGETS = ("span_budget", "ordinary_span_budget", "trace_span_budget", "spans_per_second")
+
+
+def budgets(settings: Settings) -> list[Any]:
+    return [getattr(settings, name) for name in BUDGETS]
+
+
+def test_a_detail_stands_for_the_four_budgets() -> None:
+    low, normal, every = (budgets(Settings.resolve({"detail": word}, {})) for word in ("low", "normal", "all"))
+    assert normal == budgets(Settings.resolve({}, {}))
+    assert low == [each / 5 for each in normal]
+    assert every == [None] * len(BUDGETS)
+    assert budgets(Settings.resolve({}, {"OTEL_RECFN_DETAIL": "Low"})) == low
+
+
+@pytest.mark.parametrize("name", BUDGETS)
+@pytest.mark.parametrize("number", [7, None])
+def test_a_budget_wins_over_the_detail_wherever_each_is_set(name: str, number: int | None) -> None:
+    keyword, variable = {name: number}, {f"OTEL_RECFN_{name.upper()}": str(number)}
+    for resolved in (
+        Settings.resolve({"detail": "low", **keyword}, {}),
+        Settings.resolve({"detail": "low"}, variable),
+        Settings.resolve(keyword, {"OTEL_RECFN_DETAIL": "low"}),
+        Settings.resolve({}, {"OTEL_RECFN_DETAIL": "low", **variable}),
+    ):
+        assert budgets(resolved) == budgets(dataclasses.replace(Settings.resolve({"detail": "low"}, {}), **{name: number}))
+
+
 def test_an_unknown_keyword_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(
-        SettingError, match=r"no such setting; allowed: tracer_provider, meter_provider, scopes, .*buffer_bytes$"
+        SettingError, match=r"no such setting; allowed: tracer_provider, meter_provider, scopes, .*open_range_s$"
     ):
         Settings.resolve({"chrome_tarce": "trace.json"}, {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+import time
 from collections.abc import Sequence
 
 from otel_recfn.cli import codegen
@@ -18,15 +19,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.command == "codegen":
         return codegen.run(options)
-    return build() if options.command == "build" else doctor(as_json=options.json)
+    return build() if options.command == "build" else doctor(as_json=options.json, compiles=options.compile)
 
 
 def build() -> int:
-    """Compile what is compiled against torch, unless it is there; print where it is."""
+    """Compile what is compiled against torch, unless it is there; print where it is, and how long that took."""
     from otel_recfn.pytorch import observer_build
     from otel_recfn.support.native_part import native_part
 
     logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
+    began_s = time.monotonic()
     try:
         native_part()
         for library in observer_build.LIBRARIES:
@@ -34,17 +36,22 @@ def build() -> int:
     except RecfnError as error:
         print(f"otel-recfn build: {error}", file=sys.stderr)
         return 1
+    print(f"otel-recfn build: done in {time.monotonic() - began_s:.1f} s", file=sys.stderr)
     return 0
 
 
-def doctor(*, as_json: bool) -> int:
-    """Print what works here and what doesn't; 0 where PyTorch's operators can become spans."""
+def doctor(*, as_json: bool, compiles: bool) -> int:
+    """Print what works here and what doesn't, each as soon as it is known; 0 where PyTorch's operators can become spans."""
     from otel_recfn.cli import doctor_report
     from otel_recfn.cli.check import works
     from otel_recfn.cli.examination import examine
 
-    checks = examine()
-    print(doctor_report.as_json(checks) if as_json else doctor_report.as_text(checks))
+    checks = []
+    for check in examine(compiles=compiles):
+        checks.append(check)
+        if not as_json:
+            print(doctor_report.as_text(check), flush=True)
+    print(doctor_report.as_json(checks) if as_json else f"\n{doctor_report.verdict(checks)}")
     return 0 if works(checks) else 1
 
 
@@ -61,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     doctor = commands.add_parser("doctor", help="say what works here, and why not", description="Exit code 0 where all works.")
     doctor.add_argument("--json", action="store_true", help="as a JSON list")
+    doctor.add_argument("--compile", action="store_true", help="try torch.compile too, which takes some ten seconds")
     help_ = "write trace wrappers from operator schemas"
     codegen.add_options(commands.add_parser("codegen", help=help_, description=codegen.DESCRIPTION))
     return parser

@@ -1,10 +1,12 @@
-"""Everything the doctor examines, in the order of the way of an event: torch, observer, recorder, context, provider, export."""
+"""Everything the doctor examines. What takes longest is told last: what shows only where PyTorch is loaded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
-from otel_recfn.cli import examine_export, examine_recording, examine_torch
+from otel_recfn.cli import examine_export, examine_loaded, examine_recording, examine_torch
 from otel_recfn.cli.check import Check
 from otel_recfn.sinks.otlp.official import secrets_from_environment
 from otel_recfn.support.safe_text import safe_error
@@ -16,10 +18,6 @@ EXAMINATIONS: tuple[tuple[str, Callable[[], Check]], ...] = (
     ("compiler", examine_torch.compiler),
     ("torch", examine_torch.torch),
     ("cache", examine_torch.cache),
-    ("observer", examine_torch.observer),
-    ("callbacks", examine_torch.callbacks),
-    ("details", examine_torch.python_details),
-    ("compile", examine_torch.torch_compile),
     ("context", examine_export.context),
     ("SDK", examine_export.sdk),
     ("provider", examine_export.provider),
@@ -29,9 +27,24 @@ EXAMINATIONS: tuple[tuple[str, Callable[[], Check]], ...] = (
 )
 
 
-def examine() -> list[Check]:
-    """The result of each examination; one that raises unexpectedly counts as failed."""
-    return [_careful(name, examination) for name, examination in EXAMINATIONS]
+def examine(*, compiles: bool) -> Iterator[Check]:
+    """The result of each examination, as soon as there is one; one that raises unexpectedly counts as failed.
+
+    Args:
+        compiles: torch.compile is tried too, which takes many times as long as the rest.
+    """
+    with ThreadPoolExecutor(1) as beside:
+        loading = beside.submit(examine_loaded.loaded)
+        for name, examination in EXAMINATIONS:
+            yield _careful(name, examination)
+        for name in examine_loaded.NAMES:
+            yield _careful(name, partial(_of_loading, loading, name))
+    if compiles:
+        yield _careful("compile", examine_torch.torch_compile)
+
+
+def _of_loading(loading: Future[dict[str, Check]], name: str) -> Check:
+    return loading.result()[name]
 
 
 def _careful(name: str, examination: Callable[[], Check]) -> Check:

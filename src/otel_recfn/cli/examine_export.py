@@ -16,7 +16,10 @@ from otel_recfn.sinks.otlp.official import secrets_from_environment
 from otel_recfn.support.safe_text import safe_endpoint, safe_request_error, safe_text, secrets_of
 
 CONNECT_SECONDS = 0.5
-REQUEST_SECONDS = 2
+REQUEST_SECONDS = 1.5
+HTTP_REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+HTTP2_SETTINGS = 4
+"""The type of the frame that a server of gRPC begins with, whatever it is asked."""
 DEFAULT_PORTS = {"grpc": 4317, "http/protobuf": 4318}
 COLLECTOR = "start a collector there (see collector-config.yaml and docs/collector.md), or set OTEL_EXPORTER_OTLP_ENDPOINT"
 SETTINGS = "see its log, and look at OTEL_EXPORTER_OTLP_ENDPOINT, _PROTOCOL and _HEADERS"
@@ -99,7 +102,33 @@ def endpoint() -> Check:
     refused = _refusal_of_a_request(protocol)
     if refused is None:
         return Check("endpoint", True, f"{where}: takes OTLP requests")
+    spoken = _spoken_by(address) if parts.scheme == "http" else None
+    if spoken is not None and (spoken == "grpc") != (protocol == "grpc"):
+        return Check("endpoint", False, f"{where}: {_other_protocol(spoken)}")
     return Check("endpoint", False, f"{where}: something listens there, but takes no OTLP request ({refused}); {SETTINGS}")
+
+
+def _other_protocol(spoken: str) -> str:
+    """What to do where another protocol is spoken than was asked for."""
+    of_traces = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL")
+    variable = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL" if of_traces else "OTEL_EXPORTER_OTLP_PROTOCOL"
+    looks, other = ("gRPC", "HTTP") if spoken == "grpc" else ("HTTP", "gRPC")
+    port = DEFAULT_PORTS["http/protobuf" if spoken == "grpc" else "grpc"]
+    return f"this looks like {looks}: set {variable}={spoken}, or name the port for {other}, usually {port}"
+
+
+def _spoken_by(address: tuple[str, int]) -> str | None:
+    """The protocol in which a plain request of HTTP is answered; None where that is neither, or not in time."""
+    try:
+        with socket.create_connection(address, timeout=CONNECT_SECONDS) as connection:
+            connection.settimeout(CONNECT_SECONDS)
+            connection.sendall(HTTP_REQUEST)
+            answer = connection.recv(64)
+    except OSError:
+        return None
+    if answer.startswith(b"HTTP/1."):
+        return "http/protobuf"
+    return "grpc" if answer[3:4] == bytes([HTTP2_SETTINGS]) else None
 
 
 def _refusal_of_a_request(protocol: str) -> str | None:

@@ -1,37 +1,16 @@
-"""The doctor on PyTorch: compiler, torch, cache, observer, callbacks, what we rely on in Python, and torch.compile."""
+"""The doctor on PyTorch: compiler, torch, cache, and torch.compile."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
 
 from otel_recfn.cli.check import Check
 from otel_recfn.model.errors import RecfnError
-from otel_recfn.pytorch import cpp_compiler, details, observer_build, private_cache, torch_installation
+from otel_recfn.pytorch import cpp_compiler, observer_build, private_cache, torch_installation
 from otel_recfn.pytorch.compiling import LOST
-from otel_recfn.pytorch.observer_build import Library
 
-LOAD_SECONDS = 300
-LOAD_OBSERVER = """
-import torch
-from otel_recfn.recording.recorder import recorder
-from otel_recfn.pytorch.observer import TorchObserver
-observer = TorchObserver(recorder)
-observer.ensure_loaded()
-print(observer.status().features)
-"""
-LOAD_CALLBACKS = """
-import torch
-from otel_recfn.pytorch import callbacks_library
-print(callbacks_library.load().features())
-"""
-FIND_DETAILS = """
-import torch, torch.utils.checkpoint
-from otel_recfn.pytorch import details
-print(*details.missing_in_python())
-"""
+ANSWER_SECONDS = 300
 COMPILE_SECONDS = 300
 COMPILE = """
 import sys
@@ -62,7 +41,7 @@ def compiler() -> Check:
         command = cpp_compiler.find_compiler()
     except RecfnError as error:
         return Check("compiler", None if _built() else False, str(error))
-    done = subprocess.run([*command, "--version"], capture_output=True, text=True, errors="replace", timeout=LOAD_SECONDS)
+    done = subprocess.run([*command, "--version"], capture_output=True, text=True, errors="replace", timeout=ANSWER_SECONDS)
     version = done.stdout.splitlines()[0] if done.stdout else f"{command[0]} --version said nothing"
     return Check("compiler", True, f"{' '.join(command)}: {version}")
 
@@ -84,34 +63,6 @@ def cache() -> Check:
         return Check("cache", False, str(error))
 
 
-def observer() -> Check:
-    """Whether the observer is built and can be loaded."""
-    return _library("observer", observer_build.TORCH_OBSERVER, LOAD_OBSERVER, details.OPERATORS)
-
-
-def callbacks() -> Check:
-    """The same for the library that calls Python callbacks on PyTorch's operators. Spans and files don't need it."""
-    check = _library("callbacks", observer_build.TORCH_CALLBACKS, LOAD_CALLBACKS, details.CALLBACKS)
-    return replace(check, ok=check.ok or None)
-
-
-def python_details() -> Check:
-    """Whether this torch has what our Python code relies on; for each detail that it lacks, what is lost."""
-    try:
-        torch_installation.find_torch()
-    except RecfnError:
-        return Check("details", None, "torch is not here, so nothing is looked for in it")
-    try:
-        done = _run_elsewhere(FIND_DETAILS, LOAD_SECONDS)
-    except subprocess.TimeoutExpired:
-        return Check("details", False, f"importing torch took over {LOAD_SECONDS} s")
-    if done.returncode != 0:
-        return Check("details", False, f"torch cannot be examined: {_last_line(done)}")
-    if missing := done.stdout.split():
-        return Check("details", None, f"this torch lacks some; {details.losses(missing, details.PYTHON)}")
-    return Check("details", True, "this torch has all that is looked for in Python")
-
-
 def torch_compile() -> Check:
     """Whether torch.compile compiles a function with ranges in one piece: tried in another process. Spans don't need it."""
     try:
@@ -119,45 +70,17 @@ def torch_compile() -> Check:
     except RecfnError:
         return Check("compile", None, "torch is not here, so neither is torch.compile")
     try:
-        done = _run_elsewhere(COMPILE, COMPILE_SECONDS)
+        command = [sys.executable, "-c", COMPILE]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS)
     except subprocess.TimeoutExpired:
         return Check("compile", None, f"torch.compile took over {COMPILE_SECONDS} s; does it work without otel-recfn?")
     if done.returncode == 0:
         return Check("compile", True, "torch.compile treats ranges as it does torch.profiler.record_function")
-    return Check("compile", None, f"{LOST}: {_last_line(done)}; keep ranges out of what is compiled")
+    return Check("compile", None, f"{LOST}: {last_line(done)}; keep ranges out of what is compiled")
 
 
-def _library(name: str, library: Library, load: str, looked_for: Mapping[str, details.Detail]) -> Check:
-    try:
-        path = observer_build.find_built(library)
-        if path is None:
-            cpp_compiler.find_compiler()
-            text = f"not built yet; built at first use, about {library.seconds} s, or now with `otel-recfn build`"
-            return Check(name, True, text)
-    except RecfnError as error:
-        return Check(name, False, f"cannot be built: {error}")
-    return _load_elsewhere(name, str(path), load, looked_for)
-
-
-def _load_elsewhere(name: str, path: str, load: str, looked_for: Mapping[str, details.Detail]) -> Check:
-    """In a process of its own, since a broken torch may take its process down."""
-    try:
-        done = _run_elsewhere(load, LOAD_SECONDS)
-    except subprocess.TimeoutExpired:
-        return Check(name, False, f"{path}: loading it took over {LOAD_SECONDS} s; does `import torch` work?")
-    if done.returncode != 0:
-        return Check(name, False, f"{path} cannot be loaded: {_last_line(done)}")
-    found, missing = details.found_and_missing(done.stdout)
-    if missing:
-        return Check(name, None, f"{path}, but this torch lacks details; {details.losses(missing, looked_for)}")
-    return Check(name, True, f"{path}, found in this torch: {', '.join(found)}")
-
-
-def _run_elsewhere(program: str, seconds: float) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, errors="replace", timeout=seconds)
-
-
-def _last_line(done: subprocess.CompletedProcess[str]) -> str:
+def last_line(done: subprocess.CompletedProcess[str]) -> str:
+    """The end of what a process that failed said of it."""
     return (done.stderr.strip().splitlines() or [f"the process ended with code {done.returncode}"])[-1]
 
 

@@ -1,6 +1,7 @@
 """Every setting, each in one place: name, type, default, what is allowed, environment variable, meaning, what it selects.
 
-The docstrings of ``instrument()`` and ``profile`` and docs/settings.md repeat it; a test compares them.
+From it ``scripts/generate_settings.py`` writes the docstrings of ``instrument()`` and ``profile`` and the tables of
+docs/settings.md; a test says when that was forgotten.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ def _setting(
     *,
     default_in_words: str = "",
     environment: bool = True,
+    advanced: bool = False,
     selects: Extra | EventSource | None = None,
 ) -> T:
     """A field of ``Settings`` or ``ProfileSettings``.
@@ -42,10 +44,17 @@ def _setting(
         meaning: as Markdown, for whoever sets it.
         default_in_words: where the value itself says little.
         environment: whether ``OTEL_RECFN_<NAME>`` sets it too, where it is one of ``Settings``.
+        advanced: hardly anybody needs it: it stands in a table of its own.
         selects: the extra or the source that a capture asks for where it is true.
     """
-    words = default_in_words or str(default).lower()
-    known = {"kind": kind, "meaning": meaning, "default_in_words": words, "environment": environment, "selects": selects}
+    known = {
+        "kind": kind,
+        "meaning": meaning,
+        "default_in_words": default_in_words or str(default).lower(),
+        "environment": environment,
+        "advanced": advanced,
+        "selects": selects,
+    }
     return field(default=default, metadata=known)
 
 
@@ -79,16 +88,16 @@ class Settings:
         "a file to write while the program runs: `.json` or `.json.gz`; what can't be written or replaced there is refused at "
         "once",
     )
-    file_queue_bytes: int = _setting(
-        1 << 28,
-        values.QUEUE_BYTES,
-        "of `chrome_trace`: bound of what waits for a slow disk; what doesn't fit is dropped and counted",
-        default_in_words="256 MiB",
-    )
     roots_per_second: float | None = _setting(
         1.0,
         values.RATE,
         "traces we start where no span is current: the first 100, then so many a second; `None` (`none`) for all",
+    )
+    detail: str = _setting(
+        "normal",
+        values.DETAIL,
+        "how many spans: `normal` is what the next four settings are by default, `low` a fifth of that, and with `all` each "
+        "operation of a trace is one; whichever of the four you set wins",
     )
     span_budget: int | None = _setting(
         1000,
@@ -108,12 +117,6 @@ class Settings:
         1000.0,
         values.RATE,
         "average spans per second over 10 s; every request keeps at least one; `None` (`none`) for any number",
-    )
-    min_duration_ns: int = _setting(0, values.NANOSECONDS, "shorter operations become sums, unless they failed")
-    open_range_s: float | None = _setting(
-        60.0,
-        values.SECONDS,
-        "a range that is open for so many seconds is told before it ends, so that a hang shows; `None` (`none`): never",
     )
     exit_timeout_s: float = _setting(
         2.0,
@@ -148,18 +151,6 @@ class Settings:
         "or `file:PATH`, OTLP JSON, a request a line",
         default_in_words="none",
     )
-    export_request_bytes: int = _setting(
-        7 << 19,
-        values.REQUEST_BYTES,
-        "of `span_exporter`: bound of a request before compression; a larger span is a request of its own",
-        default_in_words="3.5 MiB",
-    )
-    export_queue_bytes: int = _setting(
-        1 << 26,
-        values.QUEUE_BYTES,
-        "of `span_exporter`: bound of the requests that wait while a server is away; the oldest go first, and are counted",
-        default_in_words="64 MiB",
-    )
     enabled: bool = _setting(True, values.BOOL, "false: registers and costs nothing")
     buffer_bytes: int = _setting(
         DEFAULT_BUFFER_BYTES,
@@ -167,6 +158,34 @@ class Settings:
         "bound of each thread's records between two drains (a third more while it grows); a range that doesn't fit is dropped "
         "whole and counted",
         default_in_words=f"{DEFAULT_BUFFER_BYTES >> 20} MiB",
+        advanced=True,
+    )
+    file_queue_bytes: int = _setting(
+        1 << 28,
+        values.QUEUE_BYTES,
+        "of `chrome_trace`: bound of what waits for a slow disk; what doesn't fit is dropped and counted",
+        default_in_words="256 MiB",
+        advanced=True,
+    )
+    export_request_bytes: int = _setting(
+        7 << 19,
+        values.REQUEST_BYTES,
+        "of `span_exporter`: bound of a request before compression; a larger span is a request of its own",
+        default_in_words="3.5 MiB",
+        advanced=True,
+    )
+    export_queue_bytes: int = _setting(
+        1 << 26,
+        values.QUEUE_BYTES,
+        "of `span_exporter`: bound of the requests that wait while a server is away; the oldest go first, and are counted",
+        default_in_words="64 MiB",
+        advanced=True,
+    )
+    open_range_s: float | None = _setting(
+        60.0,
+        values.SECONDS,
+        "a range that is open for so many seconds is told before it ends, so that a hang shows; `None` (`none`): never",
+        advanced=True,
     )
 
     @property
@@ -181,7 +200,8 @@ class Settings:
         Raises:
             SettingError: an unknown keyword, or a value that isn't allowed, from either side.
         """
-        return cls(**_from_environment(os.environ if environment is None else environment) | _checked(SETTINGS, keywords))
+        given = _from_environment(os.environ if environment is None else environment) | _checked(SETTINGS, keywords)
+        return cls(**{**values.DETAILS[given.get("detail", "normal")], **given})
 
 
 @dataclass(frozen=True)
@@ -267,6 +287,7 @@ class Setting(NamedTuple):
     meaning: str
     default_in_words: str
     environment: bool
+    advanced: bool
     selects: Extra | EventSource | None
 
     @property

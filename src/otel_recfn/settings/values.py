@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -26,6 +26,12 @@ MAX_REQUEST_BYTES = 1 << 26
 """What the specification allows a client to send."""
 MIN_QUEUE_BYTES = 1024
 MAX_QUEUE_BYTES = 1 << 40
+DETAILS: Mapping[str, Mapping[str, Any]] = {
+    "low": {"span_budget": 200, "ordinary_span_budget": 10, "trace_span_budget": 1000, "spans_per_second": 200.0},
+    "normal": {},
+    "all": {"span_budget": None, "ordinary_span_budget": None, "trace_span_budget": None, "spans_per_second": None},
+}
+"""The settings that the words of ``detail`` stand for, where they aren't the defaults."""
 
 
 @dataclass(frozen=True)
@@ -204,6 +210,12 @@ def _checked_number(least: int, most: int | None, value: Any) -> int:
     return int(value)
 
 
+def _detail(value: Any) -> str:
+    if value not in DETAILS:
+        raise ValueError
+    return str(value)
+
+
 def _calls(value: Any) -> bool | PythonCalls:
     if not isinstance(value, (bool, PythonCalls)):
         raise TypeError
@@ -286,8 +298,8 @@ _SPAN_EXPORTERS = f"{', '.join(SPAN_EXPORTERS)}, {FILE_PREFIX}PATH"
 SPAN_EXPORTER: Kind[Any] = Kind(
     f"None, {_SPAN_EXPORTERS}, or an exporter of spans", _span_exporter, _SPAN_EXPORTERS, _parse_span_exporter
 )
+DETAIL: Kind[str] = Kind(", ".join(DETAILS), _detail, ", ".join(DETAILS), str.lower)
 BUDGET: Kind[int | None] = Kind(
     "None (no limit) or a whole number of spans from 1", _budget, "none (no limit) or a whole number from 1", _parse_budget
 )
-NANOSECONDS: Kind[int] = Kind("a whole number of nanoseconds from 0", whole_number(0), "a whole number from 0", int)
 EVENTS: Kind[int] = Kind("a whole number from 1", whole_number(1))

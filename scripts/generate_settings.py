@@ -1,0 +1,81 @@
+"""Writes what is said of settings, from the table of settings: docs/settings.md and two docstrings.
+
+    python scripts/generate_settings.py
+
+Run it after a change of ``settings/table.py``, and commit what it wrote; a test says when that was forgotten.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import textwrap
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "otel_recfn"
+if __name__ == "__main__":
+    sys.path.insert(0, str(PACKAGE.parent))
+
+from otel_recfn.settings.table import OF_THE_PROCESS, PROFILE_SETTINGS, SETTINGS, Setting  # noqa: E402
+
+HEAD = "| keyword | environment | default | meaning |\n|---|---|---|---|\n"
+WIDTH = 128
+"""Of a line of code."""
+
+
+def files() -> dict[Path, str]:
+    """What is written where: each file as it is, but for its tables or the arguments in its first docstring that has some."""
+    page, instrumentor, profiling = ROOT / "docs" / "settings.md", PACKAGE / "instrumentor.py", PACKAGE / "profiling.py"
+    usual = [each for each in SETTINGS if not each.advanced]
+    return {
+        page: with_tables(page.read_text(encoding="utf-8")),
+        instrumentor: with_arguments(instrumentor.read_text(encoding="utf-8"), usual),
+        profiling: with_arguments(profiling.read_text(encoding="utf-8"), PROFILE_SETTINGS),
+    }
+
+
+def with_tables(page: str) -> str:
+    """The page with its two tables as the settings say: what most programs need, and the rest."""
+    of_the_process = [_row("", each.variable, each.default_in_words, each.meaning) for each in OF_THE_PROCESS]
+    usual = "".join([*[_row_of(each) for each in SETTINGS if not each.advanced], *of_the_process])
+    advanced = "".join([_row_of(each) for each in SETTINGS if each.advanced])
+    before, between, after = re.split(re.escape(HEAD) + r"(?:\|.*\n)*", page)
+    return "".join([before, HEAD, usual, between, HEAD, advanced, after])
+
+
+def with_arguments(module: str, settings: Iterable[Setting]) -> str:
+    """The module with a line of arguments for each setting."""
+    before, heading, rest = module.partition("Args:\n")
+    indent = before[before.rindex("\n") + 1 :] + " " * 4
+    arguments = "\n".join([_argument(each, indent) for each in settings])
+    return before + heading + arguments + rest[rest.index("\n\n") :]
+
+
+def _row_of(setting: Setting) -> str:
+    return _row(setting.name, setting.variable, setting.default_in_words, setting.meaning)
+
+
+def _row(keyword: str, variable: str, *words: str) -> str:
+    cells = [*[f"`{each}`" if each else "" for each in (keyword, variable)], *words]
+    return "|" + "|".join([f" {cell} " if cell else " " for cell in cells]) + "|\n"
+
+
+def _argument(setting: Setting, indent: str) -> str:
+    text = f"{setting.name}: {setting.meaning.replace('`', '``')}. Default: {setting.default_in_words}."
+    return textwrap.fill(
+        text,
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent + " " * 4,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+if __name__ == "__main__":
+    for path, text in files().items():
+        if path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+            print(f"written: {path.relative_to(ROOT)}")

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("otel_recfn")
 
 STOP_SECONDS = 5.0
+FILE_QUEUE_BYTES = 1 << 28
+"""What waits for a slow disk at most."""
+EXPORT_QUEUE_BYTES = 1 << 26
+"""What waits at most while a server is away, encoded."""
 USED_WITH = ("torch", "otel_recfn.recording.recorder")
 """One of these modules is imported by every program that has something to record, but for Python calls."""
 
@@ -332,13 +336,11 @@ def _way_out(settings: Settings, inherited: Given | None) -> WayOut | None:
 
     told = inherited["provider"] if inherited is not None else None
     provider = made_of(told) if told is not None else None
-    return way_out(
-        settings.span_exporter, settings.export_request_bytes, settings.export_queue_bytes, provider, inherited is not None
-    )
+    return way_out(settings.span_exporter, settings.export_request_bytes, EXPORT_QUEUE_BYTES, provider, inherited is not None)
 
 
 def _files(settings: Settings) -> list[TraceFileWriter]:
     from otel_recfn.sinks.chrome.background import TraceFileWriter
 
     path = settings.chrome_trace
-    return [TraceFileWriter(path, settings.file_queue_bytes)] if path is not None else []
+    return [TraceFileWriter(path, FILE_QUEUE_BYTES)] if path is not None else []

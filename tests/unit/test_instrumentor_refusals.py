@@ -33,7 +33,6 @@ from patience import PATIENCE_S
         ("buffer_bytes", 1),
         ("export_request_bytes", 1023),
         ("export_request_bytes", (64 << 20) + 1),
-        ("export_queue_bytes", 1023),
         ("detail", "high"),
         ("detail", 3),
         ("min_duration_ns", 1),

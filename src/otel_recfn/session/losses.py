@@ -35,8 +35,7 @@ _REASONS: Mapping[str, str] = {
     "queue_dropped": "the sink is slower than the program; raise its queue's bound, record or sample less, or speed up what it "
     "writes to",
     "abandoned": "the time for the end was over before they were written; flush() before it, or speed up what they go to",
-    "chrome_trace.queue_dropped": "the disk is slower than the program; raise file_queue_bytes, record less, or write to "
-    "another disk",
+    "chrome_trace.queue_dropped": "the disk is slower than the program; record less, or write to another disk",
     "spans.queue_dropped": "more was to be sent than could be; lower ordinary_span_budget or spans_per_second, sample less, or "
     "speed up the exporter",
     "spans.abandoned": "the time for the end was over before they were sent; flush() before it, raise exit_timeout_s, or speed "
@@ -44,7 +43,7 @@ _REASONS: Mapping[str, str] = {
     "spans.failed": "no spans could be made of them; see the error above",
     "spans_refused": "exporters refused them; see their errors, and whether the backend is up",
     "spans_rejected": "the backend took their requests without them; see its message above",
-    "spans_crowded_out": "the backend was slower than the program, or down; raise export_queue_bytes, or sample less",
+    "spans_crowded_out": "the backend was slower than the program, or down; lower spans_per_second, or sample less",
     "spans_abandoned": "they were handed on, and no exporter had finished with them when the end or another provider came; "
     "flush() before it, raise exit_timeout_s, or speed up the exporter",
     "failed": "the file could not be written; see the error above, and whether the disk is full",

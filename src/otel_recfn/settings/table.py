@@ -160,25 +160,11 @@ class Settings:
         default_in_words=f"{DEFAULT_BUFFER_BYTES >> 20} MiB",
         advanced=True,
     )
-    file_queue_bytes: int = _setting(
-        1 << 28,
-        values.QUEUE_BYTES,
-        "of `chrome_trace`: bound of what waits for a slow disk; what doesn't fit is dropped and counted",
-        default_in_words="256 MiB",
-        advanced=True,
-    )
     export_request_bytes: int = _setting(
         7 << 19,
         values.REQUEST_BYTES,
         "of `span_exporter`: bound of a request before compression; a larger span is a request of its own",
         default_in_words="3.5 MiB",
-        advanced=True,
-    )
-    export_queue_bytes: int = _setting(
-        1 << 26,
-        values.QUEUE_BYTES,
-        "of `span_exporter`: bound of the requests that wait while a server is away; the oldest go first, and are counted",
-        default_in_words="64 MiB",
         advanced=True,
     )
     open_range_s: float | None = _setting(

@@ -24,8 +24,6 @@ SPAN_EXPORTERS = ("otlp", "otlp-grpc", "otlp-http")
 MIN_REQUEST_BYTES = 1024
 MAX_REQUEST_BYTES = 1 << 26
 """What the specification allows a client to send."""
-MIN_QUEUE_BYTES = 1024
-MAX_QUEUE_BYTES = 1 << 40
 DETAILS: Mapping[str, Mapping[str, Any]] = {
     "low": {"span_budget": 200, "ordinary_span_budget": 10, "trace_span_budget": 1000, "spans_per_second": 200.0},
     "normal": {},
@@ -293,7 +291,6 @@ CALLS: Kind[bool | PythonCalls] = Kind(
 )
 BUFFER_BYTES = _bytes_kind(MIN_BUFFER_BYTES, MAX_BUFFER_BYTES)
 REQUEST_BYTES = _bytes_kind(MIN_REQUEST_BYTES, MAX_REQUEST_BYTES)
-QUEUE_BYTES = _bytes_kind(MIN_QUEUE_BYTES, MAX_QUEUE_BYTES)
 _SPAN_EXPORTERS = f"{', '.join(SPAN_EXPORTERS)}, {FILE_PREFIX}PATH"
 SPAN_EXPORTER: Kind[Any] = Kind(
     f"None, {_SPAN_EXPORTERS}, or an exporter of spans", _span_exporter, _SPAN_EXPORTERS, _parse_span_exporter

@@ -164,5 +164,5 @@ class OtlpDelivery:
         if self._queue.counts.crowded_out and not self._logged:
             self._logged = True
             _logger.warning(
-                "otel-recfn: the oldest requests go, because no more than export_queue_bytes wait; they are counted"
+                "otel-recfn: the oldest requests go, because no more wait than fit into the queue; they are counted"
             )

@@ -97,9 +97,14 @@ def test_others_get_what_is_recorded_while_the_disk_is_blocked(
 
 
 def test_what_does_not_fit_is_counted_and_told(
-    disk: Disk, instrumentor: OtelRecordFunctionInstrumentor, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    disk: Disk,
+    instrumentor: OtelRecordFunctionInstrumentor,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    beside = start(instrumentor, tmp_path / "trace.json", file_queue_bytes=400_000)
+    monkeypatch.setattr("otel_recfn.instrumentor.FILE_QUEUE_BYTES", 400_000)
+    beside = start(instrumentor, tmp_path / "trace.json")
     disk.block()
     record_until(disk, instrumentor)
     for number in range(1, 6):

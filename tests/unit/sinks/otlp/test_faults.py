@@ -330,7 +330,7 @@ def test_while_a_server_is_away_the_oldest_requests_go_first(sending: MakeSendin
     counts, arrived = to.counts(), answers.names()
     assert counts["spans_crowded_out"] + len(arrived) == 100
     assert set(arrived) >= set(names[-4:])
-    assert "no more than export_queue_bytes wait" in caplog.text
+    assert "no more wait than fit into the queue" in caplog.text
 
 
 @pytest.mark.parametrize("compression", list(Compression))

@@ -158,8 +158,8 @@ class Awaited:
 class Unit:
     """One unit's ranges."""
 
-    def __init__(self, budget: int, min_duration_ns: int, most_waiting: int) -> None:
-        self.budget, self.min_duration_ns, self.most_waiting = budget, min_duration_ns, max(1, most_waiting)
+    def __init__(self, budget: int, most_waiting: int) -> None:
+        self.budget, self.most_waiting = budget, max(1, most_waiting)
         self.awaited: dict[int, Awaited] = {}
         self.begin_part()
 
@@ -172,14 +172,14 @@ class Unit:
 
     def add(self, one: Range) -> None:
         if len(self.held) - self.compared >= self.most_waiting:
-            self.compare(self.budget, self.min_duration_ns, parents_may_come=True)
+            self.compare(self.budget, 0, parents_may_come=True)
         self.held.append(Held(one))
         self.rows += 1
 
     def finish(self, budget: int, least_ns: int) -> tuple[list[Held], Tree]:
         """What is kept, outermost ranges first, and what lies directly in the unit. A quarter of a small budget is for sums."""
         shown = budget if self.rows <= budget else max(0, budget - max(1, budget // 4))
-        self.compare(min(shown, self.budget), max(least_ns, self.min_duration_ns), parents_may_come=False)
+        self.compare(min(shown, self.budget), least_ns, parents_may_come=False)
         kept, folded = sorted(self.held, key=lambda one: one.rank, reverse=True), self.folded
         for one in kept:
             one.parent = one.parent if self.by_id.get(one.parent) in kept else 0
@@ -284,8 +284,8 @@ class PlannedRanges(NamedTuple):
 class FoldModel:
     """Open units, by number."""
 
-    def __init__(self, budget: int, min_duration_ns: int, most_waiting: int = MOST_WAITING) -> None:
-        self.how = budget, min_duration_ns, most_waiting
+    def __init__(self, budget: int, most_waiting: int = MOST_WAITING) -> None:
+        self.how = budget, most_waiting
         self.units: dict[int, Unit] = {}
 
     def add_planned(self, ranges: PlannedRanges, first_row: int) -> None:

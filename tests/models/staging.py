@@ -53,7 +53,7 @@ class Model:
         how: as its settings.
     """
 
-    how: tuple[int, int, int]
+    how: tuple[int, int]
     numbers: dict[Above, int] = field(default_factory=dict)
     given: int = 0
     forward: dict[tuple[int, int], Forward] = field(default_factory=dict)

@@ -153,12 +153,11 @@ class Stage:
 
     Args:
         budget: how many ranges a unit keeps at most.
-        min_duration_ns: shorter ranges are not kept.
         most_waiting: so many rows of a unit, at least one, wait before they are compared.
     """
 
-    def __init__(self, budget: int, min_duration_ns: int = 0, most_waiting: int = MOST_WAITING) -> None:
-        self._stage = _native.Stage(budget, min_duration_ns, most_waiting)
+    def __init__(self, budget: int, most_waiting: int = MOST_WAITING) -> None:
+        self._stage = _native.Stage(budget, most_waiting)
         self._names: Distinct[str] = Distinct([OTHER_NAME])
         self._waiting = WaitingRows(self._kept)
         self._threads: tuple[object, NDArray[np.uint64]] = ((), np.zeros(0, np.uint64))

@@ -22,8 +22,8 @@ budgets = st.integers(0, 12)
 some = examples(50)  # rows of a whole program each
 
 
-def fold_of(budget: int, min_duration_ns: int = 0) -> FoldModel:
-    return FoldModel(budget, min_duration_ns)
+def fold_of(budget: int) -> FoldModel:
+    return FoldModel(budget)
 
 
 def shown_budget(rows: int, budget: int) -> int:
@@ -214,7 +214,7 @@ def test_what_is_counted_as_other_is_not_counted_again_in_what_it_lies_in(depth:
 
 def test_shorter_ranges_are_folded_first_of_all() -> None:
     rows = [Row(make_event_id(1, number), 0, 1, number, number) for number in range(1, 10)]
-    one = finished(fold_of(100, min_duration_ns=6), rows, 100)
+    one = finished(fold_of(100), rows, 100, least_ns=6)
     assert sorted(one.kept.tolist()) == [row.event_id for row in rows if row.duration_ns >= 6]
     assert one.path_count.tolist() == [5]
 

@@ -15,7 +15,7 @@
 namespace recfn::folding {
 
 struct Limits {
-  int64_t budget, min_duration_ns, most_waiting;
+  int64_t budget, most_waiting;
 };
 
 // A range that is kept for now, and what was folded into it.
@@ -74,7 +74,7 @@ class Unit {
   void give_back();
 
  private:
-  Bounds as_it_goes_on() const { return {limits_.budget, limits_.budget, limits_.min_duration_ns}; }
+  Bounds as_it_goes_on() const { return {limits_.budget, limits_.budget, 0}; }
   void compare(const Bounds& bounds, bool parents_may_come);
   Awaited* take_awaited();
   void await_parents();

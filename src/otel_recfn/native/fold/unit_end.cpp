@@ -17,7 +17,7 @@ int64_t shown(int64_t rows, int64_t budget) {
 
 void Unit::decide(int64_t budget, int64_t least_ns) {
   const int64_t spans = std::min(shown(rows_, budget), limits_.budget);
-  compare({spans, limits_.budget, std::max(least_ns, limits_.min_duration_ns)}, false);
+  compare({spans, limits_.budget, least_ns}, false);
   note_what_stays();
 }
 

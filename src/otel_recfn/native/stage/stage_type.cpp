@@ -40,15 +40,14 @@ bool done_alone(PyObject* self, bool is_long, Work work) {
 }
 
 PyObject* stage_new(PyTypeObject* type, PyObject* args, PyObject* keywords) {
-  static const char* names[] = {"budget", "min_duration_ns", "most_waiting", nullptr};
-  long long budget, min_duration_ns, most_waiting;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "LLL:Stage", const_cast<char**>(names), &budget, &min_duration_ns,
-                                   &most_waiting)) {
+  static const char* names[] = {"budget", "most_waiting", nullptr};
+  long long budget, most_waiting;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "LL:Stage", const_cast<char**>(names), &budget, &most_waiting)) {
     return nullptr;
   }
   PyObject* self = type->tp_alloc(type, 0);
   if (self != nullptr) {
-    new (&stage_of(self)) Stage({budget, min_duration_ns, std::clamp<int64_t>(most_waiting, 1, kMostWaiting)});
+    new (&stage_of(self)) Stage({budget, std::clamp<int64_t>(most_waiting, 1, kMostWaiting)});
   }
   return self;
 }
@@ -161,7 +160,7 @@ PyTypeObject stage_type() {
   type.tp_dealloc = stage_dealloc;
   type.tp_methods = methods;
   type.tp_flags = Py_TPFLAGS_DEFAULT;
-  type.tp_doc = "Stage(budget, min_duration_ns, most_waiting): ranges to decided units. See Python's `batches/stage.py`.";
+  type.tp_doc = "Stage(budget, most_waiting): ranges to decided units. See Python's `batches/stage.py`.";
   return type;
 }
 

@@ -141,8 +141,6 @@ class Volume(NamedTuple):
     """None: as of others."""
     of_trace: int | None = None
     """None: any number."""
-    min_duration_ns: int = 0
-    """Shorter ranges are folded."""
     per_second: float | None = None
     """Of all units in a time. None: any number."""
 

@@ -42,15 +42,14 @@ class Folding:
     Args:
         budgets: how many spans units may have.
         most: spans of a unit.
-        min_duration_ns: shorter ranges are folded.
         units: the open ones.
         traces: of our own.
     """
 
-    def __init__(self, budgets: Budgets, most: int, min_duration_ns: int, units: OpenUnits, traces: StepTraces) -> None:
+    def __init__(self, budgets: Budgets, most: int, units: OpenUnits, traces: StepTraces) -> None:
         self._budgets, self._units, self._traces = budgets, units, traces
         self._most_held = most + max(MOST_WAITING, 4 * most)
-        self._stage = Stage(most, min_duration_ns, self._most_held - most)
+        self._stage = Stage(most, self._most_held - most)
         self._drained_ns = 0
 
     def add(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[Added, list[DecidedUnits]]:

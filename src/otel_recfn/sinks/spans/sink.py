@@ -118,7 +118,7 @@ class SpansSink:
         if volume.of_unit is None:
             return EveryRange()
         units = OpenUnits(self._spans)
-        return Folding(Budgets(volume.of_unit, volume), volume.of_unit, volume.min_duration_ns, units, self._traces)
+        return Folding(Budgets(volume.of_unit, volume), volume.of_unit, units, self._traces)
 
     def start(self) -> None:
         """Start the sender's thread, and look for a provider; else the first unit and the first range do."""

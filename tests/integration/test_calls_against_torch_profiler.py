@@ -142,5 +142,5 @@ def calls_of_training(path: Path) -> Counter[tuple[str, ...]]:
 
 
 def comparable(name: str) -> str:
-    """Theirs has the address of the object that a C method was bound to first, and numbers modules anew in each run."""
-    return re.sub(r" at 0x[0-9a-f]+>", ">", name)
+    """Theirs has the class and the address of the object that a C method was bound to first: `append` of a subclass of list, say."""
+    return re.sub(r" of [^ ]+ object( at 0x[0-9a-f]+)?>", " of an object>", name)

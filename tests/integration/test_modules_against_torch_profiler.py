@@ -149,6 +149,13 @@ def compiled_around(module: Any) -> Any:
     return torch.compile(lambda x: module(x) + 1, backend="eager")
 
 
+def only_pytorchs_own_warnings() -> None:
+    """Every other warning is an error."""
+    warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    warnings.filterwarnings("ignore", "Guards may run slower on Python 3.13.0", RuntimeWarning)
+
+
 def numbered_anew(lines: Iterable[Line]) -> list[Line]:
     """Instances are numbered by whom they were seen."""
     numbers: dict[str, int] = {}
@@ -197,8 +204,7 @@ def test_the_same_tree(program: str, instrument: Callable[..., Any]) -> None:
     run = PROGRAMS[program]()
     ours = instrument()
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", category=DeprecationWarning)
+        only_pytorchs_own_warnings()
         run(X)
         verbose = torch._C._profiler._ExperimentalConfig(verbose=True)
         with profile(activities=[ProfilerActivity.CPU], with_stack=True, experimental_config=verbose) as profiler:
@@ -242,6 +248,5 @@ def test_torch_export_sees_nothing_of_us(strict: bool, instrument: Callable[...,
     expected = exported()
     instrument()
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", category=DeprecationWarning)
+        only_pytorchs_own_warnings()
         assert exported() == expected

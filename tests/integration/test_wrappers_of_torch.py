@@ -333,6 +333,7 @@ def test_operators_that_write_have_the_inputs_of_pytorchs_tracer(wrappers: Any) 
         operator = vars(sys.modules[wrapper.__module__])[f"_OP_{name}"]
 
         def call(*_: Any, wrapper: Any = wrapper, operator: Any = operator) -> Any:
+            torch.manual_seed(0)  # what suits it once (to cholesky not every matrix does) suits it each time
             positional, keywords = made_for(operator)
             return wrapper(*positional, **keywords)
 

@@ -168,7 +168,7 @@ PYTHON: Mapping[str, Detail] = MappingProxyType(
             "such calls are not recorded",
         ),
         "frame_observer": Detail(
-            "torch._C._dynamo.eval_frame:set_eval_frame",
+            "torch._C._dynamo:eval_frame.set_eval_frame",
             "hides what is done at module calls from torch.compile",
             "it compiles that, too",
         ),

@@ -4,6 +4,7 @@
 #include "cpython/interpreters.hpp"
 #include "python/launches.hpp"
 #include "python/task_entries.hpp"
+#include "python/watched_calls.hpp"
 
 namespace recfn {
 namespace {
@@ -21,9 +22,11 @@ uint64_t context_version(const ThreadBuffer& buffer) {
 void note_thread(ThreadBuffer& buffer) {
   buffer.name_noted = true;
   PyObject* noter = Py_NewRef(thread_noter);
-  PyObject* result = PyObject_CallFunction(noter, "K", static_cast<unsigned long long>(buffer.number));
+  PyObject* number = PyLong_FromUnsignedLongLong(buffer.number);
+  PyObject* result = number != nullptr ? call_unseen(noter, &number, 1) : nullptr;
   buffer.of_python = result == Py_True;
   Py_XDECREF(result);
+  Py_XDECREF(number);
   Py_DECREF(noter);
 }
 
@@ -50,7 +53,7 @@ void hand_on_error() {
 PyObject* call_context_reader() {
   if (context_reader == nullptr || PyErr_Occurred() != nullptr) return nullptr;
   PyObject* reader = Py_NewRef(context_reader);
-  PyObject* reading = PyObject_CallNoArgs(reader);
+  PyObject* reading = call_unseen(reader, nullptr, 0);
   Py_DECREF(reader);
   return reading;
 }

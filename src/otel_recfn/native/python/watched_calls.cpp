@@ -54,8 +54,8 @@ void raise_again(PyObject* raised) {
 #endif
 }
 
-// A call of ours where whoever compiles the thread's frames (Dynamo) doesn't see them: `set_observer(None)` gives what it was.
-PyObject* call_unseen(PyObject* function, PyObject* const* args, size_t count, PyObject* set_observer) {
+// `set_observer(None)` gives what it was.
+PyObject* call_unseen_by(PyObject* function, PyObject* const* args, size_t count, PyObject* set_observer) {
   if (set_observer == Py_None) return PyObject_Vectorcall(function, args, count, nullptr);
   const Made before(PyObject_CallOneArg(set_observer, Py_None));
   if (before.object == nullptr) return nullptr;
@@ -73,12 +73,12 @@ PyObject* call_unseen(PyObject* function, PyObject* const* args, size_t count, P
 PyObject* left(PyObject* leave, PyObject* token, PyObject* result, PyObject* set_observer) {
   PyObject* raised = result == nullptr ? take_raised() : nullptr;
   PyObject* const args[] = {token, raised != nullptr ? raised : Py_None};
-  const Made told(call_unseen(leave, args, 2, set_observer));
+  const Made told(call_unseen_by(leave, args, 2, set_observer));
   if (told.object == nullptr) {
     Py_XDECREF(raised);
     Py_CLEAR(result);
     raised = take_raised();
-    const Made again(call_unseen(leave, args, 1, set_observer));
+    const Made again(call_unseen_by(leave, args, 1, set_observer));
     if (again.object == nullptr) PyErr_Clear();
   }
   if (raised != nullptr) raise_again(raised);
@@ -93,7 +93,7 @@ PyObject* watched_call(PyObject* function, PyObject* const* args, size_t flagged
   on_its_way = nullptr;
   if (watch.enter == nullptr || subject == nullptr || is_told) return run(function, args, flagged, names);
   const Made leave(Py_NewRef(watch.leave)), set_observer(Py_NewRef(watch.set_observer));
-  const Made token(call_unseen(watch.enter, &subject, 1, set_observer.object));
+  const Made token(call_unseen_by(watch.enter, &subject, 1, set_observer.object));
   if (token.object == nullptr) return nullptr;
   if (is_first && watch.functions[1] != nullptr) on_its_way = subject;
   PyObject* result = run(function, args, flagged, names);
@@ -142,6 +142,11 @@ PyMethodDef watch_functions[] = {
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
+
+PyObject* call_unseen(PyObject* function, PyObject* const* args, size_t count) {
+  const Made set_observer(Py_NewRef(watch.set_observer != nullptr ? watch.set_observer : Py_None));
+  return call_unseen_by(function, args, count, set_observer.object);
+}
 
 int add_watched_calls(PyObject* module) { return PyModule_AddFunctions(module, watch_functions); }
 

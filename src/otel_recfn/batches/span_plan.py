@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 
-from otel_recfn.model.batch import COLUMN_TYPES, TEXT_COLUMNS, Batch, SpanContextRef
+from otel_recfn.model.batch import COLUMN_TYPES, Batch, SpanContextRef
 from otel_recfn.model.empty_columns import empty_in_all
 from otel_recfn.model.events import ContextFlag
 from otel_recfn.support.span_ids import span_ids
@@ -72,12 +72,11 @@ class SpanPlan(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """About what it takes in memory, with the texts of its rows: ``names`` may be shared with other batches."""
+        """About what it takes in memory, where no other batch has its texts."""
         batch, empty = self.batch, empty_in_all([self.batch])
         own = [getattr(self, name) for name in self._fields[1:-1]]
         columns = [*own, *[getattr(batch, name) for name in COLUMN_TYPES if name not in empty]]
-        texts = [getattr(batch, name).tolist() for name in TEXT_COLUMNS if name not in empty]
-        return bytes_of(columns) + sum(len(batch.names[index]) for index in {0}.union(*texts))
+        return bytes_of(columns) + sum(map(len, batch.names))
 
     def part(self, which: slice | Places) -> SpanPlan:
         """Some of the spans."""

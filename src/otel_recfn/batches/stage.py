@@ -26,6 +26,7 @@ from opentelemetry.trace import SpanContext
 from otel_recfn import _native
 from otel_recfn.batches.announced import announced_column
 from otel_recfn.batches.distinct import Distinct
+from otel_recfn.batches.merging import merged
 from otel_recfn.batches.span_plan import SAMPLED, SpanPlan, bytes_of, fate_of, span_context
 from otel_recfn.batches.waiting_rows import WaitingRows
 from otel_recfn.model.batch import Batch, SpanContextRef
@@ -60,7 +61,7 @@ _IN_BATCH = _rows(
     number=np.uint32,
 )
 _TO_DECIDE = _rows(
-    span_id=np.uint64,
+    **_ABOVE,
     **dict.fromkeys(("number", "budget", "start_ns", "end_ns"), np.int64),
     goes_on=np.bool_,
     tells_itself=np.bool_,
@@ -123,7 +124,10 @@ class UnitToDecide(NamedTuple):
 
 
 class Decided(NamedTuple):
-    """Units that were decided together: tables. ``unit`` is a place among them."""
+    """Units that were decided together: tables. ``unit`` is a place among them.
+
+    It keeps no more than it tells: a program may make a new name each time, and what is decided may wait for an exporter.
+    """
 
     plan: SpanPlan
     """Of the kept ranges, those that others lie in first."""
@@ -138,12 +142,14 @@ class Decided(NamedTuple):
     """Spans for the ranges of a call path. Those that tell some ``sums`` (else -1) come first."""
     counts: NDArray[np.int64]
     """How many durations of a summary's ranges have so many binary digits, from its ``digits`` on, up to its ``counts_end``."""
-    names: Sequence[str]
+    names: Mapping[int, str]
+    """Those that the tables have, by number."""
 
     @property
     def nbytes(self) -> int:
         """About what it takes in memory."""
-        return self.plan.nbytes + bytes_of((self.folded, self.sums, self.top, self.summaries, self.counts))
+        tables = bytes_of((self.folded, self.sums, self.top, self.summaries, self.counts))
+        return self.plan.nbytes + tables + sum(map(len, self.names.values()))
 
 
 class Stage:
@@ -181,8 +187,6 @@ class Stage:
         row, parent, unit = [_table(raw[at], kind) for at, kind in ((2, np.int64), (3, np.uint64), (4, np.uint32))]
         links, traces = _table(raw[5], _LINK), _table(raw[6], _TRACE)
         added = _added(batch, roots, raw[0], raw[1], len(row))
-        if len(row) < len(batch):  # what waits is to keep nothing of the others
-            batch, row = batch.take(row), np.arange(len(row))
         return _plan(batch, row, parent, unit, [one.above for one in added.units], links, traces), added
 
     def decide(self, units: Sequence[UnitToDecide], rows: int) -> Decided:
@@ -192,15 +196,16 @@ class Stage:
             units: each once.
             rows: how many they have.
         """
-        given = np.array([(one.above.span_id, *one[1:]) for one in units], _TO_DECIDE)
+        given = np.array([(*_above(one.above), *one[1:]) for one in units], _TO_DECIDE)
         raw = self._stage.decide(given, current_key(), rows > MANY_ROWS)
         kept, sums, top, summaries = [_table(raw[at], kind) for at, kind in enumerate((_KEPT, _SUMS, _TOP, _SUMMARY))]
-        batch, parent = self._waiting.take(kept["row"]), kept["parent"]
+        batch, parent = merged([self._waiting.take(kept["row"])]), kept["parent"]
         if any(one.goes_on for one in units):
             parent = self._with_open_roots(parent, batch)
         above, traces = [one.above for one in units], _table(raw[5], _TRACE)
         plan = _plan(batch, np.arange(len(kept)), parent, kept["unit"], above, kept["link"], traces)
-        return Decided(plan, kept["folded"], sums, top, summaries, _table(raw[4], np.int64), self._names.values)
+        names = {number: self._names.values[number] for number in {*summaries["name"].tolist(), *top["name"].tolist()}}
+        return Decided(plan, kept["folded"], sums, top, summaries, _table(raw[4], np.int64), names)
 
     def _with_open_roots(self, parent: NDArray[np.uint64], batch: Batch) -> NDArray[np.uint64]:
         """What lies in nothing that is kept lies in its outermost range, if that is open: it will be kept when it comes."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable
+from typing import Generic, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -35,9 +35,14 @@ class Flush:
         return self._flushed
 
 
-def newest(tasks: Sequence[T]) -> T:
-    """The one that is put goes where there is no room for it."""
-    return tasks[-1]
+class _Entry(Generic[T]):
+    """A task or a flush, and what it weighs; None once it is dropped."""
+
+    __slots__ = ("task", "weight")
+
+    def __init__(self, task: T | Flush, weight: int) -> None:
+        self.task: T | Flush | None = task
+        self.weight = weight
 
 
 class TaskQueue(Generic[T]):
@@ -46,38 +51,48 @@ class TaskQueue(Generic[T]):
     Args:
         most: what all tasks weigh together at most, with the one in hand. A heavier one is taken where there is no other.
         weigh: what one weighs.
-        first_to_drop: which of those that wait goes first; the last of them is the one that is put.
+        goes_first: where there is no room the oldest task of which this is true is dropped, else the oldest; None: the one that
+            is put.
     """
 
-    def __init__(self, most: int, weigh: Callable[[T], int], first_to_drop: Callable[[Sequence[T]], T] = newest) -> None:
-        self._most, self._weigh, self._first_to_drop = most, weigh, first_to_drop
+    def __init__(self, most: int, weigh: Callable[[T], int], goes_first: Callable[[T], bool] | None = None) -> None:
+        self._most, self._weigh, self._goes_first = most, weigh, goes_first
         self._changed = threading.Condition()
-        self._waiting: deque[tuple[T | Flush, int]] = deque()
-        """With what each weighs."""
-        self._weight = self._in_hand = 0
-        """Of all tasks; of the one in hand."""
+        self._entries: deque[_Entry[T]] = deque()
+        self._first: deque[_Entry[T]] = deque()
+        """Those of them that go first."""
+        self._count = self._weight = self._in_hand = 0
+        """How many wait; what all tasks weigh; the one in hand."""
         self._ended = False
 
     def put(self, task: T) -> list[T]:
         """Append a task. Returns those that are dropped for want of room, which may be this one."""
         weight = self._weigh(task)
         with self._changed:
-            if self._ended:
+            if self._ended or (self._weight and self._in_hand + weight > self._most):
                 return [task]
             dropped: list[T] = []
             while self._weight and self._weight + weight > self._most:
-                victim = self._first_to_drop([*self._tasks(), task])
-                dropped.append(victim)
-                if victim is task:
-                    return dropped
-                self._take_out(victim)
-            self._append(task, weight)
+                if self._goes_first is None or not (self._first or not self._goes_first(task)):
+                    return [*dropped, task]
+                dropped.append(self._drop())
+            entry = self._append(task, weight)
+            if self._goes_first is not None and self._goes_first(task):
+                self._first.append(entry)
             return dropped
 
-    def _take_out(self, victim: T) -> None:
-        [found] = [entry for entry in self._waiting if entry[0] is victim]
-        self._waiting.remove(found)
-        self._weight -= found[1]
+    def _drop(self) -> T:
+        """The one that goes first. Its place stays until it is reached, or such places are many."""
+        entry = self._first.popleft() if self._first else next(one for one in self._entries if self._is_task(one))
+        task, entry.task = entry.task, None
+        self._count, self._weight = self._count - 1, self._weight - entry.weight
+        if len(self._entries) > 2 * self._count + 100:
+            self._entries = deque([one for one in self._entries if one.task is not None])
+        return cast(T, task)
+
+    @staticmethod
+    def _is_task(entry: _Entry[T]) -> bool:
+        return entry.task is not None and not isinstance(entry.task, Flush)
 
     def put_flush(self, timeout_s: float) -> Flush | None:
         """Append a flush, to wait for; None after the end."""
@@ -93,15 +108,22 @@ class TaskQueue(Generic[T]):
         with self._changed:
             self._weight -= self._in_hand
             self._in_hand = 0
-            self._changed.wait_for(lambda: self._waiting or self._ended, timeout_s)
-            if not self._waiting:
-                return None
-            first, self._in_hand = self._waiting.popleft()
-            return first
+            self._changed.wait_for(lambda: self._count or self._ended, timeout_s)
+            while self._entries:
+                entry = self._entries.popleft()
+                if entry.task is not None:
+                    return self._taken(entry)
+            return None
+
+    def _taken(self, entry: _Entry[T]) -> T | Flush | None:
+        if self._first and self._first[0] is entry:
+            self._first.popleft()
+        self._count, self._in_hand = self._count - 1, entry.weight
+        return entry.task
 
     def has_one_of(self, kind: type) -> bool:
         """Whether a task of this kind waits."""
-        return any(isinstance(task, kind) for task in self._tasks())
+        return any(isinstance(entry.task, kind) for entry in list(self._entries))
 
     @property
     def is_filling(self) -> bool:
@@ -111,7 +133,7 @@ class TaskQueue(Generic[T]):
     @property
     def is_empty(self) -> bool:
         """Whether nothing waits."""
-        return not self._waiting
+        return not self._count
 
     @property
     def is_open(self) -> bool:
@@ -121,7 +143,7 @@ class TaskQueue(Generic[T]):
     @property
     def has_ended(self) -> bool:
         """Whether nothing comes any more and nothing waits."""
-        return self._ended and not self._waiting
+        return self._ended and not self._count
 
     def end(self) -> None:
         """Nothing comes any more."""
@@ -132,16 +154,16 @@ class TaskQueue(Generic[T]):
     def clear(self) -> None:
         """Drop what waits; who waits for a flush goes on."""
         with self._changed:
-            for one, _ in self._waiting:
-                if isinstance(one, Flush):
-                    one.done.set()
-            self._waiting.clear()
-            self._weight = self._in_hand
+            for entry in self._entries:
+                if isinstance(entry.task, Flush):
+                    entry.task.done.set()
+            self._entries.clear()
+            self._first.clear()
+            self._count, self._weight = 0, self._in_hand
 
-    def _append(self, one: T | Flush, weight: int) -> None:
-        self._waiting.append((one, weight))
-        self._weight += weight
+    def _append(self, one: T | Flush, weight: int) -> _Entry[T]:
+        entry = _Entry(one, weight)
+        self._entries.append(entry)
+        self._count, self._weight = self._count + 1, self._weight + weight
         self._changed.notify()
-
-    def _tasks(self) -> list[T]:
-        return [one for one, _ in list(self._waiting) if not isinstance(one, Flush)]
+        return entry

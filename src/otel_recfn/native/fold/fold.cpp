@@ -15,17 +15,6 @@ std::vector<int64_t> Fold::kept() const {
   return rows;
 }
 
-int64_t Fold::rows(uint32_t number) const {
-  const Unit* unit = find(number);
-  return unit == nullptr ? 0 : unit->rows();
-}
-
-int64_t Fold::rows(const std::vector<ToFinish>& units) const {
-  int64_t rows = 0;
-  for (const ToFinish& one : units) rows += this->rows(one.unit);
-  return rows;
-}
-
 FinishedColumns Fold::finish(const std::vector<ToFinish>& units) {
   FinishedColumns columns;
   or_empty([&] { columns = finished(units); });

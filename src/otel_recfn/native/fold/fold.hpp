@@ -33,9 +33,6 @@ class Fold {
 
   // The numbers of the rows that may be kept yet, in ascending order.
   std::vector<int64_t> kept() const;
-  // How many came to a unit, or since its last part.
-  int64_t rows(uint32_t number) const;
-  int64_t rows(const std::vector<ToFinish>& units) const;
 
   // What became of these units' rows. They begin their next part or are forgotten.
   FinishedColumns finish(const std::vector<ToFinish>& units);

@@ -1,4 +1,4 @@
-// What folding needs to know of a range that has ended, and how ranges rank. The numbers are those of Python's `batches/fold/`.
+// What folding needs to know of a range that has ended, and how ranges rank. `tests/models/folding.py` has the same numbers.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
 // One unit: keeps the longest of its ranges, and folds the others into the nearest kept one around them. Python's
-// `batches/fold/units.py` says how they rank; `tests/models/folding.py` does the same, to be read.
+// `batches/stage.py` says how they rank; `tests/models/folding.py` does the same, to be read.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -58,7 +58,6 @@ class Unit {
     ++rows_, ++waiting_;
   }
 
-  int64_t rows() const { return rows_; }
   void held(std::vector<int64_t>& rows) const;
   int64_t first_row() const { return held_.empty() ? 0 : held_.front().row; }
 

@@ -12,19 +12,22 @@
 
 #include "columns/table_view.hpp"
 #include "fold/finished.hpp"
+#include "stage/stage_rows.hpp"
 
 namespace recfn::stage {
 
+constexpr int64_t kLeastShare = 1000;
+
 // A unit that is decided, or (`goes_on`) a part of it.
 struct UnitToDecide {
-  uint64_t span_id;          // of the span above it
+  SpanAbove above;
   int64_t number, budget;    // how many spans it may have
   int64_t start_ns, end_ns;  // from when to when it goes
   uint8_t goes_on;
   uint8_t tells_itself;  // the span above it takes what was folded directly below it
 
   // What took less is no span of its own, unless it failed: a page of the unit shows nothing of it.
-  int64_t least_ns() const { return (end_ns - start_ns) / 1000; }
+  int64_t least_ns() const { return (end_ns - start_ns) / kLeastShare; }
 };
 
 // Sums of what was folded into a kept range, or (-1) directly into its unit.

@@ -6,19 +6,6 @@
 
 namespace recfn::stage {
 
-uint32_t UnitNumbers::number(const SpanAbove& above) {
-  const auto [place, is_new] = numbers_.try_emplace(above, given_ + 1);
-  if (is_new) above_.emplace(++given_, above);
-  return place->second;
-}
-
-void UnitNumbers::forget(uint32_t number) {
-  const auto found = above_.find(number);
-  if (found == above_.end()) return;
-  numbers_.erase(found->second);
-  above_.erase(found);
-}
-
 void PlannedRows::plan(bool in_order) {
   count_begun();
   const auto size = static_cast<size_t>(rows_.size());

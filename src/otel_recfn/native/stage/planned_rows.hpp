@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "fold/range.hpp"
 #include "memory/unfilled.hpp"
 #include "stage/stage_rows.hpp"
 
@@ -13,16 +14,20 @@ namespace recfn::stage {
 // The numbers of the units that are open, by the span above each.
 class UnitNumbers {
  public:
-  uint32_t number(const SpanAbove& above);
-  void forget(uint32_t number);
+  uint32_t number(const SpanAbove& above) {
+    const auto [place, is_new] = numbers_.try_emplace(above, given_ + 1);
+    given_ += is_new ? 1 : 0;
+    return place->second;
+  }
+  void forget(const SpanAbove& above) { numbers_.erase(above); }
 
  private:
   struct Hash {
-    size_t operator()(const SpanAbove& above) const { return above.span_id ^ above.trace_low; }
+    // Scrambled, since a root's span id may be a part of its trace id.
+    size_t operator()(const SpanAbove& above) const { return folding::scrambled(above.span_id) ^ above.trace_low; }
   };
 
   std::unordered_map<SpanAbove, uint32_t, Hash> numbers_;
-  std::unordered_map<uint32_t, SpanAbove> above_;
   uint32_t given_ = 0;
 };
 

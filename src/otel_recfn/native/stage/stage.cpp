@@ -64,7 +64,7 @@ PlannedRows Stage::add(const ToAdd& batch, bool folds) {
   outermost_.forget_owed(batch.rows);
   if (folds && linked_.has_many()) kept();
   if (!folds) {
-    for (const UnitInBatch& unit : planned.units) numbers_.forget(unit.number);
+    for (const UnitInBatch& unit : planned.units) numbers_.forget(unit.above);
   }
   return planned;
 }
@@ -108,7 +108,7 @@ Decided Stage::decide(const TableView<UnitToDecide>& units, uint64_t key) {
   note_telling(done, units, key, decided);
   for (KeptSpanRow& kept : decided.kept) kept.link = link_of(kept.row, decided.traces);
   for (const UnitToDecide& one : units) {
-    if (one.goes_on == 0) numbers_.forget(static_cast<uint32_t>(one.number));
+    if (one.goes_on == 0) numbers_.forget(one.above);
   }
   return decided;
 }
@@ -124,7 +124,7 @@ void Stage::add_summaries(const folding::FinishedColumns& done, const std::vecto
                           const TableView<UnitToDecide>& units, uint64_t key, Decided& decided) {
   for (const ToldPath& told : told_paths) {
     const folding::PathRow& path = done.paths[told.path];
-    uint64_t parent_id = units[static_cast<size_t>(path.unit)].span_id;
+    uint64_t parent_id = units[static_cast<size_t>(path.unit)].above.span_id;
     if (told.parent >= 0) {
       parent_id = span_id_of(done.paths[static_cast<size_t>(told.parent)].first_id, key);
     } else if (path.holder >= 0) {
@@ -151,7 +151,7 @@ void Stage::note_telling(const folding::FinishedColumns& done, const TableView<U
                          const Decided& decided) {
   TellingSpans& telling = linked_.telling();
   std::vector<uint64_t> of_units;
-  for (const UnitToDecide& unit : units) of_units.push_back(unit.span_id);
+  for (const UnitToDecide& unit : units) of_units.push_back(unit.above.span_id);
   for (const SummaryRow& summary : decided.summaries) {
     if (summary.sums >= 0) of_units[summary.unit] = summary.span_id;
   }

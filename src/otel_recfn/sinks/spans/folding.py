@@ -14,6 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from opentelemetry.trace import SpanContext
 
+from otel_recfn.batches.merging import merged
+from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.batches.stage import MOST_WAITING, Added, Decided, Stage, UnitToDecide
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.spans.budgets import Budgets, Grant, UnitEnd
@@ -28,6 +30,10 @@ MAX_KEPT = 1 << 18
 """Of all units together, some 500 bytes each: beyond, those that rows came to longest ago are decided before they end."""
 MAX_ROWS_OF_A_UNIT = 100_000
 """A unit that stays open is decided in parts of so many rows."""
+
+
+ROWS_AT_ONCE = 1 << 13
+"""Where each range is a span: so many wait as one unit."""
 
 
 class _Granted(NamedTuple):
@@ -150,9 +156,10 @@ class EveryRange:
         self._stage = Stage(budget=0)
 
     def add(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[Added, list[DecidedUnits]]:
-        """All of it, in the order of the rows' ends."""
+        """All of it, in the order of the rows' ends, so many at a time."""
         plan, added = self._stage.plan(batch, roots)
-        return added, [DecidedUnits([KeptSpans(plan)], added.planned, plan.nbytes)] if added.planned else []
+        parts = [_on_its_own(plan.part(slice(first, first + ROWS_AT_ONCE))) for first in range(0, len(plan.row), ROWS_AT_ONCE)]
+        return added, [DecidedUnits([KeptSpans(part)], len(part.row), part.nbytes) for part in parts]
 
     def note_drained(self, drained_ns: int) -> None:
         """Nothing waits for it."""
@@ -167,3 +174,8 @@ class EveryRange:
     def all(self, finished: Sequence[StepTrace]) -> list[DecidedUnits]:
         """The same: nothing else is left."""
         return roots_alone(finished, ())
+
+
+def _on_its_own(plan: SpanPlan) -> SpanPlan:
+    """The plan, where its batch keeps nothing of what it doesn't tell."""
+    return plan._replace(batch=merged([plan.batch.take(plan.row)]), row=np.arange(len(plan.row)))

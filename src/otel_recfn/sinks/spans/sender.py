@@ -12,7 +12,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
@@ -41,12 +41,7 @@ LOOK_S = 0.05
 
 def unit_queue() -> TaskQueue[DecidedUnits]:
     """What waits to be sent."""
-    return TaskQueue(MOST_BYTES, attrgetter("nbytes"), _first_to_drop)
-
-
-def _first_to_drop(units: Sequence[DecidedUnits]) -> DecidedUnits:
-    """The oldest ordinary ones, else the oldest."""
-    return next((one for one in units if one.is_ordinary), units[0])
+    return TaskQueue(MOST_BYTES, attrgetter("nbytes"), attrgetter("is_ordinary"))
 
 
 class Sender:

@@ -157,10 +157,13 @@ class SpansSink:
             self._put(self._open_traces.new(self._surroundings.without_inherited(ranges), target))
 
     def _folded(self, step: Callable[[], Result]) -> Result:
-        """What a step of folding gives. Where it raises, for want of memory say, what is undecided is lost, and counted."""
+        """What a step of folding gives. Where it raises, for want of memory say, what is undecided is lost, and counted.
+
+        Also where a signal handler raises amid it: afterwards the native stage and what waits here may not agree.
+        """
         try:
             return step()
-        except Exception:
+        except BaseException:
             self._accounts.add(failed=self._undecided, folding=-self._undecided)
             self._folding, self._undecided = self._made_folding(), 0
             raise

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import is_
 
 from opentelemetry.trace import TracerProvider
 
@@ -37,7 +38,8 @@ class CurrentTarget:
         self._way_out, self._delivery = way_out, delivery
         self.hook = SpanHook(hook) if hook is not None else None
         """The program's, which is called for the spans of whatever target there is."""
-        self._used: SpanTarget | None = None
+        self._used: Sequence[object] = ()
+        """The target that the delivery was told of last, its resource and its span processors."""
         self._mapper: SpanMapper | None = None
 
     def resolve(self) -> SpanTarget | None:
@@ -66,7 +68,8 @@ class CurrentTarget:
         return self._mapper
 
     def _use(self, target: SpanTarget) -> None:
-        self._delivery.use(target)
-        if target is not self._used:
+        now = [target, target.resource, *target.processors()]
+        if len(now) != len(self._used) or not all(map(is_, now, self._used)):
+            self._delivery.use(target)
             self._mapper = self._way_out.mapper(target) if self.hook is None else HookedMapper(target, self.hook)
-            self._used = target
+            self._used = now

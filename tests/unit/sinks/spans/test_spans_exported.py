@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from spans_harness import REQUEST, Harness, assert_balanced
 
 from batches import BASE_NS, make_batch
@@ -129,6 +130,14 @@ class TestExporting:
         assert [record.getMessage() for record in caplog.records] == [
             "otel-recfn: a span processor raised in on_end; its spans count as failed"
         ]
+
+    def test_a_processor_that_is_added_between_two_chunks_gets_the_next_one(self) -> None:
+        harness, late = Harness(), InMemorySpanExporter()
+        harness.write(*in_request(3))
+        harness.provider.add_span_processor(SimpleSpanProcessor(late))
+        names = [span.name for span in harness.write(*in_request(2, first=10))]
+        assert [span.name for span in late.get_finished_spans()] == names
+        assert harness.sink.counters()["spans_exported"] == 5
 
     def test_unwatchable_exporter(self) -> None:
         class Slotted:

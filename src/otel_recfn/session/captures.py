@@ -6,6 +6,7 @@ made from batches that have copies of the open ranges (``batches/selection.py``)
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from functools import partial
 
@@ -15,6 +16,9 @@ from otel_recfn.model.python_calls import together
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.session.capture import Capture
 from otel_recfn.sources.protocol import Wanted
+
+LOOKS = 4
+"""So often it is looked for open ranges within the time after which one is told."""
 
 
 class Captures:
@@ -28,6 +32,7 @@ class Captures:
         """Whether there has never been another one beside the one that began first, of those that run or ran last."""
         self.ending: set[Capture] = set()
         """Those that are being stopped, running or not."""
+        self._looked_s = time.monotonic()
 
     def __iter__(self) -> Iterator[Capture]:
         return iter(list(self._running))
@@ -42,6 +47,18 @@ class Captures:
     def need_open_ranges(self) -> bool:
         """Whether drains have to include copies of the open ranges."""
         return self._views
+
+    def is_look_due(self) -> bool:
+        """Whether to look now for ranges that have been open for long, which a capture wants to be told of.
+
+        A look asks for copies of all open ranges. It is done also where nothing else is drained: a hang is silent.
+        """
+        shortest = min((capture.open_range_s for capture in self if capture.open_range_s is not None), default=None)
+        return shortest is not None and time.monotonic() - self._looked_s >= shortest / LOOKS
+
+    def looked(self) -> None:
+        """A look is done."""
+        self._looked_s = time.monotonic()
 
     def begin(self, capture: Capture) -> bool:
         """Add the first capture; False where others are there."""
@@ -72,11 +89,6 @@ class Captures:
         if capture in self._running:
             self._running.remove(capture)
 
-    @property
-    def open_range_s(self) -> float | None:
-        """The shortest time after which one of them is told of an open range; None: none of them is."""
-        return min((capture.open_range_s for capture in self if capture.open_range_s is not None), default=None)
-
     def deliver(self, batch: Batch, leaving: Capture | None, look: bool = False) -> None:
         """Hand each capture what it sees of a batch that was drained.
 
@@ -86,19 +98,9 @@ class Captures:
             look: captures are told which ranges are open for long.
         """
         for capture in self:
-            view = partial(capture.selection.view, last=capture is leaving, copies=look)
-            self._put(capture, batch, view, look)
-        self._deliver_all()
-
-    def _put(self, capture: Capture, batch: Batch, view: partial[Batch], look: bool = False) -> None:
-        if self._views:
+            view = partial(capture.selection.view, last=capture is leaving, copies=look) if self._views else None
             capture.put(batch, view, look)
-        else:
-            capture.put(batch, look=look)
-
-    def _deliver_all(self) -> None:
-        """After all have it in their queues: a sink that is written to may drain, or end a capture."""
-        for capture in self:
+        for capture in self:  # after all have it in their queues: a sink that is written to may drain, or end a capture
             capture.deliver()
 
     def after_fork_in_child(self) -> None:
@@ -121,10 +123,14 @@ class Captures:
             scopes, extras, sources = scopes | asked.scopes, extras | asked.extras, sources | asked.sources
             profilers = profilers or asked.profiler is not None
             shown = capture.shown if capture.shown is not None and capture not in self.ending else shown
-        sampled_alone = not any(capture.wants_unsampled for capture in self)
         calls = together([each.selected.calls for each in self if EventSource.PYTHON_CALL in each.selected.sources])
         told = any(capture.tells_of_spans for capture in self)
-        return Wanted(scopes, extras, sources, profilers, shown, sampled_alone, calls, told)
+        return Wanted(scopes, extras, sources, profilers, shown, self.sampled_alone, calls, told)
+
+    @property
+    def sampled_alone(self) -> bool:
+        """Whether none has a use for ranges in spans that are not sampled, which may change while they run."""
+        return not any(capture.wants_unsampled for capture in self)
 
     def buffer_bytes(self) -> int:
         """The largest buffer per thread that one of them asks for."""

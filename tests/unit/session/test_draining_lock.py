@@ -15,7 +15,7 @@ LONG_S = 30.0
 
 @pytest.fixture
 def draining() -> Draining:
-    return Draining(Mock(), Captures(), Mock())
+    return Draining(Mock(), Captures(), Mock(), also=Mock())
 
 
 def begun(thread: threading.Thread, taken: threading.Event) -> None:

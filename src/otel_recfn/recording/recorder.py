@@ -162,7 +162,11 @@ class Recorder:
         self._watching: Watching | None = None
         self._when_recorded: Callable[[], object] | None = None
         self._thread_names: dict[int, str] = {}
-        self._trace_states = TraceStates()
+        states = TraceStates()
+        self.keep_trace_state = states.keep
+        """A span's trace state (a W3C header) as bits for ``ContextReading.flags``; ``Batch.contexts`` holds the text again."""
+        self.split_flags = states.split
+        """The ContextFlag bits of such flags, and the trace state in them."""
         _native.set_record_function_helpers(decorate, aenter, aexit, failure, arguments)
         _native.set_own_directory(str(PACKAGE) + os.sep)
         _native.set_context_reader(None, self._note_thread)
@@ -271,17 +275,6 @@ class Recorder:
         contextvars context.
         """
         _native.set_context_reader(None if reader is None else partial(_read_words, reader), self._note_thread)
-
-    def keep_trace_state(self, text: str) -> int:
-        """A span's trace state (a W3C header) as bits for ``ContextReading.flags``; none for an empty one.
-
-        ``Batch.contexts`` holds the text again. Beyond a limit the texts that were not used for longest are forgotten.
-        """
-        return self._trace_states.keep(text)
-
-    def split_flags(self, flags: int) -> tuple[int, str]:
-        """The ContextFlag bits of such flags, and the trace state in them."""
-        return self._trace_states.split(flags)
 
     def _note_thread(self, number: int) -> bool:
         """Called in a thread at its first look at the context: its name may be gone when the drain comes.

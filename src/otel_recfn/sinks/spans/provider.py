@@ -260,7 +260,11 @@ class ProviderResolver:
     def resolve(self) -> SpanTarget | None:
         """The target of spans; None while there is no SDK provider, or where it is disabled. The last one where it raises."""
         try:
-            return self._resolve()
+            provider = self._found()
+            if provider is not self._provider:
+                self._turn_to(provider)
+            target = self._target
+            return target if target is not None and target.enabled else None
         except Exception as error:
             if raised_by_signal_handler(error):
                 raise
@@ -278,15 +282,11 @@ class ProviderResolver:
             self._told = True
             _logger.exception("otel-recfn: %s", message)
 
-    def _resolve(self) -> SpanTarget | None:
-        provider = self._found()
-        if provider is not self._provider:
-            self._target = self._target_of(provider)
-            if self._target is not None and self._tell_found is not None:
-                self._tell_found(provider)
-            self._provider = None if isinstance(provider, trace.ProxyTracerProvider) else provider
-        target = self._target
-        return target if target is not None and target.enabled else None
+    def _turn_to(self, provider: trace.TracerProvider) -> None:
+        self._target = self._target_of(provider)
+        if self._target is not None and self._tell_found is not None:
+            self._tell_found(provider)
+        self._provider = None if isinstance(provider, trace.ProxyTracerProvider) else provider
 
     def _found(self) -> trace.TracerProvider:
         provider = self._explicit or trace.get_tracer_provider()

@@ -224,20 +224,19 @@ class Recorder:
 
     def _batch(self, raw: _native.Drained, drained_ns: int) -> Batch:
         from otel_recfn.model.batch import Batch, SpanContextRef
-        from otel_recfn.recording.drained_columns import announced, columns
+        from otel_recfn.recording.drained_columns import columns
 
         rows, opened, epoch, new_names, threads, contexts, closed, jump_ns = raw
         if epoch != self._epoch:  # batches of an earlier epoch keep the earlier list
             self._names, self._epoch = [], epoch
         self._names.extend(new_names)
         return Batch(
-            **columns(rows),
+            **columns(rows, opened, self._names),
             names=self._names,
             tracks=self._tracks(threads),
             contexts=[
                 SpanContextRef(high << 64 | low, span_id, *self.split_flags(flags)) for high, low, span_id, flags in contexts
             ],
-            opened=announced(opened, self._names),
             closed=closed,
             clock_jump_ns=jump_ns,
             drained_ns=drained_ns,

@@ -132,7 +132,8 @@ class Capture:
             for one in self._at_work:
                 one.write(seen)
         self.rows += len(seen)
-        self._tell_drained(seen.drained_ns, flushes=False)
+        for one in self._at_work:
+            one.note_drained(seen.drained_ns, flushes=False)
         if open_long is not None and (len(open_long) or self._told_open):
             for one in self._at_work:
                 one.write_open(open_long)
@@ -141,11 +142,8 @@ class Capture:
     def note_drained(self, drained_ns: int) -> None:
         """Tell the sinks that they have what had ended when a drain began, before they are flushed."""
         if not self._delivering:
-            self._tell_drained(drained_ns, flushes=True)
-
-    def _tell_drained(self, drained_ns: int, *, flushes: bool) -> None:
-        for one in self._at_work:
-            one.note_drained(drained_ns, flushes)
+            for one in self._at_work:
+                one.note_drained(drained_ns, flushes=True)
 
     def flush(self, timeout_s: float) -> bool:
         """Flush the sinks that can't be flushed beside a write, within ``timeout_s`` seconds in all.

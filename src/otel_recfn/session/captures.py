@@ -26,8 +26,9 @@ class Captures:
 
     def __init__(self) -> None:
         self._running: list[Capture] = []
-        self._views = False
-        """Whether views are needed: there was more than one capture, or the only one wants less than is recorded for it."""
+        self.need_views = False
+        """Whether each sees its own part of what is drained, for which that has copies of open ranges: there was more than one
+        capture, or the only one wants less than is recorded for it."""
         self.alone = True
         """Whether there has never been another one beside the one that began first, of those that run or ran last."""
         self.ending: set[Capture] = set()
@@ -42,11 +43,6 @@ class Captures:
 
     def __len__(self) -> int:
         return len(self._running)
-
-    @property
-    def need_open_ranges(self) -> bool:
-        """Whether drains have to include copies of the open ranges."""
-        return self._views
 
     def is_look_due(self) -> bool:
         """Whether to look now for ranges that have been open for long, which a capture wants to be told of.
@@ -64,7 +60,7 @@ class Captures:
         """Add the first capture; False where others are there."""
         if self._running:
             return False
-        self._views, self.alone = not capture.selected.is_all_that_is_recorded, True
+        self.need_views, self.alone = not capture.selected.is_all_that_is_recorded, True
         self._running.append(capture)
         return True
 
@@ -78,10 +74,10 @@ class Captures:
         """
         if batch is not None:
             for other in self:
-                if not self._views:
+                if not self.need_views:
                     other.selection.go_on_after(batch)
             capture.selection.begin_after(batch, since_serial)
-        self._views, self.alone = True, False
+        self.need_views, self.alone = True, False
         self._running.append(capture)
 
     def leave(self, capture: Capture) -> None:
@@ -98,7 +94,7 @@ class Captures:
             look: captures are told which ranges are open for long.
         """
         for capture in self:
-            view = partial(capture.selection.view, last=capture is leaving, copies=look) if self._views else None
+            view = partial(capture.selection.view, last=capture is leaving, copies=look) if self.need_views else None
             capture.put(batch, view, look)
         for capture in self:  # after all have it in their queues: a sink that is written to may drain, or end a capture
             capture.deliver()

@@ -58,7 +58,8 @@ class Draining:
             with self._hold(timeout_s) as held:
                 yield held
         finally:
-            self.close_given_up()
+            if self._given_up:
+                self.close_given_up()
 
     @property
     def is_held_here(self) -> bool:
@@ -100,10 +101,9 @@ class Draining:
 
         Who writes calls this afterwards: a file that is closed under its writer may be another file by its next write.
         """
-        if self._given_up:
-            with self._hold(0.0) as held:
-                while held and self._given_up:
-                    self._given_up.pop().close(0.0)
+        with self._hold(0.0) as held:
+            while held and self._given_up:
+                self._given_up.pop().close(0.0)
 
     def start_thread(self) -> None:
         """Have a thread drain, unless one does. If there can be none, that is logged."""
@@ -149,7 +149,7 @@ class Draining:
         try:
             self._sources.look(last=close_open)
             look = self._captures.is_look_due()
-            wanted = look or open_ranges or self._captures.need_open_ranges
+            wanted = look or open_ranges or self._captures.need_views
             batch = self._recorder.drain(close_open=close_open, open_ranges=wanted and not close_open)
             if look:
                 self._captures.looked()

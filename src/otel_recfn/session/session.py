@@ -25,7 +25,7 @@ from otel_recfn.recording.types import RECORDER_LOSSES
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.captures import Captures
 from otel_recfn.session.draining import Draining
-from otel_recfn.session.exits import ExitHandler, finish_in_multiprocessing_child
+from otel_recfn.session.exits import ExitHandler
 from otel_recfn.session.losses import UnusedRanges, tell_losses
 from otel_recfn.session.sources import Sources, sources_of_process
 from otel_recfn.sources.protocol import Source
@@ -140,7 +140,7 @@ class Session:
         self._record(begins=True)
         self._draining.start_thread()
         self._exit.follow_provider()
-        self._exit.finish_in_multiprocessing_child(self)
+        self._exit.finish_in_multiprocessing_child()
 
     def _join(self, capture: Capture) -> None:
         since_serial = self._recorder.serial()
@@ -353,7 +353,7 @@ class Session:
         if self._captures:
             self._record()  # the child's sinks may want other ranges than the parent's
             self._recorder.call_when_recorded(self._drain_from_now_on)
-            finish_in_multiprocessing_child(self)
+            self._exit.finish_in_forked_child()
 
     def _drain_from_now_on(self) -> None:
         """In a child that has recorded something: one that never does has no thread of ours."""

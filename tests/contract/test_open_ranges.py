@@ -17,8 +17,7 @@ from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
-from otel_recfn.session import Session
-from otel_recfn.session import captures as captures_module
+from otel_recfn.session import Session, draining
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.in_memory import InMemorySink
 from otel_recfn.sinks.protocol import Sink
@@ -58,7 +57,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(captures_module, "time", clock)
+    monkeypatch.setattr(draining, "time", clock)
     return clock
 
 

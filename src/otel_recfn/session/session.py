@@ -23,8 +23,7 @@ from otel_recfn.pytorch.late_import import is_imported, when_imported
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import RECORDER_LOSSES
 from otel_recfn.session.capture import Capture
-from otel_recfn.session.captures import Captures
-from otel_recfn.session.draining import Draining
+from otel_recfn.session.draining import Captures, Draining
 from otel_recfn.session.exits import ExitHandler
 from otel_recfn.session.losses import UnusedRanges, tell_losses
 from otel_recfn.session.sources import Sources, sources_of_process

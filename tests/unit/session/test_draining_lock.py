@@ -7,8 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from otel_recfn.session.captures import Captures
-from otel_recfn.session.draining import Draining
+from otel_recfn.session.draining import Captures, Draining
 
 LONG_S = 30.0
 

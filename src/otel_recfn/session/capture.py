@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 
 from otel_recfn.batches.selection import Selected, Selection
 from otel_recfn.model.batch import Batch
-from otel_recfn.sinks.protocol import NO_MEMORY, Sink, is_told_of_open_ranges, tells_of_spans, wants_unsampled
+from otel_recfn.sinks.protocol import NO_MEMORY, Sink, tells_of_spans, wants_unsampled
 from otel_recfn.sources.range_spans import ShownRanges, SpansOfRanges
 from otel_recfn.support.calls import calling_out
 from otel_recfn.support.safe_text import safe_exception, safe_text
@@ -32,7 +32,7 @@ MOST_QUEUED = 1024
 
 
 class GuardedSink:
-    """A sink, and what it took. No method raises. What the sink has beyond the protocol is looked for once, here."""
+    """A sink, and what it took. No method raises. What it may have beside the protocol's methods is looked for once, here."""
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
@@ -40,6 +40,9 @@ class GuardedSink:
         """It raised, and is to be called no more."""
         self.flushes_beside_writes = bool(getattr(sink, "flushes_beside_writes", False))
         """Whether it may be flushed while it is written to."""
+        self.tells_of_spans = tells_of_spans(sink)
+        """Whether it may tell of the program's spans around ranges."""
+        self._write_open: Callable[[Batch], object] | None = getattr(sink, "write_open", None)
         self._note_drained: Callable[[int, bool], object] | None = getattr(sink, "note_drained", None)
         self._process_ends: Callable[[float], object] | None = getattr(sink, "process_ends", None)
         is_ours = type(sink).__module__.startswith("otel_recfn.")
@@ -58,9 +61,9 @@ class GuardedSink:
 
     def write_open(self, ranges: Batch) -> None:
         """Tell it, if it asks, which ranges are open for long."""
-        if is_told_of_open_ranges(self.sink):
+        if self._write_open is not None:
             with self._guarded():
-                self.sink.write_open(ranges)  # type: ignore[attr-defined]
+                self._write_open(ranges)
 
     def note_drained(self, drained_ns: int, flushes: bool) -> None:
         """Tell it, if it asks, that what had ended by then has been written, and whether a flush follows."""
@@ -199,7 +202,7 @@ class Capture:
     @property
     def tells_of_spans(self) -> bool:
         """Whether one of its sinks may tell of the program's spans around ranges."""
-        return any(tells_of_spans(one.sink) for one in self._at_work)
+        return any(one.tells_of_spans for one in self._at_work)
 
     @property
     def _at_work(self) -> list[GuardedSink]:

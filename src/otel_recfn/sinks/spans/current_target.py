@@ -29,7 +29,7 @@ class CurrentTarget:
         self.hook = SpanHook(hook) if hook is not None else None
         """The program's, which is called for the spans of whatever target there is."""
         self._used: Sequence[object] = ()
-        """The target that the delivery was told of last, its resource and its span processors."""
+        """The target that the delivery was told of last, and its parts."""
         self._mapper: SpanMapper | None = None
 
     def use(self) -> SpanMapper:
@@ -49,7 +49,7 @@ class CurrentTarget:
         return self._mapper
 
     def _use(self, target: SpanTarget) -> None:
-        now = [target, target.resource, *target.processors()]
+        now = [target, *target.parts()]
         if len(now) != len(self._used) or not all(map(is_, now, self._used)):
             self._delivery.use(target)
             self._mapper = self._way_out.mapper(target) if self.hook is None else HookedMapper(target, self.hook)

@@ -191,7 +191,7 @@ class SpanTarget:
         ``force_flush`` exports in our thread, whose share of time is bounded.
         """
         size = MAX_CHUNK
-        for processor in self.processors():
+        for processor in self._processors():
             if _has_queue(processor):
                 queue, batch = _queue_sizes(processor)
                 size = min(size, queue // 4, batch - 1)
@@ -203,23 +203,23 @@ class SpanTarget:
         0 where that is more than half of a queue: then each such thread may not begin, since it waits for a whole batch, or for
         seconds.
         """
-        sizes = [_queue_sizes(processor) for processor in self.processors() if _has_queue(processor)]
+        sizes = [_queue_sizes(processor) for processor in self._processors() if _has_queue(processor)]
         room = max((batch for _, batch in sizes), default=0) + self.chunk_size()
         return room if sizes and all(2 * room <= queue for queue, _ in sizes) else 0
 
     def exporters(self) -> list[Any]:
         """The exporters behind the processors that say which they have, each once."""
-        found = [getattr(processor, "span_exporter", None) for processor in self.processors()]
+        found = [getattr(processor, "span_exporter", None) for processor in self._processors()]
         return list({id(exporter): exporter for exporter in found if exporter is not None}.values())
 
     def leavable_exporters(self) -> list[Any]:
         """Those of them that any thread may ask, behind a processor with a queue, whose lock is held during an export."""
-        found = [getattr(each, "span_exporter", None) for each in self.processors() if _only_queues(each)]
+        found = [getattr(each, "span_exporter", None) for each in self._processors() if _only_queues(each)]
         return [exporter for exporter in found if takes_any_thread(exporter)]
 
     def sole_exporter(self) -> Any:
         """The exporter behind a ``BatchSpanProcessor`` beside which nothing looks at spans; None where it is otherwise."""
-        processors = self.processors()
+        processors = self._processors()
         is_sole = len(processors) == 1 and type(processors[0]) is BatchSpanProcessor
         return getattr(processors[0], "span_exporter", None) if is_sole else None
 
@@ -232,8 +232,12 @@ class SpanTarget:
             _logger.error(text, exc_info=safe_exception(error))
             return False
 
-    def processors(self) -> list[Any]:
-        """The provider's processors, without those that only pass on to others; the program may add some at any time."""
+    def parts(self) -> list[Any]:
+        """Its resource, processors and their exporters: while they are the same, all that is said here of them is the same."""
+        processors = self._processors()
+        return [self.resource, *processors, *[getattr(processor, "span_exporter", None) for processor in processors]]
+
+    def _processors(self) -> list[Any]:
         return _flattened(self._tracer.span_processor, MAX_PROCESSOR_DEPTH)
 
 

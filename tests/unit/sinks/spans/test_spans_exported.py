@@ -139,6 +139,17 @@ class TestExporting:
         assert [span.name for span in late.get_finished_spans()] == names
         assert harness.sink.counters()["spans_exported"] == 5
 
+    def test_an_exporter_that_takes_the_place_of_another_is_watched(self) -> None:
+        provider = TracerProvider(shutdown_on_exit=False)
+        provider.add_span_processor(processor := SimpleSpanProcessor(InMemorySpanExporter()))
+        sink = SpansSink(provider)
+        for first in (1, 10):
+            sink.write(make_batch(in_request(2, first=first)))
+            assert flushed(sink)
+            processor.span_exporter = Recording(SpanExportResult.FAILURE)
+        counters = sink.counters()
+        assert (counters["spans_exported"], counters["spans_refused"]) == (2, 2)
+
     def test_unwatchable_exporter(self) -> None:
         class Slotted:
             __slots__ = ()

@@ -17,7 +17,7 @@ from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
-from otel_recfn.session import Session, open_ranges
+from otel_recfn.session import Session, draining
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.in_memory import InMemorySink
 from otel_recfn.sinks.protocol import Sink
@@ -57,7 +57,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(open_ranges, "time", clock)
+    monkeypatch.setattr(draining, "time", clock)
     return clock
 
 
@@ -229,7 +229,7 @@ def test_a_child_process_tells_of_its_own_ranges_alone(make: Callable[..., Looke
     parents = looked.begin("parent's")
 
     def child() -> None:
-        fresh = looked.capture.sinks.at_work[0]
+        fresh = looked.capture.sinks[0].sink
         assert isinstance(fresh, Told)
         assert fresh is not looked.sink
         looked.sink = fresh

@@ -22,7 +22,7 @@ from forked import in_child
 from otel_recfn.batches.selection import Selected
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
-from otel_recfn.session import Session, open_ranges
+from otel_recfn.session import Session, draining
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.in_memory import InMemorySink
 from otel_recfn.sinks.metrics import pipeline
@@ -114,7 +114,7 @@ class Program:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(open_ranges, "time", clock)
+    monkeypatch.setattr(draining, "time", clock)
     return clock
 
 
@@ -376,7 +376,7 @@ def test_ranges_that_are_told_and_end_in_any_order(
 ) -> None:
     clock = Clock()
     with pytest.MonkeyPatch.context() as patch, workers_of(3) as workers:
-        patch.setattr(open_ranges, "time", clock)
+        patch.setattr(draining, "time", clock)
         reset(recorder)
         program = Program(recorder, clock, volume=volume)
         try:

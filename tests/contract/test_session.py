@@ -240,7 +240,7 @@ def test_a_forked_child_goes_on_with_empty_captures(recorder: Recorder, session:
     if child == 0:
         ranges(recorder, "child's")
         session.flush(second.capture, PATIENCE_S)
-        sink = second.capture.sinks.at_work[0]
+        sink = second.capture.sinks[0].sink
         os.write(write, repr([event.name for event in sink.events()]).encode())  # type: ignore[attr-defined]
         os._exit(0)
     os.waitpid(child, 0)

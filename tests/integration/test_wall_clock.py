@@ -100,7 +100,7 @@ print(json.dumps({"spans": spans, "inside": inside, "around": around, "marks": m
 HANG = """
 import ctypes, sys
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
-from otel_recfn.session import open_ranges
+from otel_recfn.session import draining
 from otel_recfn.sinks.in_memory import InMemorySink
 
 shift = ctypes.c_longlong.in_dll(ctypes.CDLL(None), "wall_clock_shift_ns")
@@ -112,7 +112,7 @@ class Told(InMemorySink):
 
 
 told, sink, instrumentor = [], Told(), OtelRecordFunctionInstrumentor()
-open_ranges.LOOKS = 1e12  # each drain looks
+draining.LOOKS = 1e12  # each drain looks
 instrumentor.instrument(sinks=[sink], open_range_s=1000.0)
 with record_function("outer"):
     for _ in range(2):

@@ -14,24 +14,19 @@ class OpenedColumns(Sequence[Opened]):
     """``Batch.opened``. A program without module calls announces every operator: tuples would cost more than the drain.
 
     Args:
-        columns: those of an Opened, in its order.
+        columns: those of an Opened, in its order; ``name`` is an index.
         names: what ``name`` indexes.
     """
 
     def __init__(self, columns: Mapping[str, NDArray[Any]], names: Sequence[str]) -> None:
-        self._columns, self._names = columns, names
-
-    @property
-    def columns(self) -> Mapping[str, NDArray[Any]]:
-        """The columns of an Opened; ``name`` is an index."""
-        return self._columns
+        self.columns, self._names = columns, names
 
     def part(self, places: NDArray[Any]) -> OpenedColumns:
         """Those at these places."""
-        return OpenedColumns({name: column[places] for name, column in self._columns.items()}, self._names)
+        return OpenedColumns({name: column[places] for name, column in self.columns.items()}, self._names)
 
     def __len__(self) -> int:
-        return len(self._columns["event_id"])
+        return len(self.columns["event_id"])
 
     @overload
     def __getitem__(self, index: int) -> Opened: ...
@@ -40,9 +35,9 @@ class OpenedColumns(Sequence[Opened]):
     def __getitem__(self, index: int | slice) -> Opened | Sequence[Opened]:
         if isinstance(index, slice):
             return list(self)[index]
-        event_id, name, *rest = (column[index].item() for column in self._columns.values())
+        event_id, name, *rest = (column[index].item() for column in self.columns.values())
         return Opened(event_id, self._names[name], *rest)
 
     def __iter__(self) -> Iterator[Opened]:
-        for event_id, name, *rest in zip(*(column.tolist() for column in self._columns.values()), strict=True):
+        for event_id, name, *rest in zip(*(column.tolist() for column in self.columns.values()), strict=True):
             yield Opened(event_id, self._names[name], *rest)

@@ -38,13 +38,13 @@ def shared_column(dtype: Any, empty: int = 0) -> NDArray[Any]:
 
 def empty_in_all(batches: Sequence[ColumnArrays]) -> dict[str, Column]:
     """The columns that all of these batches share, since none has anything there."""
-    return {column.name: column for column in _SELDOM if batches and _is_shared(column, batches)}
-
-
-def _is_shared(column: Column, batches: Sequence[ColumnArrays]) -> bool:
-    dtype: Any = column.dtype
-    shared = shared_column(dtype, column.empty)
-    return all(getattr(batch, column.name).base is shared for batch in batches)
+    found = {}
+    for column in _SELDOM:
+        dtype: Any = column.dtype
+        shared = shared_column(dtype, column.empty)
+        if batches and all(getattr(batch, column.name).base is shared for batch in batches):
+            found[column.name] = column
+    return found
 
 
 def _filled(count: int, dtype: type[np.generic], value: int) -> NDArray[Any]:

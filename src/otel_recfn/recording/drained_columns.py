@@ -12,23 +12,20 @@ from otel_recfn.model.columns import ANNOUNCED_COLUMNS, COLUMN_TYPES, COLUMNS
 from otel_recfn.model.empty_columns import empty_column
 
 
-def columns(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """An array per column of a Batch, over the memory that the drain filled; it leaves out what is seldom filled and wasn't."""
-    count = memoryview(raw["kind"]).nbytes
-    return {
-        column.name: np.frombuffer(raw[column.name], dtype=column.dtype)
-        if column.name in raw
+def columns(rows: Mapping[str, Any], opened: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """An array per column of a Batch, and what it announces, over the memory that the drain filled.
+
+    Args:
+        rows: what is in the columns; one that is seldom filled, and wasn't, is left out.
+        opened: what is announced.
+        names: what its names index.
+    """
+    count = memoryview(rows["kind"]).nbytes
+    found: dict[str, Any] = {
+        column.name: np.frombuffer(rows[column.name], dtype=column.dtype)
+        if column.name in rows
         else empty_column(column.dtype, count, column.empty)
         for column in COLUMNS
     }
-
-
-def announced(raw: Mapping[str, Any], names: Sequence[str]) -> OpenedColumns:
-    """What a Batch announces, over the same memory.
-
-    Args:
-        raw: what the drain filled.
-        names: what its names index.
-    """
-    types = {name: COLUMN_TYPES[name] for name in ANNOUNCED_COLUMNS}
-    return OpenedColumns({name: np.frombuffer(raw[name], dtype=dtype) for name, dtype in types.items()}, names)
+    announced = {name: np.frombuffer(opened[name], dtype=COLUMN_TYPES[name]) for name in ANNOUNCED_COLUMNS}
+    return found | {"opened": OpenedColumns(announced, names)}

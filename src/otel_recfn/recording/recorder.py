@@ -162,7 +162,11 @@ class Recorder:
         self._watching: Watching | None = None
         self._when_recorded: Callable[[], object] | None = None
         self._thread_names: dict[int, str] = {}
-        self._trace_states = TraceStates()
+        states = TraceStates()
+        self.keep_trace_state = states.keep
+        """A span's trace state (a W3C header) as bits for ``ContextReading.flags``; ``Batch.contexts`` holds the text again."""
+        self.split_flags = states.split
+        """The ContextFlag bits of such flags, and the trace state in them."""
         _native.set_record_function_helpers(decorate, aenter, aexit, failure, arguments)
         _native.set_own_directory(str(PACKAGE) + os.sep)
         _native.set_context_reader(None, self._note_thread)
@@ -220,20 +224,19 @@ class Recorder:
 
     def _batch(self, raw: _native.Drained, drained_ns: int) -> Batch:
         from otel_recfn.model.batch import Batch, SpanContextRef
-        from otel_recfn.recording.drained_columns import announced, columns
+        from otel_recfn.recording.drained_columns import columns
 
         rows, opened, epoch, new_names, threads, contexts, closed, jump_ns = raw
         if epoch != self._epoch:  # batches of an earlier epoch keep the earlier list
             self._names, self._epoch = [], epoch
         self._names.extend(new_names)
         return Batch(
-            **columns(rows),
+            **columns(rows, opened, self._names),
             names=self._names,
             tracks=self._tracks(threads),
             contexts=[
                 SpanContextRef(high << 64 | low, span_id, *self.split_flags(flags)) for high, low, span_id, flags in contexts
             ],
-            opened=announced(opened, self._names),
             closed=closed,
             clock_jump_ns=jump_ns,
             drained_ns=drained_ns,
@@ -271,17 +274,6 @@ class Recorder:
         contextvars context.
         """
         _native.set_context_reader(None if reader is None else partial(_read_words, reader), self._note_thread)
-
-    def keep_trace_state(self, text: str) -> int:
-        """A span's trace state (a W3C header) as bits for ``ContextReading.flags``; none for an empty one.
-
-        ``Batch.contexts`` holds the text again. Beyond a limit the texts that were not used for longest are forgotten.
-        """
-        return self._trace_states.keep(text)
-
-    def split_flags(self, flags: int) -> tuple[int, str]:
-        """The ContextFlag bits of such flags, and the trace state in them."""
-        return self._trace_states.split(flags)
 
     def _note_thread(self, number: int) -> bool:
         """Called in a thread at its first look at the context: its name may be gone when the drain comes.

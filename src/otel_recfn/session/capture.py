@@ -1,9 +1,12 @@
 """A capture: what somebody asked to be recorded, and the sinks that receive it.
 
-sealed batch ──► what the capture sees of it ──► queue ──► each sink in turn (``guarded_sinks.py``)
+sealed batch ──► what the capture sees of it ──► queue ──► each sink in turn
 
 A sink may record, drain, and start, stop and flush captures while it is written to. What is drained for its own capture
 meanwhile waits in the queue, and the capture's end with it, until all sinks have the batch that is being written.
+
+What a sink raises stays here. After a MemoryError it goes on: it misses that batch, which is counted. After anything else it is
+closed and called no more. Both are logged once, and nothing is given to it again.
 """
 
 from __future__ import annotations
@@ -12,14 +15,16 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
 from otel_recfn.batches.selection import Selected, Selection
 from otel_recfn.model.batch import Batch
-from otel_recfn.session.guarded_sinks import GuardedSinks
-from otel_recfn.session.open_ranges import open_for, without_copies
-from otel_recfn.sinks.protocol import Sink
+from otel_recfn.sinks.protocol import NO_MEMORY, Sink, tells_of_spans, wants_unsampled
 from otel_recfn.sources.range_spans import ShownRanges, SpansOfRanges
+from otel_recfn.support.calls import calling_out
+from otel_recfn.support.interrupts import raised_by_signal_handler
+from otel_recfn.support.safe_text import safe_exception, safe_text
 
 log = logging.getLogger("otel_recfn")
 
@@ -27,9 +32,119 @@ MOST_QUEUED = 1024
 """What comes while so many batches wait is counted as missed: only sinks that make more batches than they take get there."""
 
 
-def whole(batch: Batch) -> Batch:
-    """All of it: what a capture sees that runs alone."""
-    return batch
+class GuardedSink:
+    """A sink, and what it took. No method raises. What it may have beside the protocol's methods is looked for once, here."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self.is_removed = False
+        """It raised, and is to be called no more."""
+        self.flushes_beside_writes = bool(getattr(sink, "flushes_beside_writes", False))
+        """Whether it may be flushed while it is written to."""
+        self.tells_of_spans = tells_of_spans(sink)
+        """Whether it may tell of the program's spans around ranges."""
+        self._write_open: Callable[[Batch], object] | None = getattr(sink, "write_open", None)
+        self._note_drained: Callable[[int, bool], object] | None = getattr(sink, "note_drained", None)
+        self._process_ends: Callable[[float], object] | None = getattr(sink, "process_ends", None)
+        is_ours = type(sink).__module__.startswith("otel_recfn.")
+        # Inside a sink of ours, which starts, stops and flushes nothing, only a signal handler can call that.
+        self._around: Callable[[], AbstractContextManager[None]] = nullcontext if is_ours else calling_out
+        self._rows = 0
+        """Of the batches that its ``write`` took without an error."""
+        self._last_counters: dict[str, int] = {}
+        self._told_of_memory = self._told_of_counters = False
+
+    def write(self, batch: Batch) -> None:
+        """Write a batch."""
+        with self._guarded():
+            self.sink.write(batch)
+            self._rows += len(batch)
+
+    def write_open(self, ranges: Batch) -> None:
+        """Tell it, if it asks, which ranges are open for long."""
+        if self._write_open is not None:
+            with self._guarded():
+                self._write_open(ranges)
+
+    def note_drained(self, drained_ns: int, flushes: bool) -> None:
+        """Tell it, if it asks, that what had ended by then has been written, and whether a flush follows."""
+        if self._note_drained is not None:
+            with self._guarded():
+                self._note_drained(drained_ns, flushes)
+
+    def flush(self, deadline: float) -> bool:
+        """False where it raises, or the time isn't enough."""
+        with self._guarded():
+            return self.sink.flush(_seconds_to(deadline))
+        return False
+
+    def process_ends(self, timeout_s: float) -> None:
+        """Tell it, if it asks, that ``close`` comes because the process ends."""
+        if self._process_ends is not None:
+            with self._guarded():
+                self._process_ends(timeout_s)
+
+    def close(self, deadline: float) -> None:
+        """Close it."""
+        with self._guarded():
+            self.sink.close(_seconds_to(deadline))
+
+    def counters(self, delivered: int) -> dict[str, int]:
+        """Its own as ``<sink>.<counter>``, with how many of the rows that were ``delivered`` it ``missed``.
+
+        From any thread, which may be a metric reader's: one that raises stays, as it may be written to at the moment.
+        """
+        if not self.is_removed:
+            try:
+                with self._around():
+                    self._last_counters = dict(self.sink.counters())
+            except (Exception, SystemExit) as error:
+                self._tell_of_counters(error)
+        missed = delivered - self._rows
+        counts = {**self._last_counters, "missed": missed} if missed > 0 else self._last_counters
+        return {f"{self.sink.name}.{name}": count for name, count in counts.items()}
+
+    def losses(self) -> set[str]:
+        """Which of the counters say what was lost."""
+        return {f"{self.sink.name}.{name}" for name in (*getattr(self.sink, "losses", ()), "missed")}
+
+    def after_fork_in_child(self) -> GuardedSink | None:
+        """The one that a forked child goes on with; None for none."""
+        fresh = None
+        with self._guarded():
+            fresh = self.sink.after_fork_in_child()
+        return GuardedSink(fresh) if fresh is not None else None
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            with self._around():
+                yield
+        except NO_MEMORY:
+            if not self._told_of_memory:
+                self._told_of_memory = True
+                log.error("the sink %r found no memory; it goes on, and what it misses is counted", self.sink.name)
+        except (Exception, SystemExit) as error:  # a sink can't end the program, or the thread that drains
+            if raised_by_signal_handler(error):  # the program's timeout, say, and nothing of the sink's
+                raise
+            unexpected = safe_exception(error) if not isinstance(error, OSError) else None  # a full disk needs no traceback
+            text = "the sink %r failed and was removed; the others go on: %s"
+            log.error(text, self.sink.name, safe_text(repr(error)), exc_info=unexpected)
+            self._remove()
+
+    def _remove(self) -> None:
+        if self.is_removed:
+            return
+        self.is_removed = True
+        with suppress(Exception, SystemExit), self._around():  # it failed once already, which was logged
+            self.sink.close(0.0)
+            self._last_counters = dict(self.sink.counters())
+
+    def _tell_of_counters(self, error: BaseException) -> None:
+        if not self._told_of_counters:
+            self._told_of_counters = True
+            text = "the counters of the sink %r raised; those that it gave last stand for them: %s"
+            log.error(text, self.sink.name, safe_text(repr(error)), exc_info=safe_exception(error))
 
 
 class Capture:
@@ -61,7 +176,7 @@ class Capture:
         self.buffer_bytes, self.open_range_s, self.exit_timeout_s = buffer_bytes, open_range_s, exit_timeout_s
         self._told_open = False
         """What sinks were told last is that ranges are open for long."""
-        self.sinks = GuardedSinks(sinks)
+        self.sinks = [GuardedSink(sink) for sink in sinks]
         self._queue: deque[tuple[Batch, Batch | None]] = deque()
         """What the capture sees of a batch, and the ranges that are open for long; None where nobody is to be told."""
         self.is_delivering = False
@@ -71,38 +186,50 @@ class Capture:
         self._failed = False
         self.rows = 0
         """Those that every sink has taken or missed."""
+        self.has_provider = False
+        """The program was seen to have a tracer provider for its spans."""
         self.was_delivered = True
         """Its sinks have got all that was recorded for it."""
         self.has_ended = False
+        self.lost_before: Mapping[str, int] | None = None
+        """What had been lost in the process when it began; None where it didn't."""
         self.lost_in_all: dict[str, int] = {}
+        """What was lost while it ran, once it has ended."""
 
     @property
     def wants_unsampled(self) -> bool:
         """Whether one of its sinks has a use for ranges in spans that are not sampled."""
-        return self.sinks.wants_unsampled
+        return any(wants_unsampled(one.sink) for one in self._at_work)
 
     @property
     def tells_of_spans(self) -> bool:
         """Whether one of its sinks may tell of the program's spans around ranges."""
-        return self.sinks.tells_of_spans
+        return any(one.tells_of_spans for one in self._at_work)
 
-    def put(self, batch: Batch, view: Callable[[Batch], Batch] = whole, look: bool = False) -> None:
+    @property
+    def _at_work(self) -> list[GuardedSink]:
+        """The sinks but for those that failed."""
+        return [one for one in self.sinks if not one.is_removed]
+
+    def put(self, batch: Batch, view: Callable[[Batch], Batch] | None = None, look: bool = False) -> None:
         """Queue what the capture sees of a batch.
 
         Args:
             batch: was drained.
-            view: makes what the capture sees of it.
+            view: makes what the capture sees of it; None where that is all of it.
             look: tell the sinks that ask which of its open ranges are open for long.
         """
         if len(self._queue) >= MOST_QUEUED:
             self.rows += batch.closed
             return
         try:
-            seen = view(batch)
-            open_long = open_for(seen, self.open_range_s) if look and self.open_range_s is not None else None
-            self._queue.append((without_copies(seen), open_long))
-        except Exception:
+            seen = view(batch) if view is not None else batch
+            open_long = _open_for(seen, self.open_range_s) if look and self.open_range_s is not None else None
+            self._queue.append((_without_copies(seen), open_long))
+        except Exception as error:
             self.rows += batch.closed
+            if raised_by_signal_handler(error):
+                raise
             if not self._failed:
                 self._failed = True
                 log.exception("a capture could not read what was recorded; it goes on, and what it misses is counted")
@@ -122,17 +249,21 @@ class Capture:
 
     def _deliver(self, seen: Batch, open_long: Batch | None) -> None:
         if len(seen) or seen.opened:
-            self.sinks.write(seen)
+            for one in self._at_work:
+                one.write(seen)
         self.rows += len(seen)
-        self.sinks.note_drained(seen.drained_ns, flushes=False)
+        for one in self._at_work:
+            one.note_drained(seen.drained_ns, flushes=False)
         if open_long is not None and (len(open_long) or self._told_open):
-            self.sinks.write_open(open_long)
+            for one in self._at_work:
+                one.write_open(open_long)
             self._told_open = len(open_long) > 0
 
     def note_drained(self, drained_ns: int) -> None:
         """Tell the sinks that they have what had ended when a drain began, before they are flushed."""
         if not self.is_delivering:
-            self.sinks.note_drained(drained_ns, flushes=True)
+            for one in self._at_work:
+                one.note_drained(drained_ns, flushes=True)
 
     def flush(self, timeout_s: float) -> bool:
         """Flush the sinks that can't be flushed beside a write, within ``timeout_s`` seconds in all.
@@ -151,37 +282,68 @@ class Capture:
             return False
         self._flushing.add(own)
         try:
-            return self.sinks.flush(deadline, beside_writes)
+            flushed = [one.flush(deadline) for one in self._at_work if one.flushes_beside_writes == beside_writes]
+            return all(flushed)
         finally:
             self._flushing.discard(own)
 
     def process_ends(self) -> None:
         """Tell the sinks that ``close`` comes because the process ends."""
-        self.sinks.process_ends(self.exit_timeout_s)
+        for one in self._at_work:
+            one.process_ends(self.exit_timeout_s)
 
     def close(self, timeout_s: float) -> None:
         """Close every sink within ``timeout_s`` seconds in all, with what waits for them."""
         deadline = time.monotonic() + timeout_s
         while self._queue:  # finitely many: it has left the session, so its sinks add nothing
             self.deliver()
-        self.sinks.close(deadline)
+        for one in self._at_work:
+            one.close(deadline)
 
     def counters(self) -> dict[str, int]:
         """``rows`` and every sink's counters as ``<sink>.<counter>``; also the rows ``missed`` where a ``write`` raised.
 
         These are the rows that it raised on, and, where the sink was removed for it, all that came since.
         """
-        return {"rows": self.rows} | self.sinks.counters(self.rows)
+        found = {"rows": self.rows}
+        for one in self.sinks:
+            found |= one.counters(self.rows)
+        return found
 
     def lost(self) -> dict[str, int]:
         """Those of ``counters`` that say what was lost: ``missed``, and what a sink has in ``losses``."""
-        names = self.sinks.losses()
+        names = {name for one in self.sinks for name in one.losses()}
         return {name: count for name, count in self.counters().items() if name in names}
+
+    def lost_since_begin(self, lost: Mapping[str, int]) -> dict[str, int]:
+        """Of what has been ``lost`` in the process, what came since the capture began."""
+        before = self.lost_before
+        more = {name: count - before.get(name, 0) for name, count in lost.items()} if before is not None else {}
+        return {name: count for name, count in more.items() if count > 0}
 
     def after_fork_in_child(self) -> None:
         """Go on with the sinks that are fit for a forked child; counts begin anew."""
         self.selection = Selection(self.selected)
         self._queue, self.is_delivering, self._flushing = deque(), False, set()
         self._told_open = False
-        self.rows = 0
-        self.sinks.after_fork_in_child()
+        self.rows, self.lost_before = 0, {}
+        self.sinks = [fresh for one in self._at_work if (fresh := one.after_fork_in_child()) is not None]
+
+
+def _open_for(batch: Batch, open_range_s: float) -> Batch:
+    """Of the open ranges that a batch has copies of, those that have been open for so long.
+
+    Their own times tell it, which are monotonic: a wall clock that is set changes nothing.
+    """
+    copies = slice(batch.closed, None)
+    is_long = batch.end_ns[copies] - batch.start_ns[copies] >= open_range_s * 1e9
+    return batch.take(copies).take(is_long)
+
+
+def _without_copies(batch: Batch) -> Batch:
+    """The rows of what closed alone."""
+    return batch if batch.closed == len(batch) else batch.take(slice(batch.closed), opened=batch.opened)
+
+
+def _seconds_to(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())

@@ -1,8 +1,12 @@
-"""Draining: hands what was recorded to the captures.
+"""Draining: hands what was recorded to the captures that run.
 
     recorder.drain() ──► each capture's view of the batch ──► its sinks
 
-One lock is held over every drain and its delivery.
+One lock is held over every drain and its delivery. A thread drains every 100 ms, every 250 ms while much is recorded, and at
+once when the recorder says so.
+
+As long as only one capture has run, what was recorded is its view. When others have joined it, each gets a view of its own,
+made from batches that have copies of the open ranges (``batches/selection.py``).
 """
 
 from __future__ import annotations
@@ -10,36 +14,169 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+
+from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_recfn.model.batch import Batch
+from otel_recfn.model.events import EventSource, Extra
+from otel_recfn.model.python_calls import together
 from otel_recfn.recording.recorder import Recorder
+from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.session.capture import Capture
-from otel_recfn.session.captures import Captures
-from otel_recfn.session.open_ranges import Looks
 from otel_recfn.session.sources import Sources
+from otel_recfn.sources.protocol import Wanted
+from otel_recfn.support.interrupts import raised_by_signal_handler
+from otel_recfn.support.own_thread import OwnThread, at_work
 
 log = logging.getLogger("otel_recfn")
 
+DRAIN_SECONDS = 0.1
+BUSY_DRAIN_SECONDS = 0.25
+BUSY_ROWS = 10_000
+"""After a drain of more the next one comes later: what each batch costs, mostly with the GIL held, is then of more rows.
+How much may wait in a thread's buffer is the recorder's to say."""
+
+LOOKS = 4
+"""So often it is looked for open ranges within the time after which one is told."""
+
+
+class Captures:
+    """Those that run, and what they ask for together.
+
+    The session lets one thread at a time change them or deliver to them; any thread may read.
+    """
+
+    def __init__(self) -> None:
+        self._running: list[Capture] = []
+        self.need_views = False
+        """Whether each sees its own part of what is drained, for which that has copies of open ranges: there was more than one
+        capture, or the only one wants less than is recorded for it."""
+        self.alone = True
+        """Whether there has never been another one beside the one that began first, of those that run or ran last."""
+        self.ending: set[Capture] = set()
+        """Those that are being stopped, running or not."""
+        self._looked_s = time.monotonic()
+
+    def __iter__(self) -> Iterator[Capture]:
+        return iter(list(self._running))
+
+    def __contains__(self, capture: Capture) -> bool:
+        return capture in self._running
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def is_look_due(self) -> bool:
+        """Whether to look now for ranges that have been open for long, which a capture wants to be told of.
+
+        A look asks for copies of all open ranges. It is done also where nothing else is drained: a hang is silent.
+        """
+        shortest = min((capture.open_range_s for capture in self if capture.open_range_s is not None), default=None)
+        return shortest is not None and time.monotonic() - self._looked_s >= shortest / LOOKS
+
+    def looked(self) -> None:
+        """A look is done."""
+        self._looked_s = time.monotonic()
+
+    def begin(self, capture: Capture) -> bool:
+        """Add the first capture; False where others are there."""
+        if self._running:
+            return False
+        self.need_views, self.alone = not capture.selected.is_all_that_is_recorded, True
+        self._running.append(capture)
+        return True
+
+    def join(self, capture: Capture, batch: Batch | None, since_serial: int) -> None:
+        """Add a capture beside others.
+
+        Args:
+            capture: to add.
+            batch: delivered to those, with copies of open ranges; None: its drain failed.
+            since_serial: the recorder's, from before that drain.
+        """
+        if batch is not None:
+            for other in self:
+                if not self.need_views:
+                    other.selection.go_on_after(batch)
+            capture.selection.begin_after(batch, since_serial)
+        self.need_views, self.alone = True, False
+        self._running.append(capture)
+
+    def leave(self, capture: Capture) -> None:
+        """Remove a capture, if it is there: it gets no more batches."""
+        if capture in self._running:
+            self._running.remove(capture)
+
+    def deliver(self, batch: Batch, leaving: Capture | None, look: bool = False) -> None:
+        """Hand each capture what it sees of a batch that was drained.
+
+        Args:
+            batch: the batch.
+            leaving: a capture that ends: it also gets the open ranges, as partial ones.
+            look: captures are told which ranges are open for long.
+        """
+        for capture in self:
+            view = partial(capture.selection.view, last=capture is leaving, copies=look) if self.need_views else None
+            capture.put(batch, view, look)
+        for capture in self:  # after all have it in their queues: a sink that is written to may drain, or end a capture
+            capture.deliver()
+
+    def after_fork_in_child(self) -> None:
+        """In a child: the captures go on with sinks of the child's own."""
+        for capture in self:
+            capture.after_fork_in_child()
+
+    @property
+    def all_end(self) -> bool:
+        """Whether each is being stopped, or there is none."""
+        return all(capture in self.ending for capture in self)
+
+    def wanted(self) -> Wanted | None:
+        """The smallest selection with all that they ask for, None without any; ranges of those that end are no longer shown."""
+        if not self:
+            return None
+        scopes, extras, sources, profilers, shown = 0, Extra.NONE, frozenset[EventSource](), False, None
+        for capture in self:
+            asked = capture.selected
+            scopes, extras, sources = scopes | asked.scopes, extras | asked.extras, sources | asked.sources
+            profilers = profilers or asked.profiler is not None
+            shown = capture.shown if capture.shown is not None and capture not in self.ending else shown
+        calls = together([each.selected.calls for each in self if EventSource.PYTHON_CALL in each.selected.sources])
+        told = any(capture.tells_of_spans for capture in self)
+        return Wanted(scopes, extras, sources, profilers, shown, self.sampled_alone, calls, told)
+
+    @property
+    def sampled_alone(self) -> bool:
+        """Whether none has a use for ranges in spans that are not sampled, which may change while they run."""
+        return not any(capture.wants_unsampled for capture in self)
+
+    def buffer_bytes(self) -> int:
+        """The largest buffer per thread that one of them asks for."""
+        return max((capture.buffer_bytes for capture in self), default=DEFAULT_BUFFER_BYTES)
+
 
 class Draining:
-    """Drains, one thread at a time. Every method may be called from any thread.
+    """Drains, one thread at a time. Every method may be called from any thread; one at a time may start and stop ours.
 
     Args:
         recorder: what is drained.
         captures: who gets it.
         sources: some of them look at what they watch.
+        also: called after each drain of our thread, with the lock held.
     """
 
-    def __init__(self, recorder: Recorder, captures: Captures, sources: Sources) -> None:
-        self._recorder, self._captures, self._sources = recorder, captures, sources
+    def __init__(self, recorder: Recorder, captures: Captures, sources: Sources, also: Callable[[], object]) -> None:
+        self._recorder, self._captures, self._sources, self._also = recorder, captures, sources, also
         self.lock = threading.RLock()
         self._holder: int | None = None
         """The thread that holds the lock."""
+        self._thread: OwnThread | None = None
+        """Ours, from its start until it is told to end."""
         self._closing: list[tuple[Capture, float]] = []
         """Captures that have ended while a sink was written to, and until when they may take to close."""
-        self._looks = Looks()
         self._failed = False
 
     @contextmanager
@@ -99,22 +236,60 @@ class Draining:
                     capture, deadline = entry
                     capture.close(max(0.0, deadline - time.monotonic()))
 
+    def start_thread(self) -> None:
+        """Have a thread drain, unless one does. If there can be none, that is logged."""
+        if self._thread is not None:
+            return
+        self._thread = thread = OwnThread(self._run, "otel-recfn drain")
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads here
+            self._thread = None
+            log.warning("no thread drains what is recorded (%s): it is delivered by flush() and at the end", error)
+
+    def stop_thread(self) -> OwnThread | None:
+        """Have the thread end after the drain that is under way. Returns it."""
+        thread, self._thread = self._thread, None
+        self._recorder.wake()
+        return thread
+
     def after_fork_in_child(self) -> None:
         """In a child, where no other thread drains."""
-        self.lock, self._holder, self._closing = threading.RLock(), None, []
+        self.lock, self._holder, self._thread, self._closing = threading.RLock(), None, None, []
+
+    def _run(self) -> None:
+        """In the thread, until it is stopped."""
+        own, pause = threading.current_thread(), DRAIN_SECONDS
+        with suppress_instrumentation():
+            while self._thread is own:
+                try:
+                    self._recorder.wait(pause)
+                    if self._thread is own:
+                        pause = BUSY_DRAIN_SECONDS if self._drain_here() > BUSY_ROWS else DRAIN_SECONDS
+                except Exception:  # no memory, say
+                    self._tell_failed()
+
+    def _drain_here(self) -> int:
+        """In the thread. Returns the number of rows."""
+        with self.lock, at_work():  # a fork takes them in this order
+            batch = self.drain()
+            self._also()
+        return len(batch) if batch is not None else 0
 
     def _drain(self, close_open: bool, leaving: Capture | None, open_ranges: bool) -> Batch | None:
         try:
             self._sources.look(last=close_open)
-            look = self._looks.is_due(self._captures.open_range_s)
-            wanted = look or open_ranges or self._captures.need_open_ranges
+            look = self._captures.is_look_due()
+            wanted = look or open_ranges or self._captures.need_views
             batch = self._recorder.drain(close_open=close_open, open_ranges=wanted and not close_open)
             if look:
-                self._looks.done()
+                self._captures.looked()
             if batch.clock_jump_ns:
                 self._tell_clock_jump(batch.clock_jump_ns / 1e9)
             self._captures.deliver(batch, leaving, look)
-        except Exception:
+        except Exception as error:
+            if raised_by_signal_handler(error):
+                raise
             self._tell_failed()
             return None
         return batch
@@ -132,4 +307,5 @@ class Draining:
         """Log that a drain failed, once: where memory is short, many in a row may fail."""
         if not self._failed:
             self._failed = True
-            log.exception("draining failed; what was lost by that is counted, and the next drain goes on")
+            with suppress(Exception):
+                log.exception("draining failed; what was lost by that is counted, and the next drain goes on")

@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
 
 from opentelemetry import metrics, trace
 
@@ -46,16 +45,23 @@ class ExitHandler:
             atexit.unregister(self._at_exit)
             atexit.register(self._at_exit)
 
-    def finish_in_multiprocessing_child(self, told: Exiting) -> None:
+    def finish_in_multiprocessing_child(self) -> None:
         """Where this process is a child of multiprocessing that no fork has made known, register with it, once."""
         processes, util = sys.modules.get("multiprocessing.process"), sys.modules.get("multiprocessing.util")
         if processes is None or util is None or self._finishes_in == os.getpid():
             return
         self._finishes_in = os.getpid()
         if processes.parent_process() is not None or is_beginning():
-            util.Finalize(None, told.at_exit, exitpriority=0)
+            util.Finalize(None, self._at_exit, exitpriority=0)
         if is_beginning():  # a process of a fork server still forgets what is registered
-            finish_in_multiprocessing_child(told)
+            self.finish_in_forked_child()
+
+    def finish_in_forked_child(self) -> None:
+        """Register with multiprocessing: its children end by ``os._exit``, which runs its finalizers but no exit handlers."""
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None:
+            # The child forgets its inherited finalizers right after the fork, and then runs what is registered here.
+            util.register_after_fork(self, lambda living: util.Finalize(None, living._at_exit, exitpriority=0))
 
     def follow_last(self) -> None:
         """``follow_provider``, where anything is registered."""
@@ -72,18 +78,3 @@ def _follow_last(handler: weakref.ref[ExitHandler]) -> None:
     living = handler()
     if living is not None:
         living.follow_last()
-
-
-class Exiting(Protocol):
-    """Told of the end of the process."""
-
-    def at_exit(self) -> None:
-        """Finish."""
-
-
-def finish_in_multiprocessing_child(told: Exiting) -> None:
-    """Register with multiprocessing: its children end by ``os._exit``, which runs its finalizers but no exit handlers."""
-    util = sys.modules.get("multiprocessing.util")
-    if util is not None:
-        # The child forgets its inherited finalizers right after the fork, and then runs what is registered here.
-        util.register_after_fork(told, lambda living: util.Finalize(None, living.at_exit, exitpriority=0))

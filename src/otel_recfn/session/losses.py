@@ -24,7 +24,6 @@ or record to a local file: instrument(chrome_trace="trace.json.gz")"""
 _IN_PROGRAM = {"where": "", "there": "", "starts": "program starts"}
 _IN_CHILD = {"where": " in a child process", "there": " there", "starts": "child starts, as at the top of its main module"}
 _WITHOUT_IN_CHILD = '; or let children send spans as their program does, which has a provider: instrument(span_exporter="otlp")'
-_NOTHING: Mapping[str, int] = {}
 _REASONS: Mapping[str, str] = {
     "recorder.dropped": "threads recorded more between two drains than their buffers hold, or nested deeper than is followed; "
     "raise buffer_bytes, or record fewer scopes",
@@ -52,34 +51,11 @@ _REASONS: Mapping[str, str] = {
 """By the counter, or its part after the sink's name: the likely cause, and the way out."""
 
 
-class Losses:
-    """What had been lost before each capture began."""
-
-    def __init__(self) -> None:
-        self._before: dict[Capture, Mapping[str, int]] = {}
-
-    def begin(self, capture: Capture, lost: Mapping[str, int]) -> None:
-        """Note, when a capture begins, how much had been lost by then."""
-        self._before[capture] = lost
-
-    def since(self, capture: Capture, lost: Mapping[str, int]) -> dict[str, int]:
-        """Of a capture that runs: what was lost since it began."""
-        before = self._before.get(capture, _NOTHING)
-        more = {name: count - before.get(name, 0) for name, count in lost.items()}
-        return {name: count for name, count in more.items() if count > 0}
-
-    def tell(self, capture: Capture, lost: Mapping[str, int]) -> None:
-        """Log, when a capture has ended, what was lost since it began, and leave it with the capture."""
-        if capture not in self._before:  # it never began, or this was told
-            return
-        capture.lost_in_all = self.since(capture, lost)
-        for name, count in capture.lost_in_all.items():
-            log.warning("otel-recfn lost %s=%d: %s", name, count, reason(name))
-        del self._before[capture]
-
-    def after_fork_in_child(self) -> None:
-        """In a child: counts begin anew."""
-        self._before = dict.fromkeys(self._before, _NOTHING)
+def tell_losses(capture: Capture, lost: Mapping[str, int]) -> None:
+    """Log, when a capture has ended, what was lost since it began, and leave it with the capture."""
+    capture.lost_in_all = capture.lost_since_begin(lost)
+    for name, count in capture.lost_in_all.items():
+        log.warning("otel-recfn lost %s=%d: %s", name, count, reason(name))
 
 
 class UnusedRanges:
@@ -99,9 +75,10 @@ class UnusedRanges:
             alone: no other capture has run beside it.
             ends: it has got all that it will get.
         """
-        if self._told or capture.shown is None or not capture.rows:
+        if self._told or capture.has_provider or capture.shown is None or not capture.rows:
             return
-        if not alone or capture.wants_unsampled or not capture.shown.spans.lacks_provider():
+        capture.has_provider = not capture.shown.spans.lacks_provider()
+        if capture.has_provider or not alone or capture.wants_unsampled:
             self._since = None
             return
         now = time.monotonic()

@@ -23,18 +23,15 @@ from otel_recfn.pytorch.late_import import is_imported, when_imported
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import RECORDER_LOSSES
 from otel_recfn.session.capture import Capture
-from otel_recfn.session.captures import Captures
-from otel_recfn.session.drain_thread import DrainThread
-from otel_recfn.session.draining import Draining
-from otel_recfn.session.exits import ExitHandler, finish_in_multiprocessing_child
-from otel_recfn.session.forks import HeldLocks
-from otel_recfn.session.losses import Losses, UnusedRanges
-from otel_recfn.session.recording import Recording
+from otel_recfn.session.draining import Captures, Draining
+from otel_recfn.session.exits import ExitHandler
+from otel_recfn.session.losses import UnusedRanges, tell_losses
 from otel_recfn.session.sources import Sources, sources_of_process
 from otel_recfn.sources.protocol import Source
 from otel_recfn.support.calls import calling, tell
 from otel_recfn.support.forks import Order, around_forks
 from otel_recfn.support.own_thread import OwnThread
+from otel_recfn.support.seen_spans import seen_spans
 
 log = logging.getLogger("otel_recfn")
 
@@ -58,12 +55,14 @@ class Session:
         self._recorder = recorder
         self._captures = Captures()
         self._sources = Sources(sources_of_process(recorder) if sources is None else sources, self._captures.wanted)
-        self._draining = Draining(recorder, self._captures, self._sources)
-        self._recording = Recording(recorder, self._captures, self._draining)
+        self._draining = Draining(recorder, self._captures, self._sources, also=self._follow_providers)
+        self._sampled_alone = False
+        """What the recorder was told last."""
         self._exit = ExitHandler(self.at_exit)
-        self._thread = DrainThread(recorder, self._draining, also=self._follow_providers)
-        self._losses, self._unused, self._held = Losses(), UnusedRanges(), HeldLocks()
+        self._unused = UnusedRanges()
         self._switching = threading.RLock()
+        self._held: dict[int, list[threading.RLock]] = {}
+        """The locks that forking threads hold."""
         self._starting: dict[Capture, int] = {}
         """Captures that are being started, and the thread that starts each."""
         self._waiting_for_imports: dict[Capture, list[Callable[[], None]]] = {}
@@ -126,7 +125,7 @@ class Session:
         with self._changing(SWITCH_SECONDS) as held:
             if capture.has_ended or capture in self._captures.ending:  # it was stopped before it began
                 return True
-            self._losses.begin(capture, self.lost(capture))
+            capture.lost_before = self.lost(capture)
             if self._captures.begin(capture):
                 self._begin()
             elif held:
@@ -137,17 +136,42 @@ class Session:
 
     def _begin(self) -> None:
         self._sources.follow()
-        self._recording.follow(alone=True)
-        self._thread.start()
+        self._record(begins=True)
+        self._draining.start_thread()
         self._exit.follow_provider()
-        self._exit.finish_in_multiprocessing_child(self)
+        self._exit.finish_in_multiprocessing_child()
 
     def _join(self, capture: Capture) -> None:
         since_serial = self._recorder.serial()
         batch = self._draining.drain(open_ranges=True)
         self._captures.join(capture, batch, since_serial)
-        self._recording.follow()
+        self._record()
         self._sources.follow()
+
+    def _record(self, *, begins: bool = False) -> None:
+        """Have the recorder record what the captures want now that don't end.
+
+        Args:
+            begins: the only capture begins: nothing that was recorded before is for it.
+        """
+        if not (begins or self._captures.all_end or self._recorder.recording):
+            self._drain_earlier()
+        wanted = None if self._captures.all_end else self._captures.wanted()
+        if wanted is None:
+            self._recorder.stop()
+            return
+        seen_spans.keep_alive(wanted.spans_told)
+        self._recorder.start(wanted.scopes, self._captures.buffer_bytes(), wanted.extras, wanted.sampled_alone)
+        self._sampled_alone = wanted.sampled_alone
+
+    def _drain_earlier(self) -> None:
+        """A recording begins: captures that are ending, or that it was stopped under, get what is left of the earlier one.
+
+        Its open ranges would be given up otherwise, whose children they may have already.
+        """
+        with self._draining.held(0.0) as held:
+            if held:
+                self._draining.drain(close_open=True)
 
     def _enable_those_that_need(self, module: str, capture: Capture) -> None:
         """Called when the program has imported ``module``."""
@@ -160,7 +184,8 @@ class Session:
         """Of providers set late, or never: the exit comes before theirs, and they may want what was not recorded so far."""
         self._exit.follow_provider()
         with self._switching:
-            self._recording.follow_samplers()
+            if self._captures and self._captures.sampled_alone != self._sampled_alone:
+                self._record()
         for capture in self._captures:
             self._unused.look(capture, alone=self._captures.alone)
 
@@ -204,8 +229,8 @@ class Session:
             return None
         if capture.shown is not None:  # what begins from here on may not become a span
             self._sources.follow()
-        self._recording.follow()
-        return self._thread.stop() if self._captures.all_end else None
+        self._record()
+        return self._draining.stop_thread() if self._captures.all_end else None
 
     def _call_off_imports(self, capture: Capture) -> None:
         for call_off in self._waiting_for_imports.pop(capture, ()):
@@ -228,7 +253,7 @@ class Session:
             capture.close(_seconds_to(deadline))
         else:
             self._draining.close_later(capture, deadline)
-        self._losses.tell(capture, self.lost(capture))
+        tell_losses(capture, self.lost(capture))
         capture.has_ended = True
 
     def _give_up(self, capture: Capture) -> None:
@@ -242,12 +267,12 @@ class Session:
     def _leave(self, capture: Capture) -> None:
         """Go on without a capture: for those that are there, also for those that a sink has started now."""
         self._captures.leave(capture)
-        self._recording.follow()
+        self._record()
         self._sources.follow()
         if not self._captures:
             self._exit.unregister()
-        elif not self._captures.all_end and not self._thread.is_started:
-            self._thread.start()
+        elif not self._captures.all_end:
+            self._draining.start_thread()
 
     def flush(self, capture: Capture, timeout_s: float) -> bool:
         """Drain, and flush a capture's sinks; False when ``timeout_s`` seconds or memory were not enough, or it isn't running.
@@ -291,7 +316,7 @@ class Session:
 
     def lost_since_begin(self, capture: Capture) -> dict[str, int]:
         """Those that have grown since the capture began; of one that has ended, until then."""
-        return dict(capture.lost_in_all) if capture.has_ended else self._losses.since(capture, self.lost(capture))
+        return dict(capture.lost_in_all) if capture.has_ended else capture.lost_since_begin(self.lost(capture))
 
     def at_exit(self) -> None:
         """End every capture, within the seconds that an exit may take."""
@@ -305,31 +330,36 @@ class Session:
                 log.exception("a capture could not be ended")
 
     def before_fork(self, deadline: float) -> None:
-        """Wait until no capture is started or stopped and no drain is under way, up to a limit."""
-        self._held.take((self._draining.lock, self._switching), deadline)
+        """Wait until no capture is started or stopped and no drain is under way; not after ``deadline``, as a sink may hang."""
+        held = self._held[threading.get_ident()] = []
+        for lock in (self._draining.lock, self._switching):
+            if lock.acquire(timeout=_seconds_to(deadline)):
+                held.append(lock)  # noqa: PERF401 - one after the other, so that whoever is interrupted gives back what it took
 
     def after_fork_in_parent(self) -> None:
         """After a fork, in the parent: go on."""
-        self._held.give_back()
+        for lock in reversed(self._held.pop(threading.get_ident(), ())):
+            lock.release()
         self._draining.close_ended()
 
     def after_fork_in_child(self) -> None:
         """After a fork, in the child: go on with an empty recorder and with sinks of the child's own."""
         ending, self._switching, self._captures.ending = self._captures.ending, threading.RLock(), set()
-        for part in (self._draining, self._thread, self._held, self._losses, self._unused, self._captures):
+        self._held = {}
+        for part in (self._draining, self._unused, self._captures):
             part.after_fork_in_child()
         self._leave_to_parent(ending)
         self._drop_half_started()
         if self._captures:
-            self._recording.follow()  # the child's sinks may want other ranges than the parent's
+            self._record()  # the child's sinks may want other ranges than the parent's
             self._recorder.call_when_recorded(self._drain_from_now_on)
-            finish_in_multiprocessing_child(self)
+            self._exit.finish_in_forked_child()
 
     def _drain_from_now_on(self) -> None:
         """In a child that has recorded something: one that never does has no thread of ours."""
         with self._changing(0.0):
-            if not (self._captures.all_end or self._thread.is_started):
-                self._thread.start()
+            if not self._captures.all_end:
+                self._draining.start_thread()
 
     def _drop_half_started(self) -> None:
         """In a child: captures that other threads of the parent were starting, so that nobody here knows that they run."""

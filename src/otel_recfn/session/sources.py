@@ -44,6 +44,8 @@ class _Switch:
     """A source and its state."""
 
     source: Source
+    watcher: Watcher | None
+    """The source, where it watches something."""
     prepared: bool = False
     told: Wanted | None = None
     """The selection that it was enabled with; None while it is disabled."""
@@ -61,7 +63,7 @@ class Sources:
     """
 
     def __init__(self, sources: Sequence[Source], wanted: Callable[[], Wanted | None]) -> None:
-        self._switches = [_Switch(source) for source in sources]
+        self._switches = [_Switch(source, source if isinstance(source, Watcher) else None) for source in sources]
         self._wanted_now = wanted
 
     def modules_needed(self, asked: frozenset[EventSource]) -> list[str]:
@@ -93,9 +95,9 @@ class Sources:
 
     def look(self, *, last: bool) -> None:
         """Let the enabled sources that watch something look at it."""
-        for switch in [switch for switch in self._switches if switch.told is not None]:
-            if isinstance(switch.source, Watcher):
-                self._guarded(switch, partial(switch.source.look, last=last), None)
+        for switch in list(self._switches):
+            if switch.watcher is not None and switch.told is not None:
+                self._guarded(switch, partial(switch.watcher.look, last=last), None)
 
     def counters(self) -> dict[str, int]:
         """Every source's counters, as ``<source>.<counter>``."""

@@ -21,6 +21,9 @@ MIN_BUFFER_BYTES = 4096
 MAX_BUFFER_BYTES = 1 << 30
 FILE_PREFIX = "file:"
 SPAN_EXPORTERS = ("otlp", "otlp-grpc", "otlp-http")
+MOST_SPANS = 1_000_000_000
+LONGEST_SECONDS = 1e9
+"""Some 30 years, which stand for whatever is longer: systems refuse to wait for so long."""
 MIN_REQUEST_BYTES = 1024
 MAX_REQUEST_BYTES = 1 << 26
 """What the specification allows a client to send."""
@@ -150,7 +153,7 @@ def _duration(value: Any) -> float:
     seconds = _rate(value)
     if seconds is None:
         raise ValueError
-    return seconds
+    return min(seconds, LONGEST_SECONDS)
 
 
 def _parse_seconds(text: str) -> float | None:
@@ -238,7 +241,7 @@ def _parse_calls(text: str) -> bool | PythonCalls:
 
 
 def _budget(value: Any) -> int | None:
-    return None if value is None else whole_number(1)(value)
+    return None if value is None else whole_number(1, MOST_SPANS)(value)
 
 
 def _parse_budget(text: str) -> int | None:
@@ -297,6 +300,9 @@ SPAN_EXPORTER: Kind[Any] = Kind(
 )
 DETAIL: Kind[str] = Kind(", ".join(DETAILS), _detail, ", ".join(DETAILS), str.lower)
 BUDGET: Kind[int | None] = Kind(
-    "None (no limit) or a whole number of spans from 1", _budget, "none (no limit) or a whole number from 1", _parse_budget
+    f"None (no limit) or a whole number of spans from 1 to {MOST_SPANS}",
+    _budget,
+    f"none (no limit) or a whole number from 1 to {MOST_SPANS}",
+    _parse_budget,
 )
 EVENTS: Kind[int] = Kind("a whole number from 1", whole_number(1))

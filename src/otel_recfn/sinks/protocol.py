@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -35,7 +34,7 @@ class Sink(Protocol):
       ``flush`` follows: what had ended by then has been written, also where the drain found nothing to write. Without it: it
       isn't told.
     * ``process_ends``, a method that is called before ``close`` where the process ends: with the seconds that the end may wait
-      for what is outside of this machine; it returns how many of them it has a use for. Without it: it isn't told.
+      for what is outside of this machine. Without it: it isn't told.
     """
 
     name: str
@@ -57,11 +56,6 @@ class Sink(Protocol):
         """The sink that a forked child goes on with (a fresh one, sharing no file, lock or thread), or None for no sink."""
 
 
-def losses_of(sink: Sink) -> tuple[str, ...]:
-    """The names of the counters that say what a sink lost."""
-    return tuple(getattr(sink, "losses", ()))
-
-
 def wants_unsampled(sink: Sink) -> bool:
     """Whether ranges in spans that are not sampled are of use to a sink."""
     return bool(getattr(sink, "wants_unsampled", True))
@@ -75,21 +69,3 @@ def tells_of_spans(sink: Sink) -> bool:
 def is_told_of_open_ranges(sink: Sink) -> bool:
     """Whether a sink wants to know of ranges that have been open for long."""
     return hasattr(sink, "write_open")
-
-
-def tell_of_drain(sink: Sink, drained_ns: int, flushes: bool) -> None:
-    """Tell a sink that wants to know it when the last drain began, and whether a flush follows."""
-    told = getattr(sink, "note_drained", None)
-    if told is not None:
-        told(drained_ns, flushes)
-
-
-def tell_of_process_end(sink: Sink, timeout_s: float) -> float:
-    """Tell a sink that wants to know it that the process ends; returns how long its ``close`` may take at most."""
-    told = getattr(sink, "process_ends", None)
-    return float(told(timeout_s)) if told is not None else math.inf
-
-
-def flushes_beside_writes(sink: Sink) -> bool:
-    """Whether a sink may be flushed while it is written to."""
-    return bool(getattr(sink, "flushes_beside_writes", False))

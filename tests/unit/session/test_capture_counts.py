@@ -18,7 +18,7 @@ from batches import make_batch
 from otel_recfn.batches.selection import Selected
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventSource, make_event_id
-from otel_recfn.session.capture import Capture, whole
+from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.background import BackgroundSink
 from otel_recfn.sinks.protocol import Sink
 from otel_recfn.sinks.spans.sink import SpansSink
@@ -56,7 +56,7 @@ def capture_of(*sinks: Sink) -> Capture:
     return Capture(Selected(), sinks, buffer_bytes=1 << 20)
 
 
-def write(capture: Capture, batch: Batch, view: Callable[[Batch], Batch] = whole) -> None:
+def write(capture: Capture, batch: Batch, view: Callable[[Batch], Batch] | None = None) -> None:
     capture.put(batch, view)
     capture.deliver()
 

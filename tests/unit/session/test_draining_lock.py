@@ -7,15 +7,14 @@ from unittest.mock import Mock
 
 import pytest
 
-from otel_recfn.session.captures import Captures
-from otel_recfn.session.draining import Draining
+from otel_recfn.session.draining import Captures, Draining
 
 LONG_S = 30.0
 
 
 @pytest.fixture
 def draining() -> Draining:
-    return Draining(Mock(), Captures(), Mock())
+    return Draining(Mock(), Captures(), Mock(), also=Mock())
 
 
 def begun(thread: threading.Thread, taken: threading.Event) -> None:

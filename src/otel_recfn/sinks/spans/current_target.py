@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from opentelemetry.trace import TracerProvider
+from collections.abc import Sequence
+from operator import is_
 
 from otel_recfn.sinks.spans.delivery import Delivery
 from otel_recfn.sinks.spans.mapping import SpanMapper
@@ -17,36 +16,20 @@ class CurrentTarget:
     """Of one sink.
 
     Args:
-        tracer_provider: None for the global one.
+        resolver: tells what takes spans now, if anything does.
         way_out: how spans leave.
         delivery: is told of the target.
         hook: the program's; None where it has none.
-        found: is told of each provider that spans go to from now on.
     """
 
-    def __init__(
-        self,
-        tracer_provider: TracerProvider | None,
-        way_out: WayOut,
-        delivery: Delivery,
-        hook: Hook | None,
-        found: Callable[[TracerProvider], object],
-    ) -> None:
-        self._resolver = ProviderResolver(tracer_provider, way_out.provider, found)
+    def __init__(self, resolver: ProviderResolver, way_out: WayOut, delivery: Delivery, hook: Hook | None) -> None:
+        self._resolver = resolver
         self._way_out, self._delivery = way_out, delivery
         self.hook = SpanHook(hook) if hook is not None else None
         """The program's, which is called for the spans of whatever target there is."""
-        self._used: SpanTarget | None = None
+        self._used: Sequence[object] = ()
+        """The target that the delivery was told of last, and its parts."""
         self._mapper: SpanMapper | None = None
-
-    def resolve(self) -> SpanTarget | None:
-        """The target, if anything takes spans now. From any thread."""
-        return self._resolver.resolve()
-
-    @property
-    def lacks_provider(self) -> bool:
-        """Whether the program has set no provider, or not yet. From any thread."""
-        return self._resolver.lacks_provider
 
     def use(self) -> SpanMapper:
         """What makes spans for the target, which gets them from now on; for the last one where nothing takes spans now.
@@ -65,7 +48,8 @@ class CurrentTarget:
         return self._mapper
 
     def _use(self, target: SpanTarget) -> None:
-        self._delivery.use(target)
-        if target is not self._used:
+        now = [target, *target.parts()]
+        if len(now) != len(self._used) or not all(map(is_, now, self._used)):
+            self._delivery.use(target)
             self._mapper = self._way_out.mapper(target) if self.hook is None else HookedMapper(target, self.hook)
-            self._used = target
+            self._used = now

@@ -126,9 +126,10 @@ class _WatchedExporter:
             self._calls.leave()
 
     def _export(self, export: Callable[..., Any], spans: Sequence[ReadableSpan], *args: Any, **kwargs: Any) -> Any:
-        ours = given = sum(self._is_ours(span) for span in spans)
+        theirs = [span for span in spans if getattr(span, "instrumentation_scope", None) is not self.scope]
+        ours = given = len(spans) - len(theirs)
         if self.refuses and ours:
-            spans, given = [span for span in spans if not self._is_ours(span)], 0
+            spans, given = theirs, 0
             if not spans:
                 return SpanExportResult.FAILURE
         result: Any = SpanExportResult.FAILURE
@@ -152,6 +153,3 @@ class _WatchedExporter:
                 self.refused += given if self.failed and answered else 0
             self._export_ended.set()
         return result
-
-    def _is_ours(self, span: ReadableSpan) -> bool:
-        return getattr(span, "instrumentation_scope", None) is self.scope

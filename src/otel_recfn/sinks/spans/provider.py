@@ -232,6 +232,11 @@ class SpanTarget:
             _logger.error(text, exc_info=safe_exception(error))
             return False
 
+    def parts(self) -> list[Any]:
+        """Its resource, processors and their exporters: while they are the same, all that is said here of them is the same."""
+        processors = self._processors()
+        return [self.resource, *processors, *[getattr(processor, "span_exporter", None) for processor in processors]]
+
     def _processors(self) -> list[Any]:
         return _flattened(self._tracer.span_processor, MAX_PROCESSOR_DEPTH)
 
@@ -259,7 +264,11 @@ class ProviderResolver:
     def resolve(self) -> SpanTarget | None:
         """The target of spans; None while there is no SDK provider, or where it is disabled. The last one where it raises."""
         try:
-            return self._resolve()
+            provider = self._found()
+            if provider is not self._provider:
+                self._turn_to(provider)
+            target = self._target
+            return target if target is not None and target.enabled else None
         except Exception as error:
             if raised_by_signal_handler(error):
                 raise
@@ -277,15 +286,11 @@ class ProviderResolver:
             self._told = True
             _logger.exception("otel-recfn: %s", message)
 
-    def _resolve(self) -> SpanTarget | None:
-        provider = self._found()
-        if provider is not self._provider:
-            self._target = self._target_of(provider)
-            if self._target is not None and self._tell_found is not None:
-                self._tell_found(provider)
-            self._provider = None if isinstance(provider, trace.ProxyTracerProvider) else provider
-        target = self._target
-        return target if target is not None and target.enabled else None
+    def _turn_to(self, provider: trace.TracerProvider) -> None:
+        self._target = self._target_of(provider)
+        if self._target is not None and self._tell_found is not None:
+            self._tell_found(provider)
+        self._provider = None if isinstance(provider, trace.ProxyTracerProvider) else provider
 
     def _found(self) -> trace.TracerProvider:
         provider = self._explicit or trace.get_tracer_provider()

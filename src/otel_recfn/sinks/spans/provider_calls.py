@@ -13,10 +13,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from otel_recfn.support.interrupts import raised_by_signal_handler
 from otel_recfn.support.own_thread import OwnThread
 
 SHUTDOWN_SECONDS = 5.0
 """So long a ``shutdown()`` waits for what was recorded."""
+LONGEST_MILLIS = 1e12
+"""Some 30 years, which stand for whatever is longer."""
 FLUSH_MILLIS = 30_000
 """As the SDK's own, where the program says nothing."""
 
@@ -49,7 +52,7 @@ class ProviderCalls:
         """False where the time was not enough for ours, too."""
         began = time.monotonic()
         is_number = isinstance(timeout_millis, (int, float))
-        flushed = self._flushed(max(0.0, timeout_millis / 1000) if is_number else FLUSH_MILLIS / 1000)
+        flushed = self._flushed(max(0.0, min(timeout_millis, LONGEST_MILLIS) / 1000) if is_number else FLUSH_MILLIS / 1000)
         took = int(1000 * (time.monotonic() - began))
         answer = own(max(0, timeout_millis - took) if is_number else timeout_millis, *rest, **more)
         return answer if flushed else False
@@ -61,7 +64,9 @@ class ProviderCalls:
     def _flushed(self, timeout_s: float) -> bool:
         try:
             return self._flush(timeout_s)
-        except Exception:  # this is the program's call
+        except Exception as error:  # this is the program's call
+            if raised_by_signal_handler(error):
+                raise
             return False
 
     def remove(self) -> None:

@@ -33,6 +33,7 @@ from otel_recfn.sinks.spans.open_traces import OpenTraces
 from otel_recfn.sinks.spans.open_units import OpenUnits
 from otel_recfn.sinks.spans.program_spans import ProgramSpans
 from otel_recfn.sinks.spans.promised_traces import PromisedTraces
+from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.sinks.spans.provider_calls import ProviderCalls
 from otel_recfn.sinks.spans.sender import Sender
 from otel_recfn.sinks.spans.span_hook import Hook
@@ -106,7 +107,8 @@ class SpansSink:
         self._delivery = self._way_out.delivery()
         self._flush = flush
         self._provider_calls = ProviderCalls(flush)
-        self._target = CurrentTarget(tracer_provider, self._way_out, self._delivery, hook, self._provider_calls.watch)
+        self._resolver = ProviderResolver(tracer_provider, self._way_out.provider, self._provider_calls.watch)
+        self._target = CurrentTarget(self._resolver, self._way_out, self._delivery, hook)
         self._sender = Sender(self._target, self._delivery, self._accounts, sent, recorder_lost)
         self._open_traces = OpenTraces(self._traces, self._target.hook, volume.of_unit)
         self._written_at = time.monotonic()
@@ -123,12 +125,12 @@ class SpansSink:
     def start(self) -> None:
         """Start the sender's thread, and look for a provider; else the first unit and the first range do."""
         self._sender.start()
-        self._target.resolve()
+        self._resolver.resolve()
 
     def write(self, batch: Batch) -> None:
         """Fold a batch into its units, and have those sent that are decided by it."""
         self._written_at = time.monotonic()
-        target = self._target.resolve()
+        target = self._resolver.resolve()
         if target is None:
             self._accounts.add(rows=len(batch), no_provider=len(batch))
             return
@@ -152,7 +154,7 @@ class SpansSink:
 
     def write_open(self, ranges: Batch) -> None:
         """Hand on spans of the ranges that are open for long, each once."""
-        target = self._target.resolve()
+        target = self._resolver.resolve()
         if target is not None:
             self._put(self._open_traces.new(self._surroundings.without_inherited(ranges), target))
 
@@ -175,20 +177,20 @@ class SpansSink:
 
     def saw(self, trace_id: int, span_id: int, span: object) -> None:
         """A range begins below this span of the program's. From any thread."""
-        self._target.resolve()  # a provider that is set late is found before the program flushes it
+        self._resolver.resolve()  # a provider that is set late is found before the program flushes it
         self._spans.saw(trace_id, span_id, span)
 
     def has_target(self) -> bool:
         """Whether anything takes spans now. From any thread."""
-        return self._target.resolve() is not None
+        return self._resolver.resolve() is not None
 
     def lacks_provider(self) -> bool:
         """See SpansOfRanges.lacks_provider. From any thread."""
-        return self._target.lacks_provider
+        return self._resolver.lacks_provider
 
     def trace_of(self, root: int) -> SpanContext | None:
         """The root span of ours above an outermost range without a span around it; None without one. From any thread."""
-        target = self._target.resolve()
+        target = self._resolver.resolve()
         if target is None:
             return None
         name = self._surroundings.name("")  # the sampler sees no more, as the name of a thread costs a lock
@@ -200,7 +202,7 @@ class SpansSink:
 
     def start_step(self, name: str, number: int, code: str) -> Span | None:
         """See SpansOfRanges.start_step. From any thread."""
-        target = self._target.resolve()
+        target = self._resolver.resolve()
         if target is None:
             return None
         return target.start_span(name, {"recfn.step.number": number} | (code_attributes(code) if code else {}))
@@ -250,5 +252,5 @@ class SpansSink:
             self._recorder_lost,
             self._flush,
         )
-        fresh._target.resolve()  # the ranges of the child ask this sink for its spans
+        fresh._resolver.resolve()  # the ranges of the child ask this sink for its spans
         return fresh

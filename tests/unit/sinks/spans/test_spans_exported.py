@@ -10,6 +10,7 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from spans_harness import REQUEST, Harness, assert_balanced
 
 from batches import BASE_NS, make_batch
@@ -173,6 +174,25 @@ class TestExporting:
         go_on.set()
         first.shutdown()
         second.shutdown()
+
+    def test_a_processor_that_is_added_between_two_chunks_gets_the_next_one(self) -> None:
+        harness, late = Harness(), InMemorySpanExporter()
+        harness.write(*in_request(3))
+        harness.provider.add_span_processor(SimpleSpanProcessor(late))
+        names = [span.name for span in harness.write(*in_request(2, first=10))]
+        assert [span.name for span in late.get_finished_spans()] == names
+        assert harness.sink.counters()["spans_exported"] == 5
+
+    def test_an_exporter_that_takes_the_place_of_another_is_watched(self) -> None:
+        provider = TracerProvider(shutdown_on_exit=False)
+        provider.add_span_processor(processor := SimpleSpanProcessor(InMemorySpanExporter()))
+        sink = SpansSink(provider)
+        for first in (1, 10):
+            sink.write(make_batch(in_request(2, first=first)))
+            assert flushed(sink)
+            processor.span_exporter = Recording(SpanExportResult.FAILURE)
+        counters = sink.counters()
+        assert (counters["spans_exported"], counters["spans_refused"]) == (2, 2)
 
     def test_unwatchable_exporter(self) -> None:
         class Slotted:

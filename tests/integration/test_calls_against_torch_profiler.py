@@ -142,5 +142,5 @@ def calls_of_training(path: Path) -> Counter[tuple[str, ...]]:
 
 
 def comparable(name: str) -> str:
-    """Theirs has the class and the address of the object that a C method was bound to first: `append` of a list subclass."""
+    """Theirs has the class and the address of the object that a C method was bound to first, as of a subclass of list."""
     return re.sub(r" of [^ ]+ object( at 0x[0-9a-f]+)?>", " of an object>", name)

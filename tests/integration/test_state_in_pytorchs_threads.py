@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 
 import otel_recfn
 from otel_recfn import DebugInfoGuard, DebugInfoKind, DisableRecordFunctionGuard, RecordFunctionCallback, RecordScope, legacy
+from otel_recfn.pytorch.thread_state import TorchState
+from otel_recfn.runtime.carried import Carried
 from otel_recfn.runtime.debug_info import debug_info_get
 
 torch = pytest.importorskip("torch")
@@ -36,6 +39,25 @@ class Nested(torch.autograd.Function):  # type: ignore[misc]
         else:
             context.work()
         return gradient * 2, None, None
+
+
+def test_pytorch_has_a_reference_to_what_it_keeps() -> None:
+    """Else the process crashes when it gives that back."""
+    counts: list[int] = []
+
+    def count() -> None:
+        carrier, kept = TorchState(torch._C), Carried()
+        counts.append(sys.getrefcount(kept))
+        carrier.put(kept)
+        counts.append(sys.getrefcount(kept))
+        carrier.put(None)
+        counts.append(sys.getrefcount(kept))
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    thread.join()
+    alone = counts[0]
+    assert counts == [alone, alone + 1, alone]
 
 
 def in_autograds_thread(work: Callable[[], None]) -> None:

@@ -40,7 +40,7 @@ goes_on = threading.Event()
 @pytest.fixture
 def traces() -> Iterator[Traces]:
     """An instrumented program of which every range becomes a span."""
-    made = Traces(every_range=True)
+    made = Traces()
     yield made
     made.instrumentor.uninstrument()
 
@@ -162,7 +162,7 @@ def test_without_a_detail_calls_are_as_ever(
     details._tell_once.cache_clear()
     lacking = details.PYTHON[detail]._replace(what="torch.distributed.rpc.internal:_renamed")
     monkeypatch.setattr(details, "PYTHON", {**details.PYTHON, detail: lacking})
-    traces = Traces(every_range=True)
+    traces = Traces()
     with traces.tracer.start_as_current_span("request"):
         assert rpc.rpc_sync(worker, cosine, args=(traces.x,)) == (0, 0)
     assert found(traces) == {f"operators/{each}": 1 for each in EACH}
@@ -201,7 +201,7 @@ if sys.argv[1] == "without":
 import json, torch, torch.distributed.rpc as rpc
 if sys.argv[1] == "with":
     from exported_traces import Traces
-    traces = Traces(every_range=True)
+    traces = Traces()
 rpc.init_rpc("peer", rank=1, world_size=2, rpc_backend_options=rpc.TensorPipeRpcBackendOptions(init_method=sys.argv[2]))
 rpc.shutdown()
 if sys.argv[1] == "with":

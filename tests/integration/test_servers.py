@@ -24,7 +24,7 @@ exporter = ConsoleSpanExporter(formatter=lambda span: span.name + " ")
 trace.set_tracer_provider(provider := TracerProvider())
 provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=3_600_000))
 instrumentor = OtelRecordFunctionInstrumentor()
-instrumentor.instrument(chrome_trace="trace.json")
+instrumentor.instrument(chrome_trace="trace.json", detail="all")
 
 def request():
     with trace.get_tracer("app").start_as_current_span("request"):

@@ -123,7 +123,7 @@ class Stage:
         self._spans = spans = ProgramSpans()
         self._traces = StepTraces(None, Surroundings(spans))
         budgets = Budgets(1000, VOLUME)
-        self._folding = Folding(budgets, 1000, 0, OpenUnits(spans), self._traces)
+        self._folding = Folding(budgets, 1000, OpenUnits(spans), self._traces)
         self._taken = [0, 0]
 
     def cost(self, batches: Sequence[Batch]) -> StageCost:

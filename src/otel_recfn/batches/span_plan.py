@@ -73,10 +73,15 @@ class SpanPlan(NamedTuple):
     @property
     def nbytes(self) -> int:
         """About what it takes in memory, where no other batch has its texts."""
+        return self.column_bytes + sum(map(len, self.batch.names))
+
+    @property
+    def column_bytes(self) -> int:
+        """The same without the texts."""
         batch, empty = self.batch, empty_in_all([self.batch])
         own = [getattr(self, name) for name in self._fields[1:-1]]
         columns = [*own, *[getattr(batch, name) for name in COLUMN_TYPES if name not in empty]]
-        return bytes_of(columns) + sum(map(len, batch.names))
+        return bytes_of(columns) if len(batch) else COLUMN_BYTES  # a batch of nothing is shared
 
     def part(self, which: slice | Places) -> SpanPlan:
         """Some of the spans."""

@@ -26,10 +26,10 @@ from opentelemetry.trace import SpanContext
 from otel_recfn import _native
 from otel_recfn.batches.announced import announced_column
 from otel_recfn.batches.distinct import Distinct
-from otel_recfn.batches.merging import merged
 from otel_recfn.batches.span_plan import SAMPLED, SpanPlan, bytes_of, fate_of, span_context
 from otel_recfn.batches.waiting_rows import WaitingRows
 from otel_recfn.model.batch import Batch, SpanContextRef
+from otel_recfn.model.empty_columns import empty_column
 from otel_recfn.model.events import OVERLAPPING, ContextFlag
 from otel_recfn.support.span_ids import current_key
 
@@ -184,7 +184,7 @@ class Stage:
     def plan(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[SpanPlan, Added]:
         """The same, where each row is a span of its own and nothing waits."""
         raw = self._stage.plan(self._given(batch, roots), current_key())
-        row, parent, unit = [_table(raw[at], kind) for at, kind in ((2, np.int64), (3, np.uint64), (4, np.uint32))]
+        row, parent, unit = [_table(raw[at], kind) for at, kind in ((2, np.int64), (3, np.uint64), (4, np.int64))]
         links, traces = _table(raw[5], _LINK), _table(raw[6], _TRACE)
         added = _added(batch, roots, raw[0], raw[1], len(row))
         return _plan(batch, row, parent, unit, [one.above for one in added.units], links, traces), added
@@ -199,11 +199,11 @@ class Stage:
         given = np.array([(*_above(one.above), *one[1:]) for one in units], _TO_DECIDE)
         raw = self._stage.decide(given, current_key(), rows > MANY_ROWS)
         kept, sums, top, summaries = [_table(raw[at], kind) for at, kind in enumerate((_KEPT, _SUMS, _TOP, _SUMMARY))]
-        batch, parent = merged([self._waiting.take(kept["row"])]), kept["parent"]
+        batch, parent = self._waiting.take(kept["row"]), kept["parent"]
         if any(one.goes_on for one in units):
             parent = self._with_open_roots(parent, batch)
         above, traces = [one.above for one in units], _table(raw[5], _TRACE)
-        plan = _plan(batch, np.arange(len(kept)), parent, kept["unit"], above, kept["link"], traces)
+        plan = _plan(batch, np.arange(len(kept)), parent, kept["unit"].astype(np.int64), above, kept["link"], traces)
         names = {number: self._names.values[number] for number in {*summaries["name"].tolist(), *top["name"].tolist()}}
         return Decided(plan, kept["folded"], sums, top, summaries, _table(raw[4], np.int64), names)
 
@@ -269,11 +269,13 @@ def _plan(
     batch: Batch,
     row: NDArray[np.int64],
     parent: NDArray[np.uint64],
-    above: NDArray[np.uint32],
+    above: NDArray[np.int64],
     units: Sequence[SpanContext],
     links: Table,
     traces: Table,
 ) -> SpanPlan:
+    if not len(traces):  # nothing is linked: of many rows each operation of numpy's is a wait for the GIL
+        return SpanPlan(batch, row, parent, above, empty_column(np.uint64, len(row)), empty_column(np.int64, len(row)), units)
     spans = [*units, *[SpanContext(high << 64 | low, 0, False, SAMPLED) for high, low in traces.tolist()]]
     linked_above = np.where(links["span_id"] != 0, links["trace"].astype(np.int64) + len(units), 0)
-    return SpanPlan(batch, row, parent, above.astype(np.int64), links["span_id"], linked_above, spans)
+    return SpanPlan(batch, row, parent, above, links["span_id"], linked_above, spans)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from otel_recfn import _native
 from otel_recfn.batches.merging import merged
+from otel_recfn.batches.number_sets import distinct
 from otel_recfn.batches.span_plan import Places
 from otel_recfn.model.batch import COLUMN_TYPES, TEXT_COLUMNS, Batch
 from otel_recfn.model.columns import CONTEXT_COLUMNS, TRACK_COLUMNS
@@ -74,7 +75,7 @@ class WaitingRows:
             self._rows += len(batch)
 
     def take(self, numbers: NDArray[np.int64]) -> Batch:
-        """The rows with these numbers, which are needed, in this order."""
+        """The rows with these numbers, which are needed, in this order, and no more texts than they have."""
         if not len(numbers):
             return self._nothing
         first = np.array([held.first for held in self._held], np.int64)
@@ -85,7 +86,7 @@ class WaitingRows:
         for at, one in enumerate(held):
             here = np.flatnonzero(part == at)
             row[here] = one.find(numbers[here])
-        return gathered([one.batch for one in held], part, row)
+        return gathered([one.batch for one in held], part, row, own_names=True)
 
     def _compact(self) -> None:
         kept = self._kept()
@@ -130,7 +131,7 @@ def gather(types: ColumnTypes, parts: Sequence[object], part: Places, row: Place
     return {name: np.frombuffer(raw[name], kind) for name, kind in types.items()}
 
 
-def gathered(batches: Sequence[Batch], part: Places, row: Places) -> Batch:
+def gathered(batches: Sequence[Batch], part: Places, row: Places, *, own_names: bool = False) -> Batch:
     """A batch of these rows, with nothing announced. It has the batches' tables one after the other, without looking at them.
 
     Columns that the batches share, as there is nothing in them, aren't read.
@@ -138,6 +139,7 @@ def gathered(batches: Sequence[Batch], part: Places, row: Places) -> Batch:
     Args:
         batches: at least one.
         part, row: see ``gather``.
+        own_names: have a table of the names that the rows have alone.
     """
     empty = empty_in_all(batches)
     types = {name: kind for name, kind in _OF_A_BATCH.items() if name not in empty}
@@ -154,8 +156,18 @@ def gathered(batches: Sequence[Batch], part: Places, row: Places) -> Batch:
         for name in [name for name in of_it if name in types]:
             column = columns[name]
             columns[name] = np.where(column == 0, column, column + begins[part]) if table == "names" else column + begins[part]
+    if own_names:
+        tables["names"] = _own_names(columns, [name for name in TEXT_COLUMNS if name in types], tables["names"])
     drained_ns = max(batch.drained_ns for batch in batches)
     return Batch(**columns, **tables, drained_ns=drained_ns)
+
+
+def _own_names(columns: Columns, of_texts: Sequence[str], names: Sequence[str]) -> list[str]:
+    """The names that these columns have, which index them from now on; the empty one stays the first."""
+    used = distinct(np.concatenate([np.zeros(1, np.uint32), *[columns[name] for name in of_texts]]))
+    for name in of_texts:
+        columns[name] = np.searchsorted(used, columns[name]).astype(np.uint32)
+    return [names[index] for index in used.tolist()]
 
 
 def _joined(tables: Sequence[Sequence[Any]]) -> tuple[list[Any], NDArray[np.uint32]]:

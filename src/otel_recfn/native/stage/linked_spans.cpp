@@ -44,7 +44,8 @@ void LinkedSpans::add(const BatchRows& rows, const Surroundings& known, const Pl
       any_backward |= rows.is_of_backward(row);
     } else if (!rows.is_of_backward(row)) {
       const uint64_t key = key_of(known.threads[rows.thread[row]], rows.sequence_nr[row]);
-      forward_.remember({key, rows.event_id[row], rows.start_ns[row], planned.units[planned.unit[at]].above, false});
+      const SpanAbove& above = planned.units[static_cast<size_t>(planned.unit[at])].above;
+      forward_.remember({key, rows.event_id[row], rows.start_ns[row], above, false});
     }
   }
   if (any_backward) {

@@ -57,6 +57,7 @@ class LinkedSpans {
   bool has_many() const { return links_.size() >= most_; }
   void keep(const std::vector<int64_t>& kept);
 
+  bool any() const { return !links_.empty(); }
   // Null where the row links to nothing.
   const RowLink* find(int64_t row) const;
   TellingSpans& telling() { return telling_; }

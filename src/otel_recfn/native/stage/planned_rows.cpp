@@ -64,7 +64,7 @@ Fate PlannedRows::fate_of(Py_ssize_t at, uint32_t* of) {
 void PlannedRows::add(Py_ssize_t at, uint32_t of) {
   const uint64_t around = rows_.parent[at];
   const bool in_step = known_.contexts[rows_.context[at]].of_step != 0 && around == rows_.root[at];
-  row.push_back(at), unit.push_back(of);
+  row.push_back(at), unit.push_back(static_cast<int64_t>(of));
   parent.push_back(in_step ? 0 : around);  // the step's span is the program's
   UnitInBatch& told = units[of];
   ++told.rows;

@@ -51,7 +51,7 @@ class PlannedRows {
 
   UnfilledVector<int64_t> row;
   UnfilledVector<uint64_t> parent;  // the event id of the range that its span is a child of; 0: of the span above
-  UnfilledVector<uint32_t> unit;    // index into `units`
+  UnfilledVector<int64_t> unit;     // index into `units`
   std::vector<UnitInBatch> units;
   std::vector<int64_t> fates = std::vector<int64_t>(kFates);  // how many rows have each
 

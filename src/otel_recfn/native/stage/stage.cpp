@@ -16,7 +16,9 @@ class RangesOfBatch {
       : rows_(batch.rows), names_(batch.known.names), planned_(planned), owed_(owed), first_row_(first_row) {}
 
   std::ptrdiff_t size() const { return static_cast<std::ptrdiff_t>(planned_.row.size()); }
-  uint32_t unit_of(std::ptrdiff_t at) const { return planned_.units[planned_.unit[static_cast<size_t>(at)]].number; }
+  uint32_t unit_of(std::ptrdiff_t at) const {
+    return planned_.units[static_cast<size_t>(planned_.unit[static_cast<size_t>(at)])].number;
+  }
 
   folding::Range operator[](std::ptrdiff_t at) const {
     const auto row = static_cast<Py_ssize_t>(planned_.row[static_cast<size_t>(at)]);
@@ -72,13 +74,10 @@ PlannedRows Stage::add(const ToAdd& batch, bool folds) {
 UnfilledVector<LinkRow> Stage::links_of(const PlannedRows& planned, uint64_t key, std::vector<TraceRow>& traces) {
   UnfilledVector<LinkRow> links;
   const int64_t first_row = next_row_ - static_cast<int64_t>(planned.row.size());
-  for (int64_t row = first_row; row < next_row_; ++row) {
+  for (int64_t row = first_row; row < next_row_ && linked_.any(); ++row) {
     const RowLink* const link = linked_.find(row);
-    if (link == nullptr) {
-      links.push_back({0, kNoTrace});
-    } else {
-      links.push_back({span_id_of(link->event_id, key), place_of(link->above, traces)});
-    }
+    const uint64_t span_id = link == nullptr ? 0 : span_id_of(link->event_id, key);
+    links.push_back({span_id, link == nullptr ? kNoTrace : place_of(link->above, traces)});
   }
   linked_.keep({});
   return links;

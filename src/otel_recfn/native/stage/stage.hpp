@@ -72,7 +72,7 @@ class Stage {
   PlannedRows add(const ToAdd& batch, bool folds);
   // The number of the first row of the next batch; that of each other one is one more than of the row before it.
   int64_t next_row() const { return next_row_; }
-  // Where the rows of a plan that isn't folded lead, to spans of ranges by their event ids.
+  // Where the rows of a plan that isn't folded lead, to spans of ranges by their event ids; none where no row leads anywhere.
   UnfilledVector<LinkRow> links_of(const PlannedRows& planned, uint64_t key, std::vector<TraceRow>& traces);
 
   Decided decide(const TableView<UnitToDecide>& units, uint64_t key);

@@ -93,7 +93,7 @@ PyObject* stage_plan(PyObject* self, PyObject* arguments) {
     if (!take_batch(given, batch)) return nullptr;
     UnfilledVector<int64_t> row;
     UnfilledVector<uint64_t> parent;
-    UnfilledVector<uint32_t> unit;
+    UnfilledVector<int64_t> unit;
     UnfilledVector<stage::LinkRow> links;
     std::vector<int64_t> fates;
     std::vector<stage::UnitInBatch> units;

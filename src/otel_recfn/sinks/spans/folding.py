@@ -14,8 +14,6 @@ from typing import NamedTuple
 import numpy as np
 from opentelemetry.trace import SpanContext
 
-from otel_recfn.batches.merging import merged
-from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.batches.stage import MOST_WAITING, Added, Decided, Stage, UnitToDecide
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.spans.budgets import Budgets, Grant, UnitEnd
@@ -32,7 +30,7 @@ MAX_ROWS_OF_A_UNIT = 100_000
 """A unit that stays open is decided in parts of so many rows."""
 
 
-ROWS_AT_ONCE = 1 << 13
+ROWS_AT_ONCE = 1 << 15
 """Where each range is a span: so many wait as one unit."""
 
 
@@ -154,12 +152,24 @@ class EveryRange:
 
     def __init__(self) -> None:
         self._stage = Stage(budget=0)
+        self._names: Sequence[str] = ()
+        self._named = 0
+        """How many names batches had until now, of the list that they share."""
 
     def add(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[Added, list[DecidedUnits]]:
         """All of it, in the order of the rows' ends, so many at a time."""
         plan, added = self._stage.plan(batch, roots)
-        parts = [_on_its_own(plan.part(slice(first, first + ROWS_AT_ONCE))) for first in range(0, len(plan.row), ROWS_AT_ONCE)]
-        return added, [DecidedUnits([KeptSpans(part)], len(part.row), part.nbytes) for part in parts]
+        if len(plan.row) < len(batch):  # what waits is to keep nothing of the others
+            plan = plan._replace(batch=batch.take(plan.row), row=np.arange(len(plan.row)))
+        parts = [plan.part(slice(first, first + ROWS_AT_ONCE)) for first in range(0, added.planned, ROWS_AT_ONCE)]
+        nbytes = plan.column_bytes + self._new_texts(batch.names)
+        return added, [DecidedUnits([KeptSpans(one)], len(one.row), nbytes * len(one.row) // added.planned) for one in parts]
+
+    def _new_texts(self, names: Sequence[str]) -> int:
+        """What the names take that no batch had before."""
+        known = self._named if names is self._names else 0
+        self._names, self._named = names, len(names)
+        return sum(map(len, names[known : self._named]))
 
     def note_drained(self, drained_ns: int) -> None:
         """Nothing waits for it."""
@@ -174,8 +184,3 @@ class EveryRange:
     def all(self, finished: Sequence[StepTrace]) -> list[DecidedUnits]:
         """The same: nothing else is left."""
         return roots_alone(finished, ())
-
-
-def _on_its_own(plan: SpanPlan) -> SpanPlan:
-    """The plan, where its batch keeps nothing of what it doesn't tell."""
-    return plan._replace(batch=merged([plan.batch.take(plan.row)]), row=np.arange(len(plan.row)))

@@ -83,6 +83,8 @@ def begins_of(batch: Batch, contexts: frozenset[int]) -> list[TopLevel]:
 
 def rows_in(batch: Batch, contexts: frozenset[int]) -> NDArray[np.int64]:
     """The ranges in these contexts."""
+    if not len(batch) or int(batch.context.min()) > max(contexts, default=-1):  # one look: numpy lets go of the GIL in each
+        return np.zeros(0, np.int64)
     in_one = np.zeros(len(batch.contexts), np.bool_)
     in_one[list(contexts)] = True
     return np.flatnonzero(np.take(in_one, batch.context) & (batch.kind == _RANGE))

@@ -81,7 +81,7 @@ class SpanPlan(NamedTuple):
         batch, empty = self.batch, empty_in_all([self.batch])
         own = [getattr(self, name) for name in self._fields[1:-1]]
         columns = [*own, *[getattr(batch, name) for name in COLUMN_TYPES if name not in empty]]
-        return bytes_of(columns) if len(batch) else COLUMN_BYTES  # a batch of nothing is shared
+        return bytes_of(columns) if len(batch) else 4 * COLUMN_BYTES  # a batch of nothing is shared
 
     def part(self, which: slice | Places) -> SpanPlan:
         """Some of the spans."""
